@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import log
 from typing import Any
 
@@ -28,13 +29,21 @@ _SETTLED = 0.1  # fall of the loss that is worth another fit
 _HELPS = 0.99  # share of the residual that a fit must fall below to be followed by another
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Normal:
     """A network in balanced coordinates."""
 
     folded: Folded  # Its weights, batch norms folded
     to: Transformation  # The element that brings them into balanced coordinates
-    state: Mapping[str, Tensor]  # The weights there; those that ``to`` leaves as they are, are shared
+
+    @cached_property
+    def state(self) -> Mapping[str, Tensor]:
+        """The weights there; those that ``to`` leaves as they are, are shared."""
+        return {**self.folded.state, **moved(self.sym, self.to, self.folded.state)}
+
+    def forget(self) -> None:
+        """Free the weights there; they are made again when they are asked for."""
+        self.__dict__.pop("state", None)
 
     @property
     def sym(self) -> Symmetry:
@@ -47,16 +56,16 @@ def normalised(folded: Folded) -> Normal:
     dtype = next((t.dtype for t in folded.state.values()), torch.float64)
     g = balanced(folded, _BALANCED[dtype])
     outer = {parent for s in folded.sym.spaces for parent in s.parents}
-    state = {**folded.state, **moved(folded.sym, g, folded.state)}
+    normal = Normal(folded, g)
     if any(s.group.signs and s.name in outer for s in folded.sym.spaces):
-        signs = signing(folded.sym, state).restrict(spaces=outer)
-        g, state = signs @ g, {**state, **moved(folded.sym, signs, state)}
-    return Normal(folded, g, state)
+        normal = Normal(folded, signing(folded.sym, normal.state).restrict(spaces=outer) @ g)
+    return normal
 
 
 def closest(a: Normal, b: Normal) -> tuple[Transformation, float]:
     """The element that brings folded weights ``a`` closest to ``b``, and the residual in balanced coordinates."""
     units = match_units(monomial(a.sym), a.state, b.state)
+    a.forget()  # a third of the memory while scales and bases are fitted
     in_place = distance(a.folded.state, b.folded.state)
     if in_place < units.residual:  # merged in place: balancing only blurs what the units share
         return identity(a.sym), in_place

@@ -122,7 +122,7 @@ class Pair:
     def normal(self, index: int, a: Folded, b: Folded) -> tuple[Normal, Normal]:
         """One component in balanced coordinates."""
         known = self._normal_b.get(index)
-        right = normalised(b) if known is None else Normal(b, known, {**b.state, **moved(b.sym, known, b.state)})
+        right = normalised(b) if known is None else Normal(b, known)
         self._normal_b[index] = right.to
         return normalised(a), right
 
@@ -254,10 +254,7 @@ class _Rounds:
         to_a, to_b = (self._projected(g, held) for g in (here @ self._to[index][0] @ ~here, self._to[index][1]))
         one = replace(a, sym=held, state={**a.state, **moved(a.sym, here, a.state)})
         other = replace(b, sym=held)
-        return (
-            Normal(one, to_a, {**one.state, **moved(held, to_a, one.state)}),
-            Normal(other, to_b, {**other.state, **moved(held, to_b, other.state)}),
-        )
+        return Normal(one, to_a), Normal(other, to_b)
 
     def _projected(self, g: Transformation, held: Symmetry) -> Transformation:
         """An element without permutations as one of the symmetry in which shared spaces are held."""
@@ -310,6 +307,7 @@ class _Rounds:
 def _closest(a: Normal, b: Normal, rounded: frozenset[str], count: int) -> tuple[Transformation, float, Deviation]:
     """The element for one component, what it leaves, and how far weights are apart."""
     g, residual = closest(a, b)
+    b.forget()
     found = deviation(a.folded, b.folded, g, rounded, count)
     if found.precision is None and may_be_unchanged(a.folded, b.folded, g, found):
         h = concentrated(a, b, g)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..symmetry.action import multiply, transform
 from ..symmetry.blocks import align, blocks, inner_products
 from ..symmetry.gauge.log_scales import LogScales
-from ..symmetry.spaces import Leaf, Space
+from ..symmetry.spaces import Layout, Leaf, Space
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .coordinates.problem import Member, members
 from .joint_scales import scale_steps
@@ -56,9 +56,7 @@ class Fit:
         self._spread = spread or {}
         self._spaces = [s for s in sym.spaces if s.group.scales or s.group.mixes]
         self._still = identity(sym)
-        self.near = {
-            name: transform(a[name], layout, g).clone() for name, layout in sym.layouts.items() if _continuous(layout)
-        }
+        self.near = {name: _own(a[name], layout, g) for name, layout in sym.layouts.items() if _continuous(layout)}
         self._members = members(sym)
         self._joint = LogScales(sym, self.near)
 
@@ -111,7 +109,8 @@ class Fit:
             squares, inner = (inner_products(x, other, [x.ndim - 1]) for other in (x, y))
             usable = (squares > 0) & (inner > 0)
             ratio = torch.where(usable, inner / squares.clamp_min(1e-300), 1.0).log()
-            weight = (x != 0).sum(-1) if m.tensor not in self._spread else (x != 0).mul(self._trust(m)).sum(-1)
+            there = x != 0
+            weight = inner_products(there, self._trust(m) if m.tensor in self._spread else there, [x.ndim - 1])
             weight = _vote(votes, m.tensor) * weight * usable
             leaf = m.leaf
             e = torch.tensor([float(v) for v in leaf.scale] or [0.0] * space.group.scales, dtype=torch.float64)
@@ -166,7 +165,13 @@ class Fit:
         ]
 
 
-def _continuous(layout: object) -> bool:
+def _own(x: Tensor, layout: Layout, g: Transformation) -> Tensor:
+    """A tensor moved by ``g``, in memory of its own."""
+    near = transform(x, layout, g)
+    return near.clone() if near.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() else near
+
+
+def _continuous(layout: Layout) -> bool:
     return any(isinstance(x, Leaf) and (any(x.scale) or x.variance) for block in blocks(layout) for x in block.leaves)
 
 
