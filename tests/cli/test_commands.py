@@ -71,6 +71,22 @@ def test_a_command_that_is_killed_leaves_no_empty_folder(tmp_path, pair):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+def test_a_request_to_end_that_a_finaliser_swallows_is_made_again(number):
+    code = f"""
+import signal, time
+from intertwine.cli.app import listen
+listen()
+class Finalised:
+    def __del__(self): signal.raise_signal(signal.{number})
+Finalised()
+try: time.sleep(20)
+except KeyboardInterrupt: print("ended")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("ended\n", "")
+
+
 def test_the_catalogue_holds_what_the_registries_hold():
     assert catalogue() == json.loads(json.dumps(gathered()))  # write it anew: python -m intertwine.cli._gathering
 

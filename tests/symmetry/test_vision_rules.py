@@ -49,7 +49,7 @@ CASES = {
     "median": (lambda h: h.median(2, keepdim=True).values, M, 2),
     "place of the median": (lambda h: h.median(2, keepdim=True).indices.double(), M, 2),
     "second smallest": (lambda h: h.kthvalue(2, 2, keepdim=True).values, M, 2),
-    "median over channels": (lambda h: h.median(1, keepdim=True).values.expand(-1, 8, -1, -1), HELD, 2),
+    "median over channels": (lambda h: h.median(1, keepdim=True).values.expand(-1, 8, -1, -1), P, 2),
     "product": (lambda h: h.prod(2, keepdim=True), NZ, 2),
     "product of three": (lambda h: h[:, :, :3].prod(2, True), NZ, 2),
     "product over channels": (lambda h: h.prod(1, keepdim=True) + h, P, 2),

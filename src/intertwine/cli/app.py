@@ -1,7 +1,10 @@
 """All commands under one name. A new command is its options in ``commands``, its work in ``work`` and a line here."""
 
+import os
 import signal
-from typing import Annotated
+import sys
+from threading import Timer
+from typing import Annotated, Any
 
 import typer
 
@@ -93,9 +96,24 @@ for _command in _COMMANDS:
 
 def main() -> None:
     """Run the command line; a command that is asked to end tidies up as it does for Ctrl-C."""
-    signal.signal(signal.SIGTERM, _terminate)
+    listen()
     app(prog_name="intertwine")
+
+
+def listen() -> None:
+    """Raise ``Termination`` where the process is asked to end, and once more where a finaliser swallowed it."""
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.unraisablehook = _ask_again
 
 
 def _terminate(*_: object) -> None:
     raise Termination
+
+
+def _ask_again(swallowed: Any) -> None:
+    if not issubclass(swallowed.exc_type, KeyboardInterrupt):
+        return sys.__unraisablehook__(swallowed)
+    number = signal.SIGTERM if issubclass(swallowed.exc_type, Termination) else signal.SIGINT
+    again = Timer(0.05, os.kill, (os.getpid(), number))  # when the finaliser is through
+    again.daemon = True
+    return again.start()

@@ -99,7 +99,8 @@ def claims_of(table: Mapping[str, Mapping[str, Estimate]], start: str, networks:
     gaps = table.get(f"{_CHOSEN} - {_USUAL_WORDS}, {start}") or minus(
         table[f"{_CHOSEN}, {start}"], table[f"{_USUAL_WORDS}, {start}"]
     )
-    distinct = table.get(f"distinct alphas among pairs, {start}", {})
+    counted = table.get(f"distinct alphas among pairs, {start}", {})
+    distinct = {layer: Estimate(e.value) for layer, e in counted.items()}  # of these pairs; others may choose otherwise
     held_out = table[f"held-out accuracy, {start}"]
     level = mean_of(held_out.values())
     told = partial(claim, trained=networks)
