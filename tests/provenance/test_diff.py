@@ -2,6 +2,7 @@
 
 import copy
 import re
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -25,6 +26,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.provenance import Diff
+from intertwine.provenance.diff import with_configurations
 
 
 @cache
@@ -246,7 +248,7 @@ def test_scales_are_found_after_pruning_and_moving(share):
         ({"rope": {"theta": 2.0}}, False),  # read on longer inputs alone, perhaps: no output tells
         ({"sliding_window": 4}, False),
         ({"dtype": "bfloat16", "attention_dropout": 0.1, "tie_word_embeddings": True}, True),
-        ({"model_type": "other", "only_there": 1}, False),
+        ({"model_type": "other", "only_there": 1}, True),  # other code, the same outputs
         ({"text": {"id2label": {"0": "cat"}}}, True),
         ({}, True),
     ],
@@ -260,6 +262,14 @@ def test_settings_that_the_function_may_depend_on_are_a_change(settings, same):
     assert found.same_function is same and ("configuration" in kinds(found)) is not same
     assert ("settings" in kinds(found)) is (same and bool(settings))
     assert "dtype" not in str(found) and "only_there" not in str(found)
+
+
+def test_other_code_that_did_not_run_is_a_change():
+    a, b = network(), network()
+    found = iw.diff(a, b, torch.randn(2, 4))
+    kind = ({"model_type": "llama"}, {"model_type": "mistral"})
+    assert with_configurations(found, *kind).same_function
+    assert not with_configurations(replace(found, output_error=None), *kind).same_function
 
 
 def network():

@@ -104,7 +104,7 @@ def with_configurations(found: Diff, before: Mapping[str, Any], after: Mapping[s
         before: Configuration of the first network, as ``config.json`` holds it.
         after: That of the second.
     """
-    settings = tuple(configuration_findings(before, after))
+    settings = tuple(configuration_findings(before, after, ran=found.output_error is not None))
     found = replace(found, findings=(*settings, *found.findings))
     if not found.same_function or all(f.kind != CONFIGURATION for f in settings):
         return found

@@ -20,7 +20,7 @@ _OUTSIDE = re.compile(
 )
 
 
-def configuration_findings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Finding]:
+def configuration_findings(before: Mapping[str, Any], after: Mapping[str, Any], ran: bool) -> Iterator[Finding]:
     """Settings that differ, by name and with both values: first those that the model's function may depend on.
 
     Settings that one configuration lacks count where both are of one ``model_type``: other code has other settings.
@@ -28,12 +28,13 @@ def configuration_findings(before: Mapping[str, Any], after: Mapping[str, Any]) 
     Args:
         before: Configuration of the first network, as ``config.json`` holds it.
         after: That of the second.
+        ran: Whether both networks ran: other code that computes the same outputs is then no change by itself.
     """
     old, new = dict(_flat(before)), dict(_flat(after))
     one_code = old.get("model_type") == new.get("model_type")
     names = [n for n in (old | new) if one_code or (n in old and n in new)]
     differing = [n for n in names if _value(old, n) != _value(new, n) and n.rpartition(".")[2] not in _UNSAID]
-    told = [n for n in differing if not _OUTSIDE.search(n)]
+    told = [n for n in differing if not _OUTSIDE.search(n) and not (ran and n.rpartition(".")[2] == "model_type")]
     rest = [n for n in differing if n not in told]
     if told:
         yield Finding(CONFIGURATION, f"configuration changed: {_said(told, old, new)}")
