@@ -121,7 +121,9 @@ def claims_of(table: Mapping[str, Mapping[str, Estimate]]) -> list[Claim]:
     change, far = {}, "highest power - lowest"
     for (s, p), by in shares.items():
         first, *_, last = by.values()
-        change[s, p] = known.get(_name(s, p)) or last - first
+        found = known.get(_name(s, p)) or last - first
+        # Where all units are detectors in every basis, or none, the images do not tell one basis from another.
+        change[s, p] = Estimate(found.value) if {e.value for e in by.values()} in ({0.0}, {1.0}) else found
     away = "detectors become {} away from the neuron basis"
     claims = [
         claim(f"after a ReLU {away.format('fewer')} ({_TITLES[s]})", {far: change[s, "output"]}, below=0)
@@ -129,7 +131,7 @@ def claims_of(table: Mapping[str, Mapping[str, Estimate]]) -> list[Claim]:
         if (s, "output") in change
     ]
     if ("no relu", "output") in change:
-        text = "without ReLU on the residual their number stays the same: it changes by less than 5 points"
+        text = "without ReLU on the residual their number stays the same, within 5 points"
         claims.append(claim(text, {far: change["no relu", "output"]}, above=-_SAME, below=_SAME))
     claims += [
         claim(f"{text} {away.format('more')} ({_TITLES[s]})", {far: change[s, place]}, above=0)
