@@ -157,7 +157,9 @@ def joined(parts: Sequence[Deviation], sym: Symmetry) -> Deviation:
         return parts[0]
     sizes = {name: size for part in parts for name, size in part.sizes.items()}
     kept = above_quantile(sum(sizes.values()))
-    largest = _top(torch.cat([part.largest for part in parts]), kept)
+    largest = torch.zeros(0)
+    for part in parts:  # one after the other, for choosing among all at once takes memory several times
+        largest = _top(torch.cat([largest, part.largest]), kept)
     return Deviation(
         overall=float(largest.min()) if len(largest) else 0.0,
         tensors={name: x for part in parts for name, x in part.tensors.items()},
