@@ -77,6 +77,7 @@ def test_a_request_to_end_that_a_finaliser_swallows_is_made_again(number):
 import signal, time
 from intertwine.cli.app import listen
 listen()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
 class Finalised:
     def __del__(self): signal.raise_signal(signal.{number})
 Finalised()

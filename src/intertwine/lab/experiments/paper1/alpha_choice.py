@@ -100,7 +100,8 @@ def claims_of(table: Mapping[str, Mapping[str, Estimate]], start: str, networks:
         table[f"{_CHOSEN}, {start}"], table[f"{_USUAL_WORDS}, {start}"]
     )
     counted = table.get(f"distinct alphas among pairs, {start}", {})
-    distinct = {layer: Estimate(e.value) for layer, e in counted.items()}  # of these pairs; others may choose otherwise
+    # A count of these pairs is exact, and no number for others.
+    distinct = {layer: Estimate(e.value) if e.low == e.high else e for layer, e in counted.items()}
     held_out = table[f"held-out accuracy, {start}"]
     level = mean_of(held_out.values())
     told = partial(claim, trained=networks)
