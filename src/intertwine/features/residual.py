@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from .._evaluation import evaluating
 from ._hooks import unwrap
@@ -30,10 +31,9 @@ class _Additions(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ends: set[int] = set()
-        self._made: dict[int, int] = {}  # Step of the run at which the tensor of an id was made
-        self._kept: list[Tensor] = []  # so that no id is another tensor's
-        self._latest = 0  # Step of the latest nonlinearity
+        self.ends: set[int] = set()  # Steps of the run at which the sums were made
+        self._made = WeakTensorKeyDictionary()  # Step at which a tensor was made; activations are not kept for it
+        self._step = self._latest = 0  # Steps so far, and that of the latest nonlinearity
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation."""
@@ -41,17 +41,17 @@ class _Additions(TorchDispatchMode):
         made = output[0] if isinstance(output, tuple) else output
         if not isinstance(made, Tensor):
             return output
-        self._kept.append(made)
-        step, given = len(self._kept), [x for x in args[:2] if isinstance(x, Tensor)]
+        self._step += 1
+        given = [x for x in args[:2] if isinstance(x, Tensor)]
         if nonlinearity_run(func, args, kwargs):
-            self.ends -= {id(x) for x in given}
-            self._latest = step
-        elif func.overloadpacket.__name__ in ("add", "add_") and self._skips(given, step):
-            self.ends.add(id(made))
-        self._made[id(made)] = step
+            self.ends -= {self._made.get(x) for x in given}
+            self._latest = self._step
+        elif func.overloadpacket.__name__ in ("add", "add_") and self._skips(given):
+            self.ends.add(self._step)
+        self._made[made] = self._step
         return output
 
-    def _skips(self, given: list[Tensor], step: int) -> bool:
+    def _skips(self, given: list[Tensor]) -> bool:
         """Whether one of two tensors was made before the latest nonlinearity; what no step made is a weight."""
         alike = len(given) == 2 and given[0].shape == given[1].shape
-        return alike and min(self._made.get(id(x), step) for x in given) < self._latest
+        return alike and min(self._made.get(x, self._step) for x in given) < self._latest

@@ -65,7 +65,7 @@ def normalised(folded: Folded) -> Normal:
 def closest(a: Normal, b: Normal) -> tuple[Transformation, float]:
     """The element that brings folded weights ``a`` closest to ``b``, and the residual in balanced coordinates."""
     units = match_units(monomial(a.sym), a.state, b.state)
-    a.forget()  # a third of the memory while scales and bases are fitted
+    a.forget()  # not read while scales and bases are fitted, which takes the most memory
     in_place = distance(a.folded.state, b.folded.state)
     if in_place < units.residual:  # merged in place: balancing only blurs what the units share
         return identity(a.sym), in_place
