@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from intertwine.groups.assignment import assign
 from intertwine.matching.coordinates.problem import Problem
 from intertwine.matching.costs.incremental import Costs
 from intertwine.matching.costs.nearest import LARGE, certified, paired, sketched
@@ -50,6 +51,28 @@ def test_what_full_products_deny_is_not_certified():
     near = x.clone()
     near[5] = x[6] + 0.001 * torch.randn(K, generator=torch.Generator().manual_seed(2))
     assert not _certified(((), x, near))
+
+
+def test_a_swap_that_gains_is_not_certified():
+    """Unit 0 is nearest to its own by distance, unit 1 by inner product; yet 20 + 1 of the swap is more than 2 + 10."""
+    x, y = 3 * torch.eye(16), 3 * torch.eye(16)
+    x[:2], y[:2] = 0.0, 0.0
+    x[:2, 0], y[:2, 0] = torch.tensor([2.0, 1.0]), torch.tensor([1.0, 10.0])
+    assert not _certified(((), x, y))
+
+
+def test_what_is_certified_is_the_best_assignment():
+    generator, certain = torch.Generator().manual_seed(0), 0
+    for _ in range(60):
+        x = torch.randn(16, 3, generator=generator)
+        y = x + 0.02 * torch.randn(16, 3, generator=generator)
+        y[0] *= 10 ** (2 * torch.rand((), generator=generator) - 1)
+        if _certified(((), x, y)):
+            certain += 1
+            gains = x @ y.T
+            best = gains.gather(1, assign(gains.double())[:, None]).sum()
+            assert float(gains.trace()) >= float(best) - 1e-4
+    assert 10 < certain < 60
 
 
 def test_duplicates_and_dead_units_are_compared_in_full():

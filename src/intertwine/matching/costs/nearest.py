@@ -66,11 +66,11 @@ def certified(read: Callable[[], Units], permutes: bool = True) -> bool:
         read: Yields, for every block of a space, the parities of its signs and the units ``(n, K)`` of both networks.
         permutes: Whether units may change places; else only their signs are looked at.
     """
-    apart = squares = torch.zeros(())
+    apart = ours = theirs = torch.zeros(())
     inner: dict[Row, Tensor] = {}
     short: dict[Row, list[Both]] = {}
     for row, x, y in read():
-        squares = squares + inner_products(x, x, [1]) + inner_products(y, y, [1])
+        ours, theirs = ours + inner_products(x, x, [1]), theirs + inner_products(y, y, [1])
         apart = apart + torch.cat([(p - q).square().sum(1) for p, q in zip(x.split(_ROWS), y.split(_ROWS))])
         inner[row] = inner.get(row, 0) + inner_products(x, y, [1])
         if permutes:
@@ -79,7 +79,7 @@ def certified(read: Callable[[], Units], permutes: bool = True) -> bool:
         return False
     if not permutes:
         return True
-    slack = _ROUNDING[apart.dtype] * squares
+    slack = _ROUNDING[apart.dtype] * (ours + theirs)
     unsure = []
     for first, nearest in _nearest_others(short):
         some = slice(first, first + len(nearest))
@@ -89,8 +89,10 @@ def certified(read: Callable[[], Units], permutes: bool = True) -> bool:
     chosen = torch.cat(unsure)
     if not len(chosen):
         return True
-    best = _gains(read(), chosen).amax(1)
-    return bool((sum(inner.values(), torch.zeros(()))[chosen] >= best - slack[chosen]).all())
+    # By distances as well: some by distances and some by inner products would not make the assignment the best.
+    best = (2 * _gains(read(), chosen) - theirs).amax(1)
+    own = (2 * sum(inner.values(), torch.zeros(())) - theirs)[chosen]
+    return bool((own >= best - slack[chosen]).all())
 
 
 def _nearest_others(short: Mapping[Row, list[Both]]) -> Iterator[tuple[int, Tensor]]:
