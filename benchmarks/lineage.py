@@ -371,8 +371,8 @@ def main() -> None:
     parser.add_argument("--derived", type=int, default=20, help="networks that are laundered")
     parser.add_argument("--groups", type=int, default=60, help="groups of ten networks for the calibrated null")
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "lineage", help="folder for trained networks")
-    parser.add_argument("--only", nargs="*", default=list(KINDS), help="kinds of networks")
-    parser.add_argument("--tables", nargs="*", default=list(TABLES), help="which tables")
+    parser.add_argument("--only", nargs="*", choices=KINDS, default=list(KINDS), help="kinds of networks")
+    parser.add_argument("--tables", nargs="*", choices=TABLES, default=list(TABLES), help="which tables")
     parser.add_argument("--write", action="store_true", help="replace the tables in docs/benchmarks.md")
     options = parser.parse_args()
     nets_of.DATA = options.data
