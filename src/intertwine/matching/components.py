@@ -221,7 +221,7 @@ class _Rounds:
 
     def around(self, h: Transformation) -> Matched:
         """Every component matched by itself, shared spaces held where ``h`` puts them."""
-        pair, found, parts = self.pair, identity(self.pair.sym), []
+        pair, found, parts = self.pair, identity(self.pair.sym), list[Deviation]()
         squares = standing = 0.0
         layouts: dict[str, Layout] = {}
         for index in pair.each("Matching part by part"):
@@ -234,13 +234,12 @@ class _Rounds:
             g, residual, apart = _closest(left, right, rounded, pair.count)
             squares += size * residual**2
             del left, right
-            parts.append(apart)
+            parts = [joined([*parts, apart], pair.sym, pair.count)]  # all parts' largest would take memory
             found = _joined(found, g, self.shared)
         weights = max(sum(sum(part.sizes.values()) for part in parts), 1)
         sym = replace(pair.sym, layouts=layouts, batch_norms=())
-        return Matched(
-            sym, found @ h, (squares / weights) ** 0.5, (standing / weights) ** 0.5, joined(parts, sym)
-        )  # fmt: skip
+        apart = joined(parts, sym, pair.count)
+        return Matched(sym, found @ h, (squares / weights) ** 0.5, (standing / weights) ** 0.5, apart)
 
     def _held(self, index: int, a: Folded, b: Folded, h: Transformation) -> tuple[Normal, Normal]:
         """One component in balanced coordinates, ``a`` moved by ``h``, with nothing left to move of shared spaces."""

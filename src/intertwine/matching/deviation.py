@@ -137,7 +137,7 @@ def deviation(
         odd[name] = 0.0 if mixed or right.ndim < 2 else _oddest(near, right, _NOISE * PRECISIONS[finest])
         largest = _top(torch.cat([largest, ratios]), kept)
     return Deviation(
-        overall=float(_top(largest, above_quantile(total)).min()) if len(largest) else 0.0,
+        overall=_least(largest, total),
         tensors=tensors,
         distances=distances,
         edits=edits,
@@ -151,17 +151,18 @@ def deviation(
     )
 
 
-def joined(parts: Sequence[Deviation], sym: Symmetry) -> Deviation:
-    """The deviation of networks from those of their components; ``sym`` is the symmetry of all of them."""
-    if len(parts) == 1:
-        return parts[0]
+def joined(parts: Sequence[Deviation], sym: Symmetry, count: int) -> Deviation:
+    """The deviation of networks, or of a part of them, from those of their components.
+
+    Args:
+        parts: The components'.
+        sym: The symmetry of the networks.
+        count: Number of weights of the networks, of which these components may be a part.
+    """
     sizes = {name: size for part in parts for name, size in part.sizes.items()}
-    kept = above_quantile(sum(sizes.values()))
-    largest = torch.zeros(0)
-    for part in parts:  # one after the other, for choosing among all at once takes memory several times
-        largest = _top(torch.cat([largest, part.largest]), kept)
+    largest = _top(torch.cat([torch.zeros(0), *(part.largest for part in parts)]), above_quantile(count))
     return Deviation(
-        overall=float(largest.min()) if len(largest) else 0.0,
+        overall=_least(largest, sum(sizes.values())),
         tensors={name: x for part in parts for name, x in part.tensors.items()},
         distances={name: x for part in parts for name, x in part.distances.items()},
         edits={name: x for part in parts for name, x in part.edits.items()},
@@ -178,6 +179,11 @@ def joined(parts: Sequence[Deviation], sym: Symmetry) -> Deviation:
 def above_quantile(count: int, share: float = _QUANTILE) -> int:
     """How many of so many numbers are not below the quantile of a share; by default that of all weights."""
     return count - min(int(share * count), count - 1)
+
+
+def _least(largest: Tensor, count: int) -> float:
+    """The quantile of so many numbers, of which these are the largest."""
+    return float(_top(largest, above_quantile(count)).min()) if len(largest) else 0.0
 
 
 def _largest(near: Tensor, right: Tensor, sizes: Tensor, mixed: bool, count: int) -> tuple[Tensor, float]:
@@ -290,4 +296,6 @@ def _rows(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 def _top(x: Tensor, count: int) -> Tensor:
     """The largest entries, in no order."""
     least = len(x) - count
-    return x if least <= 0 else torch.from_numpy(np.partition(x.numpy(), least)[least:])
+    if least <= 0:
+        return x
+    return torch.from_numpy(np.partition(x.numpy(), least)[least:].copy())  # a view would keep all in memory
