@@ -87,13 +87,66 @@ def test_questions_after_questions():
     assert {"aten::relu", "aten::tanh", "aten::sin"} <= set(ops) and not program.reads
 
 
+def guarded(model, x, h):
+    assert not h.isnan().any(), f"numbers are missing in {h}"
+    torch._assert((x > -100).all(), "inputs must be larger")
+    for number in (x, h):
+        if not torch.isfinite(number).all():
+            raise ValueError(number)
+    return h.relu()
+
+
+def test_a_guard_is_no_path():
+    """What raises gives no outputs; what it asks must stay as it is, lest a copy raises."""
+    sym = found(guarded)
+    assert not sym.path_only and not sym.notes
+    assert sym.space("a.weight[0]").group == PositiveMonomial(6)
+
+
+def test_a_guard_holds_what_it_asks():
+    def small(model, x, h):
+        if (h > 1e6).any():
+            raise OverflowError
+        return h.relu()
+
+    sym = found(small)
+    assert not sym.path_only and sym.dim == 0 and sym.space("a.weight[0]").group.permutes
+
+
+def test_distributions_check_their_values():
+    def drawn(model, x, h):
+        posterior = torch.distributions.Normal(h, torch.nn.functional.softplus(h))
+        return posterior.mean.relu() - posterior.log_prob(x[:, :1])
+
+    assert not found(drawn).path_only
+
+
+def test_what_is_asked_before_an_error_may_lead_elsewhere():
+    def second(model, x, h):
+        if (x > -100).all():
+            return h.relu()
+        if (x > 0).all():
+            raise ValueError
+        return h.tanh()
+
+    sym = found(second)
+    assert not sym.path_only and sym.dim == 0
+
+    def number(model, x, h):
+        if not (x > -100).all() and x.sum().item() < 0:
+            raise ValueError
+        return h.relu()
+
+    assert found(number).path_only
+
+
 @pytest.mark.parametrize(
     "ask",
     [
         lambda model, x, h: h.relu() * x.max().item(),
         lambda model, x, h: h.relu() if (x > 0).any() and x.sum().item() > 0 else h.tanh(),
         lambda model, x, h: h.relu() if (x > -100).all() else h.missing(),
-        lambda model, x, h: h.relu() if all(bool((x > k).any()) for k in (-4, -3, -2, -1)) else h,
+        lambda model, x, h: h.relu() if all(bool((x > k).any()) for k in range(-9, 0)) else h,
     ],
     ids=["a number", "a question and a number", "another answer fails", "too many questions"],
 )

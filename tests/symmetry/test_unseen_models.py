@@ -679,6 +679,9 @@ LOSSES = {
     ),
     "answers": lambda s, x: F.binary_cross_entropy_with_logits(s.out(F.relu(s.h(x))), x[:, :2].sigmoid()),
     "robust": lambda s, x: F.huber_loss(s.out(F.relu(s.h(x))), x[:, :2]),
+    "alignments": lambda s, x: F.ctc_loss(
+        s.out(F.relu(s.h(x))).log_softmax(-1)[:, None], torch.tensor([[1]]), (len(x),), (1,)
+    ),
 }
 CASES.update({
     f"loss_{name}": lambda f=f: (Snippet(f, h=Linear(6, 5), out=Linear(5, 2)), (6,)) for name, f in LOSSES.items()
@@ -688,4 +691,4 @@ CASES.update({
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_are_known(name):
     sym = found(f"loss_{name}")
-    assert (sym.dim, sym.unknown_ops) == (5, ())
+    assert (sym.dim, sym.unknown_ops, sym.path_only) == (5, (), False)

@@ -1,7 +1,8 @@
 """All paths of a model whose code only asks yes-or-no questions of tensors: a run for every combination of answers.
 
 ``if mask.all():`` is such a question. Runs in which it is answered the other way show what the code would do then;
-where that is the same (a warning), the question decides nothing.
+where that is the same (a warning), the question decides nothing. Where the code then raises (an assertion, a check of
+the values of a distribution), there is no other path: the question is a guard, which what moves must not change.
 """
 
 import logging
@@ -18,10 +19,11 @@ from ..errors import CaptureError
 from .calls import Value
 from .capture import capture
 from .program import Program
+from .recording.run import Refused
 from .union import union
 
-_QUESTIONS = 3  # most questions of one run
-_PATHS = 8  # most runs
+_PATHS = 8  # most runs that end
+_RUNS = 64  # most runs
 
 
 def capture_paths(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> Program:
@@ -37,28 +39,29 @@ def capture_paths(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> P
         out of tensors, asks more questions, or fails when an answer is changed, the path of the example alone.
     """
     program = capture(model, args, kwargs)
-    questions = program.answers or ()
-    if not 0 < len(questions) <= _QUESTIONS:
+    if not program.answers:
         return program
-    found: dict[tuple[bool, ...], Program] = {questions: program}
-    waiting = list(_turned(questions, 0))
-    while waiting:
+    found: dict[tuple[bool, ...], Program] = {program.answers: program}
+    guarded = False
+    waiting = list(_turned(program.answers, 0))
+    for _ in range(_RUNS):
+        if not waiting:
+            return _decided(list(found.values()), program.reads, guarded)
         answers = waiting.pop()
         try:
             with _silent():
                 other = capture(model, args, kwargs, answers)
+            known = other.answers
+            if known is not None:
+                found[known] = other
+        except Refused as refusal:
+            known, guarded = refusal.answers, True
         except CaptureError:  # what was true of this example was not meant for that path
             return program
-        known = other.answers
-        if known is None or known[: len(answers)] != answers or len(known) > _QUESTIONS or len(found) == _PATHS:
+        if known is None or known[: len(answers)] != answers or len(found) > _PATHS:
             return program
-        found[known] = other
         waiting += _turned(known, len(answers))
-    paths: list[Program] = []
-    for path in found.values():
-        if not any(_same(path, other) for other in paths):
-            paths.append(path)
-    return _decided(union(paths), program.reads, matters=len(paths) > 1)
+    return program
 
 
 def _turned(answers: tuple[bool, ...], first: int) -> Iterator[tuple[bool, ...]]:
@@ -66,8 +69,13 @@ def _turned(answers: tuple[bool, ...], first: int) -> Iterator[tuple[bool, ...]]
     return ((*answers[:i], not answers[i]) for i in range(first, len(answers)))
 
 
-def _decided(whole: Program, reads: tuple[str, ...], matters: bool) -> Program:
-    """A program of all paths, without the caveat of one; without the questions where they do not matter."""
+def _decided(found: list[Program], reads: tuple[str, ...], guarded: bool) -> Program:
+    """A program of all paths, without the caveat of one; without the questions where none of them matters."""
+    paths: list[Program] = []
+    for path in found:
+        if not any(_same(path, other) for other in paths):
+            paths.append(path)
+    whole, matters = union(paths), guarded or len(paths) > 1
     asked = {*reads, *whole.reads}
     notes = tuple(note for note in whole.notes if not any(note.startswith(f"{line} takes a number") for line in asked))
     calls = whole.calls if matters else tuple(c for c in whole.calls if c.op != "intertwine::read")

@@ -27,12 +27,13 @@ _READERS = {
     "__cuda_array_interface__",
     "__deepcopy__",
     "__reduce_ex__",
-    "__repr__",
 }
+_PRINTERS = {"__repr__", "__format__"}
 _BUILDERS = {"tensor", "as_tensor", "asarray", "new_tensor", "new"}  # a list of tensors is read number by number
 
 # results that depend on one argument only: the sizes of packed sequences are no function of what is packed
 _ASIDE = {"aten::_pack_padded_sequence": (1, "lengths"), "aten::_pad_packed_sequence": (1, "batch_sizes")}
+_TRACED = {"aten::_ctc_loss"}  # whose results are as long as numbers say, but for those that only gradients read
 _MASKED = {"aten::index": "indices", "aten::masked_select": "mask"}  # whose result is as long as a mask says
 
 
@@ -49,6 +50,7 @@ class Recorder(TorchDispatchMode):
     def __init__(self, answers: Sequence[bool] = ()) -> None:
         super().__init__()
         self.answers: list[bool] | None = []  # to yes-or-no questions; none where other numbers were read
+        self.printed = False  # whether numbers were made text: what an error says, or what the code reads
         self._given_answers = tuple(answers)  # to the first of them, instead of the true ones
         self.values: list[Value] = []
         self.calls: list[Call] = []
@@ -288,6 +290,8 @@ class Recorder(TorchDispatchMode):
             ]
             kept = {id(t) for t in masks if (ref := self.ref(t)) is None or self._is_flag(ref)}
             return [t for t in masks if id(t) not in kept]
+        if func._schema.name in _TRACED:
+            return []
         tags = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
         return list(tensors_in(arguments)) if any(tag in func.tags for tag in tags) else []
 
@@ -326,6 +330,13 @@ class WatchReads(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Pass every call on."""
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        if name in _PRINTERS and args and isinstance(args[0], Tensor):
+            asked = self._recorder.answers
+            self._recorder.read(args[0])
+            try:
+                return func(*args, **kwargs)
+            finally:
+                self._recorder.answers, self._recorder.printed = asked, True
         if name in _READERS and args and isinstance(args[0], Tensor):
             self._recorder.read(args[0])
         if name in _BUILDERS:

@@ -1,5 +1,6 @@
 """Recording one run of a model: every operation, with the module that ran it."""
 
+import dis
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -21,6 +22,19 @@ from .source import error_line
 from .states import declare_states
 
 
+class Refused(CaptureError):
+    """A run that the model's code ended itself, knowing nothing of the data but answers to yes-or-no questions.
+
+    Args:
+        said: The message.
+        answers: The answers.
+    """
+
+    def __init__(self, said: str, answers: Sequence[bool]) -> None:
+        super().__init__(said)
+        self.answers = tuple(answers)
+
+
 def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any], answers: Sequence[bool] = ()) -> Program:
     """Record one run of ``model`` as it is."""
     recorder, kept = Recorder(answers), Kept(model)
@@ -39,16 +53,27 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any], answers: S
             raise
         except Exception as error:
             first = next(iter(str(error).splitlines()), "")
-            raise CaptureError(
+            said = (
                 f"model must run on the example inputs. Got {type(error).__name__} in {at() or type(model).__name__}"
                 f"{_place(error)}: {first.rstrip('.')}. {_advice(model, [args, kwargs])}"
-            ) from error
+            )
+            if recorder.answers is not None and _is_raised(error):
+                raise Refused(said, recorder.answers) from error
+            raise CaptureError(said) from error
         finally:
             recorder.restore()
     taps |= _functions(recorder, model)
     program = _finished(recorder, states, aliases, inputs, result, taps)
-    asked = None if recorder.answers is None else tuple(recorder.answers)
+    asked = None if recorder.answers is None or recorder.printed else tuple(recorder.answers)
     return replace(program, caches=kept.filled(recorder.computed), visible=_visible(program, passed), answers=asked)
+
+
+def _is_raised(error: BaseException) -> bool:
+    """Whether Python code raised (or asserted) it: what an operation raises may depend on numbers."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_code[trace.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
 def _advice(model: nn.Module, inputs: Any) -> str:

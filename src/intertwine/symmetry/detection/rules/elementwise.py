@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from math import inf
 from typing import Any
 
 from ....programs import Call, Ref
@@ -220,12 +221,12 @@ def _chosen(branch: Any, condition: Any) -> Any:
 
 @register_rule("aten::gt", "aten::ge", "aten::lt", "aten::le", "aten::eq", "aten::ne")
 def compare(engine: Engine, call: Call) -> Value:
-    """Comparisons: with zero they only see signs, so positive scales pass and leave no trace."""
+    """Comparisons: with zero (or infinity) they only see signs, so positive scales pass and leave no trace."""
     x, other = engine.value(call.args["self"]), call.args["other"]
     if isinstance(other, Ref):
         return together(engine, call)
     even = call.op in ("aten::eq", "aten::ne")
-    return through(engine, x, 0 if other == 0 else None, -1 if even and other == 0 else 0)
+    return through(engine, x, 0 if other in (0, inf, -inf) else None, -1 if even and other == 0 else 0)
 
 
 @register_rule("aten::hypot", "aten::fmod", "aten::remainder", "aten::atan2")

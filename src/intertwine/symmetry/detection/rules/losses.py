@@ -4,7 +4,7 @@ from ....programs import Call, Ref
 from ..axis_terms import Value, forget_zeros
 from ..engine import Engine
 from .elementwise import added, measured, squared, through, unzero
-from .registry import register_rule
+from .registry import opaque, register_rule, unknown
 
 
 @register_rule("aten::mse_loss")
@@ -45,3 +45,13 @@ def named_entries(engine: Engine, call: Call) -> list[Value]:
     rest = [engine.rigid(axis) for i, axis in enumerate(x.axes) if i != place]
     axes = tuple(forget_zeros(engine.equal(a, b)) for a, b in zip(rest, map(engine.rigid, target.axes)))
     return [Value(axes if not call.args["reduction"] else ()), Value(())]
+
+
+@register_rule("aten::_ctc_loss")
+def aligned(engine: Engine, call: Call) -> list[Value]:
+    """Sums over all alignments of labels in their order: classes and times are fixed, and the examples."""
+    if any(ref is not None and ref.id in engine.readers for ref in call.outputs[1:]):
+        return unknown(engine, call)
+    why = f"classes and times of {call.where}"
+    engine.fix_read(call.inputs, why)
+    return [opaque(engine, ref, why, i) for i, ref in enumerate(call.outputs)]

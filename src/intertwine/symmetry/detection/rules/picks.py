@@ -15,6 +15,7 @@ from ....programs import Call, Ref
 from ..axis_terms import Axis, Names, Pick, Segments, Slot, Value, axis_size, slots
 from ..engine import Engine
 from .activations import is_pointwise
+from .growth import growth
 
 # numbers are only copied and laid out anew; the first ones keep each of them exactly once
 _SAME = {"aten::clone", "aten::detach", "aten::alias", "aten::_to_copy", "aten::contiguous", "aten::to", "aten::view",
@@ -25,7 +26,7 @@ _SOME = {"aten::expand", "aten::repeat", "aten::slice", "aten::select", "aten::n
 # rules that read the numbers for what they stand for
 _READERS = {"aten::index", "aten::index_select", "aten::gather", "aten::sort", "aten::argsort", "aten::scatter",
             "aten::histc", "aten::cumsum", "aten::index_put", "aten::_grouped_mm", "aten::floor_divide", "aten::div",
-            "transformers::grouped_mm_fallback"}  # fmt: skip
+            "aten::embedding", "transformers::grouped_mm_fallback"}  # fmt: skip
 # only the shape is read
 _SHAPES = {f"aten::{new}" for new in ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones",
                                       "new_full", "new_empty", "new_empty_strided")}  # fmt: skip
@@ -120,7 +121,7 @@ def origins(engine: Engine, axes: Sequence[Axis], via: Iterable[Pick]) -> list[A
 
 
 # functions that make two numbers equal only where they were equal before
-_INJECTIVE = {"aten::sigmoid", "aten::exp", "aten::log", "aten::softplus", "aten::neg"} | _SAME
+_INJECTIVE = {"aten::sigmoid", "aten::exp", "aten::log", "aten::softplus", "aten::neg", "aten::sqrt"} | _SAME
 _NORMALISED = {"aten::_softmax", "aten::_safe_softmax", "aten::_log_softmax"}  # these may have equal sums
 _BEST = {"aten::topk", "aten::sort", "aten::max", "aten::amax"}
 _PRODUCTS = {"aten::mm", "aten::bmm"}
@@ -153,6 +154,8 @@ def distinct(engine: Engine, ref: Ref, along: Axis, count: int = 0, summed: bool
     if call.op in _INJECTIVE | _BEST | {"aten::sum"} or (call.op in _NORMALISED and not summed):
         return distinct(engine, call.inputs[0], along, summed=summed or call.op == "aten::sum")
     units = {slot.space for slot in slots(along)}
+    if (found := growth(engine, ref, units)) is not None and found.certain:
+        return True
     if call.op in _PRODUCTS | _BIASED:
         own = [r for r in call.inputs if is_state(engine, r) and units <= _spaces(engine, r)]
         biased = call.op in _BIASED and len(own) > 1

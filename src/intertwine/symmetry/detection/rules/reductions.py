@@ -124,7 +124,7 @@ def softmax(engine: Engine, call: Call) -> Value:
     return Value(axes)
 
 
-@register_rule("aten::logsumexp", "aten::any", "aten::all")
+@register_rule("aten::logsumexp", "aten::any", "aten::all", "aten::_is_all_true", "aten::_is_any_true")
 def rigid_reduction(engine: Engine, call: Call) -> Value:
     """Reductions through which only permutations pass."""
     x = engine.value(call.args["self"])

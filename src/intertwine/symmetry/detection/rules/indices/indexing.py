@@ -14,8 +14,10 @@ from ..registry import register_rule
 
 @register_rule("aten::embedding")
 def embedding(engine: Engine, call: Call) -> Value:
-    """Rows of a table: the rows stand for given symbols, so they are fixed."""
+    """Rows of a table: the rows stand for given symbols, so they are fixed, unless the symbols name their units."""
     table, index = engine.value(call.args["weight"]), engine.value(call.args["indices"])
+    if named(engine, call.args["indices"], table.shape[0]) is not None:
+        return _rows(engine, table, call.args["indices"], 0, f"rows looked up at {call.where}")
     engine.fix(table.axes[0], "vocabulary")
     axes = tuple(engine.fix(a, "symbols looked up") for a in index.axes)
     return Value((*axes, *table.axes[1:]))
