@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._memory import give_back
 from ..groups import Element
 from ..symmetry.action import moved, transform
 from ..symmetry.gauge.canonical import balanced
@@ -66,6 +67,7 @@ def closest(a: Normal, b: Normal) -> tuple[Transformation, float]:
     """The element that brings folded weights ``a`` closest to ``b``, and the residual in balanced coordinates."""
     units = match_units(monomial(a.sym), a.state, b.state)
     a.forget()  # not read while scales and bases are fitted, which takes the most memory
+    give_back()
     in_place = distance(a.folded.state, b.folded.state)
     if in_place < units.residual:  # merged in place: balancing only blurs what the units share
         return identity(a.sym), in_place
@@ -84,6 +86,7 @@ def _fitted(a: Normal, b: Normal, g: Transformation, residual: float) -> tuple[T
     sizes = {n: t.numel() for n, t in b.state.items()}
 
     def left() -> float:
+        give_back()
         moving = {n: sine(transform(x, a.sym.layouts[n], b.to), b.state[n]) for n, x in fit.near.items()}
         return combined({**fixed, **moving}, sizes)
 

@@ -194,12 +194,12 @@ def _largest(near: Tensor, right: Tensor, sizes: Tensor, mixed: bool, count: int
     typical = 4 * _norm(sizes) / sizes.numel() ** 0.5 if mixed else 0.0
     found, edit = right.new_zeros(0), 0.0
     for x, y, size in _rows(near, right, sizes):
-        gap, tiny = (x - y).abs(), torch.finfo(size.dtype).tiny
+        off, tiny = (x - y).abs(), torch.finfo(size.dtype).tiny
         row = size.square().mean(1, keepdim=True).sqrt()
         size = size.new_full((), typical) if mixed else size.abs()
-        ratios = torch.where(gap == 0, 0.0, gap / size.clamp_min(tiny)).flatten()
+        ratios = torch.where(off == 0, 0.0, off / size.clamp_min(tiny)).flatten()
         found = _top(torch.cat([found, _top(ratios, count)]), count)
-        edit = max(edit, float((gap / (size + row).clamp_min(tiny)).max()))
+        edit = max(edit, float((off / (size + row).clamp_min(tiny)).max()))
     return found, edit
 
 
@@ -220,14 +220,18 @@ def _oddest(near: Tensor, right: Tensor, noise: float) -> float:
 
 def apart(near: Tensor, b: Folded, name: str) -> float:
     """Relative distance of a moved tensor from the one that it should meet."""
-    gap = sum(_norm(x - y) ** 2 for x, y in _pieces(near, b.state[name])) ** 0.5
-    return gap / max(_norm(b.spread.get(name, b.state[name])), 1e-300)
+    return gap(near, b.state[name]) / max(_norm(b.spread.get(name, b.state[name])), 1e-300)
 
 
 def relative(x: Tensor, y: Tensor) -> float:
     """Distance of two tensors relative to the second, which may not be zero: else infinity."""
-    gap, size = sum(_norm(p - q) ** 2 for p, q in _pieces(x, y)) ** 0.5, _norm(y)
-    return gap / size if size else float("inf")
+    size = _norm(y)
+    return gap(x, y) / size if size else float("inf")
+
+
+def gap(x: Tensor, y: Tensor) -> float:
+    """Frobenius norm of the difference of two tensors, in float64; no difference of their shape is made."""
+    return sum(_norm(p - q) ** 2 for p, q in _pieces(x, y)) ** 0.5
 
 
 def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:

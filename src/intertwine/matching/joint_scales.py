@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor
 
-from ..symmetry.blocks import inner_products
 from ..symmetry.gauge.log_scales import Key, LogScales
+from .deviation import gap
 
 __all__ = ["scale_steps"]
 
@@ -53,9 +53,8 @@ def _sums(
     for piece in system.pieces:
         vote = votes[piece.tensor]
         x, y = piece.block.read(a[piece.tensor]), piece.block.read(b[piece.tensor])
-        gap = y - x
-        error += float(vote * inner_products(gap, gap, range(gap.ndim)))
-        slope += system.gathered(system.totals({piece.key: vote * piece.summed(x, gap)}))
+        error += float(vote) * gap(x, y) ** 2
+        slope += system.gathered(system.totals({piece.key: vote * piece.summed(x, y, less=x)}))
         total = vote * piece.summed(x, x)
         squares[piece.key] = squares[piece.key].add_(total) if piece.key in squares else total
     return squares, slope, error

@@ -13,7 +13,7 @@ from .._memory import give_back
 from .._progress import track
 from ..groups import SignedPermutation
 from ..symmetry.action import moved
-from ..symmetry.blocks import blocks, map_leaves
+from ..symmetry.blocks import blocks, inner_products, map_leaves
 from ..symmetry.gauge.canonical import arranged
 from ..symmetry.gauge.signs import signing
 from ..symmetry.spaces import Fixed, Leaf, Space
@@ -132,6 +132,8 @@ class _Search:
 
     def judged(self, g: Transformation) -> UnitMatch:
         """An element with its residual."""
+        if self.large:
+            give_back()  # the moved tensors take the most memory
         return UnitMatch(g, distance(self._near(g), self.b))
 
     def candidates(self, in_place: float) -> Iterator[Callable[[], UnitMatch]]:
@@ -199,4 +201,4 @@ class _Search:
 
 def _cosine(x: Tensor, y: Tensor) -> float:
     norms = float(x.norm() * y.norm())
-    return float((x * y).sum()) / norms if norms > 0 else 0.0
+    return float(inner_products(x, y, range(x.ndim))) / norms if norms > 0 else 0.0

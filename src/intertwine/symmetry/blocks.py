@@ -121,13 +121,18 @@ def summed(x: Tensor, dims: Sequence[int]) -> Tensor:
     return x.flatten(len(dims)).sum(-1) if rest else x
 
 
-def inner_products(x: Tensor, y: Tensor, dims: Sequence[int]) -> Tensor:
-    """The sums of ``x y`` over some dimensions, in float64; no product of their shape is made."""
+def inner_products(x: Tensor, y: Tensor, dims: Sequence[int], less: Tensor | None = None) -> Tensor:
+    """The sums of ``x y``, or ``x (y - less)``, over some dimensions, in float64; nothing of their shape is made."""
     if not x.numel() or not x.ndim:
-        return (x * y).double().sum(tuple(dims)) if dims else (x * y).double()
+        product = x * (y if less is None else y - less)
+        return product.double().sum(tuple(dims)) if dims else product.double()
     cut = max(range(x.ndim), key=lambda d: x.shape[d])
     some = max(1, _PIECE * x.shape[cut] // x.numel())
-    products = (p * q for p, q in zip(x.split(some, cut), y.split(some, cut)))
+    pairs = zip(x.split(some, cut), y.split(some, cut))
+    if less is None:
+        products = (p * q for p, q in pairs)
+    else:
+        products = (p * (q - r) for (p, q), r in zip(pairs, less.split(some, cut)))
     sums = [p.sum(tuple(dims), dtype=torch.float64) if dims else p.double() for p in products]
     if cut in dims:
         return torch.stack(sums).sum(0)

@@ -54,9 +54,9 @@ class ScaledBlock:
     sites: tuple[_Site, ...]  # The others that carry scales
     key: Key  # Equal for blocks whose sums are moved alike
 
-    def summed(self, x: Tensor, y: Tensor) -> Tensor:
-        """Products of two tensors of the block's shape, summed in float64 over what no scale moves."""
-        return inner_products(x, y, self.rest)
+    def summed(self, x: Tensor, y: Tensor, less: Tensor | None = None) -> Tensor:
+        """``x y``, or ``x (y - less)``, of the block's shape, summed in float64 over what no scale moves."""
+        return inner_products(x, y, self.rest, less)
 
 
 class LogScales:
