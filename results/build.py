@@ -44,9 +44,9 @@ The files in `results/` are what `intertwine reproduce` wrote; the pages and pic
 means, with 95 % intervals over independent networks or runs where there are enough of them. A statement *holds* where
 the intervals exclude its opposite, *does not hold* where they exclude it, and *cannot be told* otherwise: without
 intervals, or where the networks that it is about did not train (85 % test accuracy on digits, 75 % on CIFAR-10, unless
-it says otherwise); it then says why, and which way the numbers point. Every statement is judged by itself, with intervals
-that miss on one side in one case of forty: of statements that are only just false, one in forty would be said to hold.
-A result that was made by older code than today's says so.
+it says otherwise); it then says why, and which way the numbers point. Every statement is judged by itself, with
+intervals that miss on one side in one case of forty: of statements that are only just false, one in forty would be said
+to hold. A result that was made by older code than today's says so.
 """
 
 
