@@ -1,6 +1,6 @@
 """Tensors of two checkpoints in pairs, under the names of the model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -58,67 +58,32 @@ def paired(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> P
     """
     for side, state in (("a", a), ("b", b)):
         _check_real(side, state)
-    wanted = sym.layouts.keys()
     turned = _fitting(sym, a) > _fitting(sym, b)  # the names of a are kept
     target, source = (a, b) if turned else (b, a)
     layers = moved_layers(a, b)
-    findings = layer_findings(layers, a, b)
     if layers:
         source = _renumbered(source, target, moved_layers(b, a) if turned else layers)
-    common = [n for n in target if n in source and n not in sym.aliases]
-    windows: dict[str, tuple[slice, ...]] = {}
-    layouts, unlike, padded = dict(sym.layouts), [], []
-    real: dict[str, tuple[int, ...]] = {}
-    expanded: dict[str, Rows] = {}
-    for name in common:
-        if target[name].shape != source[name].shape:
-            made = repeated_rows(name, target[name], source[name])
-            if made is not None:
-                expanded[name] = made
-                continue
-            if _narrower(sym.layouts.get(name), target[name], source[name]):
-                padded.append(name)
-                continue
-            window = _window(sym.layouts.get(name), target[name], source[name])
-            if window is None:
-                unlike.append(name)
-            else:
-                windows[name], layouts[name] = window
-                findings.append(_resized(name, sym, a[name], b[name]))
-    if padded:
-        real = {n: tuple(source[n].shape) for n in padded}
-        rows = {n: {d: torch.arange(k) for d, k in enumerate(shape)} for n, shape in real.items()}
-        source = with_zeros(source, rows, {n: dict(enumerate(target[n].shape)) for n in padded})
-        findings.append(_width(padded, turned))
-    equal = [n for n in common if n not in unlike and n not in expanded]
-    relaid = {} if target is source else relaid_tensors(target, source, [n for n in equal if n not in windows])
-    relaid |= expanded
-    equal = [n for n in equal if n not in relaid]
-    ties = {
-        n for n, other in sym.aliases.items() if n not in source or torch.equal(source[n], source.get(other, source[n]))
-    }
-    rest = [n for n in target if n not in equal and n not in sym.aliases and n not in relaid]
-    offered = [n for n in source if n not in equal and n not in ties and n not in relaid]
-    done = convert(target, source, rest, offered) if rest else Conversion()
-    done.found |= relaid
-    names = tuple(n for n in target if n in equal or n in done.found)
-    if not {*names} & wanted:
+    reach = _reach(sym, target, source)
+    units = _units(sym, reach.padded, source)
+    findings = [*layer_findings(layers, a, b), *(_resized(name, sym, a[name], b[name]) for name in reach.windows)]
+    if reach.padded:
+        source = _filled(source, target, reach.padded)
+        findings.append(_width(reach.padded, turned))
+    done, rest, offered = _converted(sym, target, source, reach)
+    names = tuple(n for n in target if n in reach.equal or n in done.found)
+    if not {*names} & sym.layouts.keys():
         raise ValueError(
             "a and b must be of one architecture. Got no tensor that both hold under one name and shape, or that is "
             f"found by what it holds: {_first(a)} in a, {_first(b)} in b."
         )
-    own = Lazy({n: partial(_cut, target, n, windows.get(n)) for n in names})
-    other = Lazy(
-        {
-            n: partial(done.found[n].make, source) if n in done.found else partial(_cut, source, n, windows.get(n))
-            for n in names
-        }
+    own, other = (
+        Lazy({n: partial(_cut, target, n, reach.windows.get(n)) for n in names}),
+        Lazy({n: _maker(n, source, done, reach) for n in names}),
     )
     gone = Lazy({n: partial(source.__getitem__, n) for n in offered if n not in done.used})
     came = Lazy({n: partial(target.__getitem__, n) for n in rest if n not in done.found})
-    findings += [*conversion_findings(done, target, source, turned)]
     return Pairs(
-        sym=narrowed(replace(sym, layouts=layouts), names),
+        sym=narrowed(replace(sym, layouts={**sym.layouts, **reach.layouts}), names),
         a=own if turned else other,
         b=other if turned else own,
         names=names,
@@ -126,18 +91,84 @@ def paired(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> P
         missing=came if turned else gone,
         new=gone if turned else came,
         converted=tuple(done.found),
-        resized=(*windows, *padded),
+        resized=(*reach.windows, *reach.padded),
         layers=layers,
-        units={
-            axis.space: size
-            for n, shape in real.items()
-            for axis, size in zip(sym.layouts[n].axes, shape)
-            if isinstance(axis, Leaf) and axis.size != size
-        },
-        narrowed=bool(padded) and turned,
-        findings=tuple(findings),
+        units=units,
+        narrowed=bool(reach.padded) and turned,
+        findings=(*findings, *conversion_findings(done, target, source, turned)),
         ambiguous=tuple(done.ambiguous.values()),
     )
+
+
+@dataclass(frozen=True)
+class _Reach:
+    """How far tensors of one name reach where their shapes differ."""
+
+    equal: set[str] = field(default_factory=set)  # Those that are compared: whole, a part, or beside zeros
+    windows: dict[str, tuple[slice, ...]] = field(default_factory=dict)  # The parts that both have
+    layouts: dict[str, Layout] = field(default_factory=dict)  # Their layouts
+    padded: list[str] = field(default_factory=list)  # Those whose source only lacks units
+    repeated: dict[str, Rows] = field(default_factory=dict)  # Those whose rows were repeated
+
+
+def _reach(sym: Symmetry, target: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> _Reach:
+    found = _Reach()
+    for name in (n for n in target if n in source and n not in sym.aliases):
+        x, y, layout = target[name], source[name], sym.layouts.get(name)
+        if x.shape != y.shape:
+            repeated = repeated_rows(name, x, y)
+            if repeated is not None:
+                found.repeated[name] = repeated
+                continue
+            if _narrower(layout, x, y):
+                found.padded.append(name)
+            elif (window := _window(layout, x, y)) is not None:
+                found.windows[name], found.layouts[name] = window
+            else:
+                continue
+        found.equal.add(name)
+    return found
+
+
+def _units(sym: Symmetry, padded: list[str], source: Mapping[str, Tensor]) -> dict[str, int]:
+    """For spaces of other sizes how many units the source has."""
+    return {
+        axis.space: size
+        for n in padded
+        for axis, size in zip(sym.layouts[n].axes, source[n].shape)
+        if isinstance(axis, Leaf) and axis.size != size
+    }
+
+
+def _filled(source: Mapping[str, Tensor], target: Mapping[str, Tensor], padded: list[str]) -> Mapping[str, Tensor]:
+    """The source with zeros in the place of units that it lacks."""
+    rows = {n: {d: torch.arange(k) for d, k in enumerate(source[n].shape)} for n in padded}
+    return with_zeros(source, rows, {n: dict(enumerate(target[n].shape)) for n in padded})
+
+
+def _converted(
+    sym: Symmetry, target: Mapping[str, Tensor], source: Mapping[str, Tensor], reach: _Reach
+) -> tuple[Conversion, list[str], list[str]]:
+    """Tensors paired by what they hold, those of the target that were to be paired, and those that were offered."""
+    whole = [n for n in target if n in reach.equal and n not in reach.windows]
+    relaid = {} if target is source else relaid_tensors(target, source, whole)
+    reach.equal.difference_update(relaid)
+    relaid |= reach.repeated
+    ties = {
+        n for n, other in sym.aliases.items() if n not in source or torch.equal(source[n], source.get(other, source[n]))
+    }
+    rest = [n for n in target if n not in reach.equal and n not in sym.aliases and n not in relaid]
+    offered = [n for n in source if n not in reach.equal and n not in ties and n not in relaid]
+    done = convert(target, source, rest, offered) if rest else Conversion()
+    done.found |= relaid
+    return done, rest, offered
+
+
+def _maker(name: str, source: Mapping[str, Tensor], done: Conversion, reach: _Reach) -> Callable[[], Tensor]:
+    """What makes the partner of a tensor when it is asked for."""
+    if name in done.found:
+        return partial(done.found[name].make, source)
+    return partial(_cut, source, name, reach.windows.get(name))
 
 
 def _fitting(sym: Symmetry, state: Mapping[str, Tensor]) -> int:
