@@ -8,19 +8,24 @@ and nobody takes a second model's while holding one, so that no two threads can 
 
 import copy
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
 from threading import RLock
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ._attributes import Kept, unattached
 
 M = TypeVar("M", bound=nn.Module)
+P = ParamSpec("P")
+R = TypeVar("R")
+_AUTOCAST = ("cpu", "cuda", "mps", "xpu")
 
 
 def check_module(model: object, name: str = "model") -> None:
@@ -55,6 +60,27 @@ class _Part:
 
 # By id, since a module may define equality and lose its hash. An entry goes with its module, before its id is reused.
 _parts: dict[int, _Part] = {}
+
+
+def in_usual_mode(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorator of a public function: without inference mode, autocast and ``no_grad``, whatever the caller set.
+
+    Inside them torch records other operations, computes in half precision, and has no gradients. Tensors made in
+    inference mode are copied, for no gradient goes through them.
+    """
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        with ExitStack() as modes:
+            modes.enter_context(torch.inference_mode(False))  # this allows gradients, too
+            for device in _AUTOCAST:
+                if torch.is_autocast_enabled(device):
+                    modes.enter_context(torch.autocast(device, enabled=False))
+            if any(isinstance(x, Tensor) and x.is_inference() for x in tree_leaves((args, kwargs))):
+                args, kwargs = tree_map_only(Tensor, torch.clone, (args, kwargs))
+            return function(*args, **kwargs)
+
+    return called
 
 
 @contextmanager

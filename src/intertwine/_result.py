@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Self, TypeVar, overl
 
 from ._above import call
 from ._codec import APART, UNSAVED, decode, encode
-from ._evaluation import check_module
+from ._evaluation import check_module, in_usual_mode
 from ._io import write_atomically
 from ._saving import read_value, write_value
 from ._words import counted, near
@@ -132,11 +132,13 @@ def of_networks(*names: str, states: bool = False) -> Callable[[Callable[P, R]],
     """Decorator of a function that returns a result: checks the networks among its arguments, and notes their sizes.
 
     A wrong name of an option is answered by the one that was probably meant; ``states``: state dicts are networks too.
+    What is decorated runs ``in_usual_mode``.
     """
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
         parameters = signature(function)
 
+        @in_usual_mode
         @wraps(function)
         def called(*args: P.args, **kwargs: P.kwargs) -> R:
             for name in set(kwargs) - set(parameters.parameters):

@@ -37,6 +37,12 @@ def test_networks_in_float64_get_images_in_float64(network, concept_set):
         dissect(m, "3", concept_set, rotations=[0], **FAST) for m in (network, deepcopy(network).double())
     )
     assert double.own.concept == single.own.concept
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert dissect(network, "3", concept_set, rotations=[0], **FAST).own.concept == single.own.concept
+    finally:
+        torch.set_default_dtype(default)
 
 
 def test_elements_of_g_relu_change_nothing(found):

@@ -134,7 +134,9 @@ def _one_hot(labels: Tensor, whole: Tensor, concepts: int) -> tuple[Tensor, Tens
     columns = max(int(present.sum(1).max()), 1)
     column[:, concepts] = columns
     place = column.gather(1, (labels % (concepts + 1)).flatten(1)).view_as(labels)
-    one_hot = torch.zeros(images, columns + 1, pixels, device=labels.device).scatter_(1, place, 1.0)
+    one_hot = torch.zeros(images, columns + 1, pixels, dtype=torch.float32, device=labels.device).scatter_(
+        1, place, 1.0
+    )
     if whole.shape[1]:
         place = column.gather(1, whole % (concepts + 1))[:, :, None].expand(-1, -1, pixels)
         one_hot.scatter_(1, place, 1.0)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._evaluation import in_usual_mode
 from .._words import near
 from ..symmetry import Symmetry
 from .formats import graph, llm_compressor, model_optimizer, perm_spec, spinquant, torch_pruning
@@ -16,6 +17,7 @@ from .scale_entries import scale_entries
 from .subject import Proving, Subject, subject_of
 
 
+@in_usual_mode
 def mappings(
     sym: Symmetry, format: str = "llm-compressor", model: nn.Module | None = None, example_inputs: Any = None
 ) -> Mappings:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._evaluation import in_usual_mode
 from ..errors import VerificationError
 from ..symmetry import Symmetry
 from ..symmetry.action import rewritable
@@ -31,6 +32,7 @@ _SIZES: dict[type[nn.Module], dict[str, int]] = {
 """Attributes of torch's modules that say the length of an axis of ``weight``."""
 
 
+@in_usual_mode
 def prune_channels(
     sym: Symmetry, space: str | Sequence[str], keep: Iterable[int] | Tensor, model: nn.Module, example_inputs: Any
 ) -> nn.Module:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._evaluation import in_usual_mode
 from .._result import UNSAVED, Result
 from .._words import counted
 from ..groups.sampling import haar
@@ -76,6 +77,7 @@ class Rotation(Result):
         return [vars(r) for r in self.rotated]
 
 
+@in_usual_mode
 def rotate(
     model: nn.Module,
     example_inputs: Any,

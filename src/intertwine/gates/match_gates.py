@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._evaluation import in_usual_mode
 from .._result import UNSAVED, Result
 from ..matching import Gates, align
 from ..matching.costs.likeness import Likeness
@@ -69,6 +70,7 @@ class GateMatch(Result):
         return [{**vars(s), "layers": ", ".join(s.layers)} for s in self.spaces]
 
 
+@in_usual_mode
 def match_gates(
     a: nn.Module, b: nn.Module, x: Tensor, *, sym: Symmetry | None = None, batch_size: int = 500
 ) -> GateMatch:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import evaluating
+from .._evaluation import evaluating, in_usual_mode
 from ..programs import Call, Program, capture_dynamic
 from ..programs.operations import MAX_POOLS, is_gate, slope_of
 from ..programs.steps import Handler
@@ -15,6 +15,7 @@ from .networks.gated import GatedNetwork
 from .relu_program import OTHERS, ReluProgram, capture_relu
 
 
+@in_usual_mode
 def gate_patterns(
     model: nn.Module, x: Tensor, batch_size: int = 500, *, others: Literal["refuse", "sign", "ratio"] = "refuse"
 ) -> dict[str, Tensor]:

@@ -91,10 +91,6 @@ def check_input(model: nn.Module, x: Tensor) -> None:
         )
     if x.dim() < 2 or x.numel() == 0:
         raise ValueError(f"x must have shape (N, C, *S) with at least one example. Got shape {tuple(x.shape)}.")
-    if torch.is_autocast_enabled(x.device.type):
-        raise ValueError(
-            "gates must be looked at in the precision of the weights. Got a call inside torch.autocast. Leave it."
-        )
     if not torch.isfinite(x).all():
         raise ValueError("x must be finite. Got NaN or infinite entries.")
     for name, module in model.named_modules():

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .._evaluation import in_usual_mode
 from ..symmetry import Symmetry
 from ..symmetry.action import transform
 from ..symmetry.gauge.canonical import check_weights
@@ -26,6 +27,7 @@ from .verdict import Match
 _KINDS = ("permutation", "sign")
 
 
+@in_usual_mode
 def align_sharded(
     a: str | Path,
     b: str | Path,
@@ -106,6 +108,7 @@ def align_sharded(
     )
 
 
+@in_usual_mode
 def same_sharded(a: str | Path, b: str | Path, sym: Symmetry) -> Match:
     """Decide whether two checkpoints on disk are one network up to symmetry, reading one component at a time.
 

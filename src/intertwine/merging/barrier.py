@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .._evaluation import copied
+from .._evaluation import copied, in_usual_mode
 from .._progress import track
 from .._result import of_networks
 from .._words import check_whole
@@ -97,6 +97,7 @@ def barrier(
     return barriers([a, b], loader, points, alignments=[alignment], options=options, names=names, progress=progress)
 
 
+@in_usual_mode
 def barriers(
     models: Sequence[nn.Module],
     loader: Iterable[Any],

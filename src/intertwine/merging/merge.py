@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 from torch import nn
 
 from .._attributes import forget
-from .._evaluation import check_module, copied
+from .._evaluation import check_module, copied, in_usual_mode
 from ..matching.alignment import Alignment
 from ..matching.coordinates.networks import check_matching
 from ..matching.deviation import distance
@@ -31,6 +31,7 @@ class Aligned(Protocol):
         ...
 
 
+@in_usual_mode
 def merge(
     a: nn.Module,
     b: nn.Module,

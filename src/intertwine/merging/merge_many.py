@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from .._evaluation import copied
+from .._evaluation import copied, in_usual_mode
 from ..matching.joint import gather, mean_weights
 from ..matching.solvers.solver import Solver
 from ..symmetry.action import tensors_of
@@ -13,6 +13,7 @@ from .interpolate import write
 from .merge import Repair, check_repair, mend_
 
 
+@in_usual_mode
 def merge_many(
     models: Sequence[nn.Module],
     example_inputs: Any,

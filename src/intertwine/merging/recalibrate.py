@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import evaluating
+from .._evaluation import evaluating, in_usual_mode
 from ..features.batches import call, device_of, peek
 from ..features.norm_statistics import NormStatistics
 
@@ -23,6 +23,7 @@ def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
     }
 
 
+@in_usual_mode
 def recalibrate_(model: nn.Module, loader: Iterable[Any]) -> nn.Module:
     """Replace the running statistics of all batch norms by the moments of their inputs over a loader.
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import evaluating
+from .._evaluation import evaluating, in_usual_mode
 from ..features._hooks import watching
 from ..features.batches import call, check_repeatable, device_of, head, peek, size
 from ..features.moments import ChannelMoments
@@ -17,6 +17,7 @@ _DEAD = 1e-12  # share of the parents' spread below which a channel of the merge
 _OUTPUT_FIRST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
+@in_usual_mode
 def repair_(
     model: nn.Module, a: nn.Module, b: nn.Module, loader: Iterable[Any], ratio: float = 0.5, shift: bool = True
 ) -> nn.Module:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import copied
+from .._evaluation import copied, in_usual_mode
 from .._words import counted
 from ..groups import assign
 from ..symmetry import Symmetry
@@ -82,6 +82,7 @@ class Transport:
         return "\n".join(lines)
 
 
+@in_usual_mode
 def transport(
     a: nn.Module, b: nn.Module, example_inputs: Any, *, entropy: float = 0.0, sweeps: int = _SWEEPS
 ) -> Transport:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from .._attributes import Kept
-from .._evaluation import alone, check_module, evaluating
+from .._evaluation import alone, check_module, evaluating, in_usual_mode
 from ..errors import CaptureError
 from .program import Program
 from .recording.caches import capture_cold
@@ -19,6 +19,7 @@ from .recording.switches import FASTPATH, MKLDNN
 __all__ = ["capture"]
 
 
+@in_usual_mode
 def capture(
     model: nn.Module,
     args: tuple = (),

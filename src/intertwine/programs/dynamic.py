@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import evaluating
+from .._evaluation import evaluating, in_usual_mode
 from .._nested import map_tensors, tensors_in
 from ..errors import CaptureError
 from ..features.batches import call, device_of, head, size
@@ -25,6 +25,7 @@ from .recording.run import output_tensors
 _SIZES = (2, 3, 5)  # two runs to find the batch size in the program, one to check it
 
 
+@in_usual_mode
 def capture_dynamic(model: nn.Module, batch: Any, name: str = "model") -> Program:
     """Capture a model's run as a program for any batch size, and check it on a batch that was not used for it.
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._evaluation import in_usual_mode
 from ..errors import CaptureError
 from .calls import Value
 from .capture import capture
@@ -26,6 +27,7 @@ _PATHS = 8  # most runs that end
 _RUNS = 64  # most runs
 
 
+@in_usual_mode
 def capture_paths(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> Program:
     """All paths through a model as one program, where a few yes-or-no questions decide; else the path of the example.
 

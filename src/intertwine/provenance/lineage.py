@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from .._evaluation import check_module
+from .._evaluation import check_module, in_usual_mode
 from .._result import of_networks
 from .._words import counted
 from ..matching.same import RELATED, SAME, Match
@@ -130,6 +130,7 @@ def _without_gains(networks: Sequence[nn.Module], example_inputs: Any, level: fl
     return replace(found, log_p=log_p, level=level, notes=(*found.notes, "gains of norms were folded first"))
 
 
+@in_usual_mode
 def lineage_of_states(
     sym: Symmetry,
     a: Mapping[str, Tensor],

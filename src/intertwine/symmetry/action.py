@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from .._attributes import Kept, forget
-from .._evaluation import alone, check_module, copied
+from .._evaluation import alone, check_module, copied, in_usual_mode
 from .._words import counted
 from ..errors import PathWarning
 from .blocks import Block, align, blocks
@@ -34,6 +34,7 @@ class KeptVariance:
     channels: tuple[int, ...]  # The channels, after the transformation
 
 
+@in_usual_mode
 def act(sym: Description, g: Transformation, model: nn.Module) -> nn.Module:
     """A copy of ``model`` with other weights and the same function.
 

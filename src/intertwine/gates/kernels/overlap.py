@@ -2,10 +2,12 @@
 
 from torch import Tensor, nn
 
+from ..._evaluation import in_usual_mode
 from ..networks.gated import check_hard
 from .path.path_kernel import neural_path_kernel
 
 
+@in_usual_mode
 def overlap(model: nn.Module, x: Tensor, y: Tensor | None = None, *, log: bool = False) -> Tensor:
     """Overlap of active sub-networks: how many paths are active for both inputs (P2 definition 2.2), not enumerated.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ..._evaluation import in_usual_mode
 from ..._progress import track
 from .budget import check_fits
 from .gate_gram import exact_products, gram, ready, tile_size
@@ -14,6 +15,7 @@ _ROOM = 690.0
 """e^690 < 1.8e308: logarithm of the largest number that a product may reach."""
 
 
+@in_usual_mode
 def product_kernel(
     x: Tensor, gates: Sequence[Tensor], y: Tensor | None = None, gates_y: Sequence[Tensor] | None = None, *,
     input: str = "x", log: bool = False, biases: Sequence[bool] | None = None, progress: bool | None = None,

@@ -6,12 +6,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..._evaluation import check_module, copied
+from ..._evaluation import check_module, copied, in_usual_mode
 from .gated import Features, GatedNetwork
 
 Regime = Literal["standalone", "fixed_random", "fixed_learnt"]
 
 
+@in_usual_mode
 def dgn(
     model: nn.Module, example: Tensor | None = None, *, regime: Regime = "standalone", input: str = "x",
     beta: float = 10.0, permutation: Sequence[int] | None = None,

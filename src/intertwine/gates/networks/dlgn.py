@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._evaluation import evaluating
+from ..._evaluation import evaluating, in_usual_mode
 from .affine import is_plain
 from .dgn import fresh_copy
 from .gated import SHALLOW_MAPS, Features, GatedNetwork, ShallowFeatures, ShallowMaps
@@ -19,6 +19,7 @@ _ADAPTIVE: dict[type, type] = {
 }
 
 
+@in_usual_mode
 def dlgn(
     model: nn.Module, example: Tensor | None = None, *, input: str = "x", gate: str = "soft", beta: float = 10.0,
     permutation: Sequence[int] | None = None, initialise: Callable[[nn.Module], object] | None = None, seed: int = 0,
@@ -60,6 +61,7 @@ def dlgn(
     return network
 
 
+@in_usual_mode
 def dlgn_sf(
     model: nn.Module, example: Tensor, *, input: str = "ones", gate: str = "soft", beta: float = 10.0,
     maps: ShallowMaps = SHALLOW_MAPS, permutation: Sequence[int] | None = None,

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from ..._evaluation import check_module, copied
+from ..._evaluation import check_module, copied, in_usual_mode
 
 _MODULES = (
     nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Tanh, nn.ELU, nn.CELU, nn.SELU, nn.Hardtanh, nn.Sigmoid, nn.Softplus,
@@ -10,6 +10,7 @@ _MODULES = (
 )  # fmt: skip
 
 
+@in_usual_mode
 def rectified(model: nn.Module) -> nn.Module:
     """A copy whose other activations are ReLUs: the nearest network that has gates.
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from ..._evaluation import in_usual_mode
 from ..patterns import observe, structure
 from ..relu_program import ReluProgram, capture_relu
 from .edges import Edges, Linearised, linearise
@@ -94,6 +95,7 @@ class Paths:
         return out.index_add_(1, self.bundle, per_path)
 
 
+@in_usual_mode
 def paths(model: nn.Module, x: Tensor, output: int = 0, input: str = "x", max_paths: int = 1_000_000) -> Paths:
     """Enumerate the paths of a small network (P2 definitions 2.1, 2.2, A.1-A.4, section 2.2).
 
@@ -110,6 +112,8 @@ def paths(model: nn.Module, x: Tensor, output: int = 0, input: str = "x", max_pa
         input: ``"x"``, or ``"ones"`` for the features of a value network with constant input 1.
         max_paths: More than these are refused.
 
+    Raises:
+        ValueError: If the model holds anything else, or no parameters.
 
     Examples:
         >>> _ = torch.manual_seed(0)
@@ -123,6 +127,8 @@ def paths(model: nn.Module, x: Tensor, output: int = 0, input: str = "x", max_pa
     model, input = structure(model, input)
     program = capture_relu(model, x)
     program.check_output(output)
+    if not program.weights:
+        raise ValueError("model must have parameters as weights. Got constants or buffers alone.")
     linear = linearise(program, x[:1])
     gates = observe(source, program, x)
     table = _enumerate(program, linear, torch.arange(x[0].numel(), device=x.device), max_paths)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..._evaluation import in_usual_mode
 from ..._result import Result
 from ..kernels.path.path_kernel import neural_path_kernel
 from ..patterns import fixed_gates, observe, structure
@@ -57,6 +58,7 @@ class ActiveSubnetwork(Result):
         return rows
 
 
+@in_usual_mode
 def active_subnetwork(model: nn.Module, x: Tensor) -> ActiveSubnetwork:
     """Find the sub-network that one input switches on (P2 definition A.3) and the affine map that it computes.
 

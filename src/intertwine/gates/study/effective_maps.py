@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..._evaluation import copied
+from ..._evaluation import copied, in_usual_mode
 from ..._result import Result
 from ...programs.operations import MAX_POOLS
 from ..networks.gated import GatedNetwork
@@ -88,6 +88,7 @@ class EffectiveMaps(Result):
         ]
 
 
+@in_usual_mode
 def effective_maps(
     network: GatedNetwork,
     example: Tensor,

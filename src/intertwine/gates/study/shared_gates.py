@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..._evaluation import in_usual_mode
 from ..._result import Result
 from ..patterns import gate_patterns
 
@@ -88,6 +89,7 @@ class SharedGates(Result):
         return self.classes.index(name)
 
 
+@in_usual_mode
 def shared_gates(
     model: nn.Module, x: Tensor, labels: Tensor, classes: Sequence[str] | None = None, *, batch_size: int = 500
 ) -> SharedGates:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from ..._evaluation import in_usual_mode
 from ..._progress import track
 from ..._result import Result
 from ..._words import counted
@@ -94,6 +95,7 @@ class Tree(Result):
         ]
 
 
+@in_usual_mode
 def lineage_tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: float = _RATE) -> Tree:
     """Find families among networks of one architecture, from weights in place.
 
@@ -129,6 +131,7 @@ def lineage_tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: flo
     return tree_of_states({name: (sym, tensors_of(model)) for name, model in models.items()}, rate)
 
 
+@in_usual_mode
 def tree_of_states(states: States, rate: float = _RATE) -> Tree:
     """Find families among checkpoints, in memory or read tensor by tensor, of one architecture or several.
 

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 import torch
 
+from ..._evaluation import in_usual_mode
 from ..._io import check_writable
 from ..._progress import track
 from ..._random import mixed, seeded
@@ -72,6 +73,7 @@ class Trained:
         return self.network.layer
 
 
+@in_usual_mode
 def train_layers(
     networks: Sequence[Stitched],
     loader: Iterable[Any],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ..._evaluation import in_usual_mode
 from ..action import moved, rewritable, tensors_of
 from ..blocks import blocks, carrying
 from ..coupling import coupled, restricted
@@ -39,6 +40,7 @@ _ROUNDS = 100  # of bases and scales in turn
 _SETTLED = 1e-9  # log scales, matrix entries and keys closer than this count as canonical already
 
 
+@in_usual_mode
 def canonical(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None) -> nn.Module:
     """A copy of ``model`` in canonical form: equal, up to rounding, for all networks that the symmetries connect.
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._codec import encode
+from ..._evaluation import in_usual_mode
 from ..action import moved, tensors_of
 from ..blocks import Block, align, blocks
 from ..coupling import coupled, restricted
@@ -24,6 +25,7 @@ _NUMBERS = 12
 _STEP = 0.05  # one quantum; networks that differ have numbers 0.3 to 1 apart
 
 
+@in_usual_mode
 def fingerprint(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None) -> str:
     """A short string, equal for symmetric copies of a network in practice and different for other networks.
 

@@ -9,11 +9,13 @@ from typing import Any
 
 from torch import nn
 
+from ..._evaluation import in_usual_mode
 from ..affine.norms import fold_norms
 from ..affine.sites import norms
 from ..affine.workshop import Workshop
 
 
+@in_usual_mode
 def fold_norm_gains(model: nn.Module, example_inputs: Any) -> nn.Module:
     """A copy of a model whose RMS norms have gains of one: the same function, with a residual stream that can rotate.
 

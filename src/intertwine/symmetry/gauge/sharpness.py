@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..._evaluation import in_usual_mode
 from ..action import moved
 from ..symmetry import Symmetry
 from ..tangent import project
@@ -20,6 +21,7 @@ from .folding import fold
 Loss = Callable[[dict[str, Tensor]], Tensor]
 
 
+@in_usual_mode
 def gradient_norm(sym: Symmetry, loss: Loss, state: Mapping[str, Tensor]) -> float:
     """Norm of the gradient in balanced coordinates.
 
@@ -32,6 +34,7 @@ def gradient_norm(sym: Symmetry, loss: Loss, state: Mapping[str, Tensor]) -> flo
     return float(sum(t.square().sum() for t in gradient.values())) ** 0.5
 
 
+@in_usual_mode
 def sharpness(sym: Symmetry, loss: Loss, state: Mapping[str, Tensor], seed: int = 0) -> float:
     """Largest eigenvalue of the Hessian in balanced coordinates, on directions orthogonal to all symmetric copies.
 

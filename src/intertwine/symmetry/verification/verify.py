@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..._evaluation import in_usual_mode
 from ..._progress import track
 from ..._result import Result
 from ..._words import counted
@@ -100,6 +101,7 @@ class Verification(Result):
         return "\n".join([*said, *self.notes])
 
 
+@in_usual_mode
 def verify(
     sym: Description,
     model: nn.Module,

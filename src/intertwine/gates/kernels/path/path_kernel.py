@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from ...._evaluation import in_usual_mode
 from ...._progress import track
 from ....programs.operations import MAX_POOLS
 from ...patterns import observe, structure
@@ -19,6 +20,7 @@ from .tile import Tile
 _LARGEST_LOG = math.log(torch.finfo(torch.float64).max)
 
 
+@in_usual_mode
 def neural_path_kernel(
     model: nn.Module,
     x: Tensor,

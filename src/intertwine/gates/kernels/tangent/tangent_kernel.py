@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ...._evaluation import check_module, evaluating
+from ...._evaluation import check_module, evaluating, in_usual_mode
 from ..budget import check_fits
 from .jacobians import gradient, jacobian_of
 from .layer_kernel import contracted
@@ -15,6 +15,7 @@ from .layer_sum import covered_names, layerwise_kernel
 Kind = Literal["full", "per_output", "trace"]
 
 
+@in_usual_mode
 def neural_tangent_kernel(
     model: nn.Module,
     x: Tensor,
@@ -45,6 +46,7 @@ def neural_tangent_kernel(
         memory: Bytes for what is held at once beside inputs and result.
 
     Raises:
+        TypeError: If the inputs are no tensors.
         ValueError: If an option is unknown, the model's output is not ``(N, outputs)`` or the kernel fits in no memory.
 
     Examples:
@@ -58,14 +60,15 @@ def neural_tangent_kernel(
         raise ValueError(f'kind must be "full", "per_output" or "trace". Got {kind!r}.')
     if method not in ("auto", "layers", "jacobian"):
         raise ValueError(f'method must be "auto", "layers" or "jacobian". Got {method!r}.')
-    for name, given in (("x", x), ("y", y)):
-        if given is not None and given.is_floating_point() and not given.isfinite().all():
+    for name, given in (("x", x), ("y", x if y is None else y)):
+        if not isinstance(given, Tensor) or not given.ndim:
+            raise TypeError(f"{name} must be a tensor of examples (N, ...). Got {type(given).__name__}.")
+        if given.is_floating_point() and not given.isfinite().all():
             raise ValueError(f"{name} must be finite. Got NaN or infinite entries.")
     if y is not None and y.shape[1:] != x.shape[1:]:
         raise ValueError(f"y must have examples of x's shape {tuple(x.shape[1:])}. Got {tuple(y.shape[1:])}.")
-    if not len(x) or torch.is_inference_mode_enabled() or torch.is_autocast_enabled(x.device.type):
-        where = "" if not len(x) else " inside torch.inference_mode or torch.autocast; leave it"
-        raise ValueError(f"x must hold examples, and gradients be possible. Got {len(x)} examples{where}.")
+    if not len(x):
+        raise ValueError("x must hold at least one example. Got none.")
     with evaluating(model), torch.enable_grad():
         chosen = _chosen(model, parameters)
         out = _one(model, x)
@@ -96,6 +99,8 @@ def _chosen(model: nn.Module, names: Collection[str] | None) -> dict[str, Tensor
     known = dict(model.named_parameters())
     wanted = list(known) if names is None else list(names)
     unknown = [n for n in wanted if n not in known]
+    if not known:
+        raise ValueError("model must have parameters. Got buffers or constants alone.")
     if unknown or not wanted:
         raise ValueError(f"parameters must be names of parameters, such as {list(known)[:3]}. Got {unknown or 'none'}.")
     return {n: known[n].detach() for n in wanted}
