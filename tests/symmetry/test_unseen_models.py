@@ -672,6 +672,36 @@ def test_matrices_along_a_diagonal_keep_their_units():
     assert [s.group for s in sym.spaces] == [PositiveMonomial(4), PositiveMonomial(2)]
 
 
+EYE = torch.eye(4, dtype=torch.float64)
+UNITS = {  # what is left of the 4 hidden units of ``a`` (6, 4) and ``b`` (4, 3)
+    "identity_penalty": (0, True, lambda s, h: (F.relu(h) @ s.b, (s.a.T @ s.a - EYE).square().sum()[None])),
+    "decorrelated": (0, True, lambda s, h: (h @ s.b, (h.T @ h * (1 - EYE)).square().sum()[None])),
+    "identity_beside_weights": (0, True, lambda s, h: F.relu(F.relu(h) @ (EYE + s.w)) @ s.b),
+    "masked_products": (4, True, lambda s, h: (h[:, None] * h[:, :, None]).masked_fill(
+        torch.eye(4, dtype=torch.bool), 0).relu().flatten(1) @ s.c),
+    "rows_of_the_identity": (0, False, lambda s, h: F.relu(h) @ EYE[1:].T @ s.b[1:]),
+    "another_order": (0, False, lambda s, h: F.relu(h) @ EYE.flip(0) @ s.b),
+    "diagonal": (4, True, lambda s, h: F.relu(F.relu(h) @ torch.diag(s.d)) @ s.b),
+    "diagonal_and_more": (4, True, lambda s, h: F.relu(F.relu(h) @ (torch.diag(s.d) + s.w)) @ s.b),
+    "one_number_on_the_diagonal": (0, False, lambda s, h: F.relu(F.relu(h) @ torch.diag(s.d[:1].expand(4))) @ s.b),
+    "beside_the_diagonal": (0, False, lambda s, h: F.relu(F.pad(F.relu(h), (0, 1)) @ torch.diag(s.d, 1)) @ s.e),
+}  # fmt: skip
+CASES.update({
+    f"units_{name}": lambda f=f: (
+        Snippet(lambda s, x: f(s, x @ s.a), a=(6, 4), b=(4, 3), w=(4, 4), c=(16, 3), d=(4,), e=(5, 3)), (6,)
+    ) for name, (_, _, f) in UNITS.items()
+})  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_identity_and_diagonal_matrices_permute_with_their_units(name):
+    sym = found(f"units_{name}")
+    dim, permutes, _ = UNITS[name]
+    kept = [s for s in sym.spaces if s.name == "a[1]"]
+    assert bool(kept and kept[0].group.permutes) == permutes
+    assert kept[0].group.scales * 4 == dim if kept else not dim
+
+
 LOSSES = {
     "classes": lambda s, x: F.cross_entropy(s.out(F.relu(s.h(x))), (x[:, 0] > 0).long()),
     "classes_with_weights": lambda s, x: F.cross_entropy(

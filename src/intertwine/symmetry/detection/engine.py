@@ -240,12 +240,16 @@ class Engine(Algebra):
         value = self.program.values[ref.id]
         key = ("uniform", ref.id)
         if key not in self._kept:
-            self._kept[key] = _uniform(value.data, value.shape)
-        flat, zero = self._kept[key]
+            flat, zero = _uniform(value.data, value.shape)
+            rank = _identity(value.data, flat)
+            self._kept[key] = flat, zero, self.pool.new(rank) if rank else None
+        flat, zero, space = self._kept[key]
         axes: list[Axis] = []
         for i, n in enumerate(value.shape):
             if n > 1 and flat[i]:
                 axes.append((Flat(n, zero),))
+            elif n > 1 and space is not None:
+                axes.append(self.monomial(self.pool.resolve((Slot(space, n),)), "an identity matrix"))
             else:
                 axes.append(self._kept_axis(("value", ref.id, i), n, "a constant that differs from unit to unit"))
         return Value(tuple(axes), zero)
@@ -293,3 +297,15 @@ def _uniform(data: torch.Tensor | None, shape: tuple[int, ...]) -> tuple[list[bo
         return [False] * len(shape), data is not None
     flat = [bool((data == data.narrow(i, 0, 1)).all()) for i in range(data.dim())]
     return flat, bool((data == 0).all())
+
+
+def _identity(data: torch.Tensor | None, flat: list[bool]) -> int:
+    """Rank of a matrix that stays if rows and columns permute together, alike along all other axes; 0 for others."""
+    varying = [i for i, still in enumerate(flat) if not still]
+    if data is None or len(varying) != 2 or data.shape[varying[0]] != (rank := data.shape[varying[1]]):
+        return 0
+    for i in set(range(data.dim())) - {*varying}:
+        data = data.narrow(i, 0, 1)
+    matrix = data.reshape(rank, rank)
+    eye = torch.eye(rank, dtype=torch.bool, device=data.device)
+    return rank if torch.equal(matrix, torch.where(eye, matrix[0, 0], matrix[0, 1])) else 0

@@ -3,9 +3,10 @@
 from typing import Any
 
 from ....programs import Call
-from ..axis_terms import Axis, Flat, Value, forget_zeros, slots
+from ..axis_terms import Axis, Flat, Value, bare, forget_zeros, slots
 from ..engine import Engine
 from .elementwise import multiplied
+from .picks import plain
 from .registry import opaque, register_rule, unknown
 
 
@@ -35,6 +36,16 @@ def exponential(engine: Engine, call: Call) -> Any:
     for axis in (rows, columns):
         engine.mix(x.axes, axis)
     return Value((*(forget_zeros(axis) for axis in batch), rows, columns))
+
+
+@register_rule("aten::diag_embed")
+def along_diagonal(engine: Engine, call: Call) -> Value:
+    """Diagonal matrices: the units are those of the rows and of the columns; scales and signs are those of the rows."""
+    x = engine.value(call.args["self"])
+    *batch, units = x.axes
+    if call.args["offset"] or (call.args["dim1"], call.args["dim2"]) != (-2, -1) or not plain(units):
+        return unknown(engine, call)[0]
+    return Value((*batch, engine.monomial(units), bare(units)), x.zero)
 
 
 @register_rule("aten::trace")
