@@ -16,6 +16,7 @@ from torch import Tensor
 from ..symmetry import Layout, Leaf, Space
 from ..symmetry.blocks import align, blocks
 from ..symmetry.description import Description
+from ..symmetry.parent_axes import parent_dims
 from ..symmetry.spaces import leaves
 from .experts import packed
 from .units import unit_numbers
@@ -124,7 +125,7 @@ def scaled(sym: Description, mapping: ScaleMapping, name: str, tensor: Tensor, l
         piece = block.read(tensor)
         for dim, leaf in block.carried:
             if leaf.space == space.name and (exponent := mapping.exponent(leaf)):
-                dims = [*(block.spaces.index(parent) for parent in space.parents), dim]
+                dims = parent_dims(space, dim, block.spaces)
                 piece = piece * align((logs * float(exponent)).exp(), dims, piece.ndim).to(piece)
         result = block.write(result, piece)
     return result

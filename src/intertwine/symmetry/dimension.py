@@ -18,6 +18,7 @@ from math import lgamma, log, prod
 from ..groups import Semidirect
 from .blocks import blocks
 from .detection.linear_equations import BinaryEquations, RationalEquations
+from .parent_axes import parent_dims
 from .spaces import Layout, Leaf, Space
 
 
@@ -69,13 +70,13 @@ def _independent(
     matrices: dict[frozenset[str], dict[tuple, dict]] = {}
     for tensor, layout in layouts.items():
         for b, block in enumerate(blocks(layout)):
-            place = {leaf.space: slot for slot, leaf in block.carried}  # of parents, which occur once
             for slot, leaf in block.carried:
                 space = by_name[leaf.space]
-                factors = (*space.parents, space.name)
+                place = dict(zip((*space.parents, space.name), parent_dims(space, slot, block.spaces)))
+                factors = tuple(place)
                 for k, e in enumerate(exponents(space, leaf)):
                     for chosen in chain.from_iterable(combinations(factors, r) for r in range(len(factors) + 1)):
-                        at = tuple(sorted(slot if name == space.name else place[name] for name in chosen))
+                        at = tuple(sorted(place[name] for name in chosen))
                         row = matrices.setdefault(frozenset(chosen), {}).setdefault((tensor, b, at), {})
                         column = (space.name, k)
                         row[column] = row.get(column, Fraction(0)) + e

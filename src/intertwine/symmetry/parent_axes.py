@@ -47,14 +47,18 @@ def permuted(x: Tensor, spaces: Sequence[str | None], elements: Mapping[str, Ele
 
 
 def parent_dims(inner: Space | Element, dim: int, spaces: Sequence[str | None]) -> list[int]:
-    """Dimensions of a block to which the axes of a space's arrays belong: the parents' ones, then its own."""
+    """Dimensions of a block to which the axes of a space's arrays belong: the parents' ones, then its own.
+
+    Where a parent occurs more than once, the last one before the space is meant: it is on the same axis.
+
+    Raises:
+        ValueError: If a parent does not occur.
+    """
     dims = []
     for parent in inner.parents:
         places = [d for d, s in enumerate(spaces) if s == parent]
-        if len(places) != 1:
-            raise ValueError(
-                f"parent must occur exactly once beside {spaces[dim]!r}. "
-                f"Got {parent!r} {len(places)} times in {spaces}."
-            )
-        dims.append(places[0])
+        places = places if len(places) == 1 else [d for d in places if d < dim]
+        if not places:
+            raise ValueError(f"parent must occur before {spaces[dim]!r}, or once. Got {parent!r} in {spaces}.")
+        dims.append(places[-1])
     return [*dims, dim]

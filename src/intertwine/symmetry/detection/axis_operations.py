@@ -24,6 +24,7 @@ class Algebra:
         pool: The spaces.
         system: The equations of the current pass.
         mixed: Axes along which an operation mixes units, with the tensor in which it does.
+        beside: Spaces that stand on one axis of a tensor, and did not in all tensors that it was made of.
         follows: Axes whose order follows from what an operation sorted, with the axes that it follows.
         call: The call at work.
         idle: Number of a call to the spaces that it multiplies by zeros.
@@ -34,6 +35,7 @@ class Algebra:
         self.pool = Pool()
         self.system = System()
         self.mixed: list[tuple[tuple[Axis, ...], Axis]] = []
+        self.beside: set[tuple[int, int]] = set()
         self.follows: list[tuple[Axis, tuple[Axis, ...]]] = []
         self.call: Call = Call("", {}, ())
         self.index = -1
@@ -168,12 +170,20 @@ class Algebra:
             return a or b
         a, b = self._turned(a, b), self._turned(b, a)
         try:
-            return zip_axes(self.pool, a, b, pair)
+            result = zip_axes(self.pool, a, b, pair)
+            self._note_beside(a, b)
+            return result
         except Misfit:
             why = f"factors that do not line up at {self.call.where}"
             for axis in (a, b):
                 self.fix(self.pool.resolve(axis), why)
             return self.fresh(axis_size(a), why, ("zip", axis_size(a)))
+
+    def _note_beside(self, a: Axis, b: Axis) -> None:
+        """Note the spaces that stand on one axis only since another tensor has one of them there."""
+        here, there = ({s.space for s in slots(self.pool.resolve(axis))} for axis in (a, b))
+        for some, others in ((here, there - here), (there, here - there)):
+            self.beside.update((other, space) for other in others for space in some)
 
     def _turned(self, axis: Axis, like: Axis) -> Axis:
         """A product that meets rows in turn, as such: its inner factor, which numbers the turns, is fixed."""

@@ -28,7 +28,7 @@ def describe(engine: Engine) -> Symmetry:
     merged = _merge_siblings(engine, leaves)
     rank = {space: i for i, space in enumerate(leaves)}
     still = {space for space, leaf in leaves.items() if not leaf.moves}
-    parents = dependences(_tensors(engine), engine.mixed, rank, _held(engine, rank), still)
+    parents = dependences(_tensors(engine), engine.mixed, rank, engine.beside, _held(engine, rank), still)
     _settle(engine, leaves, parents)
     carried = {s for s, leaf in leaves.items() if leaf.moves and s not in merged}
     for space in list(carried):

@@ -151,7 +151,7 @@ class Engine(Algebra):
             before = self.pool.changes
             self.pool.forget_restrictions()
             self.system, self.values, self.mixed, self.met, self.batch_norms = System(), {}, [], [], {}
-            self.unknown_ops, self.follows, self.idle, self.skipped = {}, [], {}, {}
+            self.unknown_ops, self.follows, self.idle, self.skipped, self.beside = {}, [], {}, {}, set()
             self._pass(run)
             if self.pool.changes == before:
                 return

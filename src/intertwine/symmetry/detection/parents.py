@@ -2,7 +2,9 @@
 
 A space depends on every space that accompanies it in each tensor that carries it, parameters and intermediate values
 alike, unless an operation mixes units of the companion, or the companion occurs twice so that it is not clear which
-occurrence is meant. A tensor that a held space leaves as it is, such as a table of rotary angles, asks nothing of it.
+occurrence is meant. It is clear where the companion stands before the space on the same axis (channels of groups, of a
+tensor that maps them to other channels of the groups), and no other tensor put it there. A tensor that a held space
+leaves as it is, such as a table of rotary angles, asks nothing of it.
 """
 
 from collections import Counter
@@ -15,18 +17,20 @@ def dependences(
     tensors: Iterable[Sequence[Axis]],
     mixed: Iterable[tuple[Sequence[Axis], Axis]],
     rank: dict[int, int],
+    beside: Collection[tuple[int, int]] = (),
     held: Collection[int] = (),
     still: Collection[int] = (),
 ) -> dict[int, list[int]]:
     """The parents of every space, outermost first.
 
     ``mixed`` holds axes along which units are mixed, with the tensor in which they are; ``rank`` the spaces that
-    parameters carry, with the order in which they first appear; ``held`` those whose units keep their places, so that
+    parameters carry, with the order in which they first appear; ``beside`` pairs of spaces of which the first is on one
+    axis with the second only since they met there; ``held`` those whose units keep their places, so that
     they act on nothing where they have no scale; ``still`` those that never act: they are parents alone.
     """
     found: dict[int, set[int]] = {}
     for axes in tensors:
-        for slot, companions in _companions(axes, rank):
+        for slot, companions in _companions(axes, rank, beside):
             space = slot.space
             if space in rank and not (space in held and slot.expr == UNIT):
                 common = {c for c in companions if c in rank}
@@ -51,13 +55,18 @@ def dependences(
     return {s: sorted(p, key=rank.__getitem__) for s, p in found.items()}
 
 
-def _companions(axes: Sequence[Axis], rank: dict[int, int]) -> Iterator[tuple[Slot, list[int]]]:
+def _companions(
+    axes: Sequence[Axis], rank: dict[int, int], beside: Collection[tuple[int, int]]
+) -> Iterator[tuple[Slot, list[int]]]:
     """Every occurrence of a ranked space, with the spaces that certainly accompany it exactly once."""
     if not any(isinstance(factor, Segments) for axis in axes for factor in axis):
-        met = [f for axis in axes for f in axis if isinstance(f, Slot) and f.space in rank]
-        here = [f.space for f in met]
-        for slot in met:
-            yield slot, [c for c in here if c != slot.space and here.count(c) == 1]
+        rows = [[f for f in axis if isinstance(f, Slot) and f.space in rank] for axis in axes]
+        here = Counter(f.space for row in rows for f in row)
+        for row in rows:
+            own = Counter(f.space for f in row)
+            for i, slot in enumerate(row):
+                outer = {f.space for f in row[:i] if own[f.space] == 1 and (f.space, slot.space) not in beside}
+                yield slot, [c for c in here if c != slot.space and (here[c] == 1 or c in outer)]
         return
     tallies = [_tally(axis) for axis in axes]
     total = sum(tallies, Counter())
