@@ -105,7 +105,8 @@ class Met(nn.Module):
         h = torch.einsum("ni,igk->ngk", x, self.write)
         one = F.leaky_relu((h + self.v.view(h.shape[1:])) * self.y[:, None])
         two = F.leaky_relu(self.function(h, self.v, self.y))
-        return torch.einsum("ngk,gko->no", one, self.first) + torch.einsum("ngk,gko->no", two, self.second)
+        out = torch.einsum("ngk,gko->ngo", one, self.first) + torch.einsum("ngk,gko->ngo", two, self.second)
+        return F.leaky_relu(out).sum(1)
 
 
 MEETINGS = {
