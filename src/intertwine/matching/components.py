@@ -26,7 +26,8 @@ from ..symmetry.gauge.folding import Folded, fold
 from ..symmetry.spaces import Fixed, Layout, Leaf, Space, axis_size
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .chance import unrelated
-from .closest import Normal, closest, concentrated, normalised
+from .closest import Normal, closest, normalised
+from .consensus.reweighted import concentrated
 from .coordinates.problem import Problem
 from .costs.nearest import paired, sketched
 from .costs.weight_blocks import Both, Member, Row

@@ -58,7 +58,7 @@ class Fit:
         self._still = identity(sym)
         self.near = {name: _own(a[name], layout, g) for name, layout in sym.layouts.items() if _continuous(layout)}
         self._members = members(sym)
-        self._joint = LogScales(sym, self.near)
+        self._joint = LogScales(sym, self.near, bases=False)  # heads take up at once what bases would step by step
 
     @property
     def exact(self) -> bool:

@@ -16,6 +16,7 @@ from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import KINDS, Transformation, identity
 from ..testing import outputs, relative_error
 from .components import Matched, Pair, matched
+from .configurations import differing_settings, settings_of
 from .deviation import PRECISIONS, Deviation, constant, patterned, relative
 from .narrow import narrowed
 from .verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
@@ -111,7 +112,9 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
         with acting(sym, g, a):
             return relative_error(outputs(a, example_inputs), theirs)
 
-    return decided(sym, states, limit, replaced, error, one_path)
+    found = decided(sym, states, limit, replaced, error, one_path)
+    told, _ = differing_settings(settings_of(a), settings_of(b), ran=True)
+    return replace(found, reason=f"{found.reason}; configurations differ: {told}") if told else found
 
 
 def decided(
@@ -158,7 +161,8 @@ def _judged(
         precision = None
     match = Match(DIFFERENT, found.residual, found.deviation.overall, precision, "", found.g)
     if precision is not None and not replaced:
-        return _agreeing(match, pair, None if error is None else error(found.g))
+        equal = not any(found.deviation.distances.values())
+        return _agreeing(match, pair, equal, None if error is None else error(found.g))
     agreed = precision or found.deviation.shared()
     differing = {**found.deviation.beyond(agreed or "bfloat16"), **{name: float("inf") for name in replaced}}
     match = replace(match, precision=None, differing=differing)
@@ -248,17 +252,19 @@ def _agree(precision: str) -> str:
     return "agree" if precision == "float64" else f"agree up to rounding to {precision}"
 
 
-def _agreeing(match: Match, pair: Pair, error: float | None) -> Match:
-    """The verdict where all weights agree: the same, if the functions do."""
+def _agreeing(match: Match, pair: Pair, equal: bool, error: float | None) -> Match:
+    """The verdict where all weights agree, or are ``equal`` once moved: the same, if the functions do."""
     assert match.precision is not None
     if error is not None and not error <= min(0.5, 1e3 * PRECISIONS[match.precision]):
         said = f"the weights agree, but the models compute other functions with them (relative error {error:.1e})"
         return replace(match, reason=said)
     reason = f"99.9 % of weights agree to {match.deviation:.2g}, which rounding to {match.precision} explains"
+    if not match.deviation:
+        reason = "99.9 % of weights are equal, and the others up to rounding"
     in_place = pair.agrees_in_place(PRECISIONS[match.precision])
-    if in_place and not _unequal(pair):
+    if equal if not in_place else not _unequal(pair):
         reason = "all weights are equal"
-    elif not in_place and match.transformation is not None:
+    if not in_place and match.transformation is not None:
         kinds = {_DONE[kind]: match.transformation.restrict(kinds={kind}) for kind in KINDS}
         done = [word for word, g in kinds.items() if not g.is_identity(PRECISIONS[match.precision])]
         reason += f", once a is {' and '.join(done)}" if done else ""

@@ -191,12 +191,17 @@ class _Search:
         return {**self.a, **moved(self.sym, g, self.a)}
 
     def _agreeing(self, g: Transformation) -> Transformation:
-        """``g`` with the signs that make its products with ``b`` positive, largest first."""
+        """``g`` with the signs that make its products with ``b`` positive, largest first.
+
+        Tensors of spaces that lie in or around others, which ``profiles`` leaves in place, tell nothing yet.
+        """
         if not any(s.group.signs for s in self.sym.spaces):
             return g
         self._posed = None  # it holds copies of both networks
         near = self._near(g)
-        return signing(self.sym, {n: near[n] * self.b[n] for n in self.sym.layouts}, power=1) @ g
+        left = {name for s in self.sym.spaces if s.parents for name in (s.name, *s.parents)}
+        told = [n for n, x in self.sym.layouts.items() if not left & {s for block in blocks(x) for s in block.spaces}]
+        return signing(narrowed(self.sym, told), {n: near[n] * self.b[n] for n in told}, power=1) @ g
 
 
 def _cosine(x: Tensor, y: Tensor) -> float:

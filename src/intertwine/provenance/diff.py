@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .._evaluation import copied
 from .._result import of_networks
 from .._words import counted
+from ..matching.configurations import differing_settings, settings_of
 from ..symmetry.action import moved, tensors_of
 from ..symmetry.blocks import blocks
 from ..symmetry.gauge.folding import fold
@@ -18,7 +19,6 @@ from ..symmetry.spaces import Layout, Leaf
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation
 from ..testing import function_error, tolerance
-from .changes.configurations import CONFIGURATION, configuration_findings
 from .changes.element_words import Finding, element_findings
 from .changes.findings import pooled, tensor_findings
 from .changes.pairs import Pairs, paired
@@ -26,6 +26,7 @@ from .changes.places import block_of
 from .changes.simplest import Explained, explained
 from .changes.tensor_change import REWRITTEN, ROUNDED, TensorChange, dtype_name, tensor_change
 from .changes.ties import tie_findings
+from .changes.undetermined import told_apart, undetermined_findings
 from .changes.units import moved_units, units_of_zeros
 from .difference import CHANGED, SAME_FUNCTION, Diff
 
@@ -86,14 +87,7 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
     found = _compared(a, b, example_inputs, model, sym)
     if not found.same_function and found.output_error is not None and found.output_error <= tolerance(torch.float32):
         found = _once_folded(a, b, example_inputs) or found
-    before, after = map(_configuration, (a, b))
-    return with_configurations(found, before, after) if before and after else found
-
-
-def _configuration(side: Network) -> Mapping[str, Any]:
-    """The settings of a module of transformers; none of other networks."""
-    settings: Mapping[str, Any] = getattr(getattr(side, "config", None), "to_dict", dict)()
-    return settings
+    return with_configurations(found, settings_of(a), settings_of(b))
 
 
 def with_configurations(found: Diff, before: Mapping[str, Any], after: Mapping[str, Any]) -> Diff:
@@ -104,9 +98,12 @@ def with_configurations(found: Diff, before: Mapping[str, Any], after: Mapping[s
         before: Configuration of the first network, as ``config.json`` holds it.
         after: That of the second.
     """
-    settings = tuple(configuration_findings(before, after, ran=found.output_error is not None))
+    told, rest = differing_settings(before, after, ran=found.output_error is not None)
+    said = f"settings of training, labels and sizes changed, no change by themselves: {rest}"
+    settings = [Finding("configuration", f"configuration changed: {told}")] * bool(told)
+    settings += [Finding("settings", said)] * bool(rest)
     found = replace(found, findings=(*settings, *found.findings))
-    if not found.same_function or all(f.kind != CONFIGURATION for f in settings):
+    if not found.same_function or not told:
         return found
     return replace(found, verdict=CHANGED, reason=f"the configurations differ, though {found.reason}")
 
@@ -134,7 +131,7 @@ def _compared(a: Network, b: Network, example_inputs: Any, model: nn.Module | No
     """The difference of two networks as they are."""
     pairs = paired(sym, _state(a), _state(b))
     found = explained(pairs.sym, pairs.a, pairs.b)
-    changes = pooled(_settled(list(_changes(pairs, found.g)), pairs, found))
+    changes = told_apart(pooled(_settled(list(_changes(pairs, found.g)), pairs, found)), pairs.sym, found.g)
     error = _output_error(a, b, model, pairs, example_inputs)
     verdict, reason = _verdict(changes, found.g, error, pairs)
     return Diff(
@@ -312,6 +309,7 @@ def _findings(pairs: Pairs, g: Transformation, changes: list[TensorChange]) -> I
     for kind in ("pruned", "filled"):
         yield from units_of_zeros(pairs, g, [c.name for c in changes if c.kind == kind], kind)
     yield from tensor_findings(changes, pairs.sym)
+    yield from undetermined_findings(changes)
     affine = tuple(c.name for c in changes if c.kind == REWRITTEN)
     if affine:
         yield Finding(

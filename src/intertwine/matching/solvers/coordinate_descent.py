@@ -176,8 +176,8 @@ def descend(
     slack = _ROUNDING[dtype] * stated.size
     still = _STILL[dtype]
     again = False
-    for _ in range(options.sweeps):
-        turned = _sweep(kept, generator, slack, still, options.fast)
+    for number in range(options.sweeps):
+        turned = _sweep(kept, generator, slack, still, options.fast, nested_first=not number)
         gained = kept.value - history[-1]
         settled = not kept.dirty or (not turned and gained <= options.tolerance * abs(kept.value))
         history.append(kept.value)
@@ -202,11 +202,21 @@ def descend(
     return Descent(kept.g, tuple(history))
 
 
-def _sweep(kept: Costs, generator: torch.Generator, slack: float, still: float, fast: bool) -> bool:
-    """Solve every space whose costs changed, in random order; tell whether a basis turned."""
+def _sweep(
+    kept: Costs, generator: torch.Generator, slack: float, still: float, fast: bool, nested_first: bool = False
+) -> bool:
+    """Solve every space whose costs changed, in random order; tell whether a basis turned.
+
+    Starts leave heads, experts and what lies inside them in place. Those come first in the first sweep: the signs of a
+    stream, which a start found, would otherwise be solved anew against heads in no order, and lost.
+    """
     turned = False
-    for index in torch.randperm(len(kept.problem.sym.spaces), generator=generator).tolist():
-        space = kept.problem.sym.spaces[index]
+    spaces = kept.problem.sym.spaces
+    order = [spaces[index] for index in torch.randperm(len(spaces), generator=generator).tolist()]
+    if nested_first:
+        outer = {parent for s in spaces for parent in s.parents}
+        order.sort(key=lambda s: s.name not in outer)
+    for space in order:
         if space.name in kept.dirty:
             kept.clean(space.name)
             turned |= _improve(kept, space, slack, still, fast)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import exp, inf, log, prod
@@ -12,15 +12,17 @@ import torch
 from torch import Tensor
 
 from ...groups import Element
-from ...matching.closest import closest, concentrated, normalised
+from ...matching.closest import closest, normalised
+from ...matching.consensus.pinned import Freedom, freedoms, pinned
+from ...matching.consensus.reweighted import concentrated, refitted
 from ...matching.coordinates.problem import members, searched
-from ...matching.deviation import Deviation, apart, constant, deviation
+from ...matching.deviation import PRECISIONS, Deviation, apart, constant, deviation
 from ...matching.narrow import narrowed
 from ...matching.refit import Fit
 from ...matching.unchanged import may_be_unchanged
 from ...matching.units import match_units
 from ...symmetry.action import transform
-from ...symmetry.blocks import Block, blocks, map_leaves
+from ...symmetry.blocks import blocks, map_leaves
 from ...symmetry.gauge.canonical import check_weights
 from ...symmetry.gauge.folding import Folded, fold
 from ...symmetry.spaces import Fixed, Leaf, Space
@@ -32,6 +34,7 @@ _EQUAL = 2.0**-7  # relative distance of a tensor that a cast to bfloat16 leaves
 _SPARSER = 0.05  # share of the entries that became zero from which on elements are looked for without them
 _IN_PLACE = 0.7  # mean cosine of a unit's slices with those of the unit in its place: no other is closer
 _FLOOR = {torch.float32: 1e-7, torch.float64: 1e-12}  # relative distances that rounding leaves
+_ROUNDING = {torch.float32: PRECISIONS["float32"], torch.float64: PRECISIONS["float64"]}  # what fits may leave
 _SNAPS = (0.05, 0.01, 1e-3, 0.0)  # log scales below which a unit may be left unscaled
 _FITS = 3
 _NOTHING = 0.9  # relative distance that explains nothing: matched units of unrelated networks come as close
@@ -69,7 +72,7 @@ def explained(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -
     dtype = precision_of(sym, a, b)
     one, other = (_folded(sym, state, dtype) for state in (a, b))
     found = identity(one.sym)
-    still = _still(one, other)
+    still = pinned(one.sym, [name for name in one.sym.layouts if _unchanged(one.state[name], other, name)])
     free = _free(one.sym, still)
     if free:
         placed = {s for s, kind, _ in still if kind == "permutation"}
@@ -102,55 +105,16 @@ def _folded(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype) -> F
     return Folded(replace(sym, dtype=dtype), wide, {}, frozenset())  # type: ignore[arg-type]
 
 
-def _still(a: Folded, b: Folded) -> set[_Freedom]:
-    """What unchanged tensors hold in place."""
-    still: set[_Freedom] = set()
-    unchanged = [name for name in a.sym.layouts if _unchanged(a.state[name], b, name)]
-    for name in unchanged:
-        still |= {(s, "permutation", 0) for block in blocks(a.sym.layouts[name]) for s in block.spaces if s is not None}
-    grown = True
-    while grown:
-        pinned = {p for name in unchanged for block in blocks(a.sym.layouts[name]) for p in _pinned(block, still)}
-        grown = not pinned <= still
-        still |= pinned
-    return still
-
-
-def _free(sym: Symmetry, still: set[_Freedom]) -> set[str]:
+def _free(sym: Symmetry, still: set[Freedom]) -> set[str]:
     """Names of spaces that may have moved, with their parents."""
     carried = carriers(sym)
-    free = {s.name for s in sym.spaces if carried[s.name] and not _freedoms(s) <= still}
+    free = {s.name for s in sym.spaces if carried[s.name] and not freedoms(s) <= still}
     parents = {s.name: s.parents for s in sym.spaces}
     more = free
     while more:  # a space lies inside its parents
         more = {p for s in more for p in parents[s]} - free
         free |= more
     return free
-
-
-_Freedom = tuple[str, str, int]  # a space, a kind, and which of its generators
-
-
-def _freedoms(space: Space) -> set[_Freedom]:
-    """What may move a space."""
-    kinds = {"permutation": space.group.permutes, "linear": space.group.mixes}
-    counts = {"scale": space.group.scales, "sign": space.group.signs}
-    found = {(space.name, kind, 0) for kind, there in kinds.items() if there}
-    return found | {(space.name, kind, k) for kind, count in counts.items() for k in range(count)}
-
-
-def _pinned(block: Block, still: set[_Freedom]) -> Iterator[_Freedom]:
-    """What cannot move because one unchanged block would: of each kind the only one that is not known to be still."""
-    leaves = [leaf for _, leaf in block.carried]
-    moving: dict[str, list[_Freedom]] = {
-        "scale": [(x.space, "scale", k) for x in leaves for k, e in enumerate(x.scale) if e],
-        "sign": [(x.space, "sign", k) for x in leaves for k, e in enumerate(x.sign) if e % 2],
-        "linear": [(x.space, "linear", 0) for x in leaves if x.variance],
-    }
-    for found in moving.values():
-        left = [f for f in found if f not in still]
-        if len(left) == 1:
-            yield left[0]
 
 
 def _unchanged(x: Tensor, b: Folded, name: str) -> bool:
@@ -314,10 +278,13 @@ _Part = int | None  # what moves a space continuously: one of its scales, or (``
 
 def _borne_out(a: Folded, b: Folded, g: Transformation) -> Transformation:
     """``g`` without the scales and bases that explain one side only, the others fitted anew."""
+    names = a.sym.layouts
     while refuted := _refuted(a, b, g):
         a, b = _held(a, refuted), _held(b, refuted)
         left = {s.name: replace(_less(g[s.name], refuted.get(s.name, ())), group=s.group) for s in a.sym.spaces}
-        g = _simplified(a, b, _fitted(a, b, Transformation({**g.elements, **left}, g.certified)))
+        fitted = _fitted(a, b, Transformation({**g.elements, **left}, g.certified))
+        weighted = refitted(a, b, Transformation({**g.elements, **left}, g.certified))
+        g = _simplified(a, b, min(fitted, weighted, key=lambda h: _misfit(a, b, h, names, _ROUNDING)))
     return g
 
 
@@ -340,7 +307,8 @@ def _refuted(a: Folded, b: Folded, g: Transformation) -> dict[str, list[_Part]]:
 def _left_by(a: Folded, b: Folded, g: Transformation, space: str, part: _Part) -> tuple[float, frozenset[str]]:
     """The share of the distance that a part of ``g`` leaves on the side that it explains least, and what it moves.
 
-    It is a geometric mean over the entries that the part moves, and infinite where it drives a tensor away.
+    It is a geometric mean over the entries that the part moves, and infinite where it drives a tensor away. Tensors of
+    which nothing is left, with it or without it, say nothing; that it explains no more numbers than it has, neither.
     """
     without = Transformation({**g.elements, space: _less(g[space], [part])}, g.certified)
     floor = _FLOOR.get(b.sym.dtype, 1e-7)
@@ -357,12 +325,20 @@ def _left_by(a: Folded, b: Folded, g: Transformation, space: str, part: _Part) -
         size = max(float(b.spread.get(name, b.state[name])[touched].norm()), 1e-300)
         after, before = (max(float((x - b.state[name])[touched].norm()) / size, floor) for x in (near, far))
         moved[name] = min(after, _NOTHING) > _WORSE * min(before, _NOTHING)
+        if min(after, before) >= _NOTHING:
+            continue
         count = int(touched.sum())
         for side in signs:
             n, total = sums.get(side, (0, 0.0))
             sums[side] = n + count, total + count * log(after / before)
-    left = max((exp(total / n) for n, total in sums.values()), default=0.0)
-    return inf if any(moved.values()) else left, frozenset(moved)
+    told = sum(n for n, _ in sums.values()) > _numbers(g[space], part)
+    left = max((exp(total / n) for n, total in sums.values()), default=inf)
+    return left if told and not any(moved.values()) else inf, frozenset(moved)
+
+
+def _numbers(e: Element, part: _Part) -> int:
+    """How many numbers a scale or a matrix has."""
+    return int((e.scales[part] != 0).sum()) if part is not None else 0 if e.linear is None else e.linear.numel()
 
 
 def _exponent(leaf: Leaf, space: str, part: _Part) -> float:
@@ -408,9 +384,11 @@ def _cost(e: Element, space: Space, a: Folded, names: Collection[str]) -> float:
     return 0.5 * scalars * log(max(weights, 2)) + discrete * log(max(space.size, 2))
 
 
-def _misfit(a: Folded, b: Folded, g: Transformation, names: Collection[str]) -> float:
+def _misfit(
+    a: Folded, b: Folded, g: Transformation, names: Collection[str], floors: Mapping[torch.dtype, float] = _FLOOR
+) -> float:
     """``Σ N log d`` over tensors of ``N`` weights that are left a relative distance ``d`` apart."""
-    floor = _FLOOR.get(b.sym.dtype, 1e-7)
+    floor = floors.get(b.sym.dtype, 1e-7)
     total: Any = 0.0
     for name in names:
         d = apart(transform(a.state[name], a.sym.layouts[name], g), b, name)

@@ -13,6 +13,7 @@ from .update_rank import UpdateRank, update_rank
 EQUAL = "equal"
 ROUNDED = "rounded"
 REWRITTEN = "rewritten"
+UNDETERMINED = "undetermined"
 LIKE_NOISE = ", as independent noise has"
 
 _HALVES = (torch.bfloat16, torch.float16)
@@ -38,7 +39,8 @@ class TensorChange:
     dtypes: tuple[str, str]  # Number formats before and after
     # ``"equal"``, ``"rounded"``, ``"rewritten"`` (another batch norm, the same affine map), ``"quantised"``,
     # ``"pruned"``, ``"filled"`` (zeros alone changed), ``"centred"``, ``"scaled"``, ``"reordered"``, ``"entries"``,
-    # ``"rows"``, ``"constant"``, ``"replaced"``, ``"low rank"``, ``"noise"``, ``"changed"``, ``"new"`` or ``"missing"``
+    # ``"rows"``, ``"constant"``, ``"replaced"``, ``"low rank"``, ``"noise"``, ``"changed"``, ``"new"``, ``"missing"``
+    # or ``"undetermined"`` (changed, or rescaled together with tensors that were replaced: nothing tells)
     kind: str
     detail: str = ""  # More in words, such as the format that values were rounded to
     relative: float = 0.0  # ``|b - a| / |a|``; infinity for a tensor that only one network has
@@ -53,8 +55,8 @@ class TensorChange:
 
     @property
     def settled(self) -> bool:
-        """Whether only rounding to a floating-point format happened, or nothing."""
-        return self.kind in (EQUAL, ROUNDED, REWRITTEN)
+        """Whether only rounding to a floating-point format happened, nothing, or nothing that can be told."""
+        return self.kind in (EQUAL, ROUNDED, REWRITTEN, UNDETERMINED)
 
     @property
     def numel(self) -> int:

@@ -4,9 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .element_words import Finding
-
-CONFIGURATION = "configuration"
+from torch import nn
 
 _NAMED = 8  # settings that are named in a sentence
 _UNSAID = {"_name_or_path", "transformers_version", "dtype", "torch_dtype"}  # where and how it is stored
@@ -20,29 +18,30 @@ _OUTSIDE = re.compile(
 )
 
 
-def configuration_findings(before: Mapping[str, Any], after: Mapping[str, Any], ran: bool) -> Iterator[Finding]:
-    """Settings that differ, by name and with both values: first those that the model's function may depend on.
+def settings_of(network: object) -> Mapping[str, Any]:
+    """The settings of a module of transformers, or of one like it; none of other networks."""
+    settings: Mapping[str, Any] = getattr(getattr(network, "config", None), "to_dict", dict)()
+    return settings if isinstance(network, nn.Module) else {}
+
+
+def differing_settings(before: Mapping[str, Any], after: Mapping[str, Any], ran: bool) -> tuple[str, str]:
+    """Settings that differ, by name and with both values: those that the function may depend on, and the others.
 
     Settings that one configuration lacks count where both are of one ``model_type``: other code has other settings.
 
     Args:
-        before: Configuration of the first network, as ``config.json`` holds it.
+        before: Configuration of the first network, as ``config.json`` holds it; an empty one says nothing.
         after: That of the second.
         ran: Whether both networks ran: other code that computes the same outputs is then no change by itself.
     """
+    if not before or not after:
+        return "", ""
     old, new = dict(_flat(before)), dict(_flat(after))
     one_code = old.get("model_type") == new.get("model_type")
     names = [n for n in (old | new) if one_code or (n in old and n in new)]
     differing = [n for n in names if _value(old, n) != _value(new, n) and n.rpartition(".")[2] not in _UNSAID]
     told = [n for n in differing if not _OUTSIDE.search(n) and not (ran and n.rpartition(".")[2] == "model_type")]
-    rest = [n for n in differing if n not in told]
-    if told:
-        yield Finding(CONFIGURATION, f"configuration changed: {_said(told, old, new)}")
-    if rest:
-        yield Finding(
-            "settings",
-            f"settings of training, labels and sizes changed, no change by themselves: {_said(rest, old, new)}",
-        )
+    return _said(told, old, new), _said([n for n in differing if n not in told], old, new)
 
 
 def _flat(settings: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:
