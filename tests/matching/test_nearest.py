@@ -61,6 +61,26 @@ def test_a_swap_that_gains_is_not_certified():
     assert not _certified(((), x, y))
 
 
+@pytest.mark.parametrize("units", [2, 40])
+def test_small_differences_of_large_units_are_seen(units):
+    x = _units(0)[0] / 32
+    x[:units] += 1000 * torch.nn.functional.normalize(_units(0, seed=1)[0][:1])
+    y = x.clone()
+    y[[0, 1]] = y[[1, 0]]
+    assert _certified(((), x, x.clone()))
+    assert not _certified(((), x, y))
+
+
+@pytest.mark.parametrize("spoil", [lambda x: x[0].fill_(torch.nan), lambda x: x.mul_(1e19)], ids=["nan", "overflow"])
+def test_numbers_beyond_their_type_certify_nothing(spoil):
+    x = _units(0)[0]
+    spoil(x)
+    y = x.clone()
+    y[[5, 6]] = y[[6, 5]]
+    assert not _certified(((), x, y))
+    assert not _certified(((1,), x, y))
+
+
 def test_what_is_certified_is_the_best_assignment():
     generator, certain = torch.Generator().manual_seed(0), 0
     for _ in range(60):

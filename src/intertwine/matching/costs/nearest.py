@@ -21,6 +21,7 @@ _SKETCH = 128  # numbers that a sketch keeps of one block: of 10,000 weights, en
 _ROWS = 512  # units that are worked on at once
 _UNSURE = 0.125  # share of units that may be compared in full
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # of squared distances, relative to the squares of both units
+_EXACT = _ROUNDING[torch.float64]
 
 Units = Iterable[tuple[Row, Tensor, Tensor]]
 
@@ -75,7 +76,8 @@ def certified(read: Callable[[], Units], permutes: bool = True) -> bool:
         inner[row] = inner.get(row, 0) + inner_products(x, y, [1])
         if permutes:
             short.setdefault(row, []).append((sketched(x), sketched(y)))
-    if not inner or any(bool((x < 0).any()) for row, x in inner.items() if any(row)):
+    # Comparisons are put so that NaN, also of squares beyond the numbers of their type, never certifies.
+    if not inner or not all(bool((x >= 0).all()) for row, x in inner.items() if any(row)):
         return False
     if not permutes:
         return True
@@ -83,16 +85,16 @@ def certified(read: Callable[[], Units], permutes: bool = True) -> bool:
     unsure = []
     for first, nearest in _nearest_others(short):
         some = slice(first, first + len(nearest))
-        unsure.append(first + (nearest <= apart[some] + slack[some]).nonzero()[:, 0])
+        unsure.append(first + (~(nearest > apart[some] + slack[some])).nonzero()[:, 0])
         if sum(map(len, unsure)) > _UNSURE * len(apart):
             return False
     chosen = torch.cat(unsure)
     if not len(chosen):
         return True
     # By distances as well: some by distances and some by inner products would not make the assignment the best.
-    best = (2 * _gains(read(), chosen) - theirs).amax(1)
-    own = (2 * sum(inner.values(), torch.zeros(())) - theirs)[chosen]
-    return bool((own >= best - slack[chosen]).all())
+    near = 2 * _gains(read(), chosen) - theirs
+    own = near.gather(1, chosen[:, None])[:, 0]
+    return bool((own >= near.amax(1) - _EXACT * (ours + theirs)[chosen]).all())
 
 
 def _nearest_others(short: Mapping[Row, list[Both]]) -> Iterator[tuple[int, Tensor]]:
@@ -110,8 +112,9 @@ def _nearest_others(short: Mapping[Row, list[Both]]) -> Iterator[tuple[int, Tens
 
 
 def _gains(units: Units, chosen: Tensor) -> Tensor:
-    """The largest inner products, over all signs, of chosen units with all units of the other network."""
+    """The largest inner products, over all signs, of chosen units with all units of the other network, in float64."""
     found: dict[Row, Tensor] = {}
     for row, x, y in units:
-        found[row] = found.get(row, 0) + x[chosen] @ y.mT
+        some = x[chosen].double()
+        found[row] = found.get(row, 0) + torch.cat([some @ other.double().mT for other in y.split(_ROWS)], 1)
     return torch.stack([x.abs() if any(row) else x for row, x in found.items()]).sum(0)
