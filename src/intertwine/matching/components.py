@@ -26,15 +26,14 @@ from ..symmetry.gauge.folding import Folded, fold
 from ..symmetry.spaces import Fixed, Layout, Leaf, Space, axis_size
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .chance import unrelated
-from .closest import Normal, closest, normalised
-from .consensus.reweighted import concentrated
+from .closest import Normal, normalised
+from .consensus.reweighted import by_consensus
 from .coordinates.problem import Problem
 from .costs.nearest import paired, sketched
 from .costs.weight_blocks import Both, Member, Row
 from .deviation import Deviation, above_quantile, constant, deviation, distance, joined
 from .solvers.block_update import best_signs, monomial_step
 from .solvers.starts import profiles_of
-from .unchanged import may_be_unchanged
 from .units import APART, FOUND, monomial
 
 if TYPE_CHECKING:
@@ -232,7 +231,7 @@ class _Rounds:
             layouts |= a.sym.layouts
             left, right = self._held(index, a, b, h)
             del a, b  # what was moved takes their place in memory
-            g, residual, apart = _closest(left, right, rounded, pair.count)
+            g, residual, apart = by_consensus(left, right, rounded, pair.count)
             squares += size * residual**2
             del left, right
             parts = [joined([*parts, apart], pair.sym, pair.count)]  # all parts' largest would take memory
@@ -302,18 +301,6 @@ class _Rounds:
             x, y = (m.view(m.block.read(state[m.tensor])) for state in (left, right))
             product = votes[m.tensor] * (x @ y.mT)
             found[row] = found[row] + product if row in found else product
-
-
-def _closest(a: Normal, b: Normal, rounded: frozenset[str], count: int) -> tuple[Transformation, float, Deviation]:
-    """The element for one component, what it leaves, and how far weights are apart."""
-    g, residual = closest(a, b)
-    b.forget()
-    found = deviation(a.folded, b.folded, g, rounded, count)
-    if found.precision is None and may_be_unchanged(a.folded, b.folded, g, found):
-        h = concentrated(a, b, g)
-        if h is not g:
-            return h, residual, deviation(a.folded, b.folded, h, rounded, count)
-    return g, residual, found
 
 
 def _flips(inner: Mapping[Row, list[Both]], order: Tensor, signs: int) -> Tensor:

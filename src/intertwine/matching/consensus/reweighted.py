@@ -1,16 +1,17 @@
 """Iteratively reweighted matching: tensors that agree decide, so that those that were changed cannot blur it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import log
 
 from ...symmetry.action import moved, transform
 from ...symmetry.gauge.folding import Folded
 from ...symmetry.transformation import Transformation, identity
-from ..closest import FITS, Normal, lifted
-from ..deviation import TRUST, apart
+from ..closest import FITS, Normal, closest, lifted
+from ..deviation import TRUST, Deviation, apart, deviation
 from ..narrow import narrowed
 from ..refit import Fit
+from ..unchanged import may_be_unchanged
 from ..units import match_units, monomial
 from .pinned import moving, pinned
 
@@ -46,13 +47,40 @@ class _State:
         return sum(log(min(d, 1.0) ** 2 + ridge) for d in self.distances.values())
 
 
-def concentrated(a: Normal, b: Normal, g: Transformation) -> Transformation:
-    """``g`` fitted anew to the tensors that it explains best, so that the others cannot blur it.
+def by_consensus(
+    a: Normal, b: Normal, rounded: Collection[str] = (), count: int | None = None
+) -> tuple[Transformation, float, Deviation]:
+    """The element that brings ``a`` closest to ``b``, the residual in balanced coordinates, how far weights are apart.
+
+    Where that leaves more than rounding, but parts may be unchanged, those that agree best decide.
+
+    Args:
+        a: Weights to move.
+        b: Weights to meet.
+        rounded: As in ``deviation``.
+        count: As in ``deviation``.
+    """
+    start, residual = closest(a, b)
+    b.forget()
+    g, found = start, deviation(a.folded, b.folded, start, rounded, count)
+    if found.precision is None and may_be_unchanged(a.folded, b.folded, start, found):
+        for g in _concentrated(a, b, start):
+            found = deviation(a.folded, b.folded, g, rounded, count)
+            if found.precision is not None:
+                break
+    return g, residual, found
+
+
+def _concentrated(a: Normal, b: Normal, g: Transformation) -> Iterator[Transformation]:
+    """Elements fitted anew to the tensors that ``g`` explains best, so that the others cannot blur them.
 
     A tensor votes with the inverse of its squared distance, so that where some tensors were changed and the rest was
     not, units, scales and bases follow from the rest alone (iteratively reweighted least squares). What no tensor that
     agrees decides, far ones may hold between them at a wrong place: there each of them decides alone, in turn, and what
     makes most of them agree is kept (consensus, as in RANSAC).
+
+    Each is fitted to fewer tensors than the one before. Where all were rounded alike the first may explain it, and the
+    last fits some of them better than rounding does, to the cost of others.
 
     Args:
         a: Weights to move.
@@ -65,9 +93,12 @@ def concentrated(a: Normal, b: Normal, g: Transformation) -> Transformation:
     for ridge in _RIDGES:
         found = _reweighted(one, other, found, ridge, lambda g, votes: _placed(a, b, g, votes))
     found = _agreed(a, b, found)
+    if found.loss(TRUST) < start.loss(TRUST):
+        yield found.g
     for ridge in _FINE:
         found = _reweighted(one, other, found, ridge)
-    return found.g if found.loss(TRUST) < start.loss(TRUST) else g
+    if found.loss(TRUST) < start.loss(TRUST):
+        yield found.g
 
 
 def refitted(a: Folded, b: Folded, g: Transformation) -> Transformation:

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from ...groups import Element
-from ...matching.closest import closest, normalised
+from ...matching.closest import normalised
 from ...matching.consensus.pinned import Freedom, freedoms, pinned
-from ...matching.consensus.reweighted import concentrated, refitted
+from ...matching.consensus.reweighted import by_consensus, refitted
 from ...matching.coordinates.problem import members, searched
 from ...matching.deviation import PRECISIONS, Deviation, apart, constant, deviation
 from ...matching.narrow import narrowed
 from ...matching.refit import Fit
-from ...matching.unchanged import may_be_unchanged
 from ...matching.units import match_units
 from ...symmetry.action import transform
 from ...symmetry.blocks import blocks, map_leaves
@@ -188,11 +187,7 @@ def _matched(a: Folded, b: Folded) -> Transformation:
     placed = _placed(a, b)
     if all(_unchanged(transform(a.state[n], layout, placed), b, n) for n, layout in a.sym.layouts.items()):
         return placed
-    left, right = normalised(a), normalised(b)
-    g = closest(left, right)[0]
-    found = deviation(a, b, g)
-    if found.precision is None and may_be_unchanged(a, b, g, found):
-        g = concentrated(left, right, g)
+    g = by_consensus(normalised(a), normalised(b))[0]
     return min(_fitted(a, b, placed), placed, g, key=lambda h: _misfit(a, b, h, a.sym.layouts) + _costs(a, h))
 
 
