@@ -1,4 +1,4 @@
-"""What tensors that agree hold in place: the spaces that they carry; scales, signs and bases that alone move them."""
+"""Freedoms that tensors which agree hold in place: orders of the spaces that they carry, scales, signs and bases."""
 
 from collections.abc import Collection, Iterator
 
