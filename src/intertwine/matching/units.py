@@ -139,8 +139,12 @@ class _Search:
     def candidates(self, in_place: float) -> Iterator[Callable[[], UnitMatch]]:
         """Starts and what descent makes of them, to be computed one after the other.
 
-        Large networks start in place only where their units share something there: ``in_place`` is that residual.
+        Where signs alone are free, they follow from products in place. Large networks start in place only where their
+        units share something there: ``in_place`` is that residual.
         """
+        if not any(s.group.permutes or s.group.mixes or s.parents for s in self.sym.spaces):
+            yield lambda: self.judged(self._agreeing(identity(self.sym)))
+            return
         yield lambda: self.judged(~arranged(self.sym, self.b) @ arranged(self.sym, self.a))
         yield lambda: self.descended(self._agreeing(profiles(self._problem(self.votes))))
         if in_place < APART or not self.large:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...groups import Orthogonal, Semidirect, Trivial
 from ...symmetry.action import transform_block
-from ...symmetry.blocks import blocks, map_leaves
+from ...symmetry.blocks import blocks, inner_products, map_leaves
 from ...symmetry.spaces import Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
@@ -59,7 +59,7 @@ class Problem:
             (block.read(ours), transform_block(block.read(theirs), block, g))
             for block in blocks(self.sym.layouts[name])
         )
-        return sum(float((x * y).sum(dtype=torch.float64)) for x, y in pieces)
+        return sum(float(inner_products(x, y, range(x.ndim))) for x, y in pieces)
 
     def lift(self, g: Transformation) -> Transformation:
         """An element of these coordinates as the element that moves the network ``b`` into the basis of ``a``."""
