@@ -30,7 +30,7 @@ def known(request):
     return request.param, iw.symmetries(model, INPUTS)
 
 
-def pair(known, seed, edit):
+def pair(known, seed, edit, spread=lambda tensors: None):
     """A network, and a copy of it that was edited and moved; the names of what was edited."""
     make, sym = known
     torch.manual_seed(seed)
@@ -39,6 +39,7 @@ def pair(known, seed, edit):
         for name, p in a.named_parameters():
             if "norm" in name:
                 p.add_(0.1 * torch.randn_like(p))
+        spread(dict(a.named_parameters()))
     b = copy.deepcopy(a)
     tensors = dict(b.named_parameters())
     with torch.no_grad():
@@ -99,6 +100,15 @@ def test_gains_of_a_layer_that_was_replaced_cannot_be_told(known):
     assert named(found) == edited
     unknown = {name for f in found.findings if f.kind == "undetermined" for name in f.tensors}
     assert unknown and all("layers.1." in name and "layernorm" in name for name in unknown)
+
+
+def test_biases_alone_tell_the_order_of_units_whose_weights_were_replaced():
+    config = transformers.BertConfig(**SIZES, max_position_embeddings=32)
+    make = lambda: transformers.BertModel(config)
+    spread = lambda tensors: [nn.init.normal_(x, std=0.1) for n, x in tensors.items() if "bias" in n]
+    sym = iw.symmetries(make().eval(), INPUTS)
+    a, b, sym, edited = pair((make, sym), 1, fresh("layer.1."), spread)
+    assert named(iw.diff(a, b, INPUTS, sym)) == edited
 
 
 def test_same_names_the_settings_that_differ():

@@ -22,7 +22,7 @@ _ALIKE = 0.5  # smallest over largest vote from which on weighting changes nothi
 _SETTLED = 0.1  # fall of the loss that is worth another fit
 _AGREES = 2.0**-7  # relative distance of a tensor that a cast to bfloat16 leaves
 _FITTED = 2  # weights for each free scale or entry of a basis from which on agreement was not made by fitting
-_FAINT = 1e-4  # votes of far tensors where another of them decides: they order what it does not carry
+_FAINT = 1e-6  # votes of far tensors where another of them decides: they order what it does not carry
 
 _Place = Callable[[Transformation, Mapping[str, float]], Transformation]  # units matched anew by votes
 
