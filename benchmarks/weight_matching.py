@@ -28,6 +28,7 @@ from intertwine.lab.networks.resnet import cifar_resnet
 from intertwine.matching import align
 from intertwine.matching.coordinates.networks import Networks
 from intertwine.matching.costs.incremental import Costs
+from intertwine.matching.costs.weight_blocks import Row
 from intertwine.matching.solvers.block_update import monomial_step
 from intertwine.symmetry.transformation import identity, with_parts
 
@@ -109,12 +110,20 @@ def git_rebasin(
         before = stated.objective(costs.g)
         for index in torch.randperm(len(stated.sym.spaces), generator=generator).tolist():
             space = stated.sym.spaces[index]
-            here = costs.restricted(stated.members[space.name])
-            order, _ = monomial_step(here, space.group.signs, space.group.permutes)
+            order, _ = monomial_step(from_scratch(costs, space.name), space.group.signs, space.group.permutes)
             step = with_parts(identity(stated.sym), space.name, permutation=order)
             if (gain := costs.gain(step)) > tolerance * abs(before):
                 costs.move(step, gain)
     return stated.lift(costs.g), stated.objective(costs.g), time.process_time() - started
+
+
+def from_scratch(costs: Costs, space: str) -> dict[Row, Tensor]:
+    """The inner products of all units of a space with everything else in place."""
+    found: dict[Row, Tensor] = {}
+    for m in costs.problem.members[space]:
+        ours, theirs = (m.view(m.block.read(x)) for x in (costs.problem.a[m.tensor], costs.present(m.tensor)))
+        found[m.row] = found.get(m.row, 0) + ours @ theirs.mT
+    return found
 
 
 def rebasin(a: nn.Module, b: nn.Module, x: Tensor) -> tuple[nn.Module, float]:
