@@ -116,3 +116,20 @@ def test_sharded_checkpoints_of_another_architecture_are_refused(tmp_path):
     other, _ = transformers_zoo.MAKERS["GPT2LMHeadModel"]()
     with pytest.raises(ValueError, match="state must hold every tensor"):
         same_sharded(sharded(a, tmp_path / "a"), sharded(other, tmp_path / "b"), sym)
+
+
+def test_gains_beside_edited_layers_are_not_named():
+    """A part of which most was edited is judged by what may be unchanged in it, as the whole network is."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_layer=2, n_embd=64, n_head=4, vocab_size=31, n_positions=32)
+    torch.manual_seed(0)
+    a = transformers.GPT2Model(config).eval()
+    sym = iw.symmetries(a, torch.arange(24).reshape(2, 12))
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        edited = {name: p for name, p in b.named_parameters() if "mlp" in name and name.endswith("weight")}
+        for p in edited.values():
+            p += 0.05 * p.std() * torch.randn_like(p)
+    states = tensors_of(a), tensors_of(sym.act(sym.random(seed=3), b))
+    for limit in (None, 40_000):
+        assert set(decided(sym, states, limit, {}, None).differing) == edited.keys()

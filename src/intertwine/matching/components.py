@@ -231,7 +231,7 @@ class _Rounds:
             layouts |= a.sym.layouts
             left, right = self._held(index, a, b, h)
             del a, b  # what was moved takes their place in memory
-            g, residual, apart = by_consensus(left, right, rounded, pair.count)
+            g, residual, apart = by_consensus(left, right, rounded, pair.count, part=len(pair.parts) > 1)
             squares += size * residual**2
             del left, right
             parts = [joined([*parts, apart], pair.sym, pair.count)]  # all parts' largest would take memory

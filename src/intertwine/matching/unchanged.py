@@ -21,8 +21,10 @@ _ROUNDS = 4  # fits of one dimension after the other: each leaves a tenth of the
 _FITTED = 2  # entries for each fitted scale from which on a fit does not explain every tensor
 
 
-def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation) -> bool:
+def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation, part: bool = False) -> bool:
     """Whether most tensors, by number or by weights, may be unchanged although they do not agree under ``g``.
+
+    Of a part of the networks one such tensor is enough: the others that are unchanged may be in other parts.
 
     Other tensors that were changed blur the scales that were fitted to all. So each tensor gets the scales that suit it
     alone; if its median weight still differs by more than a cast explains, no element of these units makes it equal.
@@ -32,6 +34,7 @@ def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation) 
         b: Weights to meet.
         g: The element that matches their units.
         found: Their deviation under ``g``.
+        part: Whether they are a part of the networks.
 
     Returns:
         ``False`` where no fit to a part of the tensors can show that most are unchanged.
@@ -46,7 +49,7 @@ def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation) 
             same = _median(transform(a.state[name], layout, g), b, name, spaces) <= _CHANGED
         near += [name] if same else []
     weights, all_ = (sum(found.sizes[n] for n in some) for some in (near, found.informative))
-    return bool(near) and (2 * len(near) >= len(found.informative) or 2 * weights >= all_)
+    return bool(near) and (part or 2 * len(near) >= len(found.informative) or 2 * weights >= all_)
 
 
 def _median(near: Tensor, b: Folded, name: str, spaces: Mapping[str, Space]) -> float:

@@ -48,7 +48,7 @@ class _State:
 
 
 def by_consensus(
-    a: Normal, b: Normal, rounded: Collection[str] = (), count: int | None = None
+    a: Normal, b: Normal, rounded: Collection[str] = (), count: int | None = None, part: bool = False
 ) -> tuple[Transformation, float, Deviation]:
     """The element that brings ``a`` closest to ``b``, the residual in balanced coordinates, how far weights are apart.
 
@@ -59,11 +59,12 @@ def by_consensus(
         b: Weights to meet.
         rounded: As in ``deviation``.
         count: As in ``deviation``.
+        part: Whether these are a part of the networks.
     """
     start, residual = closest(a, b)
     b.forget()
     g, found = start, deviation(a.folded, b.folded, start, rounded, count)
-    if found.precision is None and may_be_unchanged(a.folded, b.folded, start, found):
+    if found.precision is None and may_be_unchanged(a.folded, b.folded, start, found, part):
         for g in _concentrated(a, b, start):
             found = deviation(a.folded, b.folded, g, rounded, count)
             if found.precision is not None:
