@@ -327,3 +327,23 @@ def test_one_weight_edited_by_a_small_share_of_itself_is_seen(share, moved):
         found = same(a, sym.act(sym.random(seed=1), b) if moved else b, x, sym)
         assert found.verdict == RELATED and (share < 0.1 or f"{number}.weight" in found.differing)
     assert same(a, sym.act(sym.random(seed=1), a).bfloat16().float(), x, sym).precision == "bfloat16"
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_cast_of_rows_most_of_which_it_leaves_alone_is_rounding(moved):
+    """Weights beside exact ones are rounded alone; a step of one weight between two networks of half precision is not."""
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(6, 64), nn.GELU(), nn.Linear(64, 48), nn.GELU(), nn.Linear(48, 5)).bfloat16().float()
+    with torch.no_grad():
+        for layer in (a[0], a[2], a[4]):
+            layer.weight[:, :2] *= 1 + torch.rand(len(layer.weight), 2) / 2
+    x, b = torch.randn(4, 6), copy.deepcopy(a).bfloat16().float()
+    sym = iw.symmetries(a, x)
+    g = sym.random(seed=1) if moved else sym.identity()
+    assert same(a, sym.act(g, b), x, sym).precision == "bfloat16"
+    stepped = copy.deepcopy(b)
+    with torch.no_grad():
+        stepped[2].weight[3, 5] *= 1 + 2**-7
+        stepped[2].weight.copy_(stepped[2].weight.bfloat16())
+    found = same(b, sym.act(g, stepped), x, sym)
+    assert found.verdict == RELATED and set(found.differing) == {"2.weight"}

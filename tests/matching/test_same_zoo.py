@@ -172,3 +172,28 @@ def test_copies_in_float32(name):
     sym = iw.symmetries(model, x)
     found = same(model, sym.act(sym.random(seed=3), model), x, sym)
     assert found.verdict == SAME and found.precision in ("float32", "float64"), str(found)
+
+
+def noisy(model: nn.Module, name: str, size: float) -> nn.Module:
+    """The model with noise of a share of their root mean square on matrices of a name."""
+    other, generator = copy.deepcopy(model), torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in (p for n, p in other.named_parameters() if name in n and p.ndim == 2):
+            p += size * p.square().mean().sqrt() * torch.randn(p.shape, generator=generator, dtype=p.dtype)
+    return other
+
+
+@pytest.mark.parametrize("size", [0.002, 0.005])
+def test_small_noise_that_bases_spread_over_all_weights_is_not_rounding(size):
+    model, x = build("llama")
+    found = same(model, noisy(model, "blocks", size), x)
+    assert found.verdict == RELATED and "rounding" not in found.reason
+
+
+def test_an_edit_before_a_cast_is_named_in_other_bases():
+    model, x = build("llama")
+    sym = iw.symmetries(model, x)
+    other = sym.act(sym.random(seed=2), noisy(model, "blocks.1.3.up", 0.3).bfloat16().double())
+    found = same(model, other, x, sym)
+    assert found.verdict == RELATED and set(found.differing) == {"blocks.1.3.up.weight"}
+    assert "bfloat16" in found.reason

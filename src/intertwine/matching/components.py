@@ -31,7 +31,7 @@ from .consensus.reweighted import by_consensus
 from .coordinates.problem import Problem
 from .costs.nearest import paired, sketched
 from .costs.weight_blocks import Both, Member, Row
-from .deviation import Deviation, above_quantile, constant, deviation, distance, joined
+from .deviation import HALVES, Deviation, above_quantile, constant, deviation, distance, joined
 from .solvers.block_update import best_signs, monomial_step
 from .solvers.starts import profiles_of
 from .units import APART, FOUND, monomial
@@ -44,7 +44,6 @@ __all__ = ["Matched", "Pair", "matched"]
 _COARSE = 1e-3  # relative fall of the residual that is worth another round
 _HARDLY = 5e-3  # the same where nothing was found yet: a search that finds its way explains more
 _PIECE = 1 << 20  # entries that are looked at at once
-_HALVES = (torch.float16, torch.bfloat16)
 
 Shared = Mapping[str, tuple[int, ...]]
 Costs = dict[str, dict[Row, Tensor]]
@@ -370,9 +369,9 @@ def _count(folded: Folded) -> int:
 
 def _halved(x: Tensor) -> bool:
     """Whether a tensor holds numbers of half precision only."""
-    if constant(x) or x.dtype in _HALVES:
+    if constant(x) or x.dtype in HALVES:
         return not constant(x)
-    return any(all(_survives(y, half) for y in x.flatten().split(_PIECE)) for half in _HALVES)
+    return any(all(_survives(y, half) for y in x.flatten().split(_PIECE)) for half in HALVES)
 
 
 def _survives(x: Tensor, half: torch.dtype) -> bool:

@@ -16,6 +16,7 @@ from .narrow import narrowed
 
 # Precisions a copy may have gone through, and the relative deviation of single weights that each explains.
 PRECISIONS = {"float64": 1e-9, "float32": 1e-5, "float16": 2.0**-9, "bfloat16": 2.0**-6}
+HALVES = (torch.float16, torch.bfloat16)
 _QUANTILE = 0.999  # share of all weights to be explained: rounding errs by a share of every weight, training does not
 _OF_ONE = 0.99  # the same for one tensor
 _ONE = 4  # times the precision: what a single weight may differ by, relative to its size and a typical one of its row
@@ -204,18 +205,26 @@ def _largest(near: Tensor, right: Tensor, sizes: Tensor, mixed: bool, count: int
 
 
 def _oddest(near: Tensor, right: Tensor, noise: float) -> float:
-    """The largest deviation of a weight relative to the mean one of the others in its row, or to ``noise``."""
+    """The largest deviation of a weight relative to the mean one of the others in its row, or to ``noise``.
+
+    Not of a weight that is the other's, rounded to half precision: those beside it may need no rounding.
+    """
     found = 0.0
     for x, y in _rows(near, right):
         big = y.abs() >= _BIG * y.square().mean(1, keepdim=True).sqrt()
         ratios = torch.where(big & (y != 0), (x - y).abs() / y.abs(), 0.0)
         if int(big.sum()) < len(big) * _LONG:  # short rows: all as one
-            big, ratios = big.reshape(1, -1), ratios.reshape(1, -1)
-        worst, others = ratios.max(1).values, big.sum(1) - 1
+            big, ratios, x, y = (z.reshape(1, -1) for z in (big, ratios, x, y))
+        worst, others = ratios.masked_fill(_cast(x, y), 0.0).max(1).values, big.sum(1) - 1
         calm = (ratios.sum(1) - worst) / others.clamp_min(1)
         odd = torch.where(others >= _LONG - 1, worst / calm.clamp_min(noise / _ODD), 0.0)
         found = max(found, float(odd.max()))
     return found
+
+
+def _cast(x: Tensor, y: Tensor) -> Tensor:
+    """Where one of two numbers is the other, rounded to half precision."""
+    return torch.stack([p.to(half).to(p.dtype) == q for half in HALVES for p, q in ((x, y), (y, x))]).any(0)
 
 
 def apart(near: Tensor, b: Folded, name: str) -> float:

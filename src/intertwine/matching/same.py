@@ -17,7 +17,7 @@ from ..symmetry.transformation import KINDS, Transformation, identity
 from ..testing import outputs, relative_error
 from .components import Matched, Pair, matched
 from .configurations import differing_settings, settings_of
-from .deviation import PRECISIONS, Deviation, constant, patterned, relative
+from .deviation import HALVES, PRECISIONS, Deviation, constant, patterned, relative
 from .narrow import narrowed
 from .verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
 
@@ -35,7 +35,6 @@ _NAMED = 4  # tensors that a reason names
 _SOME = 0.1  # share of the matrices, or of their weights, that unrelated networks never have in common exactly
 _EXACT = ("float64", "float32")  # coarser precisions are met by gains that hardly left 1
 _DONE = {"permutation": "permuted", "scale": "rescaled", "sign": "flipped", "linear": "in other bases"}
-_HALVES = (torch.float16, torch.bfloat16)
 _HALF_NAMES = ("float16", "bfloat16")
 _WHOLE = 64_000_000  # weights up to which a network is matched whole
 COMPONENT = 16_000_000  # weights of the components of larger ones
@@ -157,13 +156,13 @@ def _judged(
     """The verdict by what is ``known`` of the symmetry; ``error`` is that of the functions where the weights agree."""
     found = matched(pair)
     precision = found.deviation.precision
-    if precision in _HALF_NAMES and not found.deviation.rounded and not _cast(pair, found):
-        precision = None
+    agreed = precision or found.deviation.shared()
+    if agreed in _HALF_NAMES and not found.deviation.rounded and not _cast(pair, found, whole=precision is not None):
+        precision = agreed = None
     match = Match(DIFFERENT, found.residual, found.deviation.overall, precision, "", found.g)
     if precision is not None and not replaced:
         equal = not any(found.deviation.distances.values())
         return _agreeing(match, pair, equal, None if error is None else error(found.g))
-    agreed = precision or found.deviation.shared()
     differing = {**found.deviation.beyond(agreed or "bfloat16"), **{name: float("inf") for name in replaced}}
     match = replace(match, precision=None, differing=differing)
     there = _spoilt(pair, differing, replaced)
@@ -273,19 +272,20 @@ def _agreeing(match: Match, pair: Pair, equal: bool, error: float | None) -> Mat
     return replace(match, verdict=SAME, reason=reason, moved=not in_place)
 
 
-def _cast(pair: Pair, found: Matched) -> bool:
-    """Whether a cast explains the deviation although neither network holds numbers of half precision.
+def _cast(pair: Pair, found: Matched, whole: bool) -> bool:
+    """Whether a cast explains the deviation, of the whole or in part, although neither network is in half precision.
 
     It must then have been moved after the cast. Bases mix entries, so that noise on all weights alike passes for
-    rounding weight by weight: either the residual is rounding's, or one network, cast, is the other.
+    rounding weight by weight: either the residual of the whole is rounding's, or one network, cast, is the other.
     """
-    if found.residual <= _CAST or not any(space.group.mixes for space in found.sym.spaces):
+    if (whole and found.residual <= _CAST) or not any(space.group.mixes for space in found.sym.spaces):
         return True
-    for half in _HALVES:
+    for half in HALVES:
         for left, right in ((_Cast(pair.a, half), pair.b), (pair.a, _Cast(pair.b, half))):
             near = left if isinstance(left, _Cast) else right
             if all(bool(near[name].isfinite().all()) for name in pair.sym.layouts):
-                precision = matched(Pair(pair.sym, left, right, pair.limit)).deviation.precision
+                apart = matched(Pair(pair.sym, left, right, pair.limit)).deviation
+                precision = apart.precision if whole else apart.shared()
                 if precision is not None and precision not in _HALF_NAMES:
                     return True
     return False

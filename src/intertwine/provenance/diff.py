@@ -12,6 +12,7 @@ from .._evaluation import copied
 from .._result import of_networks
 from .._words import counted
 from ..matching.configurations import differing_settings, settings_of
+from ..matching.deviation import HALVES
 from ..symmetry.action import moved, tensors_of
 from ..symmetry.blocks import blocks
 from ..symmetry.gauge.folding import fold
@@ -228,7 +229,7 @@ def _rewritten(pairs: Pairs, g: Transformation) -> Iterator[str]:
 
 
 def _half(x: Tensor) -> bool:
-    return any(torch.equal(x, x.to(half).to(x.dtype)) for half in (torch.float16, torch.bfloat16))
+    return any(torch.equal(x, x.to(half).to(x.dtype)) for half in HALVES)
 
 
 def _output_error(a: Network, b: Network, model: nn.Module | None, pairs: Pairs, example_inputs: Any) -> float | None:
