@@ -16,6 +16,7 @@ from intertwine.matching.coordinates.balanced import balance
 from intertwine.matching.coordinates.networks import Networks
 from intertwine.matching.coordinates.problem import Problem
 from intertwine.matching.costs.incremental import Costs
+from intertwine.matching.solvers import METHODS
 from intertwine.matching.solvers.block_update import closest_rotation, monomial_step
 from intertwine.matching.solvers.coordinate_descent import descend, step_of
 from intertwine.matching.solvers.sinkhorn import sinkhorn
@@ -216,6 +217,76 @@ def test_bad_input_is_refused_before_the_work():
         broken[0].weight[0, 0] = torch.nan
     with pytest.raises(ValueError, match="finite"):
         align(a, broken, x)
+
+
+class Stored(nn.Module):
+    """A network that no symmetry moves: its first matrix is a table in a buffer."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.register_buffer("table", torch.randn(16, 6))
+        self.weight = nn.Parameter(torch.randn(4, 16))
+
+    def forward(self, x):
+        return (x @ self.table.T).relu() @ self.weight.T
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_leaves_alone_what_no_symmetry_moves(method):
+    x, labels = torch.randn(8, 6), torch.zeros(8, dtype=torch.long)
+    a, b = Stored(0), Stored(1)
+    found = align(a, b, x, method, loader=[(x, labels)])
+    assert found.before == found.after and torch.equal(found.apply(b)(x), b(x))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_leaves_alone_what_the_kinds_leave_out(method):
+    x, labels = torch.randn(8, 4), torch.zeros(8, dtype=torch.long)
+    found = align(layers(8), layers(8), x, method, loader=[(x, labels)], kinds=["linear"])
+    assert found.transformation.is_identity(0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_aligns_networks_in_half_precision(method, dtype):
+    a, x = layers(8).to(dtype), torch.randn(64, 4).to(dtype)
+    sym = iw.symmetries(a, x)
+    b = sym.act(sym.random(seed=1, kinds=["permutation"]), a)
+    found = align(a, b, x, method, loader=[(x, torch.zeros(64, dtype=torch.long))])
+    assert found.after <= 1e-2 * found.before
+    assert {p.dtype for p in found.apply(b).parameters()} == {dtype}
+
+
+def seeded(seed: int) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return layers(8)
+
+
+class Scored(nn.Module):
+    """A network that is called by keywords and offers to compute its own loss."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.net = seeded(seed)
+
+    def forward(self, x, labels=None):
+        return {"logits": self.net(x)}
+
+
+def test_straight_through_finds_labels_among_keywords():
+    x = torch.randn(32, 4)
+    loader = [{"x": x, "labels": torch.zeros(32, dtype=torch.long)}]
+    by_name, by_place = (
+        align(make(0), make(1), example, "straight-through", loader=batches)
+        for make, example, batches in (
+            (Scored, {"x": x}, loader),
+            (seeded, x, [tuple(batch.values()) for batch in loader]),
+        )
+    )
+    assert by_name.history == by_place.history
+    with pytest.raises(ValueError, match="dicts with 'labels'"):
+        align(Scored(0), Scored(1), {"x": x}, "straight-through", loader=[{"x": x}])
 
 
 def test_a_layer_of_zeros_is_aligned_and_said():

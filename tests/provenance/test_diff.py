@@ -275,3 +275,23 @@ def test_other_code_that_did_not_run_is_a_change():
 def network():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+class Tables(nn.Module):
+    """A network all of whose weights are tables in buffers."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.register_buffer("first", torch.randn(8, 6))
+        self.register_buffer("last", torch.randn(3, 8))
+
+    def forward(self, x):
+        return (x @ self.first.T).relu() @ self.last.T
+
+
+def test_networks_of_buffers_are_compared_as_they_stand():
+    x = torch.randn(4, 6)
+    assert diff(Tables(0), Tables(0), x).same_function
+    found = diff(Tables(0), Tables(1), x)
+    assert not found.same_function and {c.name for c in found.changes if c.kind != "equal"} == {"first", "last"}

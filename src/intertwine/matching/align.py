@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from .._result import of_networks
 from ..symmetry.action import tensors_of
 from ..symmetry.gauge.canonical import check_weights
-from ..symmetry.transformation import KINDS, check_kinds
+from ..symmetry.transformation import KINDS, check_kinds, identity
 from .agreement import agreement, unweighted
 from .alignment import Alignment
 from .chance import cosines_by_chance
 from .coordinates.networks import Networks, common_symmetry
-from .solvers import Solver, solver_named
+from .solvers import Solution, Solver, solver_named
 
 if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry
@@ -85,7 +85,7 @@ def align(
     for model in (a, b):
         check_weights(sym if model is a else sym_b, tensors_of(model))
     networks = Networks(a, b, sym, sym_b, chosen, loader, seed)
-    found = solver.solve(networks)
+    found = solver.solve(networks) if sym.spaces else Solution(identity(sym), 0.0, ())
     g, (quality, before, after), notes = _nearest(networks, found.transformation, solver.by_weights)
     if not solver.by_weights and after > before:
         notes.append("units were matched by what they do on data, not by weights, whose distance may grow")

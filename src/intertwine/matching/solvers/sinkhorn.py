@@ -89,8 +89,10 @@ def ascend(
     """
     scores = _first_scores(stated, generator)
     size = sum(float(x.double().square().sum()) for x in stated.a.values())
-    adam = torch.optim.Adam(list(scores.values()), lr=rate)
     history, soft = [], of_element(stated, identity(stated.sym))
+    if not scores:  # no space has an element of the searched kinds
+        return soft, ()
+    adam = torch.optim.Adam(list(scores.values()), lr=rate)
     for step in range(steps):
         heat = temperature[0] * (temperature[1] / temperature[0]) ** (step / max(steps - 1, 1))
         with torch.enable_grad():

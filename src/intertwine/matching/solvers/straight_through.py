@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..._evaluation import copied
 from ..._functional import run_with
 from ..._random import mixed
-from ...features.batches import call, check_repeatable, device_of
+from ...features.batches import call, check_repeatable, device_of, labels_in
 from ...features.evaluate import Loss, logits_of
 from ...features.repeatable import Repeatable, repeatable
 from ...symmetry.action import tensors_of, transform
@@ -117,15 +117,15 @@ class _Middle:
         self.a = tensors_of(self.net)
         raw = tensors_of(networks.b)
         names = set(networks.sym.layouts) - {n for norm in networks.sym.batch_norms for n in (norm.mean, norm.variance)}
-        b = {name: raw[name] for name in names}
+        a, b = ({n: _wide(state[n]) for n in names} for state in (self.a, raw))
         b = _scaled(self.sym, stated.to_b, b)
         layouts = {name: layout for name, layout in stated.sym.layouts.items() if name in names}
-        self.stated = replace(stated, sym=replace(stated.sym, layouts=layouts), a={n: self.a[n] for n in names}, b=b)
+        self.stated = replace(stated, sym=replace(stated.sym, layouts=layouts), a=a, b=b)
 
     def __call__(self, soft: Soft, batch: Any) -> Any:
         """The output for a batch."""
         near = _scaled(self.sym, self.back, moved_softly(self.stated, soft))
-        state = {name: (self.a[name] + t) / 2 for name, t in near.items()}
+        state = {name: ((self.a[name] + t) / 2).to(self.a[name].dtype) for name, t in near.items()}
         state |= {alias: state[name] for alias, name in self.sym.aliases.items() if name in state}
         rest = {name: t.clone() for name, t in self.a.items() if name not in state}
         return call(_WithState(self.net, {**rest, **state}), batch, self.device)
@@ -154,12 +154,17 @@ def _scaled(sym: Symmetry, g: Transformation, tensors: Mapping[str, Tensor]) -> 
     return {name: transform(t, sym.layouts[name], g) for name, t in tensors.items()}
 
 
+def _wide(x: Tensor) -> Tensor:
+    """A tensor in a precision in which elements may move it."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def _cross_entropy(output: Any, batch: Any) -> Tensor:
     """Cross-entropy of logits."""
-    labels = batch[1] if isinstance(batch, tuple | list) and len(batch) == 2 else None
-    logits = logits_of(output)
-    if not isinstance(labels, Tensor) or logits is None:
+    labels, logits = labels_in(batch), logits_of(output)
+    if labels is None or logits is None:
         raise ValueError(
-            "loader must yield (inputs, labels) for a model of logits. Got something else: pass loss=f(output, batch)."
+            "loader must yield (inputs, labels), or dicts with 'labels', for a model of logits. Got something else: "
+            "pass loss=f(output, batch)."
         )
-    return nn.functional.cross_entropy(logits.flatten(0, -2), labels.to(logits.device).flatten())
+    return nn.functional.cross_entropy(logits.flatten(0, -2).float(), labels.to(logits.device).flatten())

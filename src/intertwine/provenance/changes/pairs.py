@@ -71,7 +71,7 @@ def paired(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> P
         findings.append(_width(reach.padded, turned))
     done, rest, offered = _converted(sym, target, source, reach)
     names = tuple(n for n in target if n in reach.equal or n in done.found)
-    if not {*names} & sym.layouts.keys():
+    if not {*names} & (sym.layouts or target).keys():
         raise ValueError(
             "a and b must be of one architecture. Got no tensor that both hold under one name and shape, or that is "
             f"found by what it holds: {_first(a)} in a, {_first(b)} in b."
