@@ -292,6 +292,6 @@ class Tables(nn.Module):
 
 def test_networks_of_buffers_are_compared_as_they_stand():
     x = torch.randn(4, 6)
-    assert diff(Tables(0), Tables(0), x).same_function
-    found = diff(Tables(0), Tables(1), x)
-    assert not found.same_function and {c.name for c in found.changes if c.kind != "equal"} == {"first", "last"}
+    assert iw.diff(Tables(0), Tables(0), x).same_function
+    found = iw.diff(Tables(0), Tables(1), x)
+    assert not found.same_function and {c.name for c in found.tensors if c.kind != "equal"} == {"first", "last"}
