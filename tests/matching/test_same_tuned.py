@@ -331,7 +331,7 @@ def test_one_weight_edited_by_a_small_share_of_itself_is_seen(share, moved):
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_cast_of_rows_most_of_which_it_leaves_alone_is_rounding(moved):
-    """Weights beside exact ones are rounded alone; a step of one weight between networks of half precision is an edit."""
+    """Weights beside exact ones are rounded alone; one step between networks of half precision is an edit."""
     torch.manual_seed(0)
     a = nn.Sequential(nn.Linear(6, 64), nn.GELU(), nn.Linear(64, 48), nn.GELU(), nn.Linear(48, 5)).bfloat16().float()
     with torch.no_grad():
