@@ -79,15 +79,14 @@ def norms(model: nn.Module) -> set[str]:
     found = {n: m for n, m in model.named_modules() if isinstance(m, nn.BatchNorm2d | nn.LayerNorm)}
     for m in found.values():
         m.weight.data *= 1 + 0.2 * torch.randn_like(m.weight)
-    folded = {n for n, m in found.items() if isinstance(m, nn.BatchNorm2d)}  # whose means the gain multiplies
-    return {f"{n}.weight" for n in found} | {f"{n}.bias" for n in folded}
+    return {f"{n}.weight" for n in found}
 
 
 def few_gains(model: nn.Module) -> set[str]:
     """Two gains of one norm."""
     name, norm = next((n, m) for n, m in model.named_modules() if isinstance(m, nn.BatchNorm2d | nn.LayerNorm))
     norm.weight.data[:2] *= 1.3
-    return {f"{name}.weight", *([f"{name}.bias"] if isinstance(norm, nn.BatchNorm2d) else [])}
+    return {f"{name}.weight"}
 
 
 CHANGES = {"head": head, "classes": classes, "biases": biases, "norms": norms, "few_gains": few_gains}
@@ -106,7 +105,11 @@ def test_what_was_tuned_is_named(name, change, moved):
     b = sym.act(sym.random(seed=2), tuned) if moved else tuned
     found = same(a, b, x, sym)
     assert found.verdict == RELATED and not found, str(found)
-    assert set(found.differing) == changed, found.summary()
+    # a moved batch norm is compared folded: the gain multiplies the mean, and so moves the bias
+    folded = {
+        n.replace("weight", "bias") for n in changed if moved and change in ("norms", "few_gains") and name == "cnn"
+    }
+    assert changed <= set(found.differing) <= changed | folded, found.summary()
     assert sum(name in found.summary() for name in changed) >= min(len(changed), 12)
     assert ", ".join(found.differing) == found.to_frame()["differing"][0]
     assert Match.from_dict(found.to_dict()).to_dict() == found.to_dict()

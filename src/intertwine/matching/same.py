@@ -156,7 +156,7 @@ def _judged(
     """The verdict by what is ``known`` of the symmetry; ``error`` is that of the functions where the weights agree."""
     found = matched(pair)
     precision = found.deviation.precision
-    agreed = precision or found.deviation.shared()
+    agreed = precision or _shared(found.deviation)
     if agreed in _HALF_NAMES and not found.deviation.rounded and not _cast(pair, found, whole=precision is not None):
         precision = agreed = None
     match = Match(DIFFERENT, found.residual, found.deviation.overall, precision, "", found.g)
@@ -185,12 +185,22 @@ def _judged(
     return match if part is None else part
 
 
+def _shared(found: Deviation) -> str | None:
+    """The precision to which most tensors agree: float32 rather than float64 where so fewer are left that differ.
+
+    Bases that are fitted beside a tensor that was changed leave the others as close as float32, and no closer.
+    """
+    precision = found.shared()
+    if precision == "float64" and len(found.beyond("float32")) < len(found.beyond("float64")):
+        return "float32"
+    return precision
+
+
 def _spoilt(pair: Pair, differing: Mapping[str, float], replaced: Mapping[str, str]) -> dict[str, float]:
-    """What differs in place, where that is less than once matched and the match spoils equal tensors; else nothing."""
+    """What differs in place, where a match leaves no less and spoils tensors that are equal; else nothing."""
     there = {**_unequal(pair), **dict.fromkeys(replaced, float("inf"))}
-    folded = {name for norm in pair.sym.batch_norms for name in (norm.weight, norm.bias, norm.variance)}
-    spoils = bool(differing.keys() - there.keys() - folded)
-    return there if spoils and len(there) < len(differing) else {}
+    spoils = bool(differing.keys() - there.keys())
+    return there if spoils and len(there) <= len(differing) else {}
 
 
 def _exactly_in_part(match: Match, pair: Pair, found: Deviation) -> Match | None:

@@ -10,7 +10,7 @@ from ..symmetry.action import transform
 from ..symmetry.blocks import Block, align, blocks
 from ..symmetry.gauge.folding import Folded
 from ..symmetry.parent_axes import parent_dims
-from ..symmetry.spaces import Space
+from ..symmetry.spaces import Layout, Space
 from ..symmetry.transformation import Transformation
 from .deviation import Deviation
 
@@ -24,7 +24,8 @@ _FITTED = 2  # entries for each fitted scale from which on a fit does not explai
 def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation, part: bool = False) -> bool:
     """Whether most tensors, by number or by weights, may be unchanged although they do not agree under ``g``.
 
-    Of a part of the networks one such tensor is enough: the others that are unchanged may be in other parts.
+    Tensors with hardly more weights than scales of their own, as gains and biases, do not count where they differ. Of a
+    part of the networks one tensor is enough: the others that are unchanged may be in other parts.
 
     Other tensors that were changed blur the scales that were fitted to all. So each tensor gets the scales that suit it
     alone; if its median weight still differs by more than a cast explains, no element of these units makes it equal.
@@ -40,7 +41,7 @@ def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation, 
         ``False`` where no fit to a part of the tensors can show that most are unchanged.
     """
     spaces = {s.name: s for s in a.sym.spaces}
-    near = []
+    telling, near = [], []
     for name in found.informative:
         layout = a.sym.layouts[name]
         if any(s is not None and spaces[s].group.mixes for block in blocks(layout) for s in block.spaces):
@@ -48,8 +49,21 @@ def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation, 
         else:
             same = _median(transform(a.state[name], layout, g), b, name, spaces) <= _CHANGED
         near += [name] if same else []
-    weights, all_ = (sum(found.sizes[n] for n in some) for some in (near, found.informative))
-    return bool(near) and (part or 2 * len(near) >= len(found.informative) or 2 * weights >= all_)
+        telling += [name] if same or _tells(b.state[name], layout, spaces) else []
+    weights, all_ = (sum(found.sizes[n] for n in some) for some in (near, telling))
+    return bool(near) and (part or 2 * len(near) >= len(telling) or 2 * weights >= all_)
+
+
+def _tells(x: Tensor, layout: Layout, spaces: Mapping[str, Space]) -> bool:
+    """Whether a tensor has more weights than scales of its own could fit."""
+    shapes = {block: block.read(x).shape for block in blocks(layout)}
+    count = sum(prod(shape[d] for d in dims) for block, shape in shapes.items() for dims in _scaled(block, spaces))
+    return x.numel() >= _FITTED * count
+
+
+def _scaled(block: Block, spaces: Mapping[str, Space]) -> list[list[int]]:
+    """The dimensions of a block along which scales move it, each with those of the space's parents."""
+    return [parent_dims(spaces[leaf.space], d, block.spaces) for d, leaf in block.carried if any(leaf.scale)]
 
 
 def _median(near: Tensor, b: Folded, name: str, spaces: Mapping[str, Space]) -> float:
@@ -66,7 +80,7 @@ def _median(near: Tensor, b: Folded, name: str, spaces: Mapping[str, Space]) -> 
 
 def _fitted(x: Tensor, y: Tensor, block: Block, spaces: Mapping[str, Space]) -> Tensor:
     """One block with the scales that bring it closest to another, dimension by dimension."""
-    scaled = [parent_dims(spaces[leaf.space], d, block.spaces) for d, leaf in block.carried if any(leaf.scale)]
+    scaled = _scaled(block, spaces)
     if x.numel() < _FITTED * sum(prod(x.shape[d] for d in dims) for dims in scaled):
         return x
     for _ in range(_ROUNDS if len(scaled) > 1 else len(scaled)):

@@ -38,6 +38,7 @@ _SNAPS = (0.05, 0.01, 1e-3, 0.0)  # log scales below which a unit may be left un
 _FITS = 3
 _NOTHING = 0.9  # relative distance that explains nothing: matched units of unrelated networks come as close
 _BORNE_OUT = 0.5  # share of a distance that scales or a basis may leave on each side, what writes units and what reads
+_EXACT, _HELPED = 0.05, 0.95  # the same where one side is all but explained: a scale of training drives the other away
 _WORSE = 2.0  # times the distance without them that no tensor may be left at: training moves some tensors by chance
 
 
@@ -327,7 +328,8 @@ def _left_by(a: Folded, b: Folded, g: Transformation, space: str, part: _Part) -
             n, total = sums.get(side, (0, 0.0))
             sums[side] = n + count, total + count * log(after / before)
     told = sum(n for n, _ in sums.values()) > _numbers(g[space], part)
-    left = max((exp(total / n) for n, total in sums.values()), default=inf)
+    sides = [exp(total / n) for n, total in sums.values()] or [inf]
+    left = min(sides) if min(sides) <= _EXACT and max(sides) <= _HELPED else max(sides)
     return left if told and not any(moved.values()) else inf, frozenset(moved)
 
 

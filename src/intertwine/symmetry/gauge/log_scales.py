@@ -202,5 +202,6 @@ def _free(sym: Symmetry, spaces: Iterable[str], bases: bool) -> dict[str, Tensor
             torch.tensor(table or [[0.0] * sym.space(name).group.scales], dtype=torch.float64), full_matrices=False
         )
         basis = vh[sizes > _RANK * sizes.max().clamp_min(1.0)]
-        found[name] = basis.mT @ basis
+        onto = basis.mT @ basis
+        found[name] = onto.where(onto.abs() > _RANK, 0.0)  # rounding would be a curvature where there is none
     return found

@@ -1,0 +1,97 @@
+"""Networks of the zoo with one layer edited, as they stand and moved: that layer is named, and nothing else."""
+
+import copy
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+from zoo import build
+
+import intertwine as iw
+from intertwine.matching.same import RELATED, same
+
+
+@cache
+def known(name: str):
+    """A network with gains and biases in no order, its inputs, its symmetry."""
+    model, x = build(name)
+    generator = torch.Generator().manual_seed(9)
+    with torch.no_grad():
+        for p in (p for p in model.parameters() if p.ndim == 1):
+            p += 0.1 * torch.randn(p.shape, generator=generator, dtype=p.dtype)
+    return model, x, iw.symmetries(model, x)
+
+
+def replaced(p, noise):
+    return p.std() * noise(p.shape)
+
+
+def adapted(p, noise):
+    """An update of rank two."""
+    rows = p.flatten(1)
+    return p + (0.02 * noise((rows.shape[0], 2)) @ noise((2, rows.shape[1]))).view(p.shape)
+
+
+def pruned(p, noise):
+    return p.where(p.abs() >= p.abs().median(), 0.0)
+
+
+def one_weight(p, noise):
+    step = torch.zeros_like(p)
+    step.view(-1)[p.numel() // 2] = p.std()
+    return p + step
+
+
+def edited(model: nn.Module, name: str, edit) -> nn.Module:
+    other, generator = copy.deepcopy(model), torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        p = other.get_parameter(name)
+        p.copy_(edit(p, lambda shape: torch.randn(shape, generator=generator, dtype=p.dtype)))
+    return other
+
+
+CASES = [
+    ("resnet20_b", "layers.4.conv2.weight", replaced),
+    ("resnet20_b", "conv.weight", replaced),
+    ("mlp_bn", "3.weight", adapted),
+    ("mlp_bn", "3.weight", pruned),
+    ("mlp_bn", "0.weight", replaced),
+    ("myrtle", "7.weight", adapted),
+    ("myrtle", "7.weight", replaced),
+    ("vit_sdpa", "attention.o.weight", one_weight),
+    ("vit_sdpa", "attention.o.weight", replaced),
+    ("vit_sdpa", "attention.o.weight", pruned),
+    ("resnext", "b.weight", adapted),
+    ("convnext", "up.weight", replaced),
+    ("lstm", "rnn.weight_hh_l0", adapted),
+]
+
+
+@pytest.mark.parametrize(("network", "name", "edit"), CASES)
+@pytest.mark.parametrize("moved", [False, True])
+def test_same_names_the_layer_that_was_edited(network, name, edit, moved):
+    model, x, sym = known(network)
+    other = edited(model, name, edit)
+    found = same(model, sym.act(sym.random(seed=3), other) if moved else other, x, sym)
+    assert found.verdict == RELATED and set(found.differing) == {name}
+
+
+@pytest.mark.parametrize(("network", "name", "edit"), CASES)
+@pytest.mark.parametrize("moved", [False, True])
+def test_diff_names_the_layer_that_was_edited(network, name, edit, moved):
+    model, x, sym = known(network)
+    other = edited(model, name, edit)
+    found = iw.diff(model, sym.act(sym.random(seed=3), other) if moved else other, x, sym)
+    changed = {c.name for c in found.tensors if not c.settled}
+    scaled = {
+        n for n in changed if n.endswith(("running_mean", "running_var"))
+    }  # with what was replaced, as it was not
+    assert changed - (scaled if edit is replaced and moved else set()) == {name}
+
+
+def test_where_a_tensor_was_negated_it_is_named_and_not_its_equal_neighbour():
+    """With the signs of its channels flipped the gain behind it would differ instead."""
+    model, x, sym = known("myrtle")
+    found = same(model, edited(model, "7.weight", lambda p, noise: -p), x, sym)
+    assert set(found.differing) == {"7.weight"}
