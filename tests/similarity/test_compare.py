@@ -1,5 +1,6 @@
 """compare() gives what the measures give on collected features, whatever way it takes."""
 
+import copy
 import json
 
 import pytest
@@ -102,6 +103,9 @@ def test_chance_and_halves_are_the_measures_own(name, n):
         assert float(result.chance[name][at]) == pytest.approx(float(null.mean()), abs=1e-8)
         assert float(result.null_p[name][at]) == p_value(score, null)
         assert float(result.calibrated[name][at]) == pytest.approx(calibrate(score, null), abs=1e-8)
+        if not m.has_limit:
+            assert result.low[name] is None and result.high[name] is None
+            continue
         low, high = iw.similarity.comparison.inference.interval(m, score, halves, n, 0.95, len(draws.folds))
         assert float(result.low[name][at]) == pytest.approx(low, abs=1e-6)
         assert float(result.high[name][at]) == pytest.approx(high, abs=1e-6)
@@ -420,7 +424,7 @@ def test_sides_that_do_not_fit_are_made_again(name, monkeypatch):
 def test_intervals_hold_their_scores():
     """Also where few examples inflate the scores: the interval reaches from what more would give to the score."""
     result = iw.compare(net(), net(seed=2), [images(24)], measures=MEASURES, null=0)
-    for name in result.measures:
+    for name in (name for name in result.measures if measure(name).has_limit):
         inside = (result.low[name] <= result.scores[name]) & (result.scores[name] <= result.high[name])
         assert inside.all(), name
 
@@ -473,3 +477,77 @@ def test_gates_of_another_network_are_not_read_off_signs():
         iw.similarity.compare(net, gated, x, measures="gates_cka", null=0, bootstrap=0)
     found = iw.similarity.compare(net, gated.gating.network, x, measures="gates_cka", null=0, bootstrap=0)
     assert torch.isfinite(found.scores["gates_cka"]).all()
+
+
+def rare(n, channels, firing, seed):
+    """Channels that respond to a few examples each: most shuffles of such features give one and the same score."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.zeros(n, channels)
+    for c in range(channels):
+        x[torch.randperm(n, generator=generator)[:firing], c] = torch.rand(firing, generator=generator) + 0.5
+    return x
+
+
+class Given(nn.Module):
+    """A network whose features are columns of its input."""
+
+    def __init__(self, columns):
+        super().__init__()
+        self.columns, self.layer = columns, nn.Identity()
+
+    def forward(self, x):
+        return self.layer(x[:, self.columns])
+
+
+@pytest.mark.parametrize("name", ["linear_cka", "g_relu_cka", "orthogonal_procrustes_centered"])
+def test_shuffles_that_tie_with_the_score_are_no_evidence(name):
+    """Rounding would decide: independent channels were beyond chance in a third of the draws."""
+    sides, beyond = (Given(slice(0, 1)), Given(slice(1, 2))), 0
+    for seed in range(20):
+        x = torch.cat([rare(200, 1, 1, seed), rare(200, 1, 1, 100 + seed)], 1)
+        found = iw.compare(*sides, [x], ["layer"], measures=name, null=20, bootstrap=0, seed=seed)
+        beyond += float(found.null_p[name]) <= 0.05
+    assert beyond <= 3  # of 20 at the 5 % level
+
+
+class Apart(nn.Module):
+    """Layers that each read inputs of their own."""
+
+    def __init__(self, start, count, width):
+        super().__init__()
+        self.start = start
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(4, width), nn.ReLU()) for _ in range(count))
+
+    def forward(self, x):
+        parts = [x[:, self.start + 4 * i : self.start + 4 * i + 4] for i in range(len(self.layers))]
+        return sum(layer(part).sum(1) for layer, part in zip(self.layers, parts))
+
+
+def test_a_best_match_is_judged_by_the_best_matches_of_the_shuffles():
+    beyond = alone = 0
+    for seed in range(15):
+        torch.manual_seed(seed)
+        a, b, x = Apart(0, 3, 6), Apart(12, 8, 7), torch.randn(60, 44)
+        found = iw.compare(a, b, [x], measures="linear_cka", null=20, bootstrap=0, seed=seed, untrained=False)
+        best = found.best()
+        assert (best["null_p"].to_numpy() == found.best_p["linear_cka"].numpy()).all()
+        beyond += int((found.best_p["linear_cka"] <= 0.05).sum())
+        own = found.scores["linear_cka"].argmax(1, keepdim=True)
+        alone += int((found.null_p["linear_cka"].gather(1, own) <= 0.05).sum())
+    assert beyond <= 6 < alone  # of 45 unrelated layers; each on its own, several times as many
+
+
+def test_one_layer_of_many_that_differs_is_not_called_the_same():
+    torch.manual_seed(0)
+    a = nn.Sequential(*(layer for _ in range(60) for layer in (nn.Linear(8, 8), nn.Tanh())), nn.Linear(8, 4)).double()
+    for layer in a[:-1:2]:
+        nn.init.orthogonal_(layer.weight)
+    b, x = copy.deepcopy(a), torch.randn(40, 8, dtype=torch.float64)
+    with torch.no_grad():
+        b[-1].weight += 0.005 * torch.randn_like(b[-1].weight)
+    layers = [str(i) for i in range(len(a))]
+    found = iw.compare(
+        a, b, [x], layers, measures=("linear_cka", "orthogonal_procrustes_centered"), null=0, bootstrap=0
+    )
+    scores = found.scores["linear_cka"].diagonal()
+    assert scores.mean() > 1 - 1e-5 > scores.min() and "same features" not in found.summary()

@@ -61,6 +61,9 @@ class Measure(ABC, Generic[P]):
     metric: ClassVar[bool] = False
     """Whether :meth:`to_distance` obeys the triangle inequality, so that networks can be placed in a space by it."""
 
+    has_limit: ClassVar[bool] = True
+    """Whether the score tends to a limit as examples grow, with a bias like 1/N: what confidence intervals are of."""
+
     engine: ClassVar[Literal["pairs", "grams", "crosses"]] = "pairs"
     """What ``compare`` computes for all layers at once: nothing, Gram matrices of examples, or products of channels."""
 

@@ -1,7 +1,7 @@
 """Inference on a similarity: chance level, p-value, calibrated score and confidence interval of any measure."""
 
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import ceil, nan, sqrt
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from .._features import check_same_examples
 from ..base import Measure, Prepared
 from ..registry import measure as find
 
+_TIE = 1e-6  # scores of float32 features differ by less in rounding
 _MIN_HALVED = 8  # half of them is 4, the least that any measure takes
 
 
@@ -24,7 +25,7 @@ class Inference:
     chance: float  # Mean score after the examples of one side were shuffled
     p_value: float  # Share of shuffles, the true order counted as one, that score at least as high
     calibrated: float  # 0 at or below the upper 5 % of chance, 1 for equal sides (see :func:`calibrate`)
-    low: float  # Lower end of the confidence interval
+    low: float  # Lower end of the confidence interval; NaN for measures without one
     high: float  # Upper end
     level: float  # Nominal coverage of the interval
     floor: float | None  # Lowest possible score, where it is known
@@ -66,7 +67,8 @@ def infer(
     a, b = m.prepare(x, channel_dim), m.prepare(y, channel_dim)
     score = m.score(a, b)
     null = permutation_scores(m, a, b, permutations, seed)
-    low, high = interval(m, score, half_sample_scores(m, a, b, draws, seed), a.n, level)
+    halves = half_sample_scores(m, a, b, draws, seed) if m.has_limit else None
+    low, high = (nan, nan) if halves is None else interval(m, score, halves, a.n, level)
     return Inference(
         measure=m.name,
         score=score,
@@ -112,8 +114,27 @@ def half_sample_scores(m: Measure[Any], a: Prepared, b: Prepared, draws: int = 9
 
 
 def p_value(score: float, null: Tensor) -> float:
-    """Share of null scores at least as high as ``score``, the score itself counted as one of them (so never 0)."""
-    return (1 + int((null >= score).sum())) / (1 + len(null))
+    """Share of null scores at least as high as ``score``, the score itself counted as one of them (so never 0).
+
+    A score within 1e-6 counts as as high: where few examples respond, shuffles give the very same score, and engines
+    round it differently.
+    """
+    return (1 + int((null >= score - _TIE).sum())) / (1 + len(null))
+
+
+def best_p_values(scores: Tensor, null: Tensor) -> Tensor:
+    """For every row the p-value of its highest score ``(L_a,)``: that of the best of each shuffle, not of one column.
+
+    The best of many scores is high by chance more often than any of them.
+
+    Args:
+        scores: ``(L_a, L_b)``, NaN where there is none.
+        null: Scores of the shuffles, the same for all pairs, ``(L_a, L_b, shuffles)``.
+    """
+    left_out = null.isnan() | scores.isnan()[:, :, None]
+    best, chance = scores.nan_to_num(nan=-torch.inf).amax(1), null.masked_fill(left_out, -torch.inf).amax(1)
+    found = [p_value(float(s), n[n > -torch.inf]) if s > -torch.inf else torch.nan for s, n in zip(best, chance)]
+    return torch.tensor(found, dtype=torch.float64)
 
 
 def calibrate(score: float, null: Tensor, level: float = 0.95) -> float:
@@ -123,7 +144,7 @@ def calibrate(score: float, null: Tensor, level: float = 0.95) -> float:
     for G_ReLU-Procrustes and 0 for unbiased CKA. It is 0 where even chance reaches 1, which tells nothing.
     """
     c = float(null.sort().values[ceil(level * (len(null) - 1))])  # between two values the higher one
-    return max(0.0, (score - c) / (1 - c)) if c < 1 - 1e-9 else 0.0
+    return (score - c) / (1 - c) if c < min(score, 1.0) - _TIE else 0.0
 
 
 def interval(

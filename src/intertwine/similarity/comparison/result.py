@@ -34,6 +34,8 @@ class Comparison(Result):
         high: Upper ends.
         chance: Mean score after the examples of B were shuffled: what unrelated features of these shapes would get.
         null_p: Share of shuffles (the true order counted as one) that score at least as high.
+        best_p: The same for the highest score of each layer of A, ``(L_a,)``: share of shuffles whose own best match
+            scores at least as high.
         calibrated: ``(score - c) / (1 - c)`` with ``c`` the 95 % quantile of the shuffled scores, 0 where that is
             negative.
         floor: The lowest possible score, where it is known.
@@ -90,6 +92,7 @@ class Comparison(Result):
     untrained_pairs: Mapping[str, Tensor] = field(default_factory=dict)
     acting_a: tuple[str, ...] = ()
     acting_b: tuple[str, ...] = ()
+    best_p: Mapping[str, Tensor | None] = field(default_factory=dict)
 
     @property
     def untrained(self) -> dict[str, Tensor]:
@@ -104,7 +107,8 @@ class Comparison(Result):
     def best(self, measure: str | None = None) -> pd.DataFrame:
         """The layer of B that each layer of A is most similar to, by the first measure unless told otherwise.
 
-        The highest of many scores is biased upwards: read it beside its chance level.
+        The highest of many scores is biased upwards: read it beside its chance level. ``null_p`` is ``best_p`` here,
+        which takes that into account.
 
         Raises:
             ValueError: If there is no such measure here.
@@ -119,7 +123,9 @@ class Comparison(Result):
             .groupby("layer_a", sort=False)["score"]
             .apply(lambda s: s.index[0] if s.isna().all() else s.idxmax())
         )
-        return frame.iloc[position.to_list()].reset_index(drop=True)
+        found = frame.iloc[position.to_list()].reset_index(drop=True)
+        p = self.best_p.get(measure)
+        return found if p is None else found.assign(null_p=p.numpy())
 
     def _rows(self) -> list[dict[str, Any]]:
         """One row per measure and pair of layers; missing values are NaN."""

@@ -12,7 +12,7 @@ from ..measures.procrustes import Procrustes
 from .crosses import compare_crosses
 from .draws import Cells, Draws
 from .grams import compare_grams
-from .inference import calibrate, interval, p_value
+from .inference import best_p_values, calibrate, interval, p_value
 from .layers import Layer
 from .pairs import compare_pairs
 from .plan import Plan
@@ -74,15 +74,16 @@ def _finish(work: Generator[None, None, T], description: str, total: int, progre
 
 def summarise(measure: Measure[Any], cells: Cells, examples: int) -> dict[str, Any]:
     """Chance level, p-value, calibrated score and interval of every cell; ``None`` for what was not asked."""
-    summary: dict[str, Any] = dict.fromkeys(("low", "high", "chance", "null_p", "calibrated", "floor"))
+    summary: dict[str, Any] = dict.fromkeys(("low", "high", "chance", "null_p", "best_p", "calibrated", "floor"))
     summary["scores"] = cells.scores
     if not cells.floor.isnan().all():
         summary["floor"] = cells.floor
     if cells.null.shape[2]:
         summary["chance"] = cells.null.mean(2)
         summary["null_p"] = _by_cell(p_value, cells.scores, cells.null)
+        summary["best_p"] = best_p_values(cells.scores, cells.null)
         summary["calibrated"] = _by_cell(calibrate, cells.scores, cells.null)
-    if cells.halves.shape[2]:
+    if cells.halves.shape[2] and measure.has_limit:
 
         def end(which: int) -> Tensor:
             def of(score: float, halves: Tensor) -> float:

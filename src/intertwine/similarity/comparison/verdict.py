@@ -73,6 +73,8 @@ class Compared(Protocol):
     @property
     def null_p(self) -> Mapping[str, Tensor | None]: ...  # noqa: D102
     @property
+    def best_p(self) -> Mapping[str, Tensor | None]: ...  # noqa: D102
+    @property
     def calibrated(self) -> Mapping[str, Tensor | None]: ...  # noqa: D102
     @property
     def untrained_pairs(self) -> Mapping[str, Tensor]: ...  # noqa: D102
@@ -88,7 +90,8 @@ class Summary:
 
     The partner is the layer of the same name, or of the same place, where layers are paired; else the most similar
     one. ``matched`` counts layers that are most similar to the former. ``beyond`` counts scores beyond shuffled
-    examples at the 5 % level, each on its own: ``None`` without shuffles, or with so few that no score could be.
+    examples at the 5 % level, each on its own, a best match beyond the best matches of the shuffles: ``None`` without
+    shuffles, or with so few that no score could be. ``lowest`` is the lowest score.
     ``left`` is the mean share of the way from the higher one of two levels, 95 % of the shuffles and the score of a
     pair of untrained networks, to 1: one number for each such pair. ``untrained`` are their mean scores, ``interval``
     the mean ends of the intervals.
@@ -96,6 +99,7 @@ class Summary:
 
     measure: str
     score: float
+    lowest: float
     chance: float | None
     untrained: tuple[float, ...]
     calibrated: float | None
@@ -207,6 +211,8 @@ def summarise(comparison: Compared, measure: str, rows: list[int] | None = None)
     known = ~own.isnan()
     low, high = (along(ends[measure]) for ends in (comparison.low, comparison.high))
     chance, p, calibrated = (along(m[measure]) for m in (comparison.chance, comparison.null_p, comparison.calibrated))
+    best_p = comparison.best_p.get(measure)
+    p = p if best_p is None or paired(comparison) else best_p[chosen]
     levels = untrained_levels(comparison, measure)[:, chosen]
     beyond_chance = own if calibrated is None else calibrated
     above = ((own - levels) / (1 - levels).clamp(min=1e-9)).clamp(min=0)
@@ -214,6 +220,7 @@ def summarise(comparison: Compared, measure: str, rows: list[int] | None = None)
     return Summary(
         measure=measure,
         score=_mean(own),
+        lowest=float(own[known].min()) if known.any() else float("nan"),
         chance=None if chance is None else _mean(chance),
         untrained=tuple(levels.nanmean(1).tolist()),
         calibrated=None if calibrated is None else _mean(calibrated),
@@ -254,7 +261,7 @@ def _spoken(comparison: Compared, measure: str, rows: list[int] | None) -> str:
     title = measure_title(measure)
     if summary.layers == 0:
         return f"No pair of layers could be compared by {title}; the notes say why."
-    if paired(comparison) and summary.score > _SAME:
+    if paired(comparison) and summary.lowest > _SAME:
         return _equal(comparison, measure, rows)
     whose = {"name": "corresponding layers", "order": "layers, paired by their order,"}
     said = f"by {title}, {whose.get(paired(comparison), 'layers and their best matches')} score {_two(summary.score)}"
@@ -278,18 +285,21 @@ def _equal(comparison: Compared, measure: str, rows: list[int] | None) -> str:
     distance = _DISTANCES.get(measure, measure)
     names = [name for name in (f"{distance}{_CENTRED}", distance) if "procrustes" in name]
     exact = next((name for name in names if name in comparison.measures), None)
-    title, score = measure_title(measure), summarise(comparison, measure, rows).score
+    summary = summarise(comparison, measure, rows)
+    title, score = measure_title(measure), summary.score
+    all_ = summary.layers == len(comparison.layers_a if rows is None else rows)
+    every = "every layer" if all_ else "every layer that could be compared"
     if exact is None:
-        return f"On this data {title} does not tell the two networks apart: every layer scores {score:.3f}."
-    found = summarise(comparison, exact, rows).score
+        return f"On this data {title} does not tell the two networks apart: {every} scores {score:.3f}."
+    found = summarise(comparison, exact, rows).lowest
     if found > _SAME_DISTANCE:
         return (
-            "On this data the two networks compute the same features in every layer, up to "
+            f"On this data the two networks compute the same features in {every}, up to "
             f"{comparison.groups[exact]}. Their {title} is {score:.3f}."
         )
     return (
-        f"On this data {title} does not tell the two networks apart: every layer scores {score:.3f}. Their features "
-        f"are not the same up to {comparison.groups[exact]}: {measure_title(exact)} is {_two(found)}."
+        f"On this data {title} does not tell the two networks apart: {every} scores {score:.3f}. Their features "
+        f"are not the same up to {comparison.groups[exact]}: {measure_title(exact)} is as low as {_two(found)}."
     )
 
 

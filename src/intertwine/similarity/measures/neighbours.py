@@ -20,6 +20,7 @@ class _ByNeighbours(Measure[NeighbourSide]):
     group = "orthogonal maps times isotropic scales, and translations"
     range = (0.0, 1.0)
     pairwise = True
+    has_limit = False  # k neighbours of twice as many examples are nearer ones
 
     def __post_init__(self) -> None:
         if self.k < 1:
