@@ -58,9 +58,10 @@ def test_directions_are_told_by_what_cannot_be_undone_only():
     names = [n for n in a if n != "1.num_batches_tracked"]
     cast = {n: t.bfloat16().float() if t.is_floating_point() else t for n, t in a.items()}
     pruned = {n: t * (t.abs() > t.abs().median()) if t.is_floating_point() and t.ndim > 1 else t for n, t in a.items()}
-    for child, word in ((cast, "rounded to half"), (pruned, "set to zero")):
-        assert direction(a, child, names)[0] == 1 and word in direction(a, child, names)[1]
-        assert direction(child, a, names)[0] == -1
+    assert direction(a, cast, names)[0] == 1 and "rounded to half" in direction(a, cast, names)[1]
+    assert direction(cast, a, names)[0] == -1
+    said = "only weights that are zero in thin differ: it was pruned, or the other filled its zeros"
+    assert direction(a, pruned, names, ("full", "thin")) == direction(pruned, a, names, ("thin", "full")) == (0, said)
     untold = (0, "training alone leaves no trace of its direction")
     assert direction(a, tuned(net(0), 1).state_dict(), names) == untold
     from_half, regrown = ({n: t + 0.01 * torch.randn(t.shape) for n, t in x.items()} for x in (cast, pruned))
@@ -119,10 +120,50 @@ def test_merges_name_both_parents_and_their_weights():
     assert by_child["mixed"].parents == ("left", "right") and "up to rounding" in by_child["mixed"].told
     assert by_child["mixed"].weights == pytest.approx((0.3, 0.7), abs=0.02)
     assert "stranger" in by_child["soup"].parents and "unrelated" in by_child["soup"].told
-    assert {(k.parent, k.child) for k in found.links if k.directed} >= {("right", "mixed"), ("stranger", "soup")}
-    assert "merged: mixed = 0.30 left + 0.70 right" in found.summary()
+    assert {(k.parent, k.child) for k in found.links if k.directed} == {("stranger", "soup")}
+    between = next(k for k in found.links if {k.parent, k.child} == {"right", "mixed"})  # of one base, as these are
+    assert "mixed lies between the other and a third network" in between.ground
+    assert "holds both: mixed = 0.30 left + 0.70 right" in found.summary()
     page = found.to_html()
     assert "merged from" in page and "Merges" in page
+
+
+def renewed(model, layers, seed):
+    """Some layers anew, the others as they are."""
+    torch.manual_seed(seed)
+    other = copy.deepcopy(model)
+    for k in layers:
+        other[k].reset_parameters()
+    return other
+
+
+def test_a_base_is_no_merge_of_what_was_made_from_it():
+    """Each child has other layers anew: the base holds weights of both, and they are not related to each other."""
+    base = nn.Sequential(*(layer for _ in range(3) for layer in (nn.Linear(24, 24), nn.ReLU())), nn.Linear(24, 24))
+    found = iw.lineage_tree(
+        {"base": base, "stem": renewed(base, (0, 2), 1), "head": renewed(base, (4, 6), 2)}, torch.zeros(2, 24)
+    )
+    assert not any(k.directed for k in found.links)
+    assert [m.child for m in found.merges] == ["base"] and "or they come from it" in found.merges[0].told
+
+
+def test_a_negated_task_points_nowhere():
+    base = net(0)
+    tuned_, negated = tuned(base, 1), copy.deepcopy(base)
+    with torch.no_grad():
+        for p, q, r in zip(negated.parameters(), base.parameters(), tuned_.parameters()):
+            p.copy_(2 * q - r)
+    assert not any(k.directed for k in iw.lineage_tree({"base": base, "tuned": tuned_, "negated": negated}, X).links)
+
+
+def test_a_layer_anew_makes_no_moved_copy():
+    base = nn.Sequential(*(layer for _ in range(3) for layer in (nn.Linear(24, 24), nn.ReLU())), nn.Linear(24, 24))
+    child = renewed(base, (4,), 7)
+    with torch.no_grad():
+        child[4].weight *= 3
+    found = iw.lineage_tree({"base": base, "child": child}, torch.zeros(2, 24))
+    assert len(found.links) == 1 and "moved" not in found.links[0].ground and "4.weight" in found.links[0].ground
+    assert found.related == 1 and "1 of 1 pair related" in found.summary()
 
 
 def slerp(x, y, ratio):

@@ -2,7 +2,8 @@
 
 Weights sorted by a norm, decays and frequencies that start as a function of the number of the unit, units sorted by the
 class that they serve, or a layer that starts as the identity: there units are not alike before training, and the null
-of permuted units does not hold. It fails only where both networks have such an order, so it is enough to look at one;
+of permuted units does not hold. Nor does it where units stand there several times over, as widening leaves them: where
+one agrees, its copies do. It fails only where both networks have such an order, so it is enough to look at one;
 and a choice that depends on that one alone leaves the null exact.
 """
 
@@ -16,6 +17,8 @@ from .features import similarity
 _LIMIT = 4.5  # standard deviations: a p-value of 7e-6, for a space may have many tensors
 _SORTED = 0.999  # rank correlation that tells small spaces are sorted
 _FEWEST = 5  # units that can be seen to be sorted
+_COPIED = 0.99  # cosine of a unit with its copy
+_LONG = 8  # weights of a unit from which on none is so like another by chance
 _SAMPLE = 256  # units whose neighbours are looked at: the first ones, and as many spread over all of them
 
 
@@ -48,6 +51,8 @@ class Order:
             self.found = f"units of a are sorted by their weights in {tensor}"
         if not self.found and (_serial(size[..., None]) or _serial(rows)):
             self.found = f"units of a stand in an order: neighbours are alike in {tensor}"
+        if not self.found and _copied(rows):
+            self.found = f"most units of a stand there several times over in {tensor}"
         return square is None or not _diagonal(square)
 
     @property
@@ -87,6 +92,17 @@ def _serial(rows: Tensor) -> bool:
             if float(rank.mean() - 0.5) * (12 * rank.numel()) ** 0.5 > _LIMIT:
                 return True
     return False
+
+
+def _copied(rows: Tensor) -> bool:
+    """Whether most units ``(P, n, d)`` have a copy among the others."""
+    n, d = rows.shape[-2:]
+    if n < _FEWEST or d < _LONG:
+        return False
+    units = torch.nn.functional.normalize(rows.float(), dim=-1)
+    cosines = (units[..., : 2 * _SAMPLE, :] @ units.mT).abs()
+    cosines.diagonal(dim1=-2, dim2=-1).fill_(0.0)
+    return 2 * int((cosines.amax(-1) > _COPIED).sum()) > cosines[..., 0].numel()
 
 
 def _diagonal(x: Tensor) -> bool:

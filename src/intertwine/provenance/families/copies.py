@@ -14,7 +14,7 @@ from torch import Tensor
 from ..._progress import track
 from ..._words import counted
 from ...matching.closest import normalised
-from ...matching.same import RELATED
+from ...matching.same import RELATED, SAME
 from ...symmetry.blocks import blocks
 from ...symmetry.coupling import components, restricted
 from ...symmetry.gauge.folding import fold
@@ -96,7 +96,9 @@ def _matched(states: States, members: Sequence[str], links: Sequence[Link]) -> I
     matches = {both: pair.match() for both, pair in track([*pairs.items()], "matching")}
     same = [both for both, match in matches.items() if pairs[both].agrees(match)]
     copies = [
-        Link(*both, matches[both].residual, None, directed=False, ground=COPY) for both in matches if both in same
+        Link(*both, match.residual, None, directed=False, ground=COPY if match.verdict == SAME else match.reason)
+        for both, match in matches.items()
+        if both in same
     ]
     yield from copies
     home = homes(families_of([*states], ends([*links, *copies])))
@@ -107,7 +109,8 @@ def _matched(states: States, members: Sequence[str], links: Sequence[Link]) -> I
         some = [*others.values()][:_CALIBRATE]
         found = calibrated(sym, states[a][1], pairs[a, b], some, match.transformation)
         if found.log_p <= log(_WORTH):
-            ground = f"matched: beyond {counted(len(found.independent), 'independent network')} of the other families"
+            whose = "other families, if all were trained alike"
+            ground = f"matched: beyond {counted(len(found.independent), 'independent network')} of the {whose}"
             yield Link(a, b, match.residual, found.log_p, directed=False, ground=ground)
 
 

@@ -18,13 +18,21 @@ _QUARTER = 0.1, 0.4  # share of the rounding errors in each quarter of their ran
 UNTOLD = "training alone leaves no trace of its direction"
 
 
-def direction(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[str]) -> tuple[int, str]:
+def direction(
+    a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[str], whose: tuple[str, str] = ("a", "b")
+) -> tuple[int, str]:
     """Which of two related networks cannot be the later one.
 
-    One is the other rounded to half precision, or with single weights set to zero: what was lost cannot be had back.
-    Rounding leaves errors that are uniform over half a unit of the last place; training that moved every weight by less
-    than that leaves small ones. Whole rows or columns of zeros may be a start, and are not counted. Neither rules out
-    that both come from a third network.
+    One is the other rounded to half precision: what was lost cannot be had back. Rounding leaves errors that are
+    uniform over half a unit of the last place; training that moved every weight by less than that leaves small ones.
+    That both come from a third network is not ruled out. Single weights that are zero in one, all others equal, are
+    said, and no direction: pruning leaves them, and so does training of the zeros of a pruned network alone (PackNet).
+
+    Args:
+        a: Tensors of the first network.
+        b: Those of the second.
+        names: Tensors to look at.
+        whose: What to call the two.
 
     Returns:
         1 where ``a`` was not made from ``b``, -1 where ``b`` was not made from ``a``, 0 where neither can be told; and
@@ -41,12 +49,15 @@ def direction(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[
     found = [(way, signs.told) for way, signs in ((1, right), (-1, left)) if signs.told]
     if len(found) > 1:
         return 0, "the signs contradict each other"
+    pruned = [name for name, signs in zip(whose, (left, right)) if signs.pruned]
+    if not found and len(pruned) == 1:
+        return 0, f"only weights that are zero in {pruned[0]} differ: it was pruned, or the other filled its zeros"
     return found[0] if found else (0, UNTOLD + _more_batches(a, b))
 
 
 @dataclass
 class _Signs:
-    """Signs that a network came later than another, over tensors that differ."""
+    """Signs that a network was made from another, over tensors that differ."""
 
     weights: int = 0
     changed: int = 0
@@ -80,9 +91,12 @@ class _Signs:
             least, most = (share * hits for share in _QUARTER)
             if hits >= max(_MOST * self.changed, _FEWEST) and bool(((quarters > least) & (quarters < most)).all()):
                 return "its weights are the other's, rounded to half precision"
-        if self.zeros >= _PRUNED * self.weights > 0 and self.kept >= _MOST * self.weights:
-            return "its weights are the other's, some of them set to zero"
         return ""
+
+    @property
+    def pruned(self) -> bool:
+        """Whether single weights are zero, and the others are as they were."""
+        return self.zeros >= _PRUNED * self.weights > 0 and self.kept >= _MOST * self.weights
 
 
 def _more_batches(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 _SHARE = 0.05  # weight of a parent from which on it counts
 _ROUNDED = 0.02  # of the parents' distance: what rounding leaves of a merge
+_UNIFORM = 0.05  # standard deviation of weights from tensor to tensor up to which they count as one
 _MOST = 12  # relatives of one network of which pairs are looked at
 
 
@@ -23,7 +24,9 @@ class Merge:
         parents: The two.
         weights: Their weights in it, the mean over tensors by how far the parents are apart there.
         residual: What is left of it, over the distance of the parents: rounding, or what it was trained since.
-        told: Whether it is between them (up to rounding), or descends from both because they are unrelated.
+        told: Whether it is between them (up to rounding), or related to both, which are unrelated; and which is later.
+        directed: Whether it must be the later one: the two are unrelated, and it holds both by one weight in every
+            tensor. Two networks that are made from a third, each with other layers anew, hold it in parts.
     """
 
     child: str
@@ -31,12 +34,13 @@ class Merge:
     weights: tuple[float, float]
     residual: float
     told: str
+    directed: bool
 
 
 def merges(
     states: Mapping[str, Mapping[str, Tensor]], related: Collection[frozenset[str]], names: Sequence[str]
 ) -> tuple[Merge, ...]:
-    """Networks that are merges of two of their relatives.
+    """Networks that hold weights of two of their relatives: merges, or what these were made from.
 
     Either a network is ``w a + v b`` tensor by tensor with positive weights, up to rounding; or it is related to two
     networks that are not related to each other, and so holds weights of both.
@@ -81,7 +85,7 @@ def _grams(states: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> list
 def _merge(child: str, parents: tuple[str, str], grams: list[Tensor], related: bool) -> Merge | None:
     """The merge of two parents, by least squares tensor by tensor; ``None`` where it is none."""
     left = apart = 0.0
-    weights = []
+    weights, gaps = [], []
     for g in grams:
         pair, target = g[1:, 1:], g[1:, 0]
         w = torch.linalg.lstsq(pair, target, driver="gelsd").solution
@@ -89,11 +93,16 @@ def _merge(child: str, parents: tuple[str, str], grams: list[Tensor], related: b
         gap = max(float(pair[0, 0] - 2 * pair[0, 1] + pair[1, 1]), 0.0)
         apart += gap
         weights.append(w * gap)
+        gaps.append(gap)
     if apart <= 0:
         return None
-    first, second = (torch.stack(weights).sum(0) / apart).tolist()
+    mean = torch.stack(weights).sum(0) / apart
+    first, second = mean.tolist()
     residual = (left / apart) ** 0.5
     if min(first, second) < _SHARE or (related and residual > _ROUNDED):
         return None
+    spread = sum(float((w - gap * mean).square().sum()) / gap for w, gap in zip(weights, gaps) if gap > 0) / apart
+    directed = not related and spread <= _UNIFORM**2
     told = "a weighted sum of both, up to rounding" if residual <= _ROUNDED else "related to both, which are unrelated"
-    return Merge(child, parents, (first, second), residual, told)
+    told += ": a merge" if directed else ": a merge, or they come from it"
+    return Merge(child, parents, (first, second), residual, told, directed)

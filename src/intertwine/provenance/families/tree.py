@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _RATE = 0.001
 _CLOSE = 2.0  # standard deviations of a sketch from which on a pair is tested: 2 % of strangers, and nearly all kin
 
+_BETWEEN = "{} lies between the other and a third network: a merge of them, or what they come from"
+
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -79,7 +81,7 @@ class Tree(Result):
         for m in self.merges:
             (a, b), (v, w) = m.parents, m.weights
             left = f"{m.residual:.1%} of their distance is left"
-            lines.append(f"merged: {m.child} = {v:.2f} {a} + {w:.2f} {b}  {m.told}; {left}")
+            lines.append(f"holds both: {m.child} = {v:.2f} {a} + {w:.2f} {b}  {m.told}; {left}")
         return "\n".join([head, *lines, *(f"note: {note}" for note in self.notes)])
 
     _columns = ("a", "b", "log10_p", "linked")
@@ -173,7 +175,7 @@ def tree_of_states(states: States, rate: float = _RATE) -> Tree:
     links = (*links, *moved)
     families = families_of(names, ends(links))
     links = (*links, *aligned_links(names, distances, found, families))
-    count = len(related) + len(moved)
+    count = len({frozenset(pair) for pair in (*_named(related, names, states)[0], *ends(moved))})
     return Tree(names, tuple(map(tuple, log_p)), families, links, rate, count, len(found), sums, notes)
 
 
@@ -208,11 +210,14 @@ def _named(related: Sequence[Pair], names: Sequence[str], states: States) -> tup
 
 
 def _merged(link: Link, sums: Sequence[Merge]) -> Link:
-    """The link with its direction where one of the two is a merge that holds the other."""
+    """The link with its direction where one of the two is a merge that holds the other, and cannot be its origin."""
     for m in sums:
         for parent in m.parents:
             if {link.parent, link.child} == {parent, m.child}:
-                return replace(link, parent=parent, child=m.child, directed=True, ground="merged with another network")
+                if m.directed:
+                    ground = "merged with another network"
+                    return replace(link, parent=parent, child=m.child, directed=True, ground=ground)
+                return replace(link, directed=False, ground=_BETWEEN.format(m.child))
     return link
 
 
@@ -261,7 +266,7 @@ def _links(
             continue
         a, b = states[names[i]][1], states[names[j]][1]
         shared = [n for n in states[names[i]][0].layouts if n in a and n in b and a[n].shape == b[n].shape]
-        way, ground = direction(a, b, shared)
+        way, ground = direction(a, b, shared, (names[i], names[j]))
         parent, child = (names[j], names[i]) if way < 0 else (names[i], names[j])
         links.append(Link(parent, child, distances[j, i], found[j, i], way != 0, ground))
     return tuple(links)
