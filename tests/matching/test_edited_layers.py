@@ -64,6 +64,7 @@ CASES = [
     ("vit_sdpa", "attention.o.weight", pruned),
     ("resnext", "b.weight", adapted),
     ("convnext", "up.weight", replaced),
+    ("groupnorm_cnn", "3.weight", replaced),
     ("lstm", "rnn.weight_hh_l0", adapted),
 ]
 

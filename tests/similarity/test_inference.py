@@ -1,5 +1,7 @@
 """Chance levels, p-values, calibrated scores and intervals; coverage by simulation with a planted truth."""
 
+from math import isnan
+
 import pytest
 import torch
 
@@ -105,13 +107,19 @@ def test_related_features_are_told_from_chance():
     assert found.floor == pytest.approx(1 - 0.5**0.5)
 
 
-@pytest.mark.parametrize("name", ["linear_cka", "g_relu_cka", "g_relu_procrustes", "svcca", "mutual_knn", "rsa"])
+@pytest.mark.parametrize("name", ["linear_cka", "g_relu_cka", "g_relu_procrustes", "svcca", "rsa"])
 def test_equal_sides_get_a_point_interval_at_one(name):
     g = torch.Generator().manual_seed(0)
     x = normal(40, 6, generator=g).abs()
     found = infer(x, x, name, permutations=19, draws=19)
     assert (found.score, found.low, found.high) == pytest.approx((1, 1, 1), abs=1e-6)
     assert found.calibrated == pytest.approx(1, abs=1e-6) and found.p_value == 0.05
+
+
+def test_measures_of_a_fixed_number_of_neighbours_have_no_interval():
+    """Their scores have no limit that halves of the examples would tell of."""
+    found = infer(x := normal(40, 6, generator=torch.Generator().manual_seed(0)), x, "mutual_knn", permutations=19)
+    assert found.score == 1 and found.p_value == 0.05 and isnan(found.low) and isnan(found.high)
 
 
 def test_seeds_repeat():

@@ -85,7 +85,7 @@ def align(
     for model in (a, b):
         check_weights(sym if model is a else sym_b, tensors_of(model))
     networks = Networks(a, b, sym, sym_b, chosen, loader, seed)
-    found = solver.solve(networks) if sym.spaces else Solution(identity(sym), 0.0, ())
+    found = solver.solve(networks) if sym.spaces or solver.needs_units else Solution(identity(sym), 0.0, ())
     g, (quality, before, after), notes = _nearest(networks, found.transformation, solver.by_weights)
     if not solver.by_weights and after > before:
         notes.append("units were matched by what they do on data, not by weights, whose distance may grow")

@@ -35,6 +35,7 @@ class Gates(Solver):
 
     name: ClassVar[str] = "gates"
     by_weights: ClassVar[bool] = False
+    needs_units: ClassVar[bool] = True
 
     a: Mapping[str, Tensor] = field(repr=False)
     b: Mapping[str, Tensor] = field(repr=False)

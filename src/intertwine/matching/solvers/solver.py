@@ -34,10 +34,12 @@ class Solver(ABC):
     Attributes:
         name: Name of the solver in ``align(method=...)``.
         by_weights: Whether its aim is a small distance of weights.
+        needs_units: Whether it refuses networks that no symmetry moves; others leave them as they are.
     """
 
     name: ClassVar[str]
     by_weights: ClassVar[bool] = True
+    needs_units: ClassVar[bool] = False
 
     @abstractmethod
     def solve(self, networks: Networks) -> Solution:
