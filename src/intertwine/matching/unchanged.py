@@ -16,14 +16,14 @@ from .deviation import Deviation
 
 _NEAR = 0.5  # relative distance up to which a fitted basis may have blurred a tensor that was not changed
 _CHANGED = 2.0**-8  # median relative deviation above any cast's: bfloat16 leaves 2^-11, and fitted scales double that
-_SHARE = 0.25  # of the tensors or weights: what was changed may hide that others are not, the more the fewer there are
+_FEW = 3  # tensors that may differ even where they are most: what was changed hides that those beside it were not
 _SAMPLE = 64  # units of a dimension that are looked at: a median of so many squared is known to a few per cent
 _ROUNDS = 4  # fits of one dimension after the other: each leaves a tenth of the error
 _FITTED = 2  # entries for each fitted scale from which on a fit does not explain every tensor
 
 
 def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation, part: bool = False) -> bool:
-    """Whether a part of the tensors, by number or by weights, may be unchanged, though they do not agree under ``g``.
+    """Whether most tensors, by number or by weights, or all but a few may be unchanged, though not equal under ``g``.
 
     Tensors with hardly more weights than scales of their own, as gains and biases, do not count where they differ. Of a
     part of the networks one tensor is enough: the others that are unchanged may be in other parts.
@@ -39,7 +39,7 @@ def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation, 
         part: Whether they are a part of the networks.
 
     Returns:
-        ``False`` where no fit to a part of the tensors can show that they are unchanged.
+        ``False`` where no fit to a part of the tensors can show that they are.
     """
     spaces = {s.name: s for s in a.sym.spaces}
     telling, near = [], []
@@ -52,7 +52,8 @@ def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation, 
         near += [name] if same else []
         telling += [name] if same or _tells(b.state[name], layout, spaces) else []
     weights, all_ = (sum(found.sizes[n] for n in some) for some in (near, telling))
-    return bool(near) and (part or len(near) >= _SHARE * len(telling) or weights >= _SHARE * all_)
+    few = len(telling) - len(near) <= _FEW
+    return bool(near) and (part or few or 2 * len(near) >= len(telling) or 2 * weights >= all_)
 
 
 def _tells(x: Tensor, layout: Layout, spaces: Mapping[str, Space]) -> bool:

@@ -22,6 +22,7 @@ _ALIKE = 0.5  # smallest over largest vote from which on weighting changes nothi
 _SETTLED = 0.1  # fall of the loss that is worth another fit
 _AGREES = 2.0**-7  # relative distance of a tensor that a cast to bfloat16 leaves
 _FITTED = 2  # weights for each free scale or entry of a basis from which on agreement was not made by fitting
+_FEW = 4  # tensors that may be far away whatever their sizes
 _FAINT = 1e-6  # votes of far tensors where another of them decides: they order what it does not carry
 
 _Place = Callable[[Transformation, Mapping[str, float]], Transformation]  # units matched anew by votes
@@ -132,8 +133,11 @@ def _reweighted(a: Folded, b: Folded, state: _State, ridge: float, place: _Place
 
 
 def _agreed(a: Normal, b: Normal, state: _State) -> _State:
-    """The state in which most tensors agree that can be reached by letting one that is far away decide."""
-    seeds = _open(a, state)
+    """The state in which most tensors agree that can be reached by letting one that is far away decide.
+
+    Where those that are far away hold most weights, as noise on all tensors leaves them, none is more right.
+    """
+    seeds = _open(a, state) if _hold(a, state) else set()
     while seeds:
         found = {name: _decided(a, b, state, name) for name in sorted(seeds)}
         best = min(found.values(), key=lambda s: s.loss(TRUST))
@@ -145,6 +149,12 @@ def _agreed(a: Normal, b: Normal, state: _State) -> _State:
         # a tensor that no element explains where it decides alone was changed
         seeds = _open(a, state) & {name for name, s in found.items() if name not in s.far}
     return state
+
+
+def _hold(a: Normal, state: _State) -> bool:
+    """Whether tensors that agree hold most weights, or few are far away."""
+    sizes = {n: x.numel() for n, x in a.folded.state.items()}
+    return len(state.far) <= _FEW or 2 * sum(sizes[n] for n in state.far) <= sum(sizes.values())
 
 
 def _open(a: Normal, state: _State) -> set[str]:
