@@ -210,3 +210,22 @@ def test_units_that_do_not_exist_are_refused(keep):
         iw.prune_channels(sym, "0.weight[0]", keep, model, args)
     with pytest.raises(ValueError, match=r"name must be one of the \d+ spaces?: .* Got .*\. Did you mean '\S+'"):
         iw.prune_channels(sym, "0.weight", [0], model, args)
+
+
+def test_examples_of_zeros_prove_nothing_by_themselves():
+    """Without a bias they reach the norm as zeros, whatever units it runs over."""
+    model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.ReLU(), nn.LayerNorm(8), nn.Linear(8, 3))
+    x = torch.zeros(4, 6)
+    sym = iw.symmetries(model, x)
+    with pytest.raises(VerificationError, match="a norm runs over its units"):
+        iw.exchange.prune_channels(sym, sym.spaces[0].name, range(4), model, x)
+    plain = nn.Sequential(nn.Linear(6, 8, bias=False), nn.ReLU(), nn.Linear(8, 3))
+    sym = iw.symmetries(plain, x)
+    assert iw.exchange.prune_channels(sym, sym.spaces[0].name, range(4), plain, x)[0].out_features == 4
+
+
+def test_a_mask_of_units_is_refused():
+    model, x = nn.Sequential(nn.Linear(6, 2), nn.ReLU(), nn.Linear(2, 3)), torch.randn(4, 6)
+    sym = iw.symmetries(model, x)
+    with pytest.raises(ValueError, match=r"Got a mask: pass mask.nonzero\(\)"):
+        iw.exchange.prune_channels(sym, sym.spaces[0].name, torch.tensor([True, False]), model, x)

@@ -241,3 +241,44 @@ def test_an_alignment_of_a_to_b_is_refused(trained, aligned):
             merge(b, a, found, repair=False)
         with pytest.raises(ValueError, match="swap a and b"):
             iw.barrier(b, a, [(X, torch.zeros(2, dtype=torch.long))], alignment=found)
+
+
+class Tied(nn.Module):
+    def __init__(self, tied: bool):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+        if tied:
+            self.last.weight = self.first.weight
+
+    def forward(self, x):
+        return self.last(self.first(x).relu())
+
+
+def test_a_tied_network_is_not_merged_with_one_that_is_not():
+    with pytest.raises(ValueError, match=r"must be tied alike. Got 'first.weight' and 'last.weight', one tensor in a"):
+        merge(Tied(True), Tied(False), None)
+
+
+class Phased(nn.Module):
+    def __init__(self, seed: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 6, generator=torch.Generator().manual_seed(seed)).to(torch.complex64))
+
+    def forward(self, x):
+        return (x.to(torch.complex64) @ self.weight.T).abs()
+
+
+def test_complex_weights_are_merged():
+    a, b = Phased(0), Phased(1)
+    with torch.no_grad():
+        b.weight.mul_(1j)
+    middle = between(a.weight.detach(), b.weight.detach(), 0.25)
+    torch.testing.assert_close(middle, 0.75 * a.weight.detach() + 0.25 * b.weight.detach())
+    assert torch.equal(merge(a, b, None, ratio=1.0).weight, b.weight)
+
+
+def test_labels_that_are_left_out_are_not_wrong():
+    labels = torch.tensor([[0, 1, -100], [2, -100, -100]])
+    logits = nn.functional.one_hot(labels.clamp_min(0), 3).float()
+    score = evaluate(nn.Identity(), [(logits, labels)])
+    assert score.accuracy == 1.0

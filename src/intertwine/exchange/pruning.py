@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._evaluation import in_usual_mode
+from .._nested import map_tensors
 from ..errors import VerificationError
 from ..symmetry import Symmetry
 from ..symmetry.action import rewritable
@@ -72,6 +73,7 @@ def prune_channels(
     check_plain(model)
     rows = kept_rows(sym, spaces, units)
     wide, inputs, rtol = in_float64(model, example_inputs)
+    inputs = map_tensors(inputs, _told)
     wanted = list(_meant(sym, wide, rows, inputs))
     error, said = float("inf"), ""
     small = _cut(sym, wide, rows)
@@ -98,8 +100,17 @@ def prune_channels(
     )
 
 
+def _told(x: Tensor) -> Tensor:
+    """Random numbers in the place of zeros alone, which prove nothing: a norm leaves them zeros whatever its units."""
+    if not x.is_floating_point() or bool(x.any()):
+        return x
+    return torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype).to(x.device)
+
+
 def _checked(sym: Symmetry, spaces: list[str], keep: Iterable[int] | Tensor) -> list[int]:
     """The units in order."""
+    if isinstance(keep, Tensor) and keep.dtype == torch.bool:
+        raise ValueError("keep must hold the numbers of units. Got a mask: pass mask.nonzero()[:, 0].")
     units = sorted(int(k) for k in keep)
     if not spaces:
         raise ValueError("space must name at least one space. Got none.")

@@ -13,6 +13,7 @@ from ._outputs import select
 from .batches import call, device_of, labels_in, size
 from .repeatable import repeatable
 
+_IGNORED = -100  # label of what is left out, as cross-entropy has it
 Loss = Callable[[Any, Any], Tensor]  # (output of the model, batch) -> mean loss of the batch
 
 
@@ -22,7 +23,8 @@ class Score:
 
     Attributes:
         loss: Mean over examples.
-        accuracy: Share of labels at the largest logit, or ``None`` where labels are no classes.
+        accuracy: Share of labels at the largest logit, those that are ignored (-100) left out, or ``None`` where labels
+            are no classes.
         examples: Number of examples.
     """
 
@@ -107,4 +109,5 @@ def _correct(logits: Tensor | None, labels: Tensor, shifts: bool = False) -> tup
     # models that compute a loss may shift labels themselves: position t predicts label t + 1, which only they know
     if logits is None or not _fit(logits, labels) or (shifts and labels.ndim != 1):
         return 0, 0
-    return int((logits.argmax(-1) == labels.to(logits.device)).sum()), labels.numel()
+    known = labels != _IGNORED
+    return int((logits.argmax(-1) == labels.to(logits.device))[known.to(logits.device)].sum()), int(known.sum())

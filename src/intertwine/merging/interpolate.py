@@ -29,6 +29,8 @@ def between(a: Tensor, b: Tensor, ratio: float, how: Interpolation = "linear") -
         (tensor([0.5000, 0.5000]), tensor([0.7071, 0.7071]))
     """
     b = b.to(a.device)
+    if a.is_complex():
+        return torch.view_as_complex(between(torch.view_as_real(a), torch.view_as_real(b), ratio, how))
     if not a.is_floating_point() or ratio == 0 or torch.equal(a, b):
         return a  # infinities that both hold, as in masks, would become NaN
     work = torch.promote_types(a.dtype, torch.float32)

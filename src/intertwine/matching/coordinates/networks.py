@@ -81,6 +81,14 @@ def check_matching(a: nn.Module, b: nn.Module, names: tuple[str, str] = ("a", "b
                 f"shapes {shapes}. For other widths of one architecture, bring b to those of a with merging.transport "
                 "(the command's --method transport) first."
             )
+    first: dict[int, str] = {}
+    for name, parameter in a.named_parameters(remove_duplicate=False):
+        own = first.setdefault(id(parameter), name)
+        if own != name and not torch.equal(other[own], other[name]):
+            raise ValueError(
+                f"{names[0]} and {names[1]} must be tied alike. Got {own!r} and {name!r}, one tensor in {names[0]}, "
+                f"that differ in {names[1]}. Give {names[0]} a tensor of its own for each first."
+            )
     for whose, model in zip(names, (a, b)) if finite else ():
         for name, parameter in model.named_parameters():
             if not bool(parameter.isfinite().all()):
