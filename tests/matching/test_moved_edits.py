@@ -62,7 +62,7 @@ def one_weight(name):
 def fresh(*parts):
     def edit(tensors):
         names = {n for n, x in tensors.items() if x.ndim > 1 and any(part in n for part in parts)}
-        for name in names:
+        for name in sorted(names):  # the same draws whatever the order of a set
             nn.init.normal_(tensors[name], std=float(tensors[name].std()))
         return names
 
