@@ -11,7 +11,6 @@ from torch import Tensor
 
 _SHARE = 0.05  # weight of a parent from which on it counts
 _ROUNDED = 0.02  # of the parents' distance: what rounding leaves of a merge
-_UNIFORM = 0.05  # standard deviation of weights from tensor to tensor up to which they count as one
 _MOST = 12  # relatives of one network of which pairs are looked at
 
 
@@ -24,9 +23,8 @@ class Merge:
         parents: The two.
         weights: Their weights in it, the mean over tensors by how far the parents are apart there.
         residual: What is left of it, over the distance of the parents: rounding, or what it was trained since.
-        told: Whether it is between them (up to rounding), or related to both, which are unrelated; and which is later.
-        directed: Whether it must be the later one: the two are unrelated, and it holds both by one weight in every
-            tensor. Two networks that are made from a third, each with other layers anew, hold it in parts.
+        told: Whether it is between them (up to rounding), or related to both, which are unrelated. Neither tells which
+            is later: what both come from lies between them, too, and a network may be extrapolated from two others.
     """
 
     child: str
@@ -34,7 +32,6 @@ class Merge:
     weights: tuple[float, float]
     residual: float
     told: str
-    directed: bool
 
 
 def merges(
@@ -85,7 +82,7 @@ def _grams(states: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> list
 def _merge(child: str, parents: tuple[str, str], grams: list[Tensor], related: bool) -> Merge | None:
     """The merge of two parents, by least squares tensor by tensor; ``None`` where it is none."""
     left = apart = 0.0
-    weights, gaps = [], []
+    weights = []
     for g in grams:
         pair, target = g[1:, 1:], g[1:, 0]
         w = torch.linalg.lstsq(pair, target, driver="gelsd").solution
@@ -93,16 +90,11 @@ def _merge(child: str, parents: tuple[str, str], grams: list[Tensor], related: b
         gap = max(float(pair[0, 0] - 2 * pair[0, 1] + pair[1, 1]), 0.0)
         apart += gap
         weights.append(w * gap)
-        gaps.append(gap)
     if apart <= 0:
         return None
-    mean = torch.stack(weights).sum(0) / apart
-    first, second = mean.tolist()
+    first, second = (torch.stack(weights).sum(0) / apart).tolist()
     residual = (left / apart) ** 0.5
     if min(first, second) < _SHARE or (related and residual > _ROUNDED):
         return None
-    spread = sum(float((w - gap * mean).square().sum()) / gap for w, gap in zip(weights, gaps) if gap > 0) / apart
-    directed = not related and spread <= _UNIFORM**2
     told = "a weighted sum of both, up to rounding" if residual <= _ROUNDED else "related to both, which are unrelated"
-    told += ": a merge" if directed else ": a merge, or they come from it"
-    return Merge(child, parents, (first, second), residual, told, directed)
+    return Merge(child, parents, (first, second), residual, f"{told}: a merge, or they come from it")

@@ -46,7 +46,7 @@ class Tree(Result):
         rate: Expected share of false ones among the pairs called related (Benjamini-Yekutieli, any dependence).
         related: Number of pairs called related.
         tested: Number of pairs that were tested exactly; the others' sketches are not alike.
-        merges: Networks that hold weights of two others.
+        merges: Networks that hold weights of two others: merges of these, or what they come from.
         notes: Pairs that may be related, but not beyond doubt.
     """
 
@@ -210,13 +210,10 @@ def _named(related: Sequence[Pair], names: Sequence[str], states: States) -> tup
 
 
 def _merged(link: Link, sums: Sequence[Merge]) -> Link:
-    """The link with its direction where one of the two is a merge that holds the other, and cannot be its origin."""
+    """The link with its ground where one of the two holds weights of the other and of a third: no direction is told."""
     for m in sums:
         for parent in m.parents:
             if {link.parent, link.child} == {parent, m.child}:
-                if m.directed:
-                    ground = "merged with another network"
-                    return replace(link, parent=parent, child=m.child, directed=True, ground=ground)
                 return replace(link, directed=False, ground=_BETWEEN.format(m.child))
     return link
 

@@ -13,7 +13,7 @@ from ..page import Page
 __all__ = ["lineage_page", "tree_page"]
 
 _LETTERS = 34  # of a network's name
-_TOLD, _UNTOLD, _MERGED = "made from", "related, which came first is not told", "merged from"
+_TOLD, _UNTOLD, _MERGED = "made from", "related, which came first is not told", "holds weights of"
 _ALIGNED = "units in one order, weights far apart"
 _CAPTION = (
     "Lines join the closest networks of a family, a parent above its children where that is told, and families of "
