@@ -24,7 +24,7 @@ def zoo_of_slope(setting: Setting, slope: float) -> Zoo:
     """The networks of one slope, trained unless they are there."""
     base = setting.by_scale("mlp:widths=16-16-16", "resnet20:width=8", "resnet20")
     spec = f"{base}{',' if ':' in base else ':'}leaky_slope={slope:g}"
-    return zoo_for(setting, spec, setting.by_scale(_COUNT, 3, _COUNT))
+    return zoo_for(setting, spec, setting.by_scale(_COUNT, 6, _COUNT))
 
 
 def _measure(setting: Setting) -> Measured:
