@@ -5,7 +5,7 @@ from collections import Counter
 from ... import matching
 from ..._nested import map_tensors
 from ...lab.training import choose_device
-from ...matching.verdict import SAME
+from ...matching.judgement.verdict import SAME
 from ...symmetry import ShardedState
 from .._networks import Checkpoint, model_named_by, open_alone, read_checkpoint, symmetry_of
 from .._outputs import claim_file

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ...matching.deviation import constant
+from ...matching.judgement.deviation import constant
 from .layouts import rotary_order, rotary_part
 from .places import layer_of, pattern_of, stem_of, with_layer
 from .rows import Reading, Rows, signature, unit_rows, view, ways

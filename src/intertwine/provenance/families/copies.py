@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..._progress import track
 from ..._words import counted
-from ...matching.closest import normalised
+from ...matching.fit.closest import normalised
 from ...matching.same import RELATED, SAME
 from ...symmetry.blocks import blocks
 from ...symmetry.coupling import components, restricted

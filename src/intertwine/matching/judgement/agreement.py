@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .._words import counted
-from ..symmetry import Symmetry, Transformation
-from ..symmetry.action import moved, transform_block
-from ..symmetry.blocks import Block, blocks
-from ..symmetry.parent_axes import parent_dims
-from ..symmetry.spaces import Layout
-from .coordinates.networks import Networks
-from .coordinates.problem import Problem
+from ..._words import counted
+from ...symmetry import Symmetry, Transformation
+from ...symmetry.action import moved, transform_block
+from ...symmetry.blocks import Block, blocks
+from ...symmetry.parent_axes import parent_dims
+from ...symmetry.spaces import Layout
+from ..coordinates.networks import Networks
+from ..coordinates.problem import Problem
 
 
 def agreement(networks: Networks, g: Transformation) -> tuple[dict[str, Tensor], float, float]:

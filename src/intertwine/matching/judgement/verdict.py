@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._result import UNSAVED, Result
-from ..symmetry.transformation import Transformation
+from ..._result import UNSAVED, Result
+from ...symmetry.transformation import Transformation
 
 SAME = "the same network up to symmetry"
 RELATED = "related (merged, fine-tuned)"

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..symmetry.action import multiply, transform
-from ..symmetry.blocks import align, blocks, inner_products
-from ..symmetry.gauge.log_scales import LogScales
-from ..symmetry.spaces import Layout, Leaf, Space
-from ..symmetry.transformation import Transformation, identity, with_parts
-from .coordinates.problem import Member, members
+from ...symmetry.action import multiply, transform
+from ...symmetry.blocks import align, blocks, inner_products
+from ...symmetry.gauge.log_scales import LogScales
+from ...symmetry.spaces import Layout, Leaf, Space
+from ...symmetry.transformation import Transformation, identity, with_parts
+from ..coordinates.problem import Member, members
 from .joint_scales import scale_steps
 
 if TYPE_CHECKING:
-    from ..symmetry.symmetry import Symmetry
+    from ...symmetry.symmetry import Symmetry
 
 __all__ = ["Fit"]
 

@@ -6,12 +6,12 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..symmetry.action import transform
-from ..symmetry.blocks import Block, align, blocks
-from ..symmetry.gauge.folding import Folded
-from ..symmetry.parent_axes import parent_dims
-from ..symmetry.spaces import Layout, Space
-from ..symmetry.transformation import Transformation
+from ...symmetry.action import transform
+from ...symmetry.blocks import Block, align, blocks
+from ...symmetry.gauge.folding import Folded
+from ...symmetry.parent_axes import parent_dims
+from ...symmetry.spaces import Layout, Space
+from ...symmetry.transformation import Transformation
 from .deviation import Deviation
 
 _NEAR = 0.5  # relative distance up to which a fitted basis may have blurred a tensor that was not changed

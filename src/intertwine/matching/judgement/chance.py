@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..symmetry.blocks import blocks
-from ..symmetry.gauge.folding import Folded
-from ..symmetry.transformation import identity
+from ...symmetry.blocks import blocks
+from ...symmetry.gauge.folding import Folded
+from ...symmetry.transformation import identity
+from ..coordinates.problem import Problem
+from ..solvers.coordinate_descent import CoordinateDescent, descend
+from ..solvers.starts import profiles
 from .agreement import streamed_agreement
-from .coordinates.problem import Problem
-from .solvers.coordinate_descent import CoordinateDescent, descend
-from .solvers.starts import profiles
 
 if TYPE_CHECKING:
-    from ..symmetry import Symmetry
+    from ...symmetry import Symmetry
 
 __all__ = ["unrelated"]
 

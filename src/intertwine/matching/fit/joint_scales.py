@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor
 
-from ..symmetry.gauge.log_scales import Key, LogScales
-from .deviation import gap
+from ...symmetry.gauge.log_scales import Key, LogScales
+from ..judgement.deviation import gap
 
 __all__ = ["scale_steps"]
 

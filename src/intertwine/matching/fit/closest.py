@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._memory import give_back
-from ..groups import Element
-from ..symmetry.action import moved, transform
-from ..symmetry.gauge.canonical import balanced
-from ..symmetry.gauge.folding import Folded
-from ..symmetry.gauge.signs import signing
-from ..symmetry.symmetry import Symmetry
-from ..symmetry.transformation import Transformation, identity, with_parts
-from .deviation import combined, distance, sine
+from ..._memory import give_back
+from ...groups import Element
+from ...symmetry.action import moved, transform
+from ...symmetry.gauge.canonical import balanced
+from ...symmetry.gauge.folding import Folded
+from ...symmetry.gauge.signs import signing
+from ...symmetry.symmetry import Symmetry
+from ...symmetry.transformation import Transformation, identity, with_parts
+from ..judgement.deviation import combined, distance, sine
 from .refit import Fit
 from .units import match_units, monomial
 

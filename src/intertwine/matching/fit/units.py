@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .._memory import give_back
-from .._progress import track
-from ..groups import SignedPermutation
-from ..symmetry.action import moved
-from ..symmetry.blocks import blocks, inner_products, map_leaves
-from ..symmetry.gauge.canonical import arranged
-from ..symmetry.gauge.signs import signing
-from ..symmetry.spaces import Fixed, Leaf, Space
-from ..symmetry.transformation import Transformation, identity
-from .coordinates.problem import Problem
-from .deviation import distance
-from .narrow import narrowed
-from .solvers.coordinate_descent import CoordinateDescent, descend
-from .solvers.starts import profiles
+from ..._memory import give_back
+from ..._progress import track
+from ...groups import SignedPermutation
+from ...symmetry.action import moved
+from ...symmetry.blocks import blocks, inner_products, map_leaves
+from ...symmetry.gauge.canonical import arranged
+from ...symmetry.gauge.signs import signing
+from ...symmetry.spaces import Fixed, Leaf, Space
+from ...symmetry.transformation import Transformation, identity
+from ..coordinates.problem import Problem
+from ..judgement.deviation import distance
+from ..narrow import narrowed
+from ..solvers.coordinate_descent import CoordinateDescent, descend
+from ..solvers.starts import profiles
 
 if TYPE_CHECKING:
-    from ..symmetry.symmetry import Symmetry
+    from ...symmetry.symmetry import Symmetry
 
 __all__ = ["APART", "FOUND", "UnitMatch", "match_units", "monomial"]
 
