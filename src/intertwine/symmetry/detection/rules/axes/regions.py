@@ -1,10 +1,10 @@
 """Regions of images: crops resampled by boxes, and convolutions whose kernel reads displaced places."""
 
-from ....programs import Call, Ref
-from ..axis_terms import Value
-from ..engine import Engine
-from .elementwise import added, through
-from .registry import register_rule
+from .....programs import Call, Ref
+from ...axis_terms import Value
+from ...engine import Engine
+from ..elementwise import added, through
+from ..registry import register_rule
 
 
 @register_rule("torchvision::roi_align", "torchvision::roi_pool")

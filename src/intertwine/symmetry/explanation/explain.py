@@ -6,9 +6,9 @@ from math import prod
 from textwrap import wrap
 from typing import Any
 
-from .._words import columns, counted, near
-from .description import Description
-from .spaces import Fixed, Leaf, Space, axis_size, leaves
+from ..._words import columns, counted, near
+from ..description import Description
+from ..spaces import Fixed, Leaf, Space, axis_size, leaves
 
 _WIDE = 100  # characters of a line of prose
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ....programs import Call, Ref
-from ....programs.operations import BATCH_NORMS
-from ...spaces import BatchNormTensors
-from ..axis_terms import Axis, Expr, Flat, Slot, Value, forget_zeros
-from ..engine import Engine
-from .elementwise import added, multiplied
-from .registry import register_rule
+from .....programs import Call, Ref
+from .....programs.operations import BATCH_NORMS
+from ....spaces import BatchNormTensors
+from ...axis_terms import Axis, Expr, Flat, Slot, Value, forget_zeros
+from ...engine import Engine
+from ..elementwise import added, multiplied
+from ..registry import register_rule
 
 
 @register_rule(*sorted(BATCH_NORMS))
@@ -141,6 +141,6 @@ def weight_norm(engine: Engine, call: Call) -> list[Value]:
 
 
 def _unscaled(factor: Any) -> Any:
-    from ..axis_terms import map_slots
+    from ...axis_terms import map_slots
 
     return map_slots((factor,), lambda s: Slot(s.space, s.size, Expr({}, s.expr.sign)))[0]

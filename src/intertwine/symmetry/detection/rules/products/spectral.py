@@ -3,11 +3,11 @@
 A complex tensor has the axes of its real and its imaginary part: real maps of its units commute with taking the parts.
 """
 
-from ....programs import Call
-from ..axis_terms import Value
-from ..engine import Engine
-from .elementwise import added, broadcast, through
-from .registry import register_rule
+from .....programs import Call
+from ...axis_terms import Value
+from ...engine import Engine
+from ..elementwise import added, broadcast, through
+from ..registry import register_rule
 
 
 @register_rule("aten::view_as_complex")

@@ -5,13 +5,13 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from ....programs import Call, Ref
-from ..axis_terms import Axis, Value, axis_size, forget_zeros
-from ..engine import Engine
-from .elementwise import broadcast
-from .indices.indexing import places
-from .picks import drop
-from .registry import register_rule
+from .....programs import Call, Ref
+from ...axis_terms import Axis, Value, axis_size, forget_zeros
+from ...engine import Engine
+from ..elementwise import broadcast
+from ..indices.indexing import places
+from ..picks import drop
+from ..registry import register_rule
 
 
 def _dims(call: Call, rank: int) -> set[int]:
@@ -66,7 +66,7 @@ def _contraction(engine: Engine, call: Call, x: Value, dims: set[int]) -> Value:
 def extreme(engine: Engine, call: Call) -> list[Value]:
     """Extrema over axes: positively homogeneous in the others."""
     if isinstance(call.args.get("other"), Ref):
-        from .elementwise import extremum
+        from ..elementwise import extremum
 
         return [extremum(engine, call)]
     x = engine.value(call.args["self"])

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....programs import Call, Ref
-from ..axis_terms import Axis, Pick, Value
-from ..engine import Engine
-from .elementwise import added
-from .picks import joined, origins, without
-from .registry import register_rule
+from .....programs import Call, Ref
+from ...axis_terms import Axis, Pick, Value
+from ...engine import Engine
+from ..elementwise import added
+from ..picks import joined, origins, without
+from ..registry import register_rule
 
 
 def matmul(engine: Engine, a: Value, b: Value) -> Value:

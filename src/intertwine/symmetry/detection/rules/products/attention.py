@@ -1,11 +1,11 @@
 """Scaled dot-product attention where it is kept whole."""
 
-from ....programs import Call, Ref
-from ..axis_terms import Value, axis_size
-from ..engine import Engine
-from .elementwise import added
+from .....programs import Call, Ref
+from ...axis_terms import Value, axis_size
+from ...engine import Engine
+from ..elementwise import added
+from ..registry import register_rule
 from .linear import matmul
-from .registry import register_rule
 
 
 @register_rule(

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from ....programs import Call, Ref
-from ..axis_terms import Axis, Flat, Slot, Value, axis_size
-from ..engine import Engine
-from .registry import register_rule
+from .....programs import Call, Ref
+from ...axis_terms import Axis, Flat, Slot, Value, axis_size
+from ...engine import Engine
+from ..registry import register_rule
 
 _MAX = """
     max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices

@@ -1,10 +1,10 @@
 """Losses that are one operation: sums (or means) over entries of a function of two tensors."""
 
-from ....programs import Call, Ref
-from ..axis_terms import Value, forget_zeros
-from ..engine import Engine
-from .elementwise import added, measured, squared, through, unzero
-from .registry import opaque, register_rule, unknown
+from .....programs import Call, Ref
+from ...axis_terms import Value, forget_zeros
+from ...engine import Engine
+from ..elementwise import added, measured, squared, through, unzero
+from ..registry import opaque, register_rule, unknown
 
 
 @register_rule("aten::mse_loss")

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from .spaces import Layout, Space, spaces_of
+from ..spaces import Layout, Space, spaces_of
 
 _LISTS = ("h", "layer", "layers", "block", "blocks", "resblocks")  # of a model's repeated blocks
 _STACKS = ("encoder", "decoder")

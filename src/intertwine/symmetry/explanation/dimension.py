@@ -15,11 +15,11 @@ from fractions import Fraction
 from itertools import chain, combinations
 from math import lgamma, log, prod
 
-from ..groups import Semidirect
-from .blocks import blocks
-from .detection.linear_equations import BinaryEquations, RationalEquations
-from .parent_axes import parent_dims
-from .spaces import Layout, Leaf, Space
+from ...groups import Semidirect
+from ..blocks import blocks
+from ..detection.linear_equations import BinaryEquations, RationalEquations
+from ..parent_axes import parent_dims
+from ..spaces import Layout, Leaf, Space
 
 
 def continuous(spaces: Sequence[Space], layouts: Mapping[str, Layout]) -> int:

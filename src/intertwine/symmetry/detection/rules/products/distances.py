@@ -1,9 +1,9 @@
 """Distances between rows."""
 
-from ....programs import Call
-from ..axis_terms import Axis, Value
-from ..engine import Engine
-from .registry import register_rule
+from .....programs import Call
+from ...axis_terms import Axis, Value
+from ...engine import Engine
+from ..registry import register_rule
 
 
 @register_rule("aten::_cdist_forward", "aten::_euclidean_dist", "aten::cdist")
