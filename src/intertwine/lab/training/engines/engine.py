@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from ..._evaluation import copied
+from ...._evaluation import copied
+from ..recipe import Recipe
 from .grouped import group_networks, ungrouped
-from .recipe import Recipe
 
 
 class Engine(ABC):

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..._memory import check_fits
-from ..._progress import track
-from ...errors import DataError
-from ._picture import pixels
+from ...._memory import check_fits
+from ...._progress import track
+from ....errors import DataError
+from .one_image import pixels
 from .preprocessing import Preprocessing
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ..._io import read_tensors, write_tensors
-from ...errors import CheckpointError
+from ...._io import read_tensors, write_tensors
+from ....errors import CheckpointError
 
 _VERSION = 2  # of how images become numbers
 _HOME = Path("~/.cache/intertwine")

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..._evaluation import copied
-from .engines import ENGINES, Engine, Grouped, GroupedByTwo, InTurn, Stacked
-from .recipe import Recipe
+from ...._evaluation import copied
+from ..recipe import Recipe
+from .engine import ENGINES, Engine, Grouped, GroupedByTwo, InTurn, Stacked
 
 _TOLERANCE = 1e-8  # of logits in float64
 _SMALL_INPUT = 256  # numbers of an example: digits have 64

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._picture import pixels
+from .one_image import pixels
 from .preprocessing import Preprocessing
 
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..._memory import check_fits
-from ..._untrusted.files import regular_file
-from ...errors import DataError
+from ...._memory import check_fits
+from ...._untrusted.files import regular_file
+from ....errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
