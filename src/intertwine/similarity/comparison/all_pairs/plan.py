@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base import Measure
-from ..measures.procrustes import Procrustes
-from .draws import Cells, Draws
-from .layers import Layer
-from .space import common_space
+from ...base import Measure
+from ...measures.procrustes import Procrustes
+from ..draws import Cells, Draws
+from ..layers import Layer
+from ..space import common_space
 
 WORK = 3e13  # multiplications and additions in float32 that Procrustes measures take: minutes on two cores
 _SOLVED = 3  # shuffles of a pair whose best maps are searched, where work is saved

@@ -6,15 +6,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..._progress import track
-from ..base import Measure
-from ..measures.procrustes import Procrustes
-from .crosses import compare_crosses
-from .draws import Cells, Draws
-from .grams import compare_grams
-from .inference import best_p_values, calibrate, interval, p_value
-from .layers import Layer
-from .pairs import compare_pairs
+from ...._progress import track
+from ...base import Measure
+from ...measures.procrustes import Procrustes
+from ..draws import Cells, Draws
+from ..inference import best_p_values, calibrate, interval, p_value
+from ..layers import Layer
+from .by_cka import compare_grams
+from .by_procrustes import compare_crosses
+from .one_by_one import compare_pairs
 from .plan import Plan
 
 T = TypeVar("T")

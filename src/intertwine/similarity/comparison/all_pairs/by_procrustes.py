@@ -7,12 +7,12 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from .._features import double, is_constant, subtract
-from ..measures.procrustes import Procrustes
-from .draws import Cells, Draws
-from .layers import Layer, chunks
+from ..._features import double, is_constant, subtract
+from ...measures.procrustes import Procrustes
+from ..draws import Cells, Draws
+from ..layers import Layer, chunks
+from ..space import common_space, pool, pooling_note
 from .plan import Plan
-from .space import common_space, pool, pooling_note
 
 CROSS_SHARE = 8  # of the memory, for the features of each network
 _PRODUCTS = 4  # of the memory, for the products

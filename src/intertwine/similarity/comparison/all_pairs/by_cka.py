@@ -5,10 +5,10 @@ from collections.abc import Generator, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from ..kernels.linear import LinearKernel, linear_gram
-from ..measures.cka import CKA, GramSide, prepare_gram
-from .draws import Cells, Draws
-from .layers import Layer, chunks
+from ...kernels.linear import LinearKernel, linear_gram
+from ...measures.cka import CKA, GramSide, prepare_gram
+from ..draws import Cells, Draws
+from ..layers import Layer, chunks
 
 SHARE = 4  # of the memory, for the Gram matrices of each network
 _BLOCK = 1 << 22  # numbers upcast to float64 at a time: 32 MB
