@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from intertwine._scratch import hold
+from intertwine._io.scratch import hold
 from intertwine.cli._outputs import is_ours
 
 QUICK = ("--data", "digits", "--examples", 50)

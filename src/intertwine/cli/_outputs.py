@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from .._io import check_writable, read_json, write_atomically
-from .._scratch import BusyError, hold
+from .._io.scratch import BusyError, hold
 from ..report.write import KINDS
 from ._running import running
 

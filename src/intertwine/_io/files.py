@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._scratch import Scratch, sweep
-from .errors import CheckpointError, StorageError
+from ..errors import CheckpointError, StorageError
+from .scratch import Scratch, sweep
 
 # A full disk, a used-up quota, a limit on files, a read-only file system.
 STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -193,7 +193,7 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: If the file is missing, truncated, would need unsafe unpickling, or holds no state dict.
     """  # noqa: DOC502 - raised by what it calls
-    from ._untrusted.weights import check_sizes, check_weights_file
+    from .._untrusted.weights import check_sizes, check_weights_file
 
     path = check_weights_file(path)
     loaded = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)

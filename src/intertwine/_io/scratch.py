@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import IntertwineError
+from ..errors import IntertwineError
 
 _MARK = "~iw"  # ends the first part of every temporary name: nobody else's files have it
 _LONGEST = 100  # characters of a name that a temporary name repeats: names may have 255 bytes

@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from ._codec import decode, encode, mark_nonfinite, unmark_nonfinite
-from ._io import write_json, write_tensors
-from ._untrusted.files import json_of
-from ._untrusted.weights import check_weights_file
-from .errors import CheckpointError
+from .._untrusted.files import json_of
+from .._untrusted.weights import check_weights_file
+from ..errors import CheckpointError
+from .codec import decode, encode, mark_nonfinite, unmark_nonfinite
+from .files import write_json, write_tensors
 
 T = TypeVar("T")
 
