@@ -10,23 +10,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._io import read_tensors
-from ..errors import CheckpointError, DataError
-from ..features import tap
-from ..features.batches import call
-from ..lab import data, networks
-from ..lab.data import Batches, DataSplits, Preprocessing, TextBlocks
-from ..lab.training import Card, build_with, check_card, load_weights, read_card
-from ..symmetry import ShardedState, Symmetry, symmetries
-from ._files import HF, SETTINGS, check_checkpoint
-from ._gated_versions import GATED, gated_version
-from ._models import build_model, is_builtin
-from ._options import DataOptions, ExampleOptions
-from ._running import threads_for
-from ._show import tell
-from .inputs.example import example_input, in_kind_of
-from .inputs.hugging_face import load_pretrained
-from .inputs.preparation import directory_of, image_statistics, normalised, preparation, settings_of
+from ..._io import read_tensors
+from ...errors import CheckpointError, DataError
+from ...features import tap
+from ...features.batches import call
+from ...lab import data, networks
+from ...lab.data import Batches, DataSplits, Preprocessing, TextBlocks
+from ...lab.training import Card, build_with, check_card, load_weights, read_card
+from ...symmetry import ShardedState, Symmetry, symmetries
+from .._files import HF, SETTINGS, check_checkpoint
+from .._options import DataOptions, ExampleOptions
+from .._running import threads_for
+from ..outputs.show import tell
+from .example import example_input, in_kind_of
+from .gated_versions import GATED, gated_version
+from .hugging_face import load_pretrained
+from .models import build_model, is_builtin
+from .preparation import directory_of, image_statistics, normalised, preparation, settings_of
 
 _TOWERS = ("text_model", "vision_model")
 _WITH_PATHS = ("parquet", "npz", "images", "dataset", "text")

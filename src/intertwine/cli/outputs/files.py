@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from .._io import check_writable, read_json, write_atomically
-from .._io.scratch import BusyError, hold
-from ..report.write import KINDS
-from ._running import running
+from ..._io import check_writable, read_json, write_atomically
+from ..._io.scratch import BusyError, hold
+from ...report.write import KINDS
+from .._running import running
 
 RESULTS = ("results.json", "results.parquet", "report.html")
 

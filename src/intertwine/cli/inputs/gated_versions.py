@@ -5,13 +5,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from .. import gates as library
-from ..gates import GatedNetwork
-from ..lab import networks
-from ..lab.data import DataSplits
-from ..lab.networks import has_batch_norm
-from ._models import is_builtin
-from ._options import split_commas
+from ... import gates as library
+from ...gates import GatedNetwork
+from ...lab import networks
+from ...lab.data import DataSplits
+from ...lab.networks import has_batch_norm
+from .._options import split_commas
+from .models import is_builtin
 
 GATED = "gated "  # begins what a card calls the gated version of a network that is not built in
 

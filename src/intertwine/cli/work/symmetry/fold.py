@@ -1,11 +1,11 @@
 """Work of ``intertwine fold``."""
 
-from ... import symmetry
-from ...merging import export
-from .._outputs import claim, keep_beside, largest_shard
-from .._pairs import card_of, open_group
-from .._show import print_json, say, tell
-from ..commands.fold import FoldOptions
+from .... import symmetry
+from ....merging import export
+from ...commands.symmetry.fold import FoldOptions
+from ...inputs.pairs import card_of, open_group
+from ...outputs.files import claim, keep_beside, largest_shard
+from ...outputs.show import print_json, say, tell
 
 
 def run(asked: FoldOptions) -> None:

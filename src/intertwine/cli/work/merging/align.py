@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-from ...matching import Alignment, align, align_sharded
-from ...merging import export, transport
-from .._networks import model_named_by, symmetry_of
-from .._options import split_commas
-from .._outputs import claim_folder, keep_beside, largest_shard
-from .._pairs import Group, Use, card_of, open_group
-from .._results import tell_written
-from .._show import print_json, say
-from .._solvers import solver_of
-from ..commands.align import AlignOptions
+from ....matching import Alignment, align, align_sharded
+from ....merging import export, transport
+from ..._options import split_commas
+from ..._solvers import solver_of
+from ...commands.merging.align import AlignOptions
+from ...inputs.networks import model_named_by, symmetry_of
+from ...inputs.pairs import Group, Use, card_of, open_group
+from ...outputs.files import claim_folder, keep_beside, largest_shard
+from ...outputs.results import tell_written
+from ...outputs.show import print_json, say
 
 _WRITTEN = ("alignment.safetensors", "results.json", "report.html", "moved", "moved.safetensors", "moved.json")
 _LOOK_AT_DATA = ("activations", "mixed", "straight-through")

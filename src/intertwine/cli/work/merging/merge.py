@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...features.evaluate import evaluate
-from ...matching import Alignment, Solver, align, gather
-from ...merging import Recipe, export, merge_moved, read_recipe, recalibrate_, transport
-from ...merging import merge as merge_two
-from ...merging.merge import check_repair
-from ...merging.recalibrate import batch_norms
-from .._options import split_commas
-from .._outputs import claim, claim_file, claim_folder, keep_beside, largest_shard
-from .._pairs import Group, Use, card_of, open_group
-from .._show import print_json, print_table, say, tell
-from .._solvers import solver_of
-from ..commands.merge import MergeOptions
-from ..inputs.preparation import check_tokenizers
+from ....features.evaluate import evaluate
+from ....matching import Alignment, Solver, align, gather
+from ....merging import Recipe, export, merge_moved, read_recipe, recalibrate_, transport
+from ....merging import merge as merge_two
+from ....merging.merge import check_repair
+from ....merging.recalibrate import batch_norms
+from ..._options import split_commas
+from ..._solvers import solver_of
+from ...commands.merging.merge import MergeOptions
+from ...inputs.pairs import Group, Use, card_of, open_group
+from ...inputs.preparation import check_tokenizers
+from ...outputs.files import claim, claim_file, claim_folder, keep_beside, largest_shard
+from ...outputs.show import print_json, print_table, say, tell
 
 _LOOK_AT_DATA = ("activations", "mixed", "straight-through")
 

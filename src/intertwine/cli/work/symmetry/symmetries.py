@@ -1,12 +1,12 @@
 """Work of ``intertwine symmetries``."""
 
-from ..._words import near
-from ...symmetry import Symmetry
-from .._networks import model_and_symmetry, model_of
-from .._outputs import claim_file
-from .._results import show, write_one
-from .._show import print_json, say
-from ..commands.symmetries import SymmetriesOptions
+from ...._words import near
+from ....symmetry import Symmetry
+from ...commands.symmetry.symmetries import SymmetriesOptions
+from ...inputs.networks import model_and_symmetry, model_of
+from ...outputs.files import claim_file
+from ...outputs.results import show, write_one
+from ...outputs.show import print_json, say
 
 
 def run(asked: SymmetriesOptions) -> None:

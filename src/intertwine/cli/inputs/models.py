@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import nn
 
-from .._words import near
-from ..lab import networks
-from ._files import HF
-from .inputs.hugging_face import fresh_model
+from ..._words import near
+from ...lab import networks
+from .._files import HF
+from .hugging_face import fresh_model
 
 
 def is_builtin(spec: str) -> bool:

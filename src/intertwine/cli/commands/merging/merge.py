@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._checks import check
-from .._files import check_checkpoint
-from .._options import ExampleOptions, advanced, argument, option
+from ..._checks import check
+from ..._files import check_checkpoint
+from ..._options import ExampleOptions, advanced, argument, option
 
 _YAML = (".yml", ".yaml")
 

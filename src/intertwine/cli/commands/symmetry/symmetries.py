@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._options import OF_PAGES, NetworkOptions, option, page_or_data
+from ..._options import OF_PAGES, NetworkOptions, option, page_or_data
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,14 @@ from typing import Any, Literal
 
 from torch import nn
 
-from .._nested import map_tensors
-from ..errors import DataError
-from ..lab.data import Batches, DataSplits
-from ..lab.training import choose_device
-from ._networks import (
+from ..._nested import map_tensors
+from ...errors import DataError
+from ...lab.data import Batches, DataSplits
+from ...lab.training import choose_device
+from .._options import DataOptions, ExampleOptions
+from .._running import threads_for
+from .example import example_input, in_kind_of
+from .networks import (
     Checkpoint,
     Opened,
     batches,
@@ -24,9 +27,6 @@ from ._networks import (
     read_data,
     tower,
 )
-from ._options import DataOptions, ExampleOptions
-from ._running import threads_for
-from .inputs.example import example_input, in_kind_of
 
 _FEW = 4  # examples
 Use = Literal["if given", "of card", "always"]

@@ -1,9 +1,9 @@
 """Work of ``intertwine mappings``."""
 
-from .._networks import model_and_symmetry, model_of
-from .._outputs import claim_file
-from .._results import show, write_one
-from ..commands.mappings import MappingsOptions
+from ...commands.symmetry.mappings import MappingsOptions
+from ...inputs.networks import model_and_symmetry, model_of
+from ...outputs.files import claim_file
+from ...outputs.results import show, write_one
 
 
 def run(asked: MappingsOptions) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._options import NetworkOptions, option
+from ..._options import NetworkOptions, option
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .._options import Options, argument, option
+from ..._options import Options, argument, option
 
 
 @dataclass(frozen=True)

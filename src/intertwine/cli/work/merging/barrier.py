@@ -3,15 +3,15 @@
 from dataclasses import replace
 from typing import cast
 
-from ...merging import PathOptions, barriers
-from ...merging.interpolate import Interpolation
-from .._networks import data_facts
-from .._outputs import RESULTS, claim_folder
-from .._pairs import open_group
-from .._results import present
-from .._show import say
-from .._solvers import solver_of
-from ..commands.barrier import BarrierOptions
+from ....merging import PathOptions, barriers
+from ....merging.interpolate import Interpolation
+from ..._solvers import solver_of
+from ...commands.merging.barrier import BarrierOptions
+from ...inputs.networks import data_facts
+from ...inputs.pairs import open_group
+from ...outputs.files import RESULTS, claim_folder
+from ...outputs.results import present
+from ...outputs.show import say
 
 
 def run(asked: BarrierOptions) -> None:

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .._result import Result
-from ..similarity import Comparison
-from ..similarity.comparison.verdict import best_partners, headline, lead, measure_title, paired, searched
-from ._networks import Opened
-from ._show import print_json, print_table, say, tell
+from ..._result import Result
+from ...similarity import Comparison
+from ...similarity.comparison.verdict import best_partners, headline, lead, measure_title, paired, searched
+from ..inputs.networks import Opened
+from .show import print_json, print_table, say, tell
 
 
 def annotate(

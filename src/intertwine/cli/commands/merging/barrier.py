@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._options import DataOptions, advanced, option
+from ..._options import DataOptions, advanced, option
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._progress import is_silent
-from .._untrusted.text import printable, printable_json
+from ..._progress import is_silent
+from ..._untrusted.text import printable, printable_json
 
 _WIDE = 200  # characters of a line where there is no terminal to fit
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from ... import groups as library
-from .._models import call_factory
-from .._show import print_json, print_table
-from ..commands.groups import GroupsOptions
+from .... import groups as library
+from ...commands.symmetry.groups import GroupsOptions
+from ...inputs.models import call_factory
+from ...outputs.show import print_json, print_table
 
 
 def run(asked: GroupsOptions) -> None:
