@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import in_usual_mode
-from .._nested import map_tensors
-from ..errors import VerificationError
-from ..symmetry import Symmetry
-from ..symmetry.action import rewritable
-from ..symmetry.affine.saving import is_configured, misfits, set_unsaveable
-from ..symmetry.kept_rows import axis_rows, kept_rows
-from ..symmetry.spaces import Axis, Product, Sum, axis_size, spaces_of
-from ..symmetry.verification.float64 import float64_casts, in_float64
-from ..testing import outputs, relative_error
+from ..._evaluation import in_usual_mode
+from ..._nested import map_tensors
+from ...errors import VerificationError
+from ...symmetry import Symmetry
+from ...symmetry.action import rewritable
+from ...symmetry.affine.saving import is_configured, misfits, set_unsaveable
+from ...symmetry.kept_rows import axis_rows, kept_rows
+from ...symmetry.spaces import Axis, Product, Sum, axis_size, spaces_of
+from ...symmetry.verification.float64 import float64_casts, in_float64
+from ...testing import outputs, relative_error
+from ..subject import check_plain
 from .configuration import fitting, write
 from .masking import Rows, excluded, masked
-from .subject import check_plain
 
 Change = tuple[str, str, int, int]  # module, attribute, old and new value
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..symmetry.action import rewritable, tensors_of
-from ..symmetry.description import Description
+from ...symmetry.action import rewritable, tensors_of
+from ...symmetry.description import Description
 
 Rows = Mapping[str, Mapping[int, Tensor]]
 
