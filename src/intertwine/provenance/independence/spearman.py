@@ -12,7 +12,7 @@ from math import erfc, log, pi, sqrt
 import torch
 from torch import Tensor
 
-from ..groups.assignment import assign
+from ...groups.assignment import assign
 
 _FEW = 7  # units up to which all permutations are listed
 

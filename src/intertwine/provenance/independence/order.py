@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .features import similarity
+from ..features import similarity
 
 _LIMIT = 4.5  # standard deviations: a p-value of 7e-6, for a space may have many tensors
 _SORTED = 0.999  # rank correlation that tells small spaces are sorted

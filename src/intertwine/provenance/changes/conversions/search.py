@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ...matching.judgement.deviation import constant
+from ....matching.judgement.deviation import constant
+from ..places import layer_of, pattern_of, stem_of, with_layer
 from .layouts import rotary_order, rotary_part
-from .places import layer_of, pattern_of, stem_of, with_layer
 from .rows import Reading, Rows, signature, unit_rows, view, ways
 
 _PROBES = (4, 12)  # rows of a tensor that are looked for: fewest and most

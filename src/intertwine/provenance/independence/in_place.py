@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ..symmetry import Symmetry
-from .features import View, ordered_spaces, similarity, views
+from ...symmetry import Symmetry
+from ..features import View, ordered_spaces, similarity, views
 from .order import Order
 from .ranks import combined, log_tail, ranks
 from .spearman import spearman

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from ..._words import counted
-from .conversions import Conversion
-from .element_words import Finding
+from ...._words import counted
+from ..element_words import Finding
+from ..places import pattern_of
 from .layouts import head_sizes, rotary_part
-from .places import pattern_of
 from .rows import Rows, view
+from .search import Conversion
 
 _NAMED = 3
 _KINDS = {

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
+from ..places import stem_of
 from .layouts import rotary_order, rotary_part
-from .places import stem_of
 from .rows import Reading, Rows, signature, unit_rows
 
 _FAR = 0.5  # relative distance from which on another layout is looked for

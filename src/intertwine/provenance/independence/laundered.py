@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..matching.components import Pair, matched
-from ..symmetry.action import moved
-from ..symmetry.blocks import blocks, summed
-from ..symmetry.parent_axes import parent_dims
-from ..symmetry.spaces import Layout
-from ..symmetry.transformation import Transformation
-from .compared import Compared, compared
+from ...matching.components import Pair, matched
+from ...symmetry.action import moved
+from ...symmetry.blocks import blocks, summed
+from ...symmetry.parent_axes import parent_dims
+from ...symmetry.spaces import Layout
+from ...symmetry.transformation import Transformation
+from ..compared import Compared, compared
 from .exceedance import log_exceedance
 from .in_place import SpaceAgreement, TensorAgreement
 
 if TYPE_CHECKING:
-    from ..symmetry import Symmetry
+    from ...symmetry import Symmetry
 
 _ROUNDING = 1e-12  # share of the weights' squares that float32 leaves
 FEWEST = 4  # independent networks
