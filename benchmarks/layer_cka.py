@@ -103,10 +103,15 @@ def measure_exact(a: nn.Module, b: nn.Module, batches: list[Tensor], repeats: in
     rate = work / grams / max(sgemm, sgemm_rate())
     features.clear()
     passes = best_of(lambda: forward([a, b], batches), repeats)
-    plain = {"null": 0, "bootstrap": 0, "measures": "linear_cka"}
+    plain = {"resampling": None, "measures": "linear_cka"}
     exact = best_of(lambda: iw.compare(a, b, batches, BLOCKS, **plain), repeats)
     spooled = best_of(lambda: iw.compare(a, b, batches, BLOCKS, reading=Reading(memory=BIT * count**2), **plain), 1)
-    checked = best_of(lambda: iw.compare(a, b, batches, BLOCKS, measures="linear_cka", untrained=False), 1)
+    checked = best_of(
+        lambda: iw.compare(
+            a, b, batches, BLOCKS, measures="linear_cka", resampling=iw.similarity.Resampling(untrained=0)
+        ),
+        1,
+    )
     print(f"sgemm {sgemm / 1e9:.0f} GF/s")
     report("two forward passes alone", passes, passes)
     report("Gram matrices alone", grams, passes)

@@ -3,10 +3,10 @@
 #
 # Units of a CNN against pixel-labelled concepts, in the network's own basis and after a random rotation of it. If units
 # name concepts only in their own basis, that basis is special. Generated images, so nothing is downloaded; this small
-# run shows the procedure, `intertwine reproduce table5-dissection` runs the paper's situations.
+# run shows the procedure, `intertwine reproduce fig3-dissection` runs the paper's situations.
 
 # %%
-from intertwine.dissection import Criterion
+from intertwine.dissection import Bases, Criterion
 from intertwine.lab.data import GeneratedConcepts
 from intertwine.lab.experiments.paper1.dissection import SITUATIONS, dissect_situations, summarise
 
@@ -16,8 +16,7 @@ found = dissect_situations(
     seeds=range(2),
     situations=SITUATIONS[:2],
     epochs=3,
-    rotations=(0, 1),
-    rotation_seeds=2,
+    bases=Bases((0, 1), seeds=2),
     criterion=Criterion(quantile=0.01, empty="drop"),
     pictures=8,
 )

@@ -13,12 +13,10 @@ MOST_FILES = 16  # on one level, its face (__init__.py) among them
 MOST_ARGUMENTS = 9
 # functions that take more, and how many: these may only become fewer
 MORE_ARGUMENTS = {
-    "dissection/dissect.py:dissect": 12,
     "lab/networks/gated.py:gated": 10,
     "lab/training/many.py:train_many": 11,
     "lab/training/train.py:train": 10,
     "report/figures.py:heatmap": 10,
-    "similarity/comparison/compare.py:compare": 12,
 }
 # where a command's options are its arguments
 COMMANDS = PACKAGE / "cli"

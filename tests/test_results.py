@@ -49,6 +49,13 @@ def test_every_item_names_what_exists_and_says_why_it_was_not_run(fidelity):
     assert measured <= {item["experiment"] for item in found}
 
 
+def test_notes_do_not_speak_of_results_that_are_made_again(fidelity):
+    """The scale and the verdict are read from the results; what a hand wrote of them would grow old."""
+    assert [
+        item["item"] for item in fidelity.items() if re.search(r"\b(kept|the next|added since)\b", item["note"])
+    ] == []
+
+
 def test_verdicts_of_items_are_those_of_the_results(fidelity, build):
     (item,) = (i for i in fidelity.items() if i["item"] == "v2 Table 2")
     (found,) = (r for _, r in build.kept() if r.name == "table2-dissimilarity")

@@ -44,7 +44,7 @@ def restless():
 
 
 def scores(a, b):
-    found = iw.compare(a, b, BATCHES, layers=["2", "4"], measures=("linear_cka",), null=0, bootstrap=0)
+    found = iw.compare(a, b, BATCHES, layers=["2", "4"], measures=("linear_cka",), resampling=None)
     return found.scores["linear_cka"].tolist()
 
 

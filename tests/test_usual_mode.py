@@ -41,7 +41,7 @@ CALLS = {
     "sinkhorn": lambda: iw.align(A, B, X, iw.matching.Sinkhorn(steps=2)).after,
     "merge": lambda: iw.merge(A, B, iw.align(A, B, X), loader=_loader())[0].weight.sum(),
     "barrier": lambda: iw.barrier(A, B, _loader(), points=3).curves[0].loss,
-    "compare": lambda: iw.compare(A, B, _loader(), measures="linear_cka", null=0, bootstrap=0, untrained=0).scores,
+    "compare": lambda: iw.compare(A, B, _loader(), measures="linear_cka", resampling=None).scores,
     "stitch": lambda: iw.stitch(A, B, "2", loader=_loader()).error,
     "mappings": lambda: len(iw.exchange.mappings(iw.symmetries(A, X), "perm-spec").entries),
     "path kernel": lambda: iw.gates.neural_path_kernel(A, X * 1).sum(),

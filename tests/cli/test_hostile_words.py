@@ -170,7 +170,7 @@ def test_changed_results_are_one_clear_error(run, tmp_path):
     import intertwine as iw
 
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
-    result = iw.compare(model, model, [(torch.randn(20, 3),)], measures=["linear_cka"], null=0, bootstrap=0)
+    result = iw.compare(model, model, [(torch.randn(20, 3),)], measures=["linear_cka"], resampling=None)
     good = json.loads(result.save(tmp_path / "results.json").read_text())
     assert run("report", "results.json").code == 0
     measure = good["measures"][0]

@@ -8,17 +8,18 @@ import pytest
 import torch
 from torch import nn
 
-from intertwine.dissection import Concept, Criterion, Dissection, Maps, TensorConcepts, WithColours, dissect
-from intertwine.dissection.arms import Arm, plan_arms
+from intertwine.dissection import Bases, Concept, Criterion, Dissection, Maps, TensorConcepts, WithColours, dissect
+from intertwine.dissection.arms import Arm
 from intertwine.dissection.result import Count
 from intertwine.errors import DataError
 
-FAST = {"seeds": 2, "pictures": 0}
+FAST = {"pictures": 0}
+TWO = [0, 1], 2  # powers and seeds
 
 
 @pytest.fixture
 def found(network, concept_set):
-    return dissect(network, "3", concept_set, seeds=2, g_relu=3, pictures=2, criterion=Criterion(quantile=0.1))
+    return dissect(network, "3", concept_set, Bases(seeds=2, g_relu=3), pictures=2, criterion=Criterion(quantile=0.1))
 
 
 def test_own_basis_equals_the_direct_computation(network, concept_set, slow_iou, found):
@@ -33,14 +34,12 @@ def test_own_basis_equals_the_direct_computation(network, concept_set, slow_iou,
 
 
 def test_networks_in_float64_get_images_in_float64(network, concept_set):
-    single, double = (
-        dissect(m, "3", concept_set, rotations=[0], **FAST) for m in (network, deepcopy(network).double())
-    )
+    single, double = (dissect(m, "3", concept_set, Bases([0]), **FAST) for m in (network, deepcopy(network).double()))
     assert double.own.concept == single.own.concept
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        assert dissect(network, "3", concept_set, rotations=[0], **FAST).own.concept == single.own.concept
+        assert dissect(network, "3", concept_set, Bases([0]), **FAST).own.concept == single.own.concept
     finally:
         torch.set_default_dtype(default)
 
@@ -58,7 +57,7 @@ def test_elements_of_g_relu_change_nothing(found):
 
 @pytest.mark.parametrize("layer", ["0", "1", "2"])
 def test_g_relu_changes_nothing_with_and_without_activation(network, concept_set, layer):
-    found = dissect(network, layer, concept_set, [0], g_relu=5, criterion=Criterion(quantile=0.05), **FAST)
+    found = dissect(network, layer, concept_set, Bases([0], g_relu=5), criterion=Criterion(quantile=0.05), **FAST)
     assert found.unchanged is True
 
 
@@ -68,7 +67,7 @@ def test_the_equality_check_can_fail(network, concept_set, monkeypatch):
         return (lambda maps: maps) if self.kind == "rotation" else (lambda maps: -maps.double())
 
     monkeypatch.setattr(Arm, "action", negative)
-    found = dissect(network, "2", concept_set, [0], criterion=Criterion(quantile=0.1), **FAST)
+    found = dissect(network, "2", concept_set, Bases([0]), criterion=Criterion(quantile=0.1), **FAST)
     assert found.unchanged is False
     assert any("must not happen" in note for note in found.notes)
 
@@ -88,13 +87,12 @@ def test_rotated_counts_depend_on_scales_unless_standardised(network, concept_se
     with torch.no_grad():
         twin[2].weight.copy_(network[2].weight * scale[:, None, None, None])
         twin[2].bias.copy_(network[2].bias * scale)
-    options = {"g_relu": 0, **FAST}
-    plain = [dissect(m, "3", concept_set, [0, 1], criterion=Criterion(0.1), **options) for m in (network, twin)]
+    options = {"bases": Bases(*TWO, 0), **FAST}
+    plain = [dissect(m, "3", concept_set, criterion=Criterion(0.1), **options) for m in (network, twin)]
     assert plain[0].own.iou == plain[1].own.iou
     assert plain[0].arms[1].iou != plain[1].arms[1].iou
     equal = [
-        dissect(m, "3", concept_set, [0, 1], criterion=Criterion(0.1, standardise=True), **options)
-        for m in (network, twin)
+        dissect(m, "3", concept_set, criterion=Criterion(0.1, standardise=True), **options) for m in (network, twin)
     ]
     assert [a.iou for a in equal[0].arms] == [a.iou for a in equal[1].arms]
 
@@ -104,8 +102,8 @@ def test_permuted_network_has_permuted_units(network, concept_set):
     twin = nn.Sequential(*network)
     twin[2] = nn.Conv2d(6, 8, 3, stride=2, padding=1)
     twin[2].weight.data, twin[2].bias.data = network[2].weight.data[order], network[2].bias.data[order]
-    a = dissect(network, "3", concept_set, [0], g_relu=0, criterion=Criterion(quantile=0.1), **FAST)
-    b = dissect(twin, "3", concept_set, [0], g_relu=0, criterion=Criterion(quantile=0.1), **FAST)
+    a = dissect(network, "3", concept_set, Bases([0], g_relu=0), criterion=Criterion(quantile=0.1), **FAST)
+    b = dissect(twin, "3", concept_set, Bases([0], g_relu=0), criterion=Criterion(quantile=0.1), **FAST)
     assert [a.own.iou[i] for i in order] == list(b.own.iou)
     assert a.unchanged is None
 
@@ -116,8 +114,7 @@ def test_memory_and_batches_do_not_change_findings(network, concept_set, found, 
         network,
         "3",
         concept_set,
-        seeds=2,
-        g_relu=3,
+        Bases(seeds=2, g_relu=3),
         pictures=0,
         criterion=Criterion(quantile=0.1),
         maps=Maps(**options),
@@ -132,7 +129,7 @@ def test_other_precisions(network, concept_set, dtype):
         network.to(dtype),
         "3",
         concept_set,
-        [0, 1],
+        Bases(*TWO),
         criterion=Criterion(quantile=0.1),
         maps=Maps(transform=lambda images: images.to(dtype)),
         **FAST,
@@ -143,14 +140,14 @@ def test_other_precisions(network, concept_set, dtype):
 def test_model_is_left_as_it_was(network, concept_set):
     network.train()
     before = {k: v.clone() for k, v in network.state_dict().items()}
-    dissect(network, "3", concept_set, [0], **FAST)
+    dissect(network, "3", concept_set, Bases([0]), **FAST)
     assert network.training
     assert all(torch.equal(v, before[k]) for k, v in network.state_dict().items())
     assert not any(m._forward_hooks for m in network.modules())
 
 
 def test_same_seed_same_result(network, concept_set, found):
-    again = dissect(network, "3", concept_set, seeds=2, g_relu=3, pictures=2, criterion=Criterion(quantile=0.1))
+    again = dissect(network, "3", concept_set, Bases(seeds=2, g_relu=3), pictures=2, criterion=Criterion(quantile=0.1))
     assert again == found
 
 
@@ -202,7 +199,7 @@ def test_resume_goes_on_where_it_stopped(network, concept_set, found, tmp_path, 
         return real(stream, arm, *rest)
 
     monkeypatch.setattr(module, "_one_basis", stops)
-    options = {"criterion": Criterion(0.1), "seeds": 2, "g_relu": 3, "pictures": 2, "resume": tmp_path}
+    options = {"criterion": Criterion(0.1), "bases": Bases(seeds=2, g_relu=3), "pictures": 2, "resume": tmp_path}
     with pytest.raises(KeyboardInterrupt):
         dissect(network, "3", concept_set, **options)
     assert len(list(tmp_path.glob("*-*.json"))) == 4
@@ -214,17 +211,23 @@ def test_resume_goes_on_where_it_stopped(network, concept_set, found, tmp_path, 
 
 
 def test_resume_refuses_another_plan(network, concept_set, tmp_path):
-    dissect(network, "3", concept_set, [0], resume=tmp_path, **FAST)
+    dissect(network, "3", concept_set, Bases([0]), resume=tmp_path, **FAST)
     with pytest.raises(ValueError, match=r"resume must be a folder of the same dissection.*quantile"):
-        dissect(network, "3", concept_set, [0], resume=tmp_path, criterion=Criterion(quantile=0.1), **FAST)
+        dissect(network, "3", concept_set, Bases([0]), resume=tmp_path, criterion=Criterion(quantile=0.1), **FAST)
     with pytest.raises(ValueError, match=r"where data differ"):
         dissect(
-            network, "3", concept_set, [0], resume=tmp_path, maps=Maps(transform=lambda images: images - 0.5), **FAST
+            network,
+            "3",
+            concept_set,
+            Bases([0]),
+            resume=tmp_path,
+            maps=Maps(transform=lambda images: images - 0.5),
+            **FAST,
         )
     with torch.no_grad():
         network[0].weight += 1
     with pytest.raises(ValueError, match="model"):
-        dissect(network, "3", concept_set, [0], resume=tmp_path, **FAST)
+        dissect(network, "3", concept_set, Bases([0]), resume=tmp_path, **FAST)
     assert json.loads((tmp_path / "plan.json").read_text())["layer"] == "3"
 
 
@@ -246,10 +249,10 @@ def test_tokens_form_a_grid(concept_set, extra):
     torch.manual_seed(0)
     model = Tokens(extra)
     found = dissect(
-        model, "norm", concept_set, [0, 1], criterion=Criterion(quantile=0.1), maps=Maps(grid=(3, 2)), **FAST
+        model, "norm", concept_set, Bases(*TWO), criterion=Criterion(quantile=0.1), maps=Maps(grid=(3, 2)), **FAST
     )
     plain = nn.Sequential(model.patch, ChannelNorm())
-    assert found.own.iou == dissect(plain, "1", concept_set, [0], criterion=Criterion(quantile=0.1), **FAST).own.iou
+    assert found.own.iou == dissect(plain, "1", concept_set, Bases([0]), criterion=Criterion(0.1), **FAST).own.iou
 
 
 class ChannelNorm(nn.Module):
@@ -262,10 +265,13 @@ def test_square_grid_is_found_by_itself():
     data = TensorConcepts(images, torch.randint(-1, 2, (4, 16, 16)), ["a", "b"])
     for extra in (0, 1):
         assert (
-            dissect(with_square_patches(extra), "norm", data, [0], criterion=Criterion(quantile=0.2), **FAST).units == 8
+            dissect(
+                with_square_patches(extra), "norm", data, Bases([0]), criterion=Criterion(quantile=0.2), **FAST
+            ).units
+            == 8
         )
     with pytest.raises(ValueError, match=r"tokens must form a grid.*Got 18 tokens for 16 x 16.*Say Maps\(grid="):
-        dissect(with_square_patches(2), "norm", data, [0], **FAST)
+        dissect(with_square_patches(2), "norm", data, Bases([0]), **FAST)
 
 
 def with_square_patches(extra):
@@ -277,24 +283,24 @@ def with_square_patches(extra):
 def test_layers_without_places_are_refused(concept_set):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
     with pytest.raises(ValueError, match=r"one map for each unit.*Got \(.*, 2\).*before pooling.*grid="):
-        dissect(model, "3", concept_set, [0], **FAST)
+        dissect(model, "3", concept_set, Bases([0]), **FAST)
     with pytest.raises(ValueError, match="grid must have at most T = 6 patches"):
-        dissect(Tokens(0), "norm", concept_set, [0], maps=Maps(grid=(3, 3)), **FAST)
+        dissect(Tokens(0), "norm", concept_set, Bases([0]), maps=Maps(grid=(3, 3)), **FAST)
 
 
 def test_empty_concepts(network):
     images = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
     data = TensorConcepts(images, torch.zeros(4, 8, 8).long(), ["all", "never"])
     with pytest.raises(DataError, match=r"every concept of tensors must have pixels.*never.*empty='drop'"):
-        dissect(network, "3", data, [0], **FAST)
-    found = dissect(network, "3", data, [0], criterion=Criterion(empty="drop"), **FAST)
+        dissect(network, "3", data, Bases([0]), **FAST)
+    found = dissect(network, "3", data, Bases([0]), criterion=Criterion(empty="drop"), **FAST)
     assert found.coverage == (1, 0)
     assert 1 not in found.own.concept
     assert "Left out, for want of pixels: 1 concept (never)" in found.notes[0]
     assert "1 concept (all) on more than 0.125 of the pixels" in found.notes[1]
     nothing = TensorConcepts(images, -torch.ones(4, 8, 8).long(), ["a"])
     with pytest.raises(DataError, match="at least one concept"):
-        dissect(network, "3", nothing, [0], criterion=Criterion(empty="drop"), **FAST)
+        dissect(network, "3", nothing, Bases([0]), criterion=Criterion(empty="drop"), **FAST)
 
 
 def test_constant_channels_are_left_out_of_counts_and_rotations(concept_set, network):
@@ -305,12 +311,12 @@ def test_constant_channels_are_left_out_of_counts_and_rotations(concept_set, net
         network[2].weight[3], network[2].bias[3] = 0, -1
     for memory in (0, 2**30):
         found = dissect(
-            network, "3", concept_set, [0, 1], criterion=Criterion(quantile=0.1), maps=Maps(memory=memory), **FAST
+            network, "3", concept_set, Bases(*TWO), criterion=Criterion(quantile=0.1), maps=Maps(memory=memory), **FAST
         )
         assert found.constant == (3,)
         assert found.channels == tuple(kept)
         assert any("1 of 8 channels are constant" in n for n in found.notes)
-        without = dissect(smaller, "3", concept_set, [0, 1], criterion=Criterion(quantile=0.1), **FAST)
+        without = dissect(smaller, "3", concept_set, Bases(*TWO), criterion=Criterion(quantile=0.1), **FAST)
         for a, b in zip(found.arms, without.arms, strict=True):
             assert a.concept == b.concept
             assert a.iou == pytest.approx(b.iou, abs=0.01)
@@ -321,21 +327,16 @@ def test_layers_of_constants_or_nan_are_refused(concept_set, network):
     with torch.no_grad():
         network[2].weight.zero_()
     with pytest.raises(DataError, match=r"a channel that varies over made. Got 8 constant ones"):
-        dissect(network, "3", concept_set, [0], **FAST)
+        dissect(network, "3", concept_set, Bases([0]), **FAST)
     with torch.no_grad():
         network[2].bias[3] = float("nan")
     with pytest.raises(ValueError, match=r"must be finite. Got NaN or infinity"):
-        dissect(network, "2", concept_set, [0], **FAST)
+        dissect(network, "2", concept_set, Bases([0]), **FAST)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rotations": [0, 2]}, r"rotations must be powers in \[0, 1\]"),
-        ({"rotations": []}, r"rotations must be powers in \[0, 1\]"),
-        ({"seeds": 0}, "seeds must be different and at least one"),
-        ({"seeds": [1, 1]}, "seeds must be different and at least one"),
-        ({"g_relu": -1}, "g_relu must be a number of elements"),
         ({"layer": "9"}, "layers must be names of modules"),
     ],
 )
@@ -350,6 +351,11 @@ def test_bad_arguments_are_refused(network, concept_set, options, message):
         (Criterion, {"quantile": 0}, r"quantile must be a share in \(0, 1\)"),
         (Criterion, {"iou": 1}, r"iou must be in \[0, 1\)"),
         (Criterion, {"empty": "keep"}, "empty must be 'error' or 'drop'"),
+        (Bases, {"rotations": [0, 2]}, r"rotations must be powers in \[0, 1\]"),
+        (Bases, {"rotations": []}, r"rotations must be powers in \[0, 1\]"),
+        (Bases, {"seeds": 0}, "seeds must be different and at least one"),
+        (Bases, {"seeds": [1, 1]}, "seeds must be different and at least one"),
+        (Bases, {"g_relu": -1}, "g_relu must be a number of elements"),
         (Maps, {"batch_size": 0}, "batch_size must be at least 1"),
     ],
 )
@@ -359,7 +365,7 @@ def test_options_out_of_range_are_refused(options, values, message):
 
 
 def test_arms_cover_the_plan_once():
-    arms = plan_arms([0, 0.5, 1, 0.5], [3, 4], 2)
+    arms = Bases([0, 0.5, 1, 0.5], [3, 4], 2).arms
     assert [(a.kind, a.alpha, a.seed) for a in arms] == [
         ("rotation", 0, 3),
         ("rotation", 0.5, 3),
@@ -369,7 +375,7 @@ def test_arms_cover_the_plan_once():
         ("g_relu", 1, 0),
         ("g_relu", 1, 1),
     ]
-    assert plan_arms([1], [0], 0)[0].alpha == 0
+    assert Bases([1], [0], 0).arms[0].alpha == 0
     assert len({a.name for a in arms}) == len(arms)
 
 
@@ -385,12 +391,17 @@ def test_colours_from_pixels_can_be_dissected(concept_set):
     images[:, 2, 4:, 4:] = 220
     data = WithColours(TensorConcepts(images, torch.zeros(6, 8, 8).long(), [Concept("all", "thing")]))
     found = dissect(
-        nn.Conv2d(3, 3, 1, bias=False).requires_grad_(False), "", data, [0], criterion=Criterion(empty="drop"), **FAST
+        nn.Conv2d(3, 3, 1, bias=False).requires_grad_(False),
+        "",
+        data,
+        Bases([0]),
+        criterion=Criterion(empty="drop"),
+        **FAST,
     )
     assert found.categories == ("thing", "colour")
     identity = nn.Conv2d(3, 3, 1, bias=False)
     identity.weight.data = torch.eye(3)[:, :, None, None]
-    found = dissect(identity, "", data, [0], criterion=Criterion(quantile=0.3, empty="drop"), **FAST)
+    found = dissect(identity, "", data, Bases([0]), criterion=Criterion(quantile=0.3, empty="drop"), **FAST)
     assert [found.concepts[c].name if c >= 0 else None for c in found.own.concept] == ["red", "blue"]
     assert found.own.iou == (1.0, 1.0)
     assert found.constant == (1,)

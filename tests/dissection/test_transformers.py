@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from intertwine.dissection import Criterion, Maps, TensorConcepts, dissect
+from intertwine.dissection import Bases, Criterion, Maps, TensorConcepts, dissect
 
 transformers = pytest.importorskip("transformers", reason="needs the extra [hf]")
 
@@ -19,7 +19,7 @@ def test_convnext(data):
     config = transformers.ConvNextConfig(num_stages=2, hidden_sizes=[8, 16], depths=[1, 2], num_labels=3)
     model = transformers.ConvNextForImageClassification(config).eval()
     stage = next(n for n, _ in model.named_modules() if n.endswith("stages.1"))
-    found = dissect(model, stage, data, [0, 1], seeds=2, pictures=0, criterion=Criterion(quantile=0.1))
+    found = dissect(model, stage, data, Bases([0, 1], 2), pictures=0, criterion=Criterion(quantile=0.1))
     assert found.units == 16
     assert found.unchanged is True
 
@@ -29,8 +29,8 @@ def test_vision_transformer_with_a_class_token(data):
         hidden_size=12, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, image_size=32, patch_size=8
     )
     model = transformers.ViTModel(config).eval()
-    found = dissect(model, "layernorm", data, [0, 1], seeds=2, pictures=1, criterion=Criterion(quantile=0.1))
+    found = dissect(model, "layernorm", data, Bases([0, 1], 2), pictures=1, criterion=Criterion(quantile=0.1))
     assert found.units == 12
     assert found.unchanged is True
     with pytest.raises(ValueError, match="grid must have at most T = 17 patches"):
-        dissect(model, "layernorm", data, [0], maps=Maps(grid=(5, 4)))
+        dissect(model, "layernorm", data, Bases([0]), maps=Maps(grid=(5, 4)))

@@ -331,7 +331,7 @@ class Stream(torch.utils.data.IterableDataset):
 def test_loaders_of_streams_have_no_length():
     model, loader = nn.Sequential(nn.Linear(5, 3), nn.ReLU()), torch.utils.data.DataLoader(Stream(), batch_size=6)
     assert collect(model, loader)["1"].shape == (20, 3)
-    result = iw.compare(model, model, loader, null=0, bootstrap=0)
+    result = iw.compare(model, model, loader, resampling=None)
     assert result.examples == 20
     assert length(loader) is None
     assert length([1, 2]) == 2

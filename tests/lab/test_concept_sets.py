@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from intertwine.dissection import COLOURS, Concept, Criterion, TensorConcepts, WithColours, name_colours
+from intertwine.dissection import COLOURS, Bases, Concept, Criterion, TensorConcepts, WithColours, name_colours
 from intertwine.errors import DataError
 from intertwine.lab.data.concepts.broden import BrodenConcepts
 from intertwine.lab.data.concepts.coco import CocoConcepts, decode_runs, fill_polygons
@@ -481,8 +481,7 @@ def test_broden_can_be_dissected(broden):
         torch.nn.Conv2d(3, 5, 1),
         "",
         BrodenConcepts(broden),
-        [0, 1],
-        seeds=1,
+        Bases([0, 1], 1),
         pictures=1,
         criterion=Criterion(quantile=0.2),
     )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from intertwine.dissection import Criterion
+from intertwine.dissection import Bases, Criterion
 from intertwine.lab.data import GeneratedConcepts
 from intertwine.lab.experiments.paper1.dissection import (
     SITUATIONS,
@@ -53,7 +53,7 @@ def test_every_situation_has_its_layers(situation):
 def test_the_whole_experiment_in_small():
     train, test = GeneratedConcepts(16, size=16), GeneratedConcepts(12, size=16, seed=1)
     found = dissect_situations(
-        train, test, seeds=(0, 1), situations=SITUATIONS[:1], epochs=1, rotations=(0, 1),
+        train, test, seeds=(0, 1), situations=SITUATIONS[:1], bases=Bases((0, 1)), epochs=1,
         criterion=Criterion(0.02, empty="drop"), pictures=0,
     )  # fmt: skip
     assert set(found) == {("cnn", "output")}

@@ -9,6 +9,7 @@ from torch import nn
 import intertwine as iw
 from intertwine.matching import StraightThrough
 from intertwine.merging import recalibrate_, repair_
+from intertwine.similarity import Resampling
 
 X = torch.ones(2, 4)
 
@@ -33,7 +34,7 @@ WORK = {
     "recalibrate": lambda a, b, data: bits(recalibrate_(a, data)),
     "repair": lambda a, b, data: bits(repair_(a, a, b, data)),
     "barrier": lambda a, b, data: iw.barrier(a, b, data, points=3).to_dict(),
-    "compare": lambda a, b, data: iw.compare(a, b, data, null=2, bootstrap=2, seed=3).to_dict(),
+    "compare": lambda a, b, data: iw.compare(a, b, data, resampling=Resampling(null=2, bootstrap=2, seed=3)).to_dict(),
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from intertwine.dissection import Concept, Criterion, TensorConcepts, dissect
+from intertwine.dissection import Bases, Concept, Criterion, TensorConcepts, dissect
 from intertwine.report import load_result, page_of, render, write_page
 from intertwine.report.pages.dissection import headline
 
@@ -25,7 +25,8 @@ def found():
     data = TensorConcepts(images, blocks.repeat_interleave(4, 2).repeat_interleave(4, 3), concepts, name="made <i>")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU())
-    return dissect(model, "1", data, seeds=2, pictures=3, name=HOSTILE, criterion=Criterion(quantile=0.1))
+    found = dissect(model, "1", data, Bases(seeds=2), pictures=3, criterion=Criterion(quantile=0.1))
+    return replace(found, model=HOSTILE)
 
 
 def kinds(blocks):

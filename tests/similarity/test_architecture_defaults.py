@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 import intertwine as iw
 from intertwine.features import Reading, layers
+from intertwine.similarity import Resampling
 from intertwine.similarity.comparison.untrained import untrained
 from intertwine.similarity.comparison.verdict import headline, judges, lead, paired, summarise
 
@@ -32,7 +33,7 @@ class Functional(nn.Module):
 
 
 def test_layers_are_what_nonlinearities_return_however_they_are_called():
-    found = iw.compare(Functional(), Functional(1), X.split(60), null=0, bootstrap=0)
+    found = iw.compare(Functional(), Functional(1), X.split(60), resampling=None)
     assert found.layers_a == ("relu#0", "relu#1")  # no dropout, which hands on what it is given
     model = Functional()
     outputs = iw.collect(model, [X])
@@ -54,7 +55,7 @@ class Block(nn.Module):
 def test_the_residual_stream_is_compared_behind_every_block_where_no_nonlinearity_made_it(after, streams):
     model = nn.Sequential(nn.Sequential(Block(after), Block(after)), nn.Linear(8, 3))
     assert [p.name for p in layers(model, X) if p.stream] == [f"0.{name}" for name in streams]
-    found = iw.compare(model, model, [X], null=0, bootstrap=0)
+    found = iw.compare(model, model, [X], resampling=None)
     assert {f"0.{name}" for name in streams} < set(found.layers_a)
     assert not any(p.stream for p in layers(nn.Sequential(Block(after), nn.Linear(8, 3)), X))  # one block is no list
 
@@ -63,9 +64,9 @@ def test_measures_of_the_defaults_do_not_see_translations():
     model, moved = net(), net()
     with torch.no_grad():
         model[1], moved[1] = nn.ReLU(), Shift()
-    found = iw.compare(model, moved, [X], "1", null=0, bootstrap=0)
+    found = iw.compare(model, moved, [X], "1", resampling=None)
     assert all(float(score) == pytest.approx(1, abs=1e-5) for score in found.scores.values()) and len(found.scores) == 4
-    uncentred = iw.compare(model, moved, [X], "1", "g_relu_procrustes", null=0, bootstrap=0)
+    uncentred = iw.compare(model, moved, [X], "1", "g_relu_procrustes", resampling=None)
     assert float(uncentred.scores["g_relu_procrustes"]) < 0.9
 
 
@@ -75,12 +76,12 @@ class Shift(nn.ReLU):
 
 
 def test_layers_with_other_names_are_paired_by_their_order_where_shapes_agree():
-    found = iw.compare(net(), Functional(1), X.split(60), null=0, bootstrap=0)
+    found = iw.compare(net(), Functional(1), X.split(60), resampling=None)
     assert paired(found) == "order" and "paired by their order" in headline(found)
     assert summarise(found, "linear_cka").matched is not None
-    wider = iw.compare(net(width=20), Functional(), X.split(60), null=0, bootstrap=0)
+    wider = iw.compare(net(width=20), Functional(), X.split(60), resampling=None)
     assert not paired(wider) and "best matches" in headline(wider)
-    assert paired(iw.compare(net(width=20), net(), X.split(60), null=0, bootstrap=0)) == "name"
+    assert paired(iw.compare(net(width=20), net(), X.split(60), resampling=None)) == "name"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_layers_with_other_names_are_paired_by_their_order_where_shapes_agree():
     ],
 )
 def test_the_verdict_speaks_of_a_measure_whose_group_is_the_networks_own(act, kind, first):
-    found = iw.compare(net(act), net(act, 1), X.split(60), ["1", "3"], null=0, bootstrap=0)
+    found = iw.compare(net(act), net(act, 1), X.split(60), ["1", "3"], resampling=None)
     assert found.acting_a == found.acting_b == (kind, kind)
     assert lead(found) == first and first in found.measures
     assert ("g_relu_cka" in found.measures) == (act is nn.ReLU)
@@ -107,7 +108,7 @@ class ComposedGELU(nn.Module):
 
 
 def test_a_nonlinearity_written_out_as_a_product_has_the_group_of_the_units_that_read_it():
-    found = iw.compare(net(ComposedGELU), net(ComposedGELU), [X], null=0, bootstrap=0)
+    found = iw.compare(net(ComposedGELU), net(ComposedGELU), [X], resampling=None)
     assert set(found.acting_a) == {"permutation"} and lead(found) == "permutation_procrustes_centered"
 
 
@@ -116,14 +117,14 @@ def test_layers_are_judged_each_by_its_own_kind_and_what_nothing_moves_goes_with
     mixed = nn.Sequential(
         nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 9), nn.ReLU(), nn.Linear(9, 7), nn.GELU(), nn.Linear(7, 3)
     )
-    found = iw.compare(mixed, mixed, [X], ["1", "3", "5", "6"], null=0, bootstrap=0)
+    found = iw.compare(mixed, mixed, [X], ["1", "3", "5", "6"], resampling=None)
     assert found.acting_a == ("positive monomial", "positive monomial", "permutation", "")
     assert judges(found) == {"g_relu_cka": [0, 1, 3], "permutation_procrustes_centered": [2]}
     assert "Permutation Procrustes (centred) is" in headline(found)
 
 
 def test_a_layer_is_judged_by_the_larger_one_of_two_groups():
-    found = iw.compare(net(nn.GELU), net(nn.ReLU), [X], null=0, bootstrap=0)
+    found = iw.compare(net(nn.GELU), net(nn.ReLU), [X], resampling=None)
     assert lead(found) == "g_relu_cka"
 
 
@@ -132,7 +133,7 @@ def test_a_model_that_cannot_be_captured_is_compared_all_the_same():
         def forward(self, x):
             return F.relu(torch.from_numpy(x.numpy() * 2.0))
 
-    found = iw.compare(Numpy(), Numpy(), [X], null=0, bootstrap=0)
+    found = iw.compare(Numpy(), Numpy(), [X], resampling=None)
     assert set(found.acting_a) <= {"", "none"} and found.scores["linear_cka"].numel() == 1
 
 
@@ -151,37 +152,55 @@ def trained(seed):
 
 
 def test_untrained_networks_are_not_called_similar_and_trained_ones_are_judged_beyond_them():
-    fresh = iw.compare(net(seed=5, width=32), net(seed=6, width=32), X.split(60), bootstrap=0)
+    fresh = iw.compare(net(seed=5, width=32), net(seed=6, width=32), X.split(60), resampling=Resampling(bootstrap=0))
     summary = summarise(fresh, "linear_cka")
     assert summary.calibrated > 0.35 > 0.2 > sum(summary.left) / 4  # shuffles alone would call them partly similar
-    only = iw.compare(net(seed=5, width=32), net(seed=6, width=32), X.split(60), measures="linear_cka", bootstrap=0)
+    only = iw.compare(
+        net(seed=5, width=32),
+        net(seed=6, width=32),
+        X.split(60),
+        measures="linear_cka",
+        resampling=Resampling(bootstrap=0),
+    )
     assert "more similar than untrained networks" in headline(only) and "untrained" in only.headline
-    learned = summarise(iw.compare(trained(5), trained(6), X.split(60), bootstrap=0), "linear_cka")
+    learned = summarise(
+        iw.compare(trained(5), trained(6), X.split(60), resampling=Resampling(bootstrap=0)), "linear_cka"
+    )
     assert min(learned.left) > 0.3 and learned.score > max(learned.untrained)
 
 
 def test_untrained_networks_come_from_the_seed_or_are_given():
     a, b = net(), net(seed=1)
-    first, again, other = (iw.compare(a, b, [X], null=2, bootstrap=0, seed=s) for s in (0, 0, 1))
+    first, again, other = (iw.compare(a, b, [X], resampling=Resampling(null=2, bootstrap=0, seed=s)) for s in (0, 0, 1))
     key = "g_relu_cka"
     assert torch.equal(first.untrained[key], again.untrained[key])
     assert not torch.equal(first.untrained[key], other.untrained[key])
     assert first.untrained_pairs[key].shape == (4, 2, 2)
     assert torch.allclose(first.untrained[key], first.untrained_pairs[key].mean(0))
-    assert not iw.compare(a, b, [X], null=2, bootstrap=0, untrained=0).untrained
-    given = iw.compare(a, b, [X], null=2, bootstrap=0, untrained=(a, b))
+    assert not iw.compare(a, b, [X], resampling=Resampling(null=2, bootstrap=0, untrained=0)).untrained
+    given = iw.compare(a, b, [X], resampling=Resampling(null=2, bootstrap=0, untrained=(a, b)))
     assert torch.allclose(given.untrained[key], given.scores[key])
     assert given.to_frame()["untrained"].notna().all()
     assert "One pair of untrained networks was measured" in headline(given)
     fresh = [net(seed=k) for k in range(5)]
-    several = iw.compare(a, b, [X], null=2, bootstrap=0, untrained=(fresh[:2], fresh[2:])).untrained_pairs[key]
-    alone = iw.compare(a, b, [X], null=2, bootstrap=0, untrained=(fresh[1], fresh[3])).untrained_pairs[key]
+    several = iw.compare(
+        a, b, [X], resampling=Resampling(null=2, bootstrap=0, untrained=(fresh[:2], fresh[2:]))
+    ).untrained_pairs[key]
+    alone = iw.compare(
+        a, b, [X], resampling=Resampling(null=2, bootstrap=0, untrained=(fresh[1], fresh[3]))
+    ).untrained_pairs[key]
     assert several.shape == (6, 2, 2) and torch.allclose(several[4], alone[0])  # 2 copies of A with 3 of B, in order
 
 
 def test_copies_that_do_not_fit_into_memory_are_left_out_and_a_note_says_so():
     large = nn.Sequential(net(), nn.ReLU(), nn.Linear(3, 400_000))  # 6.4 MB, and as much for B
-    found = iw.compare(large, large, [X[:8]], null=2, bootstrap=0, untrained=4, reading=Reading(memory="80MB"))
+    found = iw.compare(
+        large,
+        large,
+        [X[:8]],
+        resampling=Resampling(null=2, bootstrap=0, untrained=4),
+        reading=Reading(memory="80MB"),
+    )
     assert len(found.untrained_pairs["g_relu_cka"]) == 1
     assert any("1 untrained of 4 asked for" in note for note in found.notes)
 
@@ -191,7 +210,10 @@ def test_no_word_depends_on_which_untrained_networks_are_drawn():
     a, b = net(seed=5, width=12), net(seed=6, width=12)
     with torch.no_grad():
         b[0].weight.copy_(0.8 * a[0].weight + 0.2 * b[0].weight)
-    words = {iw.compare(a, b, [X], "1", "linear_cka", bootstrap=0, seed=s).headline.partition(":")[0] for s in range(6)}
+    words = {
+        iw.compare(a, b, [X], "1", "linear_cka", resampling=Resampling(bootstrap=0, seed=s)).headline.partition(":")[0]
+        for s in range(6)
+    }
     assert len({word for word in words if not word.startswith("between")}) <= 1
 
 
@@ -227,10 +249,15 @@ class Owner(nn.Module):
 
 
 def test_a_model_that_cannot_be_drawn_anew_says_so_and_how_to_help():
-    found = iw.compare(Owner(5), Owner(5), [X], null=2, bootstrap=0)
+    found = iw.compare(Owner(5), Owner(5), [X], resampling=Resampling(null=2, bootstrap=0))
     assert not found.untrained
     assert any("does not say how to draw token" in note and "untrained=([a0, a1]" in note for note in found.notes)
-    assert iw.compare(Owner(5), Owner(5), [X], null=2, bootstrap=0, untrained=(Owner(5), Owner(5))).untrained
+    assert iw.compare(
+        Owner(5),
+        Owner(5),
+        [X],
+        resampling=Resampling(null=2, bootstrap=0, untrained=(Owner(5), Owner(5))),
+    ).untrained
 
 
 class Defaults(Owner):
@@ -305,9 +332,7 @@ class Flat(nn.Module):
 def test_a_residual_stream_that_no_module_returns_is_named_as_missing():
     torch.manual_seed(0)
     loader = torch.randn(20, 6).split(10)
-    said = iw.compare(Flat(after=False), Flat(after=True), loader, null=0, bootstrap=0, untrained=0).notes
+    said = iw.compare(Flat(after=False), Flat(after=True), loader, resampling=None).notes
     assert any("residual stream of A is not among the layers" in note for note in said)
-    wanted = iw.compare(
-        Flat(after=False), Flat(after=False), loader, ["maps.0"], null=0, bootstrap=0, untrained=0
-    ).notes
+    wanted = iw.compare(Flat(after=False), Flat(after=False), loader, ["maps.0"], resampling=None).notes
     assert not any("residual stream" in note for note in wanted)

@@ -9,7 +9,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.features import Reading, collect
-from intertwine.similarity import DEFAULT, Comparison, measure
+from intertwine.similarity import DEFAULT, Comparison, Resampling, measure
 from intertwine.similarity.comparison.draws import Draws
 from intertwine.similarity.comparison.inference import calibrate, p_value
 from intertwine.similarity.comparison.space import common_space, pool
@@ -79,7 +79,7 @@ def expected(m, features_a, features_b):
 @pytest.mark.parametrize("name", MEASURES)
 def test_scores_are_the_measures_own(name, dtype, tolerance):
     a, b, x = net().to(dtype), net((6, 4), seed=3).to(dtype), images().to(dtype)
-    result = iw.compare(a, b, x.split(13), measures=name, null=0, bootstrap=0)
+    result = iw.compare(a, b, x.split(13), measures=name, resampling=None)
     direct = expected(measure(name), collect(a, [x]), collect(b, [x]))
     torch.testing.assert_close(result.scores[name], direct, atol=tolerance, rtol=0)
     assert result.chance[name] is None
@@ -91,7 +91,7 @@ def test_scores_are_the_measures_own(name, dtype, tolerance):
 )
 def test_chance_and_halves_are_the_measures_own(name, n):
     a, b, x = net().double(), net((6, 4), seed=3).double(), images(n).double()
-    result = iw.compare(a, b, [x], layers=["1", "7"], measures=name, null=5, bootstrap=4, seed=9)
+    result = iw.compare(a, b, [x], layers=["1", "7"], measures=name, resampling=Resampling(null=5, bootstrap=4, seed=9))
     draws, m = Draws.make(n, null=5, bootstrap=4, seed=9), measure(name)
     fa, fb = collect(a, [x], ["1", "7"]), collect(b, [x], ["1", "7"])
     for at, (p, q) in {(0, 0): ("1", "1"), (1, 1): ("7", "7"), (0, 1): ("1", "7")}.items():
@@ -127,7 +127,7 @@ def test_large_means_and_any_size_keep_chance_and_intervals(name, scale, shift):
     torch.manual_seed(0)
     nets = [nn.Sequential(nn.Linear(10, width), Affine(scale, shift)) for width in (12, 9)]
     x, m = torch.randn(200, 10), measure(name)
-    result = iw.compare(*nets, [x], layers=["1"], measures=name, null=3, bootstrap=3, seed=1)
+    result = iw.compare(*nets, [x], layers=["1"], measures=name, resampling=Resampling(null=3, bootstrap=3, seed=1))
     draws, (a, b) = Draws.make(200, 3, 3, 1), (m.prepare(f(x).double().detach()) for f in nets)
     null = double([m.score(a, b.take(order)) for order in draws.permutations])
     halves = double([m.score(a.take(h), b.take(h)) for h in draws.subsamples])
@@ -148,7 +148,7 @@ def test_halves_hold_no_example_twice():
 
 def test_a_network_with_itself_scores_one_on_the_diagonal():
     a = net()
-    result = iw.compare(a, a, [images(60)], null=20, bootstrap=10)
+    result = iw.compare(a, a, [images(60)], resampling=Resampling(null=20, bootstrap=10))
     for name in result.measures:
         torch.testing.assert_close(
             result.scores[name].diagonal(), torch.ones(3, dtype=torch.float64), atol=2e-6, rtol=0
@@ -164,7 +164,7 @@ def test_a_relabelled_network_scores_one_under_g_relu():
     with torch.no_grad():
         b[0].weight.copy_(a[0].weight[order] * scale.view(-1, 1, 1, 1))
         b[0].bias.copy_(a[0].bias[order] * scale)
-    scores = iw.compare(a, b, [images()], layers=["1"], null=0, bootstrap=0).scores
+    scores = iw.compare(a, b, [images()], layers=["1"], resampling=None).scores
     assert float(scores["g_relu_procrustes_centered"]) == pytest.approx(1, abs=1e-6)
     assert float(scores["g_relu_cka"]) == pytest.approx(1, abs=1e-5)
     assert float(scores["orthogonal_procrustes_centered"]) < 0.999
@@ -185,7 +185,7 @@ class Shuffle(nn.Module):
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_seed_others():
-    runs = [iw.compare(net(), net(seed=2), images().split(16), seed=seed) for seed in (3, 3, 4)]
+    runs = [iw.compare(net(), net(seed=2), images().split(16), resampling=Resampling(seed=seed)) for seed in (3, 3, 4)]
     for name in DEFAULT:
         assert torch.equal(runs[0].chance[name], runs[1].chance[name])
         assert torch.equal(runs[0].low[name], runs[1].low[name])
@@ -195,7 +195,10 @@ def test_the_same_seed_gives_the_same_numbers_and_another_seed_others():
 
 def test_batch_sizes_do_not_matter():
     x = images(30)
-    whole, parts = (iw.compare(net(), net(seed=2), batches, null=3, bootstrap=3) for batches in ([x], x.split(7)))
+    whole, parts = (
+        iw.compare(net(), net(seed=2), batches, resampling=Resampling(null=3, bootstrap=3))
+        for batches in ([x], x.split(7))
+    )
     for name in DEFAULT:
         torch.testing.assert_close(whole.scores[name], parts.scores[name], atol=1e-5, rtol=0)
 
@@ -204,8 +207,15 @@ def test_little_memory_gives_the_same_numbers(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     x, layers = images(60), ["0", "1", "2", "3", "6", "7"]
-    roomy = iw.compare(net(), net(seed=2), x.split(16), layers, null=3, bootstrap=3)
-    tight = iw.compare(net(), net(seed=2), x.split(16), layers, null=3, bootstrap=3, reading=Reading(memory=700_000))
+    roomy = iw.compare(net(), net(seed=2), x.split(16), layers, resampling=Resampling(null=3, bootstrap=3))
+    tight = iw.compare(
+        net(),
+        net(seed=2),
+        x.split(16),
+        layers,
+        resampling=Resampling(null=3, bootstrap=3),
+        reading=Reading(memory=700_000),
+    )
     assert any("temporary files" in note for note in tight.notes)
     assert not any("temporary files" in note for note in roomy.notes)
     for name in DEFAULT:
@@ -216,7 +226,7 @@ def test_little_memory_gives_the_same_numbers(tmp_path, monkeypatch):
 
 
 def test_resolutions_and_vectors_are_explained():
-    result = iw.compare(net(), net(seed=1), [images()], null=0, bootstrap=0)
+    result = iw.compare(net(), net(seed=1), [images()], resampling=None)
     (note,) = result.notes
     assert "4x4 with 8x8 at 4x4" in note
     assert "8x8 with no map by mean" in note
@@ -237,11 +247,11 @@ def test_tokens_and_images_meet_position_by_position():
 def test_tokens_keep_channels_last():
     torch.manual_seed(0)
     a, x = nn.Sequential(nn.Linear(6, 9), nn.GELU()), torch.randn(20, 5, 6)
-    result = iw.compare(a, a, [x], null=0, bootstrap=0)
+    result = iw.compare(a, a, [x], resampling=None)
     assert (result.channels_a, result.shapes_a) == ((9,), ((9, 5),))
-    wrong = iw.compare(a, a, [x], null=0, bootstrap=0, reading=Reading(channel_dim=1))
+    wrong = iw.compare(a, a, [x], resampling=None, reading=Reading(channel_dim=1))
     assert wrong.channels_a == (5,)
-    by_name = iw.compare(a, a, [x], null=0, bootstrap=0, reading=Reading(channel_dim={"1": 1}))
+    by_name = iw.compare(a, a, [x], resampling=None, reading=Reading(channel_dim={"1": 1}))
     assert by_name.channels_a == (5,)
 
 
@@ -252,7 +262,7 @@ def test_dead_layers_and_channels_are_counted_and_explained():
         a[0].bias[0] = -1
         a[6].weight.zero_()
         a[6].bias.fill_(-1)
-    result = iw.compare(a, net(seed=2), [images()], null=2, bootstrap=2)
+    result = iw.compare(a, net(seed=2), [images()], resampling=Resampling(null=2, bootstrap=2))
     assert (result.dead_a, result.dead_b[0]) == ((1, 0, 4), 0)
     for name in DEFAULT:
         assert result.scores[name][2].isnan().all()
@@ -273,7 +283,7 @@ def test_constant_layers_have_no_score():
 
 
 def test_the_result_prints_saves_and_becomes_a_table(tmp_path):
-    result = iw.compare(net(), net(seed=2), [images()], null=3, bootstrap=3)
+    result = iw.compare(net(), net(seed=2), [images()], resampling=Resampling(null=3, bootstrap=3))
     text = str(result)
     assert "3 with 3 layers on 40 examples" in text
     assert "positive monomial" in text
@@ -309,7 +319,7 @@ def test_missing_values_survive_saving(tmp_path):
     a = net()
     nn.init.zeros_(a[6].weight)
     nn.init.zeros_(a[6].bias)
-    result = iw.compare(a, a, [images()], null=0, bootstrap=0)
+    result = iw.compare(a, a, [images()], resampling=None)
     again = Comparison.load(result.save(tmp_path / "r.json"))
     assert again.scores["linear_cka"][2].isnan().all()
     assert result.best("linear_cka")["score"].isna().tolist() == [False, False, True]
@@ -318,7 +328,7 @@ def test_missing_values_survive_saving(tmp_path):
 
 def test_the_networks_are_left_as_they_were():
     a, b = net().train(), net(seed=1).eval()
-    iw.compare(a, b, [images()], null=0, bootstrap=0)
+    iw.compare(a, b, [images()], resampling=None)
     assert all(m.training for m in a.modules())
     assert not any(m.training for m in b.modules())
     assert not any(m._forward_hooks for model in (a, b) for m in model.modules())
@@ -329,7 +339,7 @@ def test_a_generator_is_read_once_and_max_examples_stops_it():
         yield from images(40).split(10)
         raise AssertionError("read too far")
 
-    result = iw.compare(net(), net(seed=1), batches(), null=0, bootstrap=0, reading=Reading(max_examples=35))
+    result = iw.compare(net(), net(seed=1), batches(), resampling=None, reading=Reading(max_examples=35))
     assert result.examples == 35
 
 
@@ -337,7 +347,7 @@ def test_a_generator_is_read_once_and_max_examples_stops_it():
 
 
 def run(**options):
-    arguments = {"a": net(), "b": net(seed=1), "loader": [images()], "null": 0, "bootstrap": 0} | options
+    arguments = {"a": net(), "b": net(seed=1), "loader": [images()], "resampling": None} | options
     return iw.compare(**arguments)
 
 
@@ -350,9 +360,6 @@ def run(**options):
         ({"layers_b": ["conv1"]}, "Got 'conv1'"),
         ({"measures": ["cka"]}, "measure must be one of"),
         ({"measures": []}, "at least one measure"),
-        ({"null": -1}, r"null must be 0 or more\. Got -1"),
-        ({"bootstrap": 1}, "one half has no spread"),
-        ({"untrained": (nn.ReLU(),)}, r"untrained must be \(a0, b0\).*Got 1\."),
         (
             {"reading": Reading(memory="lots")},
             r"memory must be a positive number of bytes or text such as '4 GiB'\. Got 'lots'",
@@ -374,12 +381,27 @@ def test_bad_options(options, message):
 
 
 @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"null": -1}, r"null must be 0 or more\. Got -1"),
+        ({"bootstrap": 1}, "one half has no spread"),
+        ({"untrained": -1}, r"untrained must be 0 or more\. Got -1"),
+        ({"untrained": (nn.ReLU(),)}, r"untrained must be \(a0, b0\).*Got 1\."),
+        ({"untrained": (nn.ReLU(), [])}, "Got none of one of them"),
+    ],
+)
+def test_what_cannot_be_drawn(options, message):
+    with pytest.raises(ValueError, match=message):
+        Resampling(**options)
+
+
+@pytest.mark.parametrize(
     "options", [{"null": "20"}, {"bootstrap": 20.0}, {"seed": "0"}, {"untrained": "2"}, {"null": True}]
 )
 def test_counts_are_whole_numbers(options):
     name, value = next(iter(options.items()))
     with pytest.raises(TypeError, match=rf"{name} must be a whole number\. Got {value!r}\."):
-        run(**options)
+        Resampling(**options)
 
 
 def test_too_little_memory_is_refused_before_the_long_work():
@@ -414,16 +436,16 @@ def test_double_precision_is_counted_before_the_networks_run():
 @pytest.mark.parametrize("name", ["rsa", "svcca"])
 def test_sides_that_do_not_fit_are_made_again(name, monkeypatch):
     x = images(30)
-    roomy = iw.compare(net(), net(seed=2), [x], measures=name, null=2, bootstrap=2)
+    roomy = iw.compare(net(), net(seed=2), [x], measures=name, resampling=Resampling(null=2, bootstrap=2))
     monkeypatch.setattr("intertwine.similarity.comparison.all_pairs.one_by_one._SHARE", 10**12)
-    tight = iw.compare(net(), net(seed=2), [x], measures=name, null=2, bootstrap=2)
+    tight = iw.compare(net(), net(seed=2), [x], measures=name, resampling=Resampling(null=2, bootstrap=2))
     assert torch.equal(roomy.scores[name], tight.scores[name])
     assert torch.equal(roomy.chance[name], tight.chance[name])
 
 
 def test_intervals_hold_their_scores():
     """Also where few examples inflate the scores: the interval reaches from what more would give to the score."""
-    result = iw.compare(net(), net(seed=2), [images(24)], measures=MEASURES, null=0)
+    result = iw.compare(net(), net(seed=2), [images(24)], measures=MEASURES, resampling=Resampling(null=0))
     for name in (name for name in result.measures if measure(name).has_limit):
         inside = (result.low[name] <= result.scores[name]) & (result.scores[name] <= result.high[name])
         assert inside.all(), name
@@ -457,7 +479,7 @@ class Eight(nn.Module):
 
 def test_features_of_eight_bits_are_compared_in_float32():
     net, x = nn.Sequential(nn.Linear(6, 5), Eight()), torch.randn(40, 6)
-    result = iw.compare(net, net, x.split(9), ["1"], ["linear_cka", "g_relu_procrustes"], null=0, bootstrap=0)
+    result = iw.compare(net, net, x.split(9), ["1"], ["linear_cka", "g_relu_procrustes"], resampling=None)
     features = net(x).float()
     for name in result.measures:
         assert float(result.scores[name]) == pytest.approx(measure(name)(features, features), abs=1e-6)
@@ -474,8 +496,8 @@ def test_gates_of_another_network_are_not_read_off_signs():
     examples = torch.randn(40, 5)
     gated, x = iw.gates.dgn(net, examples), examples.split(20)
     with pytest.raises(ValueError, match="gates_cka must be given networks that make their own gates"):
-        iw.similarity.compare(net, gated, x, measures="gates_cka", null=0, bootstrap=0)
-    found = iw.similarity.compare(net, gated.gating.network, x, measures="gates_cka", null=0, bootstrap=0)
+        iw.similarity.compare(net, gated, x, measures="gates_cka", resampling=None)
+    found = iw.similarity.compare(net, gated.gating.network, x, measures="gates_cka", resampling=None)
     assert torch.isfinite(found.scores["gates_cka"]).all()
 
 
@@ -505,7 +527,9 @@ def test_shuffles_that_tie_with_the_score_are_no_evidence(name):
     sides, beyond = (Given(slice(0, 1)), Given(slice(1, 2))), 0
     for seed in range(20):
         x = torch.cat([rare(200, 1, 1, seed), rare(200, 1, 1, 100 + seed)], 1)
-        found = iw.compare(*sides, [x], ["layer"], measures=name, null=20, bootstrap=0, seed=seed)
+        found = iw.compare(
+            *sides, [x], ["layer"], measures=name, resampling=Resampling(null=20, bootstrap=0, seed=seed)
+        )
         beyond += float(found.null_p[name]) <= 0.05
     assert beyond <= 3  # of 20 at the 5 % level
 
@@ -528,7 +552,13 @@ def test_a_best_match_is_judged_by_the_best_matches_of_the_shuffles():
     for seed in range(15):
         torch.manual_seed(seed)
         a, b, x = Apart(0, 3, 6), Apart(12, 8, 7), torch.randn(60, 44)
-        found = iw.compare(a, b, [x], measures="linear_cka", null=20, bootstrap=0, seed=seed, untrained=False)
+        found = iw.compare(
+            a,
+            b,
+            [x],
+            measures="linear_cka",
+            resampling=Resampling(null=20, bootstrap=0, seed=seed, untrained=0),
+        )
         best = found.best()
         assert (best["null_p"].to_numpy() == found.best_p["linear_cka"].numpy()).all()
         beyond += int((found.best_p["linear_cka"] <= 0.05).sum())
@@ -546,8 +576,6 @@ def test_one_layer_of_many_that_differs_is_not_called_the_same():
     with torch.no_grad():
         b[-1].weight += 0.005 * torch.randn_like(b[-1].weight)
     layers = [str(i) for i in range(len(a))]
-    found = iw.compare(
-        a, b, [x], layers, measures=("linear_cka", "orthogonal_procrustes_centered"), null=0, bootstrap=0
-    )
+    found = iw.compare(a, b, [x], layers, measures=("linear_cka", "orthogonal_procrustes_centered"), resampling=None)
     scores = found.scores["linear_cka"].diagonal()
     assert scores.mean() > 1 - 1e-5 > scores.min() and "same features" not in found.summary()

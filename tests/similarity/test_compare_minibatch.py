@@ -24,7 +24,7 @@ def gram(x):
 def test_one_group_is_the_exact_value():
     x = inputs(50)
     mini = minibatch_cka(net(), net(1), x.split(7), group=50)
-    exact = iw.compare(net(), net(1), [x], measures="linear_cka", null=0, bootstrap=0)
+    exact = iw.compare(net(), net(1), [x], measures="linear_cka", resampling=None)
     torch.testing.assert_close(mini.scores["linear_cka"], exact.scores["linear_cka"], atol=1e-12, rtol=0)
 
 
@@ -54,7 +54,7 @@ def test_no_nan_at_any_batch_size(batch):
 def test_close_to_exact_and_inside_its_interval():
     x = inputs(1200)
     mini = minibatch_cka(net(), net(1), x.split(60), group=60)
-    exact = iw.compare(net(), net(1), [x], measures="linear_cka", null=0, bootstrap=0).scores["linear_cka"]
+    exact = iw.compare(net(), net(1), [x], measures="linear_cka", resampling=None).scores["linear_cka"]
     assert (mini.scores["linear_cka"] - exact).abs().max() < 0.05
     assert ((mini.low["linear_cka"] < exact) & (exact < mini.high["linear_cka"])).double().mean() >= 0.75
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from numeric import normal
 from torch import nn
 
-from intertwine.similarity import compare, measure, measure_names, minibatch_cka, procrustes
+from intertwine.similarity import Resampling, compare, measure, measure_names, minibatch_cka, procrustes
 from intertwine.similarity._features import is_constant, moments
 from intertwine.similarity.comparison.draws import Draws
 from intertwine.similarity.comparison.inference import interval
@@ -106,7 +106,9 @@ class Constant(nn.Module):
 def test_compare_says_which_layers_are_constant(dtype):
     net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), Constant()).to(dtype)
     names = [m for m in measure_names() if "laplace" not in m and "rbf" not in m]
-    result = compare(net, net, normal(40, 5, dtype=dtype).split(7), ["1", "2"], names, null=2, bootstrap=2)
+    result = compare(
+        net, net, normal(40, 5, dtype=dtype).split(7), ["1", "2"], names, resampling=Resampling(null=2, bootstrap=2)
+    )
     for name in names:
         assert not result.scores[name][0, 0].isnan()
         assert result.scores[name][1].isnan().all() and result.scores[name][:, 1].isnan().all()
@@ -135,7 +137,7 @@ class Steps(nn.Module):
 @pytest.mark.parametrize("name", ["g_relu_cka", "svcca", "orthogonal_procrustes_centered", "mutual_knn"])
 def test_a_channel_that_is_constant_in_each_batch_is_alive(name):
     net, x = nn.Sequential(Steps(), nn.Identity()).double(), normal(60, 4)
-    result = compare(net, net, x.split(15), ["1"], name, null=0, bootstrap=0)
+    result = compare(net, net, x.split(15), ["1"], name, resampling=None)
     whole = torch.cat([net(part) for part in x.split(15)])
     assert measure(name).prepare(whole).dead == 0
     assert float(result.scores[name]) == pytest.approx(measure(name)(whole, whole), abs=1e-7)
@@ -148,7 +150,7 @@ def test_halves_in_which_a_channel_is_silent_leave_it_out(name):
     x[:, 2] = 0.1
     x[7, 2] = 5
     m, net = measure(name), nn.Sequential(nn.Identity(), nn.Identity())
-    result = compare(net, net, [x], ["1"], m, null=0, bootstrap=6, seed=3)
+    result = compare(net, net, [x], ["1"], m, resampling=Resampling(null=0, bootstrap=6, seed=3))
     side = m.prepare(x)
     draws = Draws.make(40, 0, 6, 3)
     halves = [m.score(side.take(h), side.take(h)) for h in draws.subsamples]
@@ -172,7 +174,7 @@ def test_comparing_by_position_keeps_positions(center):
     assert procrustes(x, y, "trivial", center=center) == pytest.approx(expected, abs=1e-9)
     net = lambda values: nn.Sequential(_Fixed(values), nn.Identity())
     name = "trivial_procrustes" + ("_centered" if center else "")
-    result = compare(net(x), net(y), [torch.zeros(200, 1)], ["1"], name, null=0, bootstrap=0)
+    result = compare(net(x), net(y), [torch.zeros(200, 1)], ["1"], name, resampling=None)
     assert float(result.scores[name]) == pytest.approx(expected, abs=1e-9)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from intertwine.similarity import compare, measure, measure_names, minibatch_cka
+from intertwine.similarity import Resampling, compare, measure, measure_names, minibatch_cka
 from intertwine.similarity._features import subtract
 
 CENTRED = [
@@ -44,10 +44,10 @@ def test_compare_and_minibatches_lose_none_either(name, offset):
     x, y = pair(offset)
     index = torch.arange(200.0)[:, None]
     a, b = (nn.Sequential(Side(t), nn.Identity()) for t in (x, y))
-    result = compare(a, b, [index], ["1"], name, null=3, bootstrap=3, seed=2)
+    result = compare(a, b, [index], ["1"], name, resampling=Resampling(null=3, bootstrap=3, seed=2))
     assert float(result.scores[name]) == pytest.approx(measure(name)(x.double(), y.double()), abs=2e-6)
     double = compare(*(nn.Sequential(Side(t.double()), nn.Identity()) for t in (x, y)), [index], ["1"], name,
-                     null=3, bootstrap=3, seed=2)  # fmt: skip
+                     resampling=Resampling(null=3, bootstrap=3, seed=2))  # fmt: skip
     ends = ((result.low, double.low), (result.high, double.high)) if measure(name).has_limit else ()
     for found, exact in ((result.chance, double.chance), *ends):
         assert float(found[name]) == pytest.approx(float(exact[name]), abs=2e-5)

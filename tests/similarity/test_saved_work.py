@@ -9,7 +9,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.features import Reading, collect
-from intertwine.similarity import _linalg, measure
+from intertwine.similarity import Resampling, _linalg, measure
 from intertwine.similarity.comparison.draws import Draws
 from intertwine.similarity.comparison.verdict import summarise
 from intertwine.similarity.measures import procrustes
@@ -58,10 +58,10 @@ def test_partners_keep_their_exact_scores_and_chance_is_estimated(inputs):
 
 def test_between_all_and_little_all_pairs_have_scores(inputs):
     a, b = net((40, 30), 0), net((40, 30), 1)
-    full = compared(a, b, inputs, math.inf, measures=ORTHOGONAL, untrained=0)
+    full = compared(a, b, inputs, math.inf, measures=ORTHOGONAL, resampling=Resampling(untrained=0))
     cost = {}
     for work in (1e9, 3e8, 2e8, 1.5e8, 1.2e8, 1e8, 8e7, 6e7, 4e7, 2e7, 1e7, 1e6):
-        found = compared(a, b, inputs, work, measures=ORTHOGONAL, untrained=0)
+        found = compared(a, b, inputs, work, measures=ORTHOGONAL, resampling=Resampling(untrained=0))
         known = ~found.scores[ORTHOGONAL].isnan(), ~found.chance[ORTHOGONAL].isnan()
         cost.setdefault(tuple(int(part.sum()) for part in known), found)
     assert list(cost) == [(4, 4), (4, 2), (2, 2)]
@@ -88,7 +88,7 @@ def test_fewer_rows_than_channels(dtype):
     """Layers by their coordinates in the span of their rows: scores, chance and halves stay."""
     a, b, x = net((60, 25), 0).to(dtype), net((50, 25), 1).to(dtype), torch.randn(24, 10).to(dtype)
     names = [ORTHOGONAL, "orthogonal_procrustes", "size_and_shape_procrustes", G_RELU]
-    found = iw.compare(a, b, [x], measures=names, null=5, bootstrap=4, seed=9, untrained=0)
+    found = iw.compare(a, b, [x], measures=names, resampling=Resampling(null=5, bootstrap=4, seed=9, untrained=0))
     draws, tolerance = Draws.make(24, 5, 4, 9), 1e-9 if dtype == torch.float64 else 2e-6
     fa, fb = collect(a, [x]), collect(b, [x])
     for name in names:

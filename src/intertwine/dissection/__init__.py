@@ -1,5 +1,6 @@
 """Network dissection: is the neuron basis special?"""
 
+from .arms import BASES, Bases
 from .colours import COLOURS, WithColours, name_colours
 from .concepts import Concept, ConceptBatch, ConceptSet, Sample, Subset, TensorConcepts
 from .dissect import dissect
@@ -10,7 +11,7 @@ from .result import ArmResult, Count, Dissection, Picture
 from .rotation import Rotation, random_rotation
 
 __all__ = [
-    "dissect", "Criterion", "Maps",
+    "dissect", "Bases", "BASES", "Criterion", "Maps",
     # what comes back
     "Dissection", "ArmResult", "Count", "Picture",
     # what the symmetry group says

@@ -43,18 +43,46 @@ def _turn(matrix: Tensor, maps: Tensor) -> Tensor:
     return (matrix @ maps.flatten(2)).view_as(maps)
 
 
-def plan_arms(rotations: Sequence[float], seeds: Sequence[int], g_relu: int) -> tuple[Arm, ...]:
-    """All arms: each power for each seed, the power 0 once since it is the same for all, then elements of G_ReLU."""
-    wrong = [a for a in rotations if not 0 <= a <= 1]
-    if wrong or not rotations:
-        raise ValueError(f"rotations must be powers in [0, 1]. Got {list(rotations)}.")
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds must be different and at least one. Got {list(seeds)}.")
-    if g_relu < 0:
-        raise ValueError(f"g_relu must be a number of elements, at least 0. Got {g_relu}.")
-    powers = sorted({float(a) for a in rotations} - {0.0})
-    return (
-        Arm("rotation", 0.0, seeds[0]),
-        *(Arm("rotation", alpha, seed) for alpha in powers for seed in seeds),
-        *(Arm("g_relu", 1.0, seed) for seed in range(g_relu)),
-    )
+@dataclass(frozen=True)
+class Bases:
+    """The bases in which a layer is dissected.
+
+    Attributes:
+        rotations: Powers ``alpha`` in [0, 1] of random rotations; 0, the basis of the network, is always done.
+        seeds: Random rotations for each power: a number of them, or their seeds.
+        g_relu: Number of random elements of G_ReLU.
+
+    Raises:
+        ValueError: If one is out of range.
+    """
+
+    rotations: Sequence[float] = (0, 0.25, 0.5, 0.75, 1)
+    seeds: int | Sequence[int] = 5
+    g_relu: int = 1
+
+    def __post_init__(self) -> None:
+        wrong = [a for a in self.rotations if not 0 <= a <= 1]
+        if wrong or not self.rotations:
+            raise ValueError(f"rotations must be powers in [0, 1]. Got {list(self.rotations)}.")
+        seeds = self._seeds
+        if not seeds or len(set(seeds)) < len(seeds):
+            raise ValueError(f"seeds must be different and at least one. Got {list(seeds)}.")
+        if self.g_relu < 0:
+            raise ValueError(f"g_relu must be a number of elements, at least 0. Got {self.g_relu}.")
+
+    @property
+    def _seeds(self) -> tuple[int, ...]:
+        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else tuple(self.seeds)
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """Each power for each seed, the power 0 once since it is the same for all, then elements of G_ReLU."""
+        seeds, powers = self._seeds, sorted({float(a) for a in self.rotations} - {0.0})
+        return (
+            Arm("rotation", 0.0, seeds[0]),
+            *(Arm("rotation", alpha, seed) for alpha in powers for seed in seeds),
+            *(Arm("g_relu", 1.0, seed) for seed in range(self.g_relu)),
+        )
+
+
+BASES = Bases()

@@ -11,7 +11,7 @@ from .._progress import track
 from .._result import of_networks
 from .._words import counted
 from ..errors import DataError
-from .arms import Arm, plan_arms
+from .arms import BASES, Arm, Bases
 from .concepts import ConceptSet
 from .maps import LabelledMaps, MapStream, values_of
 from .options import Criterion, Maps
@@ -32,15 +32,12 @@ def dissect(
     model: nn.Module,
     layer: str,
     concepts: ConceptSet,
-    rotations: Sequence[float] = (0, 0.25, 0.5, 0.75, 1),
+    bases: Bases = BASES,
     *,
-    seeds: int | Sequence[int] = 5,
-    g_relu: int = 1,
     criterion: Criterion = CRITERION,
     maps: Maps = MAPS,
     pictures: int = 8,
     resume: str | Path | None = None,
-    name: str | None = None,
     progress: bool | None = None,
 ) -> Dissection:
     r"""Compare every unit of a layer with every concept, in the layer's own basis and in rotated ones.
@@ -59,26 +56,23 @@ def dissect(
         model: Any module.
         layer: A layer with maps ``(N, C, H, W)`` or tokens ``(N, T, C)`` (see :func:`intertwine.features.layers`).
         concepts: Images with labels.
-        rotations: Powers ``alpha`` in [0, 1]; 0, the basis of the network, is always done.
-        seeds: Random rotations for each power: a number of them, or their seeds.
-        g_relu: Number of random elements of G_ReLU.
+        bases: Powers of random rotations, their seeds, and how many elements of G_ReLU.
         criterion: Quantile of a unit's threshold, and when it is a detector.
         maps: How the layer's maps are read: transform of the images, batches, memory, device.
         pictures: Number of best units to show for the lowest, the middle and the highest power; 0 for none.
         resume: A folder where each basis is saved when it is done; a second call with the same arguments goes on there.
-        name: Name of the model in the result; ``None`` for its class.
         progress: Whether to show how far the work is.
 
     Raises:
         TypeError: If the concepts are no concept set.
 
     Examples:
-        >>> from intertwine.dissection import TensorConcepts
+        >>> from intertwine.dissection import Bases, TensorConcepts
         >>> images = torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8, generator=torch.manual_seed(0))
         >>> labels = torch.where(images[:, 2] > 250, 0, -1)          # "very blue" pixels
         >>> model = nn.Conv2d(3, 4, 1, bias=False)
         >>> model.weight.data = torch.eye(4, 3)[:, :, None, None]    # channels: red, green, blue, nothing
-        >>> found = dissect(model, "", TensorConcepts(images, labels, ["very blue"]), rotations=[0], seeds=1)
+        >>> found = dissect(model, "", TensorConcepts(images, labels, ["very blue"]), Bases([0], 1))
         >>> [round(iou, 1) for iou in found.own.iou]
         [0.0, 0.0, 0.2]
         >>> found.own.detectors(0.04), found.constant, found.unchanged
@@ -91,7 +85,7 @@ def dissect(
     if not isinstance(concepts, ConceptSet):
         kind = type(concepts).__name__
         raise TypeError(f"concepts must be a concept set. Got {kind}. Use TensorConcepts(images, labels, names).")
-    arms = plan_arms(rotations, tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds), g_relu)
+    arms = bases.arms
     stream = MapStream(model, layer, concepts, maps)
     settings = {
         "quantile": criterion.quantile,
@@ -123,7 +117,7 @@ def dissect(
         results.append(result)
         wall.extend(taken)
     return Dissection(
-        model=name or type(model).__name__,
+        model=type(model).__name__,
         layer=layer,
         data=concepts.name,
         images=len(concepts),

@@ -22,6 +22,7 @@ from .._result import Result
 from ..features import Point, layers, tap
 from ..symmetry import Symmetry
 from ..symmetry.spaces import Leaf, leaves
+from .arms import Bases
 from .concepts import ConceptSet
 from .dissect import CRITERION, MAPS, dissect
 from .maps import as_maps
@@ -124,7 +125,6 @@ def privileged_bases(
     seeds: int = 5,
     criterion: Criterion = CRITERION,
     maps: Maps = MAPS,
-    name: str | None = None,
     progress: bool | None = None,
 ) -> PrivilegedBases:
     """Dissect one layer for every hidden space that ``intertwine.symmetries`` finds, as :func:`dissect` does it."""
@@ -143,7 +143,7 @@ def privileged_bases(
             continue
         kinds = _kinds(sym, point, space.name)
         result = dissect(
-            model, point.name, concepts, [0, 1], seeds=seeds, g_relu=0, criterion=criterion, maps=maps, pictures=0
+            model, point.name, concepts, Bases([0, 1], seeds, 0), criterion=criterion, maps=maps, pictures=0
         )
         own, turned = result.counts()
         found.append(
@@ -160,7 +160,7 @@ def privileged_bases(
                 result.trend,
             )
         )
-    return PrivilegedBases(name or type(model).__name__, concepts.name, tuple(found), tuple(without))
+    return PrivilegedBases(type(model).__name__, concepts.name, tuple(found), tuple(without))
 
 
 def _point(model: nn.Module, layer: str, example: Any) -> Point:

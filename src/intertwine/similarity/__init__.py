@@ -3,6 +3,7 @@
 from .base import Measure, Prepared
 from .comparison import inference
 from .comparison.compare import compare
+from .comparison.resampling import Resampling
 from .comparison.result import Comparison
 from .distances import Distances, distances
 from .embedding import Embedding
@@ -28,7 +29,7 @@ from .registry import DEFAULT, measure, measure_names, register
 
 __all__ = [
     # two networks
-    "compare", "Comparison", "minibatch_cka",
+    "compare", "Comparison", "Resampling", "minibatch_cka",
     # many networks
     "distances", "Distances", "Embedding",
     # functions on features

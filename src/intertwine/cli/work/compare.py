@@ -55,10 +55,12 @@ def run(asked: CompareOptions) -> None:
         layers=wanted[0],
         layers_b=wanted[1],
         measures=chosen,
-        null=asked.null,
-        bootstrap=asked.bootstrap,
-        untrained=fresh(networks, splits, asked.seed, asked.untrained if asked.null else 0),
-        seed=asked.seed,
+        resampling=similarity.Resampling(
+            null=asked.null,
+            bootstrap=asked.bootstrap,
+            untrained=fresh(networks, splits, asked.seed, asked.untrained if asked.null else 0),
+            seed=asked.seed,
+        ),
         progress=True,
         reading=Reading(memory=asked.memory, work=inf if asked.exhaustive else None),
     )

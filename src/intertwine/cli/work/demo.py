@@ -27,7 +27,11 @@ def run(asked: DemoOptions) -> None:
     networks = [open_network(read_checkpoint(run.path or asked.out), None, splits) for run in runs]
     loader, notes = batches(splits, "test", 1000, 250, networks)
     comparison = similarity.compare(
-        networks[0].model, networks[1].model, loader, untrained=fresh(networks, splits, 0, 2), progress=True
+        networks[0].model,
+        networks[1].model,
+        loader,
+        resampling=similarity.Resampling(untrained=fresh(networks, splits, 0, 2)),
+        progress=True,
     )
     described = annotate(comparison, networks, data_facts("digits", "test", splits), asked.line, notes)
     paths = present(described, asked.out, asked.as_json, print_comparison)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...dissection import ConceptSet, Criterion, Dissection, Maps, dissect, predict
+from ...dissection import Bases, ConceptSet, Criterion, Dissection, Maps, dissect, predict
 from ...lab.data import load_concepts
 from ...lab.experiments.paper1.dissection import place_accuracy, train_on_concepts
 from ...lab.training import choose_device
@@ -48,19 +48,16 @@ def run(asked: DissectOptions) -> None:
         network,
         asked.layer,
         data,
-        powers,
-        seeds=range(asked.seed, asked.seed + asked.rotation_seeds),
-        g_relu=asked.g_relu,
+        Bases(powers, range(asked.seed, asked.seed + asked.rotation_seeds), asked.g_relu),
         criterion=Criterion(asked.quantile, asked.iou, asked.standardise, empty="drop"),
         maps=Maps(transform, grid=patches, batch_size=asked.batch_size, device=where),
         pictures=asked.pictures,
         resume=asked.out / "bases",
-        name=facts["name"],
         progress=True,
     )
     settings = {**result.settings, "network": facts, "command": asked.line}
     settings |= _prediction(network, asked.layer, data, transform, where)
-    result = replace(result, settings=settings, notes=(*result.notes, *note))
+    result = replace(result, model=facts["name"], settings=settings, notes=(*result.notes, *note))
     shown = {"table": result.table().to_dict("records"), "headline": headline(result)}
     present(result, asked.out, asked.as_json, _print, shown)
 

@@ -27,16 +27,13 @@ from .all_pairs.run import CONFIDENCE, run, run_crosses, summarise
 from .draws import Cells, Draws
 from .layers import Layer
 from .memory import check_memory
+from .resampling import NO_RESAMPLING, RESAMPLING, Resampling, untrained_copies
 from .result import Comparison
 from .spool import Spool
-from .untrained import untrained as drawn_anew
 
 READING = Reading()
 _FEWEST = 4  # examples: the unbiased estimators divide by N (N - 3)
 _SHARE = 4  # of the memory, for the features of a network, and for fresh weights
-_COPIES = 2  # of each network, with fresh weights
-
-Untrained = int | tuple[nn.Module | Sequence[nn.Module], nn.Module | Sequence[nn.Module]]
 
 
 @dataclass(frozen=True)
@@ -57,10 +54,7 @@ def compare(
     measures: str | Measure[Any] | Sequence[str | Measure[Any]] | None = None,
     *,
     layers_b: str | Sequence[str] | None = None,
-    null: int = 20,
-    bootstrap: int = 20,
-    untrained: Untrained = _COPIES,
-    seed: int = 0,
+    resampling: Resampling | None = RESAMPLING,
     reading: Reading = READING,
     progress: bool | None = None,
 ) -> Comparison:
@@ -70,9 +64,9 @@ def compare(
     estimates see :func:`intertwine.similarity.minibatch_cka`. Features that do not fit in memory go to temporary files.
 
     Cost, beside the forward passes, with ``F`` numbers per example in all layers together: a CKA takes ``N^2 F`` for
-    its Gram matrices, computed once, whatever ``null`` and ``bootstrap`` are. Procrustes takes one pass over all pairs
-    for the scores and all intervals, and another for each of ``null`` shuffles; ``null=0`` and ``bootstrap=0`` leave
-    them out. Untrained networks run as the two themselves do, and their scores take no shuffles and halves.
+    its Gram matrices, computed once, however much is resampled. Procrustes takes one pass over all pairs for the scores
+    and all intervals, and another for each shuffle; ``resampling=None`` leaves both out. Untrained networks run as the
+    two themselves do, and their scores take no shuffles and halves.
 
     Measures that compare channels position by position (Procrustes) need feature maps of one size: the finer side is
     averaged down to the coarser one, and to a vector where the other side has no space. CKA compares any two sizes as
@@ -91,12 +85,8 @@ def compare(
             ReLU, permutations behind a GELU; all of centred channels, so that translations, which the next layer's bias
             absorbs, change nothing.
         layers_b: Layers of B where they differ.
-        null: Shuffles of the examples for chance levels, p-values and calibrated scores; 0 for none.
-        bootstrap: Random halves of the examples for the intervals, drawn without replacement; 0 for none.
-        untrained: How many copies of each network get fresh weights, from seeds of their own, by the models' own code;
-            every copy of A is compared with every copy of B: 4 pairs from 2 copies. 0 goes without, and so does
-            ``null=0``. Or networks built as A and B are: ``(a0, b0)`` or ``([a0, a1], [b0, b1])``.
-        seed: Seed of shuffles, halves and fresh weights: the same seed gives the same numbers.
+        resampling: Shuffles for chance levels, halves for intervals, networks with fresh weights, and the seed of all;
+            ``None`` for the scores alone.
         reading: Which tensors and axes are features, how many examples are read, and in how much memory.
         progress: Whether to show progress.
 
@@ -118,11 +108,12 @@ def compare(
     for name, model in (("a", a), ("b", b)):
         check_module(model, name)
     given = None if measures is None else _measures(measures)
-    _check_options(null, bootstrap, seed, reading.max_examples)
+    _check_fewest(reading.max_examples)
+    drawn = resampling or NO_RESAMPLING
     budget, work = parse_memory(reading.memory), _work(reading.work)
     first, stream = batching.peek(loader)
     expected = _expected(loader, first, reading.max_examples)
-    fresh, notes = _baseline(a, b, untrained, null, seed, budget // _SHARE)
+    fresh, notes = untrained_copies(a, b, drawn, budget // _SHARE)
     share = budget // _SHARE // (1 + max(map(len, fresh)))
     with ExitStack() as stack:
 
@@ -144,7 +135,7 @@ def compare(
         crosses = [m for m in chosen if isinstance(m, Procrustes)]
         pairs = len(fresh[0]) * len(fresh[1])
         if expected:
-            likely = Draws.make(expected, null, bootstrap, seed)
+            likely = Draws.make(expected, drawn.null, drawn.bootstrap, drawn.seed)
             check_memory(chosen, *layers_of, plan(crosses, *layers_of, likely, work, None, pairs), budget)
         anew = [
             [opened(f"untrained {name}", model, list(side.spool.points)) for model in copies]
@@ -160,7 +151,7 @@ def compare(
             raise ValueError(
                 f"loader must yield at least {_FEWEST} examples. Got {examples}: every score would be chance."
             )
-        draws = Draws.make(examples, null, bootstrap, seed)
+        draws = Draws.make(examples, drawn.null, drawn.bootstrap, drawn.seed)
         cells = run(chosen, *layers_of, draws, budget, progress)
         chosen_plan = plan(crosses, *layers_of, draws, work, alike(chosen, cells), pairs)
         cells |= run_crosses(crosses, *layers_of, chosen_plan, budget, progress)
@@ -168,13 +159,10 @@ def compare(
         base = _fresh_scores(chosen, anew, chosen_plan, budget, progress) if anew[0] else {}
         stored = [n for n, side in zip("AB", sides) if side.spool.on_disk]
         notes += [f"The features of network {n} went to temporary files." for n in stored]
-        if bootstrap and not len(draws.halves):
+        if drawn.bootstrap and not len(draws.halves):
             notes.append(f"No intervals: {examples} examples are too few to halve.")
-        settings = {"null": null, "bootstrap": len(draws.halves), "confidence": CONFIDENCE}
-        return _result(chosen, cells, base, kinds, [side.layers for side in sides], draws, seed, settings, notes)
-
-
-Copies = tuple[list[nn.Module], list[nn.Module]]
+        settings = {"null": drawn.null, "bootstrap": len(draws.halves), "confidence": CONFIDENCE}
+        return _result(chosen, cells, base, kinds, [side.layers for side in sides], draws, drawn.seed, settings, notes)
 
 
 def _unread(models: Sequence[nn.Module], sides: Sequence[_Side], wanted: Sequence[Any], first: Any) -> list[str]:
@@ -193,46 +181,6 @@ def _unread(models: Sequence[nn.Module], sides: Sequence[_Side], wanted: Sequenc
 
 def _has_unread(model: nn.Module, side: _Side, first: Any) -> bool:
     return not any(p.stream for p in side.spool.points.values()) and additions(model, first) > 1
-
-
-def _baseline(
-    a: nn.Module, b: nn.Module, untrained: Untrained, null: int, seed: int, memory: int
-) -> tuple[Copies, list[str]]:
-    """Networks with fresh weights, built as A and as B; or none, and why."""
-    if isinstance(untrained, str | float):
-        check_whole("untrained", untrained)
-    if not isinstance(untrained, int):
-        return _given(untrained), []
-    if untrained < 0:
-        raise ValueError(f"untrained must be 0 or more. Got {untrained}.")
-    sizes = [sum(x.numel() * x.element_size() for x in model.parameters()) for model in (a, b)]
-    if not untrained or not null or not any(sizes):
-        return ([], []), []
-    copies = max(1, min(untrained, memory // sum(sizes)))
-    drawn = [[drawn_anew(m, copies * (2 * seed + k) + i) for i in range(copies)] for k, m in enumerate((a, b))]
-    failed = [
-        f"{name} cannot be drawn anew, {x}" for name, some in zip("AB", drawn) for x in some if isinstance(x, str)
-    ]
-    if failed:
-        return ([], []), [
-            f"No untrained networks stand beside these: {failed[0]}. Give freshly built ones, "
-            "untrained=([a0, a1], [b0, b1]), to see how much of the similarity comes from training."
-        ]
-    few = f"{copies} untrained of {untrained} asked for stand beside each network: more would not fit in memory."
-    built_a, built_b = ([x for x in some if isinstance(x, nn.Module)] for some in drawn)
-    return (built_a, built_b), [few] if copies < untrained else []
-
-
-def _given(untrained: Any) -> Copies:
-    """The untrained networks that a caller built."""
-    if len(untrained) != 2:
-        raise ValueError(f"untrained must be (a0, b0): one built as A and one as B. Got {len(untrained)}.")
-    a, b = ([one] if isinstance(one, nn.Module) else list(one) for one in untrained)
-    for model in (*a, *b):
-        check_module(model, "untrained")
-    if not a or not b:
-        raise ValueError("untrained must hold networks built as A and as B. Got none of one of them.")
-    return a, b
 
 
 def _fresh_scores(
@@ -304,14 +252,8 @@ def _check_gates(chosen: Sequence[Measure[Any]], *models: nn.Module) -> None:
         )
 
 
-def _check_options(null: int, bootstrap: int, seed: int, max_examples: int | None) -> None:
-    for name, value in (("null", null), ("bootstrap", bootstrap), ("seed", seed), ("max_examples", max_examples or 0)):
-        check_whole(name, value)
-    for name, value in (("null", null), ("bootstrap", bootstrap)):
-        if value < 0:
-            raise ValueError(f"{name} must be 0 or more. Got {value}.")
-    if bootstrap == 1:
-        raise ValueError("bootstrap must be 0 or at least 2: one half has no spread. Got 1.")
+def _check_fewest(max_examples: int | None) -> None:
+    check_whole("max_examples", max_examples or 0)
     if max_examples is not None and max_examples < _FEWEST:
         raise ValueError(f"max_examples must be at least {_FEWEST}. Got {max_examples}.")
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ....features import collect
-from ....similarity import Comparison, compare
+from ....similarity import Comparison, Resampling, compare
 from ....similarity.comparison.inference import calibrate
 from ....similarity.kernels.maximum import max_gram
 from ...data import load
@@ -79,7 +79,9 @@ class Centred(PairJob):
         names = [m for m in (*TWINS, *TWINS.values()) if not m.endswith("_alignment")]
         found: dict[str, dict[str, list[float]]] = {}
         for layer in self.layers:
-            compared = compare(a, b, loader, [layer], names, null=self.shuffles, bootstrap=0, seed=self.seed)
+            compared = compare(
+                a, b, loader, [layer], names, resampling=Resampling(null=self.shuffles, bootstrap=0, seed=self.seed)
+            )
             for m in names:
                 for what, matrices in _parts(compared).items():
                     found.setdefault(m, {}).setdefault(what, []).append(float(matrices[m]))

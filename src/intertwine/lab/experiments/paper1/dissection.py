@@ -8,7 +8,7 @@ layer is all of GL(n), which batch norm prevents in the residual networks.
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...._progress import track
-from ....dissection import ConceptSet, Dissection, dissect
+from ....dissection import BASES, Bases, ConceptSet, Dissection, dissect
 from ...networks.convnext import small_convnext
 from ...networks.resnet50 import resnet50
 from ..estimates import of_runs
@@ -200,9 +200,9 @@ def dissect_situations(
     test: ConceptSet,
     seeds: Sequence[int] = (0, 1, 2),
     situations: Sequence[Situation] = SITUATIONS,
+    bases: Bases = BASES,
     *,
     epochs: int = 12,
-    rotation_seeds: int = 5,
     progress: bool = False,
     **options: Any,
 ) -> dict[tuple[str, str], list[Dissection]]:
@@ -213,8 +213,8 @@ def dissect_situations(
         test: What they are dissected on.
         seeds: Seeds of the networks.
         situations: Which networks.
+        bases: In which bases they are dissected.
         epochs: Passes over the training images.
-        rotation_seeds: Random rotations for each power.
         progress: Whether to show how far it is.
         options: For ``intertwine.dissect``.
 
@@ -233,8 +233,8 @@ def dissect_situations(
                 if layer is None:
                     continue
                 name = f"{situation.name}, seed {seed} (mAP {score:.2f})"
-                result = dissect(model, layer, test, seeds=rotation_seeds, name=name, progress=progress, **options)
-                found.setdefault((situation.name, place), []).append(result)
+                result = dissect(model, layer, test, bases, progress=progress, **options)
+                found.setdefault((situation.name, place), []).append(replace(result, model=name))
     return found
 
 

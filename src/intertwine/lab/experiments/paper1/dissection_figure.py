@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ....dissection import ConceptSet, Criterion, Dissection
+from ....dissection import Bases, ConceptSet, Criterion, Dissection
 from ...data import load_concepts
 from ...runs import Job
 from ..estimates import Estimate, exact
@@ -69,8 +69,8 @@ class DissectedNetwork(Job):
         train, test = concept_sets(self.concepts, self.images, self.side)
         (situation,) = (s for s in SITUATIONS if s.name == self.situation)
         found = dissect_situations(
-            train, test, (self.seed,), (situation,), epochs=self.epochs, rotations=self.rotations,
-            rotation_seeds=self.rotation_seeds, criterion=Criterion(self.quantile, empty="drop"), pictures=0,
+            train, test, (self.seed,), (situation,), Bases(self.rotations, self.rotation_seeds), epochs=self.epochs,
+            criterion=Criterion(self.quantile, empty="drop"), pictures=0,
         )  # fmt: skip
         return {place: result.to_dict() for (_, place), (result,) in found.items()}
 
