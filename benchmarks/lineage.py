@@ -30,7 +30,7 @@ from torch import Tensor, nn
 import intertwine as iw
 from intertwine.provenance.compared import compared
 from intertwine.provenance.features import ordered_spaces, views
-from intertwine.provenance.laundered import likeness, log_chance
+from intertwine.provenance.independence.laundered import likeness, log_chance
 from intertwine.provenance.widths import resized
 from intertwine.symmetry.action import act_, tensors_of
 from intertwine.symmetry.blocks import blocks

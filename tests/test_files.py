@@ -12,15 +12,15 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from intertwine import _io
-from intertwine._io import StorageError, write_atomically, write_json, write_tensors
-from intertwine._scratch import BusyError, Scratch, hold, sweep
+from intertwine._io import files, write_atomically, write_json, write_tensors
+from intertwine._io.scratch import BusyError, Scratch, hold, sweep
+from intertwine.errors import StorageError
 
 WRITER = """
 import sys, time
 from pathlib import Path
 from intertwine._io import write_atomically
-from intertwine._scratch import Scratch
+from intertwine._io.scratch import Scratch
 
 folder = Path(sys.argv[1])
 Scratch(folder, "intertwine-", directory=True)
@@ -62,7 +62,7 @@ def test_what_a_killed_process_left_is_removed_and_what_lives_or_is_foreign_stay
 
 def test_a_temporary_file_that_is_held_is_not_removed_even_if_its_process_cannot_be_seen(tmp_path, monkeypatch):
     held = Scratch(tmp_path, ".x.json", ".json")
-    monkeypatch.setattr("intertwine._scratch._runs", lambda process: False)  # as behind a folder of another machine
+    monkeypatch.setattr("intertwine._io.scratch._runs", lambda process: False)  # as behind a folder of another machine
     assert sweep(tmp_path) == []
     held.close()
 
@@ -137,7 +137,7 @@ def test_tensors_are_written_in_the_same_bytes_every_time(tmp_path):
 
 
 def test_a_lock_is_held_by_one_and_ends_with_its_process(tmp_path):
-    code = f"import time; from intertwine._scratch import hold; from pathlib import Path\n" \
+    code = f"import time; from intertwine._io.scratch import hold; from pathlib import Path\n" \
            f"with hold(Path({str(tmp_path / 'lock')!r})): print('held', flush=True); time.sleep(60)"  # fmt: skip
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
@@ -151,7 +151,7 @@ def test_a_lock_is_held_by_one_and_ends_with_its_process(tmp_path):
 
 def test_folders_are_looked_through_once(tmp_path, monkeypatch):
     looked = []
-    monkeypatch.setattr(_io, "sweep", looked.append)
+    monkeypatch.setattr(files, "sweep", looked.append)
     for k in range(3):
         write_json(tmp_path / f"{k}.json", k)
     assert looked == [tmp_path]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import intertwine as iw
-from intertwine._codec import APART, UNSAVED, decode, encode, mark_nonfinite, unmark_nonfinite
+from intertwine._io.codec import APART, UNSAVED, decode, encode, mark_nonfinite, unmark_nonfinite
 from intertwine._result import Result
 from intertwine.report import page_of
 

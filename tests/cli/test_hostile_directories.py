@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from intertwine.cli._models import build_model
 from intertwine.cli.inputs.hugging_face import load_pretrained
+from intertwine.cli.inputs.models import build_model
 from intertwine.errors import CheckpointError
 
 transformers = pytest.importorskip("transformers")

@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from intertwine.cli._networks import read_checkpoint
-from intertwine.cli._outputs import keep_beside
-from intertwine.cli._pairs import open_group
 from intertwine.cli._running import session
 from intertwine.cli.commands.same import SameOptions
 from intertwine.cli.inputs.example import example_input
 from intertwine.cli.inputs.hugging_face import load_pretrained
+from intertwine.cli.inputs.networks import read_checkpoint
+from intertwine.cli.inputs.pairs import open_group
+from intertwine.cli.outputs.files import keep_beside
 from intertwine.errors import CheckpointError
 from intertwine.merging import read_recipe
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from intertwine.cli._models import build_model, call_factory
+from intertwine.cli.inputs.models import build_model, call_factory
 from intertwine.errors import CheckpointError
 
 

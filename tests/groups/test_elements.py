@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from intertwine._codec import decode, encode
+from intertwine._io.codec import decode, encode
 from intertwine.groups import (
     Element,
     GeneralLinear,

@@ -13,9 +13,10 @@ from PIL import Image
 
 from intertwine.errors import DataError
 from intertwine.lab import data, training
-from intertwine.lab.data import Split, make_splits, pictures
-from intertwine.lab.data._picture import pixels
+from intertwine.lab.data import Split, make_splits
 from intertwine.lab.data._unpickle import read_array_pickle
+from intertwine.lab.data.decoding import image_files as pictures
+from intertwine.lab.data.decoding.one_image import pixels
 
 
 def toy(n=60, classes=3, shape=(1, 4, 4)):

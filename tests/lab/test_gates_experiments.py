@@ -46,7 +46,7 @@ def test_a_job_trains_tests_and_does_not_train_twice(tmp_path, monkeypatch):
     found = job.run(tmp_path)
     card = read_card(tmp_path / "0.safetensors")
     assert found == 100 * card.metrics["test_accuracy"] and card.data == "digits[:64]"
-    monkeypatch.setattr("intertwine.lab.training.engines.InTurn.step", None)
+    monkeypatch.setattr("intertwine.lab.training.engines.engine.InTurn.step", None)
     assert job.run(tmp_path) == found
 
 

@@ -29,7 +29,7 @@ from intertwine.lab.training import (
     train_many,
 )
 from intertwine.lab.training.checkpoint import card_path
-from intertwine.lab.training.engines import InTurn
+from intertwine.lab.training.engines.engine import InTurn
 from intertwine.lab.training.mix import mix
 from intertwine.lab.training.random_augment import OPERATIONS, random_augment
 from intertwine.lab.training.recipe import with_defaults

@@ -437,7 +437,7 @@ def test_double_precision_is_counted_before_the_networks_run():
 def test_sides_that_do_not_fit_are_made_again(name, monkeypatch):
     x = images(30)
     roomy = iw.compare(net(), net(seed=2), [x], measures=name, resampling=Resampling(null=2, bootstrap=2))
-    monkeypatch.setattr("intertwine.similarity.comparison.pairs._SHARE", 10**12)
+    monkeypatch.setattr("intertwine.similarity.comparison.all_pairs.one_by_one._SHARE", 10**12)
     tight = iw.compare(net(), net(seed=2), [x], measures=name, resampling=Resampling(null=2, bootstrap=2))
     assert torch.equal(roomy.scores[name], tight.scores[name])
     assert torch.equal(roomy.chance[name], tight.chance[name])

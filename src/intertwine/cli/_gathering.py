@@ -7,7 +7,7 @@ from .. import exchange, groups, matching, similarity, stitching
 from ..groups.activations.intertwiners import GATED_UNITS
 from ..lab import data, experiments, networks, training
 from ..lab.data.concepts import CONCEPT_FORMS
-from ..lab.training.engines import ENGINES
+from ..lab.training.engines.engine import ENGINES
 from ..symmetry.transformation import KINDS
 from ._catalogue import FILE
 from ._solvers import options_of

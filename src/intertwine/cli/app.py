@@ -10,27 +10,27 @@ import typer
 
 from ._command import Command, Commands, Termination, as_function
 from ._options import Options
-from .commands.align import AlignOptions
-from .commands.barrier import BarrierOptions
 from .commands.compare import CompareOptions
 from .commands.demo import DemoOptions
 from .commands.diff import DiffOptions
 from .commands.dissect import DissectOptions
-from .commands.fold import FoldOptions
 from .commands.gates import GatesOptions
-from .commands.groups import GroupsOptions
 from .commands.lab.models import ModelsOptions
 from .commands.lab.reproduce import ReproduceOptions
 from .commands.lab.runs import RunsOptions
 from .commands.lab.train import TrainOptions
 from .commands.lab.zoo import ZooOptions
 from .commands.lineage import LineageOptions
-from .commands.mappings import MappingsOptions
-from .commands.merge import MergeOptions
+from .commands.merging.align import AlignOptions
+from .commands.merging.barrier import BarrierOptions
+from .commands.merging.merge import MergeOptions
 from .commands.report import ReportOptions
 from .commands.same import SameOptions
 from .commands.stitch import StitchOptions
-from .commands.symmetries import SymmetriesOptions
+from .commands.symmetry.fold import FoldOptions
+from .commands.symmetry.groups import GroupsOptions
+from .commands.symmetry.mappings import MappingsOptions
+from .commands.symmetry.symmetries import SymmetriesOptions
 
 _OPTIONS: tuple[type[Options], ...] = (
     DemoOptions, CompareOptions, SymmetriesOptions, MappingsOptions, FoldOptions, SameOptions, LineageOptions,

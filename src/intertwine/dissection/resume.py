@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._codec import decode, encode
 from .._io import read_json, write_json
+from .._io.codec import decode, encode
 from .._nested import tensors_in
 from .arms import Arm
 from .concepts import ConceptSet

@@ -3,7 +3,7 @@
 from ..symmetry.kept_rows import kept_rows
 from .hadamard import hadamard
 from .mappings import FORMATS, mappings
-from .pruning import prune_channels
+from .pruning.prune import prune_channels
 from .result import Absent, Entry, Mappings, Place, Proof
 from .rotation import Rotation, rotate
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..symmetry import Layout, Leaf, Space
 from ..symmetry.blocks import align, blocks
 from ..symmetry.description import Description
-from ..symmetry.explain import leaves
+from ..symmetry.explanation.explain import leaves
 from ..symmetry.spaces import axis_size
 
 

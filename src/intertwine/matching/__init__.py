@@ -4,10 +4,10 @@ from .align import align
 from .alignment import Alignment
 from .carriers import Place, places
 from .joint import Gathering, gather
+from .judgement.verdict import Match
 from .same import same
 from .sharded import align_sharded, same_sharded
 from .solvers import METHODS, Activations, CoordinateDescent, FrankWolfe, Gates, Sinkhorn, Solver, StraightThrough
-from .verdict import Match
 
 __all__ = [
     "METHODS", "Activations", "Alignment", "CoordinateDescent", "FrankWolfe", "Gates", "Gathering", "Match", "Place",

@@ -13,10 +13,10 @@ from .._result import of_networks
 from ..symmetry.action import tensors_of
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.transformation import KINDS, check_kinds, identity
-from .agreement import agreement, unweighted
 from .alignment import Alignment
-from .chance import cosines_by_chance
 from .coordinates.networks import Networks, common_symmetry
+from .judgement.agreement import agreement, unweighted
+from .judgement.chance import cosines_by_chance
 from .solvers import Solution, Solver, solver_named
 
 if TYPE_CHECKING:

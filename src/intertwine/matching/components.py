@@ -25,16 +25,16 @@ from ..symmetry.coupling import Components, components, restricted
 from ..symmetry.gauge.folding import Folded, fold
 from ..symmetry.spaces import Fixed, Layout, Leaf, Space, axis_size
 from ..symmetry.transformation import Transformation, identity, with_parts
-from .chance import unrelated
-from .closest import Normal, normalised
 from .consensus.reweighted import by_consensus
 from .coordinates.problem import Problem
 from .costs.nearest import paired, sketched
 from .costs.weight_blocks import Both, Member, Row
-from .deviation import HALVES, Deviation, above_quantile, constant, deviation, distance, joined
+from .fit.closest import Normal, normalised
+from .fit.units import APART, FOUND, monomial
+from .judgement.chance import unrelated
+from .judgement.deviation import HALVES, Deviation, above_quantile, constant, deviation, distance, joined
 from .solvers.block_update import best_signs, monomial_step
 from .solvers.starts import profiles_of
-from .units import APART, FOUND, monomial
 
 if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry

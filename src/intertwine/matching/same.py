@@ -16,10 +16,10 @@ from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import KINDS, Transformation, identity
 from ..testing import outputs, relative_error
 from .components import Matched, Pair, matched
-from .configurations import differing_settings, settings_of
-from .deviation import HALVES, PRECISIONS, Deviation, constant, patterned, relative
+from .judgement.configurations import differing_settings, settings_of
+from .judgement.deviation import HALVES, PRECISIONS, Deviation, constant, patterned, relative
+from .judgement.verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
 from .narrow import narrowed
-from .verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
 
 __all__ = ["COMPONENT", "DIFFERENT", "RELATED", "SAME", "UNTOLD", "Match", "decided", "same"]
 

@@ -14,15 +14,15 @@ from ..symmetry.action import transform
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.sharded import Renamed, ShardedState, act_sharded
 from ..symmetry.transformation import KINDS, check_kinds, identity
-from .agreement import streamed_agreement, unweighted
 from .alignment import Alignment
 from .coordinates.problem import Problem, searched
 from .costs.incremental import Costs
 from .costs.weight_blocks import Member, Row
+from .judgement.agreement import streamed_agreement, unweighted
+from .judgement.verdict import Match
 from .same import COMPONENT, decided
 from .solvers.coordinate_descent import CoordinateDescent, search
 from .solvers.starts import streamed_profiles
-from .verdict import Match
 
 _KINDS = ("permutation", "sign")
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from .._io import file_digest, versions, write_atomically, write_json, write_tensors, write_text
-from .._scratch import Scratch
+from .._io.scratch import Scratch
 
 _ONE_FILE = 1 << 50  # bytes
 _FIELDS = ("architecture", "data", "seed", "recipe", "metrics", "best_epoch", "mean", "std", "classes", "shape")

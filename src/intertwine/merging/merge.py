@@ -10,7 +10,7 @@ from .._attributes import forget
 from .._evaluation import check_module, copied, in_usual_mode
 from ..matching.alignment import Alignment
 from ..matching.coordinates.networks import check_matching
-from ..matching.deviation import distance
+from ..matching.judgement.deviation import distance
 from ..symmetry import Symmetry
 from ..symmetry.action import tensors_of
 from .interpolate import Interpolation, between, write

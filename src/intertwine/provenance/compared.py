@@ -13,7 +13,7 @@ from ..matching.same import COMPONENT, RELATED, SAME, Match, decided
 from .changes.places import block_of
 from .converted import converted
 from .depth import renumbered
-from .in_place import InPlace, in_place
+from .independence.in_place import InPlace, in_place
 from .widths import Widths, thinned, widths
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from math import lgamma, log, prod
 from torch import Tensor
 
 from .._words import counted
-from .changes.conversions import convert
-from .changes.rows import Rows, view
+from .changes.conversions.rows import Rows, view
+from .changes.conversions.search import convert
 from .lazy import Lazy
 
 _WAYS = 3  # to read a tensor as rows

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from .._evaluation import copied
 from .._result import of_networks
 from .._words import counted
-from ..matching.configurations import differing_settings, settings_of
-from ..matching.deviation import HALVES
+from ..matching.judgement.configurations import differing_settings, settings_of
+from ..matching.judgement.deviation import HALVES
 from ..symmetry.action import moved, tensors_of
 from ..symmetry.blocks import blocks
 from ..symmetry.gauge.folding import fold

@@ -18,8 +18,8 @@ from ..symmetry.action import moved, tensors_of
 from .changes.places import block_of
 from .compared import Compared, compared
 from .families.directions import direction
-from .in_place import InPlace, TensorAgreement, cosine, equal
-from .laundered import FEWEST, Calibrated, calibrated
+from .independence.in_place import InPlace, TensorAgreement, cosine, equal
+from .independence.laundered import FEWEST, Calibrated, calibrated
 from .parts import by_block, parts_in_words
 from .result import (
     CALIBRATED,

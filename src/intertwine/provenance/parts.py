@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import log
 
 from .changes.places import block_of, runs
-from .in_place import TensorAgreement
+from .independence.in_place import TensorAgreement
 from .result import BlockAgreement
 
 

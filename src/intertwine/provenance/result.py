@@ -6,7 +6,7 @@ from typing import Any
 
 from .._result import Result
 from .._words import counted
-from .in_place import SpaceAgreement, TensorAgreement
+from .independence.in_place import SpaceAgreement, TensorAgreement
 
 DERIVED = "derived"
 NO_SIGN = "no sign of descent"

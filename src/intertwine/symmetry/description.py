@@ -9,9 +9,9 @@ import torch
 from .._attributes import Cache
 from .._words import counted, near
 from ..programs import Vertex
-from . import dimension
+from .explanation import dimension
+from .explanation.titles import titles
 from .spaces import UNREAD, BatchNormTensors, FixedAxis, Layout, Space
-from .titles import titles
 
 __all__ = ["Description"]
 

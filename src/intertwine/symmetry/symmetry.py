@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from .._above import call
 from .._result import UNSAVED, Result
-from . import action, explain, tangent, transformation
+from . import action, tangent, transformation
 from .description import Description
+from .explanation import explain
 from .origin import Origin
 from .verification import verify
 

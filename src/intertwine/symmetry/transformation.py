@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from .._io.values import read_value, write_value
 from .._memory import check_fits
-from .._saving import read_value, write_value
 from .._words import counted
 from ..groups import Element
 from .description import Description

@@ -1,1 +1,1 @@
-"""Inputs of a command: models of directories, adapters, an example, and data as a model takes it."""
+"""Inputs of a command: networks by their names, checkpoints, adapters, an example, and data as a model takes it."""

@@ -13,10 +13,10 @@ from ..._nested import map_tensors, tensors_in
 from ...lab import networks
 from ...lab.data import load
 from .._files import HF
-from .._models import build_model, is_builtin
 from .._options import ExampleOptions
 from .._values import shape as axes
 from .hugging_face import read_config
+from .models import build_model, is_builtin
 from .preparation import normalised, preparation
 
 _TEXT = "2,8"  # texts of tokens

@@ -12,11 +12,11 @@ from ..._untrusted.files import json_of
 from ...errors import CheckpointError, DataError
 from ...lab.data import DataSplits, Preprocessing, TextBlocks
 from .._files import HF
-from .._models import build_model, is_builtin
 from .._options import DataOptions
 from .._values import sides
 from .adapters import base_of, is_adapter
 from .hugging_face import read_config
+from .models import build_model, is_builtin
 
 _TEXT = ("text:", "parquet:", "dataset:")
 _FILES = ("preprocessor_config.json", "processor_config.json")

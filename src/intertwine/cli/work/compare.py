@@ -13,13 +13,13 @@ from ...lab.data import DataSplits
 from ...lab.networks import fit_to
 from ...similarity.comparison.untrained import untrained
 from .._files import HF
-from .._models import build_model, is_builtin
-from .._networks import Opened, batches, check_layers, data_facts
 from .._options import split_commas
-from .._outputs import RESULTS, claim_folder
-from .._pairs import open_group
-from .._results import annotate, present, print_comparison
 from ..commands.compare import CompareOptions
+from ..inputs.models import build_model, is_builtin
+from ..inputs.networks import Opened, batches, check_layers, data_facts
+from ..inputs.pairs import open_group
+from ..outputs.files import RESULTS, claim_folder
+from ..outputs.results import annotate, present, print_comparison
 from ._path_kernels import alignment
 
 _EXAMPLES = (1000, 8192)  # examples that are no text, and tokens

@@ -5,12 +5,12 @@ from pathlib import Path
 from ... import similarity
 from ...lab import data, training
 from ...lab.training import Training
-from .._networks import batches, data_facts, open_network, read_checkpoint
-from .._outputs import RESULTS, claim_folder
-from .._results import annotate, present, print_comparison
 from .._running import one_thread
-from .._show import say, tell
 from ..commands.demo import DemoOptions
+from ..inputs.networks import batches, data_facts, open_network, read_checkpoint
+from ..outputs.files import RESULTS, claim_folder
+from ..outputs.results import annotate, present, print_comparison
+from ..outputs.show import say, tell
 from .compare import fresh
 
 _MODEL = "digits_cnn"

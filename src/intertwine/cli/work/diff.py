@@ -11,14 +11,14 @@ from ...provenance.diff import diff, with_configurations
 from ...provenance.difference import Diff
 from ...symmetry import ShardedState
 from .._command import FAILED
-from .._networks import model_named_by, open_alone, read_checkpoint, symmetry_of
-from .._outputs import claim_file
-from .._results import show, write_one
 from .._running import threads_for
-from .._show import tell
 from ..commands.diff import DiffOptions
 from ..inputs.example import example_input, for_all
 from ..inputs.hugging_face import configuration
+from ..inputs.networks import model_named_by, open_alone, read_checkpoint, symmetry_of
+from ..outputs.files import claim_file
+from ..outputs.results import show, write_one
+from ..outputs.show import tell
 
 
 def run(asked: DiffOptions) -> None:

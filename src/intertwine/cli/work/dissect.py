@@ -13,15 +13,15 @@ from ...lab.data import load_concepts
 from ...lab.experiments.paper1.dissection import place_accuracy, train_on_concepts
 from ...lab.training import choose_device
 from ...report.pages.dissection import headline
-from .._models import build_model, is_builtin
-from .._networks import check_finite, check_takes, model_named_by, open_alone, read_checkpoint, statistics_of
-from .._outputs import RESULTS, claim_folder
-from .._results import present
 from .._running import one_thread
-from .._show import print_table, say, tell
 from .._values import numbers, pair, sides
 from ..commands.dissect import DissectOptions
+from ..inputs.models import build_model, is_builtin
+from ..inputs.networks import check_finite, check_takes, model_named_by, open_alone, read_checkpoint, statistics_of
 from ..inputs.preparation import directory_of, image_settings
+from ..outputs.files import RESULTS, claim_folder
+from ..outputs.results import present
+from ..outputs.show import print_table, say, tell
 
 
 def run(asked: DissectOptions) -> None:

@@ -23,14 +23,14 @@ from ...lab.training import (
     train,
 )  # fmt: skip
 from ...report.pages.gates import headline
-from .._gated_versions import card_name, gated_version, versions_of
-from .._models import build_model, is_builtin
-from .._networks import Opened, batches, check_run, data_facts, open_network, read_checkpoint, read_data
-from .._outputs import RESULTS, claim_folder
-from .._results import present
 from .._running import one_thread
-from .._show import print_table, say, tell
 from ..commands.gates import VERSIONS, GatesOptions
+from ..inputs.gated_versions import card_name, gated_version, versions_of
+from ..inputs.models import build_model, is_builtin
+from ..inputs.networks import Opened, batches, check_run, data_facts, open_network, read_checkpoint, read_data
+from ..outputs.files import RESULTS, claim_folder
+from ..outputs.results import present
+from ..outputs.show import print_table, say, tell
 from ._path_kernels import affordable
 
 _FRESH = "digits_cnn"

@@ -14,14 +14,14 @@ from ...symmetry import Symmetry
 from ...symmetry.sharded import Renamed, ShardedState
 from ...symmetry.spaces import axis_size
 from .._files import HF, SETTINGS
-from .._networks import model_named_by, open_alone, read_checkpoint, symmetry_of
-from .._outputs import claim_file
-from .._results import show, write_one
-from .._show import tell
 from ..commands.lineage import LineageOptions
 from ..inputs.adapters import is_adapter
 from ..inputs.example import example_input
 from ..inputs.hugging_face import load_pretrained
+from ..inputs.networks import model_named_by, open_alone, read_checkpoint, symmetry_of
+from ..outputs.files import claim_file
+from ..outputs.results import show, write_one
+from ..outputs.show import tell
 
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 _LARGE = 500_000_000  # weights from which on networks are not run

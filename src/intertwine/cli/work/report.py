@@ -1,9 +1,9 @@
 """Work of ``intertwine report``."""
 
 from ...report import load_result, write_page
-from .._outputs import claim_file
-from .._show import print_json, say
 from ..commands.report import ReportOptions
+from ..outputs.files import claim_file
+from ..outputs.show import print_json, say
 
 
 def run(asked: ReportOptions) -> None:

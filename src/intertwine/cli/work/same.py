@@ -5,15 +5,15 @@ from collections import Counter
 from ... import matching
 from ..._nested import map_tensors
 from ...lab.training import choose_device
-from ...matching.verdict import SAME
+from ...matching.judgement.verdict import SAME
 from ...symmetry import ShardedState
-from .._networks import Checkpoint, model_named_by, open_alone, read_checkpoint, symmetry_of
-from .._outputs import claim_file
 from .._running import threads_for
-from .._show import print_json, say, tell
 from ..commands.same import SameOptions
 from ..inputs.adapters import is_adapter
 from ..inputs.example import example_input, for_all
+from ..inputs.networks import Checkpoint, model_named_by, open_alone, read_checkpoint, symmetry_of
+from ..outputs.files import claim_file
+from ..outputs.show import print_json, say, tell
 
 _UNLIKE = "A and B must be of one architecture. Got other ones: {}. To compare features, use intertwine compare."
 

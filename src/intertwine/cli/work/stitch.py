@@ -16,14 +16,14 @@ from ...lab.training.augment import Augmented
 from ...stitching import RECIPES, Pair, Recipe, StitchingStudy, StitchOptions, stitch
 from ...stitching.layers import takes
 from ...stitching.networks.pair import At
-from .._networks import data_facts
 from .._options import split_commas
-from .._outputs import RESULTS, claim_folder
-from .._pairs import open_group
-from .._results import present
-from .._show import print_table, say
 from .._values import words
 from ..commands.stitch import StitchOptions as Asked
+from ..inputs.networks import data_facts
+from ..inputs.pairs import open_group
+from ..outputs.files import RESULTS, claim_folder
+from ..outputs.results import present
+from ..outputs.show import print_table, say
 
 _FAMILIES = ("g_relu", "full", "rank-1", "rank-4", "lasso")
 

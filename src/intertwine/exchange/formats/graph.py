@@ -8,7 +8,7 @@ or a concatenation names several.
 from typing import Any
 
 from ...symmetry import Fixed, Leaf
-from ...symmetry.explain import leaves
+from ...symmetry.explanation.explain import leaves
 from ..permutations import permutation_entries, units_of
 from ..result import Mappings
 from ..subject import Proving, Subject

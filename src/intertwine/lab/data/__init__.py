@@ -2,12 +2,12 @@
 
 from .cifar import load_cifar
 from .concepts import BrodenConcepts, CocoConcepts, FolderConcepts, GeneratedConcepts, ParquetConcepts, load_concepts
+from .decoding.preprocessing import Preprocessing
 from .digits import load_digits
 from .images import load_images
 from .load import FORMS, load
 from .npz import load_npz
 from .parquet import load_parquet
-from .preprocessing import Preprocessing
 from .saved_dataset import load_saved_dataset
 from .splits import Batches, DataSplits, Split, make_splits
 from .text import TextBlocks, load_text

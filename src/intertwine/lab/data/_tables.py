@@ -13,9 +13,9 @@ import torch
 from ..._memory import check_fits
 from ..._untrusted.files import regular_file
 from ...errors import DataError
-from ._cache import cached_tensors
-from ._decode import decode_images
-from .preprocessing import Preprocessing
+from .decoding.cache import cached_tensors
+from .decoding.image_tensor import decode_images
+from .decoding.preprocessing import Preprocessing
 from .splits import Split, class_labels
 
 if TYPE_CHECKING:

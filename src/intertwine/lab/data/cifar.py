@@ -13,8 +13,8 @@ import torch
 from ..._untrusted.archives import limited_stream
 from ..._untrusted.files import regular_file
 from ...errors import DataError
-from ._cache import data_roots
 from ._unpickle import read_array_pickle
+from .decoding.cache import data_roots
 from .parquet import find_parquet_splits, load_parquet
 from .splits import DataSplits, Split, class_labels, make_splits
 

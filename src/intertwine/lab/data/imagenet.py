@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError
+from .decoding.image_files import Pictures
+from .decoding.preprocessing import Preprocessing
 from .images import folders_in, images_in, shuffled
-from .pictures import Pictures
-from .preprocessing import Preprocessing
 from .splits import DataSplits, Split, make_splits
 
 _USUAL = Preprocessing((224, 224), 256, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))

@@ -11,11 +11,11 @@ import torch
 from ..._untrusted.files import regular_file
 from ..._words import counted
 from ...errors import DataError
-from ._cache import cached_tensors
-from ._decode import decode_images
-from ._picture import SUFFIXES, pixels
-from .pictures import Pictures
-from .preprocessing import Preprocessing
+from .decoding.cache import cached_tensors
+from .decoding.image_files import Pictures
+from .decoding.image_tensor import decode_images
+from .decoding.one_image import SUFFIXES, pixels
+from .decoding.preprocessing import Preprocessing
 from .splits import DataSplits, Split, make_splits, without_labels
 
 _ALIASES = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}

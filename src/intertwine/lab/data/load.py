@@ -5,12 +5,12 @@ from functools import partial
 
 from ...errors import DataError
 from .cifar import load_cifar
+from .decoding.preprocessing import Preprocessing
 from .digits import load_digits
 from .imagenet import load_imagenet
 from .images import load_images
 from .npz import load_npz
 from .parquet import load_parquet
-from .preprocessing import Preprocessing
 from .saved_dataset import load_saved_dataset
 from .splits import DataSplits
 from .text import TextBlocks, load_text

@@ -8,7 +8,7 @@ import torch
 
 from ...errors import DataError
 from ._tables import LABELS, Table, columns_of, parquet_table, read_images, read_texts
-from .preprocessing import Preprocessing
+from .decoding.preprocessing import Preprocessing
 from .splits import DataSplits, Split, make_splits, without_labels
 from .text import TextBlocks, split_texts
 

@@ -6,8 +6,8 @@ from typing import Any
 from ..._untrusted.files import json_of, within
 from ...errors import DataError
 from ._tables import Table, arrow_table
+from .decoding.preprocessing import Preprocessing
 from .parquet import load_tables
-from .preprocessing import Preprocessing
 from .splits import DataSplits
 from .text import TextBlocks
 

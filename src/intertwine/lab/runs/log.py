@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from ..._codec import decode, encode
 from ..._io import write_json
+from ..._io.codec import decode, encode
 from ..._untrusted.files import json_of
 from ...errors import StorageError
 from .executor import Outcome, RunError

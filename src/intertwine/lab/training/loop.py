@@ -15,7 +15,7 @@ from ..._untrusted.text import printable
 from ..data import Batches, DataSplits
 from .accuracy import accuracy
 from .checkpoint import Card, save_checkpoint
-from .engines import ENGINES, InTurn
+from .engines.engine import ENGINES, InTurn
 from .recipe import Recipe
 from .state import TrainingState, write_state
 from .step_batches import StepBatches

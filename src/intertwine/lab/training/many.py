@@ -12,8 +12,8 @@ from ..._threads import threads
 from ..._words import counted
 from ..data import DataSplits, load
 from .accuracy import choose_device
-from .choice import agrees, candidates, draws_random_numbers, engine_for
-from .engines import ENGINES, InTurn
+from .engines.choice import agrees, candidates, draws_random_numbers, engine_for
+from .engines.engine import ENGINES, InTurn
 from .loop import Loop, conclude, say
 from .recipe import Recipe
 from .state import TrainingState, check_same_run, discard_state, load_state

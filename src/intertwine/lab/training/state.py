@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..._io import write_atomically
-from ..._scratch import sweep
+from ..._io.scratch import sweep
 from ..._untrusted.weights import check_weights_file
 from ...errors import CheckpointError
 from .recipe import with_defaults

@@ -7,12 +7,12 @@ from math import log
 from ...symmetry.action import moved, transform
 from ...symmetry.gauge.folding import Folded
 from ...symmetry.transformation import Transformation, identity
-from ..closest import FITS, Normal, closest, lifted
-from ..deviation import TRUST, Deviation, apart, deviation
+from ..fit.closest import FITS, Normal, closest, lifted
+from ..fit.refit import Fit
+from ..fit.units import match_units, monomial
+from ..judgement.deviation import TRUST, Deviation, apart, deviation
+from ..judgement.unchanged import may_be_unchanged
 from ..narrow import narrowed
-from ..refit import Fit
-from ..unchanged import may_be_unchanged
-from ..units import match_units, monomial
 from .pinned import moving, pinned
 
 _ABSENT = 1e4  # times the ridge: squared distance of a tensor that has no vote

@@ -14,7 +14,7 @@ from ...symmetry.spaces import Axis, Leaf, axis_size, leaves
 from ...symmetry.symmetry import Symmetry
 from ..coordinates.networks import Networks
 from ..costs.likeness import Likeness
-from ..refit import Fit
+from ..fit.refit import Fit
 from .ascent import ascend
 from .solver import Solution, Solver
 

@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..._evaluation import copied
-from ..._functional import run_with
+from ..._evaluation import copied, run_with
 from ..._random import mixed
 from ...features.batches import call, check_repeatable, device_of, labels_in
 from ...features.evaluate import Loss, logits_of

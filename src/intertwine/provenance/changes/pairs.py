@@ -14,13 +14,13 @@ from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Product, axis_size
 from ...symmetry.symmetry import Symmetry
 from ..lazy import Lazy
 from ..widths import with_zeros
-from .conversion_words import conversion_findings, source_words
-from .conversions import Conversion, convert
+from .conversions.relaid import relaid_tensors, repeated_rows
+from .conversions.rows import Rows
+from .conversions.search import Conversion, convert
+from .conversions.words import conversion_findings, source_words
 from .element_words import Finding
 from .layers import layer_findings, moved_layers
 from .places import family_of, with_layer
-from .relaid import relaid_tensors, repeated_rows
-from .rows import Rows
 
 
 @dataclass(frozen=True, eq=False)

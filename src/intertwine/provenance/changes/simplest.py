@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from ...groups import Element
-from ...matching.closest import normalised
 from ...matching.consensus.pinned import Freedom, freedoms, pinned
 from ...matching.consensus.reweighted import by_consensus, refitted
 from ...matching.coordinates.problem import members, searched
-from ...matching.deviation import PRECISIONS, Deviation, apart, constant, deviation
+from ...matching.fit.closest import normalised
+from ...matching.fit.refit import Fit
+from ...matching.fit.units import match_units
+from ...matching.judgement.deviation import PRECISIONS, Deviation, apart, constant, deviation
 from ...matching.narrow import narrowed
-from ...matching.refit import Fit
-from ...matching.units import match_units
 from ...symmetry.action import transform
 from ...symmetry.blocks import blocks, map_leaves
 from ...symmetry.gauge.canonical import check_weights

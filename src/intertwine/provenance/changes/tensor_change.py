@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...matching.deviation import constant
+from ...matching.judgement.deviation import constant
 from .grids import grid
 from .update_rank import UpdateRank, update_rank
 

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from ..._progress import track
 from ..._words import counted
-from ...matching.closest import normalised
+from ...matching.fit.closest import normalised
 from ...matching.same import RELATED, SAME
 from ...symmetry.blocks import blocks
 from ...symmetry.coupling import components, restricted
 from ...symmetry.gauge.folding import fold
 from ..compared import compared
-from ..laundered import FEWEST, calibrated
+from ..independence.laundered import FEWEST, calibrated
 from ..result import power_of_ten
 from .links import Distances, Link, Pair, States, ends, families_of, homes
 

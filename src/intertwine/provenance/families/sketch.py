@@ -6,7 +6,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from ..in_place import checked
+from ..independence.in_place import checked
 
 _WEIGHTS = 256  # of every tensor
 

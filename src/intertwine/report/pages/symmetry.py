@@ -22,7 +22,7 @@ _NOTATION = (
 
 def symmetry_page(sym: Symmetry) -> Page:
     """Lay out a symmetry."""
-    from ...symmetry.explain import rows
+    from ...symmetry.explanation.explain import rows
 
     columns = ["space", "size", "copies", "group", "axes", "restricted by", "name"]
     table = [[row[c] for c in columns] for row in rows(sym)]

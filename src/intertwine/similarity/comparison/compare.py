@@ -22,13 +22,13 @@ from ..measures.procrustes import Procrustes
 from ..registry import DEFAULT
 from ..registry import measure as find
 from .acting import acting, default_measures
+from .all_pairs.plan import WORK, Plan, alike, counterparts, plan, whole
+from .all_pairs.run import CONFIDENCE, run, run_crosses, summarise
 from .draws import Cells, Draws
 from .layers import Layer
 from .memory import check_memory
-from .plan import WORK, Plan, alike, counterparts, plan, whole
 from .resampling import NO_RESAMPLING, RESAMPLING, Resampling, untrained_copies
 from .result import Comparison
-from .run import CONFIDENCE, run, run_crosses, summarise
 from .spool import Spool
 
 READING = Reading()

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..base import Measure
-from .crosses import CROSS_SHARE, stack_sizes
-from .grams import SHARE, gram_size
+from .all_pairs.by_cka import SHARE, gram_size
+from .all_pairs.by_procrustes import CROSS_SHARE, stack_sizes
+from .all_pairs.one_by_one import pairwise_size
+from .all_pairs.plan import Plan
 from .layers import Layer, chunks
-from .pairs import pairwise_size
-from .plan import Plan
 from .space import common_space
 
 

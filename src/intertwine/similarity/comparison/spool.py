@@ -10,8 +10,8 @@ from typing import Any, BinaryIO, Self
 import torch
 from torch import Tensor
 
+from ..._io.scratch import Scratch, sweep
 from ..._memory import readable
-from ..._scratch import Scratch, sweep
 from ...features import Point
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._codec import encode
 from ..._evaluation import in_usual_mode
+from ..._io.codec import encode
 from ..action import moved, tensors_of
 from ..blocks import Block, align, blocks
 from ..coupling import coupled, restricted

@@ -1,8 +1,8 @@
 """Work of ``intertwine models``: it imports nothing heavy."""
 
 from ..._catalogue import catalogue
-from ..._show import print_json, print_table, say
 from ...commands.lab.models import ModelsOptions
+from ...outputs.show import print_json, print_table, say
 
 
 def run(asked: ModelsOptions) -> None:

@@ -11,10 +11,10 @@ from ....lab.experiments.plans import listed, outlook, total
 from ....report import write_page
 from ....report.pages.reproduce import write_all_page
 from ..._command import FAILED
-from ..._outputs import RESULTS, claim_folder
 from ..._running import one_thread
-from ..._show import print_json, print_table, say, tell
 from ...commands.lab.reproduce import ReproduceOptions, Scale
+from ...outputs.files import RESULTS, claim_folder
+from ...outputs.show import print_json, print_table, say, tell
 
 
 def run(asked: ReproduceOptions) -> None:

@@ -9,9 +9,9 @@ from ...._words import counted
 from ....lab import runs as lab
 from ....lab.runs import Executor, Local, OnRay, Overview, Plan
 from ..._command import FAILED
-from ..._models import import_module_of_user
-from ..._show import print_json, print_table, say, tell
 from ...commands.lab.runs import RunsAction, RunsOptions
+from ...inputs.models import import_module_of_user
+from ...outputs.show import print_json, print_table, say, tell
 
 
 def run(asked: RunsOptions) -> None:

@@ -8,13 +8,13 @@ from torch import nn
 
 from ....lab import training
 from ....lab.training import RECIPES, Card, Recipe, recipe_for
-from ..._models import build_model, is_builtin
-from ..._networks import read_data
 from ..._options import TrainingOptions
-from ..._outputs import claim_file
 from ..._running import running
-from ..._show import print_json, print_table, say
 from ...commands.lab.train import TrainOptions
+from ...inputs.models import build_model, is_builtin
+from ...inputs.networks import read_data
+from ...outputs.files import claim_file
+from ...outputs.show import print_json, print_table, say
 
 
 def run(asked: TrainOptions) -> None:

@@ -8,11 +8,11 @@ from ...._words import counted
 from ....lab.training import train_many
 from ....lab.zoo import Zoo, read_zoo
 from ..._command import FAILED
-from ..._models import is_builtin
-from ..._networks import read_data
-from ..._outputs import claim_folder
-from ..._show import print_json, print_table, say, tell
 from ...commands.lab.zoo import ZooAction, ZooOptions
+from ...inputs.models import is_builtin
+from ...inputs.networks import read_data
+from ...outputs.files import claim_folder
+from ...outputs.show import print_json, print_table, say, tell
 from .train import recipe_of
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import jacrev, vmap
 
-from ...._functional import run_with
+from ...._evaluation import run_with
 
 Jacobian = Callable[[Tensor], Tensor]
 """From inputs ``(n, ...)`` to ``(n, O, P)``."""

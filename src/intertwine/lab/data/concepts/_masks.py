@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ....dissection import Sample
 from ....errors import DataError
-from .._picture import numbers, pixels
+from ..decoding.one_image import numbers, pixels
 
 
 def read_image(source: bytes | Path, name: str) -> Tensor:

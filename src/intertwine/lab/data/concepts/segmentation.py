@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ....dissection import Concept, ConceptSet, Sample
 from ....errors import DataError
-from .._picture import SUFFIXES
+from ..decoding.one_image import SUFFIXES
 from ._masks import fitted, read_image, read_mask
 
 _NOT_LABELS = {"unlabelled", "unlabeled", "void", "background", "ignore", "none"}

@@ -1,22 +1,10 @@
 """Rules by family; importing this package registers them all."""
 
-from . import (
-    attention,
-    constants,
-    derivatives,
-    distances,
-    elementwise,
-    linear,
-    losses,
-    matrices,
-    normalisation,
-    pooling,
-    reductions,
-    regions,
-    spectral,
-)
+from . import constants, derivatives, elementwise
 from .application import apply
+from .axes import losses, normalisation, pooling, reductions, regions
 from .indices import indexing, masks, routing, scattering
+from .products import attention, distances, linear, matrices, spectral
 from .registry import register_rule
 from .views import sequences, shapes, stacks, strides
 

@@ -1,0 +1,1 @@
+"""Options of the commands that bring networks into one basis and merge them."""

@@ -1,0 +1,1 @@
+"""Options of the commands on the symmetry of one network."""

@@ -1,0 +1,1 @@
+"""Work of the commands on the symmetry of one network."""

@@ -1,0 +1,260 @@
+"""Structured pruning: some units of a hidden space taken out of every tensor that carries it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._evaluation import in_usual_mode
+from ..._nested import map_tensors
+from ...errors import VerificationError
+from ...symmetry import Symmetry
+from ...symmetry.action import rewritable
+from ...symmetry.affine.saving import is_configured, misfits, set_unsaveable
+from ...symmetry.kept_rows import axis_rows, kept_rows
+from ...symmetry.spaces import Axis, Product, Sum, axis_size, spaces_of
+from ...symmetry.verification.float64 import float64_casts, in_float64
+from ...testing import outputs, relative_error
+from ..subject import check_plain
+from .configuration import fitting, write
+from .masking import Rows, excluded, masked
+
+Change = tuple[str, str, int, int]  # module, attribute, old and new value
+
+_MOST_ATTRIBUTES = 8  # sizes noted in a module's attributes, of which any may have to change
+_SIZES: dict[type[nn.Module], dict[str, int]] = {
+    nn.Linear: {"out_features": 0, "in_features": 1},
+    nn.Embedding: {"num_embeddings": 0, "embedding_dim": 1},
+    nn.modules.batchnorm._BatchNorm: {"num_features": 0},
+}
+"""Attributes of torch's modules that say the length of an axis of ``weight``."""
+
+
+@in_usual_mode
+def prune_channels(
+    sym: Symmetry, space: str | Sequence[str], keep: Iterable[int] | Tensor, model: nn.Module, example_inputs: Any
+) -> nn.Module:
+    """A smaller model without some units of a space: channels, hidden units of a gated MLP, heads, groups, experts.
+
+    All tensors that carry the space lose the same rows. A space with parents loses the same units under each of them.
+    Sizes that modules note in attributes follow, and the configuration of a model of transformers where its class can
+    say them; where it cannot, ``save_pretrained`` of the smaller model refuses. The result is compared in float64 with
+    the whole model in which the units are masked: their slices are zero in all tensors, or, where a softmax or a top-k
+    chooses among them (experts), their logits are minus infinity.
+
+    Args:
+        sym: The symmetry of the model's architecture.
+        space: Name of the space, as in ``sym.spaces``, or several that lose the same units, as those of all layers.
+        keep: Units that stay.
+        model: The model. It is left as it is.
+        example_inputs: See ``symmetries``.
+
+    Raises:
+        ValueError: If the space or a unit does not exist, none is kept, weights are quantised, or the model's code does
+            not run with fewer.
+        VerificationError: If the smaller model is another function than the masked one, as where a norm runs over the
+            units.
+
+    Examples:
+        >>> import intertwine as iw
+        >>> model, x = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(5, 3)
+        >>> prune_channels(iw.symmetries(model, x), "0.weight[0]", [0, 1, 5], model, x)
+        Sequential(
+          (0): Linear(in_features=3, out_features=3, bias=True)
+          (1): ReLU()
+          (2): Linear(in_features=3, out_features=2, bias=True)
+        )
+    """
+    spaces = [space] if isinstance(space, str) else list(space)
+    units = _checked(sym, spaces, keep)
+    check_plain(model)
+    rows = kept_rows(sym, spaces, units)
+    wide, inputs, rtol = in_float64(model, example_inputs)
+    inputs = map_tensors(inputs, _told)
+    wanted = list(_meant(sym, wide, rows, inputs))
+    error, said = float("inf"), ""
+    small = _cut(sym, wide, rows)
+    for changes in _choices(model, sym, spaces, units, rows):
+        _set(small, changes)
+        try:
+            with float64_casts():
+                found = outputs(small, inputs)
+        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as failed:
+            said = said or str(failed).partition("\n")[0]
+        else:
+            error = min(error, *(relative_error(one, found) for one in wanted))
+        if error <= rtol:
+            pruned = _cut(sym, rewritable(sym, model), rows)
+            _set(pruned, changes)
+            _configure(pruned, small, set(_lengths_of(sym, spaces, units, rows)), inputs, rtol)
+            return pruned
+        _set(small, [(module, name, new, old) for module, name, old, new in changes])
+    if error == float("inf"):
+        raise ValueError(f"model must run with {len(units)} units of {_named(spaces)}. Got {said}")
+    raise VerificationError(
+        f"units must be ones that contribute to sums alone, so that pruning is masking. Got {_named(spaces)}, where "
+        f"the pruned model differs by {error:.1e}: a norm runs over its units, or something chooses among them."
+    )
+
+
+def _told(x: Tensor) -> Tensor:
+    """Random numbers in the place of zeros alone, which prove nothing: a norm leaves them zeros whatever its units."""
+    if not x.is_floating_point() or bool(x.any()):
+        return x
+    return torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype).to(x.device)
+
+
+def _checked(sym: Symmetry, spaces: list[str], keep: Iterable[int] | Tensor) -> list[int]:
+    """The units in order."""
+    if isinstance(keep, Tensor) and keep.dtype == torch.bool:
+        raise ValueError("keep must hold the numbers of units. Got a mask: pass mask.nonzero()[:, 0].")
+    units = sorted(int(k) for k in keep)
+    if not spaces:
+        raise ValueError("space must name at least one space. Got none.")
+    for space in spaces:
+        size = sym.space(space).size
+        if not units or units[0] < 0 or units[-1] >= size or len(set(units)) < len(units):
+            raise ValueError(f"keep must hold different units of {space!r}, from 0 to {size - 1}. Got {units[:8]}.")
+    return units
+
+
+def _named(spaces: list[str]) -> str:
+    return repr(spaces[0]) if len(spaces) == 1 else f"{spaces[0]!r} and {len(spaces) - 1} more"
+
+
+def _meant(sym: Symmetry, wide: nn.Module, rows: Rows, inputs: Any) -> Iterator[Any]:
+    """Outputs of the whole model without the units: their slices zero, or never chosen."""
+    with float64_casts():
+        yield outputs(masked(sym, wide, rows), inputs)
+        with excluded(sym, wide, rows) as twin:
+            yield outputs(twin, inputs)
+
+
+def _set(model: nn.Module, changes: Iterable[Change]) -> None:
+    for module, name, _, new in changes:
+        setattr(model.get_submodule(module), name, new)
+
+
+def _configure(pruned: nn.Module, small: nn.Module, lengths: set[tuple[int, int]], inputs: Any, rtol: float) -> None:
+    """Write the new sizes into the configuration; where the class has no words for them, saving is refused."""
+    if not is_configured(pruned):
+        return
+    with float64_casts():
+        own = outputs(small, inputs)
+
+        def same(built: nn.Module) -> bool:
+            return relative_error(own, outputs(built, inputs)) <= rtol
+
+        settings = fitting(small, lengths, same)
+    if settings is not None:
+        write(pruned.config, settings)
+        set_unsaveable(pruned, "")
+        return
+    others = misfits(small)
+    set_unsaveable(
+        pruned,
+        f"model must have sizes that {type(pruned.config).__name__} can say, to be saved. Got others in "
+        f"{', '.join(others[:3])}{', ...' if len(others) > 3 else ''}. Prune every layer alike (space takes "
+        "several names), or save its state_dict() and prune again after loading.",
+    )
+
+
+def _cut(sym: Symmetry, model: nn.Module, rows: Rows) -> nn.Module:
+    """A copy of the model with the chosen rows of its tensors, and the sizes that torch's modules note."""
+    twin = rewritable(sym, model)
+    names = {**{name: name for name in rows}, **{a: n for a, n in sym.aliases.items() if n in rows}}
+    made: dict[str, Any] = {}
+    for alias, name in names.items():
+        place, _, last = alias.rpartition(".")
+        module = twin.get_submodule(place)
+        if last == "weight":
+            _note_groups(module, rows[name].get(0))
+        if name not in made:
+            old = getattr(module, last)
+            new = old.detach()
+            for axis, kept in rows[name].items():
+                new = new.index_select(axis, kept.to(new.device))
+            made[name] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
+        setattr(module, last, made[name])
+        _note_sizes(module)
+    return twin
+
+
+def _note_groups(module: nn.Module, kept: Tensor | None) -> None:
+    """Groups of which at least one channel stays."""
+    for kind, name in ((nn.modules.conv._ConvNd, "groups"), (nn.GroupNorm, "num_groups")):
+        weight = getattr(module, "weight", None)
+        if isinstance(module, kind) and isinstance(weight, Tensor) and kept is not None:
+            setattr(module, name, len(torch.unique(kept // (len(weight) // getattr(module, name)))))
+
+
+def _note_sizes(module: nn.Module) -> None:
+    weight = getattr(module, "weight", None)
+    for kind, names in _SIZES.items():
+        if isinstance(module, kind) and isinstance(weight, Tensor):
+            for name, axis in names.items():
+                setattr(module, name, weight.shape[axis])
+    if isinstance(module, nn.LayerNorm | nn.RMSNorm) and isinstance(weight, Tensor):
+        module.normalized_shape = tuple(weight.shape)
+    if isinstance(module, nn.modules.conv._ConvNd) and isinstance(weight, Tensor):
+        first, second = ("in_channels", "out_channels") if module.transposed else ("out_channels", "in_channels")
+        setattr(module, first, weight.shape[0])
+        setattr(module, second, weight.shape[1] * module.groups)
+
+
+def _choices(
+    model: nn.Module, sym: Symmetry, spaces: list[str], units: list[int], rows: Rows
+) -> Iterator[list[Change]]:
+    """Attributes that may have to change, alike in all modules of a class: all of them, none, then most of them."""
+    sizes: dict[str, dict[int, set[int]]] = {}  # of the modules that hold the tensors, and of those around them
+    for name, axes in rows.items():
+        own = name.rpartition(".")[0]
+        for axis in axes:
+            whole, *parts = _lengths(sym.layouts[name].axes[axis], spaces, len(units))
+            for place, lengths in ((own, [whole]), (own.rpartition(".")[0], [whole, *parts])):
+                for old, new in lengths:
+                    sizes.setdefault(place, {}).setdefault(old, set()).add(new)
+    found: dict[tuple[type, str, int, int], list[Change]] = {}
+    for place, known in sorted(sizes.items()):
+        module = model.get_submodule(place)
+        noted = {} if type(module).__module__.startswith("torch.nn") or not place else vars(module)
+        for name, value in noted.items():
+            if type(value) is int and value in known:
+                for new in sorted(known[value]):
+                    if new != value:
+                        found.setdefault((type(module), name, value, new), []).append((place, name, value, new))
+    kinds = list(found.values())
+    yield [change for kind in kinds for change in kind]
+    yield []
+    for count in range(len(kinds) - 1, 0, -1) if len(kinds) <= _MOST_ATTRIBUTES else ():
+        yield from ([change for kind in chosen for change in kind] for chosen in combinations(kinds, count))
+
+
+def _lengths_of(sym: Symmetry, spaces: list[str], units: list[int], rows: Rows) -> Iterator[tuple[int, int]]:
+    """Old and new lengths of all axes that carry the spaces, and of their factors."""
+    for name, axes in rows.items():
+        for axis in axes:
+            yield from _lengths(sym.layouts[name].axes[axis], spaces, len(units))
+
+
+def _lengths(axis: Axis, spaces: Sequence[str], new: int) -> Iterator[tuple[int, int]]:
+    """Old and new lengths of an axis, of its factors and of products of neighbours among these."""
+    units = torch.arange(new)
+    here = [space for space in spaces if space in spaces_of([axis])]
+
+    def left(part: Axis) -> int:
+        rows = (axis_rows(part, space, units) for space in here if space in spaces_of([part]))
+        return next(map(len, rows), axis_size(part))
+
+    yield axis_size(axis), left(axis)
+    if isinstance(axis, Product):
+        sizes = [(axis_size(f), left(f)) for f in axis.factors]
+        for start in range(len(sizes)):
+            for stop in range(start + 1, len(sizes) + 1):
+                yield tuple(prod(pair[k] for pair in sizes[start:stop]) for k in (0, 1))  # type: ignore[misc]
+    inner = axis.factors if isinstance(axis, Product) else [p.axis for p in axis.parts] if isinstance(axis, Sum) else ()
+    for part in inner:
+        yield from _lengths(part, here, new) if set(here).intersection(spaces_of([part])) else ()

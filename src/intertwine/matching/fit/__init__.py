@@ -1,0 +1,1 @@
+"""The element that brings one network closest to another: units matched, then scales and bases fitted."""

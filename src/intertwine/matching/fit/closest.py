@@ -1,0 +1,115 @@
+"""The element that brings one network closest to another: units matched, then scales and bases fitted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._memory import give_back
+from ...groups import Element
+from ...symmetry.action import moved, transform
+from ...symmetry.gauge.canonical import balanced
+from ...symmetry.gauge.folding import Folded
+from ...symmetry.gauge.signs import signing
+from ...symmetry.symmetry import Symmetry
+from ...symmetry.transformation import Transformation, identity, with_parts
+from ..judgement.deviation import combined, distance, sine
+from .refit import Fit
+from .units import match_units, monomial
+
+FITS = 40  # rounds of bases and scales in turn: copies need one or two, bases that meet in one tensor dozens
+_BALANCED = {torch.float32: 1e-7, torch.float64: 1e-12}  # log scales: the rounding of weights in that precision
+_HELPS = 0.99  # share of the residual that a fit must fall below to be followed by another
+
+
+@dataclass(eq=False)
+class Normal:
+    """A network in balanced coordinates."""
+
+    folded: Folded  # Its weights, batch norms folded
+    to: Transformation  # The element that brings them into balanced coordinates
+
+    @cached_property
+    def state(self) -> Mapping[str, Tensor]:
+        """The weights there; those that ``to`` leaves as they are, are shared."""
+        return {**self.folded.state, **moved(self.sym, self.to, self.folded.state)}
+
+    def forget(self) -> None:
+        """Free the weights there; they are made again when they are asked for."""
+        self.__dict__.pop("state", None)
+
+    @property
+    def sym(self) -> Symmetry:
+        """The symmetry of the folded weights."""
+        return self.folded.sym
+
+
+def normalised(folded: Folded) -> Normal:
+    """Scales and bases in normal form, and signs of spaces that others lie inside: those are matched without signs."""
+    dtype = next((t.dtype for t in folded.state.values()), torch.float64)
+    g = balanced(folded, _BALANCED[dtype])
+    outer = {parent for s in folded.sym.spaces for parent in s.parents}
+    normal = Normal(folded, g)
+    if any(s.group.signs and s.name in outer for s in folded.sym.spaces):
+        normal = Normal(folded, signing(folded.sym, normal.state).restrict(spaces=outer) @ g)
+    return normal
+
+
+def closest(a: Normal, b: Normal) -> tuple[Transformation, float]:
+    """The element that brings folded weights ``a`` closest to ``b``, and the residual in balanced coordinates."""
+    units = match_units(monomial(a.sym), a.state, b.state)
+    a.forget()  # not read while scales and bases are fitted, which takes the most memory
+    give_back()
+    in_place = distance(a.folded.state, b.folded.state)
+    if in_place < units.residual:  # merged in place: balancing only blurs what the units share
+        return identity(a.sym), in_place
+    return _fitted(a, b, ~b.to @ (lifted(units.g, a.sym) @ a.to), units.residual)
+
+
+def _fitted(a: Normal, b: Normal, g: Transformation, residual: float) -> tuple[Transformation, float]:
+    """Scales and bases fitted in turn, for each depends on the others, as long as that helps."""
+    fit = Fit(a.sym, a.folded.state, b.folded.state, g, b.folded.spread)
+    if fit.exact:
+        return g, residual
+    there = b.to @ g
+    fixed = {
+        n: sine(transform(a.folded.state[n], a.sym.layouts[n], there), b.state[n]) for n in b.state.keys() - fit.near
+    }
+    sizes = {n: t.numel() for n, t in b.state.items()}
+
+    def left() -> float:
+        give_back()
+        moving = {n: sine(transform(x, a.sym.layouts[n], b.to), b.state[n]) for n, x in fit.near.items()}
+        return combined({**fixed, **moving}, sizes)
+
+    fit.each_space()
+    g, reached = fit.g, left()
+    for _ in range(FITS):
+        fit.bases()
+        fit.scales()
+        before, now = min(residual, reached), left()
+        if now < before:
+            g, reached = fit.g, now
+        if not now < _HELPS * before:
+            break
+    return g, min(residual, reached)
+
+
+def lifted(g: Transformation, sym: Symmetry) -> Transformation:
+    """Permutations and signs of normal bases as an element of the full symmetry."""
+    full = identity(sym)
+    for space in sym.spaces:
+        e = g[space.name]
+        parts: dict[str, Any] = {"permutation": e.permutation, "signs": e.signs}
+        if space.group.mixes:
+            parts = {"linear": _matrix(e)}
+        full = with_parts(full, space.name, **parts)
+    return full
+
+
+def _matrix(e: Element) -> Tensor:
+    eye = torch.eye(e.permutation.shape[-1], dtype=torch.float64)
+    return e.signs[0][..., :, None] * eye[e.permutation]

@@ -1,0 +1,213 @@
+"""Permutations and signs that match the units of two networks in balanced coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..._memory import give_back
+from ..._progress import track
+from ...groups import SignedPermutation
+from ...symmetry.action import moved
+from ...symmetry.blocks import blocks, inner_products, map_leaves
+from ...symmetry.gauge.canonical import arranged
+from ...symmetry.gauge.signs import signing
+from ...symmetry.spaces import Fixed, Leaf, Space
+from ...symmetry.transformation import Transformation, identity
+from ..coordinates.problem import Problem
+from ..judgement.deviation import distance
+from ..narrow import narrowed
+from ..solvers.coordinate_descent import CoordinateDescent, descend
+from ..solvers.starts import profiles
+
+if TYPE_CHECKING:
+    from ...symmetry.symmetry import Symmetry
+
+__all__ = ["APART", "FOUND", "UnitMatch", "match_units", "monomial"]
+
+_STARTS = 3
+FOUND = 1e-2  # residual at which copies are found, and only rounding remains
+_LARGE = 100_000  # weights above which costs are float32
+APART = 0.97  # residual in place of networks whose units have nothing in common there
+_UNRELATED = 0.8  # residual above which small gains are not pursued
+_COARSE = 1e-3  # relative gain of a sweep that is small
+_CLOSE = 0.98  # squared cosine of tensors that all count alike
+_RIDGE = 0.01  # squared sine of tensors that get half the weight of equal ones
+
+
+@dataclass(frozen=True, eq=False)
+class UnitMatch:
+    """Matched units.
+
+    Attributes:
+        g: The element of permutations and signs that moves ``a``.
+        residual: ``distance`` of the moved ``a`` from ``b``.
+    """
+
+    g: Transformation
+    residual: float
+
+
+def monomial(sym: Symmetry) -> Symmetry:
+    """The symmetry that is left in normal bases: linear spaces keep permutations and one sign per unit.
+
+    What neither changes places nor signs is fixed, unless units of other spaces lie in it.
+    """
+    linear = {s.name for s in sym.spaces if s.group.mixes}
+    outer = {parent for s in sym.spaces for parent in s.parents}
+
+    def space(s: Space) -> Space:
+        return replace(s, group=SignedPermutation(s.size) if s.name in linear else s.group.reduced(scales=0))
+
+    spaces = tuple(space(s) for s in sym.spaces)
+    still = {s.name for s in spaces if not s.group.permutes and not s.group.signs and s.name not in outer}
+
+    def leaf(old: Leaf) -> Leaf | Fixed:
+        if old.space in still:
+            return Fixed(old.size, "neither permuted nor flipped")
+        return replace(old, scale=(), sign=(1,) if old.space in linear else old.sign, variance=0)
+
+    layouts = {name: map_leaves(layout, leaf) for name, layout in sym.layouts.items()}
+    return replace(sym, spaces=spaces, layouts=layouts)
+
+
+def match_units(
+    sym: Symmetry,
+    a: Mapping[str, Tensor],
+    b: Mapping[str, Tensor],
+    votes: Mapping[str, float] | None = None,
+    start: Transformation | None = None,
+) -> UnitMatch:
+    """Permutations and signs that bring the weights ``a`` close to ``b``, by coordinate descent from several starts.
+
+    Starts, until one is good enough: the canonical forms of both, which meet for copies; similar weight profiles, with
+    all signs solved together; units in place, as fine-tuning leaves them. Costs are float32 in networks of more than
+    100,000 weights; residuals are always float64.
+
+    Args:
+        sym: A symmetry without scales and matrices (``monomial``).
+        a: Tensors to move, in balanced coordinates.
+        b: Tensors to meet, in balanced coordinates.
+        votes: Weight of each tensor's entries in the costs; all alike by default.
+        start: The only start, where one is known.
+
+    Returns:
+        The best local optimum found; the exact answer for copies with distinct units.
+    """
+    search = _Search(sym, a, b, votes)
+    if start is not None:
+        return search.descended(start)
+    best = search.judged(identity(sym))
+    if not search.sym.layouts:
+        return best
+    for candidate in track(search.candidates(in_place=best.residual), "Matching units", _STARTS, enabled=None):
+        best = min(best, candidate(), key=lambda m: m.residual)
+        if best.residual < FOUND:
+            break
+    return best
+
+
+class _Search:
+    """Searches of one pair of networks.
+
+    Args:
+        sym: A symmetry without scales and matrices; tensors that it does not move are compared, and not searched.
+        a: Tensors to move.
+        b: Tensors to meet.
+        votes: Weight of each tensor's entries.
+    """
+
+    def __init__(
+        self, sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], votes: Mapping[str, float] | None
+    ) -> None:
+        self.a, self.b = a, b
+        self.sym = narrowed(sym, {n for n, layout in sym.layouts.items() if any(x.moved for x in blocks(layout))})
+        self.votes = dict.fromkeys(sym.layouts, 1.0) if votes is None else votes
+        self.large = sum(b[name].numel() for name in sym.layouts) > _LARGE
+        self._posed: tuple[Mapping[str, float], Problem] | None = None
+
+    def judged(self, g: Transformation) -> UnitMatch:
+        """An element with its residual."""
+        if self.large:
+            give_back()  # the moved tensors take the most memory
+        return UnitMatch(g, distance(self._near(g), self.b))
+
+    def candidates(self, in_place: float) -> Iterator[Callable[[], UnitMatch]]:
+        """Starts and what descent makes of them, to be computed one after the other.
+
+        Where signs alone are free, they follow from products in place. Large networks start in place only where their
+        units share something there: ``in_place`` is that residual.
+        """
+        if not any(s.group.permutes or s.group.mixes or s.parents for s in self.sym.spaces):
+            yield lambda: self.judged(self._agreeing(identity(self.sym)))
+            return
+        yield lambda: self.judged(~arranged(self.sym, self.b) @ arranged(self.sym, self.a))
+        yield lambda: self.descended(self._agreeing(profiles(self._problem(self.votes))))
+        if in_place < APART or not self.large:
+            yield lambda: self.descended(identity(self.sym))
+
+    def descended(self, start: Transformation) -> UnitMatch:
+        """The local optimum; where the networks are unrelated, close to it.
+
+        A second descent weights every tensor by how well it agrees after the first one, and is kept if the residual is
+        smaller: so tensors that were replaced do not outvote the others.
+        """
+        generator = torch.Generator().manual_seed(0)
+        votes = self.votes
+        found = descend(self._problem(votes), start, generator, CoordinateDescent(tolerance=_COARSE))
+        first = self.judged(found.g)
+        if found.history[-1] < (1 - _UNRELATED**2) ** 0.5 * self._problem(votes).size:
+            return first
+        squares = self._agreements(first.g)
+        if min(squares.values(), default=1.0) < _CLOSE:
+            votes = {n: self.votes[n] * c / (1 - c + _RIDGE) for n, c in squares.items()}
+        again = self.judged(descend(self._problem(votes), first.g, generator).g)
+        return min(first, again, key=lambda m: m.residual)
+
+    def _agreements(self, g: Transformation) -> dict[str, float]:
+        """For every tensor the squared cosine of its angle once ``a`` is moved; 0 beyond a right angle."""
+        near = self._near(g)
+        return {n: max(_cosine(near[n], self.b[n]), 0.0) ** 2 for n in self.sym.layouts}
+
+    def _problem(self, votes: Mapping[str, float]) -> Problem:
+        """The problem in which the squared norm of every tensor of ``b`` is its number of entries, times its vote.
+
+        Of several only that of the last votes is kept: it holds copies of both networks.
+        """
+        if self._posed is not None and self._posed[0] == votes:
+            return self._posed[1]
+        self._posed = None
+        give_back()
+        names = self.sym.layouts
+        dtype = torch.float32 if self.large else torch.float64
+        means = {name: float(self.b[name].square().mean()) for name in names}
+        factors = {name: (votes[name] / mean if mean > 0 else votes[name]) ** 0.5 for name, mean in means.items()}
+        sides = [{name: (state[name] * factors[name]).to(dtype) for name in names} for state in (self.b, self.a)]
+        still = identity(self.sym)
+        self._posed = votes, Problem(self.sym, sides[0], sides[1], still, still, self.sym)
+        return self._posed[1]
+
+    def _near(self, g: Transformation) -> dict[str, Tensor]:
+        return {**self.a, **moved(self.sym, g, self.a)}
+
+    def _agreeing(self, g: Transformation) -> Transformation:
+        """``g`` with the signs that make its products with ``b`` positive, largest first.
+
+        Tensors of spaces that lie in or around others, which ``profiles`` leaves in place, tell nothing yet.
+        """
+        if not any(s.group.signs for s in self.sym.spaces):
+            return g
+        self._posed = None  # it holds copies of both networks
+        near = self._near(g)
+        left = {name for s in self.sym.spaces if s.parents for name in (s.name, *s.parents)}
+        told = [n for n, x in self.sym.layouts.items() if not left & {s for block in blocks(x) for s in block.spaces}]
+        return signing(narrowed(self.sym, told), {n: near[n] * self.b[n] for n in told}, power=1) @ g
+
+
+def _cosine(x: Tensor, y: Tensor) -> float:
+    norms = float(x.norm() * y.norm())
+    return float(inner_products(x, y, range(x.ndim))) / norms if norms > 0 else 0.0

@@ -1,0 +1,1 @@
+"""Judgement on two aligned networks: distances, what chance gives, what can be unchanged, the verdict."""

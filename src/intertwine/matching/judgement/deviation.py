@@ -1,0 +1,314 @@
+"""Deviation of matched weights: weight by weight and tensor by tensor."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...symmetry.action import transform
+from ...symmetry.blocks import blocks
+from ...symmetry.gauge.folding import Folded
+from ...symmetry.symmetry import Symmetry
+from ...symmetry.transformation import Transformation
+from ..narrow import narrowed
+
+# Precisions a copy may have gone through, and the relative deviation of single weights that each explains.
+PRECISIONS = {"float64": 1e-9, "float32": 1e-5, "float16": 2.0**-9, "bfloat16": 2.0**-6}
+HALVES = (torch.float16, torch.bfloat16)
+_QUANTILE = 0.999  # share of all weights to be explained: rounding errs by a share of every weight, training does not
+_OF_ONE = 0.99  # the same for one tensor
+_ONE = 4  # times the precision: what a single weight may differ by, relative to its size and a typical one of its row
+_MEAN = 3.0  # largest over root mean square deviation where weights are rounded; what a few noisy scales fit has less
+_SPARED = 100.0  # times the precision to which most tensors agree: what a cast that they escaped must explain
+_ODD = 16  # times as far as the others of its row: what rounding, a share of every weight, never makes of one
+_NOISE = 10  # times the precision of the comparison: what a match may leave at single weights
+_BIG = 0.25  # of a typical one of its row: from which size on weights are compared with the others of their row
+_LONG = 16  # as many weights have a mean that tells
+_FITTED = 2  # weights for each free scale or entry of a basis from which on agreement was not made by fitting
+_PIECE = 1 << 20  # entries that are compared at once
+_IN_ORDER = 0.5  # von Neumann's ratio: sinusoids of 16 positions have 0.4, of 512 0.05, weights in no order 1
+_CORNER = 512  # rows and columns of which that is looked at
+TRUST = 1e-12  # squared relative distance below which a tensor counts as equal
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far matched weights are apart, relative to their sizes.
+
+    Attributes:
+        overall: Deviation that 99.9 % of all weights stay below.
+        tensors: For every tensor the deviation that 99 % of its weights stay below, or three times the relative
+            distance of the whole tensor where that is larger.
+        distances: For every tensor the relative distance.
+        edits: For every tensor the largest deviation of a single weight, relative to its size and that of a typical
+            one of its row together: numbers near zero may be off by more than their size, but no rounding moves one
+            weight of a row far.
+        odd: For every tensor how many times farther off a single weight is than the others of its row are on average,
+            or than the match may leave; small weights, and tensors that a basis mixes, are left out.
+        informative: Tensors whose weights differ among each other, so that agreement tells something.
+        sizes: Number of weights of every tensor.
+        sym: The symmetry by which they were matched.
+        rounded: Tensors that hold numbers of half precision in one of the networks.
+        finest: The precision of the comparison, below which there is no agreement.
+        largest: The largest deviations of single weights, as many as the quantile of the networks needs.
+    """
+
+    overall: float
+    tensors: Mapping[str, float]
+    distances: Mapping[str, float]
+    edits: Mapping[str, float]
+    odd: Mapping[str, float]
+    informative: frozenset[str]
+    sizes: Mapping[str, int]
+    sym: Symmetry
+    rounded: frozenset[str] = frozenset()
+    finest: str = "float64"
+    largest: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    @property
+    def precision(self) -> str | None:
+        """The finest precision of a copy that explains how far all tensors are apart, or ``None``."""
+        fits = (name for name, limit in PRECISIONS.items() if self.overall <= limit and not self.beyond(name))
+        return next(fits, None)
+
+    def beyond(self, precision: str) -> dict[str, float]:
+        """Tensors that differ by more than rounding to a precision explains, with their relative distances.
+
+        A cast spares no tensor: where most agree much better, one that does not must hold rounded numbers to be
+        explained by it. Nor does it move a single weight of a row alone.
+        """
+        limit, shared = PRECISIONS[precision], self.shared()
+        spared = limit if shared is None else min(limit, _SPARED * PRECISIONS[shared])
+        limits = {name: limit if name in self.rounded else spared for name in self.tensors}
+        return {
+            name: self.distances[name]
+            for name, size in self.tensors.items()
+            if not (size <= limits[name] and self.edits[name] <= _ONE * limits[name] and self.odd[name] <= _ODD)
+        }
+
+    def shared(self, share: float = 0.5) -> str | None:
+        """The finest precision to which a share of the informative tensors agrees, by number or by weights.
+
+        Tensors with hardly more weights than the scales and bases that move them agree by fitting, not by descent.
+        """
+        for name, limit in PRECISIONS.items():
+            if limit < PRECISIONS[self.finest]:
+                continue
+            agree = [n for n in self.informative if self.tensors.get(n, 0.0) <= limit]
+            near, all_ = (sum(self.sizes[n] for n in some) for some in (agree, self.informative))
+            enough = len(agree) >= share * len(self.informative) or near >= share * all_
+            if agree and enough and near >= _FITTED * narrowed(self.sym, agree).dim:
+                return name
+        return None
+
+
+def deviation(
+    a: Folded, b: Folded, g: Transformation, rounded: Collection[str] = (), count: int | None = None
+) -> Deviation:
+    """Compare the moved ``a`` with ``b``, weight by weight; one tensor is moved at a time.
+
+    Args:
+        a: Weights to move, batch norms folded.
+        b: Weights to meet.
+        g: The element that moves ``a``.
+        rounded: Tensors that hold numbers of half precision in one of the networks.
+        count: Number of weights of the networks where these are a component of them (``joined``).
+    """
+    linear = {s.name for s in a.sym.spaces if s.group.mixes}
+    finest = "float64" if torch.float64 in {t.dtype for t in b.state.values()} else "float32"
+    tensors, distances, edits, odd, sizes, informative = {}, {}, {}, {}, {}, []
+    total = sum(b.state[name].numel() for name in b.sym.layouts)
+    kept = above_quantile(total if count is None else count)
+    largest = torch.zeros(0)
+    for name, layout in b.sym.layouts.items():
+        right = b.state[name]
+        near = transform(a.state[name], layout, g)
+        distances[name], sizes[name] = apart(near, b, name), right.numel()
+        if not (constant(a.state[name]) and constant(right)):
+            informative.append(name)
+        if not right.numel():
+            continue
+        # a basis mixes entries, and with them their rounding, which a fitted matrix doubles on either side
+        mixed = any(space in linear for block in blocks(layout) for space in block.spaces)
+        some = above_quantile(right.numel(), _OF_ONE)
+        ratios, edits[name] = _largest(near, right, b.spread.get(name, right), mixed, max(some, kept))
+        tensors[name] = max(float(_top(ratios, some).min()), _MEAN * distances[name])
+        odd[name] = 0.0 if mixed or right.ndim < 2 else _oddest(near, right, _NOISE * PRECISIONS[finest])
+        largest = _top(torch.cat([largest, ratios]), kept)
+    return Deviation(
+        overall=_least(largest, total),
+        tensors=tensors,
+        distances=distances,
+        edits=edits,
+        odd=odd,
+        informative=frozenset(informative),
+        sizes=sizes,
+        sym=b.sym,
+        rounded=frozenset(rounded),
+        finest=finest,
+        largest=largest,
+    )
+
+
+def joined(parts: Sequence[Deviation], sym: Symmetry, count: int) -> Deviation:
+    """The deviation of networks, or of a part of them, from those of their components.
+
+    Args:
+        parts: The components'.
+        sym: The symmetry of the networks.
+        count: Number of weights of the networks, of which these components may be a part.
+    """
+    sizes = {name: size for part in parts for name, size in part.sizes.items()}
+    largest = _top(torch.cat([torch.zeros(0), *(part.largest for part in parts)]), above_quantile(count))
+    return Deviation(
+        overall=_least(largest, sum(sizes.values())),
+        tensors={name: x for part in parts for name, x in part.tensors.items()},
+        distances={name: x for part in parts for name, x in part.distances.items()},
+        edits={name: x for part in parts for name, x in part.edits.items()},
+        odd={name: x for part in parts for name, x in part.odd.items()},
+        informative=frozenset().union(*(part.informative for part in parts)),
+        sizes=sizes,
+        sym=sym,
+        rounded=frozenset().union(*(part.rounded for part in parts)),
+        finest="float64" if all(part.finest == "float64" for part in parts) else "float32",
+        largest=largest,
+    )
+
+
+def above_quantile(count: int, share: float = _QUANTILE) -> int:
+    """How many of so many numbers are not below the quantile of a share; by default that of all weights."""
+    return count - min(int(share * count), count - 1)
+
+
+def _least(largest: Tensor, count: int) -> float:
+    """The quantile of so many numbers, of which these are the largest."""
+    return float(_top(largest, above_quantile(count)).min()) if len(largest) else 0.0
+
+
+def _largest(near: Tensor, right: Tensor, sizes: Tensor, mixed: bool, count: int) -> tuple[Tensor, float]:
+    """The largest deviations of a tensor relative to the sizes of its entries, to a typical one where it is mixed.
+
+    Also the largest relative to the size of an entry and a typical one of its row together.
+    """
+    typical = 4 * _norm(sizes) / sizes.numel() ** 0.5 if mixed else 0.0
+    found, edit = right.new_zeros(0), 0.0
+    for x, y, size in _rows(near, right, sizes):
+        off, tiny = (x - y).abs(), torch.finfo(size.dtype).tiny
+        row = size.square().mean(1, keepdim=True).sqrt()
+        size = size.new_full((), typical) if mixed else size.abs()
+        ratios = torch.where(off == 0, 0.0, off / size.clamp_min(tiny)).flatten()
+        found = _top(torch.cat([found, _top(ratios, count)]), count)
+        edit = max(edit, float((off / (size + row).clamp_min(tiny)).max()))
+    return found, edit
+
+
+def _oddest(near: Tensor, right: Tensor, noise: float) -> float:
+    """The largest deviation of a weight relative to the mean one of the others in its row, or to ``noise``.
+
+    Not of a weight that is the other's, rounded to half precision: those beside it may need no rounding.
+    """
+    found = 0.0
+    for x, y in _rows(near, right):
+        big = y.abs() >= _BIG * y.square().mean(1, keepdim=True).sqrt()
+        ratios = torch.where(big & (y != 0), (x - y).abs() / y.abs(), 0.0)
+        if int(big.sum()) < len(big) * _LONG:  # short rows: all as one
+            big, ratios, x, y = (z.reshape(1, -1) for z in (big, ratios, x, y))
+        worst, others = ratios.masked_fill(_cast(x, y), 0.0).max(1).values, big.sum(1) - 1
+        calm = (ratios.sum(1) - worst) / others.clamp_min(1)
+        odd = torch.where(others >= _LONG - 1, worst / calm.clamp_min(noise / _ODD), 0.0)
+        found = max(found, float(odd.max()))
+    return found
+
+
+def _cast(x: Tensor, y: Tensor) -> Tensor:
+    """Where one of two numbers is the other, rounded to half precision."""
+    return torch.stack([p.to(half).to(p.dtype) == q for half in HALVES for p, q in ((x, y), (y, x))]).any(0)
+
+
+def apart(near: Tensor, b: Folded, name: str) -> float:
+    """Relative distance of a moved tensor from the one that it should meet."""
+    return gap(near, b.state[name]) / max(_norm(b.spread.get(name, b.state[name])), 1e-300)
+
+
+def relative(x: Tensor, y: Tensor) -> float:
+    """Distance of two tensors relative to the second, which may not be zero: else infinity."""
+    size = _norm(y)
+    return gap(x, y) / size if size else float("inf")
+
+
+def gap(x: Tensor, y: Tensor) -> float:
+    """Frobenius norm of the difference of two tensors, in float64; no difference of their shape is made."""
+    return sum(_norm(p - q) ** 2 for p, q in _pieces(x, y)) ** 0.5
+
+
+def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    """Root mean square sine of the angle between tensors of one name, each tensor weighted by its size.
+
+    A tensor's ``sin^2`` is the share of ``b`` that no positive multiple of ``a`` explains: 0 for equal directions, 1
+    for orthogonal or opposite ones.
+    """
+    weights = {name: right for name, right in b.items() if right.is_floating_point()}  # no counters of batch norms
+    return combined({n: sine(a[n], x) for n, x in weights.items()}, {n: x.numel() for n, x in weights.items()})
+
+
+def combined(sines: Mapping[str, float], sizes: Mapping[str, int]) -> float:
+    """Root mean square of the sines of tensors, each weighted by its size."""
+    total = sum(sizes[name] for name in sines)
+    return (sum(sizes[name] * s**2 for name, s in sines.items()) / total) ** 0.5 if total else 0.0
+
+
+def sine(left: Tensor, right: Tensor) -> float:
+    """Sine of the angle between two tensors; 1 beyond a right angle, and beside a tensor of zeros."""
+    if torch.equal(left, right):
+        return 0.0
+    ours, theirs = _norm(left), _norm(right)
+    if not ours * theirs > 0:
+        return 1.0
+    inner = sum(float((x * (y / theirs)).sum(dtype=torch.float64)) for x, y in _pieces(left, right))
+    if not inner > 0:
+        return 1.0
+    return sum(_norm(x - inner * (y / theirs)) ** 2 for x, y in _pieces(left, right)) ** 0.5 / ours
+
+
+def constant(x: Tensor) -> bool:
+    """Whether a tensor has no more than two values, as gains and biases have that were not trained."""
+    some = x.flatten()[: 1 << 16]
+    return not len(some) or bool(((some == some.min()) | (some == some.max())).all())
+
+
+def patterned(x: Tensor) -> bool:
+    """Whether neighbours along one of the first two dimensions are alike: equal rows, ramps, sinusoids by position.
+
+    Von Neumann's ratio of squared differences of neighbours to twice the variance is near 1 for units in no order.
+    """
+    x = x[tuple(slice(_CORNER) for _ in x.shape)].double()
+    for dim in [d for d, n in enumerate(x.shape) if n > 1][:2]:
+        rows = x.movedim(dim, 0).flatten(1)
+        if rows.diff(dim=0).square().sum() <= 2 * _IN_ORDER * (rows - rows.mean(0)).square().sum():
+            return True
+    return False
+
+
+def _norm(x: Tensor) -> float:
+    return sum(float(torch.linalg.vector_norm(y, dtype=torch.float64)) ** 2 for (y,) in _pieces(x)) ** 0.5
+
+
+def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Tensors of one shape, flat, piece by piece: what is computed of their entries needs little memory."""
+    return zip(*(x.flatten().split(_PIECE) for x in tensors))
+
+
+def _rows(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Tensors of one shape as rows ``(n, rest)``, some rows at a time; a vector is one row."""
+    rows = [x.reshape(1, -1) if x.ndim < 2 else x.flatten(1) for x in tensors]
+    return zip(*(x.split(max(1, _PIECE // x.shape[1])) for x in rows))
+
+
+def _top(x: Tensor, count: int) -> Tensor:
+    """The largest entries, in no order."""
+    least = len(x) - count
+    if least <= 0:
+        return x
+    return torch.from_numpy(np.partition(x.numpy(), least)[least:].copy())  # a view would keep all in memory

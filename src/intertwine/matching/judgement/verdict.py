@@ -1,0 +1,72 @@
+"""The verdict on two networks: whether they are one, and what differs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..._result import UNSAVED, Result
+from ...symmetry.transformation import Transformation
+
+SAME = "the same network up to symmetry"
+RELATED = "related (merged, fine-tuned)"
+DIFFERENT = "different"
+UNTOLD = "cannot be told"
+_LISTED = 12  # tensors that a summary lists
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Match(Result):
+    """What ``same`` found; truthy where the networks are one up to symmetry.
+
+    Attributes:
+        verdict: One of ``SAME``, ``RELATED``, ``DIFFERENT`` and ``UNTOLD``.
+        residual: Share of the weights that is not explained after matching, the root mean square sine of the angle
+            between tensors in balanced coordinates: 0 for one network, 1 for orthogonal ones; infinity for other
+            architectures.
+        deviation: Relative deviation that 99.9 % of single weights stay below.
+        precision: Coarsest precision that a copy needs to have gone through to explain the deviation, or ``None``.
+        chance: Residual that networks with the same statistics but unrelated units leave, where it was needed for the
+            verdict; else ``None``.
+        reason: The verdict's ground, in words.
+        moved: Whether units of ``a`` must be permuted or rescaled, or its bases changed, to agree with ``b``.
+        differing: Tensors that differ by more than rounding once ``a`` is moved, each with the distance relative to
+            its size; infinity for one that only one network has, or that has another shape. Batch norms count as the
+            affine maps that they are in eval mode, under the names of their gain and bias. Empty for networks that are
+            the same, and for other architectures.
+        transformation: The element that brings ``a`` closest to ``b``, or ``None`` for other architectures. It is not
+            part of the saved result: use its own ``save``.
+    """
+
+    verdict: str
+    residual: float
+    deviation: float
+    precision: str | None
+    reason: str
+    transformation: Transformation | None = field(default=None, metadata=UNSAVED)
+    chance: float | None = None
+    differing: Mapping[str, float] = field(default_factory=dict)
+    moved: bool = True
+
+    def __bool__(self) -> bool:
+        return self.verdict == SAME
+
+    def summary(self) -> str:
+        """The verdict with its ground, and a line for every tensor that differs, of many those that differ most."""
+        shown = list(self.differing.items())
+        more = len(shown) - _LISTED
+        if more > 0:
+            shown = sorted(shown, key=lambda item: -item[1])[:_LISTED]
+        width = max((len(name) for name, _ in shown), default=0)
+        lines = [
+            f"  {name:<{width}}  "
+            + (f"differs by {d:.3g} of its size" if d < float("inf") else "only in one, or reshaped")
+            for name, d in shown
+        ]
+        lines += [f"  and {more:,} more, which differ less"] if more > 0 else []
+        verdict = self.verdict if self.moved or not self else "the same network, with nothing permuted or rescaled"
+        return "\n".join([f"{verdict}: {self.reason}", *lines])
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """One row; tensors that differ are named in one string."""
+        row = {name: value for name, value in self.to_dict().items() if name != "networks"}
+        return [{**row, "differing": ", ".join(self.differing)}]

@@ -1,0 +1,1 @@
+"""Tests of independence: in place, where the null is exact, and after matching."""

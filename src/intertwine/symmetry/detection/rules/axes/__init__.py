@@ -1,0 +1,1 @@
+"""Rules for operations along axes: reductions, normalisations, losses, pooling, regions of images."""

@@ -1,0 +1,1 @@
+"""The group in words and numbers: the table of its spaces, their titles, its dimension."""
