@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import intertwine as iw
 from intertwine.features.evaluate import evaluate
@@ -142,7 +143,112 @@ def test_repair_follows_the_ratio_of_every_layer(trained, aligned, digits):
 def test_repair_leaves_outputs_and_shared_layers_alone():
     shared = nn.Linear(4, 4)
     model = nn.Sequential(nn.Linear(3, 4), shared, nn.ReLU(), shared, nn.Linear(4, 2))
-    assert list(repairable(model, torch.zeros(2, 3))) == ["0"]
+    assert repairable(model, torch.zeros(2, 3)) == ({"0": -1}, [])
+
+
+class TiedHead(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.inner, self.outer, self.head = (
+            nn.Embedding(9, 4), nn.Linear(4, 6), nn.Linear(6, 4), nn.Linear(4, 9, bias=False),
+        )  # fmt: skip
+        self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        return self.head(self.outer(self.inner(self.embed(x)).relu()))
+
+
+def test_a_tied_head_is_the_last_layer():
+    assert list(repairable(TiedHead(), torch.tensor([[1, 2], [3, 4]]))[0]) == ["inner", "outer"]
+
+
+class Standardised(nn.Linear):
+    def forward(self, x):
+        return nn.functional.linear(x, (self.weight - self.weight.mean()) / self.weight.std(), self.bias)
+
+
+COMPUTED = {
+    "weight norm": nn.utils.parametrizations.weight_norm,
+    "spectral norm": nn.utils.parametrizations.spectral_norm,
+    "old spectral norm": nn.utils.spectral_norm,
+    "pruned": lambda layer: prune.random_unstructured(layer, "weight", 0.3),
+    "pruned bias": lambda layer: prune.random_unstructured(layer, "bias", 0.3),
+    "standardised": lambda layer: Standardised(layer.in_features, layer.out_features),
+}
+
+
+def layers(*changes):
+    """Layers of which some have computed weights."""
+    sizes = (3, 8, 8, 2)
+    made = [change(nn.Linear(n, m)) for n, m, change in zip(sizes[:-1], sizes[1:], changes, strict=True)]
+    return nn.Sequential(made[0], nn.ReLU(), made[1], nn.ReLU(), made[2]).eval()
+
+
+@pytest.mark.parametrize("kind", COMPUTED)
+def test_layers_with_computed_weights_are_named_and_left_as_they_are(kind):
+    def build(*places):
+        torch.manual_seed(0)
+        return layers(*(COMPUTED[kind] if place in places else nn.Identity() for place in range(3)))
+
+    a, b = build(0), build(0)
+    with torch.no_grad():
+        for parameter in b.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape))
+    model, loader = merge(a, b, None), [torch.randn(40, 3)]
+    before = state(model)
+    with pytest.warns(UserWarning, match="layers must hold weights of their own to be repaired.*Got '0': "):
+        repair_(model, a, b, loader)
+    assert {name.split(".")[0] for name, old in before.items() if not torch.equal(old, tensors_of(model)[name])} == {
+        "2"
+    }
+    with pytest.raises(ValueError, match="Got '0', '2': make them permanent"):
+        merge(build(0, 1), build(0, 1), None, loader=loader)
+    assert repairable(build(2), loader[0]) == ({"0": -1, "2": -1}, [])  # the last layer is not repaired in any case
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lift, self.norm = nn.Linear(3, 8), nn.LayerNorm(8)
+        self.up, self.down, self.head = nn.Linear(8, 12), nn.Linear(12, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        x = self.lift(x)
+        return self.head(x + self.down(nn.functional.gelu(self.up(self.norm(x)))))
+
+
+def convolutions(norm):
+    norms = [nn.BatchNorm2d(n) if norm else nn.Identity() for n in (6, 5)]
+    first, second = nn.Conv2d(1, 6, 3), nn.Conv2d(6, 5, 3)
+    return nn.Sequential(first, norms[0], nn.ReLU(), second, norms[1], nn.ReLU(), nn.Flatten(), nn.Linear(80, 3))
+
+
+def calibrated(x):
+    """A network whose batch norms have gains of one sign, and the statistics of ``x``."""
+    model = convolutions(True).double().eval()
+    for norm in (model[1], model[4]):
+        nn.init.uniform_(norm.weight, 0.5, 2)
+        nn.init.normal_(norm.bias)
+    return recalibrate_(model, [x])
+
+
+@pytest.mark.parametrize(
+    ("build", "layers", "shape", "rtol"),
+    [
+        (lambda x: Residual(), ["lift", "up", "down"], (60, 5, 3), 1e-9),
+        (lambda x: convolutions(False), ["0", "3"], (60, 1, 8, 8), 1e-9),
+        (calibrated, ["1", "4"], (60, 1, 8, 8), 2e-3),  # batches are normalised by biased variances, torch keeps others
+    ],
+    ids=["layer norm", "no norm", "batch norm"],
+)
+def test_repaired_statistics_are_the_interpolated_ones(build, layers, shape, rtol):
+    x = torch.randn(shape).double()
+    a, b = build(x).double().eval(), build(x).double().eval()
+    mended, axis = merge(a, b, None, ratio=0.3, loader=[x]), 1 if x.ndim == 4 else 2
+    for name in layers:
+        rows = [iw.collect(m, [x], [name])[name].double().movedim(axis, 0).flatten(1) for m in (a, b, mended)]
+        p, q, r = (torch.stack([row.mean(1), row.std(1)]) for row in rows)
+        assert torch.allclose(r, 0.7 * p + 0.3 * q, rtol=rtol, atol=rtol), name
 
 
 def test_three_networks_meet(trained, digits):

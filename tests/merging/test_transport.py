@@ -52,6 +52,101 @@ def test_widening_by_whole_copies_keeps_the_function(wide, narrow):
     assert {n: t.shape for n, t in tensors_of(moved).items()} == {n: t.shape for n, t in tensors_of(a).items()}
 
 
+class Net(nn.Module):
+    """Units written by a linear layer and used in some other way."""
+
+    def __init__(self, units, use, sizes=(3,), act=torch.relu):
+        super().__init__()
+        self.lift, self.act, self.use = nn.Linear(3, units), act, use
+        self.p = nn.Parameter(torch.randn(units, *sizes))  # registered last, and so first in the state dict
+
+    def forward(self, x):
+        return self.use(self, self.act(self.lift(x)))
+
+
+class Inner(nn.Module):
+    """A module between the layer that writes units and the one that reads them."""
+
+    def __init__(self, first, inner, last, act):
+        super().__init__()
+        self.first, self.inner, self.last, self.act = first, inner, last, act
+
+    def forward(self, x):
+        h = self.act(self.first(x))
+        return self.last(self.act(self.inner(h, h) if isinstance(self.inner, nn.Bilinear) else self.inner(h)))
+
+
+class Tied(nn.Module):
+    def __init__(self, n, gain=False):
+        super().__init__()
+        self.embed, self.norm = nn.Linear(3, n, bias=False), nn.LayerNorm(n, elementwise_affine=gain)
+
+    def forward(self, x):
+        return nn.functional.linear(self.norm(self.embed(x)), self.embed.weight.mT)
+
+
+def conv(n, m):
+    return nn.Conv1d(n, m, 1)
+
+
+USES = {
+    "matrix": lambda n, act: Net(n, lambda s, h: h @ s.p, act=act),
+    "vector": lambda n, act: Net(n, lambda s, h: h @ s.p, (), act),
+    "gain and sum": lambda n, act: Net(n, lambda s, h: (h * s.p).sum(-1), (), act),
+    "square": lambda n, act: Net(n, lambda s, h: (h * s.p).sum(-1) ** 2, (), act),
+    "transposed": lambda n, act: Net(n, lambda s, h: torch.einsum("bi,io->bo", h, s.p), act=act),
+    "bilinear reads once": lambda n, act: Inner(nn.Linear(3, 3), nn.Bilinear(3, 3, n), nn.Linear(n, 2), act),
+    "bilinear reads twice": lambda n, act: Inner(nn.Linear(3, n), nn.Bilinear(n, n, 4), nn.Linear(4, 2), act),
+    "bilinear": lambda n, act: Inner(nn.Linear(3, n), nn.Bilinear(n, n, n), nn.Linear(n, 2), act),
+    "depthwise": lambda n, act: Inner(conv(3, n), nn.Conv1d(n, n, 3, groups=n), conv(n, 2), act),
+    "depthwise transposed": lambda n, act: Inner(conv(3, n), nn.ConvTranspose1d(n, n, 3, groups=n), conv(n, 2), act),
+    "layer norm": lambda n, act: Inner(nn.Linear(3, n), nn.LayerNorm(n), nn.Linear(n, 2), act),
+    "tied, with a gain between": lambda n, act: Tied(n, gain=True),
+}
+
+
+@pytest.mark.parametrize("act", [nn.ReLU(), nn.GELU()], ids=["scales", "no scales"])
+@pytest.mark.parametrize("use", USES)
+def test_copies_share_what_reads_them_whatever_module_or_operation_does(use, act):
+    x = torch.randn(5, 3, 4) if "depthwise" in use else torch.randn(5, 3)
+    a, b = (USES[use](n, act).double().eval() for n in (8, 4))
+    found = transport(a, b, x.double())
+    assert iw.testing.function_error(b, found.apply(b), x.double()) < 1e-12
+    writer = next(name for name in tensors_of(a) if name.endswith("weight") and "inner" not in name)
+    assert not any(key[0] == writer and key[1] == 0 for key in found.degrees)  # hidden features are not rescaled
+
+
+class Normed(nn.Module):
+    """Queries and keys of one head, normed, with gains."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.q, self.k = (nn.Sequential(nn.Linear(3, n), nn.LayerNorm(n)) for _ in range(2))
+
+    def forward(self, x):
+        return torch.softmax(self.q(x) @ self.k(x).mT / self.q[0].out_features ** 0.5, -1) @ x
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        Normed,
+        Tied,
+        lambda n: Net(n, lambda s, h: (h + s.p).sum(-1), (), torch.tanh),
+        lambda n: Net(n, lambda s, h: nn.functional.normalize(h, dim=-1) @ s.p),
+        lambda n: Net(n, lambda s, h: h @ s.p / len(s.p)),
+        lambda n: Net(n, lambda s, h: h @ s.p.softmax(-1), act=torch.tanh),
+        lambda n: nn.Sequential(nn.Linear(3, n), nn.ReLU(), nn.utils.parametrizations.weight_norm(nn.Linear(n, 2))),
+    ],
+    ids=["products of units", "tied", "sum", "norm", "width", "softmax", "weight norm"],
+)
+def test_units_whose_copies_would_compute_something_else_are_refused(build):
+    x = torch.randn(4, 5, 3)
+    with pytest.raises(ValueError, match="units must be ones whose copies compute the same function"):
+        transport(build(8), build(4), x)
+    assert transport(build(4), build(4), x).sizes  # of one width nothing is shared out
+
+
 def test_other_widths_do_not_keep_it():
     a, b = (networks.build(f"mlp:widths={w}").eval() for w in ("20-30", "13-7"))
     assert iw.testing.function_error(b, transport(a, b, X).apply(b), X) > 1e-3

@@ -1,7 +1,8 @@
 """REPAIR: give the channels of an interpolated network the means and spreads that its parents agree on."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -30,8 +31,9 @@ def repair_(
     over all examples and positions, and the map is written into weight and bias. As in the paper, layers are corrected
     together while the data runs through, each batch by its own moments, so that later layers see repaired inputs; the
     moments that are written are those of all batches together. The last layer that runs is left alone, and so is one
-    whose tensors are shared with another module. Where the paper inserts batch norms, this finds the same numbers
-    without them. For networks with batch norm use ``recalibrate_``.
+    whose tensors are shared with another module. Layers whose weights are computed at every run (weight norm, pruning,
+    standardised weights) are left out, and a warning names them. Where the paper inserts batch norms, this finds the
+    same numbers without them. For networks with batch norm use ``recalibrate_``.
 
     Args:
         model: The interpolated network, changed in place.
@@ -43,7 +45,8 @@ def repair_(
             without a bias are rescaled only, in either case.
 
     Raises:
-        ValueError: If the loader is empty or can be read only once, or a batch is too small to have a spread.
+        ValueError: If the loader is empty or can be read only once, a batch is too small to have a spread, or the
+            weights of all layers are computed at every run.
 
     References:
         - Jordan, K., Sedghi, H., Saukh, O., Entezari, R. and Neyshabur, B. REPAIR: REnormalizing Permuted Activations
@@ -62,7 +65,11 @@ def repaired_(
     """``repair_`` of some modules of a mean of networks in one basis, by the parents' shares in each."""
     check_repeatable(loader)
     first, _ = peek(loader)
-    layers = {name: axis for name, axis in repairable(model, first).items() if name in shares}
+    found, computed = repairable(model, first)
+    layers = {name: axis for name, axis in found.items() if name in shares}
+    computed = [name for name in computed if any(share == name or share.startswith(f"{name}.") for share in shares)]
+    if computed:
+        _tell(computed, bool(layers))
     goals = _goals([_moments(parent, loader, layers) for parent in parents], shares)
     seen: dict[str, ChannelMoments] = {name: ChannelMoments() for name in layers}
     device = device_of(model)
@@ -74,27 +81,74 @@ def repaired_(
     return model
 
 
-def repairable(model: nn.Module, batch: Any) -> dict[str, int]:
-    """Modules whose outputs can be corrected, in running order, with the axis of their channels."""
+def repairable(model: nn.Module, batch: Any) -> tuple[dict[str, int], list[str]]:
+    """Modules whose outputs can be corrected, in running order, with the axis of their channels; and other ones.
+
+    The others are those that would be corrected if their outputs followed their weights.
+    """
     users: dict[int, int] = {}
     for module in model.modules():
         for tensor in module.parameters(recurse=False):
             users[id(tensor)] = users.get(id(tensor), 0) + 1
-    kinds = {
-        name: module
-        for name, module in model.named_modules()
-        if _axis(module) is not None and all(users[id(p)] == 1 for p in module.parameters(recurse=False))
-    }
+    axes = {name: axis for name, module in model.named_modules() if (axis := _axis(module)) is not None}
     calls: dict[str, int] = {}
+    follows: dict[str, bool] = {}
     last = ""
 
-    def see(name: str, _: int, module: nn.Module, given: Any, output: Any) -> None:
+    def see(name: str, follows_weights: bool) -> None:
         nonlocal last
-        calls[name], last = calls.get(name, 0) + 1, name
+        calls[name], follows[name], last = calls.get(name, 0) + 1, follows_weights, name
 
-    with evaluating(model), watching(kinds, see), torch.no_grad():
+    with evaluating(model), _doubling({name: model.get_submodule(name) for name in axes}, see), torch.no_grad():
         call(model, head(batch, min(size(batch), 2)), device_of(model))
-    return {name: _axis(kinds[name]) or 0 for name, count in calls.items() if count == 1 and name != last}
+
+    def alone(name: str) -> bool:
+        return all(users[id(p)] == 1 for p in model.get_submodule(name).parameters(recurse=False))
+
+    hidden = [name for name, count in calls.items() if count == 1 and name != last and alone(name)]
+    return {name: axes[name] for name in hidden if follows[name]}, [name for name in hidden if not follows[name]]
+
+
+@contextmanager
+def _doubling(layers: Mapping[str, nn.Module], see: Callable[[str, bool], None]) -> Iterator[None]:
+    """Call ``see(name, follows)`` at every call: whether twice the weight and bias give twice the output."""
+    again = False
+
+    def doubled(name: str) -> Any:
+        def hook(layer: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
+            nonlocal again
+            if again:
+                return
+            parts = [part for part in (layer.weight, layer.bias) if isinstance(part, Tensor)]
+            kept, again = [part.clone() for part in parts], True
+            try:
+                for part in parts:
+                    part.mul_(2)
+                twice = layer(*args, **kwargs)
+            finally:
+                again = False
+                for part, old in zip(parts, kept):
+                    part.copy_(old)
+            see(name, torch.allclose(twice, 2 * output, rtol=1e-3, atol=0, equal_nan=True))
+
+        return hook
+
+    with ExitStack() as attached:
+        for name, layer in layers.items():
+            attached.callback(layer.register_forward_hook(doubled(name), with_kwargs=True).remove)
+        yield
+
+
+def _tell(computed: Sequence[str], others: bool) -> None:
+    """Say which layers were left out; an error where there are no others."""
+    said = (
+        "layers must hold weights of their own to be repaired, not ones computed at every run (weight norm, spectral "
+        f"norm, pruning, standardised weights). Got {', '.join(map(repr, computed))}: make them permanent with "
+        "torch.nn.utils.parametrize.remove_parametrizations or torch.nn.utils.prune.remove"
+    )
+    if not others:
+        raise ValueError(f"{said}, or merge with repair=False.")
+    warnings.warn(f"{said}; they stay as they were interpolated.", stacklevel=4)
 
 
 def _axis(module: nn.Module) -> int | None:

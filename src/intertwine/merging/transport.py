@@ -3,13 +3,15 @@
 Differs from the paper: couplings are found for every space of the symmetry and not for a list of layers, over all
 weights that write it and, from the second sweep on, all that read it; and weights that read a space are spread by
 couplings whose *rows* sum to one, so that a network widened by copies of its units computes the same function (with the
-paper's column sums it does not: a unit that became two is read twice).
+paper's column sums it does not: a unit that became two is read twice). What writes and what reads comes from the
+operations that the network runs (``symmetry.copies``).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import product, zip_longest
-from math import lcm
+from math import gcd, lcm
 from typing import Any
 
 import torch
@@ -21,15 +23,18 @@ from ..groups import assign
 from ..symmetry import Symmetry
 from ..symmetry.action import rewritable, tensors_of
 from ..symmetry.blocks import Block, blocks
-from ..symmetry.spaces import Layout, Leaf, Space, axis_size, leaves
+from ..symmetry.copies import copy_degrees
+from ..symmetry.spaces import Layout, Leaf, Space, axis_size
+from ..symmetry.verification.float64 import float64_casts, in_float64
+from ..testing import function_error
 from .interpolate import write
 
 _SWEEPS = 10
 _LARGEST = 2048  # units of a coupling that is solved exactly, as an assignment of copies
 _SMOOTH = 0.01  # entropy of larger couplings, as a share of the mean cost
 _ITERATIONS = 2000
-_WRITE_FIRST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MultiheadAttention)
-_READ_FIRST = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+_Degrees = Mapping[tuple[str, int, str], Fraction]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,7 +48,8 @@ class Transport:
         costs: The transport cost of every space.
         model: A network of the width of ``a``, whose weights ``apply`` replaces.
         sizes: For every space its number of units in ``a`` and in ``b``.
-        roles: For every axis of a tensor that carries a space, whether it writes or reads it.
+        degrees: For every tensor, axis and space that changes its width the power of the number of units with which
+            entries go: 0 where they write units, -1 where they read them.
         layouts_b: The layouts of ``b``.
     """
 
@@ -52,7 +58,7 @@ class Transport:
     costs: Mapping[str, float]
     model: nn.Module
     sizes: Mapping[str, tuple[int, int]]
-    roles: Mapping[tuple[str, int], str]
+    degrees: _Degrees
     layouts_b: Mapping[str, Any]
     method: str = "transport"
 
@@ -63,9 +69,8 @@ class Transport:
             A new network; of the same function where each unit of ``b`` became equally many units.
         """
         state = tensors_of(b)
-        maps = {name: _maps(coupling) for name, coupling in self.couplings.items()}
         moved = {
-            name: _moved(name, state[name], layout, self.layouts_b[name], maps, self.roles)
+            name: _moved(name, state[name], layout, self.layouts_b[name], self.couplings, self.degrees)
             for name, layout in self.symmetry.layouts.items()
         }
         fixed = {name: tensor for name, tensor in state.items() if name not in self._named()}
@@ -105,8 +110,10 @@ def transport(
         The transport; ``merge(a, b, transport)`` takes it.
 
     Raises:
-        ValueError: If the architectures differ in more than widths, a space that would change its width lies inside
-            another one or holds others (heads, groups), has a linear group, or nothing says what writes it.
+        ValueError: If the architectures differ in more than widths, or a space that would change its width lies inside
+            another one or holds others (heads, groups), has a linear group, or is used in a way that copies of its
+            units would change: a weight that both writes and reads it, a sum over it without weights, a factor
+            that depends on the width.
 
     References:
         - Singh, S. P. and Jaggi, M. Model Fusion via Optimal Transport. NeurIPS 2020.
@@ -124,9 +131,11 @@ def transport(
         raise ValueError(f"entropy must not be negative and sweeps at least 1. Got {entropy} and {sweeps}.")
     ours, theirs = symmetries(a, example_inputs), symmetries(b, example_inputs)
     sizes = _checked(ours, theirs)
-    roles = _roles(a, ours)
-    found = _Search(a, b, ours, theirs.layouts, sizes, roles, entropy).run(sweeps)
-    return Transport(ours, *found, copied(a).eval(), sizes, roles, theirs.layouts)
+    degrees = _degrees(ours, sizes)
+    if any(n != m for n, m in sizes.values()):
+        _check_copies(a, b, ours, theirs, sizes, degrees, example_inputs)
+    found = _Search(a, b, ours, theirs.layouts, sizes, degrees, entropy).run(sweeps)
+    return Transport(ours, *found, copied(a).eval(), sizes, degrees, theirs.layouts)
 
 
 def coupling(cost: Tensor, entropy: float = 0.0) -> Tensor:
@@ -190,11 +199,11 @@ class _Search:
         sym: Symmetry,
         layouts_b: Mapping[str, Any],
         sizes: Mapping[str, tuple[int, int]],
-        roles: Mapping[tuple[str, int], str],
+        degrees: _Degrees,
         entropy: float,
     ) -> None:
         self._a, self._b = ({k: t.double().cpu() for k, t in tensors_of(m).items()} for m in (a, b))
-        self._sym, self._layouts_b, self._sizes, self._roles, self._entropy = sym, layouts_b, sizes, roles, entropy
+        self._sym, self._layouts_b, self._sizes, self._degrees, self._entropy = sym, layouts_b, sizes, degrees, entropy
 
     def run(self, sweeps: int) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Couplings and their costs."""
@@ -220,18 +229,17 @@ class _Search:
         """Squared distances between units of ``a`` and of ``b``, over the pieces whose other axes are comparable."""
         n, m = self._sizes[space]
         cost = torch.zeros(n, m, dtype=torch.float64)
-        maps = {name: _maps(found) for name, found in couplings.items() if name != space}
+        known = {name: found for name, found in couplings.items() if name != space}
         for name, layout in self._sym.layouts.items():
             for ours, theirs in zip(_pieces(layout), _pieces(self._layouts_b[name])):
                 for dim, carried in enumerate(ours.block.spaces):
                     others = {s for d, s in enumerate(ours.block.spaces) if s is not None and d != dim}
-                    if carried != space or not others <= maps.keys():
+                    if carried != space or not others <= known.keys():
                         continue  # the other axes are not in the widths of ``a`` yet
                     x = ours.block.read(self._a[name])
-                    y = _widened(theirs.block.read(self._b[name]), ours, name, maps, self._roles)
+                    y = _widened(theirs.block.read(self._b[name]), ours, name, known, self._degrees)
                     x, y = (t.movedim(dim, 0).reshape(t.shape[dim], -1) for t in (x, y))
-                    if self._roles[name, ours.axes[dim]] == "read":
-                        y = y * (m / n)  # what reads one unit of b is shared by n / m units of a
+                    y = y * _factor(name, ours.axes[dim], space, n / m, self._degrees)
                     cost += x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.T
         return cost.clamp_min(0)
 
@@ -253,35 +261,29 @@ def _pieces(layout: Layout) -> list[_Piece]:
     return found
 
 
-def _maps(found: Tensor) -> dict[str, Tensor]:
-    """From units of ``b`` to units of ``a``: means where they are written, shares where they are read."""
-    return {"write": found * found.shape[0], "read": found * found.shape[1]}
+def _factor(name: str, axis: int, space: str, ratio: float, degrees: _Degrees) -> float:
+    """What entries are multiplied by where there are ``ratio`` times as many units: readers of one share its weight."""
+    return ratio ** float(degrees.get((name, axis, space), 0))
 
 
-def _widened(
-    x: Tensor, piece: _Piece, name: str, maps: Mapping[str, dict[str, Tensor]], roles: Mapping[tuple[str, int], str]
-) -> Tensor:
-    """A block of ``b`` with every dimension that has a map at the width of ``a``."""
+def _widened(x: Tensor, piece: _Piece, name: str, couplings: Mapping[str, Tensor], degrees: _Degrees) -> Tensor:
+    """A block of ``b`` with every dimension that has a coupling at the width of ``a``."""
     for dim, space in enumerate(piece.block.spaces):
-        if space is not None and space in maps:
-            matrix = maps[space][roles[name, piece.axes[dim]]].to(x.device, x.dtype)
-            x = torch.tensordot(matrix, x, dims=([1], [dim])).movedim(0, dim)
+        if space is not None and space in couplings:
+            n, m = couplings[space].shape
+            matrix = couplings[space] * (n * _factor(name, piece.axes[dim], space, n / m, degrees))
+            x = torch.tensordot(matrix.to(x.device, x.dtype), x, dims=([1], [dim])).movedim(0, dim)
     return x
 
 
 def _moved(
-    name: str,
-    tensor: Tensor,
-    ours: Layout,
-    theirs: Layout,
-    maps: Mapping[str, dict[str, Tensor]],
-    roles: Mapping[tuple[str, int], str],
+    name: str, tensor: Tensor, ours: Layout, theirs: Layout, couplings: Mapping[str, Tensor], degrees: _Degrees
 ) -> Tensor:
     """A tensor of ``b`` at the width of ``a``."""
     wide = tensor.double() if tensor.device.type != "mps" else tensor.cpu().double()
     new = torch.zeros([axis_size(axis) for axis in ours.axes], dtype=torch.float64, device=wide.device)
     for target, source in zip(_pieces(ours), _pieces(theirs)):
-        new = target.block.write(new, _widened(source.block.read(wide), target, name, maps, roles))
+        new = target.block.write(new, _widened(source.block.read(wide), target, name, couplings, degrees))
     return new.to(tensor.device, tensor.dtype)
 
 
@@ -318,31 +320,52 @@ def _alike(x: Block, y: Block) -> bool:
     return x.spaces == y.spaces and next(fixed) == next(fixed)
 
 
-def _roles(model: nn.Module, sym: Symmetry) -> dict[tuple[str, int], str]:
-    """For every tensor axis that carries a space, whether it writes or reads it."""
+def _degrees(sym: Symmetry, sizes: Mapping[str, tuple[int, int]]) -> dict[tuple[str, int, str], Fraction]:
+    """``copy_degrees`` of the spaces that change their width."""
+    resized = {space for space, (n, m) in sizes.items() if n != m}
+    program = sym.origin.program
+    if not resized or program is None:
+        return {}
     found = {}
-    for name, layout in sym.layouts.items():
-        carrying = [k for k, axis in enumerate(layout.axes) if any(isinstance(x, Leaf) for _, x in leaves(axis))]
-        kinds = {_writes(model, called) for called in (name, *(a for a, n in sym.aliases.items() if n == name))}
-        if (len(carrying) > 1 and None in kinds) or len(kinds) > 1:
-            raise ValueError(
-                f"every tensor must say which axis writes its units. Got {name!r} of "
-                f"{type(_owner(model, name)).__name__}, of which that is not known, or which is tied to another use."
-            )
-        writing = kinds.pop()
-        for k in carrying:
-            alone = writing is None or len(layout.axes) == 1
-            found[name, k] = "write" if alone or k == writing else "read"
+    for key, degree in copy_degrees(program).items():
+        if key[2] in resized and degree is None:
+            raise _uncopied(f"{key[0]!r} in axis {key[1]}, which no share of its weights makes up for")
+        if key[2] in resized and degree:
+            found[key] = degree
     return found
 
 
-def _writes(model: nn.Module, name: str) -> int | None:
-    """The axis of a tensor that writes units, by the kind of its module; ``None`` where that is not known."""
-    module = _owner(model, name)
-    if isinstance(module, (*_READ_FIRST, nn.Embedding)) or type(module).__name__ == "Conv1D":
-        return 1
-    return 0 if isinstance(module, _WRITE_FIRST) else None
+def _check_copies(
+    a: nn.Module,
+    b: nn.Module,
+    ours: Symmetry,
+    theirs: Symmetry,
+    sizes: Mapping[str, tuple[int, int]],
+    degrees: _Degrees,
+    example_inputs: Any,
+) -> None:
+    """Refuse what does not compute one function at both widths when units of ``b`` are made equal in both."""
+    (wide_a, x, rtol), (wide_b, _, rtol_b) = in_float64(a, example_inputs), in_float64(b, example_inputs)
+
+    def equal_units(sym: Symmetry, model: nn.Module, widths: Mapping[str, tuple[int, int]]) -> nn.Module:
+        couplings = {name: _in_blocks(*widths[name], gcd(*sizes[name])) for name in sizes}
+        return Transport(sym, couplings, {}, model, widths, degrees, theirs.layouts).apply(wide_b)
+
+    with float64_casts():
+        narrow = equal_units(theirs, wide_b, {name: (m, m) for name, (_, m) in sizes.items()})
+        error = function_error(narrow, equal_units(ours, wide_a, sizes), x)
+    if not error <= max(rtol, rtol_b):
+        raise _uncopied(f"outputs that differ by {error:.2g}")
 
 
-def _owner(model: nn.Module, name: str) -> nn.Module:
-    return model.get_submodule(name.rpartition(".")[0])
+def _in_blocks(n: int, m: int, count: int) -> Tensor:
+    """The coupling that makes all units of each of ``count`` blocks equal."""
+    block = torch.full((n // count, m // count), count / (n * m), dtype=torch.float64)
+    return torch.block_diag(*[block] * count)
+
+
+def _uncopied(what: str) -> ValueError:
+    return ValueError(
+        f"units must be ones whose copies compute the same function. Got {what}: fold parametrisations such as weight "
+        "norm first, untie weights, or give both networks the same width there."
+    )

@@ -53,16 +53,21 @@ def _warnings(program: Program) -> list[str]:
 
 def symmetries_of(program: Program) -> Symmetry:
     """Find the symmetries of a captured program."""
+    found = describe(walked(program))
+    return replace(found, notes=(*found.notes, *_warnings(program)))
+
+
+def walked(program: Program, kind: type[Engine] = Engine) -> Engine:
+    """An engine that has walked through a program until the structure of its spaces stands still."""
     edits: dict[tuple[str, int], list[list[Edit]]] = {}
     for _ in range(1000):
-        engine = Engine(program, edits)
+        engine = kind(program, edits)
         try:
             engine.walk(apply)
         except Restart as found:
             edits.setdefault((found.tensor, found.axis), []).append(found.edits)
             continue
-        found_symmetry = describe(engine)
-        return replace(found_symmetry, notes=(*found_symmetry.notes, *_warnings(program)))
+        return engine
     raise RuntimeError("the concatenations among the parameters must be finite. Got ever more of them.")
 
 

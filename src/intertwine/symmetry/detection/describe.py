@@ -168,17 +168,20 @@ def _fix_unread(engine: Engine, value: Value, demand: Demand | None) -> None:
                 engine.fix((slot,), "multiplied by zeros in this run")
 
 
-def _leaves(engine: Engine, states: dict[str, Value]) -> dict[int, Candidate]:
-    """Every space that parameters carry, in the order of the state dict."""
-    leaves: dict[int, Candidate] = {}
-    names: set[str] = set()
+def labelled(states: Mapping[str, Value]) -> Iterator[tuple[str, Slot]]:
+    """Every space that parameters carry, named from the first axis that carries it."""
+    seen: set[int] = set()
     for name, value in states.items():
         for dim, axis in enumerate(value.axes):
             for place, slot in _placed(axis):
-                if slot.space not in leaves:
-                    label = f"{name}[{dim}]{place}"
-                    names.add(label)
-                    leaves[slot.space] = Candidate(label, slot.size)
+                if slot.space not in seen:
+                    seen.add(slot.space)
+                    yield f"{name}[{dim}]{place}", slot
+
+
+def _leaves(engine: Engine, states: dict[str, Value]) -> dict[int, Candidate]:
+    """Every space that parameters carry, in the order of the state dict."""
+    leaves = {slot.space: Candidate(label, slot.size) for label, slot in labelled(states)}
     owner = {}
     for v, unknown in enumerate(engine.system.unknowns):
         owner[v] = engine.pool.find(unknown.space)
