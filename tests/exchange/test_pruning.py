@@ -229,3 +229,31 @@ def test_a_mask_of_units_is_refused():
     sym = iw.symmetries(model, x)
     with pytest.raises(ValueError, match=r"Got a mask: pass mask.nonzero\(\)"):
         iw.exchange.prune_channels(sym, sym.spaces[0].name, torch.tensor([True, False]), model, x)
+
+
+@pytest.mark.parametrize("wrap", [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm])
+def test_a_spectral_norm_of_what_is_left_is_another_one(wrap):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(wrap(nn.Linear(5, 8)), nn.ReLU(), nn.Linear(8, 3)).eval(), torch.randn(4, 5)
+    sym = iw.symmetries(model, x)
+    space = sym.spaces[0].name
+    with pytest.raises(VerificationError, match=r"a norm runs over its units.*spectral norm.*remove_parametrizations"):
+        iw.prune_channels(sym, space, [0, 1, 5], model, x)
+    with torch.no_grad():  # units without weights add nothing to the norm
+        dict(model.named_parameters())[next(n for n in sym.layouts if "orig" in n)][2:] = 0
+        model[0].bias[2:] = -1
+    small = iw.prune_channels(sym, space, [0, 1], model, x)
+    iw.testing.assert_same_function(model, small, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_model_that_was_cast_is_saved_with_its_sizes(dtype, tmp_path):
+    """Casting rounds the table of rotary embeddings, which a class builds anew: no other size."""
+    model, inputs = made("LlamaForCausalLM")
+    spaces = [f"model.layers.{i}.mlp.gate_proj.weight[0]" for i in range(2)]
+    model = model.to(dtype)
+    small = iw.prune_channels(iw.symmetries(model, inputs), spaces, range(12), model, inputs)
+    small.save_pretrained(tmp_path)
+    assert small.config.intermediate_size == 12
+    loaded = type(model).from_pretrained(tmp_path, dtype=dtype).eval()
+    iw.testing.assert_same_function(small, loaded.to(dtype), inputs, rtol=0.02)

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import intertwine as iw
 from intertwine.features.evaluate import evaluate
 from intertwine.lab import training
 from intertwine.matching import gather
-from intertwine.merging import average, export, merge, merge_many, recalibrate_, repair_
+from intertwine.merging import Recipe, average, export, merge, merge_many, recalibrate_, repair_
 from intertwine.merging.interpolate import between
 from intertwine.merging.repair import repairable
 from intertwine.symmetry.action import tensors_of
@@ -388,3 +389,86 @@ def test_labels_that_are_left_out_are_not_wrong():
     logits = nn.functional.one_hot(labels.clamp_min(0), 3).float()
     score = evaluate(nn.Identity(), [(logits, labels)])
     assert score.accuracy == 1.0
+
+
+def test_the_mean_loss_is_over_labels_that_count():
+    """However they are spread over batches, of which one has none."""
+    torch.manual_seed(0)
+    logits, labels = torch.randn(6, 4, 3), torch.randint(0, 3, (6, 4))
+    labels[0], labels[1:3, 1:] = -100, -100
+    batches = [(logits[i:j], labels[i:j]) for i, j in ((0, 1), (1, 3), (3, 6))]
+    want = float(nn.functional.cross_entropy(logits.flatten(0, 1).double(), labels.flatten()))
+    assert evaluate(nn.Identity(), batches).loss == pytest.approx(want, rel=1e-6)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_the_mean_of_a_models_own_loss_is_over_labels_that_it_looks_at(shift):
+    class Asked(nn.Module):
+        def forward(self, logits, labels):
+            used, goal = (logits[:, :-1], labels[:, 1:]) if shift else (logits, labels)
+            loss = nn.functional.cross_entropy(used.flatten(0, 1), goal.flatten())
+            return SimpleNamespace(loss=loss, logits=logits)
+
+    torch.manual_seed(0)
+    logits, labels = torch.randn(6, 4, 3), torch.randint(0, 3, (6, 4))
+    labels[0], labels[1:3, 2:], labels[3:, :2] = -100, -100, -100
+    batches = [{"logits": logits[i:j], "labels": labels[i:j]} for i, j in ((0, 1), (1, 3), (3, 6))]
+    want = float(Asked()(logits, labels).loss)
+    assert evaluate(Asked(), batches).loss == pytest.approx(want, rel=1e-5)
+
+
+SPECTRAL = [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm]
+
+
+def spectral(wrap, seed):
+    """As trained: the vectors are nearly those of the weights."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(wrap(nn.Conv1d(3, 6, 2)), nn.ReLU(), wrap(nn.ConvTranspose1d(6, 5, 2), dim=1))
+    for _ in range(30):
+        model(torch.randn(2, 3, 4))
+    return model.eval()
+
+
+@pytest.mark.parametrize("wrap", SPECTRAL)
+@pytest.mark.parametrize("made", ["merge", "many", "recipe", "some layers"])
+def test_merged_layers_have_the_spectral_norm_that_theirs_have(wrap, made):
+    a, b, x = spectral(wrap, 0), spectral(wrap, 1), torch.randn(2, 3, 4)
+    before = state(a)
+    if made == "recipe":
+        merged = Recipe("slerp", (("a", {}), ("b", {})), "a", {"t": 0.4}).apply({"a": a, "b": b})
+    elif made == "many":
+        merged = merge_many([a, b, spectral(wrap, 2)], x)
+    else:
+        merged = merge(a, b, iw.align(a, b, x), 0.4, layers="0" if made == "some layers" else None)
+    merged(x)
+    for layer, dim in ((merged[0], 0), (merged[2], 1)):
+        norm = torch.linalg.matrix_norm(layer.weight.detach().movedim(dim, 0).flatten(1).double(), 2)
+        assert float(norm) == pytest.approx(1, abs=1e-3 if layer is merged[2] and made == "some layers" else 1e-5)
+    assert equal(before, state(a))
+    assert all(equal(state(merge(a, b, None, end)), state(one)) for end, one in ((0, a), (1, b)))
+
+
+@pytest.mark.parametrize("wrap", SPECTRAL)
+def test_points_of_a_barrier_have_spectral_norms(wrap):
+    a, b = (nn.Sequential(wrap(nn.Linear(4, 6)), nn.ReLU(), nn.Linear(6, 3)).eval() for _ in range(2))
+    data = [(torch.randn(8, 4), torch.randint(0, 3, (8,)))]
+    mean = {name: (x + tensors_of(b)[name]) / 2 for name, x in tensors_of(a).items()}
+    first = mean[next(name for name in mean if "orig" in name)]
+    hidden = nn.functional.linear(data[0][0], first / torch.linalg.matrix_norm(first, 2), mean["0.bias"]).relu()
+    want = nn.functional.cross_entropy(nn.functional.linear(hidden, mean["2.weight"], mean["2.bias"]), data[0][1])
+    direct = iw.barrier(a, b, data, 3, alignment=None).curves[0]
+    assert direct.loss[1] == pytest.approx(float(want), rel=1e-5)
+    assert direct.loss[0] == pytest.approx(evaluate(a, data).loss, rel=1e-6)
+
+
+def test_the_mean_of_complex_weights_keeps_their_imaginary_parts():
+    nets = [Phased(k) for k in range(3)]
+    with torch.no_grad():
+        for k, net in enumerate(nets):
+            net.weight.mul_(1j**k)
+    want = torch.stack([net.weight.detach() for net in nets]).mean(0)
+    torch.testing.assert_close(average(nets).weight.detach(), want)
+    merged = merge_many(nets, torch.randn(2, 6))  # units are left in place: elements are real
+    torch.testing.assert_close(merged.weight.detach(), want)
+    apart = sum(float((net.weight.detach() - want).norm()) ** 2 for net in nets) / 3
+    assert gather(nets, torch.randn(2, 6)).distances[0] == pytest.approx(apart**0.5 / float(want.norm()), rel=1e-5)

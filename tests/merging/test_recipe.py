@@ -1,5 +1,8 @@
 """Recipes of mergekit: what they say, what they do to tensors, and what is refused."""
 
+import copy
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -131,3 +134,54 @@ def test_what_is_no_yaml(tmp_path):
     (tmp_path / "code.yml").write_text("merge_method: !!python/object/apply:os.system ['true']")
     with pytest.raises(ValueError, match="recipe must be YAML"):
         read_recipe(tmp_path / "code.yml")
+
+
+def bf16(net):
+    return copy.deepcopy(net).bfloat16()
+
+
+@pytest.mark.parametrize("method", ["linear", "slerp", "task_arithmetic", "ties"])
+def test_networks_are_cast_before_they_are_merged(nets, method):
+    """As mergekit does: to ``dtype`` first, to ``out_dtype`` last."""
+    own = {} if method == "slerp" else {"weight": 0.3}
+    places = list(nets)[:2]
+    base = None if method == "linear" else places[0]
+    recipe = Recipe(method, tuple((place, own) for place in places), base, {"t": 0.3} if method == "slerp" else {})
+    low = {place: bf16(net) for place, net in nets.items()}
+    wide = {place: copy.deepcopy(net).float() for place, net in low.items()}
+    want = recipe.apply(wide)[0].weight
+    assert not torch.equal(want, want.bfloat16().float())
+    assert torch.equal(replace(recipe, dtype="float32").apply(low)[0].weight, want)
+    assert torch.equal(replace(recipe, dtype="float32", out_dtype="float16").apply(low)[0].weight, want.half())
+    late = replace(recipe, out_dtype="float32").apply(low)[0].weight
+    assert torch.equal(late, want.bfloat16().float())
+    assert torch.equal(replace(recipe, dtype="bfloat16").apply(nets)[0].weight, want.bfloat16())
+    assert all(p.dtype == torch.bfloat16 for net in low.values() for p in net.parameters())
+
+
+def test_both_dtypes_are_read_and_written(tmp_path, nets):
+    said = {"merge_method": "linear", "models": [entry("a", weight=1)], "dtype": "float32", "out_dtype": "bfloat16"}
+    recipe = read_recipe(written(tmp_path, **said))
+    assert (recipe.dtype, recipe.out_dtype) == ("float32", "bfloat16")
+    assert read_recipe(recipe.write(tmp_path / "again.yml")) == recipe
+    with pytest.raises(ValueError, match=r"out_dtype must be one of float32, float16, bfloat16. Got 'int8'"):
+        replace(recipe, out_dtype="int8")
+
+
+class Phases(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 3, dtype=torch.complex64))
+
+
+def test_complex_weights_are_merged_by_their_parts_or_refused():
+    torch.manual_seed(0)
+    a, b = Phases(), Phases()
+    models, nets = (("a", {"weight": 1.0}), ("b", {"weight": 3.0})), {"a": a, "b": b}
+    got = Recipe("linear", models, None, {}, "float32", "bfloat16").apply(nets).weight
+    torch.testing.assert_close(got, (a.weight + 3 * b.weight) / 4)
+    got = Recipe("task_arithmetic", models, "a", {"weight": 0.5}).apply(nets).weight
+    torch.testing.assert_close(got, a.weight + 3 * (b.weight - a.weight))
+    for method in ("ties", "dare_linear", "dare_ties"):
+        with pytest.raises(ValueError, match=rf"linear, slerp, task_arithmetic for complex weights.*Got '{method}'"):
+            Recipe(method, models, "a", {"density": 0.5}).apply(nets)

@@ -142,6 +142,20 @@ def test_unequal_widths_refused(name):
         family_of(name, 4, 6)
 
 
+@pytest.mark.parametrize("name", ["general_linear", "unit_row_sum"])
+def test_steps_behind_dead_channels_stay_in_the_group(name):
+    """The best start is a limit of elements, and no gradient moves what reads a dead channel."""
+    x = torch.rand(100, 5, dtype=torch.float64)
+    x[:, [1, 3]] = 0
+    y = torch.rand(100, 5, dtype=torch.float64)
+    layer = family_of(name, 5, 5)
+    layer.start(moments(x, y))
+    start = layer.matrix().detach().clone()
+    layer.after_step(0.1)
+    assert layer.group.contains(layer.matrix().detach().double())
+    torch.testing.assert_close(layer.matrix().detach(), start, atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("name", ["full", "g_relu", "orthogonal", "rank-2", "diagonal"])
 def test_bias_is_fitted_too(name):
     x = torch.rand(100, 5, dtype=torch.float64)

@@ -190,6 +190,25 @@ def test_diagonal_and_general_linear():
     torch.testing.assert_close(group_procrustes(groups.GeneralLinear(6), m), least_squares(m))
 
 
+@pytest.mark.parametrize("dead", [[], [3], [0, 4]], ids=str)
+def test_rows_that_sum_to_one_lack_nothing_that_a_dead_channel_can_give(dead):
+    """The least squares over all matrices with ``A 1 = 1``, by a basis of those whose rows sum to zero."""
+    x, y = features()
+    x, y = x * torch.tensor([1.0, 1e-6, 1.0, 30.0, 1.0, 1.0]), y - 0.7
+    x[:, dead] = 0
+    m = moments(x, y)
+    found = group_procrustes(groups.UnitRowSum(6), m)
+    torch.testing.assert_close(found.sum(1), torch.ones(6, dtype=torch.float64))
+    zero_sums = torch.linalg.svd(torch.ones(1, 6, dtype=torch.float64)).Vh[1:]  # A = 1 1^T / 6 + B zero_sums
+    free = torch.linalg.lstsq(x @ zero_sums.T, y - x.mean(1, keepdim=True), rcond=1e-14, driver="gelsd").solution
+    best = float((y - x.mean(1, keepdim=True) - x @ zero_sums.T @ free).square().sum() / y.square().sum())
+    assert m.residual(found) == pytest.approx(best, rel=1e-7)
+    if dead:
+        assert m.residual(found) == pytest.approx(m.residual(least_squares(m)), rel=1e-7)
+    else:
+        assert groups.UnitRowSum(6).contains(found)
+
+
 def test_the_pseudo_inverse_keeps_weak_channels_and_drops_missing_ones():
     x, _ = features()
     x[:, 1] *= 1e-9  # weak, but it says something of its own

@@ -214,6 +214,25 @@ def test_intervals_say_what_they_resample(pair):
     )
     row = seeds.table().iloc[0]
     assert row["over"] == "runs (range)" and row["low"] == min(s.penalty for s in seeds.stitchings)
+    assert "one fit" not in seeds.summary()
+
+
+@pytest.mark.parametrize("way", ["closed form", "nothing to train", "no epoch better than the start"])
+def test_seeds_of_one_deterministic_fit_are_no_runs(pair, way):
+    """What seeds do not change says nothing of other seeds."""
+    if way == "closed form":
+        parts = [stitch(*pair, "2", ["full"], loader=data(), method="direct", seeds=[k]) for k in range(3)]
+        study = StitchingStudy.join(parts)
+    else:
+        family = "identity" if way == "nothing to train" else "full"
+        still = Recipe(epochs=1, learning_rate=1e-30)
+        study = stitch(*pair, "2", family, loader=data(), method=still, seeds=[0, 1, 2])
+        assert all(s.kept == 0 for s in study.stitchings)
+    assert len({s.penalty for s in study.stitchings}) == 1
+    row = study.table().iloc[0]
+    assert row["runs"] == 3 and row["over"] == "examples"
+    assert (row["low"], row["high"]) == study.stitchings[0].interval()
+    assert "are one fit, in which nothing is random" in study.summary()
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ class Score:
     """How well a model does.
 
     Attributes:
-        loss: Mean over examples.
+        loss: Mean over labels, those that are ignored (-100) left out; over examples where labels are no classes, or a
+            ``loss`` is given; NaN where all labels are ignored.
         accuracy: Share of labels at the largest logit, those that are ignored (-100) left out, or ``None`` where labels
             are no classes.
         examples: Number of examples.
@@ -48,25 +49,29 @@ def evaluate(model: nn.Module, loader: Iterable[Any], loss: Loss | None = None) 
         0.667
     """
     device = device_of(model)
-    total, correct, labels_seen, examples = 0.0, 0, 0, 0
+    total, weights, correct, labels_seen, examples = 0.0, 0, 0, 0, 0
     with evaluating(model), unchanged(model), torch.no_grad():
         for batch in repeatable(loader):
             n = size(batch)
-            value, right, count = _scored(model, batch, device, loss)
-            total, examples = total + n * value, examples + n
+            value, weight, right, count = _scored(model, batch, device, loss)
+            if weight:  # else the mean is of no labels, and no number
+                total, weights = total + weight * value, weights + weight
+            examples += n
             correct, labels_seen = correct + right, labels_seen + count
     if examples == 0:
         raise ValueError("loader must yield at least one example. Got none.")
-    return Score(total / examples, correct / labels_seen if labels_seen else None, examples)
+    return Score(total / weights if weights else float("nan"), correct / labels_seen if labels_seen else None, examples)
 
 
-def _scored(model: nn.Module, batch: Any, device: torch.device | None, loss: Loss | None) -> tuple[float, int, int]:
-    """Mean loss of a batch, labels at the largest logit, and labels in all."""
+def _scored(
+    model: nn.Module, batch: Any, device: torch.device | None, loss: Loss | None
+) -> tuple[float, int, int, int]:
+    """Mean loss of a batch, how many that is a mean of, labels at the largest logit, and labels in all."""
     labels = labels_in(batch)
     if loss is not None:
         output = call(model, batch, device)
         right, count = (0, 0) if labels is None else _correct(logits_of(output), labels, shifts=True)
-        return float(loss(output, batch)), right, count
+        return float(loss(output, batch)), size(batch), right, count
     if labels is None:
         raise ValueError(
             "loader must yield (inputs, labels) or a dict with 'labels'. Got a batch without labels. "
@@ -76,7 +81,9 @@ def _scored(model: nn.Module, batch: Any, device: torch.device | None, loss: Los
         output = model(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()})
         own = getattr(output, "loss", None)
         if own is not None:
-            return float(own), *_correct(logits_of(output), labels, shifts=True)
+            logits = logits_of(output)
+            known = _averaged(float(own), logits, labels, size(batch))
+            return float(own), known, *_correct(logits, labels, shifts=True)
     else:
         output = call(model, batch, device)
     logits = logits_of(output)
@@ -86,9 +93,30 @@ def _scored(model: nn.Module, batch: Any, device: torch.device | None, loss: Los
             f"model must return logits (N, classes) or (N, T, classes) for labels of classes. Got {shapes}. "
             "Pass loss=function(output, batch)."
         )
+    return _cross_entropy(logits, labels), _known(labels), *_correct(logits, labels)
+
+
+def _averaged(own: float, logits: Tensor | None, labels: Tensor, examples: int) -> int:
+    """How many labels a model's own loss is the mean of; that of examples where labels are no classes.
+
+    Models of text predict label ``t + 1`` at position ``t``, so that the first ones do not count; others label ``t``.
+    """
+    if logits is None or not _fit(logits, labels):
+        return examples
+    if labels.ndim > 1:
+        shifted = _cross_entropy(logits[:, :-1], labels[:, 1:])
+        if abs(own - shifted) < abs(own - _cross_entropy(logits, labels)):
+            return _known(labels[:, 1:])
+    return _known(labels)
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> float:
     flat = logits.reshape(-1, logits.shape[-1]).float()
-    goal = labels.to(logits.device).flatten()
-    return float(nn.functional.cross_entropy(flat, goal)), *_correct(logits, labels)
+    return float(nn.functional.cross_entropy(flat, labels.to(logits.device).flatten(), ignore_index=_IGNORED))
+
+
+def _known(labels: Tensor) -> int:
+    return int((labels != _IGNORED).sum())
 
 
 def _takes_labels(model: nn.Module) -> bool:

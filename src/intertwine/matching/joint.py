@@ -115,7 +115,8 @@ def mean_weights(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 def _mean(tensors: list[Tensor]) -> Tensor:
     first = tensors[0]
-    if not first.is_floating_point() or all(torch.equal(first, t.to(first.device)) for t in tensors[1:]):
+    whole = not (first.is_floating_point() or first.is_complex())
+    if whole or all(torch.equal(first, t.to(first.device)) for t in tensors[1:]):
         return first
     work = torch.promote_types(first.dtype, torch.float32)
     total = first.to(work)
@@ -134,10 +135,15 @@ def _distance(states: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> f
     """Root mean square distance from the mean, relative to it."""
     centre = mean_weights(states)
     squares = sum(_apart(centre, state, names) for state in states) / len(states)
-    norm = sum(float(centre[name].double().square().sum()) for name in names)
+    norm = sum(float(_wide(centre[name]).square().sum()) for name in names)
     return (squares / norm) ** 0.5 if norm else 0.0
 
 
 def _apart(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[str]) -> float:
     """Squared distance between tensors of two networks."""
-    return sum(float((a[name].double() - b[name].to(a[name].device).double()).square().sum()) for name in names)
+    return sum(float((_wide(a[name]) - _wide(b[name].to(a[name].device))).square().sum()) for name in names)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """In float64, complex numbers by their parts."""
+    return (torch.view_as_real(x) if x.is_complex() else x).double()

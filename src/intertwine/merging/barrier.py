@@ -13,6 +13,7 @@ from .._result import of_networks
 from .._words import check_whole
 from ..features.batches import check_repeatable, head, peek
 from ..features.evaluate import Loss, Score, evaluate
+from ..features.spectral_norms import follow_
 from ..matching.align import align
 from ..matching.coordinates.networks import check_matching
 from ..matching.solvers.solver import Solver
@@ -223,6 +224,7 @@ def _points(
         parameters = {name for name, _ in path.a.named_parameters(remove_duplicate=False)}
         for ratio in ratios:
             write(between_them, _state(ours, theirs, ratio, options.interpolation, parameters))
+            follow_(between_them, [path.a, path.b])
             if path.recalibrated:
                 recalibrate_(between_them, options.calibration or loader)
             yield evaluate(between_them, loader, options.loss)

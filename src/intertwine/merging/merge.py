@@ -8,6 +8,7 @@ from torch import nn
 
 from .._attributes import forget
 from .._evaluation import check_module, copied, in_usual_mode
+from ..features.spectral_norms import follow_
 from ..matching.alignment import Alignment
 from ..matching.coordinates.networks import check_matching
 from ..matching.judgement.deviation import distance
@@ -98,6 +99,7 @@ def merge(
             for name, share in ratios.items()
         },
     )
+    follow_(merged, [a, twin])
     shares = {name.removesuffix(".weight"): (1 - share, share) for name, share in ratios.items() if share}
     return mend_(merged, [a, twin], shares, how, loader)
 

@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from .._evaluation import copied, in_usual_mode
+from ..features.spectral_norms import follow_
 from ..matching.joint import gather, mean_weights
 from ..matching.solvers.solver import Solver
 from ..symmetry.action import tensors_of
@@ -68,4 +69,4 @@ def merge_moved(moved: Sequence[nn.Module], repair: Repair = True, loader: Itera
 
 def average(models: Sequence[nn.Module]) -> nn.Module:
     """The mean of the weights and statistics of several networks, as a copy of the first."""
-    return write(copied(models[0]), mean_weights([tensors_of(model) for model in models]))
+    return follow_(write(copied(models[0]), mean_weights([tensors_of(model) for model in models])), models)

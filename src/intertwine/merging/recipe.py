@@ -14,6 +14,7 @@ from .._io import write_text
 from .._untrusted.files import regular_file
 from .._words import near
 from ..errors import MissingExtraError
+from ..features.spectral_norms import follow_
 from ..matching.coordinates.networks import check_matching
 from ..symmetry.action import tensors_of
 from .interpolate import between, write
@@ -31,6 +32,8 @@ _KEYS = ("merge_method", "models", "base_model", "parameters", "dtype", "out_dty
 _OF_MODELS = ("weight", "density")
 _OF_ALL = ("t", "normalize", "rescale", "lambda", "int8_mask")
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_CASTS = ("dtype", "out_dtype")
+_OF_PARTS = ("linear", "slerp", "task_arithmetic")  # the real and the imaginary part of a merge are those of its models
 _LARGEST = 1 << 20  # bytes of a recipe
 
 Setting = float | bool | tuple[tuple[str, float], ...]  # one number, or numbers by a part of the tensor's name
@@ -45,7 +48,8 @@ class Recipe:
         models: What is merged: places, with ``weight`` and ``density``.
         base: The network that the others were trained from, or the first end of slerp.
         settings: ``t``, ``normalize``, ``rescale``, ``lambda``, and ``weight`` and ``density`` for all models.
-        dtype: Of the result; that of the first network if ``None``.
+        dtype: To which weights are cast before they are merged; ``None`` for each network's own.
+        out_dtype: To which the result is cast; ``None`` for what it was merged in.
 
     Raises:
         ValueError: If the method does not exist, or something is missing for it.
@@ -56,6 +60,7 @@ class Recipe:
     base: str | None
     settings: Mapping[str, Setting]
     dtype: str | None = None
+    out_dtype: str | None = None
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -71,8 +76,10 @@ class Recipe:
                 raise ValueError(f"weight must be given for every model of {self.method}. Got none for {place!r}.")
         if not self.merged:
             raise ValueError("models must name at least one beside the base model. Got none.")
-        if self.dtype is not None and self.dtype not in _DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}. Got {self.dtype!r}.")
+        for key in _CASTS:
+            said = getattr(self, key)
+            if said is not None and said not in _DTYPES:
+                raise ValueError(f"{key} must be one of {', '.join(_DTYPES)}. Got {said!r}.")
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -90,16 +97,27 @@ class Recipe:
         for place in self.places[1:]:
             check_matching(first, networks[place])
         states = {place: tensors_of(network) for place, network in networks.items()}
-        merged = copied(first).eval()
+        merged = cast(copied(first).eval(), self.dtype)
         with torch.no_grad():
             write(merged, {name: self._tensor(name, states, seed) for name in states[self.places[0]]})
-        return merged if self.dtype is None else merged.to(_DTYPES[self.dtype])
+        return cast(follow_(merged, networks.values()), self.out_dtype)
 
     def _tensor(self, name: str, states: Mapping[str, Mapping[str, Tensor]], seed: int) -> Tensor:
-        start = states[self.places[0]][name]
+        start, *others = (states[place][name] for place in (self.places[0], *self.merged))
+        if start.is_complex():
+            if self.method not in _OF_PARTS:
+                raise ValueError(
+                    f"merge_method must be one of {', '.join(_OF_PARTS)} for complex weights: entries of others are "
+                    f"chosen by size and sign. Got {self.method!r}, and complex numbers in {name}."
+                )
+            start, *others = map(torch.view_as_real, (start, *others))
+            return torch.view_as_complex(self._merge(name, start, others, seed))
         if not start.is_floating_point():
             return start
-        others = [states[place][name] for place in self.merged]
+        start, *others = (x.to(_DTYPES.get(self.dtype or "", x.dtype)) for x in (start, *others))
+        return self._merge(name, start, others, seed)
+
+    def _merge(self, name: str, start: Tensor, others: Sequence[Tensor], seed: int) -> Tensor:
         if self.method == "slerp":
             return between(start, others[0], self._number("t", name), "spherical")
         weights = [self._number("weight", name, place) for place in self.merged]
@@ -149,8 +167,7 @@ class Recipe:
         ]
         if self.settings:
             said["parameters"] = _written(self.settings)
-        if self.dtype is not None:
-            said["dtype"] = self.dtype
+        said |= {key: getattr(self, key) for key in _CASTS if getattr(self, key) is not None}
         text = "# Written by intertwine.\n" + _yaml().safe_dump(said, sort_keys=False)
         return write_text(path, text)
 
@@ -195,8 +212,15 @@ def read_recipe(path: str | Path) -> Recipe:
         tuple((_place(m["model"], file), _settings(m.get("parameters"), _OF_MODELS)) for m in models),
         None if base is None else _place(base, file),
         _settings(said.get("parameters"), (*_OF_ALL, *_OF_MODELS)),
-        said.get("out_dtype") or said.get("dtype"),
+        said.get("dtype"),
+        said.get("out_dtype"),
     )
+
+
+def cast(model: nn.Module, dtype: str | None) -> nn.Module:
+    """The model itself with its real numbers in another dtype; ``model.to`` would halve complex ones."""
+    casts = {"float32": model.float, "float16": model.half, "bfloat16": model.bfloat16}
+    return model if dtype is None else casts[dtype]()
 
 
 def _weighted(tensors: Sequence[Tensor], weights: Sequence[float], divisor: float) -> Tensor:

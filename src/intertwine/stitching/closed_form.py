@@ -5,13 +5,16 @@ without energy (dead channels) never decide anything.
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..groups import GeneralLinear, Group, Monomial, Orthogonal, assign
+from ..groups import GeneralLinear, Group, Monomial, Orthogonal, UnitRowSum, assign
 from ..groups.group import Objective
 from .moments import Moments
 
-__all__ = ["diagonal", "group_procrustes", "identity", "intercept", "least_squares", "pseudo_inverse", "reduced_rank"]
+__all__ = [
+    "diagonal", "group_procrustes", "identity", "intercept", "least_squares", "pseudo_inverse", "reduced_rank",
+    "unit_row_sum",
+]  # fmt: skip
 
 FLOOR = 1e-6  # scale of a pair that would best have none: group elements have no zero entries
 
@@ -62,6 +65,25 @@ def diagonal(moments: Moments) -> Tensor:
     return a
 
 
+def unit_row_sum(moments: Moments) -> Tensor:
+    """Matrices whose rows sum to one: linear regression under ``A 1 = 1``, the solution of smallest norm.
+
+    What rows lack costs nothing on channels of A that never respond: with one of them the fit is that of all matrices.
+
+    Returns:
+        ``(C_out, C_in)``.
+    """
+    energy = moments.xx.diagonal()
+    live = energy[energy > 0]
+    scale = torch.where(energy > 0, energy, live.min() if len(live) else 1.0).rsqrt()  # as in pseudo_inverse
+    size, edge = scale.norm(), (scale / scale.norm())[:, None]
+    # Of A' = A / scale and a multiplier for each row: the gradient is 0, and rows sum to one.
+    system = torch.cat([torch.cat([moments.xx * scale[:, None] * scale, edge], 1), nn.functional.pad(edge.T, (0, 1))])
+    goal = torch.cat([moments.xy * scale[:, None], (1 / size).expand(1, moments.c_out)])
+    cut = len(system) * torch.finfo(system.dtype).eps * 1e3
+    return ((torch.linalg.pinv(system, rtol=cut, hermitian=True) @ goal)[:-1] * scale[:, None]).T
+
+
 def identity(moments: Moments) -> Tensor:
     """Ones on the diagonal; zero rows or columns where the widths differ.
 
@@ -79,8 +101,8 @@ def group_procrustes(group: Group, moments: Moments, objective: Objective = "lea
     scales it matters which: a pair then saves ``2 xy_ji - xx_jj`` (with signs ``2 |xy_ji| - xx_jj``). Dead channels
     match dead ones where there are as many; a scale that nothing determines is 1 behind a dead channel of A and
     ``1e-6`` elsewhere. For ``GeneralLinear`` the answer is ``least_squares``, which is singular where a channel is dead
-    and then only a limit of elements. For ``Orthogonal`` with a wider A it is the polar factor, which is no
-    least-squares solution then: none is known in closed form.
+    and then only a limit of elements; so is ``unit_row_sum`` for ``UnitRowSum`` where two are. For ``Orthogonal`` with
+    a wider A it is the polar factor, which is no least-squares solution then: none is known in closed form.
 
     Args:
         group: On ``max(C_in, C_out)`` channels.
@@ -98,6 +120,8 @@ def group_procrustes(group: Group, moments: Moments, objective: Objective = "lea
         raise ValueError(f"group must act on {n} channels, the wider side. Got {group!r}.")
     if isinstance(group, GeneralLinear):
         return least_squares(moments)
+    if isinstance(group, UnitRowSum) and moments.c_in == moments.c_out:
+        return unit_row_sum(moments)
     xx, xy, yy = _pad(moments.xx, n, n), _pad(moments.xy, n, n), _pad(moments.yy, n, n)
     if isinstance(group, Orthogonal) and moments.c_in != moments.c_out:
         u, _, vh = torch.linalg.svd(moments.xy.T, full_matrices=False)

@@ -116,6 +116,12 @@ class Stitching(Result):
         return penalty(self.accuracy_a, self.accuracy_b, self.accuracy)
 
     @property
+    def seeded(self) -> bool:
+        """Whether the seed had a part in the map: it has none in a closed form, nor where no epoch improved on one."""
+        started = (self.kept == 0 or not self.history) and self.settings.get("start") == "direct"
+        return self.method != "direct" and self.parameters > 0 and not started
+
+    @property
     def layer_name(self) -> str:
         """The cut's name, with ``*`` inside residual blocks."""
         name = self.layer_a if self.layer_a == self.layer_b else f"{self.layer_a} -> {self.layer_b}"
@@ -255,19 +261,38 @@ class StitchingStudy(Result):
 
         return replace(self, stitchings=tuple(s for s in self.stitchings if wanted(s)))
 
+    @property
+    def _groups(self) -> dict[tuple[str, str, str], list[Stitching]]:
+        """The stitched networks of every layer, family and method."""
+        groups: dict[tuple[str, str, str], list[Stitching]] = {}
+        for s in self.stitchings:
+            groups.setdefault((s.layer_name, s.family, s.method), []).append(s)
+        return groups
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know of all that is here."""
+        counts = Counter(note for s in self.stitchings for note in dict.fromkeys(s.notes))
+        shared = [note for note, count in counts.items() if count == len(self.stitchings)]
+        repeated = [family for (_, family, _), found in self._groups.items() if len(found) > 1 and _one_fit(found)]
+        if repeated:
+            shared.append(
+                f"all seeds of {', '.join(dict.fromkeys(repeated))} are one fit, in which nothing is random: its "
+                "interval is over examples, not over seeds"
+            )
+        return tuple(shared)
+
     def table(self, level: float = 0.95) -> pd.DataFrame:
         """Mean penalty for every layer, family and method, with an interval that says what it resamples.
 
         From three models on it resamples ``"models"`` (pairs share models, so never pairs); for one pair with several
-        seeds it is the range of the ``"runs"``; for one stitched network it is over ``"examples"``.
+        seeds it is the range of the ``"runs"``; for one stitched network, and for seeds that change nothing, it is over
+        ``"examples"``.
         """
         import pandas as pd
 
-        groups: dict[tuple[str, str, str], list[Stitching]] = {}
-        for s in self.stitchings:
-            groups.setdefault((s.layer_name, s.family, s.method), []).append(s)
         rows = []
-        for (layer, family, method), found in groups.items():
+        for (layer, family, method), found in self._groups.items():
             mean = fmean(s.penalty for s in found)
             low, high, over = _interval(found, level)
             first = found[0]
@@ -300,8 +325,7 @@ class StitchingStudy(Result):
         foot = ["* inside a residual block: a skip connection crosses the cut too"] if starred else []
         if any(s.agreement is not None for s in self.stitchings):
             foot.append("agreement: live channels of B that read the same channel of A as the match in closed form")
-        notes = Counter(note for s in self.stitchings for note in dict.fromkeys(s.notes))
-        foot += [f"Note: {note}" for note, count in notes.items() if count == len(self.stitchings)]
+        foot += [f"Note: {note}" for note in self.notes]
         return "\n".join([head, "", *columns(rows), *foot])
 
 
@@ -326,9 +350,14 @@ def _interval(found: Sequence[Stitching], level: float) -> tuple[float, float, s
     if len(models) >= 3 and not everywhere:
         interval = pair_interval(pairs, penalties, level)
         return interval.low, interval.high, "models"
-    if len(found) > 1:
+    if len(found) > 1 and not _one_fit(found):
         return min(penalties), max(penalties), "runs (range)"
     return *found[0].interval(level), "examples"
+
+
+def _one_fit(found: Sequence[Stitching]) -> bool:
+    """Whether all are the same map between the same networks, whatever their seeds."""
+    return len({(s.names, s.penalty) for s in found}) == 1 and not any(s.seeded for s in found)
 
 
 def _mean(values: Sequence[float | None]) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..._random import seeded
@@ -24,7 +25,7 @@ class Setting:
 
 
 def fitting(
-    small: nn.Module, lengths: Iterable[tuple[int, int]], same: Callable[[nn.Module], bool]
+    small: nn.Module, lengths: Iterable[tuple[int, int]], same: Callable[[nn.Module], bool], dtype: torch.dtype
 ) -> tuple[Setting, ...] | None:
     """The settings with which the class of a pruned model builds it; ``None`` where it has no words for its sizes.
 
@@ -32,6 +33,7 @@ def fitting(
         small: The pruned model, with the configuration of the whole one.
         lengths: Old and new lengths of axes and of their factors.
         same: Whether a model is the same function as the pruned one.
+        dtype: Of the model before it was widened.
     """
     wanted = shapes(small)
     before = _built(small, ())
@@ -44,7 +46,7 @@ def fitting(
             useful.append(setting)
     for count in range(min(len(useful), _MOST) + 1):
         for chosen in combinations(useful, count):
-            if _built(small, chosen) == wanted and same(_rebuilt(small, chosen)):
+            if _built(small, chosen) == wanted and any(map(same, _rebuilt(small, chosen, dtype))):
                 return chosen
     return None
 
@@ -75,9 +77,14 @@ def _built(small: nn.Module, settings: tuple[Setting, ...]) -> Shapes:
     return built(small, lambda config: write(config, settings))
 
 
-def _rebuilt(small: nn.Module, settings: tuple[Setting, ...]) -> nn.Module:
-    """What a user gets who loads the pruned tensors into the configured class."""
-    with seeded(0):
-        model: nn.Module = type(small)(write(copy.deepcopy(small.config), settings))
-    model.to(next(small.parameters()).dtype).load_state_dict(small.state_dict())
-    return model.train(small.training)
+def _rebuilt(small: nn.Module, settings: tuple[Setting, ...], dtype: torch.dtype) -> Iterator[nn.Module]:
+    """What a user gets who loads the pruned tensors into the configured class, as it is built and cast to a dtype.
+
+    A cast model has rounded its tables, those of rotary embeddings for one, which are no part of a state dict.
+    """
+    wide = next(small.parameters()).dtype
+    for own in (wide, dtype):
+        with seeded(0):
+            model: nn.Module = type(small)(write(copy.deepcopy(small.config), settings))
+        model.to(own).to(wide).load_state_dict(small.state_dict())
+        yield model.train(small.training)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from ...features.spectral_norms import spectral_norms
 from ...symmetry.action import rewritable, tensors_of
 from ...symmetry.description import Description
 
@@ -15,11 +16,14 @@ Rows = Mapping[str, Mapping[int, Tensor]]
 
 
 def masked(sym: Description, model: nn.Module, kept: Rows) -> nn.Module:
-    """The model with the slices of all other units set to zero; running statistics stay."""
+    """The model with the slices of all other units set to zero; running statistics and spectral norms stay."""
     twin = rewritable(sym, model)
-    for tensor, axis, gone in _gone(sym, twin, kept):
-        with torch.no_grad():
+    divisors = {name: norm.size for name, norm in spectral_norms(twin).items()}
+    with torch.no_grad():
+        for tensor, axis, gone in _gone(sym, twin, kept):
             tensor.index_fill_(axis, gone, 0)
+        for name, norm in spectral_norms(twin).items():
+            norm.u.mul_(divisors[name] / norm.size)  # else what is left would be divided by a norm of its own
     return twin
 
 
@@ -56,6 +60,7 @@ class _Logits(TorchFunctionMode):
 def _gone(sym: Description, twin: nn.Module, kept: Rows) -> Iterator[tuple[Tensor, int, Tensor]]:
     """Every tensor and axis with the rows that do not stay."""
     statistics = {name for norm in sym.batch_norms for name in (norm.mean, norm.variance)}
+    statistics |= {name for norm in spectral_norms(twin).values() for name in (norm.u_name, norm.v_name)}
     live = tensors_of(twin)
     for name, axes in kept.items():
         for axis, rows in axes.items() if name not in statistics else ():

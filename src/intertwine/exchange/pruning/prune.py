@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..._evaluation import in_usual_mode
 from ..._nested import map_tensors
 from ...errors import VerificationError
+from ...features.spectral_norms import spectral_norms
 from ...symmetry import Symmetry
 from ...symmetry.action import rewritable
 from ...symmetry.affine.saving import is_configured, misfits, set_unsaveable
@@ -24,6 +25,10 @@ from .masking import Rows, excluded, masked
 
 Change = tuple[str, str, int, int]  # module, attribute, old and new value
 
+_REMOVE = (
+    " Where it is a spectral norm, put the divided weight in its place first, after model.eval(): torch.nn.utils."
+    "parametrize.remove_parametrizations(layer, 'weight') or torch.nn.utils.remove_spectral_norm(layer)."
+)
 _MOST_ATTRIBUTES = 8  # sizes noted in a module's attributes, of which any may have to change
 _SIZES: dict[type[nn.Module], dict[str, int]] = {
     nn.Linear: {"out_features": 0, "in_features": 1},
@@ -97,6 +102,7 @@ def prune_channels(
     raise VerificationError(
         f"units must be ones that contribute to sums alone, so that pruning is masking. Got {_named(spaces)}, where "
         f"the pruned model differs by {error:.1e}: a norm runs over its units, or something chooses among them."
+        f"{_REMOVE if spectral_norms(model) else ''}"
     )
 
 
@@ -142,13 +148,14 @@ def _configure(pruned: nn.Module, small: nn.Module, lengths: set[tuple[int, int]
     """Write the new sizes into the configuration; where the class has no words for them, saving is refused."""
     if not is_configured(pruned):
         return
-    with float64_casts():
-        own = outputs(small, inputs)
 
-        def same(built: nn.Module) -> bool:
-            return relative_error(own, outputs(built, inputs)) <= rtol
+    def run(model: nn.Module) -> Any:
+        with float64_casts():
+            return outputs(model, inputs)
 
-        settings = fitting(small, lengths, same)
+    own = run(small)
+    same = lambda built: relative_error(own, run(built)) <= rtol
+    settings = fitting(small, lengths, same, next(pruned.parameters()).dtype)
     if settings is not None:
         write(pruned.config, settings)
         set_unsaveable(pruned, "")

@@ -117,7 +117,7 @@ def _range(values: Sequence[int]) -> int | str:
 
 def _notes(study: StitchingStudy) -> list[Block]:
     given = study.settings.get("notes", ())
-    notes = list(dict.fromkeys([*given, *(note for s in study.stitchings for note in s.notes)]))
+    notes = list(dict.fromkeys([*given, *study.notes, *(note for s in study.stitchings for note in s.notes)]))
     return [Paragraph(f"Note: {note}", "note") for note in notes]
 
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from ...groups import Group
-from ..closed_form import group_procrustes
+from ...groups import Group, Unattained
+from ..closed_form import FLOOR, group_procrustes
 from ..layer import StitchingLayer
 from ..moments import Moments
 
@@ -50,8 +50,13 @@ class Projected(StitchingLayer):
 
     @torch.no_grad()
     def after_step(self, lr: float) -> None:
-        """The nearest element."""
-        self.weight.copy_(self.group.project(self.weight).matrix())
+        """The nearest element; one near the weight where that is a limit of elements, as behind dead channels."""
+        try:
+            found = self.group.project(self.weight)
+        except Unattained:
+            wide = self.weight.cpu().double()
+            found = self.group.project(wide + FLOOR * torch.eye(len(wide), dtype=wide.dtype))
+        self.weight.copy_(found.matrix())
 
     def fit(self, moments: Moments) -> None:
         """The group's element with the least ``sum |y - g x|^2``."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from ....features.evaluate import evaluate
@@ -14,6 +13,7 @@ from ....merging import Recipe, export, merge_moved, read_recipe, recalibrate_, 
 from ....merging import merge as merge_two
 from ....merging.merge import check_repair
 from ....merging.recalibrate import batch_norms
+from ....merging.recipe import cast
 from ..._options import split_commas
 from ..._solvers import solver_of
 from ...commands.merging.merge import MergeOptions
@@ -57,7 +57,7 @@ def run(asked: MergeOptions) -> None:
         _merged(asked, solver, group, loader) if recipe is None else _by_recipe(asked, recipe, solver, group, loader)
     )
     if asked.dtype is not None:
-        handed = None if found.recipe is None else replace(found.recipe, dtype=asked.dtype)
+        handed = None if found.recipe is None else _recipe_of_dtype(found.recipe, asked.dtype)
         found = replace(found, model=_of_dtype(found.model, asked.dtype), recipe=handed)
     scores = _scores(group, found, asked.examples, asked.batch_size)
     settings = {
@@ -93,7 +93,12 @@ def run(asked: MergeOptions) -> None:
 def _recipe(asked: MergeOptions) -> Recipe | None:
     """The recipe of mergekit, if one is given in place of checkpoints."""
     found = None if asked.recipe is None else read_recipe(asked.recipe)
-    return found if found is None or asked.dtype is None else replace(found, dtype=asked.dtype)
+    return found if found is None or asked.dtype is None else _recipe_of_dtype(found, asked.dtype)
+
+
+def _recipe_of_dtype(recipe: Recipe, dtype: str) -> Recipe:
+    """The recipe with a result of another dtype; nothing is rounded on the way to the widest."""
+    return replace(recipe, dtype=dtype if dtype == "float32" else recipe.dtype, out_dtype=dtype)
 
 
 def _claim(asked: MergeOptions, paths: Sequence[Path]) -> None:
@@ -110,7 +115,7 @@ def _of_dtype(model: nn.Module, dtype: str) -> nn.Module:
     Raises:
         ValueError: If they are too few for its weights.
     """
-    made = model.to(getattr(torch, dtype))
+    made = cast(model, dtype)
     for name, weight in made.named_parameters():
         if not weight.isfinite().all():
             raise ValueError(f"--dtype must hold all weights. Got {dtype}, in which {name} overflows. Say bfloat16.")
