@@ -36,10 +36,15 @@ _COMPONENT = 16_000_000  # weights that are balanced at once
 _POWERS = 4
 
 
-def kin(states: States, names: Sequence[str], distances: Distances, alike: Distances, rate: float) -> Iterator[Pair]:
+def kin(
+    states: States, names: Sequence[str], distances: Distances, alike: Distances, rate: float
+) -> Iterator[tuple[Pair, bool]]:
     """Of pairs that are far apart in place those that are more than independent networks aligned to each other.
 
     Once matched, their weights are more alike than those of other families; with too few of these the distance decides.
+
+    Yields:
+        Each pair, and whether other families calibrated it.
     """
     families = families_of(names, [(names[i], names[j]) for i, j in alike])
     home, seen = homes(families), set[frozenset[int]]()
@@ -52,13 +57,14 @@ def kin(states: States, names: Sequence[str], distances: Distances, alike: Dista
         sym = states[a][0]
         heads = [family[0] for k, family in enumerate(families) if k not in both]
         others = [states[head][1] for head in heads if states[head][0] is sym]
-        if len(others) < FEWEST:
+        enough = len(others) >= FEWEST
+        if not enough:
             close = distances[pair] <= _APART
         else:
             together = compared(sym, states[a][1], states[b][1])
             close = calibrated(sym, states[a][1], together, others[:_CALIBRATE]).log_p <= log(rate)
         if close:
-            yield pair
+            yield pair, enough
 
 
 def moved_copies(states: States, links: Sequence[Link], rate: float) -> tuple[tuple[Link, ...], tuple[str, ...]]:

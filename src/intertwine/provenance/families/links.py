@@ -31,6 +31,8 @@ class Link:
         directed: Whether the weights rule out the reverse; that both come from a third network they never do.
         ground: How, or why not.
         aligned: Whether the units stand in one order, and the weights are far apart. Such a link joins no families.
+        calibrated: Whether the weights are close, or other families told how close strangers come once aligned. Where
+            too few could, the distance alone joins the two, and they may be no relatives.
     """
 
     parent: str
@@ -40,6 +42,7 @@ class Link:
     directed: bool
     ground: str
     aligned: bool = False
+    calibrated: bool = True
 
 
 def ends(links: Iterable[Link]) -> list[tuple[str, str]]:

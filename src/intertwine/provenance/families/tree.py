@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from ..._words import counted
 from ...matching.same import SAME, Match
 from ...symmetry.action import tensors_of
 from ..compared import Compared, compared
+from ..laundered import FEWEST
 from ..result import power_of_ten
 from .copies import COPY, FIRM, kin, moved_copies
 from .directions import direction
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _RATE = 0.001
 _CLOSE = 2.0  # standard deviations of a sketch from which on a pair is tested: 2 % of strangers, and nearly all kin
 
+_UNCALIBRATED = f"fewer than {FEWEST} other families tell how alike an independent network is once aligned to the other"
 _BETWEEN = "{} lies between the other and a third network: a merge of them, or what they come from"
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -47,7 +49,7 @@ class Tree(Result):
         related: Number of pairs called related.
         tested: Number of pairs that were tested exactly; the others' sketches are not alike.
         merges: Networks that hold weights of two others: merges of these, or what they come from.
-        notes: Pairs that may be related, but not beyond doubt.
+        notes: Pairs that may be related, but not beyond doubt, those among them that stand in one family.
     """
 
     names: tuple[str, ...]
@@ -169,9 +171,12 @@ def tree_of_states(states: States, rate: float = _RATE) -> Tree:
     distances = {pair: min(gap, near.get(pair, gap)) for pair, gap in distances.items()}
     mixed = {frozenset((m.child, parent)) for m in sums for parent in m.parents}
     alike = {k: gap for k, gap in distances.items() if gap <= FIRM or {names[n] for n in k} in mixed}
-    alike |= {k: distances[k] for k in kin(states, names, distances, alike, rate)}
-    links = tuple(_merged(link, sums) for link in _links(names, states, alike, found, matches))
+    far = dict(kin(states, names, distances, alike, rate))
+    alike |= {k: distances[k] for k in far}
+    unsure = {frozenset(names[n] for n in k) for k, calibrated in far.items() if not calibrated}
+    links = tuple(_doubted(_merged(link, sums), unsure) for link in _links(names, states, alike, found, matches))
     moved, notes = moved_copies(states, links, rate)
+    notes = (*_doubts(links), *notes)
     links = (*links, *moved)
     families = families_of(names, ends(links))
     links = (*links, *aligned_links(names, distances, found, families))
@@ -216,6 +221,20 @@ def _merged(link: Link, sums: Sequence[Merge]) -> Link:
             if {link.parent, link.child} == {parent, m.child}:
                 return replace(link, directed=False, ground=_BETWEEN.format(m.child))
     return link
+
+
+def _doubted(link: Link, unsure: Collection[frozenset[str]]) -> Link:
+    """The link, marked where nothing calibrated it."""
+    if frozenset((link.parent, link.child)) not in unsure:
+        return link
+    return replace(link, calibrated=False, ground=f"{link.ground}; not calibrated: {_UNCALIBRATED}")
+
+
+def _doubts(links: Sequence[Link]) -> Iterator[str]:
+    """A note on every link that nothing calibrated."""
+    for k in links:
+        if not k.calibrated:
+            yield f"{k.parent} and {k.child} may be no relatives, though they stand in one family: {_UNCALIBRATED}"
 
 
 def _discoveries(found: Distances, pairs: int, rate: float) -> list[Pair]:
