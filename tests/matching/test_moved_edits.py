@@ -127,3 +127,21 @@ def test_equal_weights_in_other_places_are_said_to_be_equal():
     sym = iw.symmetries(a, torch.zeros(2, 4))
     b = sym.act(sym.random(seed=1, kinds=["permutation"]), a)
     assert iw.same(a, b, torch.randn(2, 4)).reason == "all weights are equal, once a is permuted"
+
+
+@pytest.mark.parametrize("cosine", [0.0, 0.15, 0.25])
+def test_no_gain_is_named_whose_small_reader_was_replaced_by_one_that_is_alike_by_chance(cosine):
+    """Of 128 unrelated numbers one draw in eight has a cosine beyond 0.1."""
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(8, 32), nn.RMSNorm(32), nn.Linear(32, 4)).eval()
+    nn.init.normal_(a[1].weight, 1, 0.3)
+    b, weight = copy.deepcopy(a), a[2].weight.detach()
+    other = torch.randn_like(weight)
+    other -= (other * weight).sum() / weight.square().sum() * weight
+    with torch.no_grad():
+        b[2].weight.copy_(cosine * weight + (1 - cosine**2) ** 0.5 * weight.norm() / other.norm() * other)
+    x = torch.randn(5, 8)
+    sym = iw.symmetries(a, x)
+    found = iw.diff(a, sym.act(sym.random(seed=3), b), x, sym)
+    kinds = {c.name: c.kind for c in found.tensors if c.name.endswith("weight")}
+    assert named(found) == {"2.weight"} and (kinds["2.weight"], kinds["1.weight"]) == ("replaced", "undetermined")

@@ -22,7 +22,8 @@ _SHARE = 0.999  # of the entries of which the relative deviation is looked at; t
 _TINY = 1e-3  # times the root mean square of a tensor: what cancels below it deviates by more
 _FEW_ENTRIES = 0.01  # share of the entries up to which a change is one of single entries
 _FEW_ROWS = 0.25  # share of the rows up to which a change is one of some rows
-_UNRELATED = 0.1  # cosine below which nothing is left of a tensor
+_UNRELATED = 0.1  # cosine below which nothing is left of a vector
+_MATCHED = 0.35  # the same of a matrix: small ones come as close by chance
 _CHANCE = 4.0  # standard deviations of the cosine of unrelated tensors: one that shares its start has more
 _NAMED = 1000  # rows that are listed
 _SHOWN = 3  # entries that are named
@@ -171,7 +172,8 @@ def _whole(x: Tensor, y: Tensor, gap: Tensor, cosine: float) -> tuple[str, str, 
         rows = (gap.flatten(1).abs().amax(1) > _MOVED * y.flatten(1).abs().amax(1)).nonzero().flatten()
         if 0 < len(rows) <= _FEW_ROWS * len(y):
             return "rows", f"{len(rows)} of {len(y)} rows", tuple(rows[:_NAMED].tolist())
-    if cosine < min(_UNRELATED, _CHANCE / y.numel() ** 0.5) and y.numel() > 8:
+    least = _UNRELATED if y.ndim < 2 else _MATCHED
+    if cosine < min(least, _CHANCE / y.numel() ** 0.5) and y.numel() > 8:
         return "replaced", f"cosine {cosine:.2f}", ()
     return "changed", "", ()
 
