@@ -297,6 +297,10 @@ def test_a_recipe_is_applied_after_alignment_and_written_for_mergekit(run, vits)
     again = run("merge", "out.yml", "--method", "none", "--out", "again")
     assert again.code == 0, again.err
     torch.testing.assert_close(load_pretrained(vits / "again").state_dict(), want)
+    low = run("merge", "out.yml", "--method", "none", "--dtype", "bfloat16", "--out", "low")
+    assert low.code == 0, low.err
+    rounded = {name: x.bfloat16() for name, x in load_pretrained(vits / "again").state_dict().items()}
+    torch.testing.assert_close(load_pretrained(vits / "low").state_dict(), rounded, rtol=0, atol=0)  # only at the end
 
 
 def linear(xs, weights):

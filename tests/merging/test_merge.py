@@ -472,3 +472,11 @@ def test_the_mean_of_complex_weights_keeps_their_imaginary_parts():
     torch.testing.assert_close(merged.weight.detach(), want)
     apart = sum(float((net.weight.detach() - want).norm()) ** 2 for net in nets) / 3
     assert gather(nets, torch.randn(2, 6)).distances[0] == pytest.approx(apart**0.5 / float(want.norm()), rel=1e-5)
+
+
+def test_tied_names_have_one_ratio():
+    with pytest.raises(ValueError, match=r"one number for tied names. Got 0.5 for 'first.weight' and 0.25 for 'last"):
+        merge(Tied(True), Tied(True), None, {"first": 0.5, "last": 0.25})
+    a, b = Tied(True), Tied(True)
+    merged = merge(a, b, None, {"last": 0.25})
+    torch.testing.assert_close(merged.first.weight, 0.75 * a.first.weight + 0.25 * b.first.weight)

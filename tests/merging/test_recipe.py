@@ -185,3 +185,23 @@ def test_complex_weights_are_merged_by_their_parts_or_refused():
     for method in ("ties", "dare_linear", "dare_ties"):
         with pytest.raises(ValueError, match=rf"linear, slerp, task_arithmetic for complex weights.*Got '{method}'"):
             Recipe(method, models, "a", {"density": 0.5}).apply(nets)
+
+
+def test_tied_tensors_go_by_their_first_name_and_shared_infinities_stay():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.last.weight = self.first.weight
+            self.register_buffer("mask", torch.cat([torch.tensor([-torch.inf]), torch.rand(7)]))
+
+    torch.manual_seed(0)
+    a, b = Tied(), Tied()
+    weight = {"weight": (("first", 0.25), ("", 0.75)), "density": 0.5}
+    for method in ("task_arithmetic", "ties", "dare_linear"):
+        got = Recipe(method, (("a", {}), ("b", {})), "a", {**weight, "rescale": True}).apply({"a": a, "b": b})
+        assert got.first.weight is got.last.weight
+        assert got.mask.isneginf().tolist() == [True] + [False] * 7 and not got.mask.isnan().any()
+        if method == "task_arithmetic":
+            torch.testing.assert_close(got.last.weight, 0.75 * a.first.weight + 0.25 * b.first.weight)
+            torch.testing.assert_close(got.last.bias, 0.25 * a.last.bias + 0.75 * b.last.bias)

@@ -194,7 +194,20 @@ def _ratios(
         starts = [start for start in by_start if _under(name, start)]
         if name in chosen and starts:
             found[name] = by_start[max(starts, key=len)]
+    _check_tied(model, found)
     return found
+
+
+def _check_tied(model: nn.Module, shares: Mapping[str, float]) -> None:
+    """Refuse two shares of one tensor."""
+    names: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        first = names.setdefault(id(parameter), name)
+        if name in shares and shares[name] != shares.get(first, shares[name]):
+            raise ValueError(
+                f"ratio must be one number for tied names. Got {shares[first]} for {first!r} and {shares[name]} for "
+                f"{name!r}, which are one tensor."
+            )
 
 
 def _under(name: str, start: str) -> bool:

@@ -98,12 +98,14 @@ class Recipe:
             check_matching(first, networks[place])
         states = {place: tensors_of(network) for place, network in networks.items()}
         merged = cast(copied(first).eval(), self.dtype)
+        names = (name for name, _ in (*first.named_parameters(), *first.named_buffers()))  # tied tensors by one name
         with torch.no_grad():
-            write(merged, {name: self._tensor(name, states, seed) for name in states[self.places[0]]})
+            write(merged, {name: self._tensor(name, states, seed) for name in names})
         return cast(follow_(merged, networks.values()), self.out_dtype)
 
     def _tensor(self, name: str, states: Mapping[str, Mapping[str, Tensor]], seed: int) -> Tensor:
-        start, *others = (states[place][name] for place in (self.places[0], *self.merged))
+        start = states[self.places[0]][name]
+        others = [states[place][name].to(start.device) for place in self.merged]
         if start.is_complex():
             if self.method not in _OF_PARTS:
                 raise ValueError(

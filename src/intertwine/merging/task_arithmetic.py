@@ -63,11 +63,11 @@ class TaskArithmetic:
         start = base.to(work)
         deltas = torch.stack(
             [
-                w * self._kept(x.to(work) - start, density, generator)
+                w * self._kept(_difference(x.to(work), start), density, generator)
                 for x, w, density in zip(others, weights, densities)
             ]
         )
-        shares = torch.tensor(list(weights), dtype=work).view(-1, *[1] * base.ndim)
+        shares = torch.tensor(list(weights), dtype=work, device=base.device).view(-1, *[1] * base.ndim)
         if self.elects:
             majority = torch.where(deltas.sum(0) >= 0, 1.0, -1.0).to(work)
             agree = deltas.sign() == majority
@@ -75,7 +75,7 @@ class TaskArithmetic:
         else:
             total, mass = deltas.sum(0), shares.sum(0)
         if self.normalise:
-            total = total / torch.where(mass.abs() < 1e-8, torch.ones((), dtype=work), mass)
+            total = total / torch.where(mass.abs() < 1e-8, 1.0, mass)
         return (start + self.scale * total).to(base.dtype)
 
     def _kept(self, delta: Tensor, density: float, generator: torch.Generator | None) -> Tensor:
@@ -83,10 +83,15 @@ class TaskArithmetic:
             return delta
         if self.keeps == "largest":
             count = max(1, int(density * delta.numel())) if density > 0 else 0
-            mask = torch.zeros(delta.numel(), dtype=delta.dtype)
+            mask = torch.zeros_like(delta.flatten())
             mask[delta.abs().flatten().topk(count).indices] = 1
             kept = delta * mask.view_as(delta)
         else:
-            kept = delta * (torch.rand(delta.shape, generator=generator) < density)
+            kept = delta * (torch.rand(delta.shape, generator=generator) < density).to(delta.device)
         before, after = delta.abs().sum(), kept.abs().sum()
         return kept * (before / after) if self.rescale and after > 0 else kept
+
+
+def _difference(x: Tensor, y: Tensor) -> Tensor:
+    """``x - y``, with 0 where both hold the same infinity."""
+    return torch.where(x == y, 0.0, x - y)
