@@ -200,9 +200,10 @@ def test_augmentation_is_the_single_runs(tmp_path):
     assert all(torch.allclose(made[name], alone[name], atol=1e-4) for name in alone)
 
 
+@pytest.mark.usefixtures("every_step")
 @pytest.mark.parametrize("engine", ["grouped", "stacked", "in turn"])
 def test_a_zoo_that_was_killed_goes_on_bit_for_bit(tmp_path, engine, monkeypatch):
-    options = {"seeds": range(3), "engine": engine, "together": 2, "progress": False, "save_every": 0.0}
+    options = {"seeds": range(3), "engine": engine, "together": 2, "progress": False}
     whole = train_many("digits_cnn:width=4", "digits", QUICK, out=tmp_path / "a", **options)
     count = 0
 

@@ -53,6 +53,7 @@ def test_training_stops_within_an_epoch(tmp_path):
     assert again.history == [] and again.card == run.card
 
 
+@pytest.mark.usefixtures("every_step")
 def test_a_killed_run_by_iterations_ends_with_the_same_weights(tmp_path, monkeypatch):
     whole = train("mlp:widths=8", "digits", STEPS, progress=False)
     at = StepBatches.at
@@ -64,7 +65,7 @@ def test_a_killed_run_by_iterations_ends_with_the_same_weights(tmp_path, monkeyp
 
     monkeypatch.setattr(StepBatches, "at", stop)
     with pytest.raises(KeyboardInterrupt):
-        train("mlp:widths=8", "digits", STEPS, out=tmp_path / "a.safetensors", save_every=0, progress=False)
+        train("mlp:widths=8", "digits", STEPS, out=tmp_path / "a.safetensors", progress=False)
     monkeypatch.setattr(StepBatches, "at", at)
     rest = train("mlp:widths=8", "digits", STEPS, out=tmp_path / "a.safetensors", progress=False)
     assert rest.history == whole.history

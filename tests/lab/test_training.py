@@ -389,12 +389,13 @@ class _Fails(nn.Module):
         return self.linear(x.flatten(1)) * (float("nan") if self.training and self.calls > self.after else 1.0)
 
 
+@pytest.mark.usefixtures("every_step")
 def test_nan_stops_with_the_step_and_keeps_the_last_good_state(digits, tmp_path):
     out = tmp_path / "a.safetensors"
     with pytest.raises(
         RuntimeError, match=r"Got nan at step 13 \(epoch 2\). The last good state is in .*a.training.pt"
     ):
-        train(_Fails(13), digits, QUICK, out=out, save_every=0, progress=False)
+        train(_Fails(13), digits, QUICK, out=out, progress=False)
     state = torch.load(state_path(out), weights_only=True)
     assert state["step"] == 13
     assert all(torch.isfinite(tensor).all() for tensor in state["snapshot"]["networks"][0].values())
@@ -402,10 +403,11 @@ def test_nan_stops_with_the_step_and_keeps_the_last_good_state(digits, tmp_path)
         train(_Fails(3), digits, QUICK, progress=False)
 
 
+@pytest.mark.usefixtures("every_step")
 def test_weights_that_are_not_finite_are_never_saved(digits, tmp_path):
     out = tmp_path / "a.safetensors"
     with pytest.raises(RuntimeError, match="must stay finite"):
-        train("mlp", digits, QUICK.but(optimizer="sgd", learning_rate=1e30), out=out, save_every=0, progress=False)
+        train("mlp", digits, QUICK.but(optimizer="sgd", learning_rate=1e30), out=out, progress=False)
     if state_path(out).is_file():
         state = torch.load(state_path(out), weights_only=True)
         assert all(torch.isfinite(tensor).all() for tensor in state["snapshot"]["networks"][0].values())
@@ -417,9 +419,11 @@ _CHILD = """
 import sys, torch
 torch.set_num_threads(1)
 from intertwine.lab import training
+from intertwine.lab.training import loop
+loop.SAVE_EVERY = 0.0
 recipe = training.RECIPES["digits"].but(epochs=3, translate=1, flip=True)
 for out in sys.argv[2:]:
-    training.train("digits_cnn:width=4", f"npz:{sys.argv[1]}", recipe, seed=7, out=out, save_every=0, progress=False)
+    training.train("digits_cnn:width=4", f"npz:{sys.argv[1]}", recipe, seed=7, out=out, progress=False)
 """
 
 
@@ -462,6 +466,7 @@ class _Interrupted(Exception):
     pass
 
 
+@pytest.mark.usefixtures("every_step")
 @pytest.mark.parametrize("steps", [1, 9, 10, 11, 19])
 def test_resuming_after_any_step_gives_the_same_bits(digits, tmp_path, monkeypatch, steps):
     """Dropout and augmentation included: the model draws from the global generator."""
@@ -479,9 +484,9 @@ def test_resuming_after_any_step_gives_the_same_bits(digits, tmp_path, monkeypat
 
     monkeypatch.setattr(InTurn, "step", update)
     with pytest.raises(_Interrupted):
-        train(_with_dropout(spec), digits, recipe, out=out, save_every=0, progress=False)
+        train(_with_dropout(spec), digits, recipe, out=out, progress=False)
     monkeypatch.undo()
-    resumed = train(_with_dropout(spec), digits, recipe, out=out, save_every=0, progress=False)
+    resumed = train(_with_dropout(spec), digits, recipe, out=out, progress=False)
     assert same(resumed.model.state_dict(), expected.model.state_dict())
     assert resumed.history == expected.history
 
@@ -491,10 +496,11 @@ def _with_dropout(spec):
     return nn.Sequential(nn.Dropout(0.2), networks.build(spec))
 
 
+@pytest.mark.usefixtures("every_step")
 def test_state_of_other_settings_is_refused(digits, tmp_path):
     out = tmp_path / "a.safetensors"
     with pytest.raises(RuntimeError, match="must stay finite"):
-        train(_Fails(5), digits, QUICK, out=out, save_every=0, progress=False)
+        train(_Fails(5), digits, QUICK, out=out, progress=False)
     with pytest.raises(CheckpointError, match=r"of the same run. Got .*seed: 0, now 1\). Remove it"):
         train(_Fails(5), digits, QUICK, seed=1, out=out, progress=False)
     state_path(out).write_bytes(state_path(out).read_bytes()[:500])

@@ -20,6 +20,7 @@ from .recipe import Recipe
 from .state import TrainingState, write_state
 from .step_batches import StepBatches
 
+SAVE_EVERY = 60.0  # seconds between saved states
 _PLAIN_EVERY = 5.0  # seconds between epoch lines where there is no terminal
 
 
@@ -33,7 +34,6 @@ class Loop:
         state: Where the runs stand; it is kept up to date.
         path: Where the state is written; ``None`` writes nothing.
         workers: Networks, or groups of them, that are computed at a time.
-        save_every: Seconds between saved states.
         progress: Whether to show progress.
     """
 
@@ -45,11 +45,10 @@ class Loop:
         state: TrainingState,
         path: Path | None = None,
         workers: int = 1,
-        save_every: float = 60.0,
         progress: bool = False,
     ) -> None:
         self.data, self.recipe, self.state, self.path = data, recipe, state, path
-        self.save_every, self.progress = save_every, progress
+        self.progress = progress
         self.device = next((t.device for t in networks[0].parameters()), torch.device("cpu"))
         self.batches = StepBatches(data, recipe, state.seeds, self.device)
         self.steps = recipe.steps(self.batches.per_epoch)
@@ -84,7 +83,7 @@ class Loop:
                         epoch = step // per_epoch
                         self._end_epoch(epoch, (sums / (state.step - epoch * per_epoch)).tolist())
                         sums.zero_()
-                    if ended or time.monotonic() - self._saved >= self.save_every:
+                    if ended or time.monotonic() - self._saved >= SAVE_EVERY:
                         state.loss_sums = sums.tolist()
                         self._save(strict)
         finally:

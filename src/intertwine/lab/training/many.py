@@ -56,7 +56,6 @@ def train_many(
     engine: str = "auto",
     together: int = 16,
     resume: bool = True,
-    save_every: float = 60.0,
     device: str | torch.device = "auto",
     progress: bool = True,
 ) -> ManyTraining:
@@ -64,8 +63,8 @@ def train_many(
 
     A seed means what it means to ``train``: the same initial weights, the same order of examples, the same
     augmentation, so that each network is, up to rounding, the one that ``train`` would have made. Members whose
-    checkpoints lie in the folder already are left alone; the state of the others is written every ``save_every``
-    seconds and after every epoch, and the same call after a kill goes on from there.
+    checkpoints lie in the folder already are left alone; the state of the others is written every minute
+    and after every epoch, and the same call after a kill goes on from there.
 
     Networks are trained each by itself, stacked through ``torch.func``, or side by side with grouped convolutions (all,
     or two at a time). With ``engine="auto"`` the kind of network decides, so that the bits are the same on every
@@ -82,7 +81,6 @@ def train_many(
         engine: ``auto``, ``in turn``, ``stacked``, ``grouped`` or ``grouped by 2``.
         together: Networks that are trained at once.
         resume: Whether to keep what is there.
-        save_every: Seconds between saved states.
         device: ``"auto"`` is CUDA where there is one.
         progress: Whether to show progress on standard error.
 
@@ -111,7 +109,7 @@ def train_many(
         raise ValueError(f"together must be at least 1. Got {together}.")
     folder = Path(out)
     check_writable(member_path(folder, 0), "out")
-    make = _Maker(model, splits, recipe, chosen, engine, folder, save_every, progress)
+    make = _Maker(model, splits, recipe, chosen, engine, folder, progress)
     with threads(recipe.threads):
         return make.all(seeds, together, resume)
 
@@ -127,11 +125,10 @@ class _Maker:
         device: torch.device,
         engine: str,
         folder: Path,
-        save_every: float,
         progress: bool,
     ) -> None:
         self.model, self.data, self.recipe, self.device = model, data, recipe, device
-        self.engine, self.folder, self.save_every, self.progress = engine, folder, save_every, progress
+        self.engine, self.folder, self.progress = engine, folder, progress
         self.workers = max(1, torch.get_num_threads() // recipe.threads) if device.type == "cpu" else 1
 
     def all(self, seeds: list[int], together: int, resume: bool) -> ManyTraining:
@@ -181,7 +178,7 @@ class _Maker:
         if state is None:
             state = TrainingState(settings, seeds, self._choose(networks, seeds))
         check_same_run(path, state, settings)
-        Loop(networks, self.data, self.recipe, state, path, self.workers, self.save_every, self.progress).run()
+        Loop(networks, self.data, self.recipe, state, path, self.workers, self.progress).run()
         for i, seed in enumerate(seeds):
             if state.diverged[i]:
                 say(f"seed {seed} diverged: its loss or weights are no numbers, nothing is written", self.progress)

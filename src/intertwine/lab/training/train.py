@@ -50,14 +50,13 @@ def train(
     name: str | None = None,
     out: str | Path | None = None,
     resume: bool | Literal["same"] = True,
-    save_every: float = 60.0,
     device: str | torch.device = "auto",
     progress: bool = True,
 ) -> Training:
     """Train a classifier and keep the weights of the epoch with the best validation accuracy (the first, if several).
 
     The test split is looked at once, at the end. With ``out``, the state of the run is written beside it every
-    ``save_every`` seconds and after every epoch; the same call after a kill goes on from there and ends with the very
+    minute and after every epoch; the same call after a kill goes on from there and ends with the very
     weights that an undisturbed run has, bit for bit, on the same machine; it takes ``recipe.threads`` threads, whatever
     the environment says. Arguments that do not fit together raise ``ValueError`` before the first step; a loss or
     weights that become NaN or infinite stop the run with ``RuntimeError``, and the last good state stays on disk.
@@ -73,7 +72,6 @@ def train(
         resume: Whether to go on from the state of an interrupted run, or return a finished one, with these settings;
             what is there of other settings is refused. ``"same"`` asks for the same initial weights too, and starts
             over where what is there is of another run.
-        save_every: Seconds between saved states.
         device: ``"auto"`` is CUDA where there is one.
         progress: Whether to show a progress bar and a line for each epoch on standard error.
 
@@ -96,7 +94,7 @@ def train(
             return found
         beside = state_path(path) if path else None
         state = _begun(beside, settings, seed, resume)
-        Loop([network.to(chosen)], splits, recipe, state, beside, 1, save_every, progress).run(strict=True)
+        Loop([network.to(chosen)], splits, recipe, state, beside, 1, progress).run(strict=True)
         card = conclude(state, 0, network, splits, path)
     if path and beside:
         card = read_card(path) or card  # with the digest of the weights
