@@ -364,6 +364,11 @@ def test_options_out_of_range_are_refused(options, values, message):
         options(**values)
 
 
+def test_bases_are_a_value_of_their_own(network, concept_set):
+    with pytest.raises(TypeError, match=r"bases must be a Bases.*Got \[0, 1\]\."):
+        dissect(network, "3", concept_set, [0, 1])
+
+
 def test_arms_cover_the_plan_once():
     arms = Bases([0, 0.5, 1, 0.5], [3, 4], 2).arms
     assert [(a.kind, a.alpha, a.seed) for a in arms] == [

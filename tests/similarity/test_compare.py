@@ -404,6 +404,11 @@ def test_counts_are_whole_numbers(options):
         Resampling(**options)
 
 
+def test_resampling_is_a_value_of_its_own():
+    with pytest.raises(TypeError, match=r"resampling must be a Resampling.*Got 5\."):
+        run(resampling=5)
+
+
 def test_too_little_memory_is_refused_before_the_long_work():
     seen = []
     a = net()

@@ -64,7 +64,7 @@ def dissect(
         progress: Whether to show how far the work is.
 
     Raises:
-        TypeError: If the concepts are no concept set.
+        TypeError: If the concepts are no concept set, or ``bases`` no Bases.
 
     Examples:
         >>> from intertwine.dissection import Bases, TensorConcepts
@@ -85,6 +85,8 @@ def dissect(
     if not isinstance(concepts, ConceptSet):
         kind = type(concepts).__name__
         raise TypeError(f"concepts must be a concept set. Got {kind}. Use TensorConcepts(images, labels, names).")
+    if not isinstance(bases, Bases):
+        raise TypeError(f"bases must be a Bases, such as Bases([0, 1], seeds=3). Got {bases!r}.")
     arms = bases.arms
     stream = MapStream(model, layer, concepts, maps)
     settings = {

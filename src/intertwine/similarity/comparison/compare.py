@@ -91,6 +91,7 @@ def compare(
         progress: Whether to show progress.
 
     Raises:
+        TypeError: If ``resampling`` is something else.
         ValueError: If an option is out of range, the loader is empty, fewer than 4 examples come, a layer is unknown or
             never runs, features are not finite, or the memory does not suffice.
 
@@ -107,6 +108,8 @@ def compare(
     """
     for name, model in (("a", a), ("b", b)):
         check_module(model, name)
+    if not isinstance(resampling, Resampling | None):
+        raise TypeError(f"resampling must be a Resampling, such as Resampling(null=5), or None. Got {resampling!r}.")
     given = None if measures is None else _measures(measures)
     _check_fewest(reading.max_examples)
     drawn = resampling or NO_RESAMPLING
