@@ -1,6 +1,7 @@
 """Networks of the zoo with one layer edited, as they stand and moved: that layer is named, and nothing else."""
 
 import copy
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -9,7 +10,12 @@ from torch import nn
 from zoo import build
 
 import intertwine as iw
+from intertwine.matching.consensus.negated import _flipped, unflipped
+from intertwine.matching.consensus.pinned import flipping, freedoms
 from intertwine.matching.same import RELATED, same
+from intertwine.symmetry.action import tensors_of, transform
+from intertwine.symmetry.blocks import blocks
+from intertwine.symmetry.gauge.folding import fold
 
 
 @cache
@@ -91,8 +97,37 @@ def test_diff_names_the_layer_that_was_edited(network, name, edit, moved):
     assert changed - (scaled if edit is replaced and moved else set()) == {name}
 
 
-def test_where_a_tensor_was_negated_it_is_named_and_not_its_equal_neighbour():
-    """With the signs of its channels flipped the gain behind it would differ instead."""
-    model, x, sym = known("myrtle")
-    found = same(model, edited(model, "7.weight", lambda p, noise: -p), x, sym)
-    assert set(found.differing) == {"7.weight"}
+NEGATED = [
+    ("myrtle", "7.weight"),
+    ("mlp_bn", "3.weight"),
+    ("groupnorm_cnn", "0.weight"),
+    ("resnext", "a.weight"),
+    ("vit_sdpa", "attention.qkv.weight"),
+    ("convnext", "down.weight"),
+]
+
+
+@pytest.mark.parametrize(("network", "name"), NEGATED)
+@pytest.mark.parametrize("moved", [False, True])
+def test_where_a_tensor_was_negated_it_is_named_and_not_its_neighbours(network, name, moved):
+    """With the signs of its channels flipped the gain behind it, its mean and the bias would differ instead."""
+    model, x, sym = known(network)
+    other = edited(model, name, lambda p, noise: -p)
+    other = sym.act(sym.random(seed=3), other) if moved else other
+    assert set(same(model, other, x, sym).differing) == {name}
+    assert {c.name: c.kind for c in iw.diff(model, other, x, sym).tensors if not c.settled} == {name: "scaled"}
+
+
+def apart(a, b, g):
+    return {n for n, y in b.state.items() if not torch.equal(transform(a.state[n], a.sym.layouts[n], g), y)}
+
+
+def test_of_flips_of_whole_spaces_those_are_undone_that_leave_the_fewest_tensors_negated():
+    """Law: whatever spaces were flipped, and with one tensor negated besides, no more than that one is left."""
+    model, _, sym = known("convnext")
+    a = fold(sym, tensors_of(model))
+    flips = sorted(f for space in a.sym.spaces for f in freedoms(space) if f[1] in ("sign", "linear"))
+    for k, name in enumerate(n for n, layout in a.sym.layouts.items() if any(map(flipping, blocks(layout)))):
+        some = [f for j, f in enumerate(flips) if k >> j % 4 & 1]
+        g, b = _flipped(a.sym, some), replace(a, state={**a.state, name: -a.state[name]})
+        assert len(apart(a, b, unflipped(a, b, g, apart(a, b, g)))) <= 1

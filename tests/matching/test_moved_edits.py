@@ -20,8 +20,8 @@ def mixtral():
     return transformers.MixtralForCausalLM(config)
 
 
-def llama():
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, num_key_value_heads=2))
+def llama(**settings):
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**SIZES, **settings}, num_key_value_heads=2))
 
 
 @pytest.fixture(scope="module", params=[mixtral, llama], ids=["mixtral", "llama"])
@@ -91,6 +91,21 @@ def test_one_edit_of_a_moved_copy_is_named_and_nothing_else(known, seed, edit):
     match = iw.same(a, b, INPUTS, sym)
     assert match.verdict.startswith("related") and set(match.differing) == edited
     assert named(iw.diff(a, b, INPUTS, sym)) == edited
+
+
+def test_a_new_embedding_of_a_moved_copy_is_named_and_nothing_else():
+    """It told the sign of the stream: without it a whole gain and what reads it may be negated together."""
+    make = lambda: llama(num_hidden_layers=1)
+    a, b, sym, edited = pair((make, iw.symmetries(make().eval(), INPUTS)), 9, fresh("embed_tokens"))
+    assert set(iw.same(a, b, INPUTS, sym).differing) == edited
+    assert named(iw.diff(a, b, INPUTS, sym)) == edited
+
+
+def test_values_and_outputs_of_heads_are_found_once_what_was_in_their_way_is_in_place():
+    """Alone neither agrees until queries and keys do."""
+    make = lambda: llama(vocab_size=64)
+    a, b, sym, edited = pair((make, iw.symmetries(make().eval(), INPUTS)), 10, fresh("embed_tokens"))
+    assert set(iw.same(a, b, INPUTS, sym).differing) == edited
 
 
 def test_gains_of_a_layer_that_was_replaced_cannot_be_told(known):

@@ -35,6 +35,15 @@ def moving(layout: Layout) -> set[Freedom]:
     return orders | {f for block in blocks(layout) for some in _moving(block).values() for f in some}
 
 
+def flipping(block: Block) -> set[Freedom]:
+    """The signs and bases that negate one block where they flip all units of their space."""
+    found: set[Freedom] = set()
+    for kind in ("sign", "linear"):
+        for freedom in _moving(block)[kind]:
+            found ^= {freedom}  # twice is not at all
+    return found
+
+
 def _moving(block: Block) -> dict[str, list[Freedom]]:
     """The scales, signs and bases that move one block."""
     leaves: list[Leaf] = [leaf for _, leaf in block.carried]

@@ -13,6 +13,7 @@ from ..fit.units import match_units, monomial
 from ..judgement.deviation import TRUST, Deviation, apart, deviation
 from ..judgement.unchanged import may_be_unchanged
 from ..narrow import narrowed
+from .negated import unflipped
 from .pinned import moving, pinned
 
 _ABSENT = 1e4  # times the ridge: squared distance of a tensor that has no vote
@@ -94,12 +95,12 @@ def _concentrated(a: Normal, b: Normal, g: Transformation) -> Iterator[Transform
     found = start
     for ridge in _RIDGES:
         found = _reweighted(one, other, found, ridge, lambda g, votes: _placed(a, b, g, votes))
-    found = _agreed(a, b, found)
-    if found.loss(TRUST) < start.loss(TRUST):
+    found = _turned(one, other, _agreed(a, b, _turned(one, other, found)))
+    if found is not start and found.loss(TRUST) <= start.loss(TRUST):  # signs turned may leave as much
         yield found.g
     for ridge in _FINE:
         found = _reweighted(one, other, found, ridge)
-    if found.loss(TRUST) < start.loss(TRUST):
+    if found is not start and found.loss(TRUST) <= start.loss(TRUST):
         yield found.g
 
 
@@ -132,6 +133,14 @@ def _reweighted(a: Folded, b: Folded, state: _State, ridge: float, place: _Place
     return state
 
 
+def _turned(a: Folded, b: Folded, state: _State) -> _State:
+    """The state with whole spaces flipped where tensors are negated: no step of one space alone does that."""
+    g = unflipped(a, b, state.g, state.far)
+    if g is state.g:
+        return state
+    return _State(g, _distances(a, b, Fit(a.sym, a.state, b.state, g, b.spread), {}))
+
+
 def _agreed(a: Normal, b: Normal, state: _State) -> _State:
     """The state in which most tensors agree that can be reached by letting one that is far away decide.
 
@@ -146,8 +155,10 @@ def _agreed(a: Normal, b: Normal, state: _State) -> _State:
         state = best
         for ridge in _RIDGES[1:]:
             state = _reweighted(a.folded, b.folded, state, ridge, lambda g, votes: _placed(a, b, g, votes))
-        # a tensor that no element explains where it decides alone was changed
-        seeds = _open(a, state) & {name for name, s in found.items() if name not in s.far}
+        # a tensor that no element explains where it decides alone was changed, unless others were in its way
+        left = _open(a, state)
+        again = left if len(left) <= _FEW else set()
+        seeds = left & {name for name, s in found.items() if name not in s.far} or again
     return state
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...groups import Element
+from ...matching.consensus.negated import unflipped
 from ...matching.consensus.pinned import Freedom, freedoms, pinned
 from ...matching.consensus.reweighted import by_consensus, refitted
 from ...matching.coordinates.problem import members, searched
@@ -153,6 +154,13 @@ def _part(side: Folded, free: Collection[str], placed: Collection[str]) -> Folde
 
 
 def _element(a: Folded, b: Folded) -> Transformation:
+    """The simplest element that brings ``a`` to ``b`` and leaves the fewest tensors negated."""
+    g = _simplest(a, b)
+    far = [n for n, layout in a.sym.layouts.items() if not apart(transform(a.state[n], layout, g), b, n) <= _EQUAL]
+    return unflipped(a, b, g, far)
+
+
+def _simplest(a: Folded, b: Folded) -> Transformation:
     """The simplest element that brings ``a`` to ``b``; where ``b`` was pruned, by the entries that are left."""
     g = _borne_out(a, b, _simplified(a, b, _matched(a, b)))
     kept = _pruned(a, b, g)
@@ -319,7 +327,8 @@ def _left_by(a: Folded, b: Folded, g: Transformation, space: str, part: _Part) -
         if not bool(touched.any()):
             continue
         size = max(float(b.spread.get(name, b.state[name])[touched].norm()), 1e-300)
-        after, before = (max(float((x - b.state[name])[touched].norm()) / size, floor) for x in (near, far))
+        met = b.state[name] if float((near * b.state[name]).sum()) >= 0 else -b.state[name]  # negated, it tells as much
+        after, before = (max(float((x - met)[touched].norm()) / size, floor) for x in (near, far))
         moved[name] = min(after, _NOTHING) > _WORSE * min(before, _NOTHING)
         if min(after, before) >= _NOTHING:
             continue

@@ -1,0 +1,112 @@
+"""Signs of whole spaces: flips of several at once, which no search of one space after another undoes."""
+
+from collections.abc import Collection, Iterable
+from functools import reduce
+from operator import xor
+
+import torch
+from torch import Tensor
+
+from ...symmetry.action import transform
+from ...symmetry.blocks import Block, blocks
+from ...symmetry.gauge.folding import Folded
+from ...symmetry.symmetry import Symmetry
+from ...symmetry.transformation import Transformation, identity, with_parts
+from ..judgement.deviation import relative
+from .pinned import Freedom, flipping, freedoms
+
+_AGREES = 2.0**-7  # relative distance of a tensor that a cast to bfloat16 leaves
+
+
+def unflipped(a: Folded, b: Folded, g: Transformation, far: Collection[str]) -> Transformation:
+    """``g`` with whole spaces flipped where that leaves fewer tensors negated.
+
+    What flips negate are the words of a linear code over the integers mod 2; what stays negated is a word of the
+    coset of what is, the lightest of which is sought (syndrome decoding, up to two tensors). Of equally many it is the
+    largest tensor, for with the gain of a batch norm its mean would be negated, too.
+
+    Args:
+        a: Weights to move, batch norms folded.
+        b: Weights to meet.
+        g: An element.
+        far: Tensors that it does not make agree.
+    """
+    sym = a.sym
+    pieces = [(name, block) for name, layout in sym.layouts.items() for block in blocks(layout)]
+    near = {name: transform(a.state[name], sym.layouts[name], g) for name in far}
+    negated = [k for k, (n, block) in enumerate(pieces) if n in far and _negated(block, near[n], b.state[n])]
+    if not negated:
+        return g
+    known = [k for k, (name, _) in enumerate(pieces) if name not in far or k in negated]
+    flips = sorted(f for space in sym.spaces for f in freedoms(space) if f[1] in ("sign", "linear"))
+    code = _Code([_word(k for k in known if flip in flipping(pieces[k][1])) for flip in flips])
+    whole: dict[str, int] = {}
+    for k in known:
+        whole[pieces[k][0]] = whole.get(pieces[k][0], 0) | 1 << k
+    size = {word: b.state[name].numel() for name, word in whole.items()}
+    left = code.lightest(_word(negated), sorted(size, key=lambda word: size[word]))
+    now = {whole[pieces[k][0]] for k in negated}
+    if left is None or (len(left), -sum(size[w] for w in left)) >= (len(now), -sum(size[w] for w in now)):
+        return g
+    made = code.reduced(reduce(xor, left, _word(negated)))[1]
+    return _flipped(sym, [flip for k, flip in enumerate(flips) if made >> k & 1]) @ g
+
+
+class _Code:
+    """Sums mod 2 of some words; bit ``k`` of a number is entry ``k`` of a word.
+
+    Args:
+        words: The words that are added.
+    """
+
+    def __init__(self, words: Iterable[int]) -> None:
+        self._basis: list[tuple[int, int]] = []  # words, highest bits first, and which of the given they are sums of
+        for k, word in enumerate(words):
+            rest, made = self.reduced(word)
+            if rest:
+                self._basis = sorted([*self._basis, (rest, made ^ (1 << k))], reverse=True)
+
+    def reduced(self, word: int) -> tuple[int, int]:
+        """What is left of a word, the same for all words of a coset, and which of the given were added to it."""
+        made = 0
+        for other, parts in self._basis:
+            if word >> (other.bit_length() - 1) & 1:
+                word, made = word ^ other, made ^ parts
+        return word, made
+
+    def lightest(self, word: int, others: Iterable[int]) -> tuple[int, ...] | None:
+        """Up to two others whose sum with a word is one of these sums, as few as can be; ``None`` where it takes more.
+
+        Of those that are as good the last one is taken.
+        """
+        rest, rests = self.reduced(word)[0], {self.reduced(other)[0]: other for other in others}
+        if not rest:
+            return ()
+        if rest in rests:
+            return (rests[rest],)
+        return next(((one, rests[rest ^ left]) for left, one in rests.items() if rest ^ left in rests), None)
+
+
+def _word(places: Iterable[int]) -> int:
+    return sum(1 << k for k in places)
+
+
+def _negated(block: Block, near: Tensor, met: Tensor) -> bool:
+    x, y = block.read(near), block.read(met)
+    return relative(-x, y) <= _AGREES
+
+
+def _flipped(sym: Symmetry, flips: Iterable[Freedom]) -> Transformation:
+    """The element that flips all units of some spaces."""
+    found = identity(sym)
+    for space, kind, k in flips:
+        e = found[space]
+        if kind == "sign":
+            signs = e.signs.clone()
+            signs[k] *= -1
+            found = with_parts(found, space, signs=signs)
+        else:
+            n = e.permutation.shape[-1]
+            minus = -torch.eye(n, dtype=torch.float64).expand(*e.permutation.shape, n)
+            found = with_parts(found, space, linear=minus.clone())
+    return found
