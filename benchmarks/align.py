@@ -2,6 +2,7 @@
 
     python benchmarks/align.py recovery    # share of recovered units, objective and time by noise and solver
     python benchmarks/align.py speed       # VGG16, ResNet18 and ResNet20 against the package rebasin
+    python benchmarks/align.py large       # ResNet-50 and ViT-S: a planted copy and another seed
 
 Recovery: ``b`` is a random symmetric copy of a random network, plus Gaussian noise of ``noise`` times each tensor's
 standard deviation. A unit counts as recovered if it is put where it came from. The residual networks have a stream of
@@ -10,6 +11,9 @@ coordinate descent from the identity (here ``published``) recovers 10 planted co
 
 Speed: process time, one thread, permutations alone, ours the best of five. ``plain`` is coordinate descent with every
 cost computed anew. The draw that tells the likeness by chance is left out, which no peer has.
+
+Large: everything that ``align(a, b, inputs)`` does, the search for the symmetry and the likeness by chance included,
+under the whole group; process time on one thread.
 """
 
 import argparse
@@ -26,6 +30,7 @@ from intertwine.matching.solvers.coordinate_descent import descend
 from intertwine.symmetry.transformation import identity
 
 from _timing import best_of  # isort: skip
+from same_sizes import ROWS  # isort: skip
 from weight_matching import git_rebasin  # isort: skip
 from weight_matching import rebasin as package  # isort: skip
 
@@ -100,9 +105,9 @@ def _recovered(maker, noise: float, solver: str, seed: int) -> tuple[float, floa
         g, objective = alignment.transformation, alignment.objective
     seconds = time.process_time() - started
     total = g @ planted
+    best = stated.objective((~planted).restrict(kinds=["permutation", "sign"]))
     units = sum(e.permutation.numel() for e in total.elements.values())
     right = sum(int((e.permutation == torch.arange(e.permutation.shape[-1])).sum()) for e in total.elements.values())
-    best = stated.objective((~planted).restrict(kinds=["permutation", "sign"]))
     return right / units, objective / best, seconds
 
 
@@ -129,19 +134,42 @@ def speed(names: list[str], rebasin: bool) -> None:
         )
 
 
+def large(names: list[str]) -> None:
+    """Print process times of whole alignments, and how far a planted copy is from its origin before and after."""
+    print("| network | weights | copy: distance | after | s | another seed: distance | after | s | budget, s |")
+    print("|---" * 9 + "|")
+    for name in names:
+        torch.manual_seed(0)
+        a, inputs = ROWS[name][0]()
+        other, _ = ROWS[name][0]()
+        sym = iw.symmetries(a, inputs)
+        weights = sum(p.numel() for p in a.parameters())
+        cells = [_timed(a, b, inputs) for b in (sym.act(sym.random(seed=1), a), other)]
+        print(f"| {name} | {weights:,} | {' | '.join(cells)} | 60 |", flush=True)
+
+
+def _timed(a: nn.Module, b: nn.Module, inputs) -> str:
+    started = time.process_time()
+    found = align(a, b, inputs)
+    return f"{found.before:.3f} | {found.after:.1e} | {time.process_time() - started:.1f}"
+
+
 def main() -> None:
-    """Run one of the two benchmarks, or both."""
+    """Run one of the benchmarks, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=["recovery", "speed"], help="both by default")
+    parser.add_argument("what", nargs="?", choices=["recovery", "speed", "large"], help="all by default")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--networks", nargs="+", default=["vgg16", "resnet18", "resnet20"])
+    parser.add_argument("--large", nargs="+", choices=ROWS, default=["ResNet-50", "ViT-S/16"])
     parser.add_argument("--no-rebasin", action="store_true", help="leave the peer out")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    if chosen.what != "speed":
+    if chosen.what in (None, "recovery"):
         recovery(chosen.seeds)
-    if chosen.what != "recovery":
+    if chosen.what in (None, "speed"):
         speed(chosen.networks, not chosen.no_rebasin)
+    if chosen.what in (None, "large"):
+        large(chosen.large)
 
 
 if __name__ == "__main__":

@@ -130,5 +130,5 @@ def _undetermined(networks: Networks) -> list[str]:
     if "linear" not in networks.kinds:
         return []
     names = dict.fromkeys(name for side in networks.balanced for name in side.undetermined)
-    said = "the weights on neither side of {} determine its basis: it is compared as it is stored, expect no match"
+    said = "the weights do not determine the basis of {}: of what is written there not all is read, expect no match"
     return [said.format(name) for name in names]

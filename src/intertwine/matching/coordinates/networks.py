@@ -32,8 +32,7 @@ class Networks:
     @cached_property
     def balanced(self) -> tuple[Balanced, Balanced]:
         """Both networks in the coordinates in which the searched kinds are compared, batch norms folded."""
-        scales, linear = "scale" in self.kinds, "linear" in self.kinds
-        return balance(self.a, self.sym, scales, linear), balance(self.b, self.sym_b, scales, linear)
+        return balance(self.a, self.sym, self.kinds), balance(self.b, self.sym_b, self.kinds)
 
     @cached_property
     def stated(self) -> Problem:

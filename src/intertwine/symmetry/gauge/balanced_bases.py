@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from ..blocks import Block, align, carrying
+from ..blocks import Block, align, blocks, carrying
 from ..parent_axes import parent_dims
 from ..spaces import Fixed, Leaf, Space
 from ..symmetry import Symmetry
@@ -80,6 +80,21 @@ def passing(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
             seen = [n > _SEEN * n.amax(-1, keepdim=True) for n in norms]
             found[name] = (seen[0] & seen[1]).to(torch.float64)
     return found
+
+
+def undetermined(sym: Symmetry, state: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """General linear spaces whose basis the weights do not determine, in the order of the network.
+
+    Nothing is written there or nothing read, or not all passes through and the rest meets that of another such space.
+    """
+    general = {s.name: s for s in sym.spaces if s.group.is_general}
+    roots = _roots(sym, state, general, 1.0)
+    known = {n: [_heads(roots[n, v]) for v in (1, -1)] for n in general if {(n, 1), (n, -1)} <= roots.keys()}
+    partly = {n for n, ends in known.items() if any(len(_passing(*pair)[0]) < general[n].size for pair in zip(*ends))}
+    meeting = [
+        {leaf.space for _, leaf in b.carried} & partly for layout in sym.layouts.values() for b in blocks(layout)
+    ]
+    return tuple(n for n in general if n not in known or any(n in some and len(some) > 1 for some in meeting))
 
 
 def orthogonal_basis(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> Tensor | None:

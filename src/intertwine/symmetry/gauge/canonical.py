@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -104,15 +104,26 @@ def arranged(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
     return signing(sym, {**state, **moved(sym, order, state)}) @ order
 
 
-def balanced(folded: Folded, tolerance: float = 1e-12) -> Transformation:
-    """The part of the canonical element that holds its scales and matrices, found for each group of coupled tensors."""
+def balanced(
+    folded: Folded, tolerance: float = 1e-12, kinds: Collection[str] = ("scale", "linear"), rotations: bool = True
+) -> Transformation:
+    """The part of the canonical element that holds its scales and matrices, found for each group of coupled tensors.
+
+    Args:
+        folded: Weights, batch norms folded.
+        tolerance: Change of a log scale below which the search ends.
+        kinds: Which of the two may move; the others stay as they are.
+        rotations: Whether rotations are fixed as well. Without them matrices are symmetric and positive, which leaves
+            bases as near to the given ones as can be, and orthogonal spaces stay as they are.
+    """
     sym = folded.sym
     g = identity(sym)
     for names in coupled(sym):
         part = restricted(sym, names)
         if not any(s.group.scales or s.group.mixes for s in part.spaces):
             continue
-        h = _group_balanced(replace(folded, sym=part, state={n: folded.state[n] for n in names}), tolerance)
+        h = _group_balanced(replace(folded, sym=part, state={n: folded.state[n] for n in names}), tolerance, kinds)
+        h = _oriented(part, folded.state, h) if rotations and "linear" in kinds else _upright(h)
         for name, e in h.elements.items():
             parts: dict[str, Any] = {"scales": g[name].scales + e.scales}
             parts |= {} if e.linear is None else {"linear": e.linear}
@@ -120,24 +131,37 @@ def balanced(folded: Folded, tolerance: float = 1e-12) -> Transformation:
     return g
 
 
-def _group_balanced(folded: Folded, tolerance: float) -> Transformation:
-    """The same for tensors that are all coupled."""
-    sym, state = folded.sym, folded.state
-    names = _mutual(sym)
-    scales = balancing_scales(sym, state, folded.pinned, tolerance)
+def _group_balanced(folded: Folded, tolerance: float, kinds: Collection[str]) -> Transformation:
+    """The scales and general matrices of tensors that are all coupled."""
+    sym, state, bases = folded.sym, folded.state, "linear" in kinds
+    names = _mutual(sym) if "scale" in kinds and bases else []
+    scales = balancing_scales(sym, state, folded.pinned, tolerance, bases=bases) if "scale" in kinds else {}
     kept: dict[tuple[str, int], tuple[list[Tensor], Tensor]] = {}
     for _ in range(_ROUNDS if names else 0):  # norms depend on bases and bases on scales
-        bases = general_bases(sym, {**state, **moved(sym, _scaling(sym, scales), state, names)}, kept)
-        here = {**state, **moved(sym, _turning(sym, bases), state, names)}
+        found = general_bases(sym, {**state, **moved(sym, _scaling(sym, scales), state, names)}, kept)
+        here = {**state, **moved(sym, _turning(sym, found), state, names)}
         before, scales = scales, balancing_scales(sym, here, folded.pinned, tolerance, scales)
         if all(bool(((t - before[n]).abs() < tolerance).all()) for n, t in scales.items()):
             break
     g = _scaling(sym, {n: t for n, t in scales.items() if not _near(t, torch.zeros(()))})
-    g = _turning(sym, general_bases(sym, {**state, **moved(sym, g, state)}, kept)) @ g
+    return _turning(sym, general_bases(sym, {**state, **moved(sym, g, state)}, kept)) @ g if bases else g
+
+
+def _oriented(sym: Symmetry, state: Mapping[str, Tensor], g: Transformation) -> Transformation:
+    """An element and what then brings orthogonal spaces onto their eigenvectors."""
     for space in sym.spaces:
         if space.group.is_orthogonal:
             basis = orthogonal_basis(sym, {**state, **moved(sym, g, state)}, space)
             g = _turning(sym, {} if basis is None else {space.name: basis}) @ g
+    return g
+
+
+def _upright(g: Transformation) -> Transformation:
+    """An element whose matrices ``M`` are the symmetric ones ``(M^T M)^(1/2)``: rotations are taken out."""
+    for name, e in g.elements.items():
+        if e.linear is not None:
+            _, sizes, rows = torch.linalg.svd(e.linear)
+            g = with_parts(g, name, linear=rows.mT @ (sizes[..., None] * rows))
     return g
 
 
