@@ -68,6 +68,10 @@ def alignment() -> Result:
     return iw.align(net(), net(1), torch.zeros(2, 4))
 
 
+def gathering() -> Result:
+    return iw.matching.gather([net(), net(1), net(2)], torch.zeros(2, 4))
+
+
 def lineage() -> Result:
     return iw.lineage(net(), net(1), torch.zeros(2, 4))
 
@@ -153,6 +157,7 @@ KINDS = {
     "Match of other architectures": other_architecture,
     "Diff": difference,
     "Alignment": alignment,
+    "Gathering": gathering,
     "Lineage": lineage,
     "Tree": tree,
     "Barrier": barrier,

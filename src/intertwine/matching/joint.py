@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from .._progress import track
+from .._result import Result
+from .._words import counted
 from ..symmetry import Symmetry, Transformation
 from ..symmetry.action import moved, rewritable, tensors_of
 from ..symmetry.find import symmetries
@@ -18,8 +20,8 @@ from .solvers import Solver, solver_named
 _SETTLED = 1e-6  # relative fall of the distance that is worth another sweep
 
 
-@dataclass(frozen=True, eq=False)
-class Gathering:
+@dataclass(frozen=True, eq=False, repr=False)
+class Gathering(Result):
     """Several networks brought into one basis.
 
     Attributes:
@@ -32,6 +34,18 @@ class Gathering:
     symmetry: Symmetry
     transformations: tuple[Transformation, ...]
     distances: tuple[float, ...]
+
+    _columns = ("sweep", "distance")
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [{"sweep": k, "distance": distance} for k, distance in enumerate(self.distances)]
+
+    def summary(self) -> str:
+        """Distance before and after, then after every sweep."""
+        first, *rest = self.distances
+        head = f"Gathering of {counted(len(self.transformations), 'network')}: distance from their mean {first:.3g}"
+        lines = [f"sweep {k}: {distance:.3g}" for k, distance in enumerate(rest, 1)]
+        return "\n".join([f"{head} -> {self.distances[-1]:.3g} of its norm", *lines])
 
     def apply(self, models: Sequence[nn.Module]) -> list[nn.Module]:
         """Copies of the networks in the common basis.
