@@ -1,4 +1,4 @@
-"""Permutations of each space, the same in every layer, proved on numbers: what pruners and mergers stand on."""
+"""Permutations of each space, the same in every layer, for pruners and mergers; verified numerically."""
 
 import re
 from collections.abc import Sequence

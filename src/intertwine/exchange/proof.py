@@ -1,4 +1,4 @@
-"""Proof on numbers: random scales of one mapping in every layer, and a control that leaves one tensor out."""
+"""Numerical verification of a mapping: random scales in every layer, and a negative control with one tensor left out."""
 
 from collections.abc import Sequence
 

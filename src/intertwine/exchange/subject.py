@@ -1,4 +1,4 @@
-"""Model as other tools see it: its symmetry with gains as parameters, its modules, and a copy to prove things on."""
+"""Model as other tools see it: its symmetry with gains as parameters, its modules, and a copy for verification."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

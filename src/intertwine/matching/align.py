@@ -1,4 +1,4 @@
-"""Bring one network into the basis of another."""
+"""Alignment: one network brought into the basis of another."""
 
 from __future__ import annotations
 

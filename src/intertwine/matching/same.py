@@ -341,7 +341,7 @@ def _told(
     limit: int | None,
     one_path: bool,
 ) -> Match:
-    """``found``, which says "different", or that it cannot be told where more may move than the symmetry knows."""
+    """A match that is "different", made undecided where the symmetry may be incomplete."""
     if not one_path:
         return replace(found, verdict=UNTOLD, reason=f"{found.reason}, but the runs took different paths")
     unknown = _unruled(sym)

@@ -1,4 +1,4 @@
-"""Two checkpoints made comparable: blocks of the same place, spaces of the same width."""
+"""Comparable forms of two checkpoints: the same number of blocks, spaces of the same widths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a network that were derived: blocks of tensors, by their p-values."""
+"""Blocks of tensors that descend from another network, by their p-values."""
 
 from collections.abc import Sequence
 from math import log

@@ -1,4 +1,4 @@
-"""Results on disk: one JSON file for each finished job, written by whoever did it, before anyone is told."""
+"""Store of results on disk: one JSON file for each job, written by its worker before completion is reported."""
 
 import os
 import shutil

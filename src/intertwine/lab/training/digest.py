@@ -1,4 +1,4 @@
-"""A short text for the weights of a module."""
+"""Digest of the weights of a module, as a short text."""
 
 import hashlib
 

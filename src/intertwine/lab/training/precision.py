@@ -1,4 +1,4 @@
-"""A check that this machine multiplies in bfloat16."""
+"""Check that this machine multiplies in bfloat16."""
 
 from typing import Literal
 

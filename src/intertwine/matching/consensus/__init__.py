@@ -1,1 +1,1 @@
-"""Consensus of tensors that agree, where others were changed: what they hold in place, and votes by distance."""
+"""Robust matching of networks of which some tensors were changed: reweighting by distance, stabilisers, signs."""

@@ -1,4 +1,4 @@
-"""Places of tensors in a network, by their names: blocks, patterns of layers."""
+"""Layers and blocks in the names of tensors."""
 
 import re
 from collections.abc import Sequence

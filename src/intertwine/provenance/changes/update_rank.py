@@ -1,4 +1,4 @@
-"""The rank of an update: how many singular values stand out from rounding."""
+"""The rank of an update: how many singular values exceed rounding."""
 
 from dataclasses import dataclass
 from math import prod

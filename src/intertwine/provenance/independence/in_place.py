@@ -1,4 +1,4 @@
-"""Exact test of independence in place: whether units agree with the units that stand where they stand."""
+"""Exact test of independence in place: unit i of one network against unit i of the other."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""One factor for each channel."""
+"""Diagonal stitching layers: one factor for each channel."""
 
 import torch
 from torch import Tensor, nn

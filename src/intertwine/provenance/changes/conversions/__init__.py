@@ -1,1 +1,1 @@
-"""Conversions of names and layouts: tensors found by what they hold, in known orders of rows, and said in words."""
+"""Conversions of names and layouts: tensors matched by content, known orders of rows, descriptions in words."""

@@ -253,7 +253,7 @@ def _closeness(x: Tensor, y: Tensor) -> float:
 def _by_rule(
     done: Conversion, target: Mapping[str, Tensor], source: Mapping[str, Tensor], name: str, offered: list[str]
 ) -> None:
-    """A tensor that says nothing by itself: as in another layer, or the only one left of its size in its layer."""
+    """An uninformative tensor, such as a constant, matched by name: as in another layer, or the only one of its size."""
     layers = {layer_of(v.name) for n, r in done.found.items() if _together(n, name) for v in r.views}
     for other, rows in done.found.items():
         if pattern_of(other) == pattern_of(name) and len(layers) == 1:
@@ -308,7 +308,7 @@ def _doubles(done: Conversion, source: Mapping[str, Tensor], offered: list[str])
 
 
 def _may_be(x: Tensor, y: Tensor) -> bool:
-    """Whether nothing speaks against a tensor's being another: both say nothing, or they are close."""
+    """Whether two tensors are compatible: both are constant, or they are close."""
     if constant(x) and constant(y):
         return True
     return x.numel() == y.numel() and _closeness(x.flatten().float(), y.flatten().float()) > _CLOSE
