@@ -1,4 +1,4 @@
-"""Numerical verification of a mapping: random scales in every layer, and a negative control with one tensor left out."""
+"""Numerical verification of a mapping: random scales in every layer, and a control that leaves one tensor out."""
 
 from collections.abc import Sequence
 

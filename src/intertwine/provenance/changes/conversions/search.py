@@ -253,7 +253,7 @@ def _closeness(x: Tensor, y: Tensor) -> float:
 def _by_rule(
     done: Conversion, target: Mapping[str, Tensor], source: Mapping[str, Tensor], name: str, offered: list[str]
 ) -> None:
-    """An uninformative tensor, such as a constant, matched by name: as in another layer, or the only one of its size."""
+    """An uninformative tensor (a constant) matched by name: as in another layer, or the only one of its size."""
     layers = {layer_of(v.name) for n, r in done.found.items() if _together(n, name) for v in r.views}
     for other, rows in done.found.items():
         if pattern_of(other) == pattern_of(name) and len(layers) == 1:
