@@ -1,6 +1,7 @@
 """The architecture chooses: layers, their counterparts, measures; and networks with fresh weights stand beside."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -87,10 +88,10 @@ def test_layers_with_other_names_are_paired_by_their_order_where_shapes_agree():
 @pytest.mark.parametrize(
     ("act", "kind", "first"),
     [
-        (nn.ReLU, "positive monomial", "g_relu_cka"),
+        (nn.ReLU, "positive_monomial", "g_relu_cka"),
         (nn.GELU, "permutation", "permutation_procrustes_centered"),
-        (nn.Tanh, "signed permutation", "signed_permutation_procrustes_centered"),
-        (nn.Identity, "linear", "linear_cka"),
+        (nn.Tanh, "signed_permutation", "signed_permutation_procrustes_centered"),
+        (nn.Identity, "general_linear", "r2_cca"),
     ],
 )
 def test_the_verdict_speaks_of_a_measure_whose_group_is_the_networks_own(act, kind, first):
@@ -118,14 +119,32 @@ def test_layers_are_judged_each_by_its_own_kind_and_what_nothing_moves_goes_with
         nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 9), nn.ReLU(), nn.Linear(9, 7), nn.GELU(), nn.Linear(7, 3)
     )
     found = iw.compare(mixed, mixed, [X], ["1", "3", "5", "6"], resampling=None)
-    assert found.acting_a == ("positive monomial", "positive monomial", "permutation", "")
+    assert found.acting_a == ("positive_monomial", "positive_monomial", "permutation", "")
     assert judges(found) == {"g_relu_cka": [0, 1, 3], "permutation_procrustes_centered": [2]}
     assert "Permutation Procrustes (centred) is" in headline(found)
 
 
-def test_a_layer_is_judged_by_the_larger_one_of_two_groups():
-    found = iw.compare(net(nn.GELU), net(nn.ReLU), [X], resampling=None)
-    assert lead(found) == "g_relu_cka"
+ACTS = (nn.ReLU, nn.GELU, nn.Tanh, nn.Identity)
+
+
+@pytest.mark.parametrize("given", [None, ("g_relu_procrustes_centered", "monomial_procrustes_centered", "r2_cca")])
+@pytest.mark.parametrize("acts", list(itertools.combinations_with_replacement(ACTS, 2)))
+def test_copies_moved_by_the_groups_of_their_layers_never_change_the_headline(acts, given):
+    a, b = (net(act, seed, width=5).double() for seed, act in enumerate(acts))
+    x = X.double()
+    twins = [(s := iw.symmetries(model, x)).act(s.random(seed=3), model) for model in (a, b)]
+    before, *after = (
+        iw.compare(*pair, [x], ["1", "3"], given, resampling=None) for pair in ((a, b), (a, twins[1]), twins)
+    )
+    score = summarise(before, lead(before)).score
+    assert score < 0.999  # else a copy could not change it
+    assert [summarise(found, lead(found)).score for found in after] == pytest.approx([score, score], abs=1e-9)
+
+
+def test_without_counterparts_a_layer_is_judged_by_what_holds_all_groups_of_the_other_network():
+    mixed = nn.Sequential(nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 7), nn.Tanh(), nn.Linear(7, 3))
+    found = iw.compare(net(nn.GELU), mixed, [X], ["1"], layers_b=["1", "3"], resampling=None)
+    assert judges(found) == {"monomial_procrustes_centered": [0]}
 
 
 def test_a_model_that_cannot_be_captured_is_compared_all_the_same():
@@ -134,7 +153,7 @@ def test_a_model_that_cannot_be_captured_is_compared_all_the_same():
             return F.relu(torch.from_numpy(x.numpy() * 2.0))
 
     found = iw.compare(Numpy(), Numpy(), [X], resampling=None)
-    assert set(found.acting_a) <= {"", "none"} and found.scores["linear_cka"].numel() == 1
+    assert set(found.acting_a) <= {"", "trivial"} and found.scores["linear_cka"].numel() == 1
 
 
 # networks with fresh weights

@@ -1,6 +1,8 @@
 """Maps that a network's own symmetries apply to its features, and the measures that forgive just those."""
 
 from collections.abc import Sequence
+from functools import reduce
+from itertools import repeat
 from typing import Any
 
 from torch import nn
@@ -10,29 +12,29 @@ from ...errors import CaptureError
 from ...features import Point
 from ...features import batches as batching
 from ...features._hooks import unwrap
+from ...groups import Group, Monomial, Semidirect, SpaceGroup, Trivial, name_of, named
 from ...symmetry import Symmetry, symmetries
-from ...symmetry.spaces import Axis, Leaf, leaves
-
-KINDS = ("none", "permutation", "signed permutation", "positive monomial", "monomial", "linear")
-"""From the smallest group to the largest."""
+from ...symmetry.spaces import Leaf, leaves
 
 _CENTRED = "_centered"  # what Procrustes on centred channels has behind its name
-_SPACES = ("orthogonal_procrustes_centered", "linear_cka")  # measured always
-_OWN: dict[str, tuple[str, ...]] = {
+_OWN: dict[str, tuple[str, ...]] = {  # by the group that they forgive; the first one that holds a layer's is taken
     "permutation": ("permutation_procrustes_centered",),
-    "signed permutation": ("signed_permutation_procrustes_centered",),
-    "positive monomial": ("g_relu_cka", "g_relu_procrustes_centered"),
+    "signed_permutation": ("signed_permutation_procrustes_centered",),
+    "orthogonal": ("linear_cka", "orthogonal_procrustes_centered"),
+    "positive_monomial": ("g_relu_cka", "g_relu_procrustes_centered"),
     "monomial": ("monomial_procrustes_centered",),
-    "linear": ("linear_cka", "orthogonal_procrustes_centered"),
+    "general_linear": ("r2_cca",),
 }
+_SPACES = _OWN["orthogonal"]  # measured always
 _UNKNOWN = ("g_relu_cka", "linear_cka", "g_relu_procrustes_centered")
+_CHANNELS = 2  # on which kinds of groups are compared: as on any number of channels but 1, where they coincide
 
 
 def acting(model: nn.Module, points: Sequence[Point], batch: Any) -> tuple[tuple[str, ...], str]:
-    """The kind of maps by which other weights of the same function may move each layer's features.
+    """The groups by which other weights of the same function may move each layer's features.
 
     Returns:
-        One of ``KINDS`` for every layer, empty where it is not known; and why, where the model could not be captured.
+        The name of one for every layer, empty where it is not known; and why, where the model could not be captured.
     """
     model, device = unwrap(model), batching.device_of(model)
     example = map_tensors(batching.head(batch, 2), lambda x: x.to(device or x.device))
@@ -45,53 +47,66 @@ def acting(model: nn.Module, points: Sequence[Point], batch: Any) -> tuple[tuple
 
 
 def _kind(sym: Symmetry, point: Point) -> str:
-    """The kind of maps on the channels of a layer, from its features or else from the one space that reads them."""
+    """The group on the channels of a layer, from its features or else from the one space that reads them."""
     if layout := sym.features.get(point.name):
-        return kind_of(layout.axes[point.channel_dim])
+        found = [leaf for _, leaf in leaves(layout.axes[point.channel_dim]) if isinstance(leaf, Leaf)]
+        return _name(Trivial(_CHANNELS), *(_of_leaf(leaf, sym.space(leaf.space).group) for leaf in found))
     readers = (wire for vertex in sym.graph for wire in vertex.inputs if sym.graph[wire.source].module == point.name)
     spaces = {name for wire in readers for name in wire.spaces}
     if len(spaces) != 1:
         return ""
     group = sym.space(spaces.pop()).group
-    return "linear" if group.mixes else _word(bool(group.scales), bool(group.signs))
+    return _name(group.linear if isinstance(group, Semidirect) else _monomial(group.scales > 0, group.signs > 0))
 
 
-def kind_of(axis: Axis) -> str:
-    """The kind of maps that act on an axis."""
-    found = [leaf for _, leaf in leaves(axis) if isinstance(leaf, Leaf)]
-    if not found:
-        return "none"
-    scaled, signed = (any(any(getattr(leaf, what)) for leaf in found) for what in ("scale", "sign"))
-    if any(leaf.variance for leaf in found):
-        return "linear"
-    return _word(scaled, signed)
+def _of_leaf(leaf: Leaf, group: SpaceGroup) -> Group:
+    """What the group of a space does to an axis that carries it."""
+    monomial = _monomial(any(leaf.scale), any(leaf.sign))
+    return monomial.join(group.linear.on(_CHANNELS)) if leaf.variance and isinstance(group, Semidirect) else monomial
 
 
-def _word(scaled: bool, signed: bool) -> str:
-    if scaled:
-        return "monomial" if signed else "positive monomial"
-    return "signed permutation" if signed else "permutation"
+def _monomial(scaled: bool, signed: bool) -> Monomial:
+    return Monomial(_CHANNELS, scales=int(scaled), signs=int(signed))
+
+
+def _name(*groups: Group) -> str:
+    """The smallest group that holds several, by name; empty where there is none."""
+    return (name_of(reduce(Group.join, groups)) or "") if groups else ""
+
+
+def larger(*kinds: str) -> str:
+    """The smallest group that holds several, all by name; empty where nothing is known of any.
+
+    Examples:
+        >>> larger("signed_permutation", "positive_monomial", "")
+        'monomial'
+    """
+    return _name(*(named(kind, _CHANNELS) for kind in kinds if kind))
+
+
+def joined(a: Sequence[str], b: Sequence[str], paired: bool) -> tuple[str, ...]:
+    """The groups that may move either side of each layer of A and its partner: the next of B, or else any."""
+    return tuple(larger(kind, *others) for kind, others in zip(a, zip(b) if paired else repeat(b)))
 
 
 def default_measures(kinds: Sequence[str], otherwise: Sequence[str]) -> tuple[str, ...]:
     """What to compare by: measures of whole spaces, and those whose group is the networks' own.
 
     Args:
-        kinds: Of all layers of both networks.
+        kinds: Of all layers of A with their partners.
         otherwise: What to compare by where nothing is known of them; also the order.
     """
-    own = [name for kind in KINDS if kind in kinds for name in _OWN.get(kind, ())]
+    own = [name for kind, names in _OWN.items() if kind in kinds for name in names]
     wanted = {*_SPACES, *own} if own else {*otherwise}
     return (*(name for name in otherwise if name in wanted), *(name for name in own if name not in otherwise))
 
 
-def larger(kind: str, other: str) -> str:
-    """The larger one of two kinds of maps; empty where nothing is known of either."""
-    return max((kind, other), key=lambda one: KINDS.index(one) if one else -1)
-
-
 def own_measure(kind: str, measures: Sequence[str]) -> str:
-    """The measure, of those that there are, whose group is of this kind, centred or not; else one of whole spaces."""
-    wanted = (*_OWN[kind], *_SPACES[::-1]) if kind in _OWN else _UNKNOWN
+    """The measure, of those that there are, that forgives this group and little else, centred or not.
+
+    One of whole spaces where there is none, though it sees some of the group.
+    """
+    forgiving = (name for own, names in _OWN.items() if larger(kind, own) == own for name in names)
+    wanted = (*forgiving, *_SPACES) if kind else _UNKNOWN
     either = (one for name in wanted for one in (name, name.removesuffix(_CENTRED)))
     return next((name for name in either if name in measures), measures[0])

@@ -21,8 +21,8 @@ from ..base import Measure
 from ..measures.procrustes import Procrustes
 from ..registry import DEFAULT
 from ..registry import measure as find
-from .acting import acting, default_measures
-from .all_pairs.plan import WORK, Plan, alike, counterparts, plan, whole
+from .acting import acting, default_measures, joined
+from .all_pairs.plan import WORK, Plan, alike, counterparts, in_order, plan, whole
 from .all_pairs.run import CONFIDENCE, run, run_crosses, summarise
 from .draws import Cells, Draws
 from .layers import Layer
@@ -132,9 +132,10 @@ def compare(
         if given is None or len(given) > 1:
             kinds, unknown = _kinds((a, b), sides, first)
             notes += unknown
-        chosen = _measures(default_measures((*kinds[0], *kinds[1]), DEFAULT)) if given is None else given
-        _check_gates(chosen, a, b)
         layers_of = (sides[0].layers, sides[1].layers)
+        moving = joined(kinds[0], kinds[1], in_order(*layers_of))
+        chosen = _measures(default_measures(moving, DEFAULT)) if given is None else given
+        _check_gates(chosen, a, b)
         crosses = [m for m in chosen if isinstance(m, Procrustes)]
         pairs = len(fresh[0]) * len(fresh[1])
         if expected:
@@ -222,7 +223,7 @@ def _by_pair(scores: Tensor, a: int, b: int) -> Tensor:
 def _kinds(
     models: tuple[nn.Module, nn.Module], sides: Sequence[_Side], first: Any
 ) -> tuple[list[tuple[str, ...]], list[str]]:
-    """The kind of maps that act on every layer of A and of B, and where that is not known."""
+    """The groups that act on every layer of A and of B, by name, and where that is not known."""
     kinds: list[tuple[str, ...]] = []
     notes: list[str] = []
     for name, model, side in zip("AB", models, sides):

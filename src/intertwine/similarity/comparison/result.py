@@ -53,8 +53,9 @@ class Comparison(Result):
         versions: Versions of the software.
         untrained_pairs: Scores of the same layers of networks with fresh weights, ``(pairs, L_a, L_b)``, where there
             were such networks.
-        acting_a: By layer of A, the kind of maps by which other weights of the same function move its features, such
-            as ``"positive monomial"`` behind a ReLU; empty where it is not known, or one measure alone was asked for.
+        acting_a: By layer of A, the name of the group by which other weights of the same function move its features,
+            such as ``"positive_monomial"`` behind a ReLU; empty where it is not known, or one measure alone was asked
+            for.
         acting_b: By layer of B.
 
     Examples:
@@ -62,7 +63,7 @@ class Comparison(Result):
         >>> net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
         >>> found = iw.compare(net, net, torch.randn(60, 5).split(20))
         >>> found.layers_a, found.acting_a, found.headline.partition(":")[0]
-        (('1',), ('positive monomial',), 'very similar')
+        (('1',), ('positive_monomial',), 'very similar')
         >>> found.best("g_relu_cka")[["layer_a", "layer_b"]].to_numpy().tolist()
         [['1', '1']]
     """

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .acting import KINDS, larger, own_measure
+from .acting import joined, own_measure
 
 _LEVEL = 0.05
+_STILL = ("", "trivial")  # groups of layers that nothing moves, or nothing that is known
 _SAME = 1 - 1e-5
 _WORDS = (  # by what is left of the mean score when shuffled examples and untrained networks are taken out
     (0.85, "very similar"),
@@ -121,15 +122,9 @@ def paired(comparison: Compared) -> str:
 
 
 def kinds(comparison: Compared) -> tuple[str, ...]:
-    """The kind of maps that may move either side of every layer of A and its partner; empty where it is not known."""
+    """The groups that may move either side of every layer of A and its partner; empty where nothing is known."""
     ours, theirs = (side or ("",) * len(comparison.layers_a) for side in (comparison.acting_a, comparison.acting_b))
-    if not paired(comparison):
-        theirs = (max(comparison.acting_b, key=_rank, default=""),) * len(ours)
-    return tuple(map(larger, ours, theirs))
-
-
-def _rank(kind: str) -> int:
-    return KINDS.index(kind) if kind else -1
+    return joined(ours, theirs, bool(paired(comparison)))
 
 
 def judges(comparison: Compared) -> dict[str, list[int]]:
@@ -139,11 +134,11 @@ def judges(comparison: Compared) -> dict[str, list[int]]:
     logits, and those of which nothing is known go with most others.
     """
     found = kinds(comparison)
-    moving = [kind for kind in found if kind not in ("", "none")]
+    moving = [kind for kind in found if kind not in _STILL]
     usual = Counter(moving).most_common(1)[0][0] if moving else ""
     by: dict[str, list[int]] = {}
     for row, kind in enumerate(found):
-        name = own_measure(usual if kind in ("", "none") else kind, comparison.measures)
+        name = own_measure(usual if kind in _STILL else kind, comparison.measures)
         by.setdefault(name, []).append(row)
     return dict(sorted(by.items(), key=lambda item: -len(item[1])))
 

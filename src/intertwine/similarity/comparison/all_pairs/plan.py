@@ -93,6 +93,11 @@ def pair_work(measures: Sequence[Procrustes], x: Layer, y: Layer, draws: Draws, 
     return products + searches * sum(_SEARCH[m.rotates] * n**3 for m, n in zip(measures, widths))
 
 
+def in_order(a: Sequence[Layer], b: Sequence[Layer]) -> bool:
+    """Whether layers of one place are counterparts: all names agree, or all shapes."""
+    return [x.name for x in a] == [x.name for x in b] or [x.shape for x in a] == [x.shape for x in b]
+
+
 def counterparts(a: Sequence[Layer], b: Sequence[Layer], scores: Tensor | None) -> Tensor:
     """The layer of B that each layer of A is judged with, ``(L_a, L_b)`` bool.
 
@@ -100,7 +105,7 @@ def counterparts(a: Sequence[Layer], b: Sequence[Layer], scores: Tensor | None) 
     scores, or that of the same depth without any.
     """
     rows = torch.arange(len(a))
-    if [x.name for x in a] == [x.name for x in b] or [x.shape for x in a] == [x.shape for x in b]:
+    if in_order(a, b):
         columns = rows
     elif scores is not None:
         columns = scores.nan_to_num(nan=-torch.inf).argmax(1)
