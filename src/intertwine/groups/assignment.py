@@ -1,11 +1,13 @@
-"""The best pairing of units: linear assignments."""
+"""The best pairing of units: linear assignments, and couplings where one side has more."""
+
+from math import lcm
 
 import torch
 from torch import Tensor
 
 from ..errors import MissingExtraError
 
-__all__ = ["assign", "assign_nearly"]
+__all__ = ["assign", "assign_nearly", "couple"]
 
 _EXACT = 512  # units of which the assignment is solved exactly in any case
 _PREFERRED = 0.1  # share of units that prefer each other, below which the others are solved exactly
@@ -69,6 +71,19 @@ def assign_nearly(gain: Tensor, fast: bool = False) -> Tensor:
             break
     order[rows] = columns[assign(left, fast)]
     return order.to(device)
+
+
+def couple(gain: Tensor) -> Tensor:
+    """The masses ``T`` moved between units of masses ``1 / n`` and ``1 / m`` with the largest ``sum_ij T_ij gain_ij``.
+
+    Exact, as an assignment between copies of the units, ``lcm(n, m)`` on each side; float64 ``(n, m)``.
+    """
+    n, m = gain.shape
+    copies = lcm(n, m)
+    columns = assign(gain.repeat_interleave(copies // n, 0).repeat_interleave(copies // m, 1))
+    rows = torch.arange(copies, device=gain.device)
+    share = torch.tensor(1 / copies, dtype=torch.float64, device=gain.device)
+    return share.new_zeros(n, m).index_put((rows // (copies // n), columns // (copies // m)), share, accumulate=True)
 
 
 def _solved(cost: Tensor, fast: bool) -> Tensor:

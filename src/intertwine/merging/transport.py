@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from .._evaluation import copied, in_usual_mode
 from .._words import counted
-from ..groups import assign
+from ..groups.assignment import couple
 from ..symmetry import Symmetry
 from ..symmetry.action import rewritable, tensors_of
 from ..symmetry.blocks import Block, blocks
@@ -141,9 +141,8 @@ def transport(
 def coupling(cost: Tensor, entropy: float = 0.0) -> Tensor:
     """The cheapest way to move equal masses of ``m`` units onto equal masses of ``n`` units.
 
-    ``min <T, cost>`` over ``T >= 0`` with row sums ``1 / n`` and column sums ``1 / m``. Exact as an assignment between
-    copies of the units, ``lcm(n, m)`` on each side; for larger multiples, or with an entropy, by Sinkhorn's iteration
-    on logarithms.
+    ``min <T, cost>`` over ``T >= 0`` with row sums ``1 / n`` and column sums ``1 / m``. Exact up to common multiples of
+    2,048 units; beyond, or with an entropy, by Sinkhorn's iteration on logarithms.
 
     Args:
         cost: ``(n, m)``.
@@ -163,13 +162,8 @@ def coupling(cost: Tensor, entropy: float = 0.0) -> Tensor:
                 [0.0000, 0.2500]], dtype=torch.float64)
     """  # noqa: DOC502 - raised by what it calls
     cost = cost.detach().cpu().double()
-    n, m = cost.shape
-    copies = lcm(n, m)
-    if entropy == 0 and copies <= _LARGEST:
-        columns = assign(-cost.repeat_interleave(copies // n, 0).repeat_interleave(copies // m, 1))
-        index = torch.arange(copies) // (copies // n), columns // (copies // m)
-        share = torch.tensor(1 / copies, dtype=torch.float64)
-        return torch.zeros(n, m, dtype=torch.float64).index_put(index, share, accumulate=True)
+    if entropy == 0 and lcm(*cost.shape) <= _LARGEST:
+        return couple(-cost)
     return _sinkhorn(cost, entropy or _SMOOTH)
 
 

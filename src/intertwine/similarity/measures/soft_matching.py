@@ -1,12 +1,12 @@
 """Soft matching: units against units by optimal transport, for layers of any two widths."""
 
 from dataclasses import dataclass
-from math import gcd
+from math import lcm
 
 import torch
 from torch import Tensor
 
-from ...groups.assignment import assign
+from ...groups.assignment import couple
 from .._features import check_same_examples
 from .._sides import FeatureSide, cross_moments, feature_side
 from ..base import Measure
@@ -60,12 +60,8 @@ def transport(gain: Tensor) -> float:
         >>> transport(torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.5]]))
         0.875
     """
-    n, m = gain.shape
-    whole = n * m // gcd(n, m)
-    if whole > _COPIES * max(n, m):
-        return _by_program(gain)
-    copied = gain.repeat_interleave(whole // n, 0).repeat_interleave(whole // m, 1)
-    return float(copied.gather(1, assign(copied)[:, None]).sum()) / whole
+    few = lcm(*gain.shape) <= _COPIES * max(gain.shape)
+    return float((couple(gain) * gain).sum()) if few else _by_program(gain)
 
 
 def _by_program(gain: Tensor) -> float:
