@@ -86,6 +86,24 @@ def test_long_features_go_in_blocks(monkeypatch):
     assert procrustes(x, y) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize("name", ["trivial", "permutation", "signed_permutation", "g_relu", "monomial", "orthogonal"])
+def test_groups_are_taken_as_values_and_by_all_their_names(name):
+    group = groups.named(name, 6)
+    same = [other for other in groups.names() if groups.named(other, 6) == group]
+    assert {Procrustes(kind) for kind in (group, group.on(2), *same)} == {Procrustes(name)}
+    assert Procrustes(name).name == f"{name}_procrustes"
+    x, y = normal(30, 6), normal(30, 6, seed=1)
+    assert procrustes(x, group.random(generator=0).apply(y), name) == pytest.approx(procrustes(x, y, group))
+
+
+@pytest.mark.parametrize(
+    "group", [groups.GeneralLinear(6), groups.Monomial(6, scales=2), groups.Orthogonal(6, special=True)]
+)
+def test_groups_whose_best_element_is_not_searched_are_refused(group):
+    with pytest.raises(ValueError, match=r"group must be one of .*Got (GeneralLinear|Monomial|Orthogonal)\(6"):
+        procrustes(normal(30, 6), normal(30, 6), group)
+
+
 def test_floors():
     lowest = 1 - sqrt(0.5)
     x, y = torch.eye(8, dtype=torch.float64)[:, :4].clone(), torch.eye(8, dtype=torch.float64)[:, 4:].clone()
@@ -105,7 +123,7 @@ def test_sizes_that_do_not_fit():
     x = normal(10, 4, 8, 8)
     with pytest.raises(ValueError, match=r"same spatial size. Got \(8, 8\) and \(4, 4\). Pool the finer"):
         procrustes(x, x[:, :, :4, :4])
-    with pytest.raises(ValueError, match=r"group must be one of 'orthogonal', 'g_relu'.*Got 'relu'"):
+    with pytest.raises(ValueError, match=r"group must be one of 'orthogonal', 'positive_monomial'.*Got 'relu'"):
         procrustes(x, x, group="relu")
     with pytest.raises(ValueError, match=r"channel_dim must be an axis of features other than 0. Got 4"):
         procrustes(x, x, channel_dim=4)

@@ -9,7 +9,7 @@ from .measures.cca import PWCCA, R2CCA, SVCCA
 from .measures.cka import CKA
 from .measures.distance_correlation import DistanceCorrelation
 from .measures.neighbours import CKNNA, MutualKNN, NeighbourJaccard
-from .measures.procrustes import Procrustes
+from .measures.procrustes import KINDS, Procrustes
 from .measures.regression import LinearRegression
 from .measures.rsa import RSA
 from .measures.soft_matching import SoftMatching
@@ -56,7 +56,7 @@ def measure_names() -> tuple[str, ...]:
     return tuple(_REGISTRY)
 
 
-for _kind in ("orthogonal", "g_relu", "monomial", "permutation", "signed_permutation", "trivial", "size_and_shape"):
+for _kind in KINDS:
     for _center in (False, True):
         register(Procrustes(_kind, _center))
 for _kernel in kernel_names():

@@ -7,8 +7,9 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from ... import groups
 from ..._words import near
-from ...groups.assignment import assign
+from ...groups import Group, SpaceGroup, assign, canonical_name, name_of
 from .._features import check_same_examples
 from .._linalg import quick_nuclear_norm, singular_values
 from .._sides import FeatureSide, cross_moments, feature_side, placed
@@ -17,26 +18,21 @@ from ..base import Measure
 _LARGE = 256  # channels from which on singular values are worth avoiding
 _ERROR = 2 * sqrt(2) * 1e-7  # of a trace ``t``, times ``sqrt(1 - t)``: an error of 1e-7 in ``1 - sqrt(2 - 2 t) / 2``
 
-
-@dataclass(frozen=True)
-class _Kind:
-    """A group of channel maps: what is optimised over, and what is divided out beforehand."""
-
-    search: str  # "orthogonal", "permutation", "signed_permutation" or "trivial"
-    per_channel: bool  # divide every channel by its norm, or the whole matrix by its Frobenius norm
-    words: str
-    sized: bool = False  # divide both sides by one size, so that their sizes count
-
-
-_KINDS = {
-    "orthogonal": _Kind("orthogonal", False, "orthogonal maps times isotropic scales"),
-    "g_relu": _Kind("permutation", True, "positive monomial maps (permutations times positive scales per channel)"),
-    "monomial": _Kind("signed_permutation", True, "monomial maps (permutations times nonzero scales per channel)"),
-    "permutation": _Kind("permutation", False, "permutations times positive isotropic scales"),
-    "signed_permutation": _Kind("signed_permutation", False, "signed permutations times isotropic scales"),
-    "trivial": _Kind("trivial", False, "positive isotropic scales"),
-    "size_and_shape": _Kind("orthogonal", False, "orthogonal maps", sized=True),
+_ROTATIONS = groups.Semidirect(groups.Orthogonal(2), groups.SignedPermutation(2))
+_KINDS: dict[str, tuple[SpaceGroup, str]] = {  # what is searched, on two channels as on any; and what is forgiven
+    "orthogonal": (_ROTATIONS, "orthogonal maps times isotropic scales"),
+    "positive_monomial": (
+        groups.PositiveMonomial(2),
+        "positive monomial maps (permutations times positive scales per channel)",
+    ),
+    "monomial": (groups.Monomial(2), "monomial maps (permutations times nonzero scales per channel)"),
+    "permutation": (groups.Permutation(2), "permutations times positive isotropic scales"),
+    "signed_permutation": (groups.SignedPermutation(2), "signed permutations times isotropic scales"),
+    "trivial": (groups.Trivial(2), "positive isotropic scales"),
+    "size_and_shape": (_ROTATIONS, "orthogonal maps"),
 }
+KINDS = tuple(_KINDS)
+_PAPER = {"positive_monomial": "g_relu"}  # what papers and measures call a group
 
 
 @dataclass(frozen=True)
@@ -60,13 +56,14 @@ class Procrustes(Measure[FeatureSide]):
     analysis", 1998; the distance ``min over Q of |X - Y Q|`` of Williams et al., "Generalized shape metrics on neural
     representations", NeurIPS 2021, is ``delta`` times that size).
 
-    For ``"g_relu"`` the permutation maximises the sum of cosines (the paper). ``groups.PositiveMonomial.procrustes``
+    For G_ReLU the permutation maximises the sum of cosines (the paper). ``groups.PositiveMonomial.procrustes``
     fits the scales as well and so maximises the sum of squared positive cosines; the two may choose different
     permutations.
 
     Args:
-        kind: ``"orthogonal"``, ``"g_relu"``, ``"monomial"``, ``"permutation"``, ``"signed_permutation"``, ``"trivial"``
-            (no alignment) or ``"size_and_shape"`` (orthogonal maps, no scales).
+        kind: A group of ``intertwine.groups`` of any number of channels, or its name: ``"orthogonal"``,
+            ``"positive_monomial"`` (``"g_relu"``), ``"monomial"``, ``"permutation"``, ``"signed_permutation"`` or
+            ``"trivial"`` (no alignment); or ``"size_and_shape"`` (orthogonal maps, no scales).
         center: Subtract each channel's mean over examples and positions first. A translation of a layer's features is
             absorbed by the bias of the next layer, or by the mean of its norm, so that a comparison of networks should
             not see it (paper 1, section 5, asks this of a measure; Williams et al. and Ding, Denain and Steinhardt,
@@ -76,32 +73,40 @@ class Procrustes(Measure[FeatureSide]):
         ValueError: If the kind is unknown.
     """
 
-    kind: str = "orthogonal"
+    kind: str | Group = "orthogonal"
     center: bool = False
 
     metric = True
     engine = "crosses"
 
     def __post_init__(self) -> None:
-        if self.kind not in _KINDS:
-            known = ", ".join(map(repr, _KINDS))
-            raise ValueError(f"group must be one of {known}. Got {self.kind!r}.{near(self.kind, _KINDS)}")
+        name = name_of(self.kind) if isinstance(self.kind, Group) else canonical_name(self.kind)
+        if name not in _KINDS:
+            known = (*_KINDS, *_PAPER.values())
+            raise ValueError(
+                f"group must be one of {', '.join(map(repr, known))}. Got {self.kind!r}.{near(str(self.kind), known)}"
+            )
+        object.__setattr__(self, "kind", name)
+
+    @property
+    def _group(self) -> SpaceGroup:
+        return _KINDS[str(self.kind)][0]
 
     @property
     def name(self) -> str:
         """``<kind>_procrustes``, with ``_centered`` where channels are centred."""
-        return f"{self.kind}_procrustes" + ("_centered" if self.center else "")
+        kind = str(self.kind)
+        return f"{_PAPER.get(kind, kind)}_procrustes" + ("_centered" if self.center else "")
 
     @property
     def group(self) -> str:
         """The exact invariance group, in words."""
-        return _KINDS[self.kind].words + (", and translations" if self.center else "")
+        return _KINDS[str(self.kind)][1] + (", and translations" if self.center else "")
 
     @property
     def range(self) -> tuple[float, float]:
         """``1 - 1/sqrt(2)`` to 1 where signs can be chosen, 0 to 1 elsewhere."""
-        signed = _KINDS[self.kind].search in ("orthogonal", "signed_permutation")
-        return (1 - sqrt(0.5) if signed else 0.0), 1.0
+        return (1 - sqrt(0.5) if self._group.signs else 0.0), 1.0
 
     def floor(self, a: FeatureSide, b: FeatureSide) -> float:
         """Lowest score for features of these widths and signs: a score at the floor means no agreement at all."""
@@ -109,10 +114,8 @@ class Procrustes(Measure[FeatureSide]):
 
     def lowest(self, d: int, e: int, non_negative: bool) -> float:
         """Lowest score for ``d`` and ``e`` living channels, by whether all features are non-negative."""
-        kind = _KINDS[self.kind]
-        free = kind.search in ("orthogonal", "signed_permutation")
-        worst = 0.0 if free or (non_negative and not self.center) else -1.0
-        if not kind.per_channel:
+        worst = 0.0 if self._group.signs or (non_negative and not self.center) else -1.0
+        if not self._group.scales:
             return 1 - sqrt(2 - 2 * worst) / 2
         return 1 - sqrt(d + e - 2 * worst * min(d, e)) / (2 * sqrt(max(d, e)))
 
@@ -131,7 +134,7 @@ class Procrustes(Measure[FeatureSide]):
 
         Between wider sides, two channels that point in opposite directions may both be left without a partner.
         """
-        return _KINDS[self.kind].search in ("orthogonal", "trivial") or len({int(s.kept.sum()) for s in sides}) == 1
+        return self.rotates or not self._group.permutes or len({int(s.kept.sum()) for s in sides}) == 1
 
     def to_distance(self, score: float, a: FeatureSide, b: FeatureSide) -> float:
         """``delta``, the least distance over the group; of ``"size_and_shape"`` in units of the features.
@@ -147,12 +150,12 @@ class Procrustes(Measure[FeatureSide]):
     @property
     def rotates(self) -> bool:
         """Whether an orthogonal map of either side's channels leaves the score alone."""
-        return _KINDS[self.kind].search == "orthogonal"
+        return self._group.mixes
 
     @property
     def sized(self) -> bool:
         """Whether the score depends on the sizes of the two sides."""
-        return _KINDS[self.kind].sized
+        return self.kind == "size_and_shape"
 
     def score_cross(self, cross: Tensor, norm_a: Tensor, norm_b: Tensor, ratio: float = 1.0) -> float:
         """Similarity from the products of the channels, for those who compute them for many pairs at once.
@@ -170,29 +173,35 @@ class Procrustes(Measure[FeatureSide]):
 
     def gains(self, cross: Tensor, norm_a: Tensor, norm_b: Tensor) -> Tensor:
         """What each channel of the first side gains with each of the second: the group seeks the largest trace."""
-        kind = _KINDS[self.kind]
-        if kind.search != "trivial":
+        if self._group.permutes:
             alive_a, alive_b = norm_a > 0, norm_b > 0
             cross, norm_a, norm_b = cross[alive_a][:, alive_b], norm_a[alive_a], norm_b[alive_b]
-        return cross / (torch.outer(norm_a, norm_b) if kind.per_channel else norm_a.norm() * norm_b.norm())
+        return cross / (torch.outer(norm_a, norm_b) if self._group.scales else norm_a.norm() * norm_b.norm())
 
     def best_trace(self, gains: Tensor) -> float:
         """``max over g of tr(g^T gains)``, the narrower side padded with zero channels."""
-        return _best_trace(gains, _KINDS[self.kind].search)
+        if not self._group.permutes:
+            return float(gains.diagonal().sum())
+        if self.rotates:
+            return _nuclear_norm(gains)
+        gains = gains.abs() if self._group.signs else gains
+        gains = gains if len(gains) <= gains.shape[1] else gains.T
+        return float(gains.gather(1, assign(gains)[:, None]).sum())
 
     def score_trace(self, trace: float, norm_a: Tensor, norm_b: Tensor, ratio: float = 1.0) -> float:
         """The score that belongs to a trace, with the arguments of :meth:`score_cross`."""
-        kind = _KINDS[self.kind]
-        if kind.per_channel:
+        if self._group.scales:
             d, e = int((norm_a > 0).sum()), int((norm_b > 0).sum())
             return 1 - sqrt(max(0.0, d + e - 2 * trace)) / (2 * sqrt(max(d, e)))
-        if kind.sized:
+        if self.sized:
             size = float(norm_a.norm() / norm_b.norm()) / ratio  # of the first side over the second: may be anything
             trace *= 2 / (size + 1 / size) if size > 0 else 0.0
         return 1 - sqrt(max(0.0, 2 - 2 * trace)) / 2
 
 
-def procrustes(x: Tensor, y: Tensor, group: str = "orthogonal", *, center: bool = False, channel_dim: int = 1) -> float:
+def procrustes(
+    x: Tensor, y: Tensor, group: str | Group = "orthogonal", *, center: bool = False, channel_dim: int = 1
+) -> float:
     """Procrustes similarity of two sets of features ``(N, C, *S)`` and ``(N, C', *S)`` of the same examples.
 
     It is 1 where an element of the group makes the two equal, less elsewhere, and not 0 at chance (see
@@ -213,16 +222,6 @@ def procrustes(x: Tensor, y: Tensor, group: str = "orthogonal", *, center: bool 
         0.684
     """  # noqa: DOC502 - raised by the checks of the measure
     return Procrustes(group, center)(x, y, channel_dim)
-
-
-def _best_trace(cross: Tensor, search: str) -> float:
-    if search == "trivial":
-        return float(cross.diagonal().sum())
-    if search == "orthogonal":
-        return _nuclear_norm(cross)
-    gain = cross.abs() if search == "signed_permutation" else cross
-    gain = gain if len(gain) <= gain.shape[1] else gain.T
-    return float(gain.gather(1, assign(gain)[:, None]).sum())
 
 
 def _nuclear_norm(cross: Tensor) -> float:
