@@ -78,12 +78,11 @@ def couple(gain: Tensor) -> Tensor:
 
     Exact, as an assignment between copies of the units, ``lcm(n, m)`` on each side; float64 ``(n, m)``.
     """
-    n, m = gain.shape
-    copies = lcm(n, m)
-    columns = assign(gain.repeat_interleave(copies // n, 0).repeat_interleave(copies // m, 1))
-    rows = torch.arange(copies, device=gain.device)
-    share = torch.tensor(1 / copies, dtype=torch.float64, device=gain.device)
-    return share.new_zeros(n, m).index_put((rows // (copies // n), columns // (copies // m)), share, accumulate=True)
+    copies = lcm(*gain.shape)
+    rows, columns = (torch.arange(n, device=gain.device).repeat_interleave(copies // n) for n in gain.shape)
+    index = rows, columns[assign(gain[rows][:, columns])]
+    masses = torch.zeros_like(gain, dtype=torch.float64)
+    return masses.index_put(index, masses.new_tensor(1 / copies), accumulate=True)
 
 
 def _solved(cost: Tensor, fast: bool) -> Tensor:

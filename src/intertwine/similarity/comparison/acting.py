@@ -16,7 +16,7 @@ from ...groups import Group, Monomial, Semidirect, SpaceGroup, Trivial, name_of,
 from ...symmetry import Symmetry, symmetries
 from ...symmetry.spaces import Leaf, leaves
 
-_CENTRED = "_centered"  # what Procrustes on centred channels has behind its name
+CENTRED = "_centered"  # what Procrustes on centred channels has behind its name
 _OWN: dict[str, tuple[str, ...]] = {  # by the group that they forgive; the first one that holds a layer's is taken
     "permutation": ("permutation_procrustes_centered",),
     "signed_permutation": ("signed_permutation_procrustes_centered",),
@@ -56,17 +56,13 @@ def _kind(sym: Symmetry, point: Point) -> str:
     if len(spaces) != 1:
         return ""
     group = sym.space(spaces.pop()).group
-    return _name(group.linear if isinstance(group, Semidirect) else _monomial(group.scales > 0, group.signs > 0))
+    return _name(group.linear if isinstance(group, Semidirect) else group.reduced(scales=1, signs=1).closed)
 
 
 def _of_leaf(leaf: Leaf, group: SpaceGroup) -> Group:
     """What the group of a space does to an axis that carries it."""
-    monomial = _monomial(any(leaf.scale), any(leaf.sign))
+    monomial = Monomial(_CHANNELS, scales=int(any(leaf.scale)), signs=int(any(leaf.sign)))
     return monomial.join(group.linear.on(_CHANNELS)) if leaf.variance and isinstance(group, Semidirect) else monomial
-
-
-def _monomial(scaled: bool, signed: bool) -> Monomial:
-    return Monomial(_CHANNELS, scales=int(scaled), signs=int(signed))
 
 
 def _name(*groups: Group) -> str:
@@ -108,5 +104,5 @@ def own_measure(kind: str, measures: Sequence[str]) -> str:
     """
     forgiving = (name for own, names in _OWN.items() if larger(kind, own) == own for name in names)
     wanted = (*forgiving, *_SPACES) if kind else _UNKNOWN
-    either = (one for name in wanted for one in (name, name.removesuffix(_CENTRED)))
+    either = (one for name in wanted for one in (name, name.removesuffix(CENTRED)))
     return next((name for name in either if name in measures), measures[0])

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .acting import joined, own_measure
+from .acting import CENTRED, joined, own_measure
 
 _LEVEL = 0.05
 _STILL = ("", "trivial")  # groups of layers that nothing moves, or nothing that is known
@@ -25,7 +25,6 @@ _OPEN = {  # what a verdict must say of itself, by how many pairs of untrained n
 }
 _SAME_DISTANCE = 1 - 1e-4  # of a Procrustes measure, which falls like the root of what a kernel loses
 _DISTANCES = {"g_relu_cka": "g_relu_procrustes", "linear_cka": "orthogonal_procrustes"}  # 1 for equal features alone
-_CENTRED = "_centered"
 _FEWEST = 8  # examples: fewer have no halves
 _MOST_OPEN = 2  # steps between words that an interval may hold
 _PART = 0.25  # of the layers: fewer that are judged by a measure of their own are not in the headline
@@ -155,9 +154,9 @@ def measure_title(name: str) -> str:
         >>> measure_title("g_relu_cka"), measure_title("orthogonal_procrustes_centered")
         ('G-ReLU CKA', 'Orthogonal Procrustes (centred)')
     """
-    words = name.removesuffix("_centered").replace("g_relu", "G-ReLU").split("_")
+    words = name.removesuffix(CENTRED).replace("g_relu", "G-ReLU").split("_")
     title = " ".join(_TITLES.get(word, word) for word in words)
-    return title[:1].upper() + title[1:] + (" (centred)" if name.endswith("_centered") else "")
+    return title[:1].upper() + title[1:] + (" (centred)" if name.endswith(CENTRED) else "")
 
 
 def too_few_shuffles(comparison: Compared) -> bool:
@@ -278,7 +277,7 @@ def _spoken(comparison: Compared, measure: str, rows: list[int] | None) -> str:
 def _equal(comparison: Compared, measure: str, rows: list[int] | None) -> str:
     """What a score of 1 in every layer says: equal features of a Procrustes measure, of a kernel only equal kernels."""
     distance = _DISTANCES.get(measure, measure)
-    names = [name for name in (f"{distance}{_CENTRED}", distance) if "procrustes" in name]
+    names = [name for name in (f"{distance}{CENTRED}", distance) if "procrustes" in name]
     exact = next((name for name in names if name in comparison.measures), None)
     summary = summarise(comparison, measure, rows)
     title, score = measure_title(measure), summary.score

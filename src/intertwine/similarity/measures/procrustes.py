@@ -19,7 +19,7 @@ _LARGE = 256  # channels from which on singular values are worth avoiding
 _ERROR = 2 * sqrt(2) * 1e-7  # of a trace ``t``, times ``sqrt(1 - t)``: an error of 1e-7 in ``1 - sqrt(2 - 2 t) / 2``
 
 _ROTATIONS = groups.Semidirect(groups.Orthogonal(2), groups.SignedPermutation(2))
-_KINDS: dict[str, tuple[SpaceGroup, str]] = {  # what is searched, on two channels as on any; and what is forgiven
+KINDS: dict[str, tuple[SpaceGroup, str]] = {  # what is searched, on two channels as on any; and what is forgiven
     "orthogonal": (_ROTATIONS, "orthogonal maps times isotropic scales"),
     "positive_monomial": (
         groups.PositiveMonomial(2),
@@ -31,7 +31,6 @@ _KINDS: dict[str, tuple[SpaceGroup, str]] = {  # what is searched, on two channe
     "trivial": (groups.Trivial(2), "positive isotropic scales"),
     "size_and_shape": (_ROTATIONS, "orthogonal maps"),
 }
-KINDS = tuple(_KINDS)
 _PAPER = {"positive_monomial": "g_relu"}  # what papers and measures call a group
 
 
@@ -81,8 +80,8 @@ class Procrustes(Measure[FeatureSide]):
 
     def __post_init__(self) -> None:
         name = name_of(self.kind) if isinstance(self.kind, Group) else canonical_name(self.kind)
-        if name not in _KINDS:
-            known = (*_KINDS, *_PAPER.values())
+        if name not in KINDS:
+            known = (*KINDS, *_PAPER.values())
             raise ValueError(
                 f"group must be one of {', '.join(map(repr, known))}. Got {self.kind!r}.{near(str(self.kind), known)}"
             )
@@ -90,7 +89,7 @@ class Procrustes(Measure[FeatureSide]):
 
     @property
     def _group(self) -> SpaceGroup:
-        return _KINDS[str(self.kind)][0]
+        return KINDS[str(self.kind)][0]
 
     @property
     def name(self) -> str:
@@ -101,7 +100,7 @@ class Procrustes(Measure[FeatureSide]):
     @property
     def group(self) -> str:
         """The exact invariance group, in words."""
-        return _KINDS[str(self.kind)][1] + (", and translations" if self.center else "")
+        return KINDS[str(self.kind)][1] + (", and translations" if self.center else "")
 
     @property
     def range(self) -> tuple[float, float]:
