@@ -127,8 +127,17 @@ def test_layers_are_judged_each_by_its_own_kind_and_what_nothing_moves_goes_with
 ACTS = (nn.ReLU, nn.GELU, nn.Tanh, nn.Identity)
 
 
-@pytest.mark.parametrize("given", [None, ("g_relu_procrustes_centered", "monomial_procrustes_centered", "r2_cca")])
-@pytest.mark.parametrize("acts", list(itertools.combinations_with_replacement(ACTS, 2)))
+GIVEN = ("g_relu_procrustes_centered", "monomial_procrustes_centered", "r2_cca")
+NAMED = [("linear_cka", "laplace_cka"), ("soft_matching", "linear_cka"), ("pwcca", "gates_cka")]
+
+
+@pytest.mark.parametrize(
+    ("acts", "given"),
+    [
+        *itertools.product(itertools.combinations_with_replacement(ACTS, 2), (None, GIVEN)),
+        *(((nn.ReLU, nn.ReLU), given) for given in NAMED),
+    ],
+)
 def test_copies_moved_by_the_groups_of_their_layers_never_change_the_headline(acts, given):
     a, b = (net(act, seed, width=5).double() for seed, act in enumerate(acts))
     x = X.double()

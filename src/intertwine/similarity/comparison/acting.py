@@ -1,10 +1,11 @@
 """Maps that a network's own symmetries apply to its features, and the measures that forgive just those."""
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import cache, reduce
 from itertools import repeat
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..._nested import map_tensors
@@ -15,6 +16,7 @@ from ...features._hooks import unwrap
 from ...groups import Group, Monomial, Semidirect, SpaceGroup, Trivial, name_of, named
 from ...symmetry import Symmetry, symmetries
 from ...symmetry.spaces import Leaf, leaves
+from ..registry import measure, measure_names
 
 CENTRED = "_centered"  # what Procrustes on centred channels has behind its name
 _OWN: dict[str, tuple[str, ...]] = {  # by the group that they forgive; the first one that holds a layer's is taken
@@ -27,6 +29,8 @@ _OWN: dict[str, tuple[str, ...]] = {  # by the group that they forgive; the firs
 }
 _SPACES = _OWN["orthogonal"]  # measured always
 _UNKNOWN = ("g_relu_cka", "linear_cka", "g_relu_procrustes_centered")
+_DRAWN = 16  # channels of drawn features, the last of which measures that cut small directions off leave out
+_EQUAL = 1e-6  # scores of drawn features that differ by less are one score
 _CHANNELS = 2  # on which kinds of groups are compared: as on any number of channels but 1, where they coincide
 
 
@@ -102,7 +106,23 @@ def own_measure(kind: str, measures: Sequence[str]) -> str:
 
     One of whole spaces where there is none, though it sees some of the group.
     """
-    forgiving = (name for own, names in _OWN.items() if larger(kind, own) == own for name in names)
-    wanted = (*forgiving, *_SPACES) if kind else _UNKNOWN
-    either = (one for name in wanted for one in (name, name.removesuffix(CENTRED)))
-    return next((name for name in either if name in measures), measures[0])
+    known = (name for own, names in _OWN.items() if larger(kind, own) == own for name in names) if kind else _UNKNOWN
+    either = (one for name in known for one in (name, name.removesuffix(CENTRED)))
+    forgiving = (name for name in measures if kind and forgives(name, kind))
+    return next((name for name in (*either, *forgiving, *_SPACES) if name in measures), measures[0])
+
+
+@cache
+def forgives(name: str, kind: str) -> bool:
+    """Whether a measure scores drawn features alike once a random element of a group has moved either side of them.
+
+    Examples:
+        >>> forgives("laplace_cka", "positive_monomial"), forgives("linear_cka", "positive_monomial")
+        (True, False)
+    """
+    if name not in measure_names():
+        return False
+    generator, one = torch.Generator().manual_seed(0), measure(name)
+    x, y = torch.randn(2, 60, _DRAWN, generator=generator, dtype=torch.float64) * torch.arange(1, _DRAWN + 1) ** -2.0
+    moved = named(kind, _DRAWN).random(generator).apply(x)
+    return max(abs(one(moved, y) - one(x, y)), abs(one(y, moved) - one(y, x))) < _EQUAL
