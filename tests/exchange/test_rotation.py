@@ -158,7 +158,7 @@ def test_a_parameter_that_is_one_number_hides_no_reason():
         iw.rotate(Scaled(), torch.randn(3, 4))
 
 
-@pytest.mark.parametrize("choice", ["haddamard", torch.ones(16, 16), torch.eye(3)[:2]])
+@pytest.mark.parametrize("choice", ["haddamard", torch.ones(16, 16), torch.eye(3)[:2], torch.full((16, 16), torch.nan)])
 def test_choices_that_are_no_rotation_are_refused(choice):
     with pytest.raises(ValueError, match=r'stream must be ("hadamard"|an orthogonal matrix)'):
         iw.rotate(nn.Linear(2, 2), torch.zeros(2, 2), stream=choice)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from intertwine.groups import GeneralLinear, Orthogonal, Permutation, PositiveMonomial, SignedPermutation
-from intertwine.groups.sampling import haar, lognormal
+from intertwine.groups.sampling import haar, keeping_ones, lognormal
 
 
 def traces(draw, n, count=4000):
@@ -26,6 +26,15 @@ def test_traces_have_haar_moments(n):
 @pytest.mark.parametrize(("n", "mean"), [(3, -0.5), (4, -0.8), (8, -1.6)])
 def test_the_moment_test_sees_that_raw_qr_is_not_haar(n, mean):
     assert float(traces(raw_qr, n).mean()) == pytest.approx(mean, abs=0.1)
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_haar_rotations_that_keep_the_ones_are_haar_beside_them(n):
+    kept = traces(lambda n, g: keeping_ones(haar(n, g)), n) - 1
+    assert abs(float(kept.mean())) < 4 * 4000**-0.5 and float(kept.square().mean()) == pytest.approx(1, abs=0.12)
+    q, ones = keeping_ones(haar(n, torch.Generator().manual_seed(0))), torch.ones(n, dtype=torch.float64)
+    assert torch.allclose(q @ ones, ones) and Orthogonal(n).contains(q, 1e-12)
+    assert torch.equal(keeping_ones(q), q)
 
 
 def test_special_rotations_have_determinant_one_and_general_ones_both():

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..groups import Orthogonal
 from ..groups.sampling import haar
 
 _TOLERANCE = 1e-8  # how far from orthogonal a given matrix may be
@@ -125,6 +126,5 @@ def _blocks(t: Tensor) -> tuple[list[int], list[int]]:
 def _check_orthogonal(q: Tensor) -> None:
     if q.ndim != 2 or q.shape[0] != q.shape[1] or not q.numel():
         raise ValueError(f"matrix must be square. Got shape {tuple(q.shape)}.")
-    error = float((q @ q.T - torch.eye(q.shape[0], dtype=q.dtype)).abs().max())
-    if not error <= _TOLERANCE:
-        raise ValueError(f"matrix must be orthogonal, in float64. Got |Q Q^T - I| = {error:.1e}.")
+    if not Orthogonal(len(q)).contains(q, _TOLERANCE):
+        raise ValueError(f"matrix must be orthogonal to {_TOLERANCE:g}. Got one that is not: compute it in float64.")

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from .._evaluation import in_usual_mode
 from .._result import UNSAVED, Result
 from .._words import counted
-from ..groups.sampling import haar
+from ..groups import Orthogonal
+from ..groups.sampling import haar, keeping_ones
 from ..programs import Program, Ref
 from ..symmetry import Space, Symmetry
 from ..symmetry.action import moved, tensors_of
@@ -164,10 +165,7 @@ def _check_choice(name: str, choice: object) -> None:
     """Refuse what is no matrix and no name of one."""
     if isinstance(choice, Tensor):
         square = choice.ndim == 2 and choice.shape[0] == choice.shape[1] and choice.is_floating_point()
-        if (
-            not square
-            or float((choice.double() @ choice.double().mT - torch.eye(len(choice))).abs().max()) > _ORTHOGONAL
-        ):
+        if not square or not Orthogonal(len(choice)).contains(choice, _ORTHOGONAL):
             raise ValueError(
                 f"{name} must be an orthogonal matrix. Got one of shape {tuple(choice.shape)} that is not."
             )
@@ -245,17 +243,7 @@ def _matrix(choice: str | Tensor, space: Space, fixes_ones: bool, generator: tor
         matrix = hadamard(n) / n**0.5 * signs
     else:
         matrix = haar(n, generator=generator)
-    return _keeping_ones(matrix) if fixes_ones else matrix
-
-
-def _keeping_ones(matrix: Tensor) -> Tensor:
-    """``matrix`` followed by the reflection that brings ``Q 1`` back to ``1``."""
-    u = torch.full((len(matrix),), len(matrix) ** -0.5, dtype=torch.float64)
-    away = matrix @ u - u
-    if float(away.norm()) < 1e-12:
-        return matrix
-    away = away / away.norm()
-    return matrix - 2 * torch.outer(away, away @ matrix)
+    return keeping_ones(matrix) if fixes_ones else matrix
 
 
 def _obstacle(sym: Symmetry, kept: tuple[tuple[str, str], ...]) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 from .group import Group, MatrixElement, Objective, Unattained
 from .sampling import haar, well_conditioned
 
-__all__ = ["DenseElement", "GeneralLinear", "Orthogonal", "UnitRowSum"]
+__all__ = ["DenseElement", "GeneralLinear", "Orthogonal", "UnitRowSum", "polar_factor"]
 
 
 class DenseElement(MatrixElement):
@@ -193,11 +193,7 @@ class Orthogonal(DenseGroup):
         return self._nearest(xy.T)  # orthogonal Procrustes: sum |g x|^2 does not depend on g
 
     def _nearest(self, m: Tensor) -> Tensor:
-        """The polar factor ``U V^T``, one singular direction flipped for SO(n)."""
-        u, _, vh = torch.linalg.svd(m)
-        if self.special and torch.linalg.slogdet(u @ vh).sign < 0:
-            u = torch.cat([u[:, :-1], -u[:, -1:]], dim=1)
-        return u @ vh
+        return polar_factor(m, self.special)
 
 
 class GeneralLinear(DenseGroup):
@@ -277,6 +273,18 @@ class UnitRowSum(DenseGroup):
         free = torch.linalg.solve(moments, xy).T
         w = torch.linalg.solve(moments, torch.ones_like(moments[:, :1]))[:, 0]
         return _invertible(free - torch.outer(free.sum(1) - 1, w / w.sum()), self)
+
+
+def polar_factor(matrix: Tensor, special: bool = False) -> Tensor:
+    """The nearest matrices with orthonormal rows or columns, ``U V^T`` of ``(..., m, n)``, in float64.
+
+    They have the largest inner products with ``matrix`` (Kabsch, Schönemann). Where ``special``, the weakest singular
+    direction is flipped where the determinant would be -1.
+    """
+    u, _, vh = torch.linalg.svd(matrix.double(), full_matrices=False)
+    if special:
+        u[..., -1] *= torch.linalg.slogdet(u @ vh).sign[..., None]
+    return u @ vh
 
 
 def _singular(a: Tensor) -> bool:

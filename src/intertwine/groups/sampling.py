@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["haar", "lognormal", "random_signs", "well_conditioned"]
+__all__ = ["haar", "keeping_ones", "lognormal", "random_signs", "well_conditioned"]
+
+_KEPT = 1e-12  # distance below which the vector of ones is not moved
 
 
 def haar(n: int, generator: torch.Generator | None = None, special: bool = False, shape: Sequence[int] = ()) -> Tensor:
@@ -30,6 +32,23 @@ def haar(n: int, generator: torch.Generator | None = None, special: bool = False
     if special:
         q[..., 0] *= torch.linalg.slogdet(q).sign[..., None]
     return q
+
+
+def keeping_ones(matrix: Tensor) -> Tensor:
+    """A rotation followed by the reflection that brings its image of the vector of ones back to it.
+
+    A Haar rotation becomes a Haar one of the subgroup that keeps the ones: multiplied from the left by an element of
+    that subgroup, the rotation and its product with the reflection change alike.
+
+    Args:
+        matrix: ``(n, n)``, orthogonal.
+    """
+    u = torch.full_like(matrix[0], len(matrix) ** -0.5)
+    away = matrix @ u - u
+    if float(away.norm()) < _KEPT:
+        return matrix
+    away = away / away.norm()
+    return matrix - 2 * torch.outer(away, away @ matrix)
 
 
 def well_conditioned(n: int, generator: torch.Generator | None = None, condition: float = 10.0) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..groups import GeneralLinear, Group, Monomial, Orthogonal, UnitRowSum, assign
+from ..groups.dense import polar_factor
 from ..groups.group import Objective
 from .moments import Moments
 
@@ -124,8 +125,7 @@ def group_procrustes(group: Group, moments: Moments, objective: Objective = "lea
         return unit_row_sum(moments)
     xx, xy, yy = _pad(moments.xx, n, n), _pad(moments.xy, n, n), _pad(moments.yy, n, n)
     if isinstance(group, Orthogonal) and moments.c_in != moments.c_out:
-        u, _, vh = torch.linalg.svd(moments.xy.T, full_matrices=False)
-        return u @ vh
+        return polar_factor(moments.xy.T)
     unread = moments.c_in > moments.c_out and objective == "least_squares"
     if unread and isinstance(group, Monomial) and group.permutes and not group.scales:
         return _best_injection(moments, group.signs > 0)

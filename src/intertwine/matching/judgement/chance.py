@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ...groups.sampling import haar, keeping_ones
 from ...symmetry.blocks import blocks
 from ...symmetry.gauge.folding import Folded
 from ...symmetry.transformation import identity
@@ -81,15 +82,4 @@ def _rotate(x: Tensor, generator: torch.Generator) -> None:
     """Rotate a tensor along its first dimension, in place."""
     for chunk in torch.randperm(len(x), generator=generator).split(_CHUNK):
         some = x[chunk]
-        x[chunk] = (_rotation(len(chunk), generator).to(x) @ some.flatten(1)).reshape(some.shape)
-
-
-def _rotation(n: int, generator: torch.Generator) -> Tensor:
-    """A random orthogonal matrix that keeps the vector of ones."""
-    q, r = torch.linalg.qr(torch.randn(n - 1, n - 1, generator=generator, dtype=torch.float64))
-    turned = torch.eye(n, dtype=torch.float64)
-    turned[1:, 1:] = q * r.diagonal().sign()
-    normal = torch.full((n,), n**-0.5, dtype=torch.float64)
-    normal[0] += 1  # the reflection along it takes the first axis to that of the ones
-    mirror = torch.eye(n, dtype=torch.float64) - torch.outer(normal, normal) * (2 / normal.square().sum())
-    return mirror @ turned @ mirror
+        x[chunk] = (keeping_ones(haar(len(chunk), generator)).to(x) @ some.flatten(1)).reshape(some.shape)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import groups
+from ...groups.dense import polar_factor
 from ..closed_form import group_procrustes
 from ..layer import StitchingLayer
 from ..moments import Moments
@@ -46,13 +47,8 @@ class Orthogonal(StitchingLayer):
     @torch.no_grad()
     def after_step(self, lr: float) -> None:
         """The polar factor."""
-        self.weight.copy_(_polar(self.weight))
+        self.weight.copy_(polar_factor(self.weight))
 
     def fit(self, moments: Moments) -> None:
         """Orthogonal Procrustes: ``max tr(A x.T y)``; the least ``sum |y - A x|^2`` unless ``C_in > C_out``."""
         self.weight.copy_(group_procrustes(self._group, moments))
-
-
-def _polar(matrix: Tensor) -> Tensor:
-    u, _, vh = torch.linalg.svd(matrix.double(), full_matrices=False)
-    return (u @ vh).to(matrix)
