@@ -21,6 +21,7 @@ from intertwine.groups import (
     SpaceGroup,
     Trivial,
 )
+from intertwine.groups.representation import KINDS
 
 N = 4
 CHARGED = Representation(scale=(Fraction(1), Fraction(-2)), sign=(1,))
@@ -32,7 +33,6 @@ MIXED = [
     Semidirect(GeneralLinear(N), Monomial(N, scales=2), CHARGED),
     Semidirect(Orthogonal(N), Monomial(N, scales=2), CHARGED),
 ]
-KINDS = ("permutation", "scale", "sign", "linear")
 groups = pytest.mark.parametrize("group", [*MONOMIAL, *MIXED], ids=repr)
 shapes = pytest.mark.parametrize("shape", [(), (3,), (2, 3)], ids=str)
 
@@ -103,6 +103,24 @@ def test_restrictions_keep_what_they_name(group):
     smaller = a.restrict({"permutation", "sign"})
     assert torch.equal(smaller.permutation, a.permutation) and torch.equal(smaller.signs, a.signs)
     assert smaller.linear is None and not smaller.scales.any()
+
+
+@groups
+def test_kinds_are_those_that_move_something(group):
+    a, _, _ = elements(group, (3,))
+    parts = {kind: a.restrict({kind}) for kind in KINDS}
+    assert group.kinds == tuple(kind for kind, part in parts.items() if not part.is_identity(0.0))
+    for how in representations(group):
+        moving = [
+            kind for kind in group.kinds if not torch.equal(parts[kind].matrix(how), torch.eye(N).expand(3, N, N))
+        ]
+        assert moving == [kind for kind in group.kinds if kind in how.kinds]
+
+
+@groups
+def test_the_same_kind_on_other_numbers_of_units(group):
+    larger = group.on(N + 2)
+    assert larger.n == N + 2 and larger.kinds == group.kinds and larger.on(N) == group
 
 
 @groups

@@ -20,6 +20,7 @@ from torch import nn
 from .._progress import track
 from .._result import Result
 from ..features import Point, layers, tap
+from ..groups.representation import KINDS
 from ..symmetry import Symmetry
 from ..symmetry.spaces import Leaf, leaves
 from .arms import Bases
@@ -179,14 +180,9 @@ def _carried(sym: Symmetry, point: Point, space: str | None = None) -> list[Leaf
 
 def _kinds(sym: Symmetry, point: Point, space: str | None = None) -> tuple[str, ...]:
     """The kinds of maps by which the group moves the channels of a point."""
-    found = [(leaf, sym.space(leaf.space).group) for leaf in _carried(sym, point, space)]
-    moves = {
-        "permutation": any(group.permutes and leaf.size > 1 for leaf, group in found),
-        "scale": any(any(leaf.scale) for leaf, _ in found),
-        "sign": any(any(parity % 2 for parity in leaf.sign) for leaf, _ in found),
-        "linear": any(group.mixes and leaf.variance for leaf, group in found),
-    }
-    return tuple(kind for kind, does in moves.items() if does)
+    carried = _carried(sym, point, space)
+    moving = {kind for leaf in carried for kind in leaf.kinds if kind in sym.space(leaf.space).group.kinds}
+    return tuple(kind for kind in KINDS if kind in moving)
 
 
 def _point_of(sym: Symmetry, space: str, points: Sequence[Point]) -> Point | None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .representation import Representation
 from .sampling import haar, random_signs
-from .semidirect import Semidirect, SpaceGroup
+from .semidirect import SpaceGroup
 
 __all__ = ["Element"]
 
@@ -186,13 +186,12 @@ class Element:
 
     def _beside_matrix(self) -> Tensor:
         """Diagonal of ``D`` where ``M`` acts, ``(p..., n)``."""
-        how = self.group.charges if isinstance(self.group, Semidirect) else Representation()
-        if how is None:
+        if self.group.charges is None:
             raise ValueError(
                 f"elements must keep the shape M D P under composition. Got {self.group.symbol}, whose scale exponents "
                 "do not follow its matrices: restrict to kinds={'linear'} or leave 'linear' out."
             )
-        factor = self.diagonal(how)
+        factor = self.diagonal(self.group.charges)
         return torch.ones(self.permutation.shape, dtype=torch.float64) if factor is None else factor
 
 

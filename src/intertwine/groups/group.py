@@ -120,7 +120,7 @@ class Group(ABC):
         """The smallest kind that holds this one and is closed under direct sums and permutations of blocks."""
         return self
 
-    def on(self, n: int) -> Group:
+    def on(self, n: int) -> Self:
         """The same kind on another number of channels."""
         return replace(self, n=n)
 

@@ -17,6 +17,7 @@ from .assignment import assign
 from .dense import GeneralLinear, Orthogonal, UnitRowSum
 from .group import Group, Objective, Unattained, log_factorial
 from .monomial_element import MonomialElement
+from .representation import KINDS, Representation
 from .sampling import lognormal, random_signs
 
 __all__ = ["Monomial", "MonomialElement", "Permutation", "PositiveMonomial", "SignedPermutation", "Trivial"]
@@ -56,7 +57,9 @@ class Monomial(Group):
     signs: int = 1
     permutes: bool = True
 
-    mixes = is_orthogonal = is_general = False  # it has no linear part
+    linear = None  # what the groups of spaces have beside it
+    charges = Representation()
+    mixes = is_orthogonal = is_general = False
 
     def __repr__(self) -> str:
         name = _NAMES.get((self.permutes, self.scales, self.signs))
@@ -81,6 +84,12 @@ class Monomial(Group):
         each = f"({each})" if len(one) > 1 or any(count > 1 for _, count in one) else each
         pieces = [f"S{subscript(self.n)}"] if self.permutes else []
         return " ⋉ ".join([*pieces, *([f"{each}{superscript(self.n, always=True)}"] if each else [])]) or "1"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of its elements, among ``"permutation"``, ``"scale"`` and ``"sign"``."""
+        has = (self.permutes and self.n > 1, self.scales, self.signs)
+        return tuple(kind for kind, there in zip(KINDS, has) if there)
 
     @property
     def dim(self) -> int:

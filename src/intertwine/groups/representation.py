@@ -4,7 +4,9 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal, Self
 
-__all__ = ["Representation"]
+__all__ = ["KINDS", "Representation"]
+
+KINDS = ("permutation", "scale", "sign", "linear")  # of what the elements of spaces' groups are made of
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,12 @@ class Representation:
     scale: tuple[Fraction, ...] = field(default=(), kw_only=True)
     sign: tuple[int, ...] = field(default=(), kw_only=True)
     variance: Literal[-1, 0, 1] = field(default=0, kw_only=True)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of elements that move the axis; permutations always do."""
+        moved = (True, any(self.scale), any(parity % 2 for parity in self.sign), self.variance)
+        return tuple(kind for kind, does in zip(KINDS, moved) if does)
 
     @property
     def dual(self) -> Self:

@@ -75,6 +75,11 @@ class Semidirect:
         return self.monomial.signs
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of its elements, ``"linear"`` last."""
+        return (*self.monomial.kinds, "linear")
+
+    @property
     def is_orthogonal(self) -> bool:
         """Whether the matrices are the orthogonal ones."""
         return isinstance(self.linear, Orthogonal)
@@ -91,6 +96,10 @@ class Semidirect:
             return f"GL{subscript(self.n)}"
         scales = Monomial(self.n, scales=self.scales, signs=0, permutes=False)
         return f"O{subscript(self.n)}" + (f" × {scales.symbol}" if self.scales else "")
+
+    def on(self, n: int) -> Semidirect:
+        """The same kind on another number of channels."""
+        return replace(self, linear=self.linear.on(n), monomial=self.monomial.on(n))
 
     def reduced(
         self,

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from .._words import counted
-from ..groups import Monomial, Semidirect
 from ..groups.assignment import assign
 from ..matching.narrow import narrowed
 from ..symmetry.action import moved
 from ..symmetry.kept_rows import kept_rows
-from ..symmetry.spaces import Axis, Fixed, Layout, Leaf, Part, Product, Space, Sum, axis_size
+from ..symmetry.spaces import Axis, Fixed, Layout, Leaf, Part, Product, Sum, axis_size
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .features import ordered_spaces, similarity, views
 from .lazy import changed
@@ -213,17 +212,9 @@ def resized(sym: Symmetry, sizes: Sizes) -> Symmetry:
     """The symmetry of the same architecture with other numbers of units."""
     if all(sizes[s.name] == s.size for s in sym.spaces):
         return sym
-    spaces = tuple(s if sizes[s.name] == s.size else _resized_space(s, sizes[s.name]) for s in sym.spaces)
+    spaces = tuple(replace(s, group=s.group.on(sizes[s.name])) for s in sym.spaces)
     layouts = {n: Layout(tuple(_resized_axis(axis, sizes) for axis in x.axes)) for n, x in sym.layouts.items()}
     return replace(sym, spaces=spaces, layouts=layouts)
-
-
-def _resized_space(space: Space, size: int) -> Space:
-    group = space.group
-    if isinstance(group, Monomial):
-        return replace(space, group=replace(group, n=size))
-    linear, monomial = replace(group.linear, n=size), replace(group.monomial, n=size)
-    return replace(space, group=Semidirect(linear, monomial, group.charges))
 
 
 def _resized_axis(axis: Axis, sizes: Sizes) -> Axis:

@@ -14,11 +14,11 @@ from .._io.values import read_value, write_value
 from .._memory import check_fits
 from .._words import counted
 from ..groups import Element
+from ..groups.representation import KINDS
 from .description import Description
 from .parent_axes import reindex
 from .spaces import Space
 
-KINDS = ("permutation", "scale", "sign", "linear")
 _DRAWN = 4  # matrices of one element that are in memory while it is drawn
 
 

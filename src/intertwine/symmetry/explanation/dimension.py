@@ -13,9 +13,9 @@ where ``M_U`` has a column for every generator whose factors include ``U`` and a
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain, combinations
-from math import lgamma, log, prod
+from math import log, prod
 
-from ...groups import Semidirect
+from ...groups import Permutation
 from ..blocks import blocks
 from ..detection.linear_equations import BinaryEquations, RationalEquations
 from ..parent_axes import parent_dims
@@ -25,7 +25,7 @@ from ..spaces import Layout, Leaf, Space
 def continuous(spaces: Sequence[Space], layouts: Mapping[str, Layout]) -> int:
     """Dimension of the continuous part: positive scales, O(n) and GL(n)."""
     sizes = {s.name: s.size for s in spaces}
-    linear = [(s, s.group.linear) for s in spaces if isinstance(s.group, Semidirect)]
+    linear = [(s, s.group.linear) for s in spaces if s.group.linear is not None]
     # the diagonal of a general matrix overlaps with the scales: it is counted among them
     mixing = sum((m.dim - m.n * s.group.is_general) * prod(sizes[p] for p in s.parents) for s, m in linear)
 
@@ -45,8 +45,8 @@ def continuous(spaces: Sequence[Space], layouts: Mapping[str, Layout]) -> int:
 def log_discrete(spaces: Sequence[Space], layouts: Mapping[str, Layout]) -> float:
     """Natural logarithm of the number of permutations and independent signs outside O(n) and GL(n)."""
     sizes = {s.name: s.size for s in spaces}
-    monomial = [s for s in spaces if not s.group.mixes]
-    permutations = sum(lgamma(s.size + 1) * prod(sizes[p] for p in s.parents) for s in monomial if s.group.permutes)
+    monomial = [s for s in spaces if s.group.permutes and not s.group.mixes]
+    permutations = sum(Permutation(s.size).log_components * prod(sizes[p] for p in s.parents) for s in monomial)
 
     def exponents(space: Space, leaf: Leaf) -> list[Fraction]:
         return [] if space.group.mixes else [Fraction(e % 2) for e in leaf.sign]

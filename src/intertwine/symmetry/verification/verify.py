@@ -15,7 +15,6 @@ from ...errors import VerificationError
 from ..action import kept_variances, moved
 from ..admissible import admissible
 from ..description import Description
-from ..spaces import Space
 from ..transformation import Transformation, random
 from .probe import Probe
 
@@ -143,7 +142,7 @@ def verify(
         (True, True)
     """  # noqa: DOC502 - raised where it is judged
     probe = Probe(sym, model, inputs, randomise)
-    kinds = list(dict.fromkeys(kind for space in sym.spaces for kind in kinds_of(space)))
+    kinds = list(dict.fromkeys(kind for space in sym.spaces for kind in space.group.kinds))
     checks = [
         Check("all", kind, seed, probe.error(moved(sym, admissible(sym, g, probe.tensors), probe.tensors)))
         for kind in kinds
@@ -153,11 +152,11 @@ def verify(
     members = _members(sym)
     for space in track(sym.spaces, "verifying spaces", enabled=progress and per_space) if per_space else ():
         names = members[space.name]
-        for kind in kinds_of(space):
+        for kind in space.group.kinds:
             for seed, g in _elements(sym, {kind}, space.name, seeds):
                 new = moved(sym, admissible(sym, g, probe.tensors), probe.tensors, names)
                 checks.append(Check(space.name, kind, seed, probe.error(new)))
-        if kinds_of(space):
+        if space.group.kinds:
             controls.append(_control(sym, probe, space.name, names, rtol))
     if not per_space and sym.spaces:
         controls.append(_control(sym, probe, "all", list(sym.layouts), rtol))
@@ -180,17 +179,6 @@ def _refuse(report: Verification) -> None:
             "a negative control must fail. Got outputs that do not change when one tensor is left out of a "
             "transformation, in any space: these inputs cannot verify anything. Give other inputs or trained weights."
         )
-
-
-def kinds_of(space: Space) -> tuple[str, ...]:
-    """The kinds of elements that a space has."""
-    has = {
-        "permutation": space.group.permutes and space.size > 1,
-        "scale": space.group.scales > 0,
-        "sign": space.group.signs > 0,
-        "linear": space.group.mixes,
-    }
-    return tuple(kind for kind, yes in has.items() if yes)
 
 
 def _elements(sym: Description, kinds: set[str] | None, space: str, count: int) -> Iterator[tuple[int, Transformation]]:
