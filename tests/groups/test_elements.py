@@ -20,6 +20,7 @@ from intertwine.groups import (
     SignedPermutation,
     SpaceGroup,
     Trivial,
+    Wreath,
 )
 from intertwine.groups.representation import KINDS
 
@@ -105,15 +106,38 @@ def test_restrictions_keep_what_they_name(group):
     assert smaller.linear is None and not smaller.scales.any()
 
 
+def as_matrices(base, element):
+    """One element of a group of matrices for every unit of one parent."""
+    if isinstance(base, GeneralLinear):
+        return [base.element(m) for m in element.linear]
+    return [
+        base.element(p, s) for p, s in zip(element.permutation, (element.scales.sum(0).exp() * element.signs.prod(0)))
+    ]
+
+
+@pytest.mark.parametrize("base", [PositiveMonomial(N), Monomial(N), GeneralLinear(N)], ids=repr)
+def test_nested_elements_are_those_of_the_wreath_product(base):
+    group = base if isinstance(base, Monomial) else Semidirect(base, Trivial(N))
+    generator = torch.Generator().manual_seed(0)
+    a, b = ((Element.random(Permutation(5), generator), Element.random(group, generator, (5,), ("p",))) for _ in "ab")
+
+    def whole(outer, inner):
+        return Wreath(base, 5).element(outer.permutation.tolist(), as_matrices(base, inner))
+
+    assert (whole(*a) @ whole(*b)).allclose(whole(a[0] @ b[0], a[1] @ b[1].reindexed({"p": a[0]})))
+    back = ~a[0]
+    assert (~whole(*a)).allclose(whole(back, (~a[1]).reindexed({"p": back})))
+    assert not (whole(*a) @ whole(*b)).allclose(whole(a[0] @ b[0], a[1] @ b[1]))  # index by index is another law
+
+
 @groups
 def test_kinds_are_those_that_move_something(group):
     a, _, _ = elements(group, (3,))
     parts = {kind: a.restrict({kind}) for kind in KINDS}
     assert group.kinds == tuple(kind for kind, part in parts.items() if not part.is_identity(0.0))
     for how in representations(group):
-        moving = [
-            kind for kind in group.kinds if not torch.equal(parts[kind].matrix(how), torch.eye(N).expand(3, N, N))
-        ]
+        still = torch.eye(N, dtype=torch.float64).expand(3, N, N)
+        moving = [kind for kind in group.kinds if not torch.equal(parts[kind].matrix(how), still)]
         assert moving == [kind for kind in group.kinds if kind in how.kinds]
 
 

@@ -7,7 +7,7 @@ logarithms, where a matrix acts in one and must hold the scales that it was give
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -25,7 +25,8 @@ __all__ = ["Element"]
 class Element:
     """One element of a group for every index of the leading axes ``(p...)``; ``n`` channels each.
 
-    ``g @ h`` acts with ``h`` first, index by index; ``~g`` inverts.
+    ``g @ h`` acts with ``h`` first, index by index, so where the units of parents move, too, elements compose as
+    ``g @ h.reindexed(outer)``, with the parents' parts of ``g``; ``~g`` inverts.
 
     Attributes:
         group: The group.
@@ -124,6 +125,23 @@ class Element:
             scales=-self.scales.gather(-1, back.expand_as(self.scales)),
             signs=self.signs.gather(-1, back.expand_as(self.signs)),
             linear=linear,
+        )
+
+    def reindexed(self, parents: Mapping[str, Element]) -> Self:
+        """The same where the units of the parents move by these elements: the law of a wreath product."""
+        if not any(parents[name].displaced for name in self.parents):
+            return self
+        places = torch.meshgrid(*map(torch.arange, self.permutation.shape[:-1]), indexing="ij")
+        new = dict(zip(self.parents, places))
+        outer = [(parents[name], place) for name, place in new.items()]
+        old = tuple(g.permutation[(*(new[name] for name in g.parents), place)] for g, place in outer)
+        every: tuple[slice | Tensor, ...] = (slice(None), *old)
+        return replace(
+            self,
+            permutation=self.permutation[old],
+            scales=self.scales[every],
+            signs=self.signs[every],
+            linear=None if self.linear is None else self.linear[old],
         )
 
     def diagonal(self, how: Representation) -> Tensor | None:

@@ -1,7 +1,6 @@
-"""Arrays of nested spaces: leading axes are indexed by the units of the parents, and follow when these move."""
+"""Tensors that carry nested spaces: which axes belong to the units of the parents, and how entries follow them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -9,20 +8,6 @@ from torch import Tensor
 from ..groups import Element
 from .blocks import align
 from .spaces import Space
-
-
-def reindex(e: Element, parents: Mapping[str, Element]) -> Element:
-    """``e`` with its leading axes moved by the permutations of the parents."""
-    if not e.parents:
-        return e
-    names: tuple[str | None, ...] = e.parents
-    return replace(
-        e,
-        permutation=permuted(e.permutation, (*names, None), parents),
-        scales=permuted(e.scales, (None, *names, None), parents),
-        signs=permuted(e.signs, (None, *names, None), parents),
-        linear=None if e.linear is None else permuted(e.linear, (*names, None, None), parents),
-    )
 
 
 def permuted(x: Tensor, spaces: Sequence[str | None], elements: Mapping[str, Element]) -> Tensor:

@@ -16,7 +16,6 @@ from .._words import counted
 from ..groups import Element
 from ..groups.representation import KINDS
 from .description import Description
-from .parent_axes import reindex
 from .spaces import Space
 
 _DRAWN = 4  # matrices of one element that are in memory while it is drawn
@@ -26,8 +25,7 @@ _DRAWN = 4  # matrices of one element that are in memory while it is drawn
 class Transformation:
     """An element ``g`` of a symmetry group: one ``Element`` for each space.
 
-    ``g @ h`` acts with ``h`` first, ``~g`` undoes ``g``. Spaces with parents compose as a wreath product: the inner
-    elements of ``h`` are re-indexed by the outer permutation of ``g``.
+    ``g @ h`` acts with ``h`` first, ``~g`` undoes ``g``. Spaces with parents compose as a wreath product.
 
     Attributes:
         elements: Name of each space to its element, parents before children.
@@ -60,13 +58,13 @@ class Transformation:
         ours, theirs = ({n: e.group.n for n, e in g.elements.items()} for g in (self, other))
         if ours != theirs:
             raise ValueError(f"elements must belong to one symmetry. Got spaces of sizes {ours} and {theirs}.")
-        composed = {name: g @ reindex(other[name], self.elements) for name, g in self.elements.items()}
+        composed = {name: g @ other[name].reindexed(self.elements) for name, g in self.elements.items()}
         return Transformation(composed, self.certified or other.certified)
 
     def __invert__(self) -> Transformation:
         inverted: dict[str, Element] = {}
         for name, g in self.elements.items():  # parents come first, so their inverses are known
-            inverted[name] = reindex(~g, inverted)
+            inverted[name] = (~g).reindexed(inverted)
         return Transformation(inverted, self.certified)
 
     def restrict(self, spaces: Collection[str] | None = None, kinds: Collection[str] | None = None) -> Transformation:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ...groups import Element
 from ...symmetry.action import transform, transform_block
-from ...symmetry.parent_axes import reindex
 from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity
 from ..coordinates.problem import Problem
@@ -119,7 +118,7 @@ class Costs:
         self.fresh = False
         active = set(self.moving(step))
         active |= {s.name for s in self.problem.sym.spaces if active & set(s.parents)}
-        new = {name: step[name] @ reindex(self.g[name], step.elements) for name in active}
+        new = {name: step[name] @ self.g[name].reindexed(step.elements) for name in active}
         self.g = Transformation({**self.g.elements, **new})
         for space, near in self._near.items():
             if near & active:

@@ -14,7 +14,7 @@ from ..action import moved, rewritable, tensors_of
 from ..blocks import blocks, carrying
 from ..coupling import coupled, restricted
 from ..find import symmetries
-from ..parent_axes import parent_dims, reindex
+from ..parent_axes import parent_dims
 from ..spaces import Leaf, Space
 from ..transformation import Transformation, identity, with_parts
 from .balance import balancing_scales
@@ -228,7 +228,7 @@ def _ordering(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
     # keys of children are indexed by the parents' old units: bring them to the new ones
     for space in sorted(sym.spaces, key=lambda s: len(s.parents)):
         if space.parents:
-            g = Transformation({**g.elements, space.name: reindex(g[space.name], g.elements)})
+            g = Transformation({**g.elements, space.name: g[space.name].reindexed(g.elements)})
     return g
 
 
