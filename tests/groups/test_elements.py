@@ -110,9 +110,8 @@ def as_matrices(base, element):
     """One element of a group of matrices for every unit of one parent."""
     if isinstance(base, GeneralLinear):
         return [base.element(m) for m in element.linear]
-    return [
-        base.element(p, s) for p, s in zip(element.permutation, (element.scales.sum(0).exp() * element.signs.prod(0)))
-    ]
+    scales = element.scales.sum(0).exp() * element.signs.prod(0)
+    return [base.element(p, s) for p, s in zip(element.permutation, scales)]
 
 
 @pytest.mark.parametrize("base", [PositiveMonomial(N), Monomial(N), GeneralLinear(N)], ids=repr)

@@ -338,6 +338,8 @@ def test_names_and_settings():
         (("lasso--1", 4, 4), {}, "strength must be at least 0"),
         ((groups.Orthogonal(4), 4, 5), {}, "must have the 4 channels"),
         ((groups.Orthogonal(4),), {"alpha": 0.1}, "settings must be of the family"),
+        ((groups.Monomial(4, scales=2),), {}, r"at most one scale and one sign for each, .* give Monomial\(4\)"),
+        ((groups.Monomial(4, signs=0, permutes=False),), {}, r"must permute channels, .* give PositiveMonomial\(4\)"),
     ],
     ids=str,
 )

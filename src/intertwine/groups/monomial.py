@@ -116,7 +116,7 @@ class Monomial(Group):
         return (signed,) if kind == (True, False) else (GeneralLinear(n),)
 
     @property
-    def closed(self) -> Group:
+    def closed(self) -> Monomial:
         """The same with permutations."""
         return replace(self, permutes=True)
 

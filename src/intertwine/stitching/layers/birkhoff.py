@@ -59,10 +59,10 @@ class Birkhoff(RelaxedPermutation):
             raise ValueError(f'norm must be "polytope" or "printed". Got {norm!r}.')
         self.alpha, self.sinkhorn_steps, self.norm = alpha, sinkhorn_steps, norm
         p = sinkhorn(torch.rand(self.n, self.n, generator=generator), sinkhorn_steps)
-        if self.signed:
+        if self.relaxes.signs:
             p = p * torch.where(torch.rand(self.n, self.n, generator=generator) < 0.5, -1.0, 1.0)
         self.permutation = nn.Parameter(p)
-        self.register_parameter("scale", nn.Parameter(torch.ones(self.n)) if self.scaled else None)
+        self.register_parameter("scale", nn.Parameter(torch.ones(self.n)) if self.relaxes.scales else None)
 
     def relaxed(self) -> Tensor:
         """``P``."""
@@ -75,13 +75,13 @@ class Birkhoff(RelaxedPermutation):
     def regulariser(self) -> Tensor:
         """``-alpha |P|_F``."""
         norm = torch.linalg.matrix_norm if self.norm == "printed" else frobenius_on_polytope
-        return -self.alpha * norm(self.permutation.abs() if self.signed else self.permutation)
+        return -self.alpha * norm(self.permutation.abs() if self.relaxes.signs else self.permutation)
 
     @torch.no_grad()
     def after_step(self, lr: float) -> None:
         """Project ``P`` onto the polytope and keep ``D`` positive."""
         p = self.permutation
-        if self.signed:
+        if self.relaxes.signs:
             p.copy_(sinkhorn(p.abs(), self.sinkhorn_steps) * torch.where(p < 0, -1.0, 1.0))
         else:
             p.copy_(sinkhorn(p, self.sinkhorn_steps))

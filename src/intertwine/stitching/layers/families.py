@@ -28,6 +28,7 @@ _LAYERS: dict[str, type[StitchingLayer]] = {
 }  # fmt: skip
 _LAYERS["lasso"] = Lasso
 _OF_GROUP = {groups.canonical_name(name): name for name in _LAYERS}  # the layer that is named for a group
+_PROJECTED = [name for name in groups.names() if groups.canonical_name(name) not in _OF_GROUP]  # groups without one
 
 
 def families() -> tuple[str, ...]:
@@ -88,7 +89,7 @@ def family_of(
     if c_in is None or c_out is None:
         raise ValueError(f"c_in and c_out must be given for a family by name. Got {c_in} and {c_out} for {family!r}.")
     name = _layer_name(family)
-    if name in ("special_orthogonal", "unit_row_sum", "general_linear"):
+    if name in _PROJECTED:
         if c_in != c_out:
             raise ValueError(f"both taps must have as many channels for the family {name!r}. Got {c_in} and {c_out}.")
         return family_of(groups.named(name, c_in), bias=bias, channel_dim=channel_dim, seed=generator, **settings)
@@ -111,9 +112,7 @@ def takes(family: str | Group, setting: str) -> bool:
     if isinstance(family, Group):
         return isinstance(family, groups.Monomial) and setting in _settings(_relaxed(family))
     name = _layer_name(family)
-    if name in ("special_orthogonal", "unit_row_sum", "general_linear"):
-        return False
-    return setting in _settings(_read(name, {})[0])
+    return name not in _PROJECTED and setting in _settings(_read(name, {})[0])
 
 
 def _layer_name(family: str) -> str:
@@ -125,7 +124,10 @@ def _relaxed(group: groups.Monomial) -> type[StitchingLayer]:
     """The layer that relaxes permutations and signs."""
     name = groups.name_of(group)
     if name is None:
-        raise ValueError(f"family must be one of {', '.join(families())}, or a group of theirs. Got {group!r}.")
+        raise ValueError(
+            f"family must permute channels, with at most one scale and one sign for each, as matrices have. Got "
+            f"{group!r}: give {group.closed.reduced(scales=1, signs=1)!r}."
+        )
     return _LAYERS[_OF_GROUP[name]]
 
 

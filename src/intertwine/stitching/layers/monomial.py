@@ -1,5 +1,6 @@
 """Monomial groups as stitching layers: permutations, with or without signs and positive scales."""
 
+from ... import groups
 from .birkhoff import Birkhoff
 
 
@@ -19,8 +20,7 @@ class Permutation(Birkhoff):
     """``P``: the intertwiner group of sigmoid, GELU and most smooth activations. Arguments as of ``Birkhoff``."""
 
     family = "permutation"
-    group_name = "permutation"
-    scaled = False
+    relaxes = groups.Permutation(1)
 
 
 class SignedPermutation(Birkhoff):
@@ -31,14 +31,11 @@ class SignedPermutation(Birkhoff):
     """
 
     family = "signed_permutation"
-    group_name = "signed_permutation"
-    scaled = False
-    signed = True
+    relaxes = groups.SignedPermutation(1)
 
 
 class Monomial(Birkhoff):
     """``P D`` with signs on ``P``: the intertwiner group of ``|x|`` and ``x^d``. Arguments as of ``Birkhoff``."""
 
     family = "monomial"
-    group_name = "monomial"
-    signed = True
+    relaxes = groups.Monomial(1)

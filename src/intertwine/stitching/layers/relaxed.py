@@ -1,7 +1,7 @@
 """The base of layers with a permutation in them: a relaxation to train, an assignment to round it, scales."""
 
 from abc import abstractmethod
-from math import lgamma, log
+from math import lgamma
 
 import torch
 from torch import Tensor
@@ -21,14 +21,10 @@ class RelaxedPermutation(StitchingLayer):
     ``n = max(C_in, C_out)``; what is paired with padding is dropped, or receives zeros.
 
     Attributes:
-        group_name: The group that is relaxed, as ``groups.named`` knows it.
-        scaled: Whether ``D`` is free (and positive), or one.
-        signed: Whether entries of ``P`` have signs.
+        relaxes: The group that is relaxed, on one channel: its scales are those of ``D``, its signs those of ``P``.
     """
 
-    group_name: str = "positive_monomial"
-    scaled: bool = True
-    signed: bool = False
+    relaxes = groups.PositiveMonomial(1)
 
     @property
     def n(self) -> int:
@@ -38,16 +34,13 @@ class RelaxedPermutation(StitchingLayer):
     @property
     def dim(self) -> int:
         """The free scales: those of channels that are passed on."""
-        return min(self.c_in, self.c_out) if self.scaled else 0
+        return self.relaxes.on(min(self.c_in, self.c_out)).dim
 
     @property
     def log_components(self) -> float:
-        """``log (n! / |C_in - C_out|!)``, injections of the narrower side; ``log 2`` for each free sign.
-
-        A scale together with a sign is a nonzero number, whose grid already holds both signs.
-        """
-        signs = min(self.c_in, self.c_out) * log(2) if self.signed and not self.scaled else 0.0
-        return lgamma(self.n + 1) - lgamma(abs(self.c_in - self.c_out) + 1) + signs
+        """``log (n! / |C_in - C_out|!)``, injections of the narrower side, and the group's own for signs."""
+        signs = self.relaxes.on(min(self.c_in, self.c_out)).reduced(permutes=False)
+        return lgamma(self.n + 1) - lgamma(abs(self.c_in - self.c_out) + 1) + signs.log_components
 
     @abstractmethod
     def relaxed(self) -> Tensor:
@@ -78,9 +71,9 @@ class RelaxedPermutation(StitchingLayer):
         ``argmax over permutations Q of tr(P Q^T)`` by the Hungarian method (paper 1, v2 D.2.1); on ``|P|`` with signs.
         """
         p = self.relaxed()
-        index = groups.assign(p.abs() if self.signed else p)
+        index = groups.assign(p.abs() if self.relaxes.signs else p)
         matched = p.gather(1, index[:, None])[:, 0]
-        return index, torch.where((matched < 0) & self.signed, -1.0, 1.0).to(p)
+        return index, torch.where((matched < 0) & bool(self.relaxes.signs), -1.0, 1.0).to(p)
 
     def rounded(self) -> Tensor:
         """``Q D`` with a true permutation ``Q``, cut to ``(C_out, C_in)``."""
@@ -92,7 +85,7 @@ class RelaxedPermutation(StitchingLayer):
 
     def fit(self, moments: Moments) -> None:
         """Direct matching: the member with the least ``sum |y - A x|^2``, by optimal assignment."""
-        matrix = group_procrustes(groups.named(self.group_name, self.n), moments)
+        matrix = group_procrustes(self.relaxes.on(self.n), moments)
         index, matched = _injection(matrix, self.n)
         scale = torch.ones_like(matched)
         scale[index] = matched.abs().clamp_min(SMALLEST_SCALE)
@@ -101,7 +94,7 @@ class RelaxedPermutation(StitchingLayer):
     def doubly_stochastic_error(self) -> float:
         """Of the relaxed permutation."""
         p = self.relaxed().detach()
-        return doubly_stochastic_error(p.abs() if self.signed else p)
+        return doubly_stochastic_error(p.abs() if self.relaxes.signs else p)
 
 
 def _injection(matrix: Tensor, n: int) -> tuple[Tensor, Tensor]:
