@@ -151,8 +151,7 @@ class Dissection(Result):
 
     def unit_name(self, arm: Arm, unit: int) -> str:
         """What to call a unit: its channel in the network's own basis, ``direction k`` in another one."""
-        own = arm.kind == "rotation" and arm.alpha == 0
-        return f"unit {self.channels[unit]}" if own else f"direction {unit}"
+        return f"unit {self.channels[unit]}" if arm == self.own.arm else f"direction {unit}"
 
     @property
     def own(self) -> ArmResult:
@@ -185,6 +184,10 @@ class Dissection(Result):
             groups.setdefault((result.arm.kind, result.arm.alpha), []).append(len(set(found) if unique else found))
         return tuple(Count.over(kind, alpha, values) for (kind, alpha), values in groups.items())
 
+    def powers(self, category: str | None = None, unique: bool = False) -> tuple[Count, ...]:
+        """The part of ``counts`` that belongs to the powers of the rotation, the lowest first."""
+        return tuple(count for count in self.counts(category, unique) if count.kind == "rotation")
+
     @property
     def trend(self) -> Literal["falls", "rises", "undecided"]:
         """How detectors at the highest power compare with the network's own basis: whether that is one more rotation.
@@ -194,8 +197,7 @@ class Dissection(Result):
         of such networks with five rotations, and for all of them with many. This is about one network; whether it
         holds for others needs several networks.
         """
-        last = [c for c in self.counts() if c.kind == "rotation"][-1]
-        own, (low, high) = len(self.own.detectors(self.iou_threshold)), last.one_more
+        own, (low, high) = len(self.own.detectors(self.iou_threshold)), self.powers()[-1].one_more
         return "undecided" if low <= own <= high else "falls" if high < own else "rises"
 
     def table(self) -> pd.DataFrame:

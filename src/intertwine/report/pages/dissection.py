@@ -64,7 +64,7 @@ def headline(dissection: Dissection) -> str:
     text = (
         f"{own} of {dissection.units} units ({own / dissection.units:.0%}) detect a concept in the network's own basis."
     )
-    powers = _powers(dissection)
+    powers = dissection.powers()
     if len(powers) == 1:
         return f"{text} No rotation was asked for."
     last = powers[-1]
@@ -81,10 +81,6 @@ def headline(dissection: Dissection) -> str:
         "undecided": "That is no clear difference: nothing here says that the network's own basis is special.",
     }[dissection.trend]
     return f"{text} {after[0].upper()}{after[1:]} {interval}. {meaning}"
-
-
-def _powers(dissection: Dissection) -> list[Count]:
-    return [c for c in dissection.counts() if c.kind == "rotation"]
 
 
 def _walls(dissection: Dissection) -> list[Block]:
@@ -122,9 +118,9 @@ def _banded(name: str, counts: Sequence[Count], over: float = 1.0) -> Series:
 
 
 def _curve(dissection: Dissection) -> Figure:
-    powers, units = _powers(dissection), dissection.units
-    unique = [c for c in dissection.counts(unique=True) if c.kind == "rotation"]
-    series = [_banded("units that detect a concept", powers, units), _banded("different concepts", unique, units)]
+    powers, units = dissection.powers(), dissection.units
+    unique = _banded("different concepts", dissection.powers(unique=True), units)
+    series = [_banded("units that detect a concept", powers, units), unique]
     if len(powers) > 1:
         series.append(Series("own basis", [powers[0].mean / units] * len(powers), dash="dash"))
     return lines(
@@ -138,10 +134,9 @@ def _curve(dissection: Dissection) -> Figure:
 
 
 def _category_curves(dissection: Dissection) -> Figure:
-    counts = {name: dissection.counts(name) for name in dissection.categories}
     return lines(
-        [f"{c.alpha:g}" for c in _powers(dissection)],
-        [_banded(name, [c for c in found if c.kind == "rotation"]) for name, found in counts.items()],
+        [f"{c.alpha:g}" for c in dissection.powers()],
+        [_banded(name, dissection.powers(name)) for name in dissection.categories],
         title="Detectors by category",
         caption="How many units have their best concept in each category. Bands: 95 % over rotations.",
         y_title="units",
@@ -150,11 +145,11 @@ def _category_curves(dissection: Dissection) -> Figure:
 
 
 def _category_bars(dissection: Dissection) -> Figure:
-    powers = [c.alpha for c in _powers(dissection)]
+    powers = [c.alpha for c in dissection.powers()]
     chosen = sorted({powers[0], powers[len(powers) // 2], powers[-1]})
     groups = {
         f"power {alpha:g}": [
-            next(c.mean for c in dissection.counts(category, unique=True) if (c.kind, c.alpha) == ("rotation", alpha))
+            next(c.mean for c in dissection.powers(category, unique=True) if c.alpha == alpha)
             for category in dissection.categories
         ]
         for alpha in chosen
