@@ -35,6 +35,9 @@ MIXED = [
     Semidirect(Orthogonal(N), Monomial(N, scales=2), CHARGED),
 ]
 groups = pytest.mark.parametrize("group", [*MONOMIAL, *MIXED], ids=repr)
+AS_GIVEN = Representation(scale=(Fraction(1),), sign=(1,), variance=1)  # as the matrices themselves
+MATRICES = [Permutation, SignedPermutation, PositiveMonomial, Monomial, Orthogonal, GeneralLinear]
+matrix_groups = pytest.mark.parametrize("base", [kind(N) for kind in MATRICES], ids=repr)
 shapes = pytest.mark.parametrize("shape", [(), (3,), (2, 3)], ids=str)
 
 
@@ -107,14 +110,23 @@ def test_restrictions_keep_what_they_name(group):
 
 
 def as_matrices(base, element):
-    """One element of a group of matrices for every unit of one parent."""
-    if isinstance(base, GeneralLinear):
-        return [base.element(m) for m in element.linear]
-    scales = element.scales.sum(0).exp() * element.signs.prod(0)
-    return [base.element(p, s) for p, s in zip(element.permutation, scales)]
+    """The element of a group of matrices for every unit of one parent."""
+    return [base.from_matrix(m) for m in element.matrix(AS_GIVEN)]
 
 
-@pytest.mark.parametrize("base", [PositiveMonomial(N), Monomial(N), GeneralLinear(N)], ids=repr)
+@matrix_groups
+def test_elements_are_those_of_the_group_of_matrices(base):
+    a, b, _ = elements(base if isinstance(base, Monomial) else Semidirect(base, Trivial(N)), (5,))
+    x = torch.randn(5, 3, N, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    ours = zip(a.matrix(AS_GIVEN), a.apply(x, -1, AS_GIVEN), as_matrices(base, a @ b), as_matrices(base, ~a))
+    theirs = zip(as_matrices(base, a), as_matrices(base, b), x)
+    for (matrix, moved, product, inverse), (g, h, features) in zip(ours, theirs):
+        assert torch.allclose(g.matrix(), matrix) and base.project(matrix).allclose(g)
+        assert torch.allclose(g.apply(features), moved)
+        assert (g @ h).allclose(product) and (~g).allclose(inverse)
+
+
+@matrix_groups
 def test_nested_elements_are_those_of_the_wreath_product(base):
     group = base if isinstance(base, Monomial) else Semidirect(base, Trivial(N))
     generator = torch.Generator().manual_seed(0)

@@ -2,7 +2,8 @@
 
 On an axis an element acts as the matrix ``M D P`` of that axis' representation: permutation first, then scales and
 signs, then the matrix. It is no ``MatrixElement``: it acts in many representations, for which it holds scales by their
-logarithms, where a matrix acts in one and must hold the scales that it was given to the last bit.
+logarithms, where a matrix acts in one and must hold the scales that it was given to the last bit. Where a group of
+matrices has the same elements, ``group.from_matrix`` of one of the element's matrices leads from the one to the other.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .representation import Representation
-from .sampling import haar, random_signs
+from .sampling import haar, random_signs, well_conditioned
 from .semidirect import SpaceGroup
 
 __all__ = ["Element"]
@@ -80,10 +81,9 @@ class Element:
         order = torch.rand(size, generator=generator, dtype=torch.float64).argsort(-1)
         scales = scale_std * torch.randn(e.scales.shape, generator=generator, dtype=torch.float64)
         signs = random_signs(e.signs.shape, generator)
-        linear = haar(group.n, generator, shape=shape) if group.mixes else None
-        if linear is not None and group.is_general:
-            singular = torch.exp(scale_std * (2 * torch.rand(size, generator=generator, dtype=torch.float64) - 1))
-            linear = (linear * singular[..., None, :]) @ haar(group.n, generator, shape=shape)
+        linear = haar(group.n, generator, shape=shape) if group.is_orthogonal else None
+        if group.is_general:
+            linear = well_conditioned(group.n, generator, scale_std, shape)
         order = order if group.permutes else e.permutation
         return replace(e, permutation=order, scales=scales, signs=signs, linear=linear)
 

@@ -1,6 +1,7 @@
 """Random matrices, scales and signs: Haar rotations, well-conditioned matrices, lognormal scales of mean one."""
 
 from collections.abc import Sequence
+from math import log
 
 import torch
 from torch import Tensor
@@ -51,21 +52,23 @@ def keeping_ones(matrix: Tensor) -> Tensor:
     return matrix - 2 * torch.outer(away, away @ matrix)
 
 
-def well_conditioned(n: int, generator: torch.Generator | None = None, condition: float = 10.0) -> Tensor:
-    """``U diag(s) V^T`` with Haar ``U``, ``V`` and uniform ``log s``: condition number at most ``condition``.
+def well_conditioned(
+    n: int, generator: torch.Generator | None = None, spread: float = log(10) / 2, shape: Sequence[int] = ()
+) -> Tensor:
+    """``U diag(exp(t)) V`` with Haar ``U``, ``V`` and ``t`` uniform in ``[-spread, spread]``.
 
     Args:
         n: Size.
         generator: Where randomness comes from.
-        condition: Bound of the condition number; singular values lie in ``[condition^-1/2, condition^1/2]``.
+        spread: Half the logarithm of the largest condition number, which is 10 by default.
+        shape: Leading axes.
 
     Returns:
-        ``(n, n)`` in float64 on the generator's device.
+        ``(*shape, n, n)`` in float64 on the generator's device.
     """
-    device = generator.device if generator is not None else None
-    u, v = haar(n, generator), haar(n, generator)
-    t = torch.rand(n, generator=generator, dtype=torch.float64, device=device) - 0.5
-    return (u * condition**t) @ v.T
+    u = haar(n, generator, shape=shape)
+    t = 2 * torch.rand(*shape, n, generator=generator, dtype=torch.float64, device=u.device) - 1
+    return (u * torch.exp(spread * t)[..., None, :]) @ haar(n, generator, shape=shape)
 
 
 def lognormal(n: int, generator: torch.Generator | None = None, sigma: float = 1.0) -> Tensor:
