@@ -29,6 +29,8 @@ BLOCKS = [
     Wreath(Orthogonal(2), 2),
     Wreath(PositiveMonomial(2), 2),
     Wreath(GeneralLinear(2), 2),
+    Wreath(Product(Permutation(1), PositiveMonomial(1)), 2),
+    Product(Wreath(SignedPermutation(1), 2), GeneralLinear(2)),
 ]
 GROUPS = [*KINDS, *BLOCKS]
 every_group = pytest.mark.parametrize("group", GROUPS, ids=repr)

@@ -88,9 +88,14 @@ class BlockGroup(Group):
         return tuple(slice(end - part.n, end) for end, part in zip(ends, self.parts, strict=True))
 
     @property
+    def closed(self) -> Group:
+        """The smallest kind that holds every block and is closed under direct sums and permutations of blocks."""
+        return reduce(Group.join, (part.closed.on(self.n) for part in self.parts))
+
+    @property
     def above(self) -> tuple[Group, ...]:
-        """The smallest group closed under direct sums and permutations of blocks that holds every block."""
-        return (reduce(Group.join, (part.closed.on(self.n) for part in self.parts)),)
+        """The closed one."""
+        return (self.closed,)
 
     @property
     def _on_one_channel(self) -> tuple[bool, bool]:
