@@ -113,6 +113,14 @@ def test_inclusions_hold_for_random_elements_and_joins_hold_products(kinds):
     assert product.group == both and both.contains(product.matrix())
 
 
+@pytest.mark.parametrize("pair", list(itertools.product(GROUPS, GROUPS)), ids=str)
+def test_elements_of_any_two_groups_compose_in_their_join(pair):
+    a, b = (group.random(seed) for seed, group in enumerate(pair))
+    both = pair[0].join(pair[1])
+    assert (a @ b).group == both and both.contains((a @ b).matrix())
+    assert torch.allclose((a @ b).matrix(), a.matrix() @ b.matrix())
+
+
 def test_join_is_the_smallest():
     assert SignedPermutation(3).join(PositiveMonomial(3)) == Monomial(3)
     assert Permutation(3).join(Orthogonal(3)) == Orthogonal(3)

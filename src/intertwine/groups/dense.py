@@ -57,18 +57,9 @@ class DenseElement(MatrixElement):
 class DenseGroup(Group):
     """Base of the groups whose elements are dense matrices."""
 
-    def element(self, matrix: Tensor | list[list[float]]) -> DenseElement:
-        """The element with this matrix; it keeps a copy.
-
-        Raises:
-            ValueError: If the matrix does not belong to the group.
-        """
-        a = torch.tensor(matrix, dtype=torch.float64) if isinstance(matrix, list) else matrix.detach().clone()
-        if not self.contains(a):
-            raise ValueError(f"matrix must belong to {self!r} ({self.words}). Got one that does not; use project().")
-        return DenseElement(self, a)
-
-    from_matrix = element
+    def element(self, matrix: Tensor | list[list[float]]) -> MatrixElement:
+        """The element with this matrix; see ``from_matrix``."""
+        return self.from_matrix(torch.tensor(matrix, dtype=torch.float64) if isinstance(matrix, list) else matrix)
 
     def dense(self, matrix: Tensor) -> DenseElement:
         """The element with this matrix, which is not checked."""

@@ -124,13 +124,19 @@ class Group(ABC):
         """The same kind on another number of channels."""
         return replace(self, n=n)
 
+    @abstractmethod
     def dense(self, matrix: Tensor) -> MatrixElement:
-        """The element with this matrix, which is not checked.
+        """The element with this matrix, which is not checked."""
+
+    def from_matrix(self, matrix: Tensor, tol: float = 1e-6) -> MatrixElement:
+        """The element with this matrix, up to ``tol``; it keeps a copy.
 
         Raises:
-            TypeError: If elements of this group are no dense matrices.
+            ValueError: If ``matrix`` does not belong to the group.
         """
-        raise TypeError(f"{self!r} must hold dense matrices to make an element of one. Use from_matrix().")
+        if not self.contains(matrix, tol):
+            raise ValueError(f"matrix must belong to {self!r} ({self.words}). Got one that does not; use project().")
+        return self.dense(matrix.detach().clone())
 
     @property
     @abstractmethod

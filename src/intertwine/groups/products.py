@@ -183,6 +183,10 @@ class Product(BlockGroup):
             return False
         return all(f.contains(a[s, s], tol) for f, s in zip(self.factors, self.slices, strict=True))
 
+    def dense(self, matrix: Tensor) -> BlockElement:
+        """The element with this matrix, which is not checked."""
+        return self._join([f.dense(matrix[s, s]) for f, s in zip(self.factors, self.slices, strict=True)])
+
     def project(self, matrix: Tensor) -> BlockElement:
         """Block by block; what lies outside the blocks is lost whatever the element."""
         m = self._check_finite(matrix)
@@ -282,6 +286,12 @@ class Wreath(BlockGroup):
         if not bool((support.sum(0) == 1).all() & (support.sum(1) == 1).all()):
             return False
         return all(self.base.contains(blocks[i, j], tol) for i, j in support.nonzero().tolist())
+
+    def dense(self, matrix: Tensor) -> BlockElement:
+        """The element with this matrix, which is not checked."""
+        blocks = self._blocks(matrix)
+        order = blocks.abs().amax((2, 3)).argmax(1).tolist()
+        return self._join([self.base.dense(blocks[i, j]) for i, j in enumerate(order)], order)
 
     def project(self, matrix: Tensor) -> BlockElement:
         """The nearest element: the best one for every pair of blocks, then the best pairing of blocks.

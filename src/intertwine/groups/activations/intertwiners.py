@@ -85,7 +85,7 @@ class Intertwiner:
         if self.homogeneity.kind in ("linear", "affine"):
             return element
         if not isinstance(element, MonomialElement):
-            element = group.from_matrix(element.matrix())  # type: ignore[attr-defined]
+            element = group.from_matrix(element.matrix())
         if element.scale is None:  # type: ignore[attr-defined]
             return element
         return _rescaled(element, self.homogeneity.phi_scale(element.scale))  # type: ignore[attr-defined, arg-type]
