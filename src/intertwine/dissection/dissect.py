@@ -188,7 +188,7 @@ def _look(
 
 def _shown(arms: Sequence[Arm]) -> set[Arm]:
     """The lowest, middle and highest power of the first rotation."""
-    path = [arms[0]] + [a for a in arms[1:] if a.kind == "rotation" and a.seed == arms[0].seed]
+    path = [a for a in arms if a.kind == "rotation" and a.seed == arms[0].seed]
     return {path[0], path[len(path) // 2], path[-1]}
 
 
