@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._nested import map_tensors
 from ..errors import CaptureError
 from .calls import Call, Ref, refs
 from .operations import BATCH_NORMS, writes
@@ -67,6 +68,20 @@ class Step:
         for ref, tensor in zip(self.call.outputs, _results(result)):
             if ref is not None and tensor is not None:
                 known[ref.id] = tensor
+
+
+def run_call(call: Call, tensors: Mapping[int, Tensor], handler: Handler | None = None) -> list[Tensor]:
+    """What one call alone returns for given tensors, by number."""
+    known: dict[int, Tensor] = {}
+    Step.of(call).run(known, lambda ref: tensors[ref.id], 0, handler=handler)
+    return [known[out.id] for out in call.outputs if out is not None]
+
+
+def in_float64(call: Call, operation: Callable[..., Any], args: dict[str, Any]) -> Any:
+    """A handler that computes in float64, where casts leave numbers, and whole numbers, as they are."""
+    if call.op == "aten::_to_copy":
+        return args["self"]
+    return operation(**map_tensors(args, lambda t: t.double() if t.is_floating_point() else t))
 
 
 def _functional(call: Call) -> Callable[..., Any]:

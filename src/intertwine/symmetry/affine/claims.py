@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...programs import Call, Program
-from ...programs.steps import Step
+from ...programs.steps import in_float64, run_call
 
 MOVES = {
     f"aten::{name}"
@@ -48,11 +48,7 @@ class View:
 
 def moved_entries(call: Call, tensors: dict[int, Tensor]) -> list[Tensor]:
     """What a call of ``MOVES`` makes of the given tensors; casts keep the numbers as they are."""
-    if call.op == "aten::_to_copy":
-        return [tensors[call.inputs[0].id]]
-    known: dict[int, Tensor] = {}
-    Step.of(call).run(known, lambda ref: tensors[ref.id], 0)
-    return [known[out.id] for out in call.outputs if out is not None]
+    return run_call(call, tensors, in_float64)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...programs import Call, Ref
-from ...programs.steps import Step
+from ...programs.steps import run_call
 from .claims import MOVES, Claims, Obstacle, moved_entries
 from .graph import Graph
 
@@ -210,13 +210,11 @@ class Flow:
         dims = call.args.get("dim") or range(change.factor.ndim)
         if any(_varies(change.factor, dim) for dim in dims):
             raise Obstacle(f"{call.where} adds it to something else", call)
-        known: dict[int, Tensor] = {}
-        out = self._out(call)
-        Step.of(call).run(known, lambda ref: change.offset, 0)
+        (offset,) = run_call(call, {call.inputs[0].id: change.offset})
         factor = change.factor
         for dim in sorted((d % factor.ndim for d in dims), reverse=True):
             factor = factor.narrow(dim, 0, 1) if call.args.get("keepdim") else factor.select(dim, 0)
-        self.put(out, Change(factor, known[out.id]))
+        self.put(self._out(call), Change(factor, offset))
 
     def _gather(self, call: Call) -> None:
         places = call.args["indices"]
@@ -316,17 +314,15 @@ class Flow:
             raise Obstacle(f"{call.where} reads it", call)
         generator = _generator(call)
 
-        def fetch(ref: Ref) -> Tensor:
+        def numbers(ref: Ref) -> Tensor:
             if ref.id in self._changes:
                 return self._changes[ref.id].offset
             value = self.graph.program.values[ref.id]
             random = ref == x and self._changed(w)
-            numbers = torch.randn(value.shape, generator=generator) if random else torch.zeros(value.shape)
-            return numbers.double()
+            drawn = torch.randn(value.shape, generator=generator) if random else torch.zeros(value.shape)
+            return drawn.double()
 
-        known: dict[int, Tensor] = {}
-        Step.of(call).run(known, fetch, 0)
-        offset = known[self._out(call).id]
+        offset = run_call(call, {ref.id: numbers(ref) for ref in call.inputs})[0]
         self.put(self._out(call), Change(torch.ones(offset.shape).double(), offset))
 
     def _sums_to_one(self, ref: Ref) -> bool:

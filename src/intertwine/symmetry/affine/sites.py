@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...programs import Call, Ref
-from ...programs.steps import Step
+from ...programs import Ref
+from ...programs.steps import in_float64
 from .claims import View
 from .graph import Graph
 
@@ -126,22 +126,5 @@ def _only_source(graph: Graph, ref: Ref) -> Ref | None:
 
 def _computed(graph: Graph, ref: Ref, source: Ref, numbers: Tensor) -> Tensor:
     """A value for other numbers at its source, in float64."""
-    known: dict[int, Tensor] = {source.id: numbers}
-
-    def fetch(wanted: Ref) -> Tensor:
-        if wanted.id not in known:
-            data = graph.program.values[wanted.id].data
-            if data is None:
-                raise ValueError("constants must be known. Got one without contents.")
-            return data.double() if data.is_floating_point() else data
-        return known[wanted.id]
-
-    for position in graph.program.ancestors([ref], [source]):
-        call: Call = graph.program.calls[position]
-        if call.op == "aten::_to_copy":
-            out = call.outputs[0]
-            if out is not None:
-                known[out.id] = fetch(call.inputs[0])
-        else:
-            Step.of(call).run(known, fetch, 0)
-    return known[ref.id]
+    inside = graph.program.ancestors([ref], [source])
+    return graph.program.run(numbers, [ref], start=[source], handlers=dict.fromkeys(inside, in_float64))[0]

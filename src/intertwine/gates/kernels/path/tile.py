@@ -1,12 +1,14 @@
 """Signals of one tile of examples, and what rules must know of the program that they run through."""
 
 import math
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from ....programs import Call, Ref
+from ....programs.steps import run_call
 from ...relu_program import ReluProgram
 from .moments import Layout, Signal, Source, Term, Uncovered
 
@@ -49,10 +51,7 @@ class Tile:
 
     def constant(self, call: Call, value: Any, signal: Signal) -> Tensor:
         """A constant argument of a call as ``(1, C, P)``."""
-        if isinstance(value, Ref):
-            value = self.program.values[value.id].data
-            if value is None:
-                refuse(call, "a constant of unknown value")
+        value = self._known(call, value) if isinstance(value, Ref) else value
         tensor = torch.as_tensor(value, dtype=torch.float64, device=self.layout.device)
         return tensor.expand(self.shape(call.outputs[0])).reshape(1, signal.channels, signal.positions)
 
@@ -70,11 +69,16 @@ class Tile:
         if signal.flat or self.shape(call.outputs[0])[:2] != given[:2] or axes & {0, 1}:
             refuse(call, "an operation on other axes than positions")
         eye = torch.eye(signal.positions, dtype=torch.float64, device=self.layout.device)
-        arguments = {k: v for k, v in call.args.items() if k not in ("self", "dtype")}
-        if isinstance(arguments.get("index"), Ref):
-            data = self.program.values[arguments["index"].id].data
-            arguments["index"] = None if data is None else data.to(self.layout.device)
-        return call.func(self=eye.view(-1, 1, *signal.space), **arguments).reshape(signal.positions, -1).T
+        x, *others = call.inputs
+        tensors = {x.id: eye.view(-1, 1, *signal.space)} | {ref.id: self._known(call, ref) for ref in others}
+        kept = {name: value for name, value in call.args.items() if name != "dtype"}
+        return run_call(replace(call, args=kept), tensors)[0].reshape(signal.positions, -1).T
+
+    def _known(self, call: Call, ref: Ref) -> Tensor:
+        data = self.program.values[ref.id].data
+        if data is None:
+            refuse(call, "a constant of unknown value")
+        return data.to(self.layout.device)
 
 
 def refuse(call: Call, what: str) -> NoReturn:
