@@ -5,6 +5,7 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
+from stitching_models import is_cut_vertex
 from torch import nn
 
 from intertwine.errors import CaptureError
@@ -34,12 +35,20 @@ def test_calls_name_module_line_and_parameters():
     assert [c.module for c in products] == ["stem", "a", "b", "head"]
 
 
+def test_a_program_prints_short_and_lists_its_calls_when_asked():
+    program = capture(Residual(), (torch.zeros(2, 4),))
+    assert len(repr(program)) < 80
+    lines = program.summary().splitlines()
+    assert [line.split(" = ")[1].split("(")[0] for line in lines] == [c.op for c in program.calls]
+    assert all("test_capture.py:" in line for line in lines if "relu" in line)
+
+
 def test_cut_vertices_are_those_that_no_skip_passes():
     program = capture(Residual(), (torch.zeros(2, 4),))
-    assert [t for t in ("stem", "a", "b", "head") if program.is_cut_vertex(t)] == ["stem", "head"]
+    assert [t for t in ("stem", "a", "b", "head") if is_cut_vertex(program, t)] == ["stem", "head"]
     assert [c.op for c in program.before("stem")] == ["aten::t", "aten::addmm"]
     with pytest.raises(ValueError, match="tap must be a module call"):
-        program.is_cut_vertex("nowhere")
+        program.before("nowhere")
 
 
 def test_modules_that_run_twice_are_numbered():

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from stitching_models import KINDS, ResidualMlp, TwoHeads, cnn, fingerprint, make, mlp
+from stitching_models import KINDS, ResidualMlp, TwoHeads, cnn, fingerprint, is_cut_vertex, make, mlp
 from torch import nn
 
 from intertwine.errors import CaptureError
@@ -65,7 +65,7 @@ def test_before_the_cut_is_a_and_behind_it_is_b(kind):
         cut = pair.cut(tap, "b")
         found = identity(cut)(x)
         torch.testing.assert_close(found, replaced(a, b, tap, x), rtol=1e-11, atol=1e-11)
-        assert cut.inside_block != pair.b.is_cut_vertex(tap)
+        assert cut.inside_block != is_cut_vertex(pair.b, tap)
 
 
 def test_which_variant_of_the_skip_is_built_makes_a_difference_only_inside_blocks():

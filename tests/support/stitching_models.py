@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from intertwine.programs import Program
+
 
 class ResidualMlp(nn.Module):
     """v2 E.48 (v1 E.27) with every activation a module, so that it can be tapped."""
@@ -131,3 +133,9 @@ def labelled(model, x, batch=16):
     with torch.no_grad():
         labels = model(x).argmax(1)
     return list(zip(x.split(batch), labels.split(batch)))
+
+
+def is_cut_vertex(program: Program, tap: str) -> bool:
+    """Whether all that the outputs learn of the inputs passes a tap: with its value given, they read no input."""
+    behind = program.ancestors(program.outputs, [program.taps[tap]])
+    return not any(ref in program.inputs for i in behind for ref in program.calls[i].inputs)

@@ -23,7 +23,7 @@ from .other_activations import RATIOS, other_activation
 OTHERS = {f"aten::{name}" for name in RATIOS}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ReluProgram(Program):
     """A program of one example, whose one input is the image and whose one output are the logits."""
 

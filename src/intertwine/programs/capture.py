@@ -1,4 +1,4 @@
-"""Capture a model's run as a program."""
+"""Capture of a model's run as a program."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -45,8 +45,8 @@ def capture(
 
     Examples:
         >>> program = capture(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), (torch.zeros(2, 3),))
-        >>> [call.op for call in program.calls], program.is_cut_vertex("0")
-        (['aten::t', 'aten::addmm', 'aten::relu'], True)
+        >>> [call.op for call in program.calls]
+        ['aten::t', 'aten::addmm', 'aten::relu']
     """
     check_module(model)
     if isinstance(model, torch.jit.ScriptModule):

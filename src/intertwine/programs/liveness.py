@@ -22,13 +22,13 @@ def needed(
     return tuple(reversed(found))
 
 
-def reached(calls: Iterable[Call], start: Iterable[Ref], blocked: Ref | None = None) -> frozenset[int]:
-    """Numbers of the values that depend on ``start``, those included, otherwise than through ``blocked``."""
-    found = set(start) - {blocked}
+def reached(calls: Iterable[Call], start: Iterable[Ref]) -> frozenset[int]:
+    """Numbers of the values that depend on ``start``, those included."""
+    found = set(start)
     for call in calls:
         if any(ref in found for ref in call.inputs):
-            found.update(out for out in call.outputs if out is not None and out != blocked)
-    return frozenset(ref.id for ref in found if ref is not None)
+            found.update(out for out in call.outputs if out is not None)
+    return frozenset(ref.id for ref in found)
 
 
 def last_reads(calls: Sequence[Call], kept: Iterable[Ref]) -> tuple[tuple[int, ...], ...]:

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from .._attributes import Cache
+from .._words import counted
 from .calls import Call, Ref, Value
 from .liveness import last_reads, needed, reached
 from .per_example import Growing
 from .steps import Handler, Step
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Program:
     """One captured run.
 
@@ -58,6 +59,16 @@ class Program:
     contents: Mapping[str, Tensor] = field(default_factory=dict)
     growing: Mapping[int, Growing] = field(default_factory=dict)
     dynamic: bool = False
+
+    def __repr__(self) -> str:
+        calls, states = counted(len(self.calls), "call"), counted(len(self.states), "state")
+        return f"{type(self).__name__}({calls}, {states}, {len(self.inputs)} in, {len(self.outputs)} out)"
+
+    def summary(self) -> str:
+        """One line for each call: numbers of the values that it returns and reads, its operation, module and line."""
+        numbers = lambda refs: ", ".join(f"%{ref.id}" for ref in refs if ref is not None)
+        lines = (f"{numbers(c.outputs)} = {c.op}({numbers(c.inputs)})  {c.module} {c.line}" for c in self.calls)
+        return "\n".join(map(str.rstrip, lines))
 
     def run(
         self,
@@ -168,11 +179,6 @@ class Program:
     def before(self, tap: str) -> tuple[Call, ...]:
         """The calls that the value at ``tap`` depends on, in order. Unknown taps are a ``ValueError``."""
         return tuple(self.calls[i] for i in self.ancestors([self._tap(tap)]))
-
-    def is_cut_vertex(self, tap: str) -> bool:
-        """Whether everything that the outputs learn of the inputs passes the value at ``tap`` (which must exist)."""
-        around = reached(self.calls, self.inputs, self._tap(tap))
-        return not any(ref.id in around for ref in self.outputs)
 
     def _check_given(self, given: Sequence[Ref], tensors: Sequence[Tensor]) -> None:
         if len(given) != len(tensors):
