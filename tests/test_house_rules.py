@@ -1,11 +1,14 @@
 """Rules of the house: no circles of imports, small rooms, one class for a name, docstrings that begin with the noun."""
 
 import ast
+import re
 from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from intertwine.programs import operations
 
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = SOURCE / "intertwine"
@@ -20,6 +23,43 @@ MORE_ARGUMENTS = {
 # where a command's options are its arguments
 COMMANDS = PACKAGE / "cli"
 QUESTIONS = {"What", "Which", "How", "Where", "Who", "When", "Why", "Whether", "Is", "Are", "Do", "Does"}
+
+# files that watch what torch runs other than by a program, and why; they may only become fewer
+ANY_MODULE = "modules of all kinds, those too that no program describes"
+WATCHERS = {
+    "programs/recording/recorder.py": "records programs",
+    "programs/recording/run.py": "records programs",
+    "programs/recording/circular.py": "records programs",
+    "programs/recording/one_hot.py": "records programs",
+    "programs/program.py": "the interpreter",
+    "programs/part.py": "finds the batch norms of a part",
+    "programs/steps.py": "runs one call",
+    "features/_hooks.py": ANY_MODULE,
+    "features/activations.py": ANY_MODULE,
+    "features/residual.py": ANY_MODULE,
+    "merging/recalibrate.py": ANY_MODULE,
+    "merging/repair.py": ANY_MODULE,
+    "gates/kernels/tangent/layer_signals.py": ANY_MODULE,
+    "gates/networks/substitution.py": "gated networks are trained by the code of their modules",
+    "exchange/pruning/masking.py": "cuts logits off in the model's own code",
+    "symmetry/action.py": "moves weights as the model's own code reads them",
+    "symmetry/verification/float64.py": "runs the model's own code without its casts",
+    "symmetry/verification/probe.py": "sees the lowest precision of the model's own code",
+    "lab/experiments/plans.py": "counts what a training step keeps",
+}
+WATCHES = re.compile(r"\((TorchFunctionMode|TorchDispatchMode)\):|register_forward_(pre_)?hook|\bStep\.of\b")
+# files that list operations of one kind of the table, and why; they may only become fewer
+LISTS = {
+    "programs/operations.py": "the table",
+    "programs/recording/shadow.py": "those of the fills that write nothing",
+    "features/activations.py": "the names of nonlinearities, for a room below the table",
+    "gates/kernels/path/operations.py": "those of the parts that leave one axis a choice of its positions",
+    "gates/networks/substitution.py": "functions by the names that users call",
+    "gates/relu_program.py": "those of the parts that return several tensors",
+    "symmetry/detection/rules/elementwise.py": "clamps from above too",
+    "symmetry/detection/rules/picks.py": "what functions do to zeros and to equal numbers",
+}
+KINDS = [kind for kind in vars(operations).values() if isinstance(kind, frozenset)]
 
 
 def modules(source: Path) -> dict[str, Path]:
@@ -107,3 +147,38 @@ def test_functions_take_few_arguments():
                 if count > MORE_ARGUMENTS.get(f"{path.relative_to(PACKAGE)}:{node.name}", MOST_ARGUMENTS):
                     found[f"{path.relative_to(PACKAGE)}:{node.name}"] = count
     assert found == {}
+
+
+def files_where(predicate) -> set[str]:
+    return {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if predicate(path.read_text())}
+
+
+def lists_a_kind(text: str) -> bool:
+    """Whether a file lists two operations of one kind, other than to say what a rule is for."""
+    tree = ast.parse(text)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    rules = {part for function in functions for rule in function.decorator_list for part in ast.walk(rule)}
+    for node in ast.walk(tree):
+        plain = isinstance(node, ast.Call) and ast.unparse(node.func) == "aten"
+        if node not in rules and (plain or isinstance(node, ast.Set | ast.Tuple | ast.List | ast.Dict | ast.SetComp)):
+            texts = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+            names = {name.removeprefix("aten::") for text in texts for name in text.split()}
+            qualified = {f"aten::{name}" for name in names} if plain or "aten::" in "".join(texts) else set()
+            if any(len(qualified & kind) > 1 for kind in KINDS):
+                return True
+    return False
+
+
+def test_programs_are_what_watches_runs():
+    assert files_where(WATCHES.search) == set(WATCHERS)
+
+
+def test_what_is_a_gate_a_norm_or_a_view_stands_in_one_table():
+    assert files_where(lists_a_kind) == set(LISTS)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"aten::t", "aten::permute"}', 'aten("relu abs")', '{f"aten::{n}" for n in "t permute"}']
+)
+def test_a_second_list_is_seen(text):
+    assert lists_a_kind(text) and not lists_a_kind(text.replace("aten", "other"))

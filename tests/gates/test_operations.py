@@ -96,6 +96,7 @@ def test_volumes():
     pooled = [nn.MaxPool3d(2, 1), nn.Conv3d(2, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool3d(1)]
     agree(network(x, *pooled), x)
     agree(network(x, nn.AdaptiveMaxPool3d(1)), x)
+    agree(network(x, nn.AdaptiveAvgPool3d(2)), x)
 
 
 def test_sequences_with_max_pooling():
@@ -213,6 +214,14 @@ REFUSED = {
         nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False), nn.ReLU(), nn.Linear(3, 2)).eval(),
         "running statistics.*track_running_stats=False",
     ),
+    **{
+        name: (nn.Sequential(nn.Linear(4, 6), layer, nn.Linear(width, 3), nn.ReLU(), nn.Linear(3, 2)), f"Got {name}")
+        for name, layer, width in (
+            ("softshrink", nn.Softshrink(), 6),
+            ("hardshrink", nn.Hardshrink(), 6),
+            ("glu", nn.GLU(), 3),
+        )
+    },
     "random leaky ReLU": (nn.Sequential(nn.Linear(4, 3), nn.RReLU(), nn.Linear(3, 2)).eval(), "nn.LeakyReLU"),
 }
 
@@ -291,7 +300,7 @@ def test_a_network_without_a_path():
 
 def test_a_rule_teaches_the_path_kernel_an_operation(monkeypatch):
     """Without its rule an operation is refused; with it, it is covered."""
-    from intertwine.gates.kernels.path.rules import register_kernel_rule, registry
+    from intertwine.gates.kernels.path.rules import registry
 
     rule = registry.rule_of(capture(Fn(torch.neg), (X,)).calls[0])
     x = X.double()
@@ -301,8 +310,15 @@ def test_a_rule_teaches_the_path_kernel_an_operation(monkeypatch):
     monkeypatch.delitem(registry._RULES, "aten::neg")
     with pytest.raises(ValueError, match="no rule of the path kernel covers: neg"):
         iw.gates.neural_path_kernel(model, x)
-    register_kernel_rule("aten::neg")(rule)
+    iw.gates.register_kernel_rule("aten::neg")(rule)
     equal(iw.gates.neural_path_kernel(model, x), expected)
+
+
+@pytest.mark.parametrize("op", ["neg", "aten::", "aten::neg.default", "aten::neg (writes)"])
+@pytest.mark.parametrize("register", [iw.gates.register_kernel_rule, iw.symmetry.register_rule])
+def test_rules_are_registered_under_qualified_names_alone(register, op):
+    with pytest.raises(ValueError, match="op must be a qualified name"):
+        register("intertwine_tests::other", op)
 
 
 class Fork(nn.Module):

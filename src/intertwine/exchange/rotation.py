@@ -13,6 +13,7 @@ from .._words import counted
 from ..groups import Orthogonal
 from ..groups.sampling import haar, keeping_ones
 from ..programs import Program, Ref
+from ..programs.operations import LAYER_NORMS, RMS_NORMS
 from ..symmetry import Space, Symmetry
 from ..symmetry.action import moved, tensors_of
 from ..symmetry.affine.norms import fold_norms
@@ -201,7 +202,7 @@ def _without_gains(program: Program, sites: list[Norm]) -> Program:
     for position, call in enumerate(calls):
         weights = [call.args.get("weight"), call.args.get("bias")]
         plain = position in {norm.position for norm in sites} or weights == [None, None]
-        if call.op in ("aten::native_layer_norm", "aten::rms_norm", "aten::_fused_rms_norm") and plain:
+        if call.op in LAYER_NORMS | RMS_NORMS and plain:
             args = {"input": call.args["input"], "normalized_shape": call.args["normalized_shape"], "weight": None}
             outputs = (call.outputs[0], *(None for _ in call.outputs[1:]))
             calls[position] = replace(call, op="aten::rms_norm", args=args, outputs=outputs)
@@ -214,7 +215,7 @@ def _shape(program: Program, ref: Ref) -> tuple[int, ...]:
 
 def _centred(sym: Symmetry, program: Program) -> frozenset[str]:
     """Spaces of which a layer norm of the model may take the mean: those of the size of one."""
-    sizes = {call.args["normalized_shape"][-1] for call in program.calls if call.op == "aten::native_layer_norm"}
+    sizes = {call.args["normalized_shape"][-1] for call in program.calls if call.op in LAYER_NORMS}
     return frozenset(space.name for space in sym.spaces if space.size in sizes)
 
 

@@ -8,16 +8,21 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["function_names", "is_activation", "is_one_function", "nonlinearity", "watching_functions"]
+__all__ = [
+    "ACTIVATIONS", "CLAMPS", "function_names", "is_activation", "is_one_function", "nonlinearity", "watching_functions",
+]  # fmt: skip
 
 _NOT_ACTIVATIONS = (nn.MultiheadAttention, nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin)
 _CALLERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)  # of torch's modules, those that call functions
-_FUNCTIONS = {
-    *("relu", "leaky_relu", "elu", "celu", "selu", "gelu", "silu", "mish", "softplus", "hardswish", "hardtanh", "tanh"),
-    *("sigmoid", "hardsigmoid", "rrelu_with_noise", "threshold", "glu", "softshrink", "hardshrink"),
-}
 _TITLES = {"_prelu_kernel": "prelu", "log_sigmoid_forward": "logsigmoid"}
-_CLAMPS = {"clamp", "clamp_min"}
+ACTIVATIONS = {
+    *("relu", "leaky_relu", "elu", "celu", "selu", "gelu", "silu", "mish", "softplus", "hardswish", "hardtanh", "tanh"),
+    *("sigmoid", "hardsigmoid", "rrelu", "rrelu_with_noise", "threshold", "glu", "softshrink", "hardshrink"),
+    *_TITLES,
+}
+"""Nonlinearities that torch runs as one operation, by its name."""
+CLAMPS = {"aten::clamp", "aten::clamp_min"}
+"""A ReLU where they cut at 0 from below alone."""
 
 Names = Callable[[str, str], str | None]
 
@@ -47,9 +52,9 @@ def nonlinearity(op: str, low: Any = None, high: Any = None) -> str | None:
         ('relu', 'relu', None)
     """
     name = op.removeprefix("aten::")
-    if name in _CLAMPS:
+    if f"aten::{name}" in CLAMPS:
         return "relu" if isinstance(low, int | float) and low == 0 and high is None else None
-    return _TITLES.get(name, name if name in _FUNCTIONS else None)
+    return _TITLES.get(name, name) if name in ACTIVATIONS else None
 
 
 def nonlinearity_run(func: Any, args: Any, kwargs: Any) -> str | None:

@@ -13,6 +13,7 @@ from .kernels import (
     npk_alignment,
     overlap,
     product_kernel,
+    register_kernel_rule,
 )
 from .match_gates import GateMatch, match_gates
 from .networks import GatedNetwork, dgn, dlgn, dlgn_sf, gate_permutations, rectified
@@ -25,7 +26,7 @@ __all__ = [
     "gate_patterns", "paths",
     # kernels
     "Budget", "kernel_regression", "neural_path_kernel", "neural_path_kernel_cost", "neural_tangent_kernel",
-    "npk_alignment", "overlap", "product_kernel",
+    "npk_alignment", "overlap", "product_kernel", "register_kernel_rule",
     # gated networks
     "GatedNetwork", "dgn", "dlgn", "dlgn_sf", "gate_permutations", "rectified",
     # what gates tell

@@ -11,8 +11,8 @@ from .._evaluation import check_module
 from ..programs import Call, Program, Ref, capture
 from ..programs.operations import (
     ATTENTION,
+    OTHER_ACTIVATIONS,
     RELUS,
-    SMOOTH_ACTIVATIONS,
     gate_names,
     is_gate,
     is_random,
@@ -21,6 +21,7 @@ from ..programs.operations import (
 from .other_activations import RATIOS, other_activation
 
 OTHERS = {f"aten::{name}" for name in RATIOS}
+_REFUSED = OTHER_ACTIVATIONS | OTHERS | {"aten::exp"}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -142,7 +143,7 @@ def _check_operations(program: Program, others: bool) -> None:
                 f"model must be a ReLU network. Got attention or a softmax ({call.where}): its mixing weights depend "
                 "on the input, so there are no on/off paths. Take logits, or a part of the model without attention."
             )
-        refused = SMOOTH_ACTIVATIONS - OTHERS if others else SMOOTH_ACTIVATIONS
+        refused = _REFUSED - OTHERS if others else _REFUSED
         op = call.op.split(" ")[0]  # what it writes to may follow
         if op in refused or (op in RELUS and not is_gate(call)):
             raise ValueError(

@@ -6,20 +6,17 @@ from heapq import heappop, heappush
 
 from .calls import Call, Ref
 from .liveness import reached
-from .operations import ATTENTION
+from .operations import ATTENTION, PARTS, REARRANGEMENTS, aten
 from .program import Program
 
 __all__ = ["Vertex", "Wire", "graph"]
 
-_QUIET = {  # operations that change no number, or only the shape
-    "view", "_unsafe_view", "reshape", "transpose", "t", "permute", "expand", "slice", "select", "split",
-    "split_with_sizes", "chunk", "unbind", "contiguous", "clone", "_to_copy", "to", "alias", "unsqueeze", "squeeze",
-    "detach", "dropout", "native_dropout", "flatten", "as_strided", "lift_fresh", "copy", "index_select", "narrow",
-}  # fmt: skip
+# they change no number, or only the shape
+_QUIET = REARRANGEMENTS | PARTS | aten("expand dropout native_dropout as_strided copy index_select")
 _NAMES = {
     "addmm": "linear", "mm": "linear", "bmm": "matmul", "convolution": "conv", "native_layer_norm": "layer norm",
     "native_group_norm": "group norm", "native_batch_norm": "batch norm", "_native_batch_norm_legit": "batch norm",
-    "_native_batch_norm_legit_no_training": "batch norm", "_fused_rms_norm": "rms norm", "_softmax": "softmax",
+    "_native_batch_norm_legit_no_training": "batch norm", "_fused_rms_norm": "rms norm",
     "_log_softmax": "log softmax", "max_pool2d_with_indices": "max pool", "_adaptive_avg_pool2d": "average pool",
     "avg_pool2d": "average pool",
 }  # fmt: skip
@@ -91,7 +88,7 @@ def graph(program: Program) -> tuple[Vertex, ...]:
             place[k] = [Wire(len(found) - 1)]
             continue
         inputs = wires((ref for call in inside for ref in call.inputs), k)
-        names = list(dict.fromkeys(_name(c, program) for c in inside if c.op.removeprefix("aten::") not in _QUIET))
+        names = list(dict.fromkeys(_name(c, program) for c in inside if c.op not in _QUIET))
         tensors = tuple(dict.fromkeys(name for call in inside for name in program.parameters_of(call)))
         if not names and not tensors:
             place[k] = list(inputs)
@@ -183,7 +180,7 @@ def _in_order(groups: list[list[Call]], group_of: dict[int, int]) -> tuple[list[
 
 def _name(call: Call, program: Program) -> str:
     name = call.op.removeprefix("aten::")
-    if call.op in ATTENTION or "scaled_dot_product" in name:
+    if call.op in ATTENTION:
         return "attention"
     if name in ("mm", "bmm", "matmul") and not program.parameters_of(call):
         return "matmul"

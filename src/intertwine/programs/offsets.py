@@ -4,9 +4,8 @@ from dataclasses import replace
 
 from .._nested import map_leaves
 from .calls import Call, Ref
+from .operations import COPIES
 from .program import Program
-
-_CASTS = {"aten::_to_copy", "aten::alias", "aten::detach", "aten::clone"}
 
 
 def gains_as_parameters(program: Program) -> tuple[Program, dict[str, float]]:
@@ -50,7 +49,7 @@ def _sums(ref: Ref, readers: dict[int, list[Call]], returned: set[int]) -> list[
             other = call.args.get("other")
             if output is None:
                 return []
-            if call.op in _CASTS:
+            if call.op in COPIES:
                 waiting.append((output, {*passed, id(call)}))
             elif call.op == "aten::add" and isinstance(other, int | float) and call.args.get("alpha", 1) == 1:
                 found.append((output.id, float(other), {*passed, id(call)}))

@@ -1,53 +1,92 @@
-"""Predicates on operations: gates, poolings, norms, attention, random numbers."""
+"""Table of operations, with predicates on calls: gates, poolings, norms, attention, views, random numbers."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from re import fullmatch
+from typing import Any, TypeVar
 
 import torch
 
+from ..features.activations import ACTIVATIONS, CLAMPS, nonlinearity
 from .calls import Call
 
-__all__ = [
-    "ATTENTION", "AVERAGE_POOLS", "BATCH_NORMS", "MAX_POOLS", "OWN_STATISTICS", "RELUS", "SMOOTH_ACTIVATIONS",
-    "gate_names", "is_gate", "is_random", "is_zero_clamp", "normalises_by_input", "slope_of", "writes",
-]  # fmt: skip
 
-RELUS = {
-    "aten::relu", "aten::leaky_relu", "aten::_prelu_kernel", "aten::abs", "aten::threshold", "aten::clamp",
-    "aten::clamp_min",
-}  # fmt: skip
+def aten(names: str) -> frozenset[str]:
+    """Qualified names of torch's own operations, from their plain names in one text."""
+    return frozenset(f"aten::{name}" for name in names.split())
+
+
+RELUS = aten("relu leaky_relu _prelu_kernel abs threshold clamp clamp_min")
 """Piecewise linear with one kink at 0; thresholds and clamps only with the arguments that ``is_gate`` asks for."""
-MAX_POOLS = {
-    "aten::max_pool2d_with_indices", "aten::max_pool3d_with_indices", "aten::adaptive_max_pool2d",
-    "aten::adaptive_max_pool3d",
-}  # fmt: skip
+OTHER_ACTIVATIONS = aten(" ".join(ACTIVATIONS)) - RELUS
+"""Nonlinearities that are neither on nor off."""
+MAX_POOLS = aten("max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d")
 """They return where they took each number from, counted within its channel."""
-AVERAGE_POOLS = {"aten::avg_pool2d", "aten::avg_pool3d", "aten::avg_pool1d", "aten::_adaptive_avg_pool2d", "aten::mean"}
-BATCH_NORMS = {
-    "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
-    "aten::_native_batch_norm_legit_no_training", "aten::_batch_norm_no_update", "aten::_native_batch_norm_legit",
-    "aten::batch_norm",
-}  # fmt: skip
-OWN_STATISTICS = {
-    "aten::native_layer_norm", "aten::native_group_norm", "aten::rms_norm", "aten::_fused_rms_norm",
-}  # fmt: skip
+AVERAGE_POOLS = aten(
+    "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
+    "_adaptive_avg_pool2d _adaptive_avg_pool3d mean"
+)
+INTERPOLATIONS = aten("upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d")
+_COPYING = ("upsample_nearest{}d", "_upsample_nearest_exact{}d", "reflection_pad{}d", "replication_pad{}d")
+GATHERS = aten(" ".join(kind.format(k) for kind in _COPYING for k in (1, 2, 3)))
+"""Each position takes the number of one other: upsampling by the nearest, padding by copies."""
+
+BATCH_NORMS = aten(
+    "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit_no_training _batch_norm_no_update "
+    "_native_batch_norm_legit batch_norm"
+)
+LAYER_NORMS = aten("native_layer_norm layer_norm")
+RMS_NORMS = aten("rms_norm _fused_rms_norm")
+OWN_STATISTICS = LAYER_NORMS | RMS_NORMS | aten("native_group_norm group_norm")
 """Norms by statistics of the input, at all times."""
-ATTENTION = {"aten::_softmax", "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::softmax"}
-SMOOTH_ACTIVATIONS = {
-    f"aten::{name}"
-    for name in ("gelu", "silu", "elu", "celu", "selu", "tanh", "sigmoid", "softplus", "mish", "hardswish", "hardtanh",
-                 "hardsigmoid", "log_sigmoid_forward", "erf", "exp", "sin", "rrelu", "rrelu_with_noise")
-}  # fmt: skip
-"""Pointwise nonlinearities that are neither on nor off."""
-_CLAMPS = {"aten::clamp", "aten::clamp_min"}
+
+SOFTMAXES = aten("softmax _softmax")
+"""Positive numbers that sum to one; not so ``_safe_softmax``, which is zero where a mask leaves nothing."""
+SCALED_DOT_PRODUCTS = aten(
+    "scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention _scaled_dot_product_attention_math "
+    "_scaled_dot_product_fused_attention_overrideable"
+)
+ATTENTION = SOFTMAXES | SCALED_DOT_PRODUCTS | {"aten::_safe_softmax"}
+
+COPIES = aten("clone detach alias contiguous _to_copy to lift_fresh")
+"""The same numbers in the same shape, perhaps of another type or in other memory."""
+MEMORY_VIEWS = aten("view _unsafe_view")
+"""Reshapes of memory, which may be laid out otherwise when a call is run again."""
+RESHAPES = MEMORY_VIEWS | aten("reshape flatten unflatten squeeze unsqueeze")
+"""The same entries, row by row in the same order."""
+TRANSPOSES = aten("permute transpose t movedim")
+"""The same entries with the axes in another order."""
+REARRANGEMENTS = COPIES | RESHAPES | TRANSPOSES
+"""Every entry, once."""
+PARTS = aten("slice select narrow split split_with_sizes chunk unbind")
+"""Some of the entries, none of them twice."""
+REPEATS = aten("expand repeat")
+"""Every entry, several times."""
+FILLS = aten("zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_empty_strided")
+"""Only the shape of the argument is read."""
+
+R = TypeVar("R", bound=Callable[..., Any])
+
+
+def registering(rules: dict[str, R], ops: Sequence[str]) -> Callable[[R], R]:
+    """A decorator that enters a rule for some operations into a registry; other names are a ``ValueError``."""
+    for op in ops:
+        if not fullmatch(r"\w+::\w+", op):
+            raise ValueError(f'op must be a qualified name without overload, such as "mylib::gate". Got {op!r}.')
+
+    def decorate(rule: R) -> R:
+        rules.update(dict.fromkeys(ops, rule))
+        return rule
+
+    return decorate
 
 
 def is_gate(call: Call) -> bool:
     """Whether a call is a ReLU (a clamp from below at 0, or two slopes: leaky, parametric, |q|) or a max pooling."""
     if call.op == "aten::threshold":
         return call.args["threshold"] == 0 and call.args["value"] == 0
-    if call.op in _CLAMPS:
-        return is_zero_clamp(call)
+    if call.op in CLAMPS:
+        return nonlinearity(call.op, call.args["min"], call.args.get("max")) == "relu"
     return call.op in RELUS or call.op in MAX_POOLS
 
 
@@ -57,11 +96,6 @@ def gate_names(calls: Sequence[Call]) -> tuple[str, ...]:
     return tuple(
         f"{label}#{labels[:i].count(label)}" if labels.count(label) > 1 else label for i, label in enumerate(labels)
     )
-
-
-def is_zero_clamp(call: Call) -> bool:
-    """Whether a call is ``max(q, 0)`` written as a clamp."""
-    return call.op in _CLAMPS and call.args["min"] == 0 and call.args.get("max") is None
 
 
 def slope_of(call: Call) -> Any:

@@ -13,12 +13,11 @@ from torch import Tensor
 from .._nested import map_tensors
 from ..errors import CaptureError
 from .calls import Call, Ref, refs
-from .operations import BATCH_NORMS, writes
+from .operations import BATCH_NORMS, MEMORY_VIEWS, writes
 from .per_example import PerExample, grows
 
 Handler = Callable[[Call, Callable[..., Any], dict[str, Any]], Any]
 """``handler(call, operation, args)``, in place of ``operation(**args)``."""
-_VIEWS = {"aten::view", "aten::_unsafe_view"}  # of memory that may be laid out otherwise when a call is run again
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Step:
         operation: Callable[..., Any]
         if norm:
             operation, args = F.batch_norm, _norm_arguments(args)
-        elif call.op in _VIEWS:
+        elif call.op in MEMORY_VIEWS:
             operation, args = torch.reshape, {"input": args["self"], "shape": args["size"]}
         else:
             operation = _functional(call)

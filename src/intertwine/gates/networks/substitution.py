@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ...programs import Call
-from ...programs.operations import is_gate, slope_of
+from ...programs.operations import ATTENTION, OTHER_ACTIVATIONS, OWN_STATISTICS, is_gate, slope_of
 from ..other_activations import other_activation
 
 _GATES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -30,16 +30,15 @@ _MAX_POOLS = {
     for kind in ("", "adaptive_")
     for k in (1, 2, 3)
 }
-_REFUSED = {
-    "gelu", "silu", "elu", "selu", "celu", "prelu", "rrelu", "tanh", "sigmoid", "softplus", "mish", "hardtanh",
-    "hardswish", "hardsigmoid", "relu6", "log_sigmoid", "softsign", "tanhshrink", "softshrink", "hardshrink", "glu",
-    "threshold", "_threshold", "clamp_max", "maximum", "minimum",
+_names = lambda ops: {op.removeprefix("aten::") for op in ops}
+# functions are called before they become operations: what torch writes in Python has a name of its own
+_REFUSED = _names(OTHER_ACTIVATIONS) | {
+    "prelu", "relu6", "log_sigmoid", "softsign", "tanhshrink", "threshold", "_threshold", "clamp_max", "maximum",
+    "minimum",
 }  # fmt: skip
-_NORMS = {"layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize", "local_response_norm"}
-_ATTENTION = {
-    "softmax", "softmin", "log_softmax", "scaled_dot_product_attention", "multi_head_attention_forward",
-    "_native_multi_head_attention",
-}  # fmt: skip
+_NORMS = _names(OWN_STATISTICS) | {"instance_norm", "normalize", "local_response_norm"}
+_ATTENTION = _names(ATTENTION) | {"softmin", "log_softmax", "multi_head_attention_forward"}
+_ATTENTION |= {"_native_multi_head_attention"}
 
 
 class _Mode(TorchFunctionMode):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...programs import Call, Ref
+from ...programs.operations import LAYER_NORMS
 from .claims import MOVES, Obstacle, View, moved_entries
 from .flow import LINEAR, Change, Flow
 from .graph import Graph
@@ -75,7 +76,7 @@ def _readers(graph: Graph) -> Iterator[tuple[int, View, Call]]:
         out = call.outputs[0] if call.outputs else None
         if out is None:
             continue
-        if call.op == "aten::native_layer_norm":
+        if call.op in LAYER_NORMS:
             if len(call.args["normalized_shape"]) == 1 and _plain(graph, call):
                 x = torch.randn(graph.program.values[out.id].shape, generator=generator, dtype=torch.float64)
                 known[out.id] = x - x.mean(-1, keepdim=True)

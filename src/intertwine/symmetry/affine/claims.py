@@ -11,14 +11,10 @@ import torch
 from torch import Tensor
 
 from ...programs import Call, Program
+from ...programs.operations import PARTS, REARRANGEMENTS, REPEATS, aten
 from ...programs.steps import in_float64, run_call
 
-MOVES = {
-    f"aten::{name}"
-    for name in ("view", "_unsafe_view", "reshape", "transpose", "permute", "t", "unsqueeze", "squeeze", "expand",
-                 "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "clone", "contiguous", "detach",
-                 "alias", "_to_copy", "cat", "stack", "flip", "repeat", "movedim", "narrow", "lift_fresh")
-}  # fmt: skip
+MOVES = REARRANGEMENTS | PARTS | REPEATS | aten("cat stack flip")
 """Operations that put entries elsewhere, or cast them, and compute nothing."""
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...programs import Call, Ref
+from ...programs.operations import FILLS, LAYER_NORMS, SCALED_DOT_PRODUCTS, SOFTMAXES
 from ...programs.steps import run_call
 from .claims import MOVES, Claims, Obstacle, moved_entries
 from .graph import Graph
@@ -30,7 +31,6 @@ LINEAR = {
     "aten::linear": ("input", "weight", -1, "bias"),
     "aten::convolution": ("input", "weight", 1, "bias"),
 }
-_SHAPES = {f"aten::{name}_like" for name in ("zeros", "ones", "empty", "full")}  # they read no numbers
 _SUMS = {"aten::add": 1, "aten::sub": -1}
 _MEANS = {"aten::mean", "aten::sum"}
 _PRODUCTS = {"aten::mul", "aten::div"}
@@ -98,7 +98,7 @@ class Flow:
     # ---- operations
 
     def _carry(self, call: Call, position: int) -> None:
-        if call.op in _SHAPES:
+        if call.op in FILLS:
             return
         if call.op in MOVES and not (call.op == "aten::view" and "dtype" in call.args):
             self._move(call)
@@ -108,13 +108,13 @@ class Flow:
             self._sum(call, position)
         elif call.op in _PRODUCTS:
             self._product(call)
-        elif "scaled_dot_product" in call.op:
+        elif call.op in SCALED_DOT_PRODUCTS:
             self._attention(call)
         elif call.op in _MEANS:
             self._mean(call)
         elif call.op == "aten::index":
             self._gather(call)
-        elif call.op == "aten::native_layer_norm":
+        elif call.op in LAYER_NORMS:
             self._layer_norm(call)
         elif call.op == "aten::embedding" and not self.absorb:
             self._table(call)
@@ -328,7 +328,7 @@ class Flow:
     def _sums_to_one(self, ref: Ref) -> bool:
         """Whether every row of a value is a whole row of a softmax: nothing was cut off, or turned, in between."""
         source, maker = self.graph.origin(ref)
-        if maker is None or maker.op != "aten::_softmax":
+        if maker is None or maker.op not in SOFTMAXES:
             return False
         shape = self.graph.program.values[source.id].shape
         dim = maker.args["dim"] % len(shape)

@@ -7,19 +7,13 @@ import torch
 from torch import Tensor
 
 from ...programs import Ref
+from ...programs.operations import LAYER_NORMS, RMS_NORMS, aten
 from ...programs.steps import in_float64
 from .claims import View
 from .graph import Graph
 
-_NORMS = {"aten::native_layer_norm", "aten::layer_norm", "aten::rms_norm", "aten::_fused_rms_norm"}
-_STATISTICS = {
-    "aten::rsqrt",
-    "aten::sqrt",
-    "aten::linalg_vector_norm",
-    "aten::clamp_min",
-    "aten::reciprocal",
-    "aten::pow",
-}
+_NORMS = LAYER_NORMS | RMS_NORMS
+_STATISTICS = aten("rsqrt sqrt linalg_vector_norm clamp_min reciprocal pow")
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,7 @@ def norms(graph: Graph) -> Iterator[Norm]:
             gain = _gain(graph, weight, position) if isinstance(weight, Ref) else None
             shift = graph.views.get(bias.id) if isinstance(bias, Ref) else None
             if gain is not None and (bias is None or shift is not None):
-                yield Norm(position, out, gain, shift, "layer" in call.op)
+                yield Norm(position, out, gain, shift, call.op in LAYER_NORMS)
         elif call.op == "aten::mul":
             for x, g in ((call.args["self"], call.args["other"]), (call.args["other"], call.args["self"])):
                 if isinstance(x, Ref) and isinstance(g, Ref) and _is_normalised(graph, x):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...programs import Call, Ref
+from ...programs.operations import PARTS, aten
 from .axis_terms import Axis, Segments, Slot, slots
 from .engine import Engine
 
@@ -72,12 +73,12 @@ def _ask(found: dict[int, Demand], ref: Ref, spaces: set[int], idle: set[int]) -
 
 def _moves_entries(call: Call) -> bool:
     """Whether a call only moves entries about: views of all kinds, the copies of them, and writes into parts."""
-    name = call.op.partition("::")[2].removesuffix("_copy")
-    return bool(getattr(call.func, "is_view", False)) or name in _COPIES
+    return bool(getattr(call.func, "is_view", False)) or call.op.removesuffix("_copy") in PARTS | _WRITES
 
 
-_COPIES = {"split_with_sizes", "slice", "narrow", "select", "unbind", "constant_pad_nd", "part_of_write",
-           "written_into", "slice_scatter", "select_scatter", "as_strided_scatter"}  # fmt: skip
+_WRITES = aten("constant_pad_nd slice_scatter select_scatter as_strided_scatter") | {
+    "intertwine::part_of_write", "intertwine::written_into",
+}  # fmt: skip
 
 
 def _spaces(engine: Engine, ref: Ref) -> set[int]:

@@ -3,22 +3,13 @@
 import math
 
 from ....programs import Call
-from ....programs.operations import AVERAGE_POOLS, MAX_POOLS, is_gate
+from ....programs.operations import AVERAGE_POOLS, COPIES, GATHERS, INTERPOLATIONS, MAX_POOLS, RESHAPES, aten, is_gate
 from ...relu_program import ReluProgram
 
-SAME = {"aten::clone", "aten::detach", "aten::alias", "aten::contiguous", "aten::_to_copy", "aten::dropout"}
-SHAPES = {"aten::view", "aten::_unsafe_view", "aten::reshape", "aten::squeeze", "aten::unsqueeze", "aten::flatten"}
-UPSAMPLED = {f"aten::{kind}{k}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for k in (1, 2, 3)}
-PADDED = {f"aten::{kind}_pad{k}d" for kind in ("reflection", "replication") for k in (1, 2, 3)}
-CHOICES = {
-    "aten::slice", "aten::select", "aten::index_select", "aten::flip", "aten::roll",
-    "aten::transpose", *UPSAMPLED, *PADDED,
-}  # fmt: skip
+SAME = COPIES | {"aten::dropout"}
+CHOICES = aten("slice select index_select flip roll transpose") | GATHERS
 """Each position takes the value of one other, or 0."""
-MIXES = {
-    "aten::sum", "aten::upsample_linear1d", "aten::upsample_bilinear2d", "aten::upsample_trilinear3d",
-    "aten::upsample_bicubic2d",
-}  # fmt: skip
+MIXES = INTERPOLATIONS | {"aten::sum"}
 """Fixed sums over positions: their coefficients are no values but stay on the paths."""
 
 
@@ -51,7 +42,7 @@ def fully_connected(program: ReluProgram) -> tuple[bool, ...] | None:
                 return None
             biases.append(bias is not None)
             gated = False
-        elif call.op not in SAME and not (call.op in SHAPES and not biases and _keeps_examples(program, call)):
+        elif call.op not in SAME and not (call.op in RESHAPES and not biases and _keeps_examples(program, call)):
             return None
     return None if gated else tuple(biases)
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....programs import Call
+from ....programs.operations import COPIES
 from ..engine import Engine
 from .activations import is_pointwise
 from .elementwise import broadcast, measured
@@ -11,7 +12,7 @@ from .picks import carried, unread_names
 from .registry import RULES, unknown
 from .views.stacks import through_stack
 
-_SEES_PRODUCTS = {"aten::mean", "aten::sum", "aten::_to_copy", "aten::clone", "aten::detach", "aten::alias"}
+_SEES_PRODUCTS = COPIES | {"aten::mean", "aten::sum"}
 
 
 def apply(engine: Engine, call: Call) -> Sequence[Any]:

@@ -3,15 +3,14 @@
 from typing import Any
 
 from ....programs import Call, Ref
+from ....programs.operations import FILLS
 from ..axis_terms import Value, axis_size, flat
 from ..engine import Engine
 from .elementwise import broadcast
 from .registry import opaque, register_rule
 
 
-@register_rule("aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::new_zeros", "aten::new_ones",
-               "aten::new_full", "aten::fill", "aten::zero", "aten::empty_like", "aten::new_empty",
-               "aten::new_empty_strided")  # fmt: skip
+@register_rule(*FILLS, "aten::fill", "aten::zero")
 def uniform(engine: Engine, call: Call) -> Value:
     """One number everywhere; memory not written yet counts as zeros, since nobody may depend on what it holds."""
     fill: Any = call.args.get("fill_value", call.args.get("value"))

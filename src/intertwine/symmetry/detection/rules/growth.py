@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from ....programs import Call, Ref
+from ....programs.operations import COPIES, aten
 from ..axis_terms import slots
 from ..engine import Engine
 
@@ -46,7 +47,7 @@ def growth(engine: Engine, ref: Ref, units: Collection[int]) -> Growth | None:
     return inner and Growth(inner.degree * power, inner.certain)
 
 
-_KEPT = {"aten::clone", "aten::_to_copy", "aten::neg", "aten::sum", "aten::mean", "aten::linalg_vector_norm"}
+_KEPT = COPIES | aten("neg sum mean linalg_vector_norm")
 _DEGENERATE = (0, "floor", "trunc")  # settings that take an argument out of the result, or make it whole
 _DISTANCES = {"aten::_cdist_forward", "aten::_euclidean_dist", "aten::cdist"}
 

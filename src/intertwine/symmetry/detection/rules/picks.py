@@ -12,32 +12,36 @@ from fractions import Fraction
 from typing import Any
 
 from ....programs import Call, Ref
+from ....programs.operations import (
+    FILLS,
+    LAYER_NORMS,
+    PARTS,
+    REARRANGEMENTS,
+    RELUS,
+    REPEATS,
+    RMS_NORMS,
+    SOFTMAXES,
+    aten,
+)
 from ..axis_terms import Axis, Names, Pick, Segments, Slot, Value, axis_size, slots
 from ..engine import Engine
 from .activations import is_pointwise
 from .growth import growth
 
 # numbers are only copied and laid out anew; the first ones keep each of them exactly once
-_SAME = {"aten::clone", "aten::detach", "aten::alias", "aten::_to_copy", "aten::contiguous", "aten::to", "aten::view",
-         "aten::_unsafe_view", "aten::reshape", "aten::flatten", "aten::unflatten", "aten::unsqueeze", "aten::squeeze",
-         "aten::permute", "aten::transpose", "aten::t"}  # fmt: skip
-_SOME = {"aten::expand", "aten::repeat", "aten::slice", "aten::select", "aten::narrow", "aten::split", "aten::unbind",
-         "aten::split_with_sizes"}  # fmt: skip
+_SAME = REARRANGEMENTS
+_SOME = PARTS | REPEATS
 # rules that read the numbers for what they stand for
-_READERS = {"aten::index", "aten::index_select", "aten::gather", "aten::sort", "aten::argsort", "aten::scatter",
-            "aten::histc", "aten::cumsum", "aten::index_put", "aten::_grouped_mm", "aten::floor_divide", "aten::div",
-            "aten::embedding", "transformers::grouped_mm_fallback"}  # fmt: skip
-# only the shape is read
-_SHAPES = {f"aten::{new}" for new in ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones",
-                                      "new_full", "new_empty", "new_empty_strided")}  # fmt: skip
+_READERS = {"transformers::grouped_mm_fallback"} | aten(
+    "index index_select gather sort argsort scatter histc cumsum index_put _grouped_mm floor_divide div embedding"
+)
 # every row of the result comes from the same rows of the arguments
-_ROWWISE = {"aten::native_layer_norm", "aten::_fused_rms_norm", "aten::_softmax", "aten::native_dropout", "aten::glu",
-            "aten::chunk"}  # fmt: skip
+_ROWWISE = LAYER_NORMS | RMS_NORMS | SOFTMAXES | aten("native_dropout glu")
 
 
 def unread_names(engine: Engine, call: Call) -> None:
     """Units named by numbers that an operation reads as mere numbers stay where they are."""
-    if call.op in _SAME | _SOME | _READERS | _SHAPES:
+    if call.op in _SAME | _SOME | _READERS | FILLS:
         return
     for ref in call.inputs:
         drop(engine, engine.value(ref).names)
@@ -121,22 +125,22 @@ def origins(engine: Engine, axes: Sequence[Axis], via: Iterable[Pick]) -> list[A
 
 
 # functions that make two numbers equal only where they were equal before
-_INJECTIVE = {"aten::sigmoid", "aten::exp", "aten::log", "aten::softplus", "aten::neg", "aten::sqrt"} | _SAME
-_NORMALISED = {"aten::_softmax", "aten::_safe_softmax", "aten::_log_softmax"}  # these may have equal sums
+_INJECTIVE = aten("sigmoid exp log softplus neg sqrt") | _SAME
+_NORMALISED = SOFTMAXES | aten("_safe_softmax _log_softmax")  # these may have equal sums
 _BEST = {"aten::topk", "aten::sort", "aten::max", "aten::amax"}
 _PRODUCTS = {"aten::mm", "aten::bmm"}
 _BIASED = {"aten::addmm", "aten::baddbmm", "aten::linear"}
 _COMBINED = {"aten::add", "aten::sub", "aten::mul", "aten::div"}
 # what can set a whole row to zero, so that every unit without a bias gives zero
-_VANISHING = {"aten::relu", "aten::clamp", "aten::clamp_min", "aten::clamp_max", "aten::threshold", "aten::hardtanh",
-              "aten::where", "aten::masked_fill", "aten::index_put", "aten::scatter", "aten::masked_scatter",
-              "aten::zero", "aten::fill", "aten::round", "aten::floor", "aten::sign"}  # fmt: skip
+_VANISHING = RELUS - aten("leaky_relu _prelu_kernel abs") | aten(  # those are zero at zero alone
+    "clamp_max hardtanh where masked_fill index_put scatter masked_scatter zero fill round floor sign"
+)
 # what makes zeros of zeros
-_KEEPS_ZERO = {f"aten::{name}" for name in (
-    "mm", "bmm", "mul", "div", "neg", "sum", "mean", "expand", "index", "slice", "select", "cat", "_fused_rms_norm",
-    "tanh", "silu", "gelu", "leaky_relu", "elu", "mish", "hardswish", "abs", "sin", "sqrt", "pow", "glu",
-)}  # fmt: skip
-_MAY_ADD = {"aten::linear", "aten::convolution", "aten::native_layer_norm"}  # they do too, without a bias
+_KEEPS_ZERO = aten(
+    "mm bmm mul div neg sum mean expand index slice select cat _fused_rms_norm tanh silu gelu leaky_relu elu mish "
+    "hardswish abs sin sqrt pow glu"
+)
+_MAY_ADD = LAYER_NORMS | aten("linear convolution")  # they do too, without a bias
 
 
 def distinct(engine: Engine, ref: Ref, along: Axis, count: int = 0, summed: bool = False) -> bool:
@@ -216,7 +220,7 @@ def _never_chosen(engine: Engine, call: Call, count: int) -> bool:
     base = engine.producer(call.args["self"])
     while base is not None and base.op in _SAME:
         base = engine.producer(base.inputs[0])
-    positive = base is not None and base.op in ("aten::_softmax", "aten::sigmoid", "aten::exp")
+    positive = base is not None and base.op in SOFTMAXES | aten("sigmoid exp")
     smaller = isinstance(number, int | float) and (number == float("-inf") or (number <= 0 and positive))
     last = engine.program.values[call.args["self"].id].shape[-1]
     return smaller and left is not None and count > 0 and left * last >= count

@@ -1,21 +1,21 @@
 """Registry of rules: what each operation does to symmetries, by its qualified name."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from ....programs import Call, Ref
+from ....programs.operations import registering
 from ...spaces import UNRULED
 from ..axis_terms import Value
 from ..engine import Engine
 from .picks import drop
 
 Rule = Callable[[Engine, Call], Any]
-R = TypeVar("R", bound=Rule)
 
 RULES: dict[str, Rule] = {}
 
 
-def register_rule(*ops: str) -> Callable[[R], R]:
+def register_rule(*ops: str) -> Callable[[Rule], Rule]:
     """Teach the engine operations: a decorator for a function of the engine and a call.
 
     The rule reads its arguments from ``call.args`` by their schema names, looks up tensors with
@@ -27,23 +27,14 @@ def register_rule(*ops: str) -> Callable[[R], R]:
         *ops: Qualified operation names without overload or trailing underscore, such as ``"mylib::gate"``.
 
     Raises:
-        ValueError: If a name has no namespace.
+        ValueError: If a name is not qualified.
 
     Examples:
         >>> @register_rule("mylib::double")
         ... def double(engine, call):
         ...     return engine.value(call.args["x"])
-    """
-    for op in ops:
-        if "::" not in op:
-            raise ValueError(f'op must be a qualified name such as "mylib::gate". Got {op!r}.')
-
-    def decorate(rule: R) -> R:
-        for op in ops:
-            RULES[op] = rule
-        return rule
-
-    return decorate
+    """  # noqa: DOC502 - raised by what it calls
+    return registering(RULES, ops)
 
 
 def unknown(engine: Engine, call: Call) -> list[Value]:

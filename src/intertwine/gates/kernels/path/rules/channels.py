@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .....programs import Call
+from .....programs.operations import RESHAPES
 from ..moments import Signal, Source, Term, add, settle
-from ..operations import SAME, SHAPES
+from ..operations import SAME
 from ..tile import Tile, refuse
 from .registry import register_kernel_rule
 
@@ -20,7 +21,7 @@ def same(tile: Tile, call: Call, signal: Signal) -> Signal:
     return signal
 
 
-@register_kernel_rule(*SHAPES)
+@register_kernel_rule(*RESHAPES)
 def reshape(tile: Tile, call: Call, signal: Signal) -> Signal:
     """Positions in another shape, or flattened into channels."""
     shape = tile.shape(call.outputs[0])

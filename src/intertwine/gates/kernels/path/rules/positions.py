@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from .....programs import Call
-from .....programs.operations import AVERAGE_POOLS
+from .....programs.operations import AVERAGE_POOLS, GATHERS
 from ..moments import Signal, Source, Term, channel_slice, renewed, settle
-from ..operations import CHOICES, MIXES, PADDED, UPSAMPLED
+from ..operations import CHOICES, MIXES
 from ..tile import Tile, refuse
 from .channels import pad_channels
 from .registry import register_kernel_rule
@@ -76,7 +76,7 @@ def _summed(tile: Tile, call: Call, signal: Signal, matrix: Tensor) -> Signal:
 
 def _axes(call: Call, count: int) -> set[int]:
     """The axes that a choice is made along."""
-    if call.op in UPSAMPLED | PADDED:
+    if call.op in GATHERS:
         return set(range(2, count)) or {1}
     named = [call.args[n] for n in ("dim", "dim0", "dim1") if n in call.args] or call.args["dims"] or range(count)
     return {d % count for d in named}

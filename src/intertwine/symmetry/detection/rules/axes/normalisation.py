@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .....programs import Call, Ref
-from .....programs.operations import BATCH_NORMS
+from .....programs.operations import BATCH_NORMS, LAYER_NORMS, RMS_NORMS
 from ....spaces import BatchNormTensors
 from ...axis_terms import Axis, Expr, Flat, Slot, Value, forget_zeros
 from ...engine import Engine
@@ -12,7 +12,7 @@ from ..elementwise import added, multiplied
 from ..registry import register_rule
 
 
-@register_rule(*sorted(BATCH_NORMS))
+@register_rule(*BATCH_NORMS)
 def batch_norm(engine: Engine, call: Call) -> list[Value]:
     """Batch norm with stored statistics: input and output scale independently (v2 E.47, v1 E.26).
 
@@ -93,7 +93,7 @@ def _normalise(engine: Engine, axes: Sequence[Axis], over: Sequence[int], centre
         engine.mix(axes, axis)
 
 
-@register_rule("aten::native_layer_norm", "aten::layer_norm", "aten::_fused_rms_norm", "aten::rms_norm")
+@register_rule(*LAYER_NORMS, *RMS_NORMS)
 def layer_norm(engine: Engine, call: Call) -> list[Value]:
     """Layer norm and RMS norm over the last axes."""
     x = engine.value(call.args["input"])

@@ -3,25 +3,18 @@
 from typing import Any
 
 from .....programs import Call, Ref
+from .....programs.operations import AVERAGE_POOLS, GATHERS, INTERPOLATIONS, MAX_POOLS, aten
 from ...axis_terms import Axis, Flat, Slot, Value, axis_size
 from ...engine import Engine
 from ..registry import register_rule
 
-_MAX = """
-    max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices
-    adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d
-"""
-_LINEAR = """
-    avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d _adaptive_avg_pool2d _adaptive_avg_pool3d
-    adaptive_avg_pool2d adaptive_avg_pool3d upsample_nearest1d upsample_nearest2d upsample_nearest3d
-    _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d
-    upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa
-    _upsample_lanczos2d_aa reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
-    replication_pad3d
-"""
+_MAX = MAX_POOLS | aten("max_pool1d max_pool2d max_pool3d max_pool1d_with_indices adaptive_max_pool1d")
+_MAX |= aten("fractional_max_pool2d fractional_max_pool3d")
+_SMOOTHED = aten("_upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa")
+_LINEAR = AVERAGE_POOLS - {"aten::mean"} | INTERPOLATIONS | GATHERS | _SMOOTHED
 
 
-@register_rule(*(f"aten::{name}" for name in _MAX.split()))
+@register_rule(*_MAX)
 def max_pool(engine: Engine, call: Call) -> list[Value]:
     """Maxima over windows, and where they are: positive scales and permutations of channels pass."""
     result = _windowed(engine, call)
@@ -55,7 +48,7 @@ def _placed(entry: Any, place: Any) -> Any:
     return Slot(place.space, place.size) if isinstance(entry, Flat) and isinstance(place, Slot) else entry
 
 
-@register_rule(*(f"aten::{name}" for name in _LINEAR.split()))
+@register_rule(*_LINEAR)
 def linear_over_space(engine: Engine, call: Call) -> Value:
     """Averages over windows, interpolation and padding by copies: linear in the channels."""
     return _windowed(engine, call)

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from .....programs import Call, Ref
+from .....programs.operations import SOFTMAXES
 from ...axis_terms import Axis, Value, axis_size, forget_zeros
 from ...engine import Engine
 from ..elementwise import broadcast
@@ -111,7 +112,7 @@ def moments(engine: Engine, call: Call) -> list[Value]:
     return [norm(engine, replace(call, op=spread)), total(engine, replace(call, op="aten::mean"))]
 
 
-@register_rule("aten::_softmax", "aten::_log_softmax", "aten::_safe_softmax", "aten::softmax", "aten::log_softmax")
+@register_rule(*SOFTMAXES, "aten::_safe_softmax", "aten::_log_softmax", "aten::log_softmax")
 def softmax(engine: Engine, call: Call) -> Value:
     """Softmax: only permutations pass, and it mixes the units of its axis."""
     x = engine.value(call.args["self"])

@@ -1,6 +1,7 @@
 """Scaled dot-product attention where it is kept whole."""
 
 from .....programs import Call, Ref
+from .....programs.operations import SCALED_DOT_PRODUCTS
 from ...axis_terms import Value, axis_size
 from ...engine import Engine
 from ..elementwise import added
@@ -8,12 +9,7 @@ from ..registry import register_rule
 from .linear import matmul
 
 
-@register_rule(
-    "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::_scaled_dot_product_flash_attention",
-    "aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_cudnn_attention",
-    "aten::_scaled_dot_product_attention_math", "aten::_scaled_dot_product_fused_attention_overrideable",
-    "aten::scaled_dot_product_attention",
-)  # fmt: skip
+@register_rule(*SCALED_DOT_PRODUCTS)
 def attention(engine: Engine, call: Call) -> list[Value]:
     """``softmax(q k^T + mask) v``, head by head; keys and values with fewer heads are shared by groups of queries."""
     q, k, v = (engine.value(call.args[name]) for name in ("query", "key", "value"))

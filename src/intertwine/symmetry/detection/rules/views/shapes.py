@@ -5,6 +5,7 @@ from math import prod
 from typing import Any
 
 from .....programs import Call, Ref
+from .....programs.operations import COPIES, RESHAPES, TRANSPOSES
 from ...axis_terms import (
     Axis,
     Flat,
@@ -26,15 +27,13 @@ from ..registry import opaque, register_rule, unknown
 from .stacks import Stack, axis_order, cuts, is_stack
 
 
-@register_rule("aten::clone", "aten::detach", "aten::alias", "aten::_to_copy", "aten::lift_fresh_copy",
-               "aten::lift_fresh", "aten::native_dropout", "aten::contiguous", "aten::to", "aten::dropout")  # fmt: skip
+@register_rule(*COPIES, "aten::lift_fresh_copy", "aten::native_dropout", "aten::dropout")
 def same(engine: Engine, call: Call) -> Value:
     """Copies and casts."""
     return cast(engine, call.inputs[0], call.outputs[0])
 
 
-@register_rule("aten::view", "aten::_unsafe_view", "aten::reshape", "aten::_reshape_alias", "aten::flatten",
-               "aten::unflatten")  # fmt: skip
+@register_rule(*RESHAPES - {"aten::squeeze", "aten::unsqueeze"}, "aten::_reshape_alias")
 def view(engine: Engine, call: Call) -> Any:
     """Views: axes are read row by row and cut anew."""
     out = call.outputs[0]
@@ -97,7 +96,7 @@ def _stack_or_value(
     return None
 
 
-@register_rule("aten::permute", "aten::transpose", "aten::t", "aten::movedim", "aten::swapaxes", "aten::numpy_T")
+@register_rule(*TRANSPOSES, "aten::swapaxes", "aten::numpy_T")
 def transpose(engine: Engine, call: Call) -> Value:
     """Axes in another order."""
     x = engine.value(call.args["self"])
