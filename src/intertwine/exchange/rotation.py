@@ -16,9 +16,9 @@ from ..programs import Program, Ref
 from ..programs.operations import LAYER_NORMS, RMS_NORMS
 from ..symmetry import Space, Symmetry
 from ..symmetry.action import moved, tensors_of
+from ..symmetry.affine.norm_parameters import Norm, norms
 from ..symmetry.affine.norms import fold_norms
-from ..symmetry.affine.sites import Norm, norms
-from ..symmetry.affine.workshop import Outcome, Proof, Workshop
+from ..symmetry.affine.rewriter import Outcome, Proof, Rewriter
 from ..symmetry.blocks import blocks
 from ..symmetry.find import symmetries_of
 from ..symmetry.gauge.canonical import slices
@@ -129,11 +129,11 @@ def rotate(
     """  # noqa: DOC502 - raised by what it calls
     for name, choice in (("stream", stream), ("heads", heads)):
         _check_choice(name, choice)
-    workshop = Workshop(model, example_inputs, extend)
-    outcome = fold_norms(workshop) if stream is not None else Outcome()
-    sites = [norm for norm in norms(workshop.graph) if _is_plain(workshop, norm)]
-    sym = symmetries_of(_without_gains(workshop.program, sites))
-    centred = _centred(sym, workshop.program)
+    rewriter = Rewriter(model, example_inputs, extend)
+    outcome = fold_norms(rewriter) if stream is not None else Outcome()
+    sites = [norm for norm in norms(rewriter.graph) if _is_plain(rewriter, norm)]
+    sym = symmetries_of(_without_gains(rewriter.program, sites))
+    centred = _centred(sym, rewriter.program)
     generator = torch.Generator().manual_seed(seed)
     g, rotated = identity(sym), []
     for space in sym.spaces:
@@ -143,7 +143,7 @@ def rotate(
             continue
         fixes_ones = kind == "stream" and space.name in centred
         if isinstance(choice, str) and choice == "principal":
-            choice = _principal(sym, workshop, space)
+            choice = _principal(sym, rewriter, space)
         matrix = _matrix(choice, space, fixes_ones, generator)
         shape = (*g[space.name].permutation.shape, space.size)
         g = with_parts(g, space.name, linear=matrix.expand(shape).clone())
@@ -157,9 +157,9 @@ def rotate(
         )
     if not rotated:
         raise ValueError("model must have heads that can rotate. Got no linear space within it.")
-    workshop.write(moved(sym, g, tensors_of(workshop.work)))
-    proof = workshop.prove()
-    return Rotation(tuple(rotated), kept, tuple(workshop.added), proof, workshop.certified, workshop.finished(), g)
+    rewriter.write(moved(sym, g, tensors_of(rewriter.work)))
+    proof = rewriter.prove()
+    return Rotation(tuple(rotated), kept, tuple(rewriter.added), proof, rewriter.certified, rewriter.finished(), g)
 
 
 def _check_choice(name: str, choice: object) -> None:
@@ -181,10 +181,10 @@ def _kind(space: Space) -> str:
     return "stream" if space.group.is_orthogonal and not space.parents else "heads"
 
 
-def _is_plain(workshop: Workshop, norm: Norm) -> bool:
+def _is_plain(rewriter: Rewriter, norm: Norm) -> bool:
     """Whether a norm multiplies by ones and adds zeros."""
     bias = norm.bias
-    shifts = bias is not None and bool((workshop.graph.state[bias.parameter].flatten()[bias.entries] != 0).any())
+    shifts = bias is not None and bool((rewriter.graph.state[bias.parameter].flatten()[bias.entries] != 0).any())
     return bool((norm.gain.numbers == 1).all()) and not shifts
 
 
@@ -219,9 +219,9 @@ def _centred(sym: Symmetry, program: Program) -> frozenset[str]:
     return frozenset(space.name for space in sym.spaces if space.size in sizes)
 
 
-def _principal(sym: Symmetry, workshop: Workshop, space: Space) -> Tensor:
+def _principal(sym: Symmetry, rewriter: Rewriter, space: Space) -> Tensor:
     """Eigenvectors of ``X X^T``, largest first: ``X`` holds all that the weights write to a stream and read from it."""
-    gram = torch.stack([x @ x.mT for _, x, _ in slices(sym, workshop.graph.state, space)]).sum(0)
+    gram = torch.stack([x @ x.mT for _, x, _ in slices(sym, rewriter.graph.state, space)]).sum(0)
     return torch.linalg.eigh(gram).eigenvectors.flip(-1).mT
 
 

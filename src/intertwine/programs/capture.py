@@ -12,9 +12,9 @@ from .._evaluation import alone, check_module, evaluating, in_usual_mode
 from ..errors import CaptureError
 from .program import Program
 from .recording.caches import capture_cold
+from .recording.fused_kernels import FASTPATH, MKLDNN
 from .recording.run import record_run
 from .recording.states import check_states
-from .recording.switches import FASTPATH, MKLDNN
 
 __all__ = ["capture"]
 

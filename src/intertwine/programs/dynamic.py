@@ -1,8 +1,8 @@
 """Capture for any batch size: the numbers and constants of a run that grow with the batch.
 
-A run holds the batch size in places (``view(x, [2, 512])``). Two runs, on two and on three examples, show where: an
-integer that differs grows with the batch, ``base + slope N``. A third run on five examples must then be reproduced, or
-the model is refused.
+Arguments of a recorded run hold the batch size as a number (``view(x, [2, 512])``). Runs on two and on three examples
+tell which: an integer that differs grows with the batch, ``base + slope N``. A third run on five examples must then be
+reproduced, or the model is refused.
 """
 
 from collections.abc import Mapping

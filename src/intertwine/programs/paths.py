@@ -1,8 +1,8 @@
-"""All paths of a model whose code only asks yes-or-no questions of tensors: a run for every combination of answers.
+"""Paths of data-dependent control flow: a captured run for every combination of answers to yes-or-no questions.
 
 ``if mask.all():`` is such a question. Runs in which it is answered the other way show what the code would do then;
 where that is the same (a warning), the question decides nothing. Where the code then raises (an assertion, a check of
-the values of a distribution), there is no other path: the question is a guard, which what moves must not change.
+the values of a distribution), there is no other path: the question is a guard, whose answer the group must keep.
 """
 
 import logging

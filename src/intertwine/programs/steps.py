@@ -64,7 +64,7 @@ class Step:
             args["training"] = training
             args["momentum"] = float(args["momentum"]) if training else 0.0
         result = self.operation(**args) if handler is None else handler(self.call, self.operation, args)
-        for ref, tensor in zip(self.call.outputs, _results(result)):
+        for ref, tensor in zip(self.call.outputs, results(result)):
             if ref is not None and tensor is not None:
                 known[ref.id] = tensor
 
@@ -76,7 +76,7 @@ def run_call(call: Call, tensors: Mapping[int, Tensor], handler: Handler | None 
     return [known[out.id] for out in call.outputs if out is not None]
 
 
-def in_float64(call: Call, operation: Callable[..., Any], args: dict[str, Any]) -> Any:
+def float64_handler(call: Call, operation: Callable[..., Any], args: dict[str, Any]) -> Any:
     """A handler that computes in float64, where casts leave numbers, and whole numbers, as they are."""
     if call.op == "aten::_to_copy":
         return args["self"]
@@ -117,8 +117,8 @@ def _fill(value: Any, fetch: Callable[[Ref], Tensor], n: int) -> Any:
     return [_fill(item, fetch, n) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _results(result: Any) -> list[Tensor | None]:
+def results(result: Any) -> list[Tensor | None]:
     """Tensors that an operation returned, in the order of ``Call.outputs``."""
     if isinstance(result, Tensor) or result is None:
         return [result]
-    return [t for item in result for t in _results(item)] if isinstance(result, list | tuple) else []
+    return [t for item in result for t in results(item)] if isinstance(result, list | tuple) else []

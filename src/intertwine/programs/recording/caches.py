@@ -1,4 +1,4 @@
-"""Capturing a model as it is before it has cached anything: what it would compute anew counts, not what it kept."""
+"""Capture of a model with its caches emptied, so that everything it keeps is computed within the run."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The recorder: follows one real run of a model, operation by operation."""
+"""Recorder of one real run of a model, operation by operation."""
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..._nested import tensors_in
 from ..calls import Call, Ref, Value
 from ..operations import BATCH_NORMS
+from ..steps import results
 from .memory import Geometry, covers, geometry, overlap, storage_key
-from .shadow import UNWRITTEN, Shadows
+from .meta_constants import UNWRITTEN, MetaConstants
 from .source import user_line
 
 _READERS = {
@@ -38,13 +39,13 @@ _MASKED = {"aten::index": "indices", "aten::masked_select": "mask"}  # whose res
 
 
 class Recorder(TorchDispatchMode):
-    """Records every operation on tensors that depend on a parameter or a user input.
+    """Recorder of the operations on tensors that depend on a parameter or a user input.
 
     Constants are followed by value: an operation on constants alone is not recorded, its result is read when it meets
     something that varies. Writes in place make a new value. Another view of overwritten memory that is read later is
     recorded as made from the writes: ``intertwine::part_of_write`` shows a part of what was written,
     ``intertwine::written_into`` puts what was written into what was there, and where a write and a view overlap in
-    part only, ``intertwine::overwritten`` is a result that nobody has a rule for.
+    part only, ``intertwine::overwritten`` is a result without a rule.
     """
 
     def __init__(self, answers: Sequence[bool] = ()) -> None:
@@ -57,7 +58,7 @@ class Recorder(TorchDispatchMode):
         self.reads: list[str] = []
         self.module = ""
         self.dtypes: set[torch.dtype] = set()
-        self._shadows = Shadows()
+        self._meta = MetaConstants()
         # Tensors of the run die when the model lets them go. An entry goes with its tensor, before its id is reused;
         # the number of a storage is not used again while a weak reference to it is held.
         # id(tensor) -> it, its storage, value, writes to the storage then
@@ -110,7 +111,7 @@ class Recorder(TorchDispatchMode):
         return after
 
     def read(self, tensor: Tensor, question: bool = False) -> None:
-        """Note that a number left the world of tensors: what it came from must stay as it is."""
+        """Record a host read (``.item()``): its sources are fixed."""
         value = self.ref(tensor)
         if value is not None and self._varies(value):
             self.answers = self.answers if question else None
@@ -142,7 +143,7 @@ class Recorder(TorchDispatchMode):
         constants = {id(t): self._constant(t) for t in tensors_in(arguments) if before[id(t)] is None} if varies else {}
         name = func._schema.name
         if not varies and name == "aten::_local_scalar_dense" and args[0].is_meta:
-            number = self._shadows.number(func, args, kwargs)
+            number = self._meta.number(func, args, kwargs)
             if number is not None:
                 return number
         self._keep([*_written(func, arguments), *_running_statistics(name, arguments)])
@@ -152,7 +153,7 @@ class Recorder(TorchDispatchMode):
         if name in UNWRITTEN and not varies:
             result.zero_()  # nobody may depend on what it held, and the same is found every time
         if not varies:
-            self._shadows.follow(func, args, kwargs, result)
+            self._meta.follow(func, args, kwargs, result)
             if any(ref is not None for ref in before.values()):
                 self._follow_constants(func, arguments, result)
             return result
@@ -182,16 +183,16 @@ class Recorder(TorchDispatchMode):
 
     def _record(self, func: Any, name: str, arguments: dict, refs: Mapping[int, Any], result: Any) -> None:
         symbols = {k: _replace(v, refs) for k, v in arguments.items()}
-        written = _written(func, arguments)
+        written, returned = _written(func, arguments), [] if result is None else results(result)
         outputs: list[Ref | None] = []
         place, source = _ASIDE.get(name, (-1, ""))
-        for i, tensor in enumerate(_results(result)):
+        for i, tensor in enumerate(returned):
             if tensor is None or (i == place and not self._varies(symbols[source])):
                 outputs.append(None)
                 continue
             self.dtypes.add(tensor.dtype)
             outputs.append(self._new(tensor, _value(tensor, "result")))
-        beside = [w for w in written if not any(t is w for t in _results(result))]
+        beside = [w for w in written if not any(t is w for t in returned)]
         if beside:  # what is written but not returned comes after what is returned
             name = f"{name} (writes its argument)" if len(outputs) == 0 else name
             outputs += [self._new(w, _value(w, "result")) for w in beside]
@@ -233,7 +234,7 @@ class Recorder(TorchDispatchMode):
 
     def _underlying(self, tensor: Tensor, under: Tensor) -> Ref:
         """The constant that a tensor showed before anything that varies was written into its memory."""
-        data = self._shadows.of(tensor)
+        data = self._meta.of(tensor)
         if not tensor.is_meta:
             same = under.dtype == tensor.dtype
             data = under.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()) if same else None
@@ -272,7 +273,7 @@ class Recorder(TorchDispatchMode):
         return kept[2]
 
     def _constant_value(self, tensor: Tensor) -> Value:
-        data = self._shadows.of(tensor)
+        data = self._meta.of(tensor)
         data = None if data is None else data.detach().clone()
         return _value(tensor, "constant", data=data)
 
@@ -321,7 +322,7 @@ class Recorder(TorchDispatchMode):
 
 
 class WatchReads(TorchFunctionMode):
-    """Notices numbers that leave a tensor without an operation: ``tolist``, ``numpy``, ``torch.tensor([x, y])``."""
+    """Watch on host reads that are no operations: ``tolist``, ``numpy``, ``torch.tensor([x, y])``."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -361,14 +362,6 @@ def _replace(value: Any, refs: Mapping[int, Any]) -> Any:
     if isinstance(value, list | tuple):
         return [_replace(v, refs) for v in value]
     return value
-
-
-def _results(result: Any) -> list[Tensor | None]:
-    if isinstance(result, Tensor):
-        return [result]
-    if isinstance(result, list | tuple):
-        return [t for r in result for t in (_results(r) if r is not None else [None])]
-    return []
 
 
 def _written(func: Any, arguments: Mapping[str, Any]) -> list[Tensor]:

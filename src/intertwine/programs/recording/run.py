@@ -1,4 +1,4 @@
-"""Recording one run of a model: every operation, with the module that ran it."""
+"""Recording of one run of a model: every operation, with the module that ran it."""
 
 import dis
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from .states import declare_states
 
 
 class Refused(CaptureError):
-    """A run that the model's code ended itself, knowing nothing of the data but answers to yes-or-no questions.
+    """An error raised by the model's own code after given answers to its yes-or-no questions.
 
     Args:
         said: The message.

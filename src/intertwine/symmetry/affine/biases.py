@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from ...programs import Ref
-from .claims import MOVES, Obstacle, View, moved_entries
 from .flow import Change, Flow
 from .graph import Graph
-from .workshop import Outcome, Workshop
+from .parameter_updates import MOVES, Obstacle, View, moved_entries
+from .rewriter import Outcome, Rewriter
 
 _BIASES = {"aten::addmm": "self", "aten::linear": "bias", "aten::convolution": "bias", "aten::add": "other"}
 
 
-def push_biases(workshop: Workshop) -> Outcome:
+def push_biases(rewriter: Rewriter) -> Outcome:
     """Push every bias on that can be; repeated, since one may be pushed into another.
 
     Returns:
@@ -27,17 +27,17 @@ def push_biases(workshop: Workshop) -> Outcome:
     outcome = Outcome()
     for _ in range(100):
         outcome.kept, moved = [], 0
-        for name, sites in _candidates(workshop.graph).items():
-            for entries in _segments(workshop.graph, sites):
+        for name, sites in _candidates(rewriter.graph).items():
+            for entries in _segments(rewriter.graph, sites):
                 try:
-                    workshop.attempt(partial(_start, sites=sites, entries=entries))
+                    rewriter.attempt(partial(_start, sites=sites, entries=entries))
                     moved += 1
                 except Obstacle as obstacle:
                     outcome.kept += [("biases", name, str(obstacle))] if obstacle.through_attention else []
         if not moved:
             return outcome
         outcome.done.add("biases")
-        workshop.settle()
+        rewriter.settle()
     raise RuntimeError("biases must settle within 100 rounds. Got some that keep moving.")
 
 
@@ -109,7 +109,7 @@ def _start(flow: Flow, *, sites: list[_Site], entries: Tensor) -> None:
         chosen = View(view.parameter, view.entries[rows])
         offset = torch.zeros(len(view.entries)).double()
         offset[rows] = flow.graph.state[view.parameter].flatten()[chosen.entries].double()
-        flow.claims.add(chosen, position, 0.0, 0.0)
+        flow.updates.add(chosen, position, 0.0, 0.0)
         if out is not None:
             shape = flow.graph.program.values[out.id].shape
             flow.put(out, Change(torch.ones(shape).double(), _along(offset, shape, call.op)))

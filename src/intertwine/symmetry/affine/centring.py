@@ -1,4 +1,4 @@
-"""Parts of weights that a norm's mean makes invisible: constants along the channels of a stream that layer norms read.
+"""Centring of weights: constants along the channels of a stream that only layer norms read are removed.
 
 A layer norm subtracts the mean of its input, so a multiple of the vector of ones may be added to whatever is written
 into a stream that nothing else reads. Its result has mean zero, so the same may be added to the rows that read it,
@@ -13,15 +13,15 @@ from torch import Tensor
 
 from ...programs import Call, Ref
 from ...programs.operations import LAYER_NORMS
-from .claims import MOVES, Obstacle, View, moved_entries
 from .flow import LINEAR, Change, Flow
 from .graph import Graph
-from .workshop import Outcome, Workshop
+from .parameter_updates import MOVES, Obstacle, View, moved_entries
+from .rewriter import Outcome, Rewriter
 
 _ZERO = 1e-9
 
 
-def centre(workshop: Workshop) -> Outcome:
+def centre(rewriter: Rewriter) -> Outcome:
     """Subtract the mean over the stream from everything that is written to layer norms alone, and from what reads them.
 
     Returns:
@@ -29,32 +29,32 @@ def centre(workshop: Workshop) -> Outcome:
     """
     outcome = Outcome()
     new: dict[str, Tensor] = {}
-    for name in list(workshop.graph.uses):
-        tensor = workshop.graph.state[name]
+    for name in list(rewriter.graph.uses):
+        tensor = rewriter.graph.state[name]
         for axis, size in enumerate(tensor.shape):
             if size < 2:
                 continue
             try:
-                flow = workshop.attempt(partial(_start, name=name, axis=axis), absorb=False)
+                flow = rewriter.attempt(partial(_start, name=name, axis=axis), absorb=False)
             except Obstacle as obstacle:
                 outcome.kept += [("center", name, str(obstacle))] if obstacle.centred else []
                 continue
             if flow.centred:
                 new[name] = new.get(name, tensor) - new.get(name, tensor).mean(axis, keepdim=True)
     outcome.done |= {"center"} if new else set()
-    workshop.write(new)
-    workshop.recapture()
-    for position, view, call in _readers(workshop.graph):
-        held = workshop.graph.state[view.parameter].flatten()[view.entries]
+    rewriter.write(new)
+    rewriter.recapture()
+    for position, view, call in _readers(rewriter.graph):
+        held = rewriter.graph.state[view.parameter].flatten()[view.entries]
         mean = held.mean(LINEAR[call.op][2], keepdim=True)
-        first = len(workshop.claims)
-        workshop.claims.add(view, position, 1.0, -mean)
+        first = len(rewriter.updates)
+        rewriter.updates.add(view, position, 1.0, -mean)
         try:
-            workshop.claims.check(first)
+            rewriter.updates.check(first)
         except Obstacle:
-            workshop.claims.drop(first)
-    outcome.done |= {"center"} if workshop.claims else set()
-    workshop.settle()
+            rewriter.updates.drop(first)
+    outcome.done |= {"center"} if rewriter.updates else set()
+    rewriter.settle()
     return outcome
 
 

@@ -1,9 +1,8 @@
-r"""Affine changes carried through a recorded run: ``old = factor * new + offset``, entry by entry.
+r"""Propagation of affine changes ``old = factor * new + offset`` through a program, entry by entry.
 
-A change that starts at one value goes on through operations that only move entries, through sums, and through attention
-along the values; a linear map with a parameter as its weight takes it in: ``W' = W diag(factor)`` and ``b' = b + W
-offset``. Anything else stops it, and is named. Factors and offsets do not depend on the inputs, so what is carried
-through holds for every input of the example's shapes.
+A change passes operations that only move entries, sums, and attention along the values; a linear map with a parameter
+as its weight absorbs it: ``W' = W diag(factor)`` and ``b' = b + W offset``. Anything else stops it, and is named.
+Factors and offsets do not depend on the inputs, so the result holds for every input of the example's shapes.
 """
 
 import heapq
@@ -17,8 +16,8 @@ from torch import Tensor
 from ...programs import Call, Ref
 from ...programs.operations import FILLS, LAYER_NORMS, SCALED_DOT_PRODUCTS, SOFTMAXES
 from ...programs.steps import run_call
-from .claims import MOVES, Claims, Obstacle, moved_entries
 from .graph import Graph
+from .parameter_updates import MOVES, Obstacle, Updates, moved_entries
 
 # operation -> names of the input and the weight, dimension of the weight that is summed over, name of the bias
 LINEAR = {
@@ -38,7 +37,7 @@ _PRODUCTS = {"aten::mul", "aten::div"}
 
 @dataclass(frozen=True)
 class Change:
-    """What a value was in terms of what it becomes: ``old = factor * new + offset``, in its shape."""
+    """An affine change of a value, in its shape: ``old = factor * new + offset``."""
 
     factor: Tensor
     offset: Tensor
@@ -64,12 +63,12 @@ class NewBias:
 
 @dataclass
 class Flow:
-    """One search: changes put in at some values, carried until linear maps took all of them in."""
+    """One propagation: from the values at which changes start until linear maps have absorbed all of them."""
 
-    graph: Graph  # What they are carried along
-    claims: Claims  # What parameters are to become
+    graph: Graph  # The program, its readers and views
+    updates: Updates  # Updates that readers of parameters require
     extend: Callable[[str], bool] = lambda module: False  # Whether the module of that name may get a bias that it lacks
-    absorb: bool = True  # Whether linear maps take changes in; otherwise they stop them
+    absorb: bool = True  # Whether linear maps absorb changes; otherwise they stop them
     biases: list[NewBias] = field(default_factory=list)
     through_attention: bool = False
     centred: bool = False
@@ -78,7 +77,7 @@ class Flow:
     _seen: set[int] = field(default_factory=set)
 
     def put(self, ref: Ref, change: Change) -> None:
-        """A value becomes another one."""
+        """Start a change at a value."""
         if not (change.scales or change.shifts):
             return
         if ref.id in self.graph.outputs:
@@ -90,7 +89,7 @@ class Flow:
                 heapq.heappush(self._waiting, position)
 
     def run(self) -> None:
-        """Carry all changes on until none is left."""
+        """Propagate all changes until none is left."""
         while self._waiting:
             position = heapq.heappop(self._waiting)
             self._carry(self.graph.program.calls[position], position)
@@ -143,8 +142,7 @@ class Flow:
         x, y = call.args["self"], call.args["other"]
         if isinstance(y, Ref) and not self._changed(x):
             x, y = (y, x) if call.op == "aten::add" and call.args.get("alpha", 1) == 1 else (x, y)
-        out = self._out(call)
-        shape = self.graph.program.values[out.id].shape
+        out, shape = self._out(call)
         if not isinstance(y, Ref):
             if self._of(x).scales:
                 raise Obstacle(f"{call.where} adds a number to it", call)
@@ -159,14 +157,13 @@ class Flow:
         if self.absorb and view is not None and not self._changed(y) and bool((offset != 0).any()):
             rows = _constant(offset, len(shape) - view.entries.ndim, view.entries.shape)
             if rows is not None:
-                self.claims.add(view, position, 1.0, sign * rows)
+                self.updates.add(view, position, 1.0, sign * rows)
                 offset = torch.zeros(()).double().expand(shape)
         return self.put(out, Change(factor, offset))
 
     def _product(self, call: Call) -> None:
         x, y = call.args["self"], call.args["other"]
-        out = self._out(call)
-        shape = self.graph.program.values[out.id].shape
+        out, shape = self._out(call)
         number = self._number(y) if not self._changed(y) else None
         if number is None and call.op == "aten::mul" and isinstance(x, Ref) and not self._changed(x):
             x, y, number = y, x, self._number(x)
@@ -190,8 +187,7 @@ class Flow:
         mask = call.args.get("attn_mask", call.args.get("attn_bias"))
         if self._changed(query) or self._changed(mask):
             raise Obstacle(f"{call.where} compares it", call)
-        out = self._out(call)
-        shape = self.graph.program.values[out.id].shape
+        out, shape = self._out(call)
         if self._changed(key):
             change = self._of(key)
             if change.scales or _varies(change.offset, -2):
@@ -214,7 +210,7 @@ class Flow:
         factor = change.factor
         for dim in sorted((d % factor.ndim for d in dims), reverse=True):
             factor = factor.narrow(dim, 0, 1) if call.args.get("keepdim") else factor.select(dim, 0)
-        self.put(self._out(call), Change(factor, offset))
+        self.put(self._out(call)[0], Change(factor, offset))
 
     def _gather(self, call: Call) -> None:
         places = call.args["indices"]
@@ -224,8 +220,7 @@ class Flow:
         change = self._of(call.args["self"])
         if _varies(change.factor, 0) or _varies(change.offset, 0):
             raise Obstacle(f"{call.where} mixes its positions", call)
-        out = self._out(call)
-        shape = self.graph.program.values[out.id].shape
+        out, shape = self._out(call)
         self.put(out, Change(change.factor[0].expand(shape), change.offset[0].expand(shape)))
 
     def _layer_norm(self, call: Call) -> None:
@@ -240,8 +235,7 @@ class Flow:
 
     def _table(self, call: Call) -> None:
         change = self._of(call.args["weight"])
-        out = self._out(call)
-        shape = self.graph.program.values[out.id].shape
+        out, shape = self._out(call)
         rows = torch.randint(len(change.offset), shape[:-1], generator=_generator(call))
         self.put(out, Change(torch.ones(shape).double(), change.offset[rows]))
 
@@ -273,7 +267,7 @@ class Flow:
         wide[summed] = shape[summed]
         if batched:
             wide[0] = shape[0]
-        self.claims.add(view, position, factor.reshape(wide), 0.0)
+        self.updates.add(view, position, factor.reshape(wide), 0.0)
         if change.shifts:
             self._push(call, position, bias, self._pushed(call, held, offset.reshape(wide), summed))
         return None
@@ -290,7 +284,7 @@ class Flow:
         own = call.args.get(bias) if bias else None
         view = self.graph.views.get(own.id) if isinstance(own, Ref) else None
         if view is not None:
-            return self.claims.add(view, position, 1.0, numbers.reshape(view.entries.shape))
+            return self.updates.add(view, position, 1.0, numbers.reshape(view.entries.shape))
         if own is None and numbers.ndim == 1 and self.extend(call.module):
             self.biases.append(NewBias(call.module, numbers))
             return None
@@ -304,8 +298,7 @@ class Flow:
         if not self._sums_to_one(x) or self._changed(x) or _varies(change.factor, -2) or _varies(change.offset, -2):
             raise Obstacle(f"{call.where} multiplies it by another activation", call)
         self.through_attention = True
-        out = self._out(call)
-        shape = self.graph.program.values[out.id].shape
+        out, shape = self._out(call)
         self.put(out, Change(*(t[..., :1, :].expand(shape) for t in (change.factor, change.offset))))
 
     def _bilinear(self, call: Call, x: Ref, w: Ref) -> None:
@@ -323,7 +316,7 @@ class Flow:
             return drawn.double()
 
         offset = run_call(call, {ref.id: numbers(ref) for ref in call.inputs})[0]
-        self.put(self._out(call), Change(torch.ones(offset.shape).double(), offset))
+        self.put(self._out(call)[0], Change(torch.ones(offset.shape).double(), offset))
 
     def _sums_to_one(self, ref: Ref) -> bool:
         """Whether every row of a value is a whole row of a softmax: nothing was cut off, or turned, in between."""
@@ -340,11 +333,11 @@ class Flow:
             places, torch.arange(length).expand(*entries.shape[:-1], length)
         )
 
-    def _out(self, call: Call) -> Ref:
+    def _out(self, call: Call) -> tuple[Ref, tuple[int, ...]]:
         ref = call.outputs[0]
         if ref is None:
             raise Obstacle(f"{call.where} reads it", call)
-        return ref
+        return ref, self.graph.program.values[ref.id].shape
 
 
 def _varies(t: Tensor, dim: int) -> bool:

@@ -13,7 +13,7 @@ from .biases import push_biases
 from .centring import centre
 from .heads import balance_heads
 from .norms import fold_norms
-from .workshop import Outcome, Proof, Workshop
+from .rewriter import Outcome, Proof, Rewriter
 
 
 @dataclass(frozen=True)
@@ -130,30 +130,30 @@ def fold(
     References:
         - N. Nanda and J. Bloom, TransformerLens, 2022: ``fold_ln``, ``center_writing_weights``, ``fold_value_biases``.
     """  # noqa: DOC502 - raised by what it calls
-    workshop = Workshop(model, example_inputs, extend)
+    rewriter = Rewriter(model, example_inputs, extend)
     steps: dict[str, Callable[[], Outcome]] = {}
     if norms or biases:
-        steps["norms"] = lambda: fold_norms(workshop, norms, biases)
+        steps["norms"] = lambda: fold_norms(rewriter, norms, biases)
     if biases:
-        steps["biases"] = lambda: push_biases(workshop)
+        steps["biases"] = lambda: push_biases(rewriter)
     if center:
-        steps["center"] = lambda: centre(workshop)
+        steps["center"] = lambda: centre(rewriter)
     if heads:
-        steps["heads"] = lambda: balance_heads(workshop)
+        steps["heads"] = lambda: balance_heads(rewriter)
     changed: dict[str, tuple[str, ...]] = {}
     outcome = Outcome()
     for name, step in steps.items():
-        before = workshop.graph.state
+        before = rewriter.graph.state
         made = step()
         outcome.done |= made.done
         outcome.kept += made.kept
-        for tensor, now in workshop.graph.state.items():
+        for tensor, now in rewriter.graph.state.items():
             if tensor not in before or not torch.equal(before[tensor], now):
                 changed[tensor] = (*changed.get(tensor, ()), name)
     _refuse(outcome, strict)
     kept = tuple(Kept(tensor, reason) for _, tensor, reason in outcome.kept)
-    proof = workshop.prove()
-    return Fold(changed, kept, tuple(workshop.added), proof, workshop.certified, workshop.finished())
+    proof = rewriter.prove()
+    return Fold(changed, kept, tuple(rewriter.added), proof, rewriter.certified, rewriter.finished())
 
 
 def _refuse(outcome: Outcome, strict: bool) -> None:

@@ -1,4 +1,4 @@
-"""A recorded run as changes see it: who reads what, and which values are entries of parameters."""
+"""Use-def graph of a program, with views of parameters."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from ...programs import Call, Program, Ref
-from .claims import MOVES, Obstacle, View, moved_entries
+from .parameter_updates import MOVES, Obstacle, View, moved_entries
 
 
 class Graph:
-    """What changes are carried along: a recorded run, who reads what, and which values are entries of parameters.
+    """The use-def graph of a program: readers and producers of its values, and which are entries of parameters.
 
     Args:
         program: The run.

@@ -5,26 +5,26 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .claims import Obstacle, View
 from .flow import Change, Flow
-from .sites import Norm, norms
-from .workshop import Outcome, Workshop
+from .norm_parameters import Norm, norms
+from .parameter_updates import Obstacle, View
+from .rewriter import Outcome, Rewriter
 
 
-def fold_norms(workshop: Workshop, gains: bool = True, biases: bool = True) -> Outcome:
-    """Fold what can be folded; tied weights that stand in the way are untied where the workshop may."""
+def fold_norms(rewriter: Rewriter, gains: bool = True, biases: bool = True) -> Outcome:
+    """Fold what can be folded; tied weights that stand in the way are untied where the rewriter may."""
     while True:
-        outcome, tied = _attempts(workshop, gains, biases)
-        if not any(workshop.untie(obstacle) for obstacle in tied):
+        outcome, tied = _attempts(rewriter, gains, biases)
+        if not any(rewriter.untie(obstacle) for obstacle in tied):
             break
-    workshop.settle()
+    rewriter.settle()
     return outcome
 
 
-def _attempts(workshop: Workshop, gains: bool, biases: bool) -> tuple[Outcome, list[Obstacle]]:
+def _attempts(rewriter: Rewriter, gains: bool, biases: bool) -> tuple[Outcome, list[Obstacle]]:
     outcome, tied = Outcome(), []
     sites: dict[str, list[Norm]] = {}
-    for norm in norms(workshop.graph):
+    for norm in norms(rewriter.graph):
         sites.setdefault(norm.gain.view.parameter, []).append(norm)
     for name, group in sites.items():
         bias = next((norm.bias.parameter for norm in group if norm.bias is not None), "")
@@ -34,7 +34,7 @@ def _attempts(workshop: Workshop, gains: bool, biases: bool) -> tuple[Outcome, l
             if not set(plan) <= wanted.keys():
                 continue
             try:
-                workshop.attempt(partial(_start, group=group, gain="norms" in plan, bias="biases" in plan))
+                rewriter.attempt(partial(_start, group=group, gain="norms" in plan, bias="biases" in plan))
             except Obstacle as obstacle:
                 reasons |= {step: str(obstacle) for step in plan}
                 tied.append(obstacle)
@@ -56,9 +56,9 @@ def _start(flow: Flow, *, group: list[Norm], gain: bool, bias: bool) -> None:
         shape = flow.graph.program.values[norm.out.id].shape
         one = norm.gain.one if gain else 0.0
         for position in norm.gain.readers:
-            flow.claims.add(norm.gain.view, position, 0.0 if gain else 1.0, one)
+            flow.updates.add(norm.gain.view, position, 0.0 if gain else 1.0, one)
         if norm.bias is not None:
-            flow.claims.add(norm.bias, norm.position, _factor(state, norm, gain, bias), 0.0)
+            flow.updates.add(norm.bias, norm.position, _factor(state, norm, gain, bias), 0.0)
         flow.put(norm.out, Change(g.expand(shape), b.expand(shape)))
 
 

@@ -1,4 +1,4 @@
-"""Models that ``from_pretrained`` does not bring back: their class builds other tensors from their configuration."""
+"""Models that ``from_pretrained`` cannot restore: their configuration builds other tensors than they have."""
 
 import copy
 from collections.abc import Callable, Collection, Iterator

@@ -1,10 +1,10 @@
-"""Structure that a change needs: parameters of their own where they were tied, biases where there were none."""
+"""Changes of structure: untied parameters and added biases."""
 
 from torch import Tensor, nn
 
 
 def untie(model: nn.Module, name: str) -> None:
-    """Give a tied parameter a copy of its own, in place; a configuration that says so says it no more."""
+    """Untie a parameter in place: it becomes a copy, and ``tie_word_embeddings`` of any configuration ``False``."""
     place, _, last = name.rpartition(".")
     module = model.get_submodule(place)
     tied = getattr(module, last)

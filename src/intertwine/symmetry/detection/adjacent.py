@@ -1,4 +1,4 @@
-"""Segments that always lie side by side are one space.
+"""Adjacent segments merged: those that always lie side by side are one space.
 
 The two zero-padded ends of an option-A shortcut are S(16), not S(8) x S(8).
 """

@@ -1,4 +1,4 @@
-"""Axis terms: what the engine knows of one tensor axis while it walks through a program.
+"""Axis terms: the structure of one tensor axis, as far as the engine knows it.
 
 An axis is a row-major product of factors. A factor is a ``Slot`` (it carries a space), ``Segments`` (a concatenation
 of axes, or their rows in turn) or ``Flat`` (the tensor is the same all along it). An axis of size one is the empty
@@ -15,7 +15,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Expr:
-    """How an axis scales, as forms in the unknown exponents of the parameters."""
+    """The scaling of an axis, as linear forms in the unknown exponents of the parameters."""
 
     log: MappingProxyType | dict[int, Fraction]  # The exponent of positive scales: variable to rational coefficient
     sign: frozenset[int]  # The exponent of signs over F2: the set of variables whose coefficient is one
@@ -78,7 +78,7 @@ Axis = tuple[Factor, ...]
 
 @dataclass(frozen=True)
 class Names:
-    """What the whole numbers in a tensor stand for; they change where the units that they stand for move."""
+    """The meaning of a tensor of integers that refer to units: they change where the units move."""
 
     of: Axis  # The axis whose units are meant
     # ``"units"``: each number is the place of a unit; ``"counts"``: how many rows chose each unit; ``"offsets"``: where
@@ -90,7 +90,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Pick:
-    """Rows of a tensor that each come from one unit of an axis which is no axis of the tensor any more."""
+    """Rows of a tensor that were each selected from one unit of an axis that the tensor no longer has."""
 
     label: Hashable  # By what the units were chosen: rows picked by the same numbers come from the same units
     rows: Axis  # The axis of the rows; empty where the whole tensor comes from one unit

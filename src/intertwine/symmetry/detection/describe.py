@@ -1,4 +1,4 @@
-"""From the engine's last pass to the public description: spaces, layouts and what is fixed."""
+"""Public description of what the engine found: spaces, layouts and fixed axes."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -13,11 +13,11 @@ from ..symmetry import Symmetry
 from .adjacent import always_siblings
 from .axis_terms import Axis, Segments, Slot, Value, slots
 from .engine import Engine
+from .influence import Demand, beside, demands
 from .layouts import Candidate, UnknownBasisError, Writer
+from .other_paths import fix_unseen
 from .parents import dependences
-from .rules.picks import origins
-from .unread import Demand, beside, demands
-from .unseen import fix_unseen
+from .rules.unit_indices import origins
 
 
 def describe(engine: Engine) -> Symmetry:

@@ -1,6 +1,6 @@
-"""The engine: walks through a program until the structure of its spaces no longer changes, collecting equations.
+"""Engine of the detection: passes over a program until the structure of its spaces no longer changes.
 
-Rules (``rules/``) speak to it in a few words: the value behind a reference, and what happens to axes (``algebra.py``).
+Rules restrict axes through ``axis_operations.Algebra``, which collects the equations.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ Edit = tuple[tuple[int, ...], str, tuple[int, ...]]  # path inside a parameter a
 
 
 class Restart(Exception):
-    """A parameter axis turned out to be a concatenation; start again knowing it."""
+    """A restart of the search: a parameter axis turned out to be a concatenation."""
 
     def __init__(self, tensor: str, axis: int, edits: list[Edit]) -> None:
         super().__init__(tensor, axis)

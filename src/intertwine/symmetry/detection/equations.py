@@ -1,4 +1,4 @@
-"""The equations that operations put on scales, signs and variances, and the unknowns in them."""
+"""Equations for the scales, signs and variances of parameter axes, which are their unknowns."""
 
 from dataclasses import dataclass
 

@@ -14,7 +14,7 @@ _ZERO = Fraction(0)
 
 @dataclass
 class Candidate:
-    """What is known of one space at the end."""
+    """One space as the last pass leaves it."""
 
     name: str  # From the first parameter axis that carries it
     size: int  # Number of units

@@ -1,4 +1,4 @@
-"""Parents of spaces: which have an element of their own for every unit of which others.
+"""Parents of spaces: a space has an element of its own for every unit of its parents.
 
 A space depends on every space that accompanies it in each tensor that carries it, parameters and intermediate values
 alike, unless an operation mixes units of the companion, or the companion occurs twice so that it is not clear which

@@ -1,4 +1,4 @@
-"""Bringing axes into one form: aligning two, slicing one, splitting one into factors.
+"""Unification of axes: aligning two, slicing one, splitting one into factors.
 
 Where the forms differ, spaces split until they agree; where they cannot agree, ``Misfit`` is raised and the caller
 fixes what is involved.

@@ -1,4 +1,4 @@
-"""The spaces met so far: a union-find of leaves that split into products and sums as operations demand it."""
+"""Union-find of spaces, whose leaves split into products and sums as operations require it."""
 
 from dataclasses import dataclass, field
 from math import prod

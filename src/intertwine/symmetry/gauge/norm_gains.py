@@ -10,9 +10,9 @@ from typing import Any
 from torch import nn
 
 from ..._evaluation import in_usual_mode
+from ..affine.norm_parameters import norms
 from ..affine.norms import fold_norms
-from ..affine.sites import norms
-from ..affine.workshop import Workshop
+from ..affine.rewriter import Rewriter
 
 
 @in_usual_mode
@@ -45,11 +45,11 @@ def fold_norm_gains(model: nn.Module, example_inputs: Any) -> nn.Module:
         >>> [[s.group.mixes for s in iw.symmetries(m, x).spaces] for m in (model, folded)]
         [[False], [True]]
     """
-    workshop = Workshop(model, example_inputs, extend=False)
-    fold_norms(workshop, biases=False)
-    workshop.prove()
-    twin = workshop.finished()
-    folded = {norm.gain.view.parameter for norm in norms(workshop.graph) if bool((norm.gain.numbers == 1).all())}
+    rewriter = Rewriter(model, example_inputs, extend=False)
+    fold_norms(rewriter, biases=False)
+    rewriter.prove()
+    twin = rewriter.finished()
+    folded = {norm.gain.view.parameter for norm in norms(rewriter.graph) if bool((norm.gain.numbers == 1).all())}
     alone = [name for name in folded if _is_alone(twin.get_submodule(name.rpartition(".")[0]))]
     if not alone:
         raise ValueError("model must have norms with gains that can be folded. Got none.")

@@ -1,4 +1,4 @@
-"""Operations that the rules of the path kernel know by family, and what a program made of them needs."""
+"""Families of operations in the rules of the path kernel, and what a program made of them needs."""
 
 import math
 

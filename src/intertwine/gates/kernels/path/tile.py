@@ -1,4 +1,4 @@
-"""Signals of one tile of examples, and what rules must know of the program that they run through."""
+"""Signals of one tile of examples, with what rules ask of their program."""
 
 import math
 from dataclasses import replace

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from .layer_gradients import record_layers
 from .layer_kernel import KernelSum, Layer, join_outputs
-from .layer_signals import record_layers
 
 _FEW = 8  # examples at once: more are no faster
 _GRAPH = 4  # what the graph and one backward pass hold, in activations

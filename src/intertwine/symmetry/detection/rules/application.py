@@ -8,8 +8,8 @@ from ....programs.operations import COPIES
 from ..engine import Engine
 from .activations import is_pointwise
 from .elementwise import broadcast, measured
-from .picks import carried, unread_names
 from .registry import RULES, unknown
+from .unit_indices import carried, unread_names
 from .views.stacks import through_stack
 
 _SEES_PRODUCTS = COPIES | {"aten::mean", "aten::sum"}

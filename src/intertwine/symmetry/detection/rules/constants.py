@@ -55,6 +55,6 @@ def check(engine: Engine, call: Call) -> list[Value]:
 
 @register_rule("intertwine::read")
 def read(engine: Engine, call: Call) -> list[Value]:
-    """A number was taken out: what it came from must not move, since nobody knows what it does."""
+    """Host read: fix all source axes."""
     engine.fix_all(engine.value(call.args["self"]).axes, f"a number is taken out of it at {call.line}")
     return []

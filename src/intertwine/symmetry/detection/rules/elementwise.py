@@ -9,8 +9,8 @@ from ....programs import Call, Ref
 from ..axis_terms import Axis, Flat, Names, Slot, Value, axis_size, flat, forget_zeros, slots
 from ..engine import Engine
 from .activations import scaling_of
-from .picks import drop
 from .registry import register_rule, unknown
+from .unit_indices import drop
 
 _SIZED = {"aten::hypot", "aten::fmod", "aten::remainder", "aten::clamp", "aten::clamp_min", "aten::clamp_max"}
 

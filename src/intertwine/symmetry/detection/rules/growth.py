@@ -1,4 +1,4 @@
-"""Growth of an expression in the rows that a parameter holds for units: distances to the entries of a codebook.
+"""Growth of an expression in the rows of a parameter, such as distances to the entries of a codebook.
 
 Where the part of the highest degree has no factor that may be zero, such as ``|c|^2`` in ``|c|^2 - 2 z c``, two
 different rows give one number in exceptional cases only, whatever ``z`` is.

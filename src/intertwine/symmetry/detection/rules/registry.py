@@ -8,7 +8,7 @@ from ....programs.operations import registering
 from ...spaces import UNRULED
 from ..axis_terms import Value
 from ..engine import Engine
-from .picks import drop
+from .unit_indices import drop
 
 Rule = Callable[[Engine, Call], Any]
 

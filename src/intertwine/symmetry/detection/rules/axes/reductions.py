@@ -11,8 +11,8 @@ from ...axis_terms import Axis, Value, axis_size, forget_zeros
 from ...engine import Engine
 from ..elementwise import broadcast
 from ..indices.indexing import places
-from ..picks import drop
 from ..registry import register_rule
+from ..unit_indices import drop
 
 
 def _dims(call: Call, rank: int) -> set[int]:

@@ -8,8 +8,8 @@ import torch
 from .....programs import Call, Ref
 from ...axis_terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, bare
 from ...engine import Engine
-from ..picks import distinct, drop, named, plain
 from ..registry import register_rule
+from ..unit_indices import distinct, drop, named, plain
 
 
 @register_rule("aten::embedding")

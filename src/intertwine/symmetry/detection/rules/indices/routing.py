@@ -9,8 +9,8 @@ from .....programs import Call, Ref
 from ...axis_terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, bare, slots
 from ...engine import Engine
 from ..elementwise import added
-from ..picks import drop, joined, named
 from ..registry import opaque, register_rule, unknown
+from ..unit_indices import drop, joined, named
 from .indexing import follow
 
 

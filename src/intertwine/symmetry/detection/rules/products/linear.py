@@ -7,8 +7,8 @@ from .....programs import Call, Ref
 from ...axis_terms import Axis, Pick, Value
 from ...engine import Engine
 from ..elementwise import added
-from ..picks import joined, origins, without
 from ..registry import register_rule
+from ..unit_indices import joined, origins, without
 
 
 def matmul(engine: Engine, a: Value, b: Value) -> Value:

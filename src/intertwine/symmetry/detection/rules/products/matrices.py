@@ -6,8 +6,8 @@ from .....programs import Call
 from ...axis_terms import Axis, Flat, Value, bare, forget_zeros, slots
 from ...engine import Engine
 from ..elementwise import multiplied
-from ..picks import plain
 from ..registry import opaque, register_rule, unknown
+from ..unit_indices import plain
 
 
 @register_rule("aten::linalg_inv_ex")

@@ -22,8 +22,8 @@ from ...axis_terms import (
 )
 from ...engine import Engine
 from ..constants import cast
-from ..picks import is_state
 from ..registry import opaque, register_rule, unknown
+from ..unit_indices import is_state
 from .stacks import Stack, axis_order, cuts, is_stack
 
 

@@ -1,9 +1,9 @@
-"""Axes that must stay where a run took one path of several, and did not read every parameter.
+"""Axes fixed where another path of the code may read parameters that the recorded path did not.
 
-A number that the code took out of a tensor may have decided which modules ran: experts that this example does not
-visit. On another path a parameter that was not read may meet whatever its module, or the module that would call it,
-can see: what it is called with, what the modules inside it return, what it computes itself. All that is fixed.
-Spaces inside other modules, such as the hidden units of the experts that were visited, are not seen there.
+A host read may have decided which modules ran: experts that this example does not visit. On another path a parameter
+that was not read may meet whatever its module, or the module that would call it, can see: what it is called with, what
+the modules inside it return, what it computes itself. All that is fixed. Spaces inside other modules, such as the
+hidden units of the experts that were visited, are not seen there.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""A float64 copy of a model in which parameters are changed step by step, and the proof that the function stayed."""
+"""Rewriter of parameters: a float64 copy of a model, changed step by step, and the proof that it is one function."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -17,16 +17,16 @@ from ...testing import outputs, relative_error, tolerance
 from ..action import tensors_of
 from ..find import arguments
 from ..verification.float64 import float64_casts, in_float64
-from .claims import Claims, Obstacle
 from .flow import Flow
 from .graph import Graph
+from .parameter_updates import Obstacle, Updates
 from .saving import refuse_extended
 from .structure import add_bias, can_have_bias, untie
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What was measured: the new weights against the old ones, in float64.
+    """Measured error of the new weights against the old ones, in float64, with a negative control.
 
     Attributes:
         error: Relative error of the outputs.
@@ -43,7 +43,7 @@ class Proof:
 
 @dataclass
 class Outcome:
-    """What a step did.
+    """Outcome of a step.
 
     Attributes:
         done: Names of the steps of which something could be folded.
@@ -55,8 +55,8 @@ class Outcome:
 
 
 @dataclass
-class Workshop:
-    """One model at work.
+class Rewriter:
+    """One model whose parameters are rewritten.
 
     Args:
         model: The model. It is left as it is.
@@ -91,38 +91,38 @@ class Workshop:
         forget(self.work, self.program.caches)
         state = {name: t.detach().double() for name, t in tensors_of(self.work).items() if t.is_floating_point()}
         self.graph = Graph(self.program, {n: t.clone() for n, t in state.items() if n in self.program.states})
-        self.claims = Claims(self.program, self.graph.state, self.graph.uses)
+        self.updates = Updates(self.program, self.graph.state, self.graph.uses)
         self.new: dict[str, Tensor] = {}
 
     def attempt(self, start: Callable[[Flow], None], absorb: bool = True) -> Flow:
-        """Carry a change through; what it claims of parameters is kept if it arrives everywhere.
+        """Propagate a change; the updates of parameters that it requires are kept if it is absorbed everywhere.
 
         Args:
-            start: Puts the change in.
+            start: Starts the change.
             absorb: See ``Flow``.
 
         Raises:
             Obstacle: If it does not.
         """
-        held = len(self.claims)
+        held = len(self.updates)
         can_extend = lambda module: self.extend and can_have_bias(self.work, module)
-        flow = Flow(self.graph, self.claims, can_extend, absorb)
+        flow = Flow(self.graph, self.updates, can_extend, absorb)
         try:
             start(flow)
             flow.run()
             self._check_biases(flow)
-            self.claims.check(held)
+            self.updates.check(held)
         except Obstacle as obstacle:
             obstacle.through_attention, obstacle.centred = flow.through_attention, flow.centred
-            self.claims.drop(held)
+            self.updates.drop(held)
             raise
         for bias in flow.biases:
             self.new[f"{bias.module}.bias"] = bias.numbers
         return flow
 
     def settle(self) -> None:
-        """Write what was claimed into the copy, and record it again."""
-        new = self.claims.settled()
+        """Write the updates into the copy, and record it again."""
+        new = self.updates.settled()
         for name in self.new:
             self.build(add_bias, name.removesuffix(".bias"), torch.zeros_like(self.new[name]))
             self.added[name] = None

@@ -1,4 +1,4 @@
-"""Values of constants on the meta device, computed on the side: a mask or positions may decide what is found."""
+"""Values of constants on the meta device, computed on the CPU: masks and positions decide which axes are fixed."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ UNWRITTEN = {"aten::empty", "aten::empty_strided", "aten::empty_permuted", "aten
 _LARGEST = 1 << 22  # elements of a constant that is still computed
 
 
-class Shadows:
-    """Real tensors behind constant meta tensors."""
+class MetaConstants:
+    """Real tensors for the meta tensors that are constant."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Tensor, Tensor]] = {}  # id -> the meta tensor, kept alive, and its values

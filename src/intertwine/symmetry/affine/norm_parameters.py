@@ -1,4 +1,4 @@
-"""Places in a recorded run where a norm multiplies by a gain and adds a bias."""
+"""Gains and biases of norms, located in a program."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from torch import Tensor
 
 from ...programs import Ref
 from ...programs.operations import LAYER_NORMS, RMS_NORMS, aten
-from ...programs.steps import in_float64
-from .claims import View
+from ...programs.steps import float64_handler
 from .graph import Graph
+from .parameter_updates import View
 
 _NORMS = LAYER_NORMS | RMS_NORMS
 _STATISTICS = aten("rsqrt sqrt linalg_vector_norm clamp_min reciprocal pow")
@@ -18,7 +18,7 @@ _STATISTICS = aten("rsqrt sqrt linalg_vector_norm clamp_min reciprocal pow")
 
 @dataclass(frozen=True)
 class Gain:
-    """What a norm multiplies by, and which constant the parameter must be for it to be one."""
+    """The gain of a norm as a function of a parameter: ``w``, or ``1 + w``."""
 
     view: View  # The entries of the parameter
     numbers: Tensor  # The gain, float64; ``1 + w`` for parameters ``w`` that are counted from one
@@ -38,7 +38,7 @@ class Norm:
 
 
 def norms(graph: Graph) -> Iterator[Norm]:
-    """Every norm over the last axis that multiplies by a parameter, in the order in which they ran."""
+    """Every norm over the last axis with a parameter as gain, in the order in which they ran."""
     for position in sorted(graph.live):
         call = graph.program.calls[position]
         out = call.outputs[0] if call.outputs else None
@@ -121,4 +121,4 @@ def _only_source(graph: Graph, ref: Ref) -> Ref | None:
 def _computed(graph: Graph, ref: Ref, source: Ref, numbers: Tensor) -> Tensor:
     """A value for other numbers at its source, in float64."""
     inside = graph.program.ancestors([ref], [source])
-    return graph.program.run(numbers, [ref], start=[source], handlers=dict.fromkeys(inside, in_float64))[0]
+    return graph.program.run(numbers, [ref], start=[source], handlers=dict.fromkeys(inside, float64_handler))[0]

@@ -1,4 +1,4 @@
-"""Units named by whole numbers, and rows that come from the units so named: what routing to experts is made of.
+"""Unit indices: integers that name units, and rows selected by them, as in routing to experts.
 
 Where an operation gives places along an axis (``topk``, ``sort``, ``argmax``), the numbers name units. They change
 where these units move, so only operations that know what the numbers stand for let the units move. Rows picked by such

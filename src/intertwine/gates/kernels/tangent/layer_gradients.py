@@ -1,4 +1,4 @@
-"""Inputs of layers and gradients at their outputs: a tangent kernel is made of their Grams.
+"""Inputs of layers and gradients at their outputs, whose Grams make up a tangent kernel.
 
 Read by hooks and not by ``Program.run``: the kernel is for any module, also one that no program describes (its path
 depends on the data, it writes into activations), and it must see weights that hooks compute.

@@ -1,10 +1,9 @@
-"""Parts of the parameters that a run says nothing of: its outputs do not depend on them, or only times zero.
+"""Parameter slices without influence on the outputs (backward data flow).
 
-Such parts would be free, and whatever moves them would be wrong as soon as another input, a longer sequence or another
-path reads them. The outputs are followed back through the calls. A call that moves entries about (a view, a slice, one
-of the pieces of a split) asks its argument for the spaces that it is asked for itself; any other call also asks for
-those that do not reach its result, which it has summed over or compared. A result that is zero whatever its arguments
-are asks for nothing.
+Nothing restricts such slices, and moving them would be wrong as soon as another input, a longer sequence or another
+path reads them. From the outputs backwards, a call that only moves entries (a view, a slice, a piece of a split) passes
+on the spaces of its result that matter; any other call adds those of its arguments that do not reach its result, which
+it has summed over or compared. A result that is zero whatever its arguments are passes on nothing.
 """
 
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from .engine import Engine
 
 @dataclass
 class Demand:
-    """What is asked of one tensor."""
+    """The spaces of one tensor that matter to the outputs."""
 
     spaces: set[int] = field(default_factory=set)  # The spaces of its axes that something depends on
     idle: set[int] = field(default_factory=set)  # Spaces that some call multiplied by zeros
@@ -31,7 +30,7 @@ class Demand:
 
 
 def demands(engine: Engine) -> dict[int, Demand]:
-    """What the outputs, and the numbers that the code read, ask of every tensor, by value; some are asked nothing."""
+    """The spaces that influence outputs or host reads, by value; values without influence are left out."""
     found: dict[int, Demand] = {}
     for ref in engine.program.outputs:
         _ask(found, ref, _spaces(engine, ref), set())
@@ -72,7 +71,7 @@ def _ask(found: dict[int, Demand], ref: Ref, spaces: set[int], idle: set[int]) -
 
 
 def _moves_entries(call: Call) -> bool:
-    """Whether a call only moves entries about: views of all kinds, the copies of them, and writes into parts."""
+    """Whether a call only moves entries: views of all kinds, their copies, and writes into parts."""
     return bool(getattr(call.func, "is_view", False)) or call.op.removesuffix("_copy") in PARTS | _WRITES
 
 

@@ -1,4 +1,4 @@
-"""Torch's switches for kernels that do a whole layer at once: off while somebody watches a run."""
+"""Switches of torch's fused kernels, off while a run is recorded operation by operation."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import torch
 
 
 class Switch:
-    """A switch of the whole process, which several threads may want off at a time.
+    """A process-wide switch, off as long as one of several threads needs it off.
 
     Args:
         read: Whether it is on.
@@ -21,7 +21,7 @@ class Switch:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Off in the block; as it was once the last of those who want it off is done."""
+        """Off in the block; restored when the last block ends."""
         with self._lock:
             if not self._users:
                 self._before = self._read()
