@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from intertwine.programs import Part, capture, capture_dynamic, operations
+from intertwine.programs.steps import float64_handler, run_call
 
 
 class Network(nn.Module):
@@ -157,3 +158,30 @@ def test_one_table_says_what_operations_are():
     assert not any(operations.is_gate(call) for f in others for call in program(f, 2, 3).calls)
     (norm,) = program(lambda x: F.layer_norm(x, (3,)), 2, 3).calls
     assert operations.normalises_by_input(norm)
+
+
+SHIFT = torch.tensor([0.1, 7], dtype=torch.float32)
+
+
+class Halved(nn.Module):
+    def forward(self, x):
+        return (x.half() * 3 + SHIFT).to(torch.bfloat16).flip(0)
+
+
+def test_in_float64_casts_leave_numbers_as_they_are():
+    x = torch.randn(2, dtype=torch.float64)
+    program = capture(Halved(), (x.float(),))
+    every = dict.fromkeys(range(len(program.calls)), float64_handler)
+    (found,) = program.run(x, handlers=every)
+    expected = (x * 3 + SHIFT).flip(0)
+    assert found.dtype == torch.float64 and torch.equal(found, expected)
+    assert not torch.equal(program.run(x.float())[0].double(), expected)
+
+
+def test_one_call_alone_gives_what_it_gives_within_the_run():
+    x, model = torch.randn(4, 3), nn.Sequential(nn.Linear(3, 2), nn.Tanh())
+    program = capture(model, (x,))
+    last = program.calls[-1]
+    (before,) = last.inputs
+    inner, outer = program.run(x, [before, *program.outputs], states=live(model))
+    assert torch.equal(run_call(last, {before.id: inner})[0], outer)
