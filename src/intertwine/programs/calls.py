@@ -20,7 +20,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class Value:
-    """What is known of one tensor value.
+    """One tensor value of a program.
 
     Attributes:
         kind: Where it comes from. A constant depends on neither the state dict nor a user input.

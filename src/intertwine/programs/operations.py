@@ -99,7 +99,7 @@ def gate_names(calls: Sequence[Call]) -> tuple[str, ...]:
 
 
 def slope_of(call: Call) -> Any:
-    """What a gate multiplies by where it is off: 0 for a ReLU, -1 for the absolute value, a weight for ``PReLU``."""
+    """The slope of a gate where it is off: 0 for a ReLU, -1 for the absolute value, a weight for ``PReLU``."""
     if call.op == "aten::leaky_relu":
         return call.args["negative_slope"]
     if call.op == "aten::_prelu_kernel":

@@ -121,7 +121,7 @@ class Part(nn.Module):
             self._buffers[key].copy_(tensor)  # type: ignore[union-attr]
 
     def extra_repr(self) -> str:
-        """How many calls."""
+        """Number of calls."""
         return f"{len(self.program.calls)} calls, {self.norms} batch norms"
 
     def _average(self, call: Call, operation: Callable[..., Any], args: dict[str, Any]) -> Tensor:
@@ -150,7 +150,7 @@ def _live(calls: Sequence[Call], varying: frozenset[int]) -> list[Call]:
 
 
 def _fixed(program: Program, live: Sequence[Call], outputs: Sequence[Ref]) -> dict[int, Tensor]:
-    """What the live calls read and the outputs are that does not depend on the input."""
+    """The values that live calls read, or outputs are, and that do not depend on the input."""
     made = (
         program.varying | program.growing.keys() | {out.id for call in live for out in call.outputs if out is not None}
     )

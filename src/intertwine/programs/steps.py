@@ -70,14 +70,14 @@ class Step:
 
 
 def run_call(call: Call, tensors: Mapping[int, Tensor], handler: Handler | None = None) -> list[Tensor]:
-    """What one call alone returns for given tensors, by number."""
+    """Results of one call alone, for given tensors by number."""
     known: dict[int, Tensor] = {}
     Step.of(call).run(known, lambda ref: tensors[ref.id], 0, handler=handler)
     return [known[out.id] for out in call.outputs if out is not None]
 
 
 def float64_handler(call: Call, operation: Callable[..., Any], args: dict[str, Any]) -> Any:
-    """A handler that computes in float64, where casts leave numbers, and whole numbers, as they are."""
+    """A handler that computes in float64: casts are left out, integers stay as they are."""
     if call.op == "aten::_to_copy":
         return args["self"]
     return operation(**map_tensors(args, lambda t: t.double() if t.is_floating_point() else t))

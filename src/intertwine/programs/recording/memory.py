@@ -12,7 +12,7 @@ _LARGEST = 1 << 22  # elements of a storage that are compared one by one; larger
 
 @dataclass(frozen=True)
 class Geometry:
-    """Which elements of its storage a tensor shows, and in which order."""
+    """Layout of a tensor in its storage: the elements that it shows, in order."""
 
     offset: int
     shape: tuple[int, ...]

@@ -210,7 +210,7 @@ class Recorder(TorchDispatchMode):
         self._remember(tensor, value)
 
     def _after(self, key: int, place: Geometry, value: Ref, version: int) -> Ref:
-        """What lies at a place after writes that touch it: the last one that covers it, and others put into it."""
+        """Contents of a place after writes that touch it: the last one that covers it, and others put into it."""
         writes = [(g, r) for g, r in self._writes.get(key, [])[version:] if g == place or overlap(g, place)]
         last = max((i for i, (there, _) in enumerate(writes) if covers(there, place)), default=None)
         if last is not None:
@@ -256,7 +256,7 @@ class Recorder(TorchDispatchMode):
         return value
 
     def _derived(self, op: str, place: Geometry, arguments: dict[str, Any]) -> Ref:
-        """What lies at a place, as the result of an operation on what was written."""
+        """Contents of a place, as the result of an operation on what was written."""
         self.values.append(Value("result", place.shape, place.dtype, stride=place.stride, offset=place.offset))
         value = Ref(len(self.values) - 1)
         line = user_line()
@@ -370,7 +370,7 @@ def _written(func: Any, arguments: Mapping[str, Any]) -> list[Tensor]:
 
 
 def _running_statistics(name: str, arguments: Mapping[str, Any]) -> list[Tensor]:
-    """What a batch norm in training mode writes, of which its schema says nothing."""
+    """Running statistics that a batch norm in training mode writes, which its schema does not name."""
     if name not in BATCH_NORMS or not arguments.get("training"):
         return []
     return [t for key in ("running_mean", "running_var") for t in tensors_in(arguments.get(key))]

@@ -90,7 +90,7 @@ def _advice(model: nn.Module, inputs: Any) -> str:
 
 
 def _functions(recorder: Recorder, model: nn.Module) -> dict[str, Ref]:
-    """What the nonlinearities that are called as functions returned, named as ``features.layers`` names them."""
+    """Results of nonlinearities that are called as functions, named as ``features.layers`` names them."""
     named = function_names(dict(model.named_modules()))
     found: dict[str, Ref] = {}
     calls: dict[str, int] = {}
@@ -104,7 +104,7 @@ def _functions(recorder: Recorder, model: nn.Module) -> dict[str, Ref]:
 
 
 def _visible(program: Program, passed: dict[str, set[int]]) -> dict[str, frozenset[int]]:
-    """What the code of every module that ran can see."""
+    """Values that the code of every module that ran can see."""
     seen = {name: set(numbers) for name, numbers in passed.items()}
     seen[""].update(ref.id for ref in (*program.inputs, *program.outputs))
     for call in program.calls:
@@ -113,7 +113,7 @@ def _visible(program: Program, passed: dict[str, set[int]]) -> dict[str, frozens
 
 
 def _place(error: BaseException) -> str:
-    """Where the model's own code failed, if it did outside torch and this package."""
+    """The line at which the model's own code failed, if it did outside torch and this package."""
     line = error_line(error)
     return f" at {line}" if line else ""
 

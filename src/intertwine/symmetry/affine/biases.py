@@ -72,7 +72,7 @@ def _segments(graph: Graph, sites: list[_Site]) -> Iterator[Tensor]:
 
 
 def _read(graph: Graph, position: int, entries: Tensor) -> Iterator[Tensor]:
-    """Which entries each call reads that computes with the result."""
+    """The entries that each call reads which computes with the result."""
     call = graph.program.calls[position]
     out = call.outputs[0]
     if out is None:

@@ -29,7 +29,7 @@ _NOTHING = "nothing to fold: gains are one, biases zero and streams centred, or 
 
 @dataclass(frozen=True, repr=False)
 class Fold(Result):
-    """What ``fold`` made.
+    """The result of ``fold``.
 
     Attributes:
         changed: Every tensor that has other numbers, with the steps that changed it (``"norms"``, ``"biases"``,

@@ -81,7 +81,7 @@ class Graph:
         return source, self.producers.get(source.id)
 
     def moved(self, source: Ref, ref: Ref, entries: Tensor) -> Tensor:
-        """What the casts and views that made ``ref`` of its origin ``source`` make of other entries there."""
+        """Other entries at ``source``, moved by the casts and views through which ``ref`` was made of it."""
         *path, _ = self._behind(ref)
         for at in reversed(path):
             call = self.producers[at.id]

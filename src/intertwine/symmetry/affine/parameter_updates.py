@@ -43,7 +43,7 @@ class View:
 
 
 def moved_entries(call: Call, tensors: dict[int, Tensor]) -> list[Tensor]:
-    """What a call of ``MOVES`` makes of the given tensors; casts keep the numbers as they are."""
+    """Results of a call of ``MOVES`` for the given tensors; casts keep the numbers as they are."""
     return run_call(call, tensors, float64_handler)
 
 

@@ -67,7 +67,7 @@ def shapes(model: nn.Module) -> Shapes:
 
 
 def built(model: Any, change: Callable[[Any], Any] = lambda config: config) -> Shapes:
-    """What a model's class builds from its configuration, changed and reloaded; nothing where it does not build."""
+    """Tensors that a model's class builds from its configuration, changed and reloaded; none where it fails."""
     try:
         config = change(copy.deepcopy(model.config))
         with seeded(0), torch.device("meta"):

@@ -28,7 +28,7 @@ def always_siblings(tensors: Iterable[Sequence[Axis]]) -> list[list[int]]:
 
 
 def _places(axis: Axis, path: tuple) -> Iterator[tuple[int, Any]]:
-    """Where each space occurs: a whole segment is known by its concatenation, anything else by the space itself."""
+    """Occurrences of every space: a whole segment is known by its concatenation, anything else by the space."""
     for i, factor in enumerate(axis):
         if isinstance(factor, Slot):
             yield factor.space, ("alone", factor.space)

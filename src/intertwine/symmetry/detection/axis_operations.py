@@ -70,7 +70,7 @@ class Algebra:
         return axis
 
     def settle_orders(self) -> None:
-        """Where the order of sorted rows matters, what it follows is held."""
+        """Hold the axes that the order of sorted rows follows, where that order matters."""
         waiting = list(self.follows)
         while held := [entry for entry in waiting if self._order_matters(entry[0])]:
             for rows, follows in held:
@@ -80,7 +80,7 @@ class Algebra:
             waiting = [entry for entry in waiting if entry not in held]
 
     def _order_matters(self, rows: Axis) -> str:
-        """Why rows may come in one order only; empty where they may come in any."""
+        """The reason why rows have a fixed order; empty where they have none."""
         for slot in (found := self.pool.resolve(rows)):
             node = self.pool.node(slot.space) if isinstance(slot, Slot) else None
             if node is None or len(found) != 1 or node.sorted is None or node.tied:

@@ -99,7 +99,7 @@ class Pick:
 
 @dataclass(frozen=True)
 class Value:
-    """What is known of one tensor.
+    """Axes and properties of one tensor.
 
     Attributes:
         axes: Its axes.
@@ -169,7 +169,7 @@ def bare(axis: Axis) -> Axis:
 
 
 def concatenated(axis: Axis) -> tuple[Axis, ...]:
-    """What an axis is the concatenation of; nothing where it is none."""
+    """The axes that an axis is the concatenation of; none where it is none."""
     whole = axis[0] if len(axis) == 1 else None
     return whole.parts if isinstance(whole, Segments) and not isinstance(whole, Interleaved) else ()
 

@@ -55,7 +55,7 @@ def describe(engine: Engine) -> Symmetry:
 
 
 def _gates(program: Program) -> dict[str, Ref]:
-    """What every ReLU returned; what ``|q|`` does hides the signs that its gates follow."""
+    """Results of all ReLUs; not of ``|q|``, which hides the signs that its gates follow."""
     calls = [c for c in program.calls if is_gate(c) and c.inputs[0].id in program.varying]
     named = zip(gate_names(calls), calls)
     return {name: c.outputs[0] for name, c in named if c.outputs[0] and c.op not in {*MAX_POOLS, "aten::abs"}}
@@ -270,7 +270,7 @@ def _alike(engine: Engine, a: Candidate, b: Candidate) -> bool:
 
 
 def _reasons(engine: Engine, space: int, leaf: Candidate) -> tuple[str, ...]:
-    """What restricts a space, the same cause named once."""
+    """The restrictions of a space, the same cause named once."""
     node = engine.pool.node(space)
     lost: dict[str, list[str]] = {}
     for what, why in (

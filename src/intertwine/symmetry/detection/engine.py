@@ -66,7 +66,7 @@ class Engine(Algebra):
     # ---- values
 
     def value(self, ref: Ref) -> Value:
-        """What is known of a tensor; a stack of unlike parts is tied together."""
+        """The axes and properties of a tensor; the parts of a stack are tied together."""
         found = self.values.get(ref.id)
         if found is None:
             before, self._fixed = self._fixed, []  # what a source fixes, the call at work does not

@@ -39,7 +39,7 @@ def cast(engine: Engine, source: Ref, out: Ref | None) -> Value:
 
 @register_rule("aten::copy")
 def copy(engine: Engine, call: Call) -> Value:
-    """What is written replaces what was there."""
+    """A copy: the written tensor replaces the old one."""
     engine.skip(call.args["self"])
     there, written = engine.value(call.args["self"]), cast(engine, call.args["src"], call.args["self"])
     axes = (y or flat(axis_size(x), written.zero) for x, y in broadcast(there, written))

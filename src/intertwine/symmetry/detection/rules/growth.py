@@ -14,7 +14,7 @@ from ..engine import Engine
 
 
 class Growth(NamedTuple):
-    """How an expression grows with the rows."""
+    """Growth of an expression with the rows."""
 
     degree: float  # 0 where the rows are not in it
     certain: bool  # Whether its part of the highest degree has no factor that may be zero

@@ -48,7 +48,7 @@ def unread_names(engine: Engine, call: Call) -> None:
 
 
 def drop(engine: Engine, names: Names | None) -> None:
-    """What is named is fixed: the numbers are used as such."""
+    """Fix the units that are named: their indices are used as mere numbers."""
     if names is not None and names.kind != "counts":
         engine.fix(engine.pool.resolve(names.of), f"places of units are read as numbers at {engine.call.where}")
 
@@ -227,7 +227,7 @@ def _never_chosen(engine: Engine, call: Call, count: int) -> bool:
 
 
 def _left(engine: Engine, mask: Ref) -> Fraction | None:
-    """Which share of a row a mask leaves, where it is made of a given number of different places in each."""
+    """The share of a row that a mask leaves, where it is made of a given number of different places in each."""
     flipped = False
     call = engine.producer(mask)
     while call is not None and call.op in _SAME | _NOT | {"aten::expand"}:

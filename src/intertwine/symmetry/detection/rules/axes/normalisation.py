@@ -80,7 +80,7 @@ def _affine(engine: Engine, x: Value, call: Call, dim: int) -> Value:
 
 
 def _normalise(engine: Engine, axes: Sequence[Axis], over: Sequence[int], centred: bool, orthogonal: bool) -> None:
-    """What dividing by a root mean square over some axes takes away from all of them."""
+    """Restrict all axes as division by a root mean square over some of them does."""
     why = f"epsilon of {engine.call.where}"
     for i, axis in enumerate(axes):
         engine.no_scale(axis, why)

@@ -186,7 +186,7 @@ def first_place(engine: Engine, call: Call) -> Value:
 
 
 def places(engine: Engine, call: Call, x: Value, dim: int) -> Value:
-    """Where the largest or smallest entry along an axis is, for each of the others."""
+    """Index of the largest or smallest entry along an axis, for each of the others."""
     units, _ = _ordered(engine, call, replace(x, names=None), dim, 1)
     drop(engine, x.names)
     rest = [engine.homogeneous(a) for i, a in enumerate(x.axes) if i != dim]

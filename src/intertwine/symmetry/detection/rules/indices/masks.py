@@ -11,7 +11,7 @@ from ..registry import opaque, register_rule
 
 
 def _whole_rows(engine: Engine, shape: tuple[int, ...], mask: Value) -> int:
-    """How many of the first axes a mask chooses from; along those after them it chooses all or nothing."""
+    """Number of first axes that a mask chooses from; along those after them it chooses all or nothing."""
     axes = ((),) * (len(shape) - len(mask.axes)) + mask.axes
     first = len(shape)
     while first and all(isinstance(f, Flat) for f in axes[first - 1]):
@@ -53,7 +53,7 @@ def _written(engine: Engine, axis: Axis, why: str, tag: int) -> Axis:
 
 @register_rule("aten::masked_select")
 def masked_select(engine: Engine, call: Call) -> Any:
-    """What a mask chooses, one after the other: whole rows keep their units."""
+    """Entries that a mask chooses, one after the other: whole rows keep their units."""
     x, mask = engine.value(call.args["self"]), engine.value(call.args["mask"])
     first = _whole_rows(engine, x.shape, mask)
     inner = max(prod(x.shape[first:]), 1)

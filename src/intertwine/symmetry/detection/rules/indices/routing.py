@@ -16,7 +16,7 @@ from .indexing import follow
 
 @register_rule("aten::histc")
 def count(engine: Engine, call: Call) -> Value:
-    """How many rows named each unit: the counts move with the units."""
+    """Numbers of rows that named each unit: the counts move with the units."""
     x, bins = engine.value(call.args["self"]), call.args["bins"]
     units = named(engine, call.args["self"], bins)
     if units is None or (call.args["min"], call.args["max"]) != (0, bins - 1):

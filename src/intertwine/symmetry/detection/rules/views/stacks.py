@@ -133,7 +133,7 @@ def _permuted(value: Value, order: Sequence[int]) -> Value:
 
 
 def axis_order(call: Call, rank: int) -> list[int]:
-    """Which old axis each new one is."""
+    """The old axis that each new one is."""
     dims = list(range(rank))
     if call.op == "aten::permute":
         return [d % rank for d in call.args["dims"]]

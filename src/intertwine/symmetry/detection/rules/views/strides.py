@@ -34,7 +34,7 @@ class _Run:
 
 
 def _runs(there: Sequence[Dim], view: Sequence[Dim], offset: int) -> list[_Run]:
-    """How a view, which begins at ``offset``, takes the axes of a tensor."""
+    """The dimensions of a view, which begins at ``offset``, in terms of the axes of its tensor."""
     dims = sorted((i for i, (n, s) in enumerate(there) if n > 1 and s), key=lambda i: -there[i][1])
     shown = sorted((j for j, (n, s) in enumerate(view) if n > 1 and s), key=lambda j: -view[j][1])
     if any(there[a][1] < there[b][0] * there[b][1] for a, b in pairwise(dims)) or offset < 0:
@@ -162,7 +162,7 @@ def written_into(engine: Engine, call: Call) -> Value:
 
 
 def _pieces(engine: Engine, y: Value, runs: Iterable[_Run]) -> dict[tuple[int, int], Axis]:
-    """What is written along every factor of the tensor that it is written into."""
+    """The written axes along every factor of the tensor that they are written into."""
     covered: dict[int, list[tuple[int, int, int]]] = {}  # dimension of the view -> its factors, outermost first
     found: dict[tuple[int, int], Axis] = {}
     for r, run in enumerate(runs):
