@@ -285,6 +285,22 @@ def test_penalties_are_fractions_of_the_mean_accuracy():
     assert found.examples == 200
 
 
+def test_examples_whose_labels_are_ignored_count_nowhere():
+    (a, _), (b, _) = make("cnn", 0), make("cnn", 5)
+    x = torch.randn(60, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    labels = torch.randint(0, 3, (60,), generator=torch.Generator().manual_seed(2))
+    ignored = torch.where(torch.arange(60) % 3 == 0, -100, labels)
+    pair = Pair(a, b, x)
+    nets = [pair.cut("2").stitch(Fixed(torch.eye(4)))]
+    found = evaluate(pair, nets, [(x, ignored), (x, torch.full((60,), -100))])
+    kept = ignored >= 0
+    assert found == evaluate(pair, nets, [(x[kept], labels[kept])]) and found.examples == 40
+    with pytest.raises(ValueError, match="at least one example with a label"):
+        evaluate(pair, nets, [(x, torch.full((60,), -100))])
+    with pytest.raises(ValueError, match=r"labels must be from 0 to 2, B's 3 outputs, or -100 .* Got 7"):
+        evaluate(pair, nets, [(x, labels), (x, labels + 7 * (labels == 0))])
+
+
 def test_evaluation_rounds_and_leaves_modes_alone():
     (a, x), (b, _) = make("cnn", 0), make("cnn", 5)
     layer = family_of("g_relu", 4, 4).double()

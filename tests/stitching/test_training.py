@@ -68,6 +68,16 @@ def test_against_a_slow_loop(cut, family, momentum):
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
 
 
+def test_a_batch_whose_labels_are_all_ignored_teaches_nothing(cut):
+    """Its mean loss is no number, which must not stop a layer."""
+    one, two = stitched(cut, "full", "full")
+    loader = list(data())
+    (with_it,) = train_layers([one], [*loader, (loader[0][0], torch.full((8,), -100))], QUICK, recalibration=False)
+    (without,) = train_layers([two], loader, QUICK, recalibration=False)
+    assert all(torch.equal(p, q) for p, q in zip(parameters(one), parameters(two)))
+    assert with_it.history == without.history and with_it.start_loss == without.start_loss
+
+
 @pytest.mark.parametrize("tail_norm", ["eval", "train"])
 def test_together_as_alone(cut, tail_norm):
     together = stitched(cut, *FAMILIES, tail_norm=tail_norm)

@@ -70,7 +70,7 @@ def _scored(
     labels = labels_in(batch)
     if loss is not None:
         output = call(model, batch, device)
-        right, count = (0, 0) if labels is None else _correct(logits_of(output), labels, shifts=True)
+        right, count = (0, 0) if labels is None else _counts(logits_of(output), labels, shifts=True)
         return float(loss(output, batch)), size(batch), right, count
     if labels is None:
         raise ValueError(
@@ -82,8 +82,8 @@ def _scored(
         own = getattr(output, "loss", None)
         if own is not None:
             logits = logits_of(output)
-            known = _averaged(float(own), logits, labels, size(batch))
-            return float(own), known, *_correct(logits, labels, shifts=True)
+            counted = _averaged(float(own), logits, labels, size(batch))
+            return float(own), counted, *_counts(logits, labels, shifts=True)
     else:
         output = call(model, batch, device)
     logits = logits_of(output)
@@ -93,7 +93,7 @@ def _scored(
             f"model must return logits (N, classes) or (N, T, classes) for labels of classes. Got {shapes}. "
             "Pass loss=function(output, batch)."
         )
-    return _cross_entropy(logits, labels), _known(labels), *_correct(logits, labels)
+    return _cross_entropy(logits, labels), int(known(labels).sum()), *_counts(logits, labels)
 
 
 def _averaged(own: float, logits: Tensor | None, labels: Tensor, examples: int) -> int:
@@ -106,8 +106,8 @@ def _averaged(own: float, logits: Tensor | None, labels: Tensor, examples: int) 
     if labels.ndim > 1:
         shifted = _cross_entropy(logits[:, :-1], labels[:, 1:])
         if abs(own - shifted) < abs(own - _cross_entropy(logits, labels)):
-            return _known(labels[:, 1:])
-    return _known(labels)
+            labels = labels[:, 1:]
+    return int(known(labels).sum())
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> float:
@@ -115,12 +115,27 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> float:
     return float(nn.functional.cross_entropy(flat, labels.to(logits.device).flatten(), ignore_index=_IGNORED))
 
 
-def _known(labels: Tensor) -> int:
-    return int((labels != _IGNORED).sum())
-
-
 def _takes_labels(model: nn.Module) -> bool:
     return "labels" in inspect.signature(model.forward).parameters
+
+
+def known(labels: Tensor) -> Tensor:
+    """Which labels count: all but those that are ignored (-100)."""
+    return labels != _IGNORED
+
+
+def correct(logits: Tensor, labels: Tensor) -> Tensor:
+    """For each label that counts, whether the largest logit is at it.
+
+    Args:
+        logits: ``(..., *N, classes)``.
+        labels: ``(*N)``.
+
+    Returns:
+        ``(..., K)`` for ``K`` labels that count.
+    """
+    labels = labels.to(logits.device)
+    return (logits.argmax(-1) == labels)[..., known(labels)]
 
 
 def logits_of(output: Any) -> Tensor | None:
@@ -133,9 +148,9 @@ def _fit(logits: Tensor, labels: Tensor) -> bool:
     return logits.shape[:-1] == labels.shape and not labels.is_floating_point()
 
 
-def _correct(logits: Tensor | None, labels: Tensor, shifts: bool = False) -> tuple[int, int]:
+def _counts(logits: Tensor | None, labels: Tensor, shifts: bool = False) -> tuple[int, int]:
     # models that compute a loss may shift labels themselves: position t predicts label t + 1, which only they know
     if logits is None or not _fit(logits, labels) or (shifts and labels.ndim != 1):
         return 0, 0
-    known = labels != _IGNORED
-    return int((logits.argmax(-1) == labels.to(logits.device))[known.to(logits.device)].sum()), int(known.sum())
+    right = correct(logits, labels)
+    return int(right.sum()), len(right)

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from ..features.batches import labels_in, peek, size
+from ..features.evaluate import known
 
 
 def first_batch(loader: Iterable[Any]) -> Any:
@@ -13,13 +14,19 @@ def first_batch(loader: Iterable[Any]) -> Any:
     return peek(loader)[0]
 
 
-def labels_of(batch: Any) -> Tensor:
-    """Class labels ``(N,)`` of a batch."""
+def labels_of(batch: Any, classes: int | None = None) -> Tensor:
+    """Class labels ``(N,)`` of a batch, below ``classes`` where it is given, or -100 where they are ignored."""
     found = labels_in(batch)
     if found is None or found.ndim != 1 or found.is_floating_point():
         got = "none" if found is None else f"{found.dtype} of shape {tuple(found.shape)}"
         raise ValueError(
             f"batches must be (inputs, labels, ...) or a dict with 'labels', labels (N,) of whole numbers. Got {got}."
+        )
+    outside = found[known(found) & ((found < 0) | (found >= classes))] if classes else found[:0]
+    if len(outside):
+        raise ValueError(
+            f"labels must be from 0 to {classes - 1}, B's {classes} outputs, or -100 where they are ignored. "
+            f"Got {int(outside[0])}."
         )
     return found
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .._progress import track
 from ..features.batches import check_repeatable, length
+from ..features.evaluate import correct
 from ..features.repeatable import repeatable
 from ..programs import Part, check_path, flat_inputs
 from ._batches import labels_of
@@ -27,7 +28,7 @@ class Evaluation:
         accuracy_b: Of B.
         accuracies: Of the stitched networks.
         errors: Standard errors of their penalties over examples, all three networks on the same ones.
-        examples: How many examples.
+        examples: How many examples, those whose labels are ignored (-100) left out.
     """
 
     accuracy_a: float
@@ -73,7 +74,8 @@ def accuracies(networks: Sequence[Stitched], loader: Iterable[Any], *, progress:
     """  # noqa: DOC502 - raised by the count
     check_repeatable(loader)
     device = next((t.device for net in networks for t in net.tail.buffers()), None)
-    return [int(right.sum()) / len(right) for right in _hits(_together(networks), loader, device, progress)]
+    rights = _hits(_together(networks), loader, device, networks[0].classes, progress)
+    return [int(right.sum()) / len(right) for right in rights]
 
 
 def evaluate(
@@ -102,7 +104,7 @@ def evaluate(
             check_path(model, program, batch, output, name)
         return [*outputs, *stitched(inputs, batch)]
 
-    right_a, right_b, *rights = _hits(run, loader, pair.device, progress)
+    right_a, right_b, *rights = _hits(run, loader, pair.device, pair.classes, progress)
     lost = [(right_a.double() + right_b.double()) / 2 - right.double() for right in rights]
     errors = [float(x.std(unbiased=True) / len(x) ** 0.5) if len(x) > 1 else float("nan") for x in lost]
     share = lambda right: int(right.sum()) / len(right)
@@ -130,14 +132,14 @@ def _hits(
     run: Callable[[tuple[Tensor, ...], Any], list[Tensor]],
     loader: Iterable[Any],
     device: torch.device | None,
+    classes: int,
     progress: bool | None,
 ) -> list[Tensor]:
-    """For every network, which examples it gets right."""
+    """For every network, which examples it gets right, those whose labels are ignored left out."""
     rights: list[list[Tensor]] = []
     for batch in track(repeatable(loader), "Evaluating", length(loader), progress):
-        labels = labels_of(batch).to(device)
-        outputs = run(flat_inputs(batch, device), batch)
-        rights.append([(logits.argmax(dim=1) == labels).cpu() for logits in outputs])
+        labels = labels_of(batch, classes)
+        rights.append([correct(logits, labels).cpu() for logits in run(flat_inputs(batch, device), batch)])
     if not rights or not sum(len(batch[0]) for batch in rights):
-        raise ValueError("loader must yield at least one example. Got none.")
+        raise ValueError("loader must yield at least one example with a label. Got none.")
     return [torch.cat(parts) for parts in zip(*rights)]

@@ -100,7 +100,7 @@ def stitch(
     data = loader if eval_loader is None else repeatable(eval_loader, mixed(plan.seeds[0], "evaluation"))
     batch = first_batch(loader)
     pair = Pair(a, b, batch)
-    _check_labels(labels_of(batch), pair.classes)
+    labels_of(batch, pair.classes)  # refuses them before the long work
     cuts = [pair.cut(one, options.skip) for one in plan.at]
     runs = plan.networks(cuts)
     moments = stream_moments(pair, cuts, loader, progress=options.progress)
@@ -121,13 +121,6 @@ def stitch(
         _result(run, plan, found, i, (moments[run.place][0], seen[run.place][0]), notes) for i, run in enumerate(runs)
     ]
     return results[0] if plan.single else StitchingStudy(tuple(results), {**plan.facts, "skip": options.skip})
-
-
-def _check_labels(labels: Tensor, classes: int) -> None:
-    """Refuse labels that no output stands for."""
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= classes:
-        raise ValueError(f"labels must be from 0 to {classes - 1}, B's {classes} outputs. Got {low} to {high}.")
 
 
 def _choose_alphas(

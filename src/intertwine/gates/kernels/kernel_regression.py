@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...features.evaluate import correct
+
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 
@@ -25,23 +27,23 @@ class KernelRegression:
     weights: Tensor = field(repr=False)
 
     def predict(self, kernel: Tensor) -> Tensor:
-        """Classes ``(M,)`` of new examples.
-
-        Args:
-            kernel: Between new and training examples, ``(M, N)``.
+        """Classes ``(M,)`` of new examples, by ``kernel`` ``(M, N)`` between new and training examples.
 
         Raises:
             ValueError: If the kernel is not with the ``N`` training examples.
-        """
+        """  # noqa: DOC502 - raised by what it calls
+        return self._logits(kernel).argmax(1).cpu()
+
+    def accuracy(self, kernel: Tensor, labels: Tensor) -> float:
+        """Share of new examples that are named rightly; as ``predict``, with their classes ``(M,)``."""
+        return float(correct(self._logits(kernel), labels).double().mean())
+
+    def _logits(self, kernel: Tensor) -> Tensor:
         if kernel.dim() != 2 or kernel.shape[1] != len(self.weights):
             raise ValueError(
                 f"kernel must be (M, {len(self.weights)}), new examples by training. Got {tuple(kernel.shape)}."
             )
-        return (kernel.detach().double() @ self.weights.to(kernel.device)).argmax(1).cpu()
-
-    def accuracy(self, kernel: Tensor, labels: Tensor) -> float:
-        """Share of new examples that are named rightly; as ``predict``, with their classes ``(M,)``."""
-        return float((self.predict(kernel) == labels.cpu()).double().mean())
+        return kernel.detach().double() @ self.weights.to(kernel.device)
 
 
 def kernel_regression(
@@ -84,7 +86,7 @@ def kernel_regression(
         for kept, held in _folds(labels, folds, seed):
             fitted = _weights(matrix[kept][:, kept], targets[kept], [s * scale for s in candidates])
             for strength, weights in zip(candidates, fitted):
-                right[strength] += int(((matrix[held][:, kept] @ weights).argmax(1) == labels[held]).sum())
+                right[strength] += int(correct(matrix[held][:, kept] @ weights, labels[held]).sum())
         accuracies = {s: count / len(labels) for s, count in right.items()}
     best = max(accuracies, key=lambda s: accuracies[s]) if accuracies else candidates[0]
     return KernelRegression(best, accuracies, _weights(matrix, targets, [best * scale])[0])

@@ -12,6 +12,7 @@ from torch import nn
 
 from ..._progress import is_silent, track
 from ..._untrusted.text import printable
+from ...features.evaluate import correct
 from ..data import Batches, DataSplits
 from .accuracy import accuracy
 from .checkpoint import Card, save_checkpoint
@@ -110,7 +111,7 @@ class Loop:
     def _accuracies(self) -> list[float]:
         right = torch.zeros(self._engine.k, dtype=torch.int64, device=self.device)
         for inputs, labels in self._held:
-            right += (self._engine.logits(inputs).argmax(2) == labels).sum(1)
+            right += correct(self._engine.logits(inputs), labels).sum(1)
         return [count / len(self.data.validation) for count in right.tolist()]
 
     def _save(self, strict: bool) -> None:

@@ -116,6 +116,11 @@ class Stitched(nn.Module):
         """The stitching layer, then those of the skip connections."""
         return [self.layer, *cast("list[StitchingLayer]", list(self.skip_layers))]
 
+    @property
+    def classes(self) -> int:
+        """Number of classes that the outputs tell apart."""
+        return self.tail.program.values[self.tail.outputs[0].id].shape[1]
+
     def trainable(self) -> list[nn.Parameter]:
         """Parameters of the stitching layers."""
         return [*self.layer.parameters(), *self.skip_layers.parameters()]

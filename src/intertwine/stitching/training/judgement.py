@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from ...features.batches import size
+from ...features.evaluate import known
 from ...features.repeatable import repeatable
 from ...programs import flat_inputs
 from .._batches import labels_of
@@ -47,8 +48,8 @@ def evaluated_losses(
     sums, count = [0.0] * len(networks), 0
     for batch in batches:
         crossing = trunk(*flat_inputs(batch, device))
-        labels = labels_of(batch).to(crossing[0].device)
-        count += len(labels)
+        labels = labels_of(batch, networks[0].classes).to(crossing[0].device)
+        count += int(known(labels).sum())
         for i, (mapped, tail) in enumerate(zip(maps, tails)):
             sums[i] += float(F.cross_entropy(tail(*mapped(crossing))[0], labels, reduction="sum"))
     return [total / max(count, 1) for total in sums]

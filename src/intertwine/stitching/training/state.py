@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...features.evaluate import correct
 from ..layer import StitchingLayer
 from ..layers.relaxed import RelaxedPermutation
 from ..networks.stitched import Stitched
@@ -104,9 +105,10 @@ class TrainingState:
         self.optimizer.step()
         for layer in self.network.layers:
             layer.after_step(rate)
-        self.examples += len(labels)
-        self.loss_sum = self.loss_sum + value.detach() * len(labels)
-        self.right = self.right + (outputs.detach().argmax(1) == labels).sum()
+        right = correct(outputs.detach(), labels)
+        self.examples += len(right)
+        self.loss_sum = self.loss_sum + value.detach() * len(right)
+        self.right = self.right + right.sum()
         return True
 
     def judge(self, epoch: int, loss: float) -> None:

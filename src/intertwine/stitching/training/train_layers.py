@@ -25,6 +25,7 @@ from ..._io import check_writable
 from ..._progress import track
 from ..._random import mixed, seeded
 from ...features.batches import check_repeatable, device_of, length, size
+from ...features.evaluate import known
 from ...features.repeatable import repeatable
 from ...programs import flat_inputs
 from .._batches import labels_of
@@ -184,8 +185,11 @@ def _update(
 ) -> None:
     if size(batch) == 1 and any(run.network.tail_norm == "train" for run in live):
         return  # batch norm cannot normalise one example
+    labels = labels_of(batch, live[0].network.classes)
+    if not known(labels).any():
+        return  # the mean loss of no labels is no number
     crossing = trunk(*flat_inputs(batch, device))
-    labels = labels_of(batch).to(crossing[0].device)
+    labels = labels.to(crossing[0].device)
     for run in live:
         with seeded(mixed(seed, "step", step), device):
             if not run.update(crossing, labels, rate):
