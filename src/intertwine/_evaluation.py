@@ -19,9 +19,9 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ._attributes import Kept, unattached
+from ._nested import map_tensors, tensors_in
 
 M = TypeVar("M", bound=nn.Module)
 P = ParamSpec("P")
@@ -77,8 +77,8 @@ def in_usual_mode(function: Callable[P, R]) -> Callable[P, R]:
             for device in _AUTOCAST:
                 if torch.is_autocast_enabled(device):
                     modes.enter_context(torch.autocast(device, enabled=False))
-            if any(isinstance(x, Tensor) and x.is_inference() for x in tree_leaves((args, kwargs))):
-                args, kwargs = tree_map_only(Tensor, torch.clone, (args, kwargs))
+            if any(x.is_inference() for x in tensors_in((args, kwargs))):
+                args, kwargs = map_tensors((args, kwargs), torch.clone)
             return function(*args, **kwargs)
 
     return called

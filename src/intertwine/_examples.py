@@ -1,6 +1,10 @@
 """Several example inputs of one model, where one is not enough to see all of it."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from ._nested import map_tensors
 
@@ -44,3 +48,20 @@ def widened(example_inputs: Any) -> Any:
     if isinstance(example_inputs, Examples):
         return Examples(*(widened(example) for example in example_inputs.inputs))
     return map_tensors(example_inputs, lambda x: x.double() if x.is_floating_point() else x)
+
+
+def arguments(inputs: Any) -> tuple[tuple, dict[str, Any]]:
+    """Positional and keyword arguments from what a user calls an example."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
+
+
+def run(model: nn.Module, inputs: Any, device: torch.device | None = None) -> Any:
+    """What a model returns for a copy of the inputs on ``device`` (``None``: where they are).
+
+    A copy, since models that begin with an in-place operation would change the caller's data.
+    """
+    fresh: Callable[[Tensor], Tensor] = lambda x: x.to(device or x.device, non_blocking=True, copy=True)
+    args, kwargs = arguments(map_tensors(inputs, fresh))
+    return model(*args, **kwargs)

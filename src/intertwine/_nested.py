@@ -1,6 +1,11 @@
-"""Nested inputs and outputs: values within mappings, lists and tuples, and dataclasses where they are asked for."""
+"""Nested inputs and outputs: values within mappings, lists and tuples, and dataclasses where they are asked for.
 
-from collections.abc import Callable, Iterator, Mapping
+``torch.utils._pytree`` opens other things: no subclass of a list and no mapping that is not registered with it, such as
+what tokenizers return, but caches of keys and values, which no output is judged by.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -36,12 +41,15 @@ def tensors_in(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
 
 
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same mappings (as dicts), lists and tuples around changed values."""
+    """The same mappings, lists and tuples, of the same classes, around changed values."""
     if isinstance(value, Mapping):
-        return {key: map_leaves(item, change) for key, item in value.items()}
+        twin = copy.copy(value) if isinstance(value, MutableMapping) else dict(value)
+        for key, item in value.items():
+            twin[key] = map_leaves(item, change)
+        return twin
     if isinstance(value, list | tuple):
-        kind = list if isinstance(value, list) else tuple
-        return kind(map_leaves(item, change) for item in value)
+        make = getattr(value, "_make", type(value))  # named tuples are made of their fields
+        return make(map_leaves(item, change) for item in value)
     return change(value)
 
 

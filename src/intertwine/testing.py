@@ -1,13 +1,12 @@
 """Testers that users may call too: do two models compute the same function?"""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ._evaluation import check_module, evaluating, unchanged
-from ._examples import each
+from ._examples import each, run
 from ._nested import tensors_in
 from ._random import seeded
 
@@ -69,19 +68,10 @@ def outputs(model: nn.Module, inputs: Any) -> list[Tensor]:
         ValueError: If there are none.
     """
     with evaluating(model), unchanged(model), torch.no_grad(), seeded(0):
-        found = [t for example in each(inputs) for t in tensors_in(call(model, example), dataclasses=True)]
+        found = [t for example in each(inputs) for t in tensors_in(run(model, example), dataclasses=True)]
     if not found:
         raise ValueError("model must return at least one tensor. Got an output without any.")
     return found
-
-
-def call(model: nn.Module, inputs: Any) -> Any:
-    """Run a model on one tensor, on positional arguments or on keyword arguments."""
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    if isinstance(inputs, tuple | list):
-        return model(*inputs)
-    return model(inputs)
 
 
 def relative_error(left: list[Tensor], right: list[Tensor]) -> float:

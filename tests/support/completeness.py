@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intertwine._examples import widened
+from intertwine._examples import run, widened
 from intertwine._nested import tensors_in
 from intertwine.groups import Element
 from intertwine.symmetry.action import moved, rewritable, tensors_of
 from intertwine.symmetry.description import Description
 from intertwine.symmetry.spaces import Axis, Fixed, Leaf, Product, axis_size
 from intertwine.symmetry.transformation import Transformation, identity
-from intertwine.testing import call, outputs
+from intertwine.testing import outputs
 
 _LARGEST = 4000  # parameters of a model whose Jacobian is still quick to decompose
 _STEP = 1e-6  # of the central differences that give tangents
@@ -107,7 +107,7 @@ def _jacobian(model: nn.Module, named: dict[str, nn.Parameter], inputs: Any) -> 
     rows = []
     count = sum(t.numel() for t in outputs(model, inputs))
     with torch.enable_grad():
-        flat = torch.cat([t.flatten() for t in _floats(call(model, inputs))])
+        flat = torch.cat([t.flatten() for t in _floats(run(model, inputs))])
         for i in range(min(count, len(flat))):
             grads = torch.autograd.grad(flat[i], list(named.values()), retain_graph=True, allow_unused=True)
             rows.append(

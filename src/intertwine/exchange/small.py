@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._examples import run
 from .._nested import map_tensors
 from .._random import seeded
 
@@ -46,16 +47,12 @@ def small_model(model: nn.Module, example_inputs: Any) -> tuple[nn.Module, Any] 
                 small = type(model)(settings).float().eval()
                 example = map_tensors(example_inputs, partial(_sample, vocabulary=vocabulary))
                 with torch.no_grad():
-                    small(**example) if isinstance(example, dict) else small(*_positional(example))
+                    run(small, example)
         except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError):
             continue  # sizes that do not fit together: only fewer layers then
         if sum(p.numel() for p in small.parameters()) <= LARGEST:
             return small, example
     return None
-
-
-def _positional(example: Any) -> tuple:
-    return tuple(example) if isinstance(example, tuple | list) else (example,)
 
 
 def _shrink(settings: Any, narrow: bool) -> int:

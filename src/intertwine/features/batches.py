@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._examples import run
 from .._nested import map_tensors, tensors_in
 from .repeatable import repeatable
 
@@ -14,16 +15,8 @@ _LABELS = ("labels", "label")  # left out of keyword batches: with them, models 
 
 
 def call(model: nn.Module, batch: Any, device: torch.device | None) -> Any:
-    """Run ``model`` on a copy of the inputs of ``batch`` on ``device`` (``None``: where they are).
-
-    A copy, since models that begin with an in-place operation would change the caller's data.
-    """
-    inputs = map_tensors(
-        _inputs(batch), lambda tensor: tensor.to(device or tensor.device, non_blocking=True, copy=True)
-    )
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+    """Run ``model`` on a copy of the inputs of ``batch`` on ``device`` (``None``: where they are)."""
+    return run(model, _inputs(batch), device)
 
 
 def size(batch: Any) -> int:
@@ -44,14 +37,19 @@ def labels_in(batch: Any) -> Tensor | None:
     return found if isinstance(found, Tensor) else None
 
 
-def head(batch: Any, examples: int) -> Any:
-    """The inputs of ``batch`` cut to its first examples; a dict stays a dict, everything else becomes ``(inputs,)``."""
+def example(batch: Any, examples: int) -> Any:
+    """The inputs of ``batch`` cut to its first examples: a dict, a tuple of several positional ones, or one value."""
     n = size(batch)
 
     def cut(tensor: Tensor) -> Tensor:
         return tensor[:examples] if tensor.ndim and tensor.shape[0] == n else tensor
 
-    inputs = map_tensors(_inputs(batch), cut)
+    return map_tensors(_inputs(batch), cut)
+
+
+def head(batch: Any, examples: int) -> Any:
+    """A batch of the first examples, without labels: a dict stays a dict, everything else becomes ``(inputs,)``."""
+    inputs = example(batch, examples)
     return inputs if isinstance(inputs, Mapping) else (inputs,)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._evaluation import evaluating, unchanged
+from .._examples import run
 from ._outputs import select
 from .batches import call, device_of, labels_in, size
 from .repeatable import repeatable
@@ -78,7 +79,7 @@ def _scored(
             "Pass loss=function(output, batch) to score without labels."
         )
     if isinstance(batch, Mapping) and _takes_labels(model):
-        output = model(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()})
+        output = run(model, batch, device)
         own = getattr(output, "loss", None)
         if own is not None:
             logits = logits_of(output)

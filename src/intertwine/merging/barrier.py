@@ -11,7 +11,7 @@ from .._evaluation import copied, in_usual_mode
 from .._progress import track
 from .._result import of_networks
 from .._words import check_whole
-from ..features.batches import check_repeatable, head, peek
+from ..features.batches import check_repeatable, example, peek
 from ..features.evaluate import Loss, Score, evaluate
 from ..features.spectral_norms import follow_
 from ..matching.align import align
@@ -148,7 +148,7 @@ def barriers(
     options = replace(
         options,
         calibration=measured,
-        example_inputs=head(first, 2) if options.example_inputs is None else options.example_inputs,
+        example_inputs=example(first, 2) if options.example_inputs is None else options.example_inputs,
     )
     ratios = tuple(k / (points - 1) for k in range(points))
     plan = list(_plan(models, chosen, given, options))

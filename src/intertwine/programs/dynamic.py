@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .._evaluation import evaluating, in_usual_mode
+from .._examples import arguments
 from .._nested import map_tensors, tensors_in
 from ..errors import CaptureError
 from ..features.batches import call, device_of, head, size
@@ -115,16 +116,10 @@ def _examples(batch: Any, n: int) -> Any:
 def _captured(model: nn.Module, batch: Any, n: int) -> Program:
     """A run on ``n`` examples, with random numbers that belong to ``n``: what a model draws differs between sizes."""
     inputs, device = _examples(batch, n), device_of(model)
-    named = isinstance(inputs, Mapping)
-    args = () if named else inputs[0] if isinstance(inputs[0], tuple) else inputs
-    kwargs = {key: _to(value, device) for key, value in inputs.items()} if named else {}
+    moved = map_tensors(inputs if isinstance(inputs, Mapping) else inputs[0], lambda x: x.to(device or x.device))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(n)
-        return capture(model, tuple(_to(value, device) for value in args), kwargs)
-
-
-def _to(value: Any, device: torch.device | None) -> Any:
-    return value.to(device) if isinstance(value, Tensor) and device is not None else value
+        return capture(model, *arguments(moved))
 
 
 def _check_same_run(two: Program, three: Program, name: str) -> None:

@@ -22,8 +22,7 @@ def labels_of(batch: Any, classes: int | None = None) -> Tensor:
         raise ValueError(
             f"batches must be (inputs, labels, ...) or a dict with 'labels', labels (N,) of whole numbers. Got {got}."
         )
-    outside = found[known(found) & ((found < 0) | (found >= classes))] if classes else found[:0]
-    if len(outside):
+    if classes is not None and len(outside := found[known(found) & ((found < 0) | (found >= classes))]):
         raise ValueError(
             f"labels must be from 0 to {classes - 1}, B's {classes} outputs, or -100 where they are ignored. "
             f"Got {int(outside[0])}."

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 from .._attributes import Kept, forget
 from .._evaluation import alone, check_module, copied, in_usual_mode
+from .._nested import map_tensors
 from .._words import counted
 from ..errors import PathWarning
 from .blocks import Block, align, blocks
@@ -107,7 +107,7 @@ class _Moved(TorchDispatchMode):
         self._held: dict[str, Tensor] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map_only(Tensor, self._read, (args, kwargs or {}))
+        args, kwargs = map_tensors((args, kwargs or {}), self._read)
         return func(*args, **kwargs)
 
     def _read(self, x: Tensor) -> Tensor:

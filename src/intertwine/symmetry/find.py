@@ -1,12 +1,11 @@
 """Find the symmetries of a model: capture its program, walk the engine through it, and describe what moves."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from .._examples import each
+from .._examples import arguments, each
 from .._result import of_networks
 from ..programs import Program, capture_paths, union
 from .detection.describe import describe
@@ -69,14 +68,3 @@ def walked(program: Program, kind: type[Engine] = Engine) -> Engine:
             continue
         return engine
     raise RuntimeError("the concatenations among the parameters must be finite. Got ever more of them.")
-
-
-def arguments(example_inputs: Any) -> tuple[tuple, dict[str, Any]]:
-    """Positional and keyword arguments from what a user calls an example."""
-    if isinstance(example_inputs, Mapping):
-        return (), dict(example_inputs)
-    if isinstance(example_inputs, Tensor):
-        return (example_inputs,), {}
-    if isinstance(example_inputs, tuple | list):
-        return tuple(example_inputs), {}
-    return (example_inputs,), {}

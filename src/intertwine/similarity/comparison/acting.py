@@ -41,8 +41,7 @@ def acting(model: nn.Module, points: Sequence[Point], batch: Any) -> tuple[tuple
         The name of one for every layer, empty where it is not known; and why, where the model could not be captured.
     """
     model, device = unwrap(model), batching.device_of(model)
-    example = map_tensors(batching.head(batch, 2), lambda x: x.to(device or x.device))
-    inputs = example[0] if isinstance(example, tuple) and isinstance(example[0], tuple) else example
+    inputs = map_tensors(batching.example(batch, 2), lambda x: x.to(device or x.device))
     try:
         sym = symmetries(model, inputs)
     except CaptureError as error:

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from ..._attributes import forget
 from ..._evaluation import check_module, copied
-from ..._examples import each
+from ..._examples import arguments, each
 from ...errors import VerificationError
 from ...programs import Program, capture_paths, union
 from ...testing import outputs, relative_error, tolerance
 from ..action import tensors_of
-from ..find import arguments
 from ..verification.float64 import float64_casts, in_float64
 from .flow import Flow
 from .graph import Graph
