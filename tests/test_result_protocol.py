@@ -12,11 +12,13 @@ from typing import Any, Literal
 import pytest
 import torch
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 import intertwine as iw
 from intertwine._io.codec import APART, UNSAVED, decode, encode, mark_nonfinite, unmark_nonfinite
 from intertwine._result import Result
-from intertwine.report import page_of
+from intertwine.cli import app
+from intertwine.report import load_result, page_of
 
 ROOMS = ("symmetry", "matching", "merging", "provenance", "exchange", "similarity", "stitching", "gates", "dissection")
 ROOMS += ("lab.experiments",)
@@ -216,6 +218,9 @@ def test_results_print_show_save_and_load(name, tmp_path):
     for suffix in (".json", ".safetensors"):
         again = type(found).load(found.save(tmp_path / f"found{suffix}"))
         assert alike(again, found), suffix
+        assert alike(load_result(tmp_path / f"found{suffix}"), found), suffix
+        command = ["report", str(tmp_path / f"found{suffix}"), "--out", str(tmp_path / "page.html")]
+        assert CliRunner().invoke(app, command).exit_code == 0, suffix
         assert again.summary() == found.summary()
         found.save(tmp_path / "found.json")
     assert alike(type(found).load(tmp_path / "found.json"), found)

@@ -38,6 +38,14 @@ def write_value(path: Path, value: Any) -> Path:
     return write_json(path, {"kind": kind.__name__, **data})
 
 
+def kind_in(path: Path, name: str = "path") -> Any:
+    """What a file says that it holds: the kind of its value if ``write_value`` wrote it."""
+    if path.suffix == ".safetensors":
+        return str(_open(path)[1].get("kind")).removeprefix("intertwine.")
+    data = json_of(path, name)
+    return data.get("kind") if isinstance(data, dict) else None
+
+
 def read_value(path: Path, kind: type[T]) -> T:
     """Read what ``write_value`` wrote.
 

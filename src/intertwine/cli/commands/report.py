@@ -16,6 +16,8 @@ class ReportOptions(Options):
 
     suffixes = (".html", ".htm")
 
-    results: Path = argument(..., "A results.json that another command wrote.", metavar="RESULTS")
+    results: Path = argument(
+        ..., "Results that a command or save() wrote: .json or .safetensors.", metavar="RESULTS"
+    )
     out: Path | None = option(None, "The page; beside the results otherwise.", metavar="FILE")
     as_json: bool = False
