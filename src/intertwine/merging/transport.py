@@ -25,8 +25,8 @@ from ..symmetry.action import rewritable, tensors_of
 from ..symmetry.blocks import Block, blocks
 from ..symmetry.copies import copy_degrees
 from ..symmetry.spaces import Layout, Leaf, Space, axis_size
-from ..symmetry.verification.float64 import float64_casts, in_float64
-from ..testing import function_error
+from ..symmetry.verification.float64 import in_float64
+from ..testing import relative_error
 from .interpolate import write
 
 _SWEEPS = 10
@@ -339,16 +339,15 @@ def _check_copies(
     example_inputs: Any,
 ) -> None:
     """Refuse what does not compute one function at both widths when units of ``b`` are made equal in both."""
-    (wide_a, x, rtol), (wide_b, _, rtol_b) = in_float64(a, example_inputs), in_float64(b, example_inputs)
+    wide_a, wide_b = in_float64(a, example_inputs), in_float64(b, example_inputs)
 
     def equal_units(sym: Symmetry, model: nn.Module, widths: Mapping[str, tuple[int, int]]) -> nn.Module:
         couplings = {name: _in_blocks(*widths[name], gcd(*sizes[name])) for name in sizes}
-        return Transport(sym, couplings, {}, model, widths, degrees, theirs.layouts).apply(wide_b)
+        return Transport(sym, couplings, {}, model, widths, degrees, theirs.layouts).apply(wide_b.model)
 
-    with float64_casts():
-        narrow = equal_units(theirs, wide_b, {name: (m, m) for name, (_, m) in sizes.items()})
-        error = function_error(narrow, equal_units(ours, wide_a, sizes), x)
-    if not error <= max(rtol, rtol_b):
+    narrow = equal_units(theirs, wide_b.model, {name: (m, m) for name, (_, m) in sizes.items()})
+    error = relative_error(wide_b.outputs(narrow), wide_a.outputs(equal_units(ours, wide_a.model, sizes)))
+    if not error <= max(wide_a.rtol, wide_b.rtol):
         raise _uncopied(f"outputs that differ by {error:.2g}")
 
 

@@ -16,8 +16,6 @@ class ReportOptions(Options):
 
     suffixes = (".html", ".htm")
 
-    results: Path = argument(
-        ..., "Results that a command or save() wrote: .json or .safetensors.", metavar="RESULTS"
-    )
+    results: Path = argument(..., "Results that a command or save() wrote: .json or .safetensors.", metavar="RESULTS")
     out: Path | None = option(None, "The page; beside the results otherwise.", metavar="FILE")
     as_json: bool = False

@@ -1,6 +1,7 @@
 """Structured pruning: some units of a hidden space taken out of every tensor that carries it."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 from math import prod
 from typing import Any
@@ -17,8 +18,8 @@ from ...symmetry.action import rewritable
 from ...symmetry.affine.saving import is_configured, misfits, set_unsaveable
 from ...symmetry.kept_rows import axis_rows, kept_rows
 from ...symmetry.spaces import Axis, Product, Sum, axis_size, spaces_of
-from ...symmetry.verification.float64 import float64_casts, in_float64
-from ...testing import outputs, relative_error
+from ...symmetry.verification.float64 import Wide, in_float64
+from ...testing import relative_error
 from ..subject import check_plain
 from .configuration import fitting, write
 from .masking import Rows, excluded, masked
@@ -77,24 +78,23 @@ def prune_channels(
     units = _checked(sym, spaces, keep)
     check_plain(model)
     rows = kept_rows(sym, spaces, units)
-    wide, inputs, rtol = in_float64(model, example_inputs)
-    inputs = map_tensors(inputs, _told)
-    wanted = list(_meant(sym, wide, rows, inputs))
+    wide = in_float64(model, example_inputs)
+    wide = replace(wide, inputs=map_tensors(wide.inputs, _told))
+    wanted = list(_meant(sym, wide, rows))
     error, said = float("inf"), ""
-    small = _cut(sym, wide, rows)
+    small = _cut(sym, wide.model, rows)
     for changes in _choices(model, sym, spaces, units, rows):
         _set(small, changes)
         try:
-            with float64_casts():
-                found = outputs(small, inputs)
+            found = wide.outputs(small)
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as failed:
             said = said or str(failed).partition("\n")[0]
         else:
             error = min(error, *(relative_error(one, found) for one in wanted))
-        if error <= rtol:
+        if error <= wide.rtol:
             pruned = _cut(sym, rewritable(sym, model), rows)
             _set(pruned, changes)
-            _configure(pruned, small, set(_lengths_of(sym, spaces, units, rows)), inputs, rtol)
+            _configure(pruned, small, set(_lengths_of(sym, spaces, units, rows)), wide)
             return pruned
         _set(small, [(module, name, new, old) for module, name, old, new in changes])
     if error == float("inf"):
@@ -131,12 +131,11 @@ def _named(spaces: list[str]) -> str:
     return repr(spaces[0]) if len(spaces) == 1 else f"{spaces[0]!r} and {len(spaces) - 1} more"
 
 
-def _meant(sym: Symmetry, wide: nn.Module, rows: Rows, inputs: Any) -> Iterator[Any]:
+def _meant(sym: Symmetry, wide: Wide, rows: Rows) -> Iterator[Any]:
     """Outputs of the whole model without the units: their slices zero, or never chosen."""
-    with float64_casts():
-        yield outputs(masked(sym, wide, rows), inputs)
-        with excluded(sym, wide, rows) as twin:
-            yield outputs(twin, inputs)
+    yield wide.outputs(masked(sym, wide.model, rows))
+    with excluded(sym, wide.model, rows) as twin:
+        yield wide.outputs(twin)
 
 
 def _set(model: nn.Module, changes: Iterable[Change]) -> None:
@@ -144,17 +143,13 @@ def _set(model: nn.Module, changes: Iterable[Change]) -> None:
         setattr(model.get_submodule(module), name, new)
 
 
-def _configure(pruned: nn.Module, small: nn.Module, lengths: set[tuple[int, int]], inputs: Any, rtol: float) -> None:
+def _configure(pruned: nn.Module, small: nn.Module, lengths: set[tuple[int, int]], wide: Wide) -> None:
     """Write the new sizes into the configuration; where the class has no words for them, saving is refused."""
     if not is_configured(pruned):
         return
 
-    def run(model: nn.Module) -> Any:
-        with float64_casts():
-            return outputs(model, inputs)
-
-    own = run(small)
-    same = lambda built: relative_error(own, run(built)) <= rtol
+    own = wide.outputs(small)
+    same = lambda built: relative_error(own, wide.outputs(built)) <= wide.rtol
     settings = fitting(small, lengths, same, next(pruned.parameters()).dtype)
     if settings is not None:
         write(pruned.config, settings)

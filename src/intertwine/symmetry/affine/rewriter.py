@@ -1,7 +1,6 @@
 """Rewriter of parameters: a float64 copy of a model, changed step by step, and the proof that it is one function."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +12,9 @@ from ..._evaluation import check_module, copied
 from ..._examples import arguments, each
 from ...errors import VerificationError
 from ...programs import Program, capture_paths, union
-from ...testing import outputs, relative_error, tolerance
+from ...testing import relative_error
 from ..action import tensors_of
-from ..verification.float64 import float64_casts, in_float64
+from ..verification.float64 import in_float64
 from .flow import Flow
 from .graph import Graph
 from .parameter_updates import Obstacle, Updates
@@ -77,16 +76,17 @@ class Rewriter:
 
     def __post_init__(self) -> None:
         _check(self.model)
-        self.work, self.inputs, self.rtol = in_float64(self.model, self.example_inputs)
-        self._before = self._outputs(self.work)
-        if relative_error(self._before, self._outputs(self.work)) > self.rtol:
+        self._wide = in_float64(self.model, self.example_inputs)
+        self.work, self.rtol = self._wide.model, self._wide.rtol
+        self._before = self._wide.outputs()
+        if relative_error(self._before, self._wide.outputs()) > self.rtol:
             raise ValueError("model must return the same twice in eval mode. Got outputs that differ.")
         self.recapture()
 
     def recapture(self) -> None:
         """Record the copy again, after its structure or its weights changed."""
-        with self._casts():
-            self.program: Program = union([capture_paths(self.work, *arguments(e)) for e in each(self.inputs)])
+        with self._wide.casts():
+            self.program: Program = union([capture_paths(self.work, *arguments(e)) for e in each(self._wide.inputs)])
         forget(self.work, self.program.caches)
         state = {name: t.detach().double() for name, t in tensors_of(self.work).items() if t.is_floating_point()}
         self.graph = Graph(self.program, {n: t.clone() for n, t in state.items() if n in self.program.states})
@@ -155,7 +155,7 @@ class Rewriter:
 
     def prove(self) -> Proof:
         """Compare the outputs with those of the model, and once more with another change of one tensor."""
-        error = relative_error(self._before, self._outputs(self.work))
+        error = relative_error(self._before, self._wide.outputs())
         if not error <= self.rtol:
             raise VerificationError(f"the function must stay to {self.rtol:.1e}. Got an error of {error:.1e}.")
         control, tensor = self._control()
@@ -201,13 +201,6 @@ class Rewriter:
         reads = {view.id for view in call.inputs if view.id in self.graph.views}
         return call.module == module and bool(reads) and not all(o and o.id in self.graph.views for o in call.outputs)
 
-    def _outputs(self, model: nn.Module) -> list[Tensor]:
-        with self._casts():
-            return outputs(model, self.inputs)
-
-    def _casts(self) -> AbstractContextManager[None]:
-        return float64_casts() if self.rtol == tolerance(torch.float64) else nullcontext()
-
     def _control(self) -> tuple[float, str]:
         """One tensor changed by other numbers of the same size: its change in another order, with other signs."""
         generator = torch.Generator().manual_seed(0)
@@ -228,7 +221,7 @@ class Rewriter:
     def _with(self, name: str, numbers: Tensor) -> float:
         with torch.no_grad():
             tensors_of(self.work)[name].copy_(numbers)
-        return relative_error(self._before, self._outputs(self.work))
+        return relative_error(self._before, self._wide.outputs())
 
 
 def _check(model: nn.Module) -> None:

@@ -5,13 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..._evaluation import copied
-from ..._examples import widened
-from ...testing import outputs, relative_error, tolerance
+from ...testing import relative_error
 from ..action import rewritable, tensors_of
 from ..description import Description
+from .float64 import in_float64
 
 
 class Probe:
@@ -37,17 +35,12 @@ class Probe:
     def __init__(self, sym: Description, model: nn.Module, inputs: Any, randomise: bool = True) -> None:
         if any(t.is_meta for t in tensors_of(model).values()):
             raise ValueError("model must hold weights to be run. Got tensors on the meta device: load a checkpoint.")
-        self._model = rewritable(sym, model)
-        self._inputs = inputs
-        self._widen()
-        self.tensors = tensors_of(self._model)
+        self._wide = in_float64(rewritable(sym, model), inputs)
+        self.tensors = tensors_of(self._wide.model)
         if randomise:
             _randomise(sym, self.tensors)
-        floats = [t.dtype for t in self.tensors.values() if t.is_floating_point()]
-        with _LowestPrecision(max(floats, key=_eps, default=sym.dtype)) as seen:
-            self._reference = outputs(self._model, self._inputs)
-        self.dtype = seen.dtype
-        self.rtol = tolerance(self.dtype)
+        self._reference = self._wide.outputs()
+        self.dtype, self.rtol = self._wide.dtype, self._wide.rtol
         if not any(bool(torch.isfinite(t).any()) for t in self._reference):
             raise ValueError("model must return finite numbers on the inputs. Got none.")
         if self.error({}) > self.rtol:
@@ -62,19 +55,10 @@ class Probe:
             try:
                 for name, tensor in changed.items():
                     self.tensors[name].copy_(tensor)
-                return relative_error(self._reference, outputs(self._model, self._inputs))
+                return relative_error(self._reference, self._wide.outputs())
             finally:
                 for name, tensor in before.items():
                     self.tensors[name].copy_(tensor)
-
-    def _widen(self) -> None:
-        """Go to float64, unless the model's own code insists on another precision."""
-        wide = copied(self._model).double()
-        try:
-            outputs(wide, widened(self._inputs))
-        except (RuntimeError, TypeError, ValueError):
-            return
-        self._model, self._inputs = wide, widened(self._inputs)
 
 
 def _randomise(sym: Description, tensors: Mapping[str, Tensor]) -> None:
@@ -92,30 +76,3 @@ def _randomise(sym: Description, tensors: Mapping[str, Tensor]) -> None:
                 tensor.copy_(0.5 + noise)
             elif name in statistics or bool((tensor == tensor.flatten()[0]).all()):
                 tensor.add_(noise - 0.5)
-
-
-class _LowestPrecision(TorchDispatchMode):
-    """Watches for casts to a lower floating-point precision; constants of low precision that are promoted do no harm.
-
-    Args:
-        dtype: Where to start: the lowest precision of the weights.
-    """
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.dtype = dtype
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        given = [x.dtype for x in args if isinstance(x, Tensor) and x.is_floating_point()]
-        if given and isinstance(result, Tensor) and result.is_floating_point() and _coarser(result.dtype, *given):
-            self.dtype = max(self.dtype, result.dtype, key=_eps)
-        return result
-
-
-def _coarser(dtype: torch.dtype, *others: torch.dtype) -> bool:
-    return all(_eps(dtype) > _eps(other) for other in others)
-
-
-def _eps(dtype: torch.dtype) -> float:
-    return float(torch.finfo(dtype).eps)
