@@ -8,6 +8,7 @@ from tap_models import Fails, Functional, InPlace, Nested, SharedRelu, Words, ho
 from torch import nn
 
 import intertwine as iw
+from intertwine._nested import tensors_in
 from intertwine.features import collect, layers, tap
 from intertwine.features._hooks import watching
 from intertwine.features.batches import length, regroup, size
@@ -310,9 +311,16 @@ def test_a_model_that_overwrites_its_input_sees_a_copy():
 @pytest.mark.parametrize("sizes", [[1] * 11, [5, 5, 1], [9, 2], [3], [4, 4, 4], [2, 9, 1, 1, 1]])
 def test_regroup_keeps_every_example_in_order_and_leaves_no_small_rest(sizes):
     x = torch.arange(sum(sizes)).view(-1, 1)
-    for wrap in [lambda t: t, lambda t: (t, 0), lambda t: {"x": t}, lambda t: ((t, t), 0)]:
+    for wrap in [
+        lambda t: t,
+        lambda t: (t, 0),
+        lambda t: {"x": t},
+        lambda t: ((t, t), 0),
+        lambda t: {"x": [t, {"y": t}]},
+    ]:
         groups = list(regroup([wrap(part) for part in x.split(sizes)], at_least=4))
         assert sum(size(g) for g in groups) == len(x)
+        assert all(torch.equal(torch.cat(part), x) for part in zip(*map(tensors_in, groups)))
         assert len(groups) == 1 or min(size(g) for g in groups) >= 4
     plain = list(regroup(x.split(sizes), at_least=4))
     assert torch.equal(torch.cat(plain), x)

@@ -60,7 +60,7 @@ def test_every_solver_by_weights_recovers_a_planted_copy(name, method):
 
 def test_the_straight_through_estimator_recovers_a_planted_copy():
     model, args, sym, _, twin = planted("mlp_bn")
-    batches = [(torch.randn(16, 6, dtype=torch.float64), torch.randint(3, (16,))) for _ in range(2)]
+    batches = [(torch.randn(n, 6, dtype=torch.float64), torch.randint(3, (n,))) for n in (16, 16, 1)]
     found = align(model, twin, args, method=StraightThrough(epochs=2), loader=batches, sym=sym)
     assert largest_difference(model, found.apply(twin)) < 1e-10
     assert found.history[-1] <= found.objective

@@ -98,15 +98,17 @@ def test_some_layers_only(trained, aligned):
     assert touched == {"1.weight", "1.bias", "3.weight"}
 
 
-def test_recalibration_measures_all_examples():
+@pytest.mark.parametrize("batch", [32, 23, 1], ids=lambda batch: f"{batch}, {70 % batch} left")
+def test_recalibration_measures_all_examples(batch):
+    """A last batch of one example holds one value of each channel, which normalises nothing, and counts as all do."""
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2), nn.BatchNorm1d(2))
     x = torch.randn(70, 3)
-    recalibrate_(model, x.split(32))
+    recalibrate_(model, x.split(batch))
     inner = model[0](x)
     assert torch.allclose(model[1].running_mean, inner.mean(0), atol=1e-6)
     assert torch.allclose(model[1].running_var, inner.var(0), rtol=1e-4)
     assert model[1].momentum == 0.1 and model[1].num_batches_tracked == 0
-    with pytest.raises(ValueError, match="batches must hold several examples"):
+    with pytest.raises(ValueError, match="batches must hold at least two examples in all"):
         recalibrate_(model, [torch.randn(1, 3)])
 
 
@@ -126,6 +128,15 @@ def test_repair_gives_the_means_and_spreads_of_the_parents(trained, aligned, dig
             if shift:
                 assert torch.allclose(outs[2].mean(0), (outs[0].mean(0) + outs[1].mean(0)) / 2, atol=1e-3)
         assert (outs[3].std(0) / spread).mean() < 0.95  # what REPAIR is for: averages vary too little
+
+
+def test_repair_counts_a_last_batch_of_one_example():
+    a, b, merged = (nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)) for _ in range(3))
+    x = torch.randn(33, 3)
+    repair_(merged, a, b, x.split(16))
+    ours, left, right = (model[0](x) for model in (merged, a, b))
+    assert torch.allclose(ours.mean(0), (left.mean(0) + right.mean(0)) / 2, atol=1e-5)
+    assert torch.allclose(ours.std(0), (left.std(0) + right.std(0)) / 2, rtol=1e-4)
 
 
 def test_repair_follows_the_ratio_of_every_layer(trained, aligned, digits):

@@ -9,7 +9,8 @@ from stitching_models import KINDS, fingerprint, make
 
 import intertwine as iw
 from intertwine.groups import Orthogonal
-from intertwine.stitching import RECIPES, Recipe, Stitching, StitchingStudy, StitchOptions, stitch
+from intertwine.stitching import RECIPES, Pair, Recipe, Stitching, StitchingStudy, StitchOptions, recalibrate, stitch
+from intertwine.stitching.layer import Fixed
 
 SHORT = Recipe(epochs=2, head_start=1, learning_rate=1e-2)
 
@@ -279,28 +280,27 @@ def test_weights_that_are_not_finite(pair):
 
 
 @pytest.mark.parametrize("tail_norm", ["eval", "train"])
-def test_batches_of_one_example_are_left_out_where_batch_norm_is_measured(tail_norm):
+def test_examples_in_batches_of_one_count_where_batch_norm_is_measured(tail_norm):
     """A last batch of one holds one value of each channel of a vector."""
     make_one = lambda: torch.nn.Sequential(
         torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3)
     ).eval()
     torch.manual_seed(0)
     a, b, x, y = make_one(), make_one(), torch.randn(33, 4), torch.arange(33) % 3
-    whole = list(zip(x.split(16), y.split(16)))
-    found = stitch(a, b, "1", "full", loader=whole, method=SHORT, options=StitchOptions(tail_norm=tail_norm))
-    assert found.examples == 33
-    with pytest.raises(ValueError, match="batches must hold at least two examples"):
-        stitch(a, b, "1", "full", loader=list(zip(x.split(1), y.split(1))), method=SHORT)
-    alone = stitch(
-        a,
-        b,
-        "1",
-        "full",
-        loader=list(zip(x.split(1), y.split(1))),
-        method=SHORT,
-        options=StitchOptions(recalibration=False),
-    )
-    assert alone.examples == 33
+    options = StitchOptions(tail_norm=tail_norm)
+    for batch in (16, 1):
+        loader = list(zip(x.split(batch), y.split(batch)))
+        found = stitch(a, b, "1", "full", loader=loader, method=SHORT, options=options)
+        assert found.examples == 33
+    net = Pair(a, b, x).cut("1").stitch(Fixed(torch.eye(6)))
+    recalibrate(net, [x])
+    whole = net.tail.statistics()
+    for batch in (16, 1):
+        recalibrate(net, x.split(batch))
+        for key, measured in net.tail.statistics().items():
+            torch.testing.assert_close(measured, whole[key])
+    with pytest.raises(ValueError, match="batches must hold at least two examples in all"):
+        recalibrate(net, [x[:1]])
 
 
 def test_loaders_must_be_readable_again(pair):

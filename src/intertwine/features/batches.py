@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .._examples import run
-from .._nested import map_tensors, tensors_in
+from .._nested import leaves, map_leaves, map_tensors, tensors_in
 from .repeatable import repeatable
 
 _LABELS = ("labels", "label")  # left out of keyword batches: with them, models compute losses that nobody asked for
@@ -58,11 +58,9 @@ def join(batches: Sequence[Any]) -> Any:
     if len(batches) == 1:
         return batches[0]
     inputs = [_inputs(batch) for batch in batches]
-    if isinstance(inputs[0], Mapping):
-        return {key: _joined([i[key] for i in inputs]) for key in inputs[0]}
-    if isinstance(inputs[0], tuple):
-        return (tuple(_joined(list(parts)) for parts in zip(*inputs, strict=True)),)
-    return _joined(inputs)
+    joined = map(_joined, zip(*map(leaves, inputs), strict=True))
+    whole = map_leaves(inputs[0], lambda _: next(joined))
+    return (whole,) if isinstance(whole, tuple) else whole
 
 
 def regroup(batches: Iterable[Any], at_least: int) -> Iterator[Any]:
@@ -140,7 +138,7 @@ def _inputs(batch: Any) -> Any:
     return batch
 
 
-def _joined(values: list[Any]) -> Any:
+def _joined(values: tuple[Any, ...]) -> Any:
     if not isinstance(values[0], Tensor) or values[0].ndim == 0:
         return values[0]
     shapes = {tuple(value.shape[1:]) for value in values}

@@ -1,13 +1,31 @@
 """Statistics of batch norms measured anew: the moments of all examples that run through them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from .batches import regroup, size
 from .moments import ChannelMoments
+
+
+def normalisable(batches: Iterable[Any]) -> Iterator[Any]:
+    """Batches that batch norm can normalise by, of all examples: one that holds a single example joins its neighbour.
+
+    Raises:
+        ValueError: If there are fewer than two examples in all.
+    """
+    groups = regroup(batches, 2)
+    first = next(groups, None)
+    if first is None or size(first) < 2:
+        raise ValueError(
+            "batches must hold at least two examples in all, whose spread is measured. Got fewer. Give more, or leave "
+            "the statistics as they are."
+        )
+    yield first
+    yield from groups
 
 
 class NormStatistics:

@@ -1,4 +1,8 @@
-"""Batch norm statistics for weights that were never trained: measured anew on data."""
+"""Batch norm statistics for weights that were never trained: measured anew on data.
+
+Stitched networks are programs, whose batch norms are calls (``programs.Part.measuring_norms``). Here they are modules
+of a model that need not run as a program, so that hooks watch them; moments and batches are those of stitching.
+"""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -8,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from .._evaluation import evaluating, in_usual_mode
+from ..features._hooks import watching
 from ..features.batches import call, device_of, peek
-from ..features.norm_statistics import NormStatistics
+from ..features.norm_statistics import NormStatistics, normalisable
 
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 
@@ -33,11 +38,12 @@ def recalibrate_(model: nn.Module, loader: Iterable[Any]) -> nn.Module:
 
     Args:
         model: A model with batch norms, changed in place; one without is left as it is.
-        loader: Batches; labels are not used. Batches of a few hundred examples, shuffled, are best. One that shuffles
-            by torch's global random numbers is read in the same order every time.
+        loader: Batches; labels are not used. Batches of a few hundred examples, shuffled, are best; a batch of one
+            joins its neighbour. One that shuffles by torch's global random numbers is read in the same order every
+            time.
 
     Raises:
-        ValueError: If the loader is empty, or a batch is too small to normalise by.
+        ValueError: If the loader holds fewer than two examples.
 
     Examples:
         >>> model = nn.BatchNorm1d(2)
@@ -52,7 +58,7 @@ def recalibrate_(model: nn.Module, loader: Iterable[Any]) -> nn.Module:
     _, batches = peek(loader)
     device = device_of(model)
     with evaluating(model), _measuring(norms), torch.no_grad():
-        for batch in batches:
+        for batch in normalisable(batches):
             call(model, batch, device)
     return model
 
@@ -61,31 +67,17 @@ def recalibrate_(model: nn.Module, loader: Iterable[Any]) -> nn.Module:
 def _measuring(norms: dict[str, _BatchNorm]) -> Iterator[None]:
     """Train mode for batch norms, which hold the moments of all their inputs afterwards."""
 
-    def checking(name: str) -> Any:
-        def hook(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            if inputs[0].numel() == inputs[0].shape[1]:
-                raise ValueError(
-                    "batches must hold several examples to measure batch norms. Got one value per channel in "
-                    f"{name!r}. Use larger batches."
-                )
-
-        return hook
-
-    def measure(norm: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        found.add(norm.running_mean, norm.running_var, inputs[0].numel() // inputs[0].shape[1])  # type: ignore[arg-type]
+    def measure(name: str, k: int, norm: nn.Module, inputs: Any, output: Tensor) -> None:
+        found.add(norm.running_mean, norm.running_var, output.numel() // output.shape[1])  # type: ignore[arg-type]
 
     found = NormStatistics((norm.running_mean, norm.running_var) for norm in norms.values())  # type: ignore[misc]
     kept = [(norm, norm.momentum, _copied(norm.num_batches_tracked)) for norm in norms.values()]
-    hooks = [norm.register_forward_pre_hook(checking(name)) for name, norm in norms.items()]
-    hooks += [norm.register_forward_hook(measure) for norm in norms.values()]
     try:
         for norm in norms.values():
             norm.training, norm.momentum = True, 1.0
-        with found:
+        with found, watching(norms, measure):
             yield
     finally:
-        for hook in hooks:
-            hook.remove()
         for norm, momentum, batches in kept:
             norm.momentum = momentum
             if batches is not None:

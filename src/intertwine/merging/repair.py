@@ -12,6 +12,7 @@ from .._evaluation import evaluating, in_usual_mode
 from ..features._hooks import watching
 from ..features.batches import call, check_repeatable, device_of, head, peek, size
 from ..features.moments import ChannelMoments
+from ..features.norm_statistics import normalisable
 from ..features.repeatable import repeatable
 
 _DEAD = 1e-12  # share of the parents' spread below which a channel of the merged network cannot be rescaled
@@ -45,8 +46,8 @@ def repair_(
             without a bias are rescaled only, in either case.
 
     Raises:
-        ValueError: If the loader is empty or can be read only once, a batch is too small to have a spread, or the
-            weights of all layers are computed at every run.
+        ValueError: If the loader can be read only once or holds fewer than two examples, or the weights of all layers
+            are computed at every run.
 
     References:
         - Jordan, K., Sedghi, H., Saukh, O., Entezari, R. and Neyshabur, B. REPAIR: REnormalizing Permuted Activations
@@ -74,7 +75,7 @@ def repaired_(
     seen: dict[str, ChannelMoments] = {name: ChannelMoments() for name in layers}
     device = device_of(model)
     with evaluating(model), _correcting(model, layers, goals, seen, shift), torch.no_grad():
-        for batch in repeatable(loader):
+        for batch in normalisable(repeatable(loader)):
             call(model, batch, device)
     for name in layers:
         _write(model.get_submodule(name), seen[name], goals[name], shift)
@@ -204,8 +205,6 @@ def _correcting(
         def hook(module: nn.Module, _: Any, output: Tensor) -> Tensor:
             here = ChannelMoments()
             here.add(output, layers[name])
-            if here.count < 2:
-                raise ValueError("batches must hold several examples to measure a spread. Got one. Use larger batches.")
             seen[name].add(output, layers[name])
             factor, offset = _map(here, goals[name], shift and module.bias is not None)
             return _along(output, factor, layers[name]) * output + _along(output, offset, layers[name])

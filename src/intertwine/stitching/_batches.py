@@ -1,11 +1,11 @@
 """Batches with labels, as often as stitching wants them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
 
-from ..features.batches import labels_in, peek, size
+from ..features.batches import labels_in, peek
 from ..features.evaluate import known
 
 
@@ -28,24 +28,3 @@ def labels_of(batch: Any, classes: int | None = None) -> Tensor:
             f"Got {int(outside[0])}."
         )
     return found
-
-
-def normalisable(batches: Iterable[Any]) -> Iterator[Any]:
-    """The batches that batch norm can measure: a batch of one example may hold one value of a channel.
-
-    Yields:
-        Batches of two examples or more, such as all but a last one of what is left over.
-
-    Raises:
-        ValueError: If there are none.
-    """
-    found = False
-    for batch in batches:
-        if size(batch) > 1:
-            found = True
-            yield batch
-    if not found:
-        raise ValueError(
-            "batches must hold at least two examples for batch norm to be measured anew. Got batches of one. Use "
-            "larger batches, or leave the statistics as they are (recalibration=False)."
-        )

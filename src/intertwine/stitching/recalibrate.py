@@ -9,9 +9,9 @@ from torch import Tensor
 
 from .._progress import track
 from ..features.batches import check_repeatable, length
+from ..features.norm_statistics import normalisable
 from ..features.repeatable import repeatable
 from ..programs import Part, flat_inputs
-from ._batches import normalisable
 from .networks.stitched import Stitched, Trunk, by_trunk
 
 __all__ = ["measure_norms", "recalibrate"]
@@ -32,12 +32,12 @@ def recalibrate(
 
     Args:
         networks: Stitched networks; those that share a trunk run it once per batch.
-        loader: Training data; labels are not read, and batches of one example are left out. One that shuffles by
+        loader: Training data; labels are not read. A batch of one example joins its neighbour. One that shuffles by
             torch's global random numbers is read in the same order every time.
         progress: Whether to show progress.
 
     Raises:
-        ValueError: If all batches hold one example.
+        ValueError: If there are fewer than two examples.
     """  # noqa: DOC502 - raised where batches are read
     nets = [networks] if isinstance(networks, Stitched) else list(networks)
     check_repeatable(loader)
@@ -55,7 +55,7 @@ def measure_norms(
     Args:
         trunk: Runs once per batch.
         tails: Pairs of the maps of what crosses the cut and the tail that reads them.
-        batches: Inputs; those of one example are left out.
+        batches: Inputs, of two examples or more in all.
     """
     device = next((tensor.device for tensor in tails[0][1].buffers()), None)
     with ExitStack() as stack:

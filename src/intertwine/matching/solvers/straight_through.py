@@ -10,7 +10,7 @@ statistics of the batch, as they will after recalibration. Scales and bases stay
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..._evaluation import copied, run_with
 from ..._random import mixed
-from ...features.batches import call, check_repeatable, device_of, labels_in
+from ...features.batches import call, check_repeatable, device_of, labels_in, size
 from ...features.evaluate import Loss, logits_of
 from ...features.repeatable import Repeatable, repeatable
 from ...symmetry.action import tensors_of, transform
@@ -83,7 +83,7 @@ def _descend_loss(
     adam = torch.optim.Adam(list(latent.values()), lr=options.rate)
     best, history = start, [middle.loss(start, loader, loss)]
     for epoch in range(options.epochs):
-        for batch in repeatable(loader, mixed(loader.seed, "order", epoch)):
+        for batch in middle.usable(repeatable(loader, mixed(loader.seed, "order", epoch))):
             hard = of_element(stated, vertex(stated, latent, options.fast))
             through = {key: hard[key] + x - x.detach() for key, x in latent.items()}
             with torch.enable_grad():
@@ -107,9 +107,10 @@ class _Middle:
 
     def __init__(self, networks: Networks, stated: Problem) -> None:
         self.net = copied(networks.a).eval()
-        for module in self.net.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.train()  # statistics of the batch
+        norms = [module for module in self.net.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+        for norm in norms:
+            norm.train()  # statistics of the batch, of which one example has none
+        self.least = 2 if norms else 1
         self.device = device_of(self.net)
         self.sym: Symmetry = networks.sym
         self.back = ~stated.to_a
@@ -129,11 +130,17 @@ class _Middle:
         rest = {name: t.clone() for name, t in self.a.items() if name not in state}
         return call(_WithState(self.net, {**rest, **state}), batch, self.device)
 
+    def usable(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """The batches that batch norms can normalise by."""
+        return (batch for batch in loader if size(batch) >= self.least)
+
     def loss(self, g: Transformation, loader: Iterable[Any], loss: Loss) -> float:
         """The mean loss of a hard element over all batches."""
         soft = of_element(self.stated, g)
         with torch.no_grad():
-            values = [float(loss(self(soft, batch), batch)) for batch in loader]
+            values = [float(loss(self(soft, batch), batch)) for batch in self.usable(loader)]
+        if not values:
+            raise ValueError("loader must yield batches of several examples for a network with batch norm. Got none.")
         return sum(values) / len(values)
 
 
