@@ -71,18 +71,12 @@ def _measuring(norms: dict[str, _BatchNorm]) -> Iterator[None]:
         found.add(norm.running_mean, norm.running_var, output.numel() // output.shape[1])  # type: ignore[arg-type]
 
     found = NormStatistics((norm.running_mean, norm.running_var) for norm in norms.values())  # type: ignore[misc]
-    kept = [(norm, norm.momentum, _copied(norm.num_batches_tracked)) for norm in norms.values()]
+    kept = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms.values()]
     try:
         for norm in norms.values():
-            norm.training, norm.momentum = True, 1.0
+            norm.training, norm.momentum, norm.num_batches_tracked = True, 1.0, None  # these batches do not count
         with found, watching(norms, measure):
             yield
     finally:
         for norm, momentum, batches in kept:
-            norm.momentum = momentum
-            if batches is not None:
-                norm.num_batches_tracked.copy_(batches)  # type: ignore[union-attr]
-
-
-def _copied(tensor: Any) -> Tensor | None:
-    return tensor.clone() if isinstance(tensor, Tensor) else None
+            norm.momentum, norm.num_batches_tracked = momentum, batches

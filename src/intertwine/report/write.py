@@ -4,6 +4,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
+from .._io import write_text
 from .._io.values import kind_in
 from .._result import Result
 from .page import Page, render
@@ -47,8 +48,6 @@ def write_page(result: Result, path: str | Path | None = None) -> str | Path:
     Raises:
         ValueError: If the path ends otherwise.
     """
-    from .._io import write_text
-
     if path is None:
         return render(page_of(result))
     path = Path(path)

@@ -1,17 +1,11 @@
-"""Batches with labels, as often as stitching wants them."""
+"""Labels of batches, as stitching wants them."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
 
-from ..features.batches import labels_in, peek
+from ..features.batches import labels_in
 from ..features.evaluate import known
-
-
-def first_batch(loader: Iterable[Any]) -> Any:
-    """The first batch of a loader that can be read again."""
-    return peek(loader)[0]
 
 
 def labels_of(batch: Any, classes: int | None = None) -> Tensor:

@@ -138,7 +138,7 @@ def _hits(
     """For every network, which examples it gets right, those whose labels are ignored left out."""
     rights: list[list[Tensor]] = []
     for batch in track(repeatable(loader), "Evaluating", length(loader), progress):
-        labels = labels_of(batch, classes)
+        labels = labels_of(batch, classes).to(device)
         rights.append([correct(logits, labels).cpu() for logits in run(flat_inputs(batch, device), batch)])
     if not rights or not sum(len(batch[0]) for batch in rights):
         raise ValueError("loader must yield at least one example with a label. Got none.")

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from .._random import mixed
 from .._result import of_networks
-from ..features.batches import check_repeatable
+from ..features.batches import check_repeatable, peek
 from ..features.repeatable import repeatable
 from ..groups import PositiveMonomial
-from ._batches import first_batch, labels_of
+from ._batches import labels_of
 from .closed_form import group_procrustes
 from .drift import drift
 from .layer import StitchingLayer
@@ -98,7 +98,7 @@ def stitch(
     plan = Plan.of(at, family, method, seeds, options)
     loader = repeatable(loader, mixed(plan.seeds[0], "stitch"))
     data = loader if eval_loader is None else repeatable(eval_loader, mixed(plan.seeds[0], "evaluation"))
-    batch = first_batch(loader)
+    batch = peek(loader)[0]
     pair = Pair(a, b, batch)
     labels_of(batch, pair.classes)  # refuses them before the long work
     cuts = [pair.cut(one, options.skip) for one in plan.at]

@@ -11,16 +11,16 @@ import torch
 from ..._io import write_atomically
 from ..._untrusted.weights import check_weights_file
 from ...errors import CheckpointError
-from ...features.batches import length
+from ...features.batches import length, peek
 from ...programs import flat_inputs
-from .._batches import first_batch, labels_of
+from .._batches import labels_of
 from ..networks.stitched import Stitched
 from .state import Best, Epoch, TrainingState
 
 
 def identity_of(networks: Sequence[Stitched], loader: Iterable[Any], needed: bool) -> str:
     """What the run is about, so that no file of other networks or data is taken for it: a hash of both."""
-    batch = first_batch(loader)
+    batch = peek(loader)[0]
     labels = labels_of(batch)
     if not needed:
         return ""

@@ -99,13 +99,10 @@ class _LowestPrecision(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         given = [x.dtype for x in args if isinstance(x, Tensor) and x.is_floating_point()]
-        if given and isinstance(result, Tensor) and result.is_floating_point() and _coarser(result.dtype, *given):
-            self.dtype = max(self.dtype, result.dtype, key=_eps)
+        if given and isinstance(result, Tensor) and result.is_floating_point():
+            lower = _eps(result.dtype) > max(map(_eps, given))
+            self.dtype = _lowest(self.dtype, [result] if lower else [])
         return result
-
-
-def _coarser(dtype: torch.dtype, *others: torch.dtype) -> bool:
-    return all(_eps(dtype) > _eps(other) for other in others)
 
 
 def _eps(dtype: torch.dtype) -> float:
