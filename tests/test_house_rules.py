@@ -37,14 +37,12 @@ WATCHERS = {
     "features/_hooks.py": ANY_MODULE,
     "features/activations.py": ANY_MODULE,
     "features/residual.py": ANY_MODULE,
-    "merging/recalibrate.py": ANY_MODULE,
     "merging/repair.py": ANY_MODULE,
     "gates/kernels/tangent/layer_gradients.py": ANY_MODULE,
     "gates/networks/substitution.py": "gated networks are trained by the code of their modules",
     "exchange/pruning/masking.py": "cuts logits off in the model's own code",
     "symmetry/action.py": "moves weights as the model's own code reads them",
-    "symmetry/verification/float64.py": "runs the model's own code without its casts",
-    "symmetry/verification/probe.py": "sees the lowest precision of the model's own code",
+    "symmetry/verification/float64.py": "runs the model's own code without its casts, and sees its lowest precision",
     "lab/experiments/plans.py": "counts what a training step keeps",
 }
 WATCHES = re.compile(r"\((TorchFunctionMode|TorchDispatchMode)\):|register_forward_(pre_)?hook|\bStep\.of\b")
