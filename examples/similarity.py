@@ -25,7 +25,7 @@ others = {
 names = ("orthogonal_procrustes", "g_relu_procrustes", "linear_cka", "g_relu_cka", "laplace_cka", "rsa", "mutual_knn")
 print(f"{'calibrated score':24}" + "".join(f"{name:>16}" for name in others))
 for name in names:
-    scores = [infer(layer, other, name, permutations=39, draws=19).calibrated for other in others.values()]
+    scores = [infer(layer, other, name, null=39, bootstrap=19).calibrated for other in others.values()]
     print(f"{name:24}" + "".join(f"{score:16.2f}" for score in scores))
 
 # %% [markdown]

@@ -80,7 +80,7 @@ def test_it_prints_what_it_is():
         ([(0, 1), (2, 2)], [0.1, 0.2], 0.95, "two distinct models. Got 2 with itself"),
         ([(0, 1), (1, 0)], [0.1, 0.2], 0.95, "at least 3 models for an interval over models. Got 2"),
         ([(0, 1), (2, 0)], [0.1, 0.2], 0.95, "pairs must not all hold the same model. Got 0"),
-        ([(0, 1), (1, 2), (2, 0)], [0.1, 0.2, 0.3], 95, "level must lie between 0 and 1. Got 95"),
+        ([(0, 1), (1, 2), (2, 0)], [0.1, 0.2, 0.3], 95, "confidence must lie between 0 and 1. Got 95"),
         ([], [], 0.95, "at least 3 models"),
     ],
 )

@@ -19,7 +19,7 @@ class PairInterval:
         mean: Mean of the values.
         low: Lower end of the interval.
         high: Upper end.
-        level: Nominal coverage.
+        confidence: Nominal coverage.
         models: Number of distinct models among the pairs: this, not the number of pairs, is the sample size.
         pairs: Number of pairs.
     """
@@ -27,17 +27,17 @@ class PairInterval:
     mean: float
     low: float
     high: float
-    level: float
+    confidence: float
     models: int
     pairs: int
 
     def __str__(self) -> str:
         found = f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
-        return f"{found} ({self.level:.0%}, {counted(self.pairs, 'pair')} of {counted(self.models, 'model')})"
+        return f"{found} ({self.confidence:.0%}, {counted(self.pairs, 'pair')} of {counted(self.models, 'model')})"
 
 
 def pair_interval(
-    pairs: Sequence[tuple[Hashable, Hashable]], values: Sequence[float], level: float = 0.95
+    pairs: Sequence[tuple[Hashable, Hashable]], values: Sequence[float], confidence: float = 0.95
 ) -> PairInterval:
     """Confidence interval for the mean that pairs of infinitely many models would give.
 
@@ -56,11 +56,11 @@ def pair_interval(
         pairs: For each value, the two models that it is about, under any names; the order does not matter here. The
             same pair may occur again.
         values: One number for each pair, such as a stitching penalty or a barrier.
-        level: Nominal coverage.
+        confidence: Nominal coverage.
 
     Raises:
         ValueError: If the numbers of pairs and values differ, a value is not finite, a pair holds one model twice, the
-            level is not inside 0 to 1, there are fewer than 3 models, or one model is part of every pair.
+            confidence is not inside 0 to 1, there are fewer than 3 models, or one model is part of every pair.
 
     References:
         - Efron, B. and Stein, C. The jackknife estimate of variance. Annals of Statistics 9 (1981).
@@ -73,7 +73,7 @@ def pair_interval(
         >>> round(found.mean, 3), found.low < found.mean < found.high, found.models, found.pairs
         (0.2, True, 4, 4)
     """
-    _check(pairs, values, level)
+    _check(pairs, values, confidence)
     total, count = sum(values), len(values)
     sums: dict[Hashable, float] = {}
     counts: dict[Hashable, int] = {}
@@ -91,15 +91,15 @@ def pair_interval(
     rest = [(total - sums[model]) / (count - counts[model]) for model in counts]
     centre = sum(rest) / models
     variance = (models - 1) / models * sum((mean - centre) ** 2 for mean in rest)
-    mean, half = total / count, student_t(level, models - 1) * sqrt(variance)
-    return PairInterval(mean, mean - half, mean + half, level, models, count)
+    mean, half = total / count, student_t(confidence, models - 1) * sqrt(variance)
+    return PairInterval(mean, mean - half, mean + half, confidence, models, count)
 
 
-def _check(pairs: Sequence[tuple[Hashable, Hashable]], values: Sequence[float], level: float) -> None:
+def _check(pairs: Sequence[tuple[Hashable, Hashable]], values: Sequence[float], confidence: float) -> None:
     if len(pairs) != len(values):
         raise ValueError(f"values must be one for each pair. Got {len(values)} values for {len(pairs)} pairs.")
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1. Got {level}.")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1. Got {confidence}.")
     for value in values:
         if not isfinite(value):
             raise ValueError(f"values must be finite. Got {value}. Leave out pairs that failed, and say how many.")
@@ -114,8 +114,8 @@ def _check(pairs: Sequence[tuple[Hashable, Hashable]], values: Sequence[float], 
         )
 
 
-def student_t(level: float, freedom: float) -> float:
-    """The ``t`` for which a Student variable lies between ``-t`` and ``t`` with probability ``level``.
+def student_t(confidence: float, freedom: float) -> float:
+    """The ``t`` for which a Student variable lies between ``-t`` and ``t`` with probability ``confidence``.
 
     Examples:
         >>> round(student_t(0.95, 19), 3), round(student_t(0.95, 9.5), 3)
@@ -123,4 +123,4 @@ def student_t(level: float, freedom: float) -> float:
     """
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, (1 + level) / 2))
+    return float(stdtrit(freedom, (1 + confidence) / 2))

@@ -41,10 +41,10 @@ def test_wide_independent_features_are_at_chance_unless_biased():
 
 @pytest.mark.parametrize("name", NEW)
 def test_p_values_of_unrelated_features_are_not_small(name):
-    found = [infer(x.relu(), y.relu(), name, permutations=19, draws=2, seed=3).p_value for x, y in pairs(12, 30, 4, 6)]
+    found = [infer(x.relu(), y.relu(), name, null=19, bootstrap=2, seed=3).p_value for x, y in pairs(12, 30, 4, 6)]
     assert 0.25 < sum(found) / len(found) < 0.75
     related = next(pairs(1, 30, 4, 4))[0]
-    assert infer(related, related + 0.1 * related.flip(0), name, permutations=19, draws=2).p_value == 0.05
+    assert infer(related, related + 0.1 * related.flip(0), name, null=19, bootstrap=2).p_value == 0.05
 
 
 def test_more_agreement_scores_more():

@@ -101,7 +101,7 @@ def test_p_values_of_unrelated_features_are_uniform(name):
 
 def test_related_features_are_told_from_chance():
     x, y = Planted(0.3).draw(60)
-    found = infer(x, y, "orthogonal_procrustes", permutations=39, draws=39)
+    found = infer(x, y, "orthogonal_procrustes", null=39, bootstrap=39)
     assert found.p_value == 1 / 40 and found.chance < found.score and 0 < found.calibrated < 1
     assert found.low <= found.score <= found.high and found.n == 60 and found.dead == (0, 0)
     assert found.floor == pytest.approx(1 - 0.5**0.5)
@@ -111,21 +111,21 @@ def test_related_features_are_told_from_chance():
 def test_equal_sides_get_a_point_interval_at_one(name):
     g = torch.Generator().manual_seed(0)
     x = normal(40, 6, generator=g).abs()
-    found = infer(x, x, name, permutations=19, draws=19)
+    found = infer(x, x, name, null=19, bootstrap=19)
     assert (found.score, found.low, found.high) == pytest.approx((1, 1, 1), abs=1e-6)
     assert found.calibrated == pytest.approx(1, abs=1e-6) and found.p_value == 0.05
 
 
 def test_measures_of_a_fixed_number_of_neighbours_have_no_interval():
     """Their scores have no limit that halves of the examples would tell of."""
-    found = infer(x := normal(40, 6, generator=torch.Generator().manual_seed(0)), x, "mutual_knn", permutations=19)
+    found = infer(x := normal(40, 6, generator=torch.Generator().manual_seed(0)), x, "mutual_knn", null=19)
     assert found.score == 1 and found.p_value == 0.05 and isnan(found.low) and isnan(found.high)
 
 
 def test_seeds_repeat():
     x, y = Planted().draw(30)
-    assert infer(x, y, seed=3, permutations=9, draws=9) == infer(x, y, seed=3, permutations=9, draws=9)
-    assert infer(x, y, seed=3, permutations=9, draws=9) != infer(x, y, seed=4, permutations=9, draws=9)
+    assert infer(x, y, seed=3, null=9, bootstrap=9) == infer(x, y, seed=3, null=9, bootstrap=9)
+    assert infer(x, y, seed=3, null=9, bootstrap=9) != infer(x, y, seed=4, null=9, bootstrap=9)
 
 
 def test_calibration_by_hand():
@@ -140,15 +140,15 @@ def test_wrong_arguments():
     x, y = Planted().draw(30)
     m = measure("linear_cka")
     a, b = m.prepare(x), m.prepare(y)
-    with pytest.raises(ValueError, match=r"permutations must be at least 1. Got 0"):
+    with pytest.raises(ValueError, match=r"null must be at least 1. Got 0"):
         permutation_scores(m, a, b, 0)
-    with pytest.raises(ValueError, match=r"draws must be at least 2: one half has no spread. Got 1"):
+    with pytest.raises(ValueError, match=r"bootstrap must be at least 2: one half has no spread. Got 1"):
         half_sample_scores(m, a, b, 1)
     with pytest.raises(ValueError, match=r"halves must hold at least 2 scores"):
         interval(m, 0.5, torch.zeros(1), 30)
     with pytest.raises(ValueError, match=r"at least 8 for a confidence interval. Got 7"):
         infer(x[:7], y[:7])
-    with pytest.raises(ValueError, match=r"level must lie between 0 and 1. Got 1"):
-        interval(m, 0.5, torch.zeros(3), 30, level=1)
+    with pytest.raises(ValueError, match=r"confidence must lie between 0 and 1. Got 1"):
+        interval(m, 0.5, torch.zeros(3), 30, confidence=1)
     with pytest.raises(ValueError, match=r"Got 30 and 20"):
         permutation_scores(m, a, b.take(torch.arange(20)))

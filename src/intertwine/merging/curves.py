@@ -109,7 +109,7 @@ class Barrier(Result):
         return tuple(_largest(c.above_chord(self.ratios, measure)) for c in curves)
 
     def interval(
-        self, path: str = "aligned", recalibrated: bool = False, measure: str = "loss", level: float = 0.95
+        self, path: str = "aligned", recalibrated: bool = False, measure: str = "loss", confidence: float = 0.95
     ) -> PairInterval | None:
         """The mean barrier with an interval over networks, which leaves out networks and not pairs.
 
@@ -117,7 +117,7 @@ class Barrier(Result):
             path: ``"direct"`` or ``"aligned"``.
             recalibrated: Which variant.
             measure: ``"loss"`` or ``"accuracy"``.
-            level: Nominal coverage.
+            confidence: Nominal coverage.
 
         Returns:
             The interval, or ``None`` for fewer than three networks, or where one network is part of every pair.
@@ -126,7 +126,7 @@ class Barrier(Result):
         everywhere = set(self.pairs[0]).intersection(*self.pairs)
         if everywhere or not heights or any(h != h or h == float("inf") for h in heights):
             return None
-        return pair_interval(self.pairs, heights, level)
+        return pair_interval(self.pairs, heights, confidence)
 
     def _rows(self) -> list[dict[str, Any]]:
         """One row for each pair, path, variant and point."""

@@ -138,9 +138,9 @@ class Stitching(Result):
         """Logarithm of the family's number of members on a grid (v2 E.7), see ``StitchingLayer.log_count``."""
         return log_count(self.log_components, self.dim, eps, bound)
 
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Normal interval of the penalty over *examples*: another test set, the same two models."""
-        half = NormalDist().inv_cdf((1 + level) / 2) * self.error
+        half = NormalDist().inv_cdf((1 + confidence) / 2) * self.error
         return self.penalty - half, self.penalty + half
 
     def rebuild(self, a: nn.Module, b: nn.Module, batch: Any) -> Stitched:
@@ -282,7 +282,7 @@ class StitchingStudy(Result):
             )
         return tuple(shared)
 
-    def table(self, level: float = 0.95) -> pd.DataFrame:
+    def table(self, confidence: float = 0.95) -> pd.DataFrame:
         """Mean penalty for every layer, family and method, with an interval that says what it resamples.
 
         From three models on it resamples ``"models"`` (pairs share models, so never pairs); for one pair with several
@@ -294,7 +294,7 @@ class StitchingStudy(Result):
         rows = []
         for (layer, family, method), found in self._groups.items():
             mean = fmean(s.penalty for s in found)
-            low, high, over = _interval(found, level)
+            low, high, over = _interval(found, confidence)
             first = found[0]
             rows.append(
                 {
@@ -342,17 +342,17 @@ def paired_with(matrix: Tensor) -> Tensor:
     return torch.where(entries.any(1), entries.double().argmax(1), -1)
 
 
-def _interval(found: Sequence[Stitching], level: float) -> tuple[float, float, str]:
+def _interval(found: Sequence[Stitching], confidence: float) -> tuple[float, float, str]:
     penalties = [s.penalty for s in found]
     pairs = [s.names for s in found]
     models = {name for pair in pairs for name in pair}
     everywhere = any(all(model in pair for pair in pairs) for model in models)
     if len(models) >= 3 and not everywhere:
-        interval = pair_interval(pairs, penalties, level)
+        interval = pair_interval(pairs, penalties, confidence)
         return interval.low, interval.high, "models"
     if len(found) > 1 and not _one_fit(found):
         return min(penalties), max(penalties), "runs (range)"
-    return *found[0].interval(level), "examples"
+    return *found[0].interval(confidence), "examples"
 
 
 def _one_fit(found: Sequence[Stitching]) -> bool:

@@ -27,7 +27,7 @@ class Inference:
     calibrated: float  # 0 at or below the upper 5 % of chance, 1 for equal sides (see :func:`calibrate`)
     low: float  # Lower end of the confidence interval; NaN for measures without one
     high: float  # Upper end
-    level: float  # Nominal coverage of the interval
+    confidence: float  # Nominal coverage of the interval
     floor: float | None  # Lowest possible score, where it is known
     n: int  # Number of examples
     dead: tuple[int, int]  # Dead channels of the two sides, left out of the score
@@ -38,15 +38,16 @@ def infer(
     y: Tensor,
     measure: str | Measure[Any] = "linear_cka",
     *,
-    permutations: int = 99,
-    draws: int = 99,
-    level: float = 0.95,
+    null: int = 99,
+    bootstrap: int = 99,
+    confidence: float = 0.95,
     seed: int = 0,
     channel_dim: int = 1,
 ) -> Inference:
     """Score two sets of features ``(N, C, *S)``, with chance level, p-value and confidence interval.
 
-    The smallest possible p-value is ``1 / (permutations + 1)``; the interval comes from ``draws`` half-samples.
+    The smallest possible p-value is ``1 / (null + 1)`` from ``null`` shuffles; the interval comes from ``bootstrap``
+    half-samples.
 
     Raises:
         ValueError: If the features are refused by the measure, fewer than 8, or there are too few shuffles or draws.
@@ -66,50 +67,51 @@ def infer(
     m = find(measure)
     a, b = m.prepare(x, channel_dim), m.prepare(y, channel_dim)
     score = m.score(a, b)
-    null = permutation_scores(m, a, b, permutations, seed)
-    halves = half_sample_scores(m, a, b, draws, seed) if m.has_limit else None
-    low, high = (nan, nan) if halves is None else interval(m, score, halves, a.n, level)
+    shuffled = permutation_scores(m, a, b, null, seed)
+    halves = half_sample_scores(m, a, b, bootstrap, seed) if m.has_limit else None
+    low, high = (nan, nan) if halves is None else interval(m, score, halves, a.n, confidence)
     return Inference(
         measure=m.name,
         score=score,
-        chance=float(null.mean()),
-        p_value=p_value(score, null),
-        calibrated=calibrate(score, null),
+        chance=float(shuffled.mean()),
+        p_value=p_value(score, shuffled),
+        calibrated=calibrate(score, shuffled),
         low=low,
         high=high,
-        level=level,
+        confidence=confidence,
         floor=m.floor(a, b),
         n=a.n,
         dead=(a.dead, b.dead),
     )
 
 
-def permutation_scores(m: Measure[Any], a: Prepared, b: Prepared, permutations: int = 99, seed: int = 0) -> Tensor:
+def permutation_scores(m: Measure[Any], a: Prepared, b: Prepared, null: int = 99, seed: int = 0) -> Tensor:
     """Score ``a`` against ``b`` with its examples shuffled: what features of these very distributions get by chance."""
     check_same_examples(a.n, b.n)
-    if permutations < 1:
-        raise ValueError(f"permutations must be at least 1. Got {permutations}.")
+    if null < 1:
+        raise ValueError(f"null must be at least 1. Got {null}.")
     generator = torch.Generator().manual_seed(seed)
-    orders = (torch.randperm(b.n, generator=generator) for _ in range(permutations))
+    orders = (torch.randperm(b.n, generator=generator) for _ in range(null))
     return torch.tensor([m.score(a, b.take(order)) for order in orders], dtype=torch.float64)
 
 
-def half_sample_scores(m: Measure[Any], a: Prepared, b: Prepared, draws: int = 99, seed: int = 0) -> Tensor:
+def half_sample_scores(m: Measure[Any], a: Prepared, b: Prepared, bootstrap: int = 99, seed: int = 0) -> Tensor:
     """Score random halves of the examples, drawn *without* replacement.
 
     Resampling with replacement, the usual bootstrap, is wrong here: repeated examples put an example's similarity to
     itself off the diagonal of a Gram matrix, and the unbiased CKA of independent features goes from 0 to 0.97.
 
     Raises:
-        ValueError: If there are fewer than 2 draws, fewer than 8 examples, or the sides do not hold the same examples.
+        ValueError: If ``bootstrap`` is less than 2, there are fewer than 8 examples, or the sides do not hold the same
+            examples.
     """
     check_same_examples(a.n, b.n)
-    if draws < 2:
-        raise ValueError(f"draws must be at least 2: one half has no spread. Got {draws}.")
+    if bootstrap < 2:
+        raise ValueError(f"bootstrap must be at least 2: one half has no spread. Got {bootstrap}.")
     if a.n < _MIN_HALVED:
         raise ValueError(f"examples must be at least {_MIN_HALVED} for a confidence interval. Got {a.n}.")
     generator = torch.Generator().manual_seed(seed)
-    halves = (torch.randperm(a.n, generator=generator)[: a.n // 2] for _ in range(draws))
+    halves = (torch.randperm(a.n, generator=generator)[: a.n // 2] for _ in range(bootstrap))
     return torch.tensor([m.score(a.take(half), b.take(half)) for half in halves], dtype=torch.float64)
 
 
@@ -137,18 +139,18 @@ def best_p_values(scores: Tensor, null: Tensor) -> Tensor:
     return torch.tensor(found, dtype=torch.float64)
 
 
-def calibrate(score: float, null: Tensor, level: float = 0.95) -> float:
-    """Score on a scale where chance is 0: ``max(0, (score - c) / (1 - c))``, ``c`` the ``level`` quantile of the null.
+def calibrate(score: float, null: Tensor, quantile: float = 0.95) -> float:
+    """Score on a scale where chance is 0: ``max(0, (score - c) / (1 - c))``, ``c`` the ``quantile`` of the null.
 
     Scores of different measures, widths and layers can be compared on it: raw ones cannot, since chance is 0.3 to 0.65
     for G_ReLU-Procrustes and 0 for unbiased CKA. It is 0 where even chance reaches 1, which tells nothing.
     """
-    c = float(null.sort().values[ceil(level * (len(null) - 1))])  # between two values the higher one
+    c = float(null.sort().values[ceil(quantile * (len(null) - 1))])  # between two values the higher one
     return (score - c) / (1 - c) if c < min(score, 1.0) - _TIE else 0.0
 
 
 def interval(
-    m: Measure[Any], score: float, halves: Tensor, n: int, level: float = 0.95, parts: int | None = None
+    m: Measure[Any], score: float, halves: Tensor, n: int, confidence: float = 0.95, parts: int | None = None
 ) -> tuple[float, float]:
     """Confidence interval for the score that infinitely many examples would give.
 
@@ -165,17 +167,17 @@ def interval(
     networks. ``parts`` is the number of folds that the halves are made of; the examples themselves unless given.
 
     Raises:
-        ValueError: If the level is not inside 0 to 1, or there are fewer than 2 half-samples.
+        ValueError: If ``confidence`` is not inside 0 to 1, or there are fewer than 2 half-samples.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1. Got {level}.")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1. Got {confidence}.")
     draws = len(halves)
     if draws < 2:
         raise ValueError(f"halves must hold at least 2 scores: one has no spread. Got {draws}.")
     h = n // 2
     errors = (halves - score) * sqrt(h / (n - h))
     freedom = 1 / (1 / (draws - 1) + 1 / ((n if parts is None else parts) - 1))
-    width = student_t(level, freedom) * float(errors.std()) * sqrt(1 + 1 / draws)
+    width = student_t(confidence, freedom) * float(errors.std()) * sqrt(1 + 1 / draws)
     centre = score - float(errors.mean())
     least, most = m.range
     return min(score, max(least, centre - width)), max(score, min(most, centre + width))
