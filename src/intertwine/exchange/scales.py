@@ -16,6 +16,7 @@ from torch import Tensor
 from ..symmetry import Layout, Leaf, Space
 from ..symmetry.blocks import align, blocks
 from ..symmetry.description import Description
+from ..symmetry.detection.linear_equations import RationalEquations
 from ..symmetry.parent_axes import parent_dims
 from ..symmetry.spaces import leaves
 from .experts import packed
@@ -175,37 +176,17 @@ def _circuits(columns: list[tuple[Fraction, ...]], count: int) -> Iterator[tuple
         return
     seen: set[frozenset[int]] = set()
     for zeros in combinations(columns, count - 1):
-        found = _kernel([list(column) for column in zeros], count)
-        if found is None:
+        equations = RationalEquations()
+        for column in zeros:
+            equations.add(dict(enumerate(column)))
+        solutions = equations.solutions(range(count))
+        if len(solutions) != 1:
             continue
+        found = tuple(solutions[0].get(k, Fraction(0)) for k in range(count))
         support = frozenset(i for i, column in enumerate(columns) if sum(a * b for a, b in zip(found, column)))
         if support not in seen:
             seen.add(support)
             yield found
-
-
-def _kernel(rows: list[list[Fraction]], count: int) -> tuple[Fraction, ...] | None:
-    """The one solution of ``rows x = 0`` up to a factor, ``None`` if there are more."""
-    pivots: list[int] = []
-    for k in range(count):
-        pivot = next((i for i in range(len(pivots), len(rows)) if rows[i][k]), None)
-        if pivot is None:
-            continue
-        at = len(pivots)
-        rows[at], rows[pivot] = rows[pivot], rows[at]
-        rows[at] = [value / rows[at][k] for value in rows[at]]
-        for i, row in enumerate(rows):
-            if i != at and row[k]:
-                rows[i] = [a - row[k] * b for a, b in zip(row, rows[at])]
-        pivots.append(k)
-    free = [k for k in range(count) if k not in pivots]
-    if len(free) != 1:
-        return None
-    values = [Fraction(0)] * count
-    values[free[0]] = Fraction(1)
-    for at, k in enumerate(pivots):
-        values[k] = -rows[at][free[0]]
-    return tuple(values)
 
 
 class _Writers:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from .blocks import blocks, carrying
-from .gauge.sign_statistics import rank_of_rows
+from .detection.linear_equations import BinarySpan, word_of
 from .spaces import Space, axis_size
 from .symmetry import Symmetry
 
@@ -87,7 +87,7 @@ def _shared_signs(sym: Symmetry, space: Space, together: _Joined, carriers: Iter
         alone += [row] if {*block.spaces} <= {space.name, None} else []
     signs = tuple(k for k, roots in parts.items() if len(roots) > 1)
     clean = [row for row in alone if not any(odd for k, odd in enumerate(row) if k not in signs)]
-    return signs if rank_of_rows(clean) == len(signs) else None
+    return signs if BinarySpan(map(word_of, clean)).rank == len(signs) else None
 
 
 class _Joined:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...symmetry.action import transform
 from ...symmetry.blocks import Block, blocks
+from ...symmetry.detection.linear_equations import BinarySpan
 from ...symmetry.gauge.folding import Folded
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
@@ -39,12 +40,12 @@ def unflipped(a: Folded, b: Folded, g: Transformation, far: Collection[str]) -> 
         return g
     known = [k for k, (name, _) in enumerate(pieces) if name not in far or k in negated]
     flips = sorted(f for space in sym.spaces for f in freedoms(space) if f[1] in ("sign", "linear"))
-    code = _Code([_word(k for k in known if flip in flipping(pieces[k][1])) for flip in flips])
+    code = BinarySpan(_word(k for k in known if flip in flipping(pieces[k][1])) for flip in flips)
     whole: dict[str, int] = {}
     for k in known:
         whole[pieces[k][0]] = whole.get(pieces[k][0], 0) | 1 << k
     size = {word: b.state[name].numel() for name, word in whole.items()}
-    left = code.lightest(_word(negated), sorted(size, key=lambda word: size[word]))
+    left = _lightest(code, _word(negated), sorted(size, key=lambda word: size[word]))
     now = {whole[pieces[k][0]] for k in negated}
     if left is None or (len(left), -sum(size[w] for w in left)) >= (len(now), -sum(size[w] for w in now)):
         return g
@@ -52,39 +53,17 @@ def unflipped(a: Folded, b: Folded, g: Transformation, far: Collection[str]) -> 
     return _flipped(sym, [flip for k, flip in enumerate(flips) if made >> k & 1]) @ g
 
 
-class _Code:
-    """Sums mod 2 of some words; bit ``k`` of a number is entry ``k`` of a word.
+def _lightest(code: BinarySpan, word: int, others: Iterable[int]) -> tuple[int, ...] | None:
+    """Up to two others whose sum with a word is one of a code, as few as can be; ``None`` where it takes more.
 
-    Args:
-        words: The words that are added.
+    Of those that are as good the last one is taken.
     """
-
-    def __init__(self, words: Iterable[int]) -> None:
-        self._basis: list[tuple[int, int]] = []  # words, highest bits first, and which of the given they are sums of
-        for k, word in enumerate(words):
-            rest, made = self.reduced(word)
-            if rest:
-                self._basis = sorted([*self._basis, (rest, made ^ (1 << k))], reverse=True)
-
-    def reduced(self, word: int) -> tuple[int, int]:
-        """What is left of a word, the same for all words of a coset, and which of the given were added to it."""
-        made = 0
-        for other, parts in self._basis:
-            if word >> (other.bit_length() - 1) & 1:
-                word, made = word ^ other, made ^ parts
-        return word, made
-
-    def lightest(self, word: int, others: Iterable[int]) -> tuple[int, ...] | None:
-        """Up to two others whose sum with a word is one of these sums, as few as can be; ``None`` where it takes more.
-
-        Of those that are as good the last one is taken.
-        """
-        rest, rests = self.reduced(word)[0], {self.reduced(other)[0]: other for other in others}
-        if not rest:
-            return ()
-        if rest in rests:
-            return (rests[rest],)
-        return next(((one, rests[rest ^ left]) for left, one in rests.items() if rest ^ left in rests), None)
+    rest, rests = code.reduced(word)[0], {code.reduced(other)[0]: other for other in others}
+    if not rest:
+        return ()
+    if rest in rests:
+        return (rests[rest],)
+    return next(((one, rests[rest ^ left]) for left, one in rests.items() if rest ^ left in rests), None)
 
 
 def _word(places: Iterable[int]) -> int:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ...groups import assign
-from ...symmetry.gauge.signs import independent, solve_signs
+from ...symmetry.detection.linear_equations import BinarySpan, word_of
+from ...symmetry.gauge.signs import solve_signs
 
 __all__ = ["best_signs", "closest_rotation", "monomial_step"]
 
@@ -50,7 +51,7 @@ def best_signs(costs: Costs, signs: int) -> tuple[Tensor, Callable[[Tensor], Ten
         plain = torch.zeros_like(next(iter(costs.values())))
     if not signed:
         return plain, lambda order: torch.ones(signs, *order.shape, dtype=torch.float64)
-    if independent(list(signed)) or signs > _MAX_SIGNS:
+    if BinarySpan(map(word_of, signed)).rank == len(signed) or signs > _MAX_SIGNS:
         return plain + sum(c.abs() for c in signed.values()), lambda order: _solved(signed, signs, order)
     choices = torch.tensor(list(product((1.0, -1.0), repeat=signs)), dtype=torch.float64)
     best, which = plain.new_full(plain.shape, -torch.inf), torch.zeros_like(plain, dtype=torch.int64)
@@ -71,10 +72,5 @@ def closest_rotation(cross: Tensor) -> Tensor:
 def _solved(signed: Costs, signs: int, order: Tensor) -> Tensor:
     """Signs that make the inner products of matched units positive, largest total inner product first."""
     said = [(row, c.cpu().gather(-1, order[..., None])[..., 0]) for row, c in signed.items()]
-    rows: list[tuple[int, ...]] = []
-    bits: list[Tensor] = []
-    for row, value in sorted(said, key=lambda s: -float(s[1].abs().sum())):
-        if len(rows) < signs and independent([*rows, row]):
-            rows.append(row)
-            bits.append(value < 0)
-    return solve_signs(rows, bits, signs, order.shape)
+    said.sort(key=lambda s: -float(s[1].abs().sum()))
+    return solve_signs([row for row, _ in said], [value < 0 for _, value in said], signs, order.shape)

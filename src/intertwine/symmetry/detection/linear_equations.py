@@ -1,6 +1,10 @@
-"""Exact linear algebra on sparse homogeneous equations, over the rationals (positive scales) and over F2 (signs)."""
+"""Exact linear algebra over the rationals (positive scales) and over F2 (signs).
 
-from collections.abc import Collection, Iterable, Mapping
+Equations of a whole network are many and sparse, so that their terms are kept; those of a few signs are short words, of
+which one number holds each.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -104,3 +108,53 @@ class BinaryEquations:
             for free in self.reduce({v}):
                 basis.setdefault(free, set()).add(v)
         return [basis[free] for free in sorted(basis)]
+
+
+class BinarySpan:
+    """Sums over F2 of words, kept in echelon form as they arrive; bit ``k`` of a number is entry ``k`` of a word.
+
+    Along with a word goes a number that is added where the word is: by default the bit of its place among the words, so
+    that it says which of them a sum is of.
+
+    Args:
+        words: The words.
+
+    Examples:
+        >>> span = BinarySpan([0b011, 0b110, 0b101])
+        >>> span.rank, span.reduced(0b101), span.reduced(0b111)
+        (2, (0, 3), (1, 2))
+    """
+
+    def __init__(self, words: Iterable[int] = ()) -> None:
+        self._rows: dict[int, tuple[int, int]] = {}  # highest bit -> the word, and what goes along with it
+        self._leading = 0
+        for k, word in enumerate(words):
+            self.add(word, 1 << k)
+
+    @property
+    def rank(self) -> int:
+        """Number of independent words."""
+        return len(self._rows)
+
+    def reduced(self, word: int, along: int = 0) -> tuple[int, int]:
+        """What is left of a word, the same for all words of a coset, and what goes along with it.
+
+        Of equations whose right-hand sides go along, that of a single bit is its value where the free bits are zero.
+        """
+        while known := word & self._leading:
+            other, more = self._rows[known.bit_length() - 1]
+            word, along = word ^ other, along ^ more
+        return word, along
+
+    def add(self, word: int, along: int = 0) -> bool:
+        """Add a word; tell whether it is no sum of those before."""
+        word, along = self.reduced(word, along)
+        if word:
+            lead = word.bit_length() - 1
+            self._rows[lead], self._leading = (word, along), self._leading | 1 << lead
+        return bool(word)
+
+
+def word_of(entries: Sequence[int]) -> int:
+    """A word from its entries, 0 or 1; the first one leads."""
+    return sum(bit << k for k, bit in enumerate(reversed(entries)))

@@ -20,21 +20,12 @@ from ..transformation import Transformation, identity, with_parts
 from .balance import balancing_scales
 from .balanced_bases import general_bases, orthogonal_basis
 from .folding import Folded, fold, unfold
-from .signs import independent, signing, solve_signs
+from .signs import signing
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = [
-    "arranged",
-    "balanced",
-    "canonical",
-    "canonical_element",
-    "check_weights",
-    "independent",
-    "slices",
-    "solve_signs",
-]
+__all__ = ["arranged", "balanced", "canonical", "canonical_element", "check_weights", "slices"]
 
 _ROUNDS = 100  # of bases and scales in turn
 _SETTLED = 1e-9  # log scales, matrix entries and keys closer than this count as canonical already

@@ -1,6 +1,6 @@
 """Witnesses of signs: the blocks whose odd statistics tell the signs of a space, and of which of its units."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ...groups import Semidirect, SignedPermutation
 from ..blocks import Block, blocks
+from ..detection.linear_equations import BinarySpan, word_of
 from ..parent_axes import parent_dims
 from ..spaces import Leaf, Space
 from ..symmetry import Symmetry
@@ -86,23 +87,6 @@ def unit_shape(sym: Symmetry, space: Space) -> torch.Size:
     return torch.Size([*(sizes[p] for p in space.parents), space.size])
 
 
-def independent(rows: list[tuple[int, ...]]) -> bool:
-    """Whether 0-1 rows are independent over two elements."""
-    return rank_of_rows(rows) == len(rows)
-
-
-def rank_of_rows(rows: Iterable[tuple[int, ...]]) -> int:
-    """Rank of 0-1 rows over two elements."""
-    basis: list[int] = []
-    for row in rows:
-        mask = sum(bit << i for i, bit in enumerate(row))
-        for b in basis:
-            mask = min(mask, mask ^ b)
-        if mask:
-            basis.append(mask)
-    return len(basis)
-
-
 def _needed(sym: Symmetry, space: Space) -> tuple[int, ...]:
     """1 for each sign that is more than signs of spaces inside this one, taken for all of their units at once."""
     pieces = [b for layout in sym.layouts.values() for b in blocks(layout)]
@@ -116,9 +100,5 @@ def _needed(sym: Symmetry, space: Space) -> tuple[int, ...]:
         ]
         return [tuple(row[k] if row else 0 for row in rows) for k in range(of.group.signs)]
 
-    known = [row for child in inside for row in effects(child)]
-    needed = []
-    for row in effects(space):
-        needed.append(int(rank_of_rows([*known, row]) > rank_of_rows(known)))
-        known.append(row)
-    return tuple(needed)
+    known = BinarySpan(word_of(row) for child in inside for row in effects(child))
+    return tuple(int(known.add(word_of(row))) for row in effects(space))

@@ -6,29 +6,21 @@ are solved together, by elimination over two elements: the largest entries becom
 """
 
 from collections.abc import Collection, Mapping
+from functools import reduce
 from math import prod
+from operator import xor
 
 import torch
 from torch import Tensor
 
 from ..action import moved
 from ..blocks import blocks
+from ..detection.linear_equations import BinarySpan, word_of
 from ..parent_axes import parent_dims
 from ..spaces import Space
 from ..symmetry import Symmetry
 from ..transformation import Transformation, identity, with_parts
-from .sign_statistics import (
-    Witness,
-    independent,
-    odd_statistic,
-    parities,
-    rank_of_rows,
-    signed_spaces,
-    unit_shape,
-    witnesses,
-)
-
-__all__ = ["independent", "signing", "solve_signs"]
+from .sign_statistics import Witness, odd_statistic, parities, signed_spaces, unit_shape, witnesses
 
 _MOST_BITS = 4096  # that are solved together
 _MOST_ENTRIES = 100_000  # that are looked at then
@@ -79,9 +71,8 @@ def _ready(found: list[Witness], waiting: Collection[str]) -> bool:
     patterns, _ = _patterns(found)
     untouched = [not w.others & set(waiting) for w in found]
     for pattern in patterns:
-        every = [w.row for w, tells in zip(found, pattern) if tells]
-        known = [w.row for w, tells, free in zip(found, pattern, untouched) if tells and free]
-        if rank_of_rows(known) < rank_of_rows(every):
+        known = BinarySpan(word_of(w.row) for w, tells, free in zip(found, pattern, untouched) if tells and free)
+        if any(known.add(word_of(w.row)) for w, tells in zip(found, pattern) if tells):
             return False
     return True
 
@@ -115,10 +106,8 @@ def _alone(
     signs = torch.ones(space.group.signs, shape.numel(), dtype=torch.float64)
     negative: dict[int, Tensor] = {}
     for p, pattern in enumerate(patterns):
-        chosen: list[int] = []
-        for i, tells in enumerate(pattern):
-            if tells and independent([*(found[c].row for c in chosen), found[i].row]):
-                chosen.append(i)
+        span = BinarySpan()
+        chosen = [i for i, tells in enumerate(pattern) if tells and span.add(word_of(found[i].row))]
         for i in chosen:
             if i not in negative:
                 negative[i] = found[i].bits(state, space, power).flatten()
@@ -136,26 +125,12 @@ def _together(sym: Symmetry, state: Mapping[str, Tensor], waiting: list[Space], 
     starts, total = {}, 0
     for name, shape in shapes.items():
         starts[name], total = total, total + prod(shape)
-    solved: dict[int, tuple[int, int]] = {}  # leading bit -> (mask, right-hand side)
+    solved = BinarySpan()
     for negative, flips in _equations(sym, state, {s.name: s for s in waiting}, starts, power):
-        mask, right = 0, negative
-        for bit in flips:
-            mask ^= 1 << bit
-        while mask and (lead := mask.bit_length() - 1) in solved:
-            mask, right = mask ^ solved[lead][0], right ^ solved[lead][1]
-        if mask:
-            solved[lead] = (mask, right)
-        if len(solved) == total:
+        solved.add(reduce(xor, (1 << bit for bit in flips)), negative)
+        if solved.rank == total:
             break
-    values = torch.zeros(total, dtype=torch.int64)
-    for lead in sorted(solved):  # every other bit of a mask is lower, and known
-        mask, right = solved[lead]
-        lower = mask ^ (1 << lead)
-        while lower:
-            bit = lower.bit_length() - 1
-            right, lower = right ^ int(values[bit]), lower ^ (1 << bit)
-        values[lead] = right
-    signs = 1.0 - 2.0 * values.to(torch.float64)
+    signs = 1.0 - 2.0 * torch.tensor([solved.reduced(1 << bit)[1] for bit in range(total)], dtype=torch.float64)
     return {n: signs[starts[n] : starts[n] + prod(shape)].reshape(shape) for n, shape in shapes.items()}
 
 
@@ -194,17 +169,12 @@ def _equations(
 
 
 def solve_signs(rows: list[tuple[int, ...]], bits: list[Tensor], k: int, shape: torch.Size) -> Tensor:
-    """Signs ``s`` with ``prod_k s_k^row_k = -1`` exactly where the bit is set: elimination over two elements."""
-    table = [(list(row), bit.clone()) for row, bit in zip(rows, bits)]
-    pivots: dict[int, int] = {}
-    for r in range(len(table)):
-        column = next(c for c in range(k) if table[r][0][c] and c not in pivots)
-        pivots[column] = r
-        for other in range(len(table)):
-            if other != r and table[other][0][column]:
-                mixed = [(a + b) % 2 for a, b in zip(table[other][0], table[r][0])]
-                table[other] = (mixed, table[other][1] ^ table[r][1])
+    """Signs ``s`` with ``prod_k s_k^row_k = -1`` exactly where the bit is set; those that rows leave open are 1."""
+    span = BinarySpan(map(word_of, rows))
     signs = torch.ones(k, *shape, dtype=torch.float64)
-    for column, r in pivots.items():
-        signs[column] = 1.0 - 2.0 * table[r][1].to(torch.float64)
+    for column, sign in enumerate(signs):
+        told = span.reduced(1 << (k - 1 - column))[1]
+        for r, bit in enumerate(bits):
+            if told >> r & 1:
+                sign *= 1.0 - 2.0 * bit.to(torch.float64)
     return signs
