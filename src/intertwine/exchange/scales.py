@@ -7,18 +7,19 @@ attention).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
 
 from torch import Tensor
 
 from ..symmetry import Layout, Leaf, Space
-from ..symmetry.blocks import align, blocks
+from ..symmetry.action import transform
+from ..symmetry.blocks import map_leaves
 from ..symmetry.description import Description
 from ..symmetry.detection.linear_equations import RationalEquations
-from ..symmetry.parent_axes import parent_dims
 from ..symmetry.spaces import leaves
+from ..symmetry.transformation import identity, with_parts
 from .experts import packed
 from .units import unit_numbers
 
@@ -121,15 +122,13 @@ def scaled(sym: Description, mapping: ScaleMapping, name: str, tensor: Tensor, l
         tensor: Its values.
         logs: Logarithms of the scales, ``(p..., n)`` with the sizes of the space's parents.
     """
-    space, result = sym.space(mapping.space), tensor.clone()
-    for block in blocks(sym.layouts[name]):
-        piece = block.read(tensor)
-        for dim, leaf in block.carried:
-            if leaf.space == space.name and (exponent := mapping.exponent(leaf)):
-                dims = parent_dims(space, dim, block.spaces)
-                piece = piece * align((logs * float(exponent)).exp(), dims, piece.ndim).to(piece)
-        result = block.write(result, piece)
-    return result
+
+    def leaf(old: Leaf) -> Leaf:
+        scale = (mapping.exponent(old),) if old.space == mapping.space else ()
+        return replace(old, scale=scale, sign=(), variance=0)
+
+    g = with_parts(identity(sym), mapping.space, scales=logs[None])
+    return transform(tensor, map_leaves(sym.layouts[name], leaf), g)
 
 
 def _exponent(generator: Powers, diagonal: bool, leaf: Leaf) -> Fraction:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...groups import Element
+from ...groups import Element, Representation
 from ...symmetry.action import transform, transform_block
 from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity
@@ -95,7 +95,7 @@ class Costs:
 
     def moving(self, step: Transformation) -> list[str]:
         """Spaces that a step moves."""
-        return [n for n, e in step.elements.items() if e is not self.still[n] and _moves(e)]
+        return [n for n, e in step.elements.items() if e is not self.still[n] and not e.is_identity(0.0)]
 
     def gain(self, step: Transformation) -> float:
         """By how much the objective would rise.
@@ -207,7 +207,7 @@ class _Product:
 
 def _update(total: Tensor, joint: Joint, side: int, old: Element, new: Element) -> None:
     """Add what changes in the products of one side when the units of the other one move."""
-    before, after = _sign(joint, side, old), _sign(joint, side, new)
+    before, after = (e.diagonal(_signs(joint, side)) for e in (old, new))
     moved = old.permutation != new.permutation
     if before is not None or after is not None:
         one = torch.ones(())
@@ -224,7 +224,7 @@ def _update(total: Tensor, joint: Joint, side: int, old: Element, new: Element) 
 
 def _gathered(joint: Joint, side: int, neighbour: Element, chosen: Tensor | None = None) -> Tensor:
     """The block of ``b`` with the neighbour's units in their places, or some of these."""
-    index, sign = neighbour.permutation, _sign(joint, side, neighbour)
+    index, sign = neighbour.permutation, neighbour.diagonal(_signs(joint, side))
     if chosen is not None:
         index, sign = index[chosen], None if sign is None else sign[chosen]
     x = _units(joint.b, 1 - side, index)
@@ -239,13 +239,9 @@ def _units(x: Tensor, side: int, index: Tensor) -> Tensor:
     return x.gather(2, index.expand(*x.shape[:2], -1))  # many times faster than index_select on the last dimension
 
 
-def _sign(joint: Joint, side: int, neighbour: Element) -> Tensor | None:
-    """The signs of the neighbour's units on this block, ``None`` where all are positive."""
-    sign = None
-    for parity, s in zip(joint.rows[1 - side], neighbour.signs):
-        if parity:
-            sign = s if sign is None else sign * s
-    return sign
+def _signs(joint: Joint, side: int) -> Representation:
+    """How the neighbour's units are flipped on this block."""
+    return Representation(sign=joint.rows[1 - side])
 
 
 def _product(a: Tensor, b: Tensor, side: int) -> Tensor:
@@ -267,10 +263,8 @@ def _placed(product: Tensor, e: Element, row: Row) -> Tensor:
         return product @ e.linear.to(product).mT
     index = e.permutation.to(product.device)
     product = product.gather(-1, index[..., None, :].expand_as(product))
-    for parity, sign in zip(row, e.signs):
-        if parity:
-            product = product * sign.to(product)[..., None, :]
-    return product
+    sign = e.diagonal(Representation(sign=row))
+    return product if sign is None else product * sign.to(product)[..., None, :]
 
 
 def _moved_trace(product: Tensor, e: Element, row: Row) -> float:
@@ -278,9 +272,8 @@ def _moved_trace(product: Tensor, e: Element, row: Row) -> float:
     if e.linear is not None:
         return float((product * e.linear.to(product)).sum(dtype=torch.float64))
     entries = product.gather(-1, e.permutation.to(product.device)[..., None])[..., 0]
-    for parity, sign in zip(row, e.signs):
-        entries = entries * sign.to(entries) if parity else entries
-    return float(entries.sum(dtype=torch.float64))
+    sign = e.diagonal(Representation(sign=row))
+    return float((entries if sign is None else entries * sign.to(entries)).sum(dtype=torch.float64))
 
 
 def _agree(known: dict[Row, Tensor], fresh: dict[Row, Tensor]) -> bool:
@@ -301,10 +294,3 @@ def _largest(x: Tensor) -> float:
 
 def _add(found: dict[Row, Tensor], row: Row, product: Tensor) -> None:
     found[row] = found[row] + product if row in found else product
-
-
-def _moves(e: Element) -> bool:
-    """Whether an element moves, flips or mixes units."""
-    if e.linear is not None:
-        return True
-    return bool((e.permutation != torch.arange(e.permutation.shape[-1])).any()) or bool((e.signs < 0).any())

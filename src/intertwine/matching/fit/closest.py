@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..._memory import give_back
-from ...groups import Element
+from ...groups import Representation
 from ...symmetry.action import moved, transform
 from ...symmetry.gauge.canonical import balanced
 from ...symmetry.gauge.folding import Folded
@@ -105,11 +105,6 @@ def lifted(g: Transformation, sym: Symmetry) -> Transformation:
         e = g[space.name]
         parts: dict[str, Any] = {"permutation": e.permutation, "signs": e.signs}
         if space.group.mixes:
-            parts = {"linear": _matrix(e)}
+            parts = {"linear": e.matrix(Representation(sign=(1,)))}
         full = with_parts(full, space.name, **parts)
     return full
-
-
-def _matrix(e: Element) -> Tensor:
-    eye = torch.eye(e.permutation.shape[-1], dtype=torch.float64)
-    return e.signs[0][..., :, None] * eye[e.permutation]

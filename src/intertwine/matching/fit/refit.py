@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...symmetry.action import multiply, transform
-from ...symmetry.blocks import align, blocks, inner_products
+from ...symmetry.action import transform
+from ...symmetry.blocks import blocks, inner_products
 from ...symmetry.gauge.log_scales import LogScales
 from ...symmetry.spaces import Layout, Leaf, Space
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.problem import Member, members
+from ..solvers.block_update import closest_rotation
 from .joint_scales import scale_steps
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Fit:
         self._spread = spread or {}
         self._spaces = [s for s in sym.spaces if s.group.scales or s.group.mixes]
         self._still = identity(sym)
-        self.near = {name: _own(a[name], layout, g) for name, layout in sym.layouts.items() if _continuous(layout)}
+        self.near = {name: transform(a[name], layout, g) for name, layout in sym.layouts.items() if _continuous(layout)}
         self._members = members(sym)
         self._joint = LogScales(sym, self.near, bases=False)  # heads take up at once what bases would step by step
 
@@ -88,19 +89,12 @@ class Fit:
 
     def _put(self, space: Space, **parts: Tensor) -> None:
         """Compose a step of one space with the element, and move the tensors that carry the space."""
-        step = with_parts(self._still, space.name, **parts)[space.name]
-        self.g = Transformation({**self.g.elements, space.name: step @ self.g[space.name]}, self.g.certified)
-        for m in self._members[space.name]:
-            if m.tensor not in self.near:
-                continue
-            leaf = m.leaf
-            x = m.block.read(self.near[m.tensor])
-            factor, matrix = step.diagonal(leaf), step.mixing(leaf)
-            if factor is not None:
-                x.mul_(align(factor, m.dims, x.ndim).to(x))
-            if matrix is not None:
-                x = multiply(x, matrix.to(x), list(m.dims))
-            self.near[m.tensor] = m.block.write(self.near[m.tensor], x)
+        step = with_parts(self._still, space.name, **parts)
+        self.g = Transformation(
+            {**self.g.elements, space.name: step[space.name] @ self.g[space.name]}, self.g.certified
+        )
+        for name in self.near.keys() & {m.tensor for m in self._members[space.name]}:
+            self.near[name] = transform(self.near[name], self.sym.layouts[name], step)
 
     def _log_ratios(self, space: Space, votes: Mapping[str, float] | None) -> Tensor:
         """Log scales ``(k, p..., n)`` by least squares on log ratios of slices, weighted by their sizes."""
@@ -151,8 +145,7 @@ class Fit:
             if space.group.is_orthogonal or leaf.variance:
                 right = right + vote * y @ x.mT
         if space.group.is_orthogonal:
-            u, _, vh = torch.linalg.svd(right)
-            return u @ vh
+            return closest_rotation(right)
         fitted = _sylvester(written, read, right)
         return fitted if bool((torch.linalg.cond(fitted) < _CONDITION).all()) else None
 
@@ -163,12 +156,6 @@ class Fit:
             for m in self._members[space.name]
             if m.tensor in self.near
         ]
-
-
-def _own(x: Tensor, layout: Layout, g: Transformation) -> Tensor:
-    """A tensor moved by ``g``, in memory of its own."""
-    near = transform(x, layout, g)
-    return near.clone() if near.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() else near
 
 
 def _continuous(layout: Layout) -> bool:

@@ -9,7 +9,7 @@ from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.problem import Problem
 from ..costs.likeness import Likeness
-from .block_update import closest_rotation, monomial_step
+from .block_update import best_parts
 
 _SWEEPS = 20
 _STEP, _SWEEP = 1e-12, 1e-9  # gains that count
@@ -78,12 +78,8 @@ def _step(
     if weights or not costs:
         for row, gain in _weight_gains(posed, g, space):
             add(row or (0,) * space.group.signs, (weights or 1.0) * gain)
-    if not costs:
-        return identity(posed.sym)
-    if space.group.mixes:
-        return with_parts(identity(posed.sym), space.name, linear=closest_rotation(sum(costs.values())))  # type: ignore[arg-type]
-    permutation, signs = monomial_step(costs, space.group.signs, space.group.permutes)
-    return with_parts(identity(posed.sym), space.name, permutation=permutation, signs=signs)
+    still = identity(posed.sym)
+    return with_parts(still, space.name, **best_parts(costs, space.group)) if costs else still
 
 
 def _weight_gains(posed: Problem, g: Transformation, space: Space) -> Iterable[tuple[tuple[int, ...], Tensor]]:

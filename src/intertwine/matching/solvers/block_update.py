@@ -8,15 +8,23 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from ...groups import assign
+from ...groups import SpaceGroup, assign
 from ...symmetry.detection.linear_equations import BinarySpan, word_of
 from ...symmetry.gauge.signs import solve_signs
 
-__all__ = ["best_signs", "closest_rotation", "monomial_step"]
+__all__ = ["best_parts", "best_signs", "closest_rotation", "monomial_step"]
 
 _MAX_SIGNS = 6  # sign generators of which all combinations are tried where their effects are tangled
 
 Costs = Mapping[tuple[int, ...], Tensor]
+
+
+def best_parts(costs: Costs, group: SpaceGroup, fast: bool = False) -> dict[str, Tensor]:
+    """The parts of the element of one space with the largest total inner product: a rotation, or a monomial step."""
+    if group.mixes:
+        return {"linear": closest_rotation(sum(costs.values(), start=torch.zeros(()))).cpu()}
+    order, signs = monomial_step(costs, group.signs, group.permutes, fast)
+    return {"permutation": order, "signs": signs}
 
 
 def monomial_step(costs: Costs, signs: int, permutable: bool, fast: bool = False) -> tuple[Tensor, Tensor]:

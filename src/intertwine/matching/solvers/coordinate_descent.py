@@ -20,7 +20,7 @@ from ...symmetry.transformation import Transformation, identity, random, with_pa
 from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem
 from ..costs.incremental import Costs
-from .block_update import closest_rotation, monomial_step
+from .block_update import best_parts
 from .nested import nested_step
 from .solver import Solution, Solver
 from .starts import outwards, profiles
@@ -245,13 +245,7 @@ def _shaken(kept: Costs, generator: torch.Generator, slack: float, still: float,
 def step_of(costs: Costs, space: Space, fast: bool = False) -> Transformation:
     """The best step of one space while all others stay."""
     here, still = costs.of(space.name), costs.still
-    if not here:
-        return still
-    if space.group.mixes:
-        cross = sum(here.values(), start=torch.zeros(()))
-        return with_parts(still, space.name, linear=closest_rotation(cross).cpu())
-    order, signs = monomial_step(here, space.group.signs, space.group.permutes, fast)
-    return with_parts(still, space.name, permutation=order, signs=signs)
+    return with_parts(still, space.name, **best_parts(here, space.group, fast)) if here else still
 
 
 def _improve(costs: Costs, space: Space, slack: float, still: float, fast: bool) -> bool:

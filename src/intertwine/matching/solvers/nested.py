@@ -14,7 +14,7 @@ from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, with_parts
 from ..costs.incremental import Costs
 from ..costs.weight_blocks import Member, Row
-from .block_update import best_signs, closest_rotation
+from .block_update import best_parts, best_signs
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +47,7 @@ def nested_step(costs: Costs, space: Space, fast: bool = False) -> Transformatio
         return still
     tree = _tree(costs, space)
     step = still
-    for node, order, signs in _solved(tree, fast) if tree.rows or tree.inside else ():
-        parts = {"linear": order} if node.space.group.mixes else {"permutation": order, "signs": signs}
+    for node, parts in _solved(tree, fast) if tree.rows or tree.inside else ():
         step = with_parts(step, node.space.name, **{k: _ordered(costs, node, x, k) for k, x in parts.items()})
     return step
 
@@ -120,16 +119,17 @@ def _reached(node: _Node, fast: bool) -> Tensor:
     return gain.gather(-1, assign(gain, fast)[..., None])[..., 0].sum(-1)
 
 
-def _solved(node: _Node, fast: bool) -> Iterator[tuple[_Node, Tensor, Tensor]]:
-    """The permutation (or rotation) and signs of a space whose chain is matched, then those of what is inside it."""
+def _solved(node: _Node, fast: bool) -> Iterator[tuple[_Node, dict[str, Tensor]]]:
+    """The best parts of a space whose chain is matched, then those of what is inside it."""
     if node.space.group.mixes:
-        yield node, closest_rotation(sum(node.rows.values(), start=torch.zeros(()))).cpu(), torch.ones(0)
+        yield node, best_parts(node.rows, node.space.group)
         return
     gain = _gains(node, fast)
     permutable = node.space.group.permutes
     order = assign(gain, fast).cpu() if permutable else torch.arange(node.space.size).expand(gain.shape[:-1])
     ones = torch.ones(node.space.group.signs, *order.shape, dtype=torch.float64)
-    yield node, order, best_signs(node.rows, node.space.group.signs)[1](order) if node.rows else ones
+    signs = best_signs(node.rows, node.space.group.signs)[1](order) if node.rows else ones
+    yield node, {"permutation": order, "signs": signs}
     for child in node.inside:
         yield from _solved(_picked(child, order), fast)
 

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from ...groups import Representation
+from ...symmetry.action import multiply
 from ...symmetry.blocks import Block
 from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.problem import Problem
 from ..costs.weight_blocks import Member
-from .block_update import closest_rotation, monomial_step
+from .block_update import best_parts
 
 Row = tuple[int, ...]
 Soft = dict[tuple[str, Row], Tensor]  # space and parities -> (p..., n, n)
@@ -24,7 +26,10 @@ Soft = dict[tuple[str, Row], Tensor]  # space and parities -> (p..., n, n)
 
 def of_element(stated: Problem, g: Transformation) -> Soft:
     """The matrices of a hard element, on the device and in the precision of the problem."""
-    return {key: _matrix(g, *key).to(like) for key, like in _keys(stated).items()}
+    return {
+        (name, row): g[name].matrix(Representation(sign=row, variance=1)).to(like)
+        for (name, row), like in _keys(stated).items()
+    }
 
 
 def barycentre(stated: Problem) -> Soft:
@@ -55,7 +60,7 @@ def moved_softly(stated: Problem, soft: Mapping[tuple[str, Row], Tensor]) -> dic
             piece = block.read(stated.b[name])
             for space, m in moving:
                 if m.block is block:
-                    piece = _multiply(piece, soft[space.name, m.row], list(m.dims))
+                    piece = multiply(piece, soft[space.name, m.row], list(m.dims))
             result = _written(result, block, piece)
         found[name] = result
     return found
@@ -83,13 +88,8 @@ def vertex(stated: Problem, costs: Soft, fast: bool = False) -> Transformation:
     g = identity(stated.sym)
     for space in stated.sym.spaces:
         here = {row: matrix.detach() for (name, row), matrix in costs.items() if name == space.name}
-        if not here:
-            continue
-        if space.group.mixes:
-            g = with_parts(g, space.name, linear=closest_rotation(sum(here.values(), start=torch.zeros(()))).cpu())
-        else:
-            order, signs = monomial_step(here, space.group.signs, space.group.permutes, fast)
-            g = with_parts(g, space.name, permutation=order, signs=signs)
+        if here:
+            g = with_parts(g, space.name, **best_parts(here, space.group, fast))
     return g
 
 
@@ -99,26 +99,6 @@ def _keys(stated: Problem) -> dict[tuple[str, Row], Tensor]:
         for name, members in stated.members.items()
         for member in members
     }
-
-
-def _matrix(g: Transformation, space: str, row: Row) -> Tensor:
-    """The matrix with which a space's element acts on a dimension with these parities, ``(p..., n, n)``."""
-    e = g[space]
-    if e.linear is not None:
-        return e.linear
-    matrix = torch.eye(e.permutation.shape[-1], dtype=torch.float64)[e.permutation]
-    for parity, sign in zip(row, e.signs):
-        if parity:
-            matrix = sign[..., None] * matrix
-    return matrix
-
-
-def _multiply(x: Tensor, matrix: Tensor, dims: list[int]) -> Tensor:
-    """Multiply ``x`` along its dimension ``dims[-1]`` by ``matrix``, one for each unit along ``dims[:-1]``."""
-    order = [*dims, *(d for d in range(x.ndim) if d not in dims)]
-    y = x.permute(order)
-    flat = matrix @ y.reshape(*y.shape[: len(dims)], -1)
-    return flat.reshape(y.shape).permute([order.index(d) for d in range(x.ndim)])
 
 
 def _written(tensor: Tensor, block: Block, piece: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from ...symmetry.action import transform_block
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..costs.nearest import paired, sketched
 from ..costs.weight_blocks import KERNEL
-from .block_update import closest_rotation, monomial_step
+from .block_update import best_parts
 
 if TYPE_CHECKING:
     from ...symmetry.spaces import Space
@@ -108,7 +108,6 @@ def _turned(stated: Problem, g: Transformation, fast: bool) -> Transformation:
 def _placed(stated: Problem, g: Transformation, known: set[str], waiting: list[str], fast: bool) -> Transformation:
     """``g`` with waiting spaces solved one after the other, those first of whose weights the most can be compared."""
     known, waiting = set(known), list(waiting)
-    spaces = {s.name: s for s in stated.sym.spaces}
     sizes = {m: float(stated.a[m.tensor].square().sum()) for name in waiting for m in stated.members[name]}
 
     def usable(name: str) -> list[Member]:
@@ -128,12 +127,7 @@ def _placed(stated: Problem, g: Transformation, known: set[str], waiting: list[s
             b = transform_block(m.block.read(stated.b[m.tensor]), m.block, g)
             cross = m.view(m.block.read(stated.a[m.tensor])) @ m.view(b).mT
             costs[m.row] = costs[m.row] + cross if m.row in costs else cross
-        if spaces[name].group.mixes:
-            parts = {"linear": closest_rotation(sum(costs.values(), start=torch.zeros(()))).cpu()}
-        else:
-            order, signs = monomial_step(costs, spaces[name].group.signs, spaces[name].group.permutes, fast)
-            parts = {"permutation": order, "signs": signs}
-        g = with_parts(g, name, **parts)
+        g = with_parts(g, name, **best_parts(costs, stated.sym.space(name).group, fast))
         known.add(name)
     return g
 
