@@ -9,8 +9,7 @@ from torch import Tensor
 from ..symmetry import Layout, Leaf, Space
 from ..symmetry.blocks import align, blocks
 from ..symmetry.description import Description
-from ..symmetry.explanation.explain import leaves
-from ..symmetry.spaces import axis_size
+from ..symmetry.spaces import axis_size, spaces_of
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ def carriers(sym: Description, space: Space) -> Iterator[tuple[str, int]]:
     """Every tensor axis that carries a space."""
     for name, layout in sym.layouts.items():
         for axis, along in enumerate(layout.axes):
-            if any(isinstance(leaf, Leaf) and leaf.space == space.name for _, leaf in leaves(along)):
+            if space.name in spaces_of([along]):
                 yield name, axis
 
 

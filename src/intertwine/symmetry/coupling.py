@@ -12,6 +12,15 @@ from .spaces import Space, axis_size
 from .symmetry import Symmetry
 
 
+def carriers(sym: Symmetry) -> dict[str, list[str]]:
+    """For every space the names of the tensors that carry it."""
+    found: dict[str, list[str]] = {s.name: [] for s in sym.spaces}
+    for name, layout in sym.layouts.items():
+        for space in layout.spaces:
+            found[space].append(name)
+    return found
+
+
 def coupled(sym: Symmetry) -> list[list[str]]:
     """Names of tensors in groups whose scales and bases can be chosen group by group, in the order of the network.
 
@@ -52,35 +61,35 @@ def components(sym: Symmetry, limit: int) -> Components:
     together = _Joined(sym.layouts)
     for names in coupled(sym):
         together.join(names)
-    carriers = {s.name: [n for n, layout in sym.layouts.items() if s.name in layout.spaces] for s in sym.spaces}
+    carried = carriers(sym)
     outer = {parent for s in sym.spaces for parent in s.parents}
     split: list[Space] = []
 
     def reached(space: Space) -> int:
-        return sum(sizes[name] for name in together.around(carriers[space.name]))
+        return sum(sizes[name] for name in together.around(carried[space.name]))
 
     for space in sorted(sym.spaces, key=reached):
         alone = not (space.parents or space.group.mixes or space.name in outer)
-        if alone and reached(space) > limit and len(together.parts(carriers[space.name])) > 1:
+        if alone and reached(space) > limit and len(together.parts(carried[space.name])) > 1:
             split.append(space)
         else:
-            together.join(carriers[space.name])
+            together.join(carried[space.name])
     found: dict[str, tuple[int, ...]] = {}
     for space in split:
-        signs = _shared_signs(sym, space, together, carriers[space.name])
+        signs = _shared_signs(sym, space, together, carried[space.name])
         if signs is None:
-            together.join(carriers[space.name])
+            together.join(carried[space.name])
         else:
             found[space.name] = signs
-    shared = {n: signs for n, signs in found.items() if len(together.parts(carriers[n])) > 1}
+    shared = {n: signs for n, signs in found.items() if len(together.parts(carried[n])) > 1}
     return Components(tuple(map(tuple, together.groups())), shared)
 
 
-def _shared_signs(sym: Symmetry, space: Space, together: _Joined, carriers: Iterable[str]) -> tuple[int, ...] | None:
+def _shared_signs(sym: Symmetry, space: Space, together: _Joined, names: Iterable[str]) -> tuple[int, ...] | None:
     """Sign generators of a space that act in several components; ``None`` if no tensors without other spaces tell."""
     parts: dict[int, set[str]] = {k: set() for k in range(space.group.signs)}
     alone = []
-    for name, block, _, leaf in carrying({name: sym.layouts[name] for name in carriers}, space.name):
+    for name, block, _, leaf in carrying({name: sym.layouts[name] for name in names}, space.name):
         row = tuple(e % 2 for e in leaf.sign)
         for k, odd in enumerate(row):
             parts[k] |= {together.root(name)} if odd else set()

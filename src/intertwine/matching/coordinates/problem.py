@@ -7,12 +7,11 @@ matrices, all of which keep norms: the largest inner product is the smallest dis
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...groups import Orthogonal, Semidirect, Trivial
+from ...groups import Orthogonal, Semidirect, SpaceGroup, Trivial
 from ...symmetry.action import transform_block
 from ...symmetry.blocks import blocks, inner_products, map_leaves
 from ...symmetry.spaces import Leaf, Space
@@ -63,15 +62,16 @@ class Problem:
 
     def lift(self, g: Transformation) -> Transformation:
         """An element of these coordinates as the element that moves the network ``b`` into the basis of ``a``."""
-        full = identity(self.full)
-        for name, e in g.elements.items():
-            parts: dict[str, Any] = {"permutation": e.permutation}
-            if e.signs.shape == full[name].signs.shape:
-                parts["signs"] = e.signs
-            if e.linear is not None:
-                parts = {"linear": e.linear}
-            full = with_parts(full, name, **parts)
-        return ~self.to_a @ (full @ self.to_b)
+        return ~self.to_a @ (within(g, self.full) @ self.to_b)
+
+
+def within(g: Transformation, sym: Symmetry) -> Transformation:
+    """An element that was searched as one of the whole symmetry: without scales, and signs only where all were."""
+    full = identity(sym)
+    for name, e in g.elements.items():
+        signs = e.signs if e.signs.shape == full[name].signs.shape else full[name].signs
+        full = with_parts(full, name, permutation=e.permutation, signs=signs, linear=e.linear)
+    return full
 
 
 def searched(sym: Symmetry, kinds: Collection[str]) -> Symmetry:
@@ -88,10 +88,18 @@ def searched(sym: Symmetry, kinds: Collection[str]) -> Symmetry:
         signs = None if "sign" in kinds else 0
         return replace(s, group=s.group.reduced(permutes="permutation" in kinds, scales=0, signs=signs, mixes=False))
 
-    def leaf(old: Leaf) -> Leaf:
-        if old.space in linear:
-            return replace(old, scale=(), sign=(), variance=1)
-        return replace(old, scale=(), sign=old.sign if "sign" in kinds else (), variance=0)
+    spaces = tuple(space(s) for s in sym.spaces)
+    groups = {s.name: s.group for s in spaces}
+    layouts = {
+        name: map_leaves(layout, lambda leaf: unscaled(leaf, groups[leaf.space]))
+        for name, layout in sym.layouts.items()
+        if name not in statistics
+    }
+    return replace(sym, spaces=spaces, layouts=layouts, batch_norms=())
 
-    layouts = {name: map_leaves(layout, leaf) for name, layout in sym.layouts.items() if name not in statistics}
-    return replace(sym, spaces=tuple(space(s) for s in sym.spaces), layouts=layouts, batch_norms=())
+
+def unscaled(leaf: Leaf, group: SpaceGroup) -> Leaf:
+    """A leaf as the searched part of its space's group acts on it: no scales, and rotations in one way only."""
+    if group.mixes:
+        return replace(leaf, scale=(), sign=(), variance=1)
+    return replace(leaf, scale=(), sign=leaf.sign if group.signs else (), variance=0)

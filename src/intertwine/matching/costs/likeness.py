@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -12,9 +12,10 @@ from torch import Tensor
 from ...symmetry.action import transform
 from ...symmetry.blocks import Block, blocks, map_leaves
 from ...symmetry.parent_axes import parent_dims
-from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Space
+from ...symmetry.spaces import Axis, Fixed, Layout, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation
+from ..coordinates.problem import unscaled
 
 _AT_ONCE = 1 << 20  # examples and positions whose agreements are exact in float32
 
@@ -90,14 +91,8 @@ def agreements(a: Tensor, b: Tensor) -> Tensor:
 
 def _searched(axis: Axis, sym: Symmetry, signed: bool) -> Axis:
     """An axis without scales, as it moves in balanced coordinates."""
-
-    def leaf(old: Leaf) -> Leaf:
-        group = sym.space(old.space).group
-        if group.mixes:
-            return replace(old, scale=(), sign=(), variance=1)
-        return replace(old, scale=(), sign=old.sign if signed and group.signs else (), variance=0)
-
-    return map_leaves(Layout((axis,)), leaf).axes[0]
+    signs = None if signed else 0
+    return map_leaves(Layout((axis,)), lambda x: unscaled(x, sym.space(x.space).group.reduced(signs=signs))).axes[0]
 
 
 def _spaces(axis: Axis) -> set[str]:

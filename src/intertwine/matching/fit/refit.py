@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ...groups import Element
 from ...symmetry.action import transform
 from ...symmetry.blocks import blocks, inner_products
 from ...symmetry.gauge.log_scales import LogScales
@@ -20,7 +21,7 @@ from .joint_scales import scale_steps
 if TYPE_CHECKING:
     from ...symmetry.symmetry import Symmetry
 
-__all__ = ["Fit"]
+__all__ = ["Fit", "log_scales"]
 
 _CONDITION = 1e6  # a fitted basis is unidentifiable above this condition number: float32 weights leave it no digit
 _UNKNOWN = 1e-12  # sums of eigenvalues, relative to the largest, along which the weights determine nothing
@@ -98,21 +99,15 @@ class Fit:
 
     def _log_ratios(self, space: Space, votes: Mapping[str, float] | None) -> Tensor:
         """Log scales ``(k, p..., n)`` by least squares on log ratios of slices, weighted by their sizes."""
-        normal = right = None
+        terms = []
         for m, x, y in self._slices(space):
             squares, inner = (inner_products(x, other, [x.ndim - 1]) for other in (x, y))
             usable = (squares > 0) & (inner > 0)
             ratio = torch.where(usable, inner / squares.clamp_min(1e-300), 1.0).log()
             there = x != 0
             weight = inner_products(there, self._trust(m) if m.tensor in self._spread else there, [x.ndim - 1])
-            weight = _vote(votes, m.tensor) * weight * usable
-            leaf = m.leaf
-            e = torch.tensor([float(v) for v in leaf.scale] or [0.0] * space.group.scales, dtype=torch.float64)
-            n, r = weight[..., None, None] * torch.outer(e, e), (weight * ratio)[..., None] * e
-            normal, right = (n, r) if normal is None or right is None else (normal + n, right + r)
-        if normal is None or right is None:
-            return self._still[space.name].scales
-        return (torch.linalg.pinv(normal, rtol=1e-9, hermitian=True) @ right[..., None])[..., 0].movedim(-1, 0)
+            terms.append((m.leaf, _vote(votes, m.tensor) * weight * usable, ratio))
+        return log_scales(self._still[space.name], terms)
 
     def _trust(self, m: Member) -> Tensor:
         """Weights of the entries of a folded bias: those that cancelled when it was made are rounded most."""
@@ -156,6 +151,22 @@ class Fit:
             for m in self._members[space.name]
             if m.tensor in self.near
         ]
+
+
+def log_scales(still: Element, terms: Iterable[tuple[Leaf, Tensor, Tensor]]) -> Tensor:
+    """Log scales ``(k, p..., n)`` by least squares on log ratios.
+
+    Args:
+        still: The identity of the space.
+        terms: Exponents of the scales, with weights and log ratios ``(p..., n)``.
+    """
+    shape = (*still.permutation.shape, len(still.scales))
+    normal, right = (torch.zeros(*some, dtype=torch.float64) for some in ((*shape, shape[-1]), shape))
+    for leaf, weight, ratio in terms:
+        e = torch.tensor([float(v) for v in leaf.scale] or [0.0] * shape[-1], dtype=torch.float64)
+        normal += weight[..., None, None] * torch.outer(e, e)
+        right += (weight * ratio)[..., None] * e
+    return (torch.linalg.pinv(normal, rtol=1e-9, hermitian=True) @ right[..., None])[..., 0].movedim(-1, 0)
 
 
 def _continuous(layout: Layout) -> bool:

@@ -16,15 +16,16 @@ from ...features.batches import peek
 from ...features.moments import CrossMoments
 from ...symmetry.action import tensors_of, transform
 from ...symmetry.admissible import admissible
-from ...symmetry.blocks import blocks
+from ...symmetry.blocks import carrying, summed
 from ...symmetry.parent_axes import parent_dims
 from ...symmetry.spaces import Layout
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..carriers import Place, places
 from ..coordinates.networks import Networks
-from ..coordinates.problem import Problem
+from ..coordinates.problem import within
 from ..costs.likeness import Likeness
+from ..fit.refit import log_scales
 from .ascent import ascend
 from .solver import Solution, Solver
 
@@ -83,7 +84,7 @@ class Activations(Solver):
         g, history = ascend(posed, seen, share / len(seen), 1 - share)
         full = posed.lift(g)
         if self.rescale and "scale" in networks.kinds:
-            scales = _scales(sym, found, moments, posed, g)
+            scales = _scales(sym, found, moments, g)
             full = ~posed.to_a @ (scales @ (posed.to_a @ full))
         hidden = [s.name for s in sym.spaces if not any(s.name in place.spaces for place in found)]
         notes = (f"seen in no module's output, so matched by weights only: {', '.join(hidden)}",) if hidden else ()
@@ -116,47 +117,21 @@ def _likeness(sym: Symmetry, place: Place, m: CrossMoments) -> Likeness:
 
 
 def _scales(
-    sym: Symmetry, found: Sequence[Place], moments: Mapping[str, CrossMoments], posed: Problem, g: Transformation
+    sym: Symmetry, found: Sequence[Place], moments: Mapping[str, CrossMoments], g: Transformation
 ) -> Transformation:
     """Positive scales that bring standard deviations of ``b`` to those of ``a``, in balanced coordinates."""
-    scaled = {s.name: s for s in sym.spaces if s.group.scales and not s.group.mixes}
-    start = identity(sym)
-    normal = {
-        name: torch.zeros(*start[name].permutation.shape, s.group.scales, s.group.scales, dtype=torch.float64)
-        for name, s in scaled.items()
-    }
-    right = {
-        name: torch.zeros(*start[name].permutation.shape, s.group.scales, dtype=torch.float64)
-        for name, s in scaled.items()
-    }
-    order = g.restrict(kinds={"permutation"})
-    for place in found:
-        m = moments[place.point.name]
-        ours = m.a.variance.cpu()
-        theirs = transform(m.b.variance.cpu(), Layout((place.axis,)), _as_full(order, start))
-        for block in blocks(Layout((place.axis,))):
-            x, y = block.read(ours), block.read(theirs)
-            for dim, leaf in block.carried:
-                if leaf.space not in scaled or not any(leaf.scale):
-                    continue
-                dims = parent_dims(scaled[leaf.space], dim, block.spaces)
-                rest = [d for d in range(x.ndim) if d not in dims]
-                one, other = (
-                    v.permute([*dims, *rest]).flatten(len(dims)).sum(-1) if rest else v.permute(dims) for v in (x, y)
-                )
+    layouts = {place.point.name: Layout((place.axis,)) for place in found}
+    order, start = within(g.restrict(kinds={"permutation"}), sym), identity(sym)
+    ours = {name: moments[name].a.variance.cpu() for name in layouts}
+    theirs = {name: transform(moments[name].b.variance.cpu(), layout, order) for name, layout in layouts.items()}
+    for space in sym.spaces:
+        if space.group.scales and not space.group.mixes:
+            terms = []
+            for name, block, dim, leaf in carrying(layouts, space.name):
+                dims = parent_dims(space, dim, block.spaces)
+                one, other = (summed(block.read(x[name]), dims) for x in (ours, theirs))
                 usable = (one > 0) & (other > 0)
                 ratio = torch.where(usable, (one / other.clamp_min(1e-300)).clamp_min(1e-300).log() / 2, 0.0)
-                e = torch.tensor([float(v) for v in leaf.scale], dtype=torch.float64)
-                normal[leaf.space] += usable[..., None, None] * torch.outer(e, e)
-                right[leaf.space] += ratio[..., None] * e
-    for name in scaled:
-        logs = (torch.linalg.pinv(normal[name], rtol=1e-9, hermitian=True) @ right[name][..., None])[..., 0]
-        start = with_parts(start, name, scales=logs.movedim(-1, 0).contiguous())
+                terms.append((leaf, usable, ratio))
+            start = with_parts(start, space.name, scales=log_scales(start[space.name], terms).contiguous())
     return start
-
-
-def _as_full(order: Transformation, like: Transformation) -> Transformation:
-    """Permutations as an element of the networks' own symmetry."""
-    for name, e in order.elements.items():
-        like = with_parts(like, name, permutation=e.permutation)
-    return like

@@ -12,11 +12,11 @@ from torch import Tensor
 from ..._words import counted
 from ...groups import Element
 from ...symmetry.blocks import blocks
+from ...symmetry.coupling import carriers
 from ...symmetry.spaces import Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation
 from .places import block_of, pattern_of
-from .simplest import carriers
 
 _NAMED = 6  # units that are named one by one
 _CHAIN = 4  # matrices that may carry a space without its being a stream

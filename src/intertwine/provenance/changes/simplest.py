@@ -15,7 +15,7 @@ from ...groups import Element
 from ...matching.consensus.negated import unflipped
 from ...matching.consensus.pinned import Freedom, freedoms, pinned
 from ...matching.consensus.reweighted import by_consensus, refitted
-from ...matching.coordinates.problem import members, searched
+from ...matching.coordinates.problem import members, searched, within
 from ...matching.fit.closest import normalised
 from ...matching.fit.refit import Fit
 from ...matching.fit.units import match_units
@@ -23,11 +23,12 @@ from ...matching.judgement.deviation import PRECISIONS, Deviation, apart, consta
 from ...matching.narrow import narrowed
 from ...symmetry.action import transform
 from ...symmetry.blocks import blocks, map_leaves
+from ...symmetry.coupling import carriers
 from ...symmetry.gauge.canonical import check_weights
 from ...symmetry.gauge.folding import Folded, fold
 from ...symmetry.spaces import Fixed, Leaf, Space
 from ...symmetry.symmetry import Symmetry
-from ...symmetry.transformation import Transformation, identity, with_parts
+from ...symmetry.transformation import Transformation, identity
 from ..lazy import Lazy
 
 _EQUAL = 2.0**-7  # relative distance of a tensor that a cast to bfloat16 leaves: what agrees so pins its units
@@ -87,15 +88,6 @@ def precision_of(sym: Symmetry, *states: Mapping[str, Tensor]) -> torch.dtype:
     """The precision in which states are compared: float64 only where one of them holds it."""
     double = any(state[name].dtype == torch.float64 for state in states for name in sym.layouts)
     return torch.float64 if double else torch.float32
-
-
-def carriers(sym: Symmetry) -> dict[str, list[str]]:
-    """For every space the names of the tensors that carry it."""
-    found: dict[str, list[str]] = {s.name: [] for s in sym.spaces}
-    for name, layout in sym.layouts.items():
-        for space in {s for block in blocks(layout) for s in block.spaces if s is not None}:
-            found[space].append(name)
-    return found
 
 
 def _folded(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype) -> Folded:
@@ -203,12 +195,7 @@ def _matched(a: Folded, b: Folded) -> Transformation:
 def _placed(a: Folded, b: Folded) -> Transformation:
     """Permutations and signs alone, from where the units stand: changes of scales and bases cannot blur them."""
     sym = searched(a.sym, ("permutation", "sign"))
-    found = match_units(sym, a.state, b.state, start=identity(sym)).g
-    full = identity(a.sym)
-    for name, e in found.elements.items():
-        signs = e.signs if e.signs.shape == full[name].signs.shape else full[name].signs
-        full = with_parts(full, name, permutation=e.permutation, signs=signs)
-    return full
+    return within(match_units(sym, a.state, b.state, start=identity(sym)).g, a.sym)
 
 
 def _fitted(a: Folded, b: Folded, g: Transformation) -> Transformation:
