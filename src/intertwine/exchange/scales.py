@@ -18,7 +18,7 @@ from ..symmetry.action import transform
 from ..symmetry.blocks import map_leaves
 from ..symmetry.description import Description
 from ..symmetry.detection.linear_equations import RationalEquations
-from ..symmetry.spaces import leaves
+from ..symmetry.spaces import leaves, spaces_of
 from ..symmetry.transformation import identity, with_parts
 from .experts import packed
 from .units import unit_numbers
@@ -208,7 +208,7 @@ class _Writers:
                 for leaf in found
             )
         axes = self._sym.layouts[tensor].axes  # what the module returns does not move
-        moving = [i for i, axis in enumerate(axes) if any(isinstance(leaf, Leaf) for _, leaf in leaves(axis))]
+        moving = [i for i, axis in enumerate(axes) if spaces_of([axis])]
         return len(axes) == 1 or dim != moving[-1] or dim == 0
 
 

@@ -113,7 +113,7 @@ def match_gates(
     crosses, ours, theirs = (method.seen(found.symmetry, both) for both in (("a", "b"), ("a", "a"), ("b", "b")))
     matched, unmatched = [], []
     for space in found.symmetry.spaces:
-        layers = tuple(name for name, one in crosses.items() if space.name in one.carriers)
+        layers = tuple(name for name, one in crosses.items() if space.name in one.spaces)
         if not layers:
             unmatched.append(space.name)
             continue

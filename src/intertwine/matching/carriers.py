@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from ..features import Point, layers, tap
 from ..features.batches import head, size
 from ..symmetry import Symmetry
-from ..symmetry.blocks import blocks
-from ..symmetry.spaces import Axis, Layout, Leaf
+from ..symmetry.spaces import Axis, spaces_of
 
 _EXAMPLES = 4
 
@@ -30,10 +29,7 @@ class Place:
     @property
     def spaces(self) -> frozenset[str]:
         """Names of the spaces that can be seen here."""
-        found = (
-            leaf.space for block in blocks(Layout((self.axis,))) for leaf in block.leaves if isinstance(leaf, Leaf)
-        )
-        return frozenset(found)
+        return frozenset(spaces_of([self.axis]))
 
 
 def places(model: nn.Module, sym: Symmetry, batch: Any) -> tuple[Place, ...]:
@@ -69,4 +65,4 @@ def places(model: nn.Module, sym: Symmetry, batch: Any) -> tuple[Place, ...]:
 def _moves(sym: Symmetry, point: Point) -> bool:
     """Whether a space acts on the channels of a point."""
     layout = sym.features.get(point.name)
-    return layout is not None and any(block.moved for block in blocks(Layout((layout.axes[point.channel_dim],))))
+    return layout is not None and bool(spaces_of([layout.axes[point.channel_dim]]))

@@ -34,7 +34,7 @@ def coupled(sym: Symmetry) -> list[list[str]]:
         keys = {(leaf.space, k) for leaf in leaves for k, e in enumerate(leaf.scale) if e}
         for key in {*keys, *((leaf.space, "basis") for leaf in leaves if leaf.space in mixing and leaf.variance)}:
             ties.setdefault(key, []).append(name)
-    together = _Joined(sym.layouts)
+    together = Joined(sym.layouts)
     for norm in sym.batch_norms:
         together.join(n for n in (norm.mean, norm.variance, norm.weight, norm.bias) if n is not None)
     for names in ties.values():
@@ -58,7 +58,7 @@ def components(sym: Symmetry, limit: int) -> Components:
     others and lie in none, and no matrix mixes them), and if tensors that carry nothing else tell its shared signs.
     """
     sizes = {name: prod(axis_size(axis) for axis in layout.axes) for name, layout in sym.layouts.items()}
-    together = _Joined(sym.layouts)
+    together = Joined(sym.layouts)
     for names in coupled(sym):
         together.join(names)
     carried = carriers(sym)
@@ -85,7 +85,7 @@ def components(sym: Symmetry, limit: int) -> Components:
     return Components(tuple(map(tuple, together.groups())), shared)
 
 
-def _shared_signs(sym: Symmetry, space: Space, together: _Joined, names: Iterable[str]) -> tuple[int, ...] | None:
+def _shared_signs(sym: Symmetry, space: Space, together: Joined, names: Iterable[str]) -> tuple[int, ...] | None:
     """Sign generators of a space that act in several components; ``None`` if no tensors without other spaces tell."""
     parts: dict[int, set[str]] = {k: set() for k in range(space.group.signs)}
     alone = []
@@ -99,7 +99,7 @@ def _shared_signs(sym: Symmetry, space: Space, together: _Joined, names: Iterabl
     return signs if BinarySpan(map(word_of, clean)).rank == len(signs) else None
 
 
-class _Joined:
+class Joined:
     """Names in groups that are joined one after the other."""
 
     def __init__(self, names: Iterable[str]) -> None:

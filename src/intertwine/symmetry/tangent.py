@@ -74,7 +74,7 @@ class Tangent(Result):
     @cached_property
     def weights(self) -> Direction:
         """The tensors that it moves, in float64."""
-        moves = [n for n, layout in self.sym.layouts.items() if any(block.moved for block in blocks(layout))]
+        moves = [n for n, layout in self.sym.layouts.items() if layout.spaces]
         return {n: self.state[n].detach().cpu().double() for n in moves}
 
     @cached_property

@@ -12,7 +12,7 @@ Freedom = tuple[str, str, int]  # a space, a kind, and which of its generators
 def pinned(sym: Symmetry, agreeing: Collection[str]) -> set[Freedom]:
     """What cannot move without moving tensors that agree."""
     pieces = [block for name in agreeing for block in blocks(sym.layouts[name])]
-    found: set[Freedom] = {(s, "permutation", 0) for block in pieces for s in block.spaces if s is not None}
+    found: set[Freedom] = {(s, "permutation", 0) for name in agreeing for s in sym.layouts[name].spaces}
     grown = True
     while grown:
         more = {freedom for block in pieces for freedom in _held(block, found)}
@@ -31,7 +31,7 @@ def freedoms(space: Space) -> set[Freedom]:
 
 def moving(layout: Layout) -> set[Freedom]:
     """The orders, scales, signs and bases that move a tensor."""
-    orders: set[Freedom] = {(s, "permutation", 0) for block in blocks(layout) for s in block.spaces if s is not None}
+    orders: set[Freedom] = {(s, "permutation", 0) for s in layout.spaces}
     return orders | {f for block in blocks(layout) for some in _moving(block).values() for f in some}
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ...symmetry.action import transform
-from ...symmetry.blocks import Block, blocks, map_leaves
+from ...symmetry.blocks import Block, carrying, map_leaves
 from ...symmetry.parent_axes import parent_dims
-from ...symmetry.spaces import Axis, Fixed, Layout, Space
+from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Space, spaces_of
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation
 from ..coordinates.problem import unscaled
@@ -31,7 +31,7 @@ class Likeness:
     def of_responses(axis: Axis, sym: Symmetry, covariance: Tensor, variances: tuple[Tensor, Tensor]) -> Likeness:
         """Correlations over the number of channels; covariances over total variances where a basis may rotate."""
         axis = _searched(axis, sym, signed=True)
-        if any(sym.space(name).group.mixes for name in _spaces(axis)):
+        if any(sym.space(name).group.mixes for name in spaces_of([axis])):
             sizes = [v.sum().sqrt() for v in variances]
             return Likeness(axis, covariance / (sizes[0] * sizes[1]).clamp_min(1e-300))
         scale = torch.outer(*(v.sqrt() for v in variances))
@@ -44,13 +44,12 @@ class Likeness:
         return Likeness(_searched(axis, sym, signed=False), agreements(a, b))
 
     @cached_property
-    def carriers(self) -> dict[str, tuple[tuple[Block, int], ...]]:
-        """For every space seen here the blocks of channels that carry it, and along which dimension."""
-        found: dict[str, list[tuple[Block, int]]] = {}
-        for block in blocks(Layout((self.axis,))):
-            for dim, leaf in block.carried:
-                found.setdefault(leaf.space, []).append((block, dim))
-        return {name: tuple(some) for name, some in found.items()}
+    def spaces(self) -> tuple[str, ...]:
+        """Names of the spaces seen here."""
+        return spaces_of([self.axis])
+
+    def _carrying(self, space: str) -> list[tuple[str, Block, int, Leaf]]:
+        return list(carrying({"channels": Layout((self.axis,))}, space))
 
     def moved(self, g: Transformation | None) -> Tensor:
         """The matrix with the channels of ``b`` moved by ``g``."""
@@ -66,19 +65,18 @@ class Likeness:
         Other units are compared in order; over those of ``free`` spaces the Frobenius norm is taken, which no
         permutation, sign or rotation of them changes.
         """
-        found = self.carriers.get(space.name, ())
+        found = self._carrying(space.name)
         matrix = self.moved(g) if found else self.matrix
-        for block, dim in found:
+        for _, block, dim, leaf in found:
             gain, in_order = _gain(matrix, block, space, dim, free)
-            sign = block.leaves[dim].sign  # type: ignore[union-attr]
-            yield (tuple(e % 2 for e in sign) if in_order and sign else (0,) * space.group.signs), gain
+            yield (tuple(e % 2 for e in leaf.sign) if in_order and leaf.sign else (0,) * space.group.signs), gain
 
     def on_diagonal(self, space: str, g: Transformation | None = None) -> float:
         """The part of the trace that channels of one space make up."""
         diagonal = self.moved(g).diagonal()
         return sum(
             float((diagonal if block.rows[0] is None else diagonal[block.rows[0]]).sum())
-            for block, _ in self.carriers.get(space, ())
+            for _, block, _, _ in self._carrying(space)
         )
 
 
@@ -93,10 +91,6 @@ def _searched(axis: Axis, sym: Symmetry, signed: bool) -> Axis:
     """An axis without scales, as it moves in balanced coordinates."""
     signs = None if signed else 0
     return map_leaves(Layout((axis,)), lambda x: unscaled(x, sym.space(x.space).group.reduced(signs=signs))).axes[0]
-
-
-def _spaces(axis: Axis) -> set[str]:
-    return {name for block in blocks(Layout((axis,))) for name in block.spaces if name is not None}
 
 
 def _gain(matrix: Tensor, block: Block, space: Space, dim: int, free: Collection[str]) -> tuple[Tensor, bool]:

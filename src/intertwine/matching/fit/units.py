@@ -13,7 +13,7 @@ from ..._memory import give_back
 from ..._progress import track
 from ...groups import SignedPermutation
 from ...symmetry.action import moved
-from ...symmetry.blocks import blocks, inner_products, map_leaves
+from ...symmetry.blocks import inner_products, map_leaves
 from ...symmetry.gauge.canonical import arranged
 from ...symmetry.gauge.signs import signing
 from ...symmetry.spaces import Fixed, Leaf, Space
@@ -125,7 +125,7 @@ class _Search:
         self, sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], votes: Mapping[str, float] | None
     ) -> None:
         self.a, self.b = a, b
-        self.sym = narrowed(sym, {n for n, layout in sym.layouts.items() if any(x.moved for x in blocks(layout))})
+        self.sym = narrowed(sym, {n for n, layout in sym.layouts.items() if layout.spaces})
         self.votes = dict.fromkeys(sym.layouts, 1.0) if votes is None else votes
         self.large = sum(b[name].numel() for name in sym.layouts) > _LARGE
         self._posed: tuple[Mapping[str, float], Problem] | None = None
@@ -204,7 +204,7 @@ class _Search:
         self._posed = None  # it holds copies of both networks
         near = self._near(g)
         left = {name for s in self.sym.spaces if s.parents for name in (s.name, *s.parents)}
-        told = [n for n, x in self.sym.layouts.items() if not left & {s for block in blocks(x) for s in block.spaces}]
+        told = [n for n, x in self.sym.layouts.items() if not left & x.spaces]
         return signing(narrowed(self.sym, told), {n: near[n] * self.b[n] for n in told}, power=1) @ g
 
 

@@ -45,7 +45,7 @@ def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation, 
     telling, near = [], []
     for name in found.informative:
         layout = a.sym.layouts[name]
-        if any(s is not None and spaces[s].group.mixes for block in blocks(layout) for s in block.spaces):
+        if any(spaces[s].group.mixes for s in layout.spaces):
             same = found.distances[name] < _NEAR
         else:
             same = _median(transform(a.state[name], layout, g), b, name, spaces) <= _CHANGED

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import torch
 
-from ...symmetry.blocks import blocks
+from ...symmetry.coupling import Joined
 from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, random, with_parts
 from ..coordinates.networks import Networks
@@ -130,20 +130,11 @@ def _starts(
 
 def _is_tree(stated: Problem) -> bool:
     """Whether no two spaces are joined in two ways, as layers in a chain are not and residual streams are."""
-    joined: dict[str, str] = {}
-
-    def root(name: str) -> str:
-        while (up := joined.get(name, name)) != name:
-            name = up
-        return name
-
+    together = Joined(s.name for s in stated.sym.spaces)
     for layout in stated.sym.layouts.values():
-        found = {s for block in blocks(layout) for s in block.spaces if s is not None}
-        if len(found) > 1:
-            roots = [root(name) for name in found]
-            if len(set(roots)) < len(roots):
-                return False
-            joined |= dict.fromkeys(roots, roots[0])
+        if len(together.parts(layout.spaces)) < len(layout.spaces):
+            return False
+        together.join(layout.spaces)
     return True
 
 

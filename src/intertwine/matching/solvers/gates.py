@@ -10,7 +10,7 @@ from torch import Tensor
 from ...symmetry.action import tensors_of
 from ...symmetry.admissible import admissible
 from ...symmetry.gauge.folding import fold
-from ...symmetry.spaces import Axis, Leaf, axis_size, leaves
+from ...symmetry.spaces import Axis, axis_size, spaces_of
 from ...symmetry.symmetry import Symmetry
 from ..coordinates.networks import Networks
 from ..costs.likeness import Likeness
@@ -48,7 +48,7 @@ class Gates(Solver):
         """
         posed = networks.problem(torch.float64)
         seen = self.seen(posed.sym)
-        carried = {name for one in seen.values() for name in one.carriers}
+        carried = {name for one in seen.values() for name in one.spaces}
         if not any(s.group.permutes and s.size > 1 for s in networks.sym.spaces if s.name in carried):
             raise ValueError("a must have hidden units that ReLUs switch and a symmetry may permute. Got none.")
         g, history = ascend(posed, tuple(seen.values()), 1.0, _TIES)
@@ -71,7 +71,7 @@ def _switched(sym: Symmetry, gates: Mapping[str, Tensor]) -> Iterator[tuple[str,
     """ReLUs whose gates move along one axis alone: that axis, and the gates ``(C, E)`` along it."""
     for name, gate in gates.items():
         axes = sym.gates[name].axes if name in sym.gates else ()
-        moving = [d for d, axis in enumerate(axes) if any(isinstance(leaf, Leaf) for _, leaf in leaves(axis))]
+        moving = [d for d, axis in enumerate(axes) if spaces_of([axis])]
         if len(moving) == 1 and axis_size(axes[moving[0]]) == gate.shape[moving[0]]:
             on = gate if gate.dtype == torch.bool else gate == 1  # the slope of a leaky ReLU where it is on
             yield name, (axes[moving[0]], on.movedim(moving[0], 0).flatten(1))

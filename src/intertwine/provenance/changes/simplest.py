@@ -140,7 +140,7 @@ def _part(side: Folded, free: Collection[str], placed: Collection[str]) -> Folde
         return old if old.space in free else Fixed(old.size, "in place")
 
     layouts = {n: map_leaves(layout, leaf) for n, layout in sym.layouts.items()}
-    kept = {n: x for n, x in layouts.items() if any(block.moved for block in blocks(x))}
+    kept = {n: x for n, x in layouts.items() if x.spaces}
     small = replace(narrowed(sym, kept), spaces=spaces, layouts=kept)
     return Folded(small, {n: side.state[n] for n in kept}, side.spread, side.pinned)
 
