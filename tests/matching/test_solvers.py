@@ -12,7 +12,7 @@ from zoo import build
 import intertwine as iw
 from intertwine.groups import assign
 from intertwine.matching import Alignment, CoordinateDescent, align
-from intertwine.matching.coordinates.balanced import balance
+from intertwine.matching.coordinates.balanced import Balanced
 from intertwine.matching.coordinates.networks import Networks
 from intertwine.matching.coordinates.problem import Problem
 from intertwine.matching.costs.incremental import Costs
@@ -21,7 +21,8 @@ from intertwine.matching.solvers.block_update import closest_rotation, monomial_
 from intertwine.matching.solvers.coordinate_descent import descend, step_of
 from intertwine.matching.solvers.sinkhorn import sinkhorn
 from intertwine.matching.solvers.soft_elements import gradient, moved_softly, of_element
-from intertwine.symmetry.action import moved
+from intertwine.symmetry.action import moved, tensors_of
+from intertwine.symmetry.gauge.folding import fold
 from intertwine.symmetry.transformation import identity, random
 
 ALL = ("permutation", "scale", "sign", "linear")
@@ -155,12 +156,13 @@ def test_balanced_coordinates_do_not_depend_on_scales_and_hardly_on_noise():
     model, args = build("vgg_bn")
     sym = iw.symmetries(model, args)
     twin = sym.act(sym.random(seed=2, kinds=["scale"]), model)
-    left, right = balance(model, sym).state, balance(twin, sym).state
+    balanced = lambda one: Balanced.upright(fold(sym, tensors_of(one)), ("scale", "linear")).state
+    left, right = balanced(model), balanced(twin)
     assert all(torch.allclose(left[n], right[n], atol=1e-12) for n in left)
     with torch.no_grad():
         for tensor in twin.parameters():
             tensor *= 1 + 1e-4 * torch.randn_like(tensor)
-    noisy = balance(twin, sym).state
+    noisy = balanced(twin)
     assert all(torch.allclose(left[n], noisy[n], atol=2e-2) for n in left)
 
 

@@ -26,10 +26,10 @@ from ..symmetry.gauge.folding import Folded, fold
 from ..symmetry.spaces import Fixed, Layout, Leaf, Space, axis_size
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .consensus.reweighted import by_consensus
+from .coordinates.balanced import Balanced
 from .coordinates.problem import Problem
 from .costs.nearest import paired, sketched
 from .costs.weight_blocks import Both, Member, Row
-from .fit.closest import Normal, normalised
 from .fit.units import APART, FOUND, monomial
 from .judgement.chance import unrelated
 from .judgement.deviation import HALVES, Deviation, above_quantile, constant, deviation, distance, joined
@@ -118,12 +118,12 @@ class Pair:
             left = unrelated(left, self._seed + len(self.parts) * index)
         return left, right, rounded
 
-    def normal(self, index: int, a: Folded, b: Folded) -> tuple[Normal, Normal]:
+    def normal(self, index: int, a: Folded, b: Folded) -> tuple[Balanced, Balanced]:
         """One component in balanced coordinates."""
         known = self._normal_b.get(index)
-        right = normalised(b) if known is None else Normal(b, known)
+        right = Balanced.normal(b) if known is None else Balanced(b, known)
         self._normal_b[index] = right.to
-        return normalised(a), right
+        return Balanced.normal(a), right
 
     def in_place(self) -> float:
         """The distance where nothing moves."""
@@ -240,7 +240,7 @@ class _Rounds:
         apart = joined(parts, sym, pair.count)
         return Matched(sym, found @ h, (squares / weights) ** 0.5, (standing / weights) ** 0.5, apart)
 
-    def _held(self, index: int, a: Folded, b: Folded, h: Transformation) -> tuple[Normal, Normal]:
+    def _held(self, index: int, a: Folded, b: Folded, h: Transformation) -> tuple[Balanced, Balanced]:
         """One component in balanced coordinates, ``a`` moved by ``h``, with nothing left to move of shared spaces."""
         if not self.shared:
             return self.pair.normal(index, a, b)
@@ -252,7 +252,7 @@ class _Rounds:
         to_a, to_b = (self._projected(g, held) for g in (here @ self._to[index][0] @ ~here, self._to[index][1]))
         one = replace(a, sym=held, state={**a.state, **moved(a.sym, here, a.state)})
         other = replace(b, sym=held)
-        return Normal(one, to_a), Normal(other, to_b)
+        return Balanced(one, to_a), Balanced(other, to_b)
 
     def _projected(self, g: Transformation, held: Symmetry) -> Transformation:
         """An element without permutations as one of the symmetry in which shared spaces are held."""

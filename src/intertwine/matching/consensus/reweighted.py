@@ -7,7 +7,8 @@ from math import log
 from ...symmetry.action import moved, transform
 from ...symmetry.gauge.folding import Folded
 from ...symmetry.transformation import Transformation, identity
-from ..fit.closest import FITS, Normal, closest, lifted
+from ..coordinates.balanced import Balanced
+from ..fit.closest import FITS, closest, lifted
 from ..fit.refit import Fit
 from ..fit.units import match_units, monomial
 from ..judgement.deviation import TRUST, Deviation, apart, deviation
@@ -50,7 +51,7 @@ class _State:
 
 
 def by_consensus(
-    a: Normal, b: Normal, rounded: Collection[str] = (), count: int | None = None, part: bool = False
+    a: Balanced, b: Balanced, rounded: Collection[str] = (), count: int | None = None, part: bool = False
 ) -> tuple[Transformation, float, Deviation]:
     """The element that brings ``a`` closest to ``b``, the residual in balanced coordinates, how far weights are apart.
 
@@ -74,7 +75,7 @@ def by_consensus(
     return g, residual, found
 
 
-def _concentrated(a: Normal, b: Normal, g: Transformation) -> Iterator[Transformation]:
+def _concentrated(a: Balanced, b: Balanced, g: Transformation) -> Iterator[Transformation]:
     """Elements fitted anew to the tensors that ``g`` explains best, so that the others cannot blur them.
 
     A tensor votes with the inverse of its squared distance, so that where some tensors were changed and the rest was
@@ -141,7 +142,7 @@ def _turned(a: Folded, b: Folded, state: _State) -> _State:
     return _State(g, _distances(a, b, Fit(a.sym, a.state, b.state, g, b.spread), {}))
 
 
-def _agreed(a: Normal, b: Normal, state: _State) -> _State:
+def _agreed(a: Balanced, b: Balanced, state: _State) -> _State:
     """The state in which most tensors agree that can be reached by letting one that is far away decide.
 
     Where those that are far away hold most weights, as noise on all tensors leaves them, none is more right.
@@ -162,13 +163,13 @@ def _agreed(a: Normal, b: Normal, state: _State) -> _State:
     return state
 
 
-def _hold(a: Normal, state: _State) -> bool:
+def _hold(a: Balanced, state: _State) -> bool:
     """Whether tensors that agree hold most weights, or few are far away."""
     sizes = {n: x.numel() for n, x in a.folded.state.items()}
     return len(state.far) <= _FEW or 2 * sum(sizes[n] for n in state.far) <= sum(sizes.values())
 
 
-def _open(a: Normal, state: _State) -> set[str]:
+def _open(a: Balanced, state: _State) -> set[str]:
     """Far tensors that share with others what none decides that agrees, as no tensor does that fits by itself."""
     sym, far = a.sym, state.far
     sizes = {n: x.numel() for n, x in a.folded.state.items()}
@@ -178,7 +179,7 @@ def _open(a: Normal, state: _State) -> set[str]:
     return {n for n in far if any(free[n] & free[other] for other in far - {n})}
 
 
-def _decided(a: Normal, b: Normal, state: _State, name: str) -> _State:
+def _decided(a: Balanced, b: Balanced, state: _State, name: str) -> _State:
     """Units, scales and bases as one of the far tensors has them, as far as near ones do not decide."""
     sure = state.distances.keys() - state.far | {name}
     g = _placed(a, b, state.g, {n: 1.0 if n in sure else _FAINT for n in state.distances})
@@ -198,7 +199,7 @@ def _decided(a: Normal, b: Normal, state: _State, name: str) -> _State:
     return found
 
 
-def _placed(a: Normal, b: Normal, g: Transformation, votes: Mapping[str, float]) -> Transformation:
+def _placed(a: Balanced, b: Balanced, g: Transformation, votes: Mapping[str, float]) -> Transformation:
     """``g`` with units matched anew by votes, in the balanced coordinates of ``b``."""
     signed, near = monomial(a.sym), b.to @ g
     normal = {**a.folded.state, **moved(a.sym, near, a.folded.state)}

@@ -1,42 +1,64 @@
 """Balanced coordinates: scales and bases in which two networks can be compared weight by weight.
 
 Of all copies that scales and bases connect, the balanced one has (almost) the smallest sum of squared weights
-(``symmetry.gauge.balance``). Bases are left open up to rotations, which the canonical form fixes: those are searched.
+(``symmetry.gauge.balance``). Rotations are either fixed, as in the canonical form, or left open to be searched.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 
-from ...symmetry.action import moved, tensors_of
+from ...symmetry.action import moved
 from ...symmetry.gauge.balanced_bases import undetermined
 from ...symmetry.gauge.canonical import balanced
-from ...symmetry.gauge.folding import fold
+from ...symmetry.gauge.folding import Folded
+from ...symmetry.gauge.signs import signing
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation
 
+_PRECISION = {torch.float32: 1e-7, torch.float64: 1e-12}  # log scales: the rounding of weights in that precision
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(eq=False)
 class Balanced:
-    """A network in balanced coordinates.
+    """A network in balanced coordinates."""
 
-    Attributes:
-        sym: Acts on ``state``; batch norms are folded.
-        state: The tensors, in float64 on the CPU.
-        to: The element that brought the network here.
-        undetermined: Linear spaces whose basis the weights do not determine.
-    """
+    folded: Folded  # Its weights, batch norms folded
+    to: Transformation  # The element that brings them into balanced coordinates
 
-    sym: Symmetry
-    state: dict[str, Tensor]
-    to: Transformation
-    undetermined: tuple[str, ...] = ()
+    @classmethod
+    def upright(cls, folded: Folded, kinds: Collection[str]) -> "Balanced":
+        """Scales and bases of some kinds in balance, rotations left open: bases stay as near as can be."""
+        return cls(folded, balanced(folded, kinds=kinds, rotations=False))
 
+    @classmethod
+    def normal(cls, folded: Folded) -> "Balanced":
+        """Scales and bases in normal form, and signs of spaces that others lie inside: those are matched without."""
+        dtype = next((t.dtype for t in folded.state.values()), torch.float64)
+        found = cls(folded, balanced(folded, _PRECISION[dtype]))
+        outer = {parent for s in folded.sym.spaces for parent in s.parents}
+        if any(s.group.signs and s.name in outer for s in folded.sym.spaces):
+            found = cls(folded, signing(folded.sym, found.state).restrict(spaces=outer) @ found.to)
+        return found
 
-def balance(model: nn.Module, sym: Symmetry, kinds: Collection[str] = ("scale", "linear")) -> Balanced:
-    """Fold the batch norms of a network and bring it into balanced coordinates; the network is left as it is."""
-    folded = fold(sym, tensors_of(model))
-    to = balanced(folded, kinds=kinds, rotations=False)
-    state = {**folded.state, **moved(folded.sym, to, folded.state)}
-    return Balanced(folded.sym, state, to, undetermined(folded.sym, state) if "linear" in kinds else ())
+    @cached_property
+    def state(self) -> Mapping[str, Tensor]:
+        """The weights there; those that ``to`` leaves as they are, are shared."""
+        return {**self.folded.state, **moved(self.sym, self.to, self.folded.state)}
+
+    def forget(self) -> None:
+        """Free the weights there; they are made again when they are asked for."""
+        self.__dict__.pop("state", None)
+
+    @property
+    def sym(self) -> Symmetry:
+        """The symmetry of the folded weights."""
+        return self.folded.sym
+
+    @property
+    def undetermined(self) -> tuple[str, ...]:
+        """Linear spaces whose basis the weights do not determine."""
+        return undetermined(self.sym, self.folded.state)

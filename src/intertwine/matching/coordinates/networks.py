@@ -10,9 +10,10 @@ from torch import nn
 
 from ...symmetry.action import tensors_of
 from ...symmetry.find import symmetries
+from ...symmetry.gauge.folding import fold
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import identity
-from .balanced import Balanced, balance
+from .balanced import Balanced
 from .problem import Problem, searched
 
 
@@ -32,7 +33,8 @@ class Networks:
     @cached_property
     def balanced(self) -> tuple[Balanced, Balanced]:
         """Both networks in the coordinates in which the searched kinds are compared, batch norms folded."""
-        return balance(self.a, self.sym, self.kinds), balance(self.b, self.sym_b, self.kinds)
+        a, b = fold(self.sym, tensors_of(self.a)), fold(self.sym_b, tensors_of(self.b))
+        return Balanced.upright(a, self.kinds), Balanced.upright(b, self.kinds)
 
     @cached_property
     def stated(self) -> Problem:

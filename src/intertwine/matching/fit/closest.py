@@ -1,21 +1,15 @@
 """The element that brings one network closest to another: units matched, then scales and bases fitted."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..._memory import give_back
 from ...groups import Representation
-from ...symmetry.action import moved, transform
-from ...symmetry.gauge.canonical import balanced
-from ...symmetry.gauge.folding import Folded
-from ...symmetry.gauge.signs import signing
+from ...symmetry.action import transform
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
+from ..coordinates.balanced import Balanced
 from ..judgement.deviation import combined, distance, sine
 from .refit import Fit
 from .units import match_units, monomial
@@ -25,40 +19,7 @@ _BALANCED = {torch.float32: 1e-7, torch.float64: 1e-12}  # log scales: the round
 _HELPS = 0.99  # share of the residual that a fit must fall below to be followed by another
 
 
-@dataclass(eq=False)
-class Normal:
-    """A network in balanced coordinates."""
-
-    folded: Folded  # Its weights, batch norms folded
-    to: Transformation  # The element that brings them into balanced coordinates
-
-    @cached_property
-    def state(self) -> Mapping[str, Tensor]:
-        """The weights there; those that ``to`` leaves as they are, are shared."""
-        return {**self.folded.state, **moved(self.sym, self.to, self.folded.state)}
-
-    def forget(self) -> None:
-        """Free the weights there; they are made again when they are asked for."""
-        self.__dict__.pop("state", None)
-
-    @property
-    def sym(self) -> Symmetry:
-        """The symmetry of the folded weights."""
-        return self.folded.sym
-
-
-def normalised(folded: Folded) -> Normal:
-    """Scales and bases in normal form, and signs of spaces that others lie inside: those are matched without signs."""
-    dtype = next((t.dtype for t in folded.state.values()), torch.float64)
-    g = balanced(folded, _BALANCED[dtype])
-    outer = {parent for s in folded.sym.spaces for parent in s.parents}
-    normal = Normal(folded, g)
-    if any(s.group.signs and s.name in outer for s in folded.sym.spaces):
-        normal = Normal(folded, signing(folded.sym, normal.state).restrict(spaces=outer) @ g)
-    return normal
-
-
-def closest(a: Normal, b: Normal) -> tuple[Transformation, float]:
+def closest(a: Balanced, b: Balanced) -> tuple[Transformation, float]:
     """The element that brings folded weights ``a`` closest to ``b``, and the residual in balanced coordinates."""
     units = match_units(monomial(a.sym), a.state, b.state)
     a.forget()  # not read while scales and bases are fitted, which takes the most memory
@@ -69,7 +30,7 @@ def closest(a: Normal, b: Normal) -> tuple[Transformation, float]:
     return _fitted(a, b, ~b.to @ (lifted(units.g, a.sym) @ a.to), units.residual)
 
 
-def _fitted(a: Normal, b: Normal, g: Transformation, residual: float) -> tuple[Transformation, float]:
+def _fitted(a: Balanced, b: Balanced, g: Transformation, residual: float) -> tuple[Transformation, float]:
     """Scales and bases fitted in turn, for each depends on the others, as long as that helps."""
     fit = Fit(a.sym, a.folded.state, b.folded.state, g, b.folded.spread)
     if fit.exact:

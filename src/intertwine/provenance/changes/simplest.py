@@ -15,8 +15,8 @@ from ...groups import Element
 from ...matching.consensus.negated import unflipped
 from ...matching.consensus.pinned import Freedom, freedoms, pinned
 from ...matching.consensus.reweighted import by_consensus, refitted
+from ...matching.coordinates.balanced import Balanced
 from ...matching.coordinates.problem import members, searched, within
-from ...matching.fit.closest import normalised
 from ...matching.fit.refit import Fit
 from ...matching.fit.units import match_units
 from ...matching.judgement.deviation import PRECISIONS, Deviation, apart, constant, deviation
@@ -188,7 +188,7 @@ def _matched(a: Folded, b: Folded) -> Transformation:
     placed = _placed(a, b)
     if all(_unchanged(transform(a.state[n], layout, placed), b, n) for n, layout in a.sym.layouts.items()):
         return placed
-    g = by_consensus(normalised(a), normalised(b))[0]
+    g = by_consensus(Balanced.normal(a), Balanced.normal(b))[0]
     return min(_fitted(a, b, placed), placed, g, key=lambda h: _misfit(a, b, h, a.sym.layouts) + _costs(a, h))
 
 

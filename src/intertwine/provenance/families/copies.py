@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..._progress import track
 from ..._words import counted
-from ...matching.fit.closest import normalised
+from ...matching.coordinates.balanced import Balanced
 from ...matching.same import RELATED, SAME
 from ...symmetry.blocks import blocks
 from ...symmetry.coupling import components, restricted
@@ -129,7 +129,7 @@ def _invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]
     found = {}
     for names in components(part, _COMPONENT).names:
         here = restricted(part, names) if len(names) < len(part.layouts) else part
-        normal = normalised(fold(here, {n: state[n] for n in here.layouts}, torch.float32))
+        normal = Balanced.normal(fold(here, {n: state[n] for n in here.layouts}, torch.float32))
         for name, layout in normal.sym.layouts.items():
             for k, block in enumerate(blocks(layout)):
                 x = block.read(normal.state[name]).double()
