@@ -133,7 +133,7 @@ def measure_minibatches(
     names = [[p.name for p in layers(net, batches[0]) if fnmatchcase(p.name, BLOCKS)] for net in (a, b)]
     runs = {
         "two forward passes alone": partial(forward, [a, b], batches),
-        "minibatch_cka": lambda: minibatch_cka(a, b, batches, BLOCKS, group=batch),
+        "minibatch_cka": lambda: minibatch_cka(a, b, batches, BLOCKS, group_size=batch),
     } | {name: partial(silent, partial(run, a, b, loader, *names)) for name, run in rivals().items()}
     seconds = dict(zip(runs, best_in_turns(list(runs.values()), repeats)))
     for name, spent in seconds.items():

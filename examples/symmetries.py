@@ -35,7 +35,7 @@ print(f"largest change of a weight: {(twin[0].weight - model[0].weight).abs().ma
 print(f"largest change of an output, relative: {iw.testing.function_error(model, twin, x):.1e}")
 
 # %% [markdown]
-# `verify` checks the claim on numbers, space by space, and that a *larger* group would change the function.
+# `verify` checks the claim numerically, space by space, and that a *larger* group would change the function.
 
 # %%
 sym.verify(model, x)

@@ -20,7 +20,7 @@ def llama(tmp_path):
 def test_recipe_page_and_json(run, llama, tmp_path):
     recipe = tmp_path / "recipe.yaml"
     ran = run("mappings", "--model", llama, "--format", "llm-compressor", "--meta", "--out", recipe)
-    assert ran.code == 0 and "4 entries of LlamaForCausalLM, 4 proved on numbers" in ran.out
+    assert ran.code == 0 and "4 entries of LlamaForCausalLM, 4 verified numerically" in ran.out
     assert 'smooth_layer: "re:.*input_layernorm$"' in recipe.read_text(encoding="utf-8")
     ran = run("mappings", "--model", llama, "--json", "--out", tmp_path / "page.html")
     described = json.loads(ran.out)

@@ -31,6 +31,11 @@ def test_predictions_follow_the_activation(model, layer):
     assert SAYS[layer] in predict(model, layer, torch.rand(2, 3, 12, 10))
 
 
+def test_a_stream_behind_rms_norms_is_mixed_by_orthogonal_maps_only():
+    model = nn.Sequential(nn.Linear(4, 6), nn.RMSNorm(6, elementwise_affine=False), nn.Linear(6, 3))
+    assert "mixes these channels by orthogonal maps: no basis is privileged" in predict(model, "0", torch.randn(5, 4))
+
+
 def test_every_space_has_a_row_or_is_named(model, concept_set):
     found = privileged_bases(model, concept_set, seeds=2, criterion=Criterion(quantile=0.1))
     assert {s.layer: s.privileged for s in found.spaces} == {"1": True, "2": False, "4": True, "6": True}

@@ -9,11 +9,11 @@ from quantised_models import text
 from torch import nn
 
 import intertwine as iw
+from intertwine.exchange.exported_model import Proving, subject_of
 from intertwine.exchange.names import expression, matches, outline
-from intertwine.exchange.proof import prove_scales
 from intertwine.exchange.scale_entries import scale_entries
 from intertwine.exchange.scales import Use, channels
-from intertwine.exchange.subject import Proving, subject_of
+from intertwine.exchange.verification import prove_scales
 
 transformers = pytest.importorskip("transformers")
 

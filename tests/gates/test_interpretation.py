@@ -163,7 +163,7 @@ def test_a_network_is_taken_apart_in_one_call():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3)).double()
     x, labels = torch.randn(60, 5, dtype=torch.float64), torch.arange(60) % 3
-    study = iw.gates.examine(model, x, labels, kernel_examples=20, example=2)
+    study = iw.gates.examine(model, x, labels, kernel_examples=20, index=2)
     assert torch.bincount(study.labels).tolist() == [7, 7, 6] and study.labels.equal(study.labels.sort().values)
     gates = iw.gates.gate_patterns(model, x)
     for layer, on in zip(study.layers, gates.values()):
@@ -203,8 +203,8 @@ def test_a_gated_network_is_taken_apart_by_the_gates_that_it_uses(gate):
 def test_what_cannot_be_taken_apart_is_refused():
     model, x = gate_models.make("mlp"), gate_models.inputs("mlp", 12)
     labels = torch.arange(12) % 2
-    with pytest.raises(ValueError, match="example must be from 0 to 11"):
-        iw.gates.examine(model, x, labels, example=12)
+    with pytest.raises(ValueError, match="index must be from 0 to 11"):
+        iw.gates.examine(model, x, labels, index=12)
     with pytest.raises(ValueError, match="kernel_examples must be at least 4"):
         iw.gates.examine(model, x, labels, kernel_examples=3)
     with pytest.raises(ValueError, match="at most max_operations"):

@@ -8,7 +8,7 @@ import intertwine as iw
 from intertwine.features.moments import CrossMoments
 from intertwine.lab import networks
 from intertwine.matching import Activations
-from intertwine.matching.carriers import places
+from intertwine.matching.carriers import carriers
 from intertwine.symmetry.action import tensors_of
 
 
@@ -90,7 +90,7 @@ def test_the_objective_never_falls(trained, digits):
 def test_places_are_where_features_move():
     model = MODELS["cnn with batch norm"]().eval()
     x = torch.randn(4, 1, 8, 8)
-    found = {place.point.name: place.spaces for place in places(model, iw.symmetries(model, x), x)}
+    found = {place.point.name: place.spaces for place in carriers(model, iw.symmetries(model, x), x)}
     assert found["conv1"] == found["bn1"] == found["relu1"] == {"conv1.weight[0]"}
     assert found["pool3"] == {"conv3.weight[0]"}
     assert "linear" not in found and "" not in found  # outputs do not move
@@ -100,7 +100,7 @@ def test_places_of_heads_and_of_the_stream():
     model = Attention().eval()
     x = torch.randn(4, 5, 5)
     sym = iw.symmetries(model, x)
-    found = {place.point.name: place.spaces for place in places(model, sym, x)}
+    found = {place.point.name: place.spaces for place in carriers(model, sym, x)}
     assert found["embed"] == found["norm"] == found["proj"] == {"embed.weight[0]"}
     assert len(found["qkv"]) == 3
 

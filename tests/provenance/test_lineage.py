@@ -12,7 +12,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.provenance import lineage_of_states
-from intertwine.provenance.compared import compared
+from intertwine.provenance.comparable import compared
 from intertwine.symmetry import ShardedState
 
 X = torch.zeros(2, 8)

@@ -12,7 +12,7 @@ from intertwine.features import Reading, collect
 from intertwine.similarity import DEFAULT, Comparison, Resampling, measure
 from intertwine.similarity.comparison.draws import Draws
 from intertwine.similarity.comparison.inference import calibrate, p_value
-from intertwine.similarity.comparison.space import common_space, pool
+from intertwine.similarity.comparison.spatial_sizes import common_space, pool
 
 MEASURES = (
     *DEFAULT,

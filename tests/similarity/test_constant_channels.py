@@ -119,7 +119,7 @@ def test_compare_says_which_layers_are_constant(dtype):
 @pytest.mark.parametrize("value", [0.1, 0.7, -1e4 / 3, 0.0])
 def test_minibatches_of_constant_layers_have_no_score(value):
     net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), Constant(value))
-    scores = minibatch_cka(net, net, normal(100, 5, dtype=torch.float32).split(20), ["1", "2"], group=20).scores
+    scores = minibatch_cka(net, net, normal(100, 5, dtype=torch.float32).split(20), ["1", "2"], group_size=20).scores
     assert scores["linear_cka"].isnan().tolist() == [[False, True], [True, True]]
 
 

@@ -52,7 +52,7 @@ def test_compare_and_minibatches_lose_none_either(name, offset):
     for found, exact in ((result.chance, double.chance), *ends):
         assert float(found[name]) == pytest.approx(float(exact[name]), abs=2e-5)
     if name == "linear_cka":
-        small = minibatch_cka(a, b, [index], ["1"], group=200).scores[name]
+        small = minibatch_cka(a, b, [index], ["1"], group_size=200).scores[name]
         assert float(small) == pytest.approx(measure(name)(x.double(), y.double()), abs=2e-6)
 
 

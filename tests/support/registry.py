@@ -12,7 +12,7 @@ import torch
 
 import intertwine as iw
 from intertwine.exchange.experts import packed
-from intertwine.exchange.subject import Proving, Subject, subject_of
+from intertwine.exchange.exported_model import Proving, Subject, subject_of
 from intertwine.symmetry.verification.probe import Probe
 
 ROOT = Path(__file__).parents[2]

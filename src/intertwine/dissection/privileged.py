@@ -103,7 +103,7 @@ class PrivilegedBases(Result):
         return "\n".join(lines)
 
 
-def predict(model: nn.Module, layer: str, example: Any) -> str:
+def predict(model: nn.Module, layer: str, example_inputs: Any) -> str:
     """What the symmetry group of a model's weights says about the basis of one layer.
 
     Examples:
@@ -116,7 +116,7 @@ def predict(model: nn.Module, layer: str, example: Any) -> str:
     """
     from ..symmetry import symmetries
 
-    return _words(_kinds(symmetries(model, example), _point(model, layer, example)))
+    return _words(symmetries(model, example_inputs), _point(model, layer, example_inputs))
 
 
 def privileged_bases(
@@ -152,7 +152,7 @@ def privileged_bases(
                 space.name,
                 space.symbol,
                 point.name,
-                _words(kinds),
+                _words(sym, point, space.name),
                 "linear" not in kinds,
                 result.units,
                 round(own.mean),
@@ -200,9 +200,12 @@ def _has_maps(point: Point, image_size: tuple[int, int]) -> bool:
     return maps.shape[2] * maps.shape[3] > 1
 
 
-def _words(kinds: Sequence[str]) -> str:
+def _words(sym: Symmetry, point: Point, space: str | None = None) -> str:
+    kinds = _kinds(sym, point, space)
     if "linear" in kinds:
-        return "the group mixes these channels by general linear maps: no basis is privileged"
+        mixing = [g for leaf in _carried(sym, point, space) if (g := sym.space(leaf.space).group).mixes]
+        maps = "orthogonal" if all(group.is_orthogonal for group in mixing) else "general linear"
+        return f"the group mixes these channels by {maps} maps: no basis is privileged"
     verbs = {"permutation": "permutes", "scale": "rescales", "sign": "flips"}
     said = [verbs[k] for k in kinds]
     if not said:

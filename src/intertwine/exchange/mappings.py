@@ -10,18 +10,18 @@ from torch import nn
 from .._evaluation import in_usual_mode
 from .._words import near
 from ..symmetry import Symmetry
+from .exported_model import Proving, Subject, subject_of
 from .formats import graph, llm_compressor, model_optimizer, perm_spec, spinquant, torch_pruning
-from .proof import prove_scales
 from .result import Entry, Mappings
 from .scale_entries import scale_entries
-from .subject import Proving, Subject, subject_of
+from .verification import prove_scales
 
 
 @in_usual_mode
 def mappings(
     sym: Symmetry, format: str = "llm-compressor", model: nn.Module | None = None, example_inputs: Any = None
 ) -> Mappings:
-    """What another tool needs of a symmetry, in its own words, each entry proved on numbers.
+    """What another tool needs of a symmetry, in its own words, each entry verified numerically.
 
     | format | tool | what |
     |---|---|---|

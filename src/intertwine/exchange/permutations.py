@@ -9,9 +9,9 @@ from ..symmetry.action import moved
 from ..symmetry.description import Description
 from ..symmetry.transformation import random
 from ..symmetry.verification.probe import Probe
+from .exported_model import Proving, Subject
 from .names import expression
 from .result import Absent, Entry, Place, Proof
-from .subject import Proving, Subject
 from .units import Held, held
 
 _WRITE, _READ = "0", "1"

@@ -1,4 +1,4 @@
-"""Mappings of a model in the words of another tool, each with its proof on numbers."""
+"""Mappings of a model in the words of another tool, each verified numerically."""
 
 import json
 from collections.abc import Mapping
@@ -102,7 +102,7 @@ class Mappings(Result):
 
     @property
     def proved(self) -> bool:
-        """Whether every entry was proved on numbers."""
+        """Whether every entry was verified numerically."""
         return all(entry.proof is not None and entry.proof.passed for entry in self.entries)
 
     def to_yaml(self) -> str:
@@ -127,7 +127,7 @@ class Mappings(Result):
         """Entries with their proofs, then what is not listed and why."""
         proved = sum(entry.proof is not None and entry.proof.passed for entry in self.entries)
         lines = [
-            f"{self.format}: {counted(len(self.entries), 'entry')} of {self.model}, {proved} proved on numbers, "
+            f"{self.format}: {counted(len(self.entries), 'entry')} of {self.model}, {proved} verified numerically, "
             f"{len(self.absent)} not listed"
         ]
         for entry in self.entries:

@@ -108,7 +108,7 @@ def rotate(
         extend: See ``fold``.
 
     Returns:
-        The rotated model, what was rotated, and the proof on numbers.
+        The rotated model, what was rotated, and the numerical proof.
 
     Raises:
         ValueError: If no stream can rotate, naming the obstacle, or no heads; if a matrix is not orthogonal, does not

@@ -12,10 +12,10 @@ from ..symmetry import Axis, Fixed, Leaf
 from ..symmetry.description import Description
 from ..symmetry.spaces import UNREAD, leaves
 from .experts import packed, unpacked
+from .exported_model import Subject
 from .names import expression, outline
 from .result import Absent, Entry, Place
 from .scales import ScaleMapping, channels, scale_mappings
-from .subject import Subject
 
 _OUTPUT = "the output layer, which quantisation recipes leave as it is"
 _OFFSET = "the gain is {c:g} + weight, and {c:g} + weight is what is scaled: llm-compressor converts such norms"

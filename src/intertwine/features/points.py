@@ -76,7 +76,7 @@ class Point:
 
 
 def layers(
-    model: nn.Module, example: Any, *, outputs: Selector | Mapping[str, Selector] | None = None
+    model: nn.Module, batch: Any, *, outputs: Selector | Mapping[str, Selector] | None = None
 ) -> tuple[Point, ...]:
     """List every point of a model where features can be read, in the order in which a run reaches them.
 
@@ -91,7 +91,7 @@ def layers(
 
     Args:
         model: Any module, on any device.
-        example: One batch: a tensor, a tuple ``(inputs, labels, ...)`` or a dict of keyword arguments.
+        batch: One batch: a tensor, a tuple ``(inputs, labels, ...)`` or a dict of keyword arguments.
         outputs: Which tensor of a tuple or mapping to read: an index, a key or a function, for all layers or by name.
             By default the first floating-point tensor, and ``last_hidden_state`` before others.
 
@@ -110,13 +110,13 @@ def layers(
     """
     check_module(model)
     model = unwrap(model)
-    total = size(example)
+    total = size(batch)
     if total > _DRY_RUN:
         try:
-            return _listed(model, head(example, _DRY_RUN), _DRY_RUN, outputs)
+            return _listed(model, head(batch, _DRY_RUN), _DRY_RUN, outputs)
         except Exception:
             pass  # a model that needs its whole batch, or is broken: the run below tells, with the model's own error
-    return _listed(model, example, total, outputs)
+    return _listed(model, batch, total, outputs)
 
 
 def choose(points: Sequence[Point], wanted: str | Sequence[str] | None, model: nn.Module) -> tuple[Point, ...]:

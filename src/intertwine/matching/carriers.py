@@ -15,7 +15,7 @@ _EXAMPLES = 4
 
 
 @dataclass(frozen=True)
-class Place:
+class Carrier:
     """A point of a model's run whose channels carry spaces.
 
     Attributes:
@@ -32,20 +32,20 @@ class Place:
         return frozenset(spaces_of([self.axis]))
 
 
-def places(model: nn.Module, sym: Symmetry, batch: Any) -> tuple[Place, ...]:
+def carriers(model: nn.Module, sym: Symmetry, batch: Any) -> tuple[Carrier, ...]:
     """Find where the hidden features of a model move with its spaces.
 
     The engine wrote down how the output of every module moves (``Symmetry.features``; Proposition 3.4: written axes
     move by ``A``, read ones by ``phi(A)``); here these layouts meet the points at which features can be read.
 
     Returns:
-        The places in running order; of points that hold the same features the first one only.
+        The carriers in running order; of points that hold the same features the first one only.
 
     Examples:
         >>> import intertwine as iw
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
         >>> x = torch.randn(4, 4)
-        >>> [(place.point.name, sorted(place.spaces)) for place in places(model, iw.symmetries(model, x), x)]
+        >>> [(carrier.point.name, sorted(carrier.spaces)) for carrier in carriers(model, iw.symmetries(model, x), x)]
         [('0', ['0.weight[0]']), ('1', ['0.weight[0]'])]
     """
     example = head(batch, min(size(batch), _EXAMPLES))
@@ -58,7 +58,7 @@ def places(model: nn.Module, sym: Symmetry, batch: Any) -> tuple[Place, ...]:
         x = features[point.name]
         if not any(x.shape == other.shape and torch.equal(x, other) for other in known):
             known.append(x)
-            found.append(Place(point, sym.features[point.name].axes[point.channel_dim]))
+            found.append(Carrier(point, sym.features[point.name].axes[point.channel_dim]))
     return tuple(found)
 
 

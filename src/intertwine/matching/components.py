@@ -30,7 +30,7 @@ from .coordinates.balanced import Balanced
 from .coordinates.problem import Problem
 from .costs.nearest import paired, sketched
 from .costs.weight_blocks import Both, Member, Row
-from .fit.units import APART, FOUND, monomial
+from .element_fit.units import APART, FOUND, monomial
 from .judgement.chance import unrelated
 from .judgement.deviation import HALVES, Deviation, above_quantile, constant, deviation, distance, joined
 from .solvers.block_update import best_signs, monomial_step

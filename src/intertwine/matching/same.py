@@ -19,7 +19,7 @@ from .components import Matched, Pair, matched
 from .judgement.configurations import differing_settings, settings_of
 from .judgement.deviation import HALVES, PRECISIONS, Deviation, constant, patterned, relative
 from .judgement.verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
-from .narrow import narrowed
+from .partial_symmetry import narrowed
 
 __all__ = ["COMPONENT", "DIFFERENT", "RELATED", "SAME", "UNTOLD", "Match", "decided", "same"]
 

@@ -22,8 +22,8 @@ from ..symmetry.transformation import Transformation
 from ..testing import function_error, tolerance
 from .changes.element_words import Finding, element_findings
 from .changes.findings import pooled, tensor_findings
+from .changes.layer_names import block_of
 from .changes.pairs import Pairs, paired
-from .changes.places import block_of
 from .changes.simplest import Explained, explained
 from .changes.tensor_change import REWRITTEN, ROUNDED, TensorChange, dtype_name, tensor_change
 from .changes.ties import tie_findings

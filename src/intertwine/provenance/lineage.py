@@ -15,12 +15,12 @@ from .._result import of_networks
 from .._words import counted
 from ..matching.same import RELATED, SAME, Match
 from ..symmetry.action import moved, tensors_of
-from .changes.places import block_of
-from .compared import Compared, compared
+from .changes.layer_names import block_of
+from .comparable import Compared, compared
+from .derived_blocks import by_block, parts_in_words
 from .families.directions import direction
 from .independence.in_place import InPlace, TensorAgreement, cosine, equal
 from .independence.laundered import FEWEST, Calibrated, calibrated
-from .parts import by_block, parts_in_words
 from .result import (
     CALIBRATED,
     DERIVED,

@@ -31,7 +31,7 @@ def minibatch_cka(
     layers: str | Sequence[str] | None = None,
     *,
     layers_b: str | Sequence[str] | None = None,
-    group: int = 128,
+    group_size: int = 128,
     outputs: Selector | Mapping[str, Selector] | None = None,
     confidence: float = 0.95,
     progress: bool | None = None,
@@ -51,17 +51,18 @@ def minibatch_cka(
 
     Intervals are delete-one-group jackknife intervals; they assume that the loader's order is random. Networks, loader
     and layers are given as to :func:`intertwine.compare`, and a network against itself runs once. Every group has
-    ``group`` examples or more: more of them give less noise.
+    ``group_size`` examples or more: more of them give less noise.
 
     Raises:
-        ValueError: If ``group`` is less than 4, ``confidence`` not between 0 and 1, or there are fewer than 4 examples.
+        ValueError: If ``group_size`` is less than 4, ``confidence`` not between 0 and 1, or there are fewer than 4
+            examples.
 
     Examples:
         >>> import torch
         >>> from torch import nn
         >>> net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3), nn.ReLU())
         >>> x = torch.randn(90, 5, generator=torch.Generator().manual_seed(0))
-        >>> result = minibatch_cka(net, net, x.split(7), group=20)
+        >>> result = minibatch_cka(net, net, x.split(7), group_size=20)
         >>> result.scores["linear_cka"].diagonal().tolist()
         [1.0, 1.0]
 
@@ -69,8 +70,8 @@ def minibatch_cka(
         Song et al. 2012, Feature selection via dependence maximization (HSIC_1); Nguyen, Raghu, Kornblith 2021, Do wide
         and deep networks learn the same things? (minibatches).
     """
-    if group < _SMALLEST:
-        raise ValueError(f"group must be at least {_SMALLEST} examples. Got {group}.")
+    if group_size < _SMALLEST:
+        raise ValueError(f"group_size must be at least {_SMALLEST} examples. Got {group_size}.")
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be between 0 and 1. Got {confidence}.")
     first, stream = batching.peek(loader)
@@ -81,13 +82,13 @@ def minibatch_cka(
         Tapped(b, layers if layers_b is None else layers_b, outputs=outputs, keep=_gram) as tap_b,
     ):
         tap_a.prepare(first), tap_b.prepare(first)
-        for batch in batching.regroup(track(stream, "Comparing layers", batching.length(loader), progress), group):
+        for batch in batching.regroup(track(stream, "Comparing layers", batching.length(loader), progress), group_size):
             examples += batching.size(batch)
             if batching.size(batch) < _SMALLEST:
                 raise ValueError(f"loader must yield at least {_SMALLEST} examples. Got {examples}.")
             grams = tap_a(batch)
             products.append(_products(grams, grams if a is b and layers_b is None else tap_b(batch)))
-    return _result(tap_a.points, tap_b.points, products, examples, confidence, group)
+    return _result(tap_a.points, tap_b.points, products, examples, confidence, group_size)
 
 
 def _gram(name: str, features: Tensor) -> Tensor:
@@ -151,7 +152,7 @@ def _result(
     products: Sequence[tuple[Tensor, Tensor, Tensor]],
     examples: int,
     confidence: float,
-    group: int,
+    group_size: int,
 ) -> Comparison:
     name = "linear_cka"
     scores = _cka(*(sum(parts) for parts in zip(*products)))
@@ -181,7 +182,7 @@ def _result(
         shapes_b=shapes_b,
         examples=examples,
         seed=0,
-        settings={"group": group, "confidence": confidence},
+        settings={"group size": group_size, "confidence": confidence},
         notes=tuple(notes),
         versions=versions(),
     )

@@ -1,4 +1,4 @@
-"""Model, example and program that a symmetry was found with, for proofs on numbers and for other tools."""
+"""Model, example and program that a symmetry was found with, for verification and for other tools."""
 
 from __future__ import annotations
 

@@ -72,12 +72,12 @@ class Symmetry(Description, Result):
         """Apply ``g`` to the tensors of a state dict, in place."""
         return action.act_(self, g, state_dict)
 
-    def verify(self, model: nn.Module, inputs: Any, **options: Any) -> verify.Verification:
-        """Check on numbers, for every space and kind, that the function is preserved, with a control that must fail."""
-        return verify.verify(self, model, inputs, **options)
+    def verify(self, model: nn.Module, example_inputs: Any, **options: Any) -> verify.Verification:
+        """Verify numerically that every space and kind preserves the function, with negative controls."""
+        return verify.verify(self, model, example_inputs, **options)
 
     def mappings(self, format: str = "llm-compressor", **options: Any) -> Mappings:
-        """What another tool needs of this symmetry, proved on numbers; formats and options: ``exchange.mappings``."""
+        """What another tool needs of this symmetry, numerically verified; options: ``exchange.mappings``."""
         found: Mappings = call("mappings", self, format, **options)
         return found
 

@@ -68,7 +68,7 @@ def run(asked: GatesOptions) -> None:
     accuracies = [_own_row(base, splits, where), *(training.version(name, net, base) for name, net in built.items())]
     study = library.examine(
         base.model.to(where), x.to(where), labels.to(where), splits.classes, kernel_examples=count,
-        example=asked.example, progress=True,
+        index=asked.example, progress=True,
     )  # fmt: skip
     title, features = _features(study, base, built, x[:1])
     settings = {

@@ -9,9 +9,9 @@ from typing import Any
 
 from ...symmetry import Fixed, Leaf
 from ...symmetry.explanation.explain import leaves
+from ..exported_model import Proving, Subject
 from ..permutations import permutation_entries, units_of
 from ..result import Mappings
-from ..subject import Proving, Subject
 
 
 def graph(subject: Subject, proving: Proving) -> Mappings:

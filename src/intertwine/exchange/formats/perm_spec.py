@@ -20,9 +20,9 @@ from typing import Any
 from ...symmetry import Axis, Fixed, Leaf, Product
 from ...symmetry.description import Description
 from ...symmetry.spaces import axis_size, leaves
+from ..exported_model import Proving, Subject
 from ..permutations import Units, permutation_entries, units_of
 from ..result import Absent, Mappings
-from ..subject import Proving, Subject
 
 Pieces = tuple[Axis, ...]  # the axes of a view that one axis of a tensor becomes
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from ...errors import IntertwineError
 from ...symmetry import Fixed
 from ...symmetry.description import Description
+from ..exported_model import Proving, Subject
 from ..names import expression
 from ..result import Absent, Entry, Mappings, Place, Proof
 from ..rotation import Rotation, rotate
 from ..scales import Use, scale_mappings
-from ..subject import Proving, Subject
 from ..units import carriers
 
 _CONSTANT = "a constant that differs from unit to unit"

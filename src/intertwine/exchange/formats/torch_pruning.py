@@ -7,9 +7,9 @@ same a group of (layer, pruning function, indices); ``iw.exchange.prune_channels
 
 from typing import Any
 
+from ..exported_model import Proving, Subject
 from ..permutations import Units, permutation_entries, units_of
 from ..result import Mappings
-from ..subject import Proving, Subject
 from ..units import Held
 
 

@@ -20,7 +20,7 @@ from ...symmetry.kept_rows import axis_rows, kept_rows
 from ...symmetry.spaces import Axis, Product, Sum, axis_size, spaces_of
 from ...symmetry.verification.float64 import Wide, in_float64
 from ...testing import relative_error
-from ..subject import check_plain
+from ..exported_model import check_plain
 from .configuration import fitting, write
 from .masking import Rows, excluded, masked
 

@@ -14,7 +14,7 @@ Regime = Literal["standalone", "fixed_random", "fixed_learnt"]
 
 @in_usual_mode
 def dgn(
-    model: nn.Module, example: Tensor | None = None, *, regime: Regime = "standalone", input: str = "x",
+    model: nn.Module, example_inputs: Tensor | None = None, *, regime: Regime = "standalone", input: str = "x",
     beta: float = 10.0, permutation: Sequence[int] | None = None,
     initialise: Callable[[nn.Module], object] | None = None, seed: int = 0,
 ) -> GatedNetwork:  # fmt: skip
@@ -30,7 +30,7 @@ def dgn(
 
     Args:
         model: A ReLU network; it is copied.
-        example: Inputs ``(N, C, *S)``: with them, what is wrong with the model is said here rather than at the first
+        example_inputs: ``(N, C, *S)``: with them, what is wrong with the model is said here rather than at the first
             call.
         regime: One of the three.
         input: What the value network is given: ``"x"`` or ``"ones"``.
@@ -62,8 +62,8 @@ def dgn(
         Features(gating), value, gate="hard" if fixed else "soft", beta=beta, input=input, permutation=permutation,
         frozen=fixed,
     )  # fmt: skip
-    if example is not None:
-        network.check(example)
+    if example_inputs is not None:
+        network.check(example_inputs)
     return network
 
 

@@ -21,7 +21,7 @@ _ADAPTIVE: dict[type, type] = {
 
 @in_usual_mode
 def dlgn(
-    model: nn.Module, example: Tensor | None = None, *, input: str = "x", gate: str = "soft", beta: float = 10.0,
+    model: nn.Module, example_inputs: Tensor | None = None, *, input: str = "x", gate: str = "soft", beta: float = 10.0,
     permutation: Sequence[int] | None = None, initialise: Callable[[nn.Module], object] | None = None, seed: int = 0,
 ) -> GatedNetwork:  # fmt: skip
     """Build the deep linearly gated network of a ReLU network (P2 section 3).
@@ -31,7 +31,7 @@ def dlgn(
 
     Args:
         model: A ReLU network; it is copied.
-        example: Inputs ``(N, C, *S)``: with them, what is wrong with the model is said here rather than at the first
+        example_inputs: ``(N, C, *S)``: with them, what is wrong with the model is said here rather than at the first
             call.
         input: What the value network is given: ``"x"``, or ``"ones"`` for ``DLGN(x, 1)``.
         gate: ``"soft"`` or ``"hard"``.
@@ -56,14 +56,14 @@ def dlgn(
     network = GatedNetwork(
         Features(gating, linear=True), value, gate=gate, beta=beta, input=input, permutation=permutation
     )
-    if example is not None:
-        network.check(example)
+    if example_inputs is not None:
+        network.check(example_inputs)
     return network
 
 
 @in_usual_mode
 def dlgn_sf(
-    model: nn.Module, example: Tensor, *, input: str = "ones", gate: str = "soft", beta: float = 10.0,
+    model: nn.Module, example_inputs: Tensor, *, input: str = "ones", gate: str = "soft", beta: float = 10.0,
     maps: ShallowMaps = SHALLOW_MAPS, permutation: Sequence[int] | None = None,
     initialise: Callable[[nn.Module], object] | None = None, seed: int = 0,
 ) -> GatedNetwork:  # fmt: skip
@@ -74,7 +74,7 @@ def dlgn_sf(
 
     Args:
         model: A ReLU network; its architecture gives the value network and the shapes of the gates.
-        example: One input ``(1, C, *S)``.
+        example_inputs: One input ``(1, C, *S)``.
         input: What the value network is given; the paper found ``"ones"`` about 2 % better than ``"x"``.
         gate: ``"soft"`` or ``"hard"``.
         beta: Steepness of soft gates.
@@ -96,13 +96,13 @@ def dlgn_sf(
     """  # noqa: DOC502 - raised by check()
     value = averaged(fresh_copy(model, initialise, seed + 1))
     with evaluating(value), torch.no_grad():
-        shapes = [tuple(q.shape[1:]) for q in Features(value, linear=True)(example[:1])]
+        shapes = [tuple(q.shape[1:]) for q in Features(value, linear=True)(example_inputs[:1])]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        gating = ShallowFeatures(example, shapes, maps).to(example)
+        gating = ShallowFeatures(example_inputs, shapes, maps).to(example_inputs)
     network = GatedNetwork(gating, value, gate=gate, beta=beta, input=input, permutation=permutation)
-    if is_plain(example):  # not where only shapes are built
-        network.check(example)
+    if is_plain(example_inputs):  # not where only shapes are built
+        network.check(example_inputs)
     return network
 
 

@@ -115,7 +115,7 @@ def examine(
     classes: Sequence[str] | None = None,
     *,
     kernel_examples: int = 60,
-    example: int = 0,
+    index: int = 0,
     max_operations: float = 1e12,
     progress: bool | None = None,
 ) -> GateStudy:
@@ -128,7 +128,7 @@ def examine(
         labels: Class of each ``(N,)``, from 0; at least two examples of each.
         classes: Names of the classes; their numbers without.
         kernel_examples: How many examples the kernels take, as evenly over classes as there are.
-        example: Which input to look at closely.
+        index: Which input to look at closely.
         max_operations: Multiply-adds above which the path kernel is refused.
         progress: Show how far the work is.
 
@@ -146,8 +146,8 @@ def examine(
         >>> study.npk.shape, [layer.name for layer in study.layers]
         (torch.Size([12, 12]), ['1'])
     """
-    if not 0 <= example < len(x):
-        raise ValueError(f"example must be from 0 to {len(x) - 1}. Got {example}.")
+    if not 0 <= index < len(x):
+        raise ValueError(f"index must be from 0 to {len(x) - 1}. Got {index}.")
     if kernel_examples < 4:
         raise ValueError(f"kernel_examples must be at least 4. Got {kernel_examples}.")
     steps = iter(track(range(5), "taking the network apart", enabled=progress))
@@ -167,7 +167,7 @@ def examine(
     learnt = names if isinstance(model, GatedNetwork) else None
     ntk = _normalised(neural_tangent_kernel(model, z, kind="trace", parameters=learnt).cpu().double())
     next(steps)
-    one = x[example : example + 1]
+    one = x[index : index + 1]
     active = active_subnetwork(model, one)
     notes = _notes(model)
     if not npk.any():
@@ -179,7 +179,7 @@ def examine(
     same = (labels[chosen][:, None] == labels[chosen][None]).double().cpu()
     kernels = {**base, "path kernel": npk, "tangent kernel": ntk, "labels": same}
     alignments = {a: {b: _alignment(k, l) for b, l in kernels.items()} for a, k in kernels.items()}
-    settings = {"kernel examples": len(chosen), "example": example}
+    settings = {"kernel examples": len(chosen), "example": index}
     return GateStudy(
         type(model).__name__, layers, len(x), labels[chosen].cpu(), shared, base, npk, ntk, alignments,
         one[0].detach().cpu().double(), active, None, settings, notes,

@@ -8,12 +8,12 @@ from ...symmetry.action import moved, transform
 from ...symmetry.gauge.folding import Folded
 from ...symmetry.transformation import Transformation, identity
 from ..coordinates.balanced import Balanced
-from ..fit.closest import FITS, closest, lifted
-from ..fit.refit import Fit
-from ..fit.units import match_units, monomial
+from ..element_fit.closest import FITS, closest, lifted
+from ..element_fit.refit import Fit
+from ..element_fit.units import match_units, monomial
 from ..judgement.deviation import TRUST, Deviation, apart, deviation
 from ..judgement.unchanged import may_be_unchanged
-from ..narrow import narrowed
+from ..partial_symmetry import narrowed
 from .negated import unflipped
 from .pinned import moving, pinned
 

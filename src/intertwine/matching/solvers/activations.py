@@ -21,11 +21,11 @@ from ...symmetry.parent_axes import parent_dims
 from ...symmetry.spaces import Layout
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
-from ..carriers import Place, places
+from ..carriers import Carrier, carriers
 from ..coordinates.networks import Networks
 from ..coordinates.problem import within
 from ..costs.likeness import Likeness
-from ..fit.refit import log_scales
+from ..element_fit.refit import log_scales
 from .ascent import ascend
 from .solver import Solution, Solver
 
@@ -71,7 +71,7 @@ class Activations(Solver):
         if networks.loader is None:
             raise ValueError("loader must be given to align by activations. Got none. Pass batches of inputs.")
         first, batches = peek(networks.loader)
-        found = places(networks.a, sym, first)
+        found = carriers(networks.a, sym, first)
         if not found:
             raise ValueError(
                 "model must show at least one space in the output of a module. Got none. Align by weights instead."
@@ -96,7 +96,7 @@ def _coordinates(sym: Symmetry, g: Transformation, model: nn.Module) -> nn.Modul
     return model if g.is_identity(0.0) else sym.act(admissible(sym, g, tensors_of(model)), model)
 
 
-def _stream(a: nn.Module, b: nn.Module, batches: Iterable[Any], found: Sequence[Place]) -> dict[str, CrossMoments]:
+def _stream(a: nn.Module, b: nn.Module, batches: Iterable[Any], found: Sequence[Carrier]) -> dict[str, CrossMoments]:
     """Covariances between both networks at every place."""
     names = [place.point.name for place in found]
     axes = {place.point.name: place.point.channel_dim for place in found}
@@ -112,12 +112,12 @@ def _stream(a: nn.Module, b: nn.Module, batches: Iterable[Any], found: Sequence[
     return moments
 
 
-def _likeness(sym: Symmetry, place: Place, m: CrossMoments) -> Likeness:
+def _likeness(sym: Symmetry, place: Carrier, m: CrossMoments) -> Likeness:
     return Likeness.of_responses(place.axis, sym, m.covariance.cpu(), (m.a.variance.cpu(), m.b.variance.cpu()))
 
 
 def _scales(
-    sym: Symmetry, found: Sequence[Place], moments: Mapping[str, CrossMoments], g: Transformation
+    sym: Symmetry, found: Sequence[Carrier], moments: Mapping[str, CrossMoments], g: Transformation
 ) -> Transformation:
     """Positive scales that bring standard deviations of ``b`` to those of ``a``, in balanced coordinates."""
     layouts = {place.point.name: Layout((place.axis,)) for place in found}

@@ -14,7 +14,7 @@ from ...symmetry.spaces import Axis, axis_size, spaces_of
 from ...symmetry.symmetry import Symmetry
 from ..coordinates.networks import Networks
 from ..costs.likeness import Likeness
-from ..fit.refit import Fit
+from ..element_fit.refit import Fit
 from .ascent import ascend
 from .solver import Solution, Solver
 

@@ -16,7 +16,7 @@ from ...symmetry.coupling import carriers
 from ...symmetry.spaces import Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation
-from .places import block_of, pattern_of
+from .layer_names import block_of, pattern_of
 
 _NAMED = 6  # units that are named one by one
 _CHAIN = 4  # matrices that may carry a space without its being a stream

@@ -6,7 +6,7 @@ from dataclasses import replace
 from ..._words import counted
 from ...symmetry.symmetry import Symmetry
 from .element_words import Finding
-from .places import pattern_of, runs
+from .layer_names import pattern_of, runs
 from .tensor_change import EQUAL, LIKE_NOISE, ROUNDED, TensorChange
 
 _APART, _NEARLY_ALL = 0.35, 0.9  # cosine of matched tensors that share nothing, and share of the weights

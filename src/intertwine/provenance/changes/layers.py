@@ -6,7 +6,7 @@ from torch import Tensor
 
 from .conversions.rows import signature, unit_rows
 from .element_words import Finding
-from .places import family_of, with_layer
+from .layer_names import family_of, with_layer
 
 NEW = -1  # in place of a layer's number: it holds none of those before
 _PROBES = 8  # rows of a matrix that are looked at

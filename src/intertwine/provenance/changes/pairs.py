@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 
 from ..._words import counted
-from ...matching.narrow import narrowed
+from ...matching.partial_symmetry import narrowed
 from ...symmetry.sharded import Renamed
 from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Product, axis_size
 from ...symmetry.symmetry import Symmetry
-from ..lazy import Lazy
-from ..widths import with_zeros
+from ..lazy_tensors import Lazy
+from ..other_widths import with_zeros
 from .conversions.relaid import relaid_tensors, repeated_rows
 from .conversions.rows import Rows
 from .conversions.search import Conversion, convert
 from .conversions.words import conversion_findings, source_words
 from .element_words import Finding
+from .layer_names import family_of, with_layer
 from .layers import layer_findings, moved_layers
-from .places import family_of, with_layer
 
 
 @dataclass(frozen=True, eq=False)

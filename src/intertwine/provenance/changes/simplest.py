@@ -17,10 +17,10 @@ from ...matching.consensus.pinned import Freedom, freedoms, pinned
 from ...matching.consensus.reweighted import by_consensus, refitted
 from ...matching.coordinates.balanced import Balanced
 from ...matching.coordinates.problem import members, searched, within
-from ...matching.fit.refit import Fit
-from ...matching.fit.units import match_units
+from ...matching.element_fit.refit import Fit
+from ...matching.element_fit.units import match_units
 from ...matching.judgement.deviation import PRECISIONS, Deviation, apart, constant, deviation
-from ...matching.narrow import narrowed
+from ...matching.partial_symmetry import narrowed
 from ...symmetry.action import transform
 from ...symmetry.blocks import blocks, map_leaves
 from ...symmetry.coupling import carriers
@@ -29,7 +29,7 @@ from ...symmetry.gauge.folding import Folded, fold
 from ...symmetry.spaces import Fixed, Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity
-from ..lazy import Lazy
+from ..lazy_tensors import Lazy
 
 _EQUAL = 2.0**-7  # relative distance of a tensor that a cast to bfloat16 leaves: what agrees so pins its units
 _SPARSER = 0.05  # share of the entries that became zero from which on elements are looked for without them

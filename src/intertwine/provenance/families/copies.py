@@ -18,7 +18,7 @@ from ...matching.same import RELATED, SAME
 from ...symmetry.blocks import blocks
 from ...symmetry.coupling import components, restricted
 from ...symmetry.gauge.folding import fold
-from ..compared import compared
+from ..comparable import compared
 from ..independence.laundered import FEWEST, calibrated
 from ..result import power_of_ten
 from .links import Distances, Link, Pair, States, ends, families_of, homes

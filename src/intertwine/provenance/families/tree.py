@@ -15,7 +15,7 @@ from ..._result import Result
 from ..._words import counted
 from ...matching.same import SAME, Match
 from ...symmetry.action import tensors_of
-from ..compared import Compared, compared
+from ..comparable import Compared, compared
 from ..independence.laundered import FEWEST
 from ..result import power_of_ten
 from .copies import COPY, FIRM, kin, moved_copies

@@ -21,7 +21,7 @@ from ...symmetry.blocks import blocks, summed
 from ...symmetry.parent_axes import parent_dims
 from ...symmetry.spaces import Layout
 from ...symmetry.transformation import Transformation
-from ..compared import Compared, compared
+from ..comparable import Compared, compared
 from .exceedance import log_exceedance
 from .in_place import SpaceAgreement, TensorAgreement
 

@@ -29,7 +29,7 @@ def mappings_page(found: Mappings) -> Page:
     proved = sum(e.proof is not None and e.proof.passed for e in found.entries)
     blocks: list[Block] = [
         Paragraph(
-            f"{counted(len(found.entries), 'entry')} for {found.format}, {proved} proved on numbers; "
+            f"{counted(len(found.entries), 'entry')} for {found.format}, {proved} verified numerically; "
             f"{len(found.absent)} not listed.",
             "verdict",
         ),

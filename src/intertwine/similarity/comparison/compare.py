@@ -21,10 +21,10 @@ from ..base import Measure
 from ..measures.procrustes import Procrustes
 from ..registry import DEFAULT
 from ..registry import measure as find
-from .acting import acting, default_measures, joined
 from .all_pairs.plan import WORK, Plan, alike, counterparts, in_order, plan, whole
 from .all_pairs.run import CONFIDENCE, run, run_crosses, summarise
 from .draws import Cells, Draws
+from .layer_groups import acting, default_measures, joined
 from .layers import Layer
 from .memory import check_memory
 from .resampling import NO_RESAMPLING, RESAMPLING, Resampling, untrained_copies

@@ -9,7 +9,7 @@ from .all_pairs.by_procrustes import CROSS_SHARE, stack_sizes
 from .all_pairs.one_by_one import pairwise_size
 from .all_pairs.plan import Plan
 from .layers import Layer, chunks
-from .space import common_space
+from .spatial_sizes import common_space
 
 
 def check_memory(

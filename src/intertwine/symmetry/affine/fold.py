@@ -112,7 +112,7 @@ def fold(
         strict: Fail if anything that was asked for cannot be folded.
 
     Returns:
-        The folded model, what was changed and what could not be, with the proof on numbers.
+        The folded model, what was changed and what could not be, with the numerical proof.
 
     Raises:
         ValueError: If nothing of a step that was asked for can be folded, or with ``strict`` not all, naming the

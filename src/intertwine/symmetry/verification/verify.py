@@ -1,4 +1,4 @@
-"""Proof on numbers: every space and kind keeps the function, and a control that must fail does fail."""
+"""Numerical verification of a symmetry, space by space and kind by kind, with negative controls."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -104,7 +104,7 @@ class Verification(Result):
 def verify(
     sym: Description,
     model: nn.Module,
-    inputs: Any,
+    example_inputs: Any,
     seeds: int = 3,
     rtol: float | None = None,
     randomise: bool = True,
@@ -122,7 +122,7 @@ def verify(
     Args:
         sym: The symmetry.
         model: The model. It is left as it is.
-        inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
+        example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
         seeds: Number of random elements for each space and kind.
         rtol: Largest relative error that counts as rounding; by default ``testing.tolerance`` of the precision seen.
         randomise: Give random values to constant parameters and batch-norm statistics of the copy that is run: equal
@@ -141,7 +141,7 @@ def verify(
         >>> report.passed, report.worst < 1e-12
         (True, True)
     """  # noqa: DOC502 - raised where it is judged
-    probe = Probe(sym, model, inputs, randomise)
+    probe = Probe(sym, model, example_inputs, randomise)
     kinds = list(dict.fromkeys(kind for space in sym.spaces for kind in space.group.kinds))
     checks = [
         Check("all", kind, seed, probe.error(moved(sym, admissible(sym, g, probe.tensors), probe.tensors)))

@@ -11,8 +11,8 @@ class FoldOptions(ExampleOptions):
     """Write the same network with gains of one, biases pushed on, and weights without what a norm's mean removes.
 
     Norms' gains and biases go into the linear maps that read them, biases of values through attention into the bias
-    after it, and what is written to layer norms is centred. Prints what was changed, what stays and why, and the proof
-    on numbers. The network is kept exactly: compare it with 'intertwine diff'.
+    after it, and what is written to layer norms is centred. Prints what was changed, what stays and why, and the
+    numerical proof. The network is kept exactly: compare it with 'intertwine diff'.
 
     Example:
       intertwine fold hf:gpt2 --out folded.safetensors

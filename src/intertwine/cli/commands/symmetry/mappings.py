@@ -8,7 +8,7 @@ from ..._options import NetworkOptions, option
 
 @dataclass(frozen=True)
 class MappingsOptions(NetworkOptions):
-    """Write the symmetries of a model as another tool takes them, each entry proved on numbers.
+    """Write the symmetries of a model as another tool takes them, each entry verified numerically.
 
     Prints every mapping as patterns of module names with its proof, and for what is not listed the reason. A model
     without weights, or too large, is proved on a small one of its class.

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from ..places import stem_of
+from ..layer_names import stem_of
 from .layouts import rotary_order, rotary_part
 from .rows import Reading, Rows, signature, unit_rows
 

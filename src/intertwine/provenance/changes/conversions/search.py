@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ....matching.judgement.deviation import constant
-from ..places import layer_of, pattern_of, stem_of, with_layer
+from ..layer_names import layer_of, pattern_of, stem_of, with_layer
 from .layouts import rotary_order, rotary_part
 from .rows import Reading, Rows, signature, unit_rows, view, ways
 

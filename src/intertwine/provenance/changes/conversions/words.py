@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...._words import counted
 from ..element_words import Finding
-from ..places import pattern_of
+from ..layer_names import pattern_of
 from .layouts import head_sizes, rotary_part
 from .rows import Rows, view
 from .search import Conversion

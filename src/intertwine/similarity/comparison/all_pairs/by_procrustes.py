@@ -11,7 +11,7 @@ from ..._features import double, is_constant, subtract
 from ...measures.procrustes import Procrustes
 from ..draws import Cells, Draws
 from ..layers import Layer, chunks
-from ..space import common_space, pool, pooling_note
+from ..spatial_sizes import common_space, pool, pooling_note
 from .plan import Plan
 
 CROSS_SHARE = 8  # of the memory, for the features of each network

@@ -6,7 +6,7 @@ from typing import Any
 from ...base import Measure
 from ..draws import Cells, Draws
 from ..layers import Layer
-from ..space import common_space, pool, pooling_note
+from ..spatial_sizes import common_space, pool, pooling_note
 
 _SHARE = 2  # of the memory, for what measures keep of layers
 

@@ -12,7 +12,7 @@ from ...base import Measure
 from ...measures.procrustes import Procrustes
 from ..draws import Cells, Draws
 from ..layers import Layer
-from ..space import common_space
+from ..spatial_sizes import common_space
 
 WORK = 3e13  # multiplications and additions in float32 that Procrustes measures take: minutes on two cores
 _SOLVED = 3  # shuffles of a pair whose best maps are searched, where work is saved

@@ -11,7 +11,7 @@ from torch import Tensor
 from .._words import counted
 from .changes.conversions.rows import Rows, view
 from .changes.conversions.search import convert
-from .lazy import Lazy
+from .lazy_tensors import Lazy
 
 _WAYS = 3  # to read a tensor as rows
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import log
 
-from .changes.places import block_of, runs
+from .changes.layer_names import block_of, runs
 from .independence.in_place import TensorAgreement
 from .result import BlockAgreement
 

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from .._words import counted
 from ..groups.assignment import assign
-from ..matching.narrow import narrowed
+from ..matching.partial_symmetry import narrowed
 from ..symmetry.action import moved
 from ..symmetry.kept_rows import kept_rows
 from ..symmetry.spaces import Axis, Fixed, Layout, Leaf, Part, Product, Sum, axis_size
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .features import ordered_spaces, similarity, views
-from .lazy import changed
+from .lazy_tensors import changed
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry

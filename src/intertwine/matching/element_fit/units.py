@@ -20,7 +20,7 @@ from ...symmetry.spaces import Fixed, Leaf, Space
 from ...symmetry.transformation import Transformation, identity
 from ..coordinates.problem import Problem
 from ..judgement.deviation import distance
-from ..narrow import narrowed
+from ..partial_symmetry import narrowed
 from ..solvers.coordinate_descent import CoordinateDescent, descend
 from ..solvers.starts import profiles
 

@@ -14,7 +14,7 @@ from ..symmetry.description import Description
 from ..symmetry.find import symmetries_of
 from ..symmetry.verification.probe import Probe
 from .experts import with_experts
-from .small import LARGEST, small_model
+from .small_networks import LARGEST, small_model
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _notes(sym: Symmetry) -> Iterator[str]:
 
 
 class Proving:
-    """What proofs on numbers are made with: the model itself where it can be run, else a small one of its class.
+    """Model for numerical verification: the model itself where it can be run, else a small one of its class.
 
     Args:
         subject: The model.

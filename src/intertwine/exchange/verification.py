@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from ..symmetry.verification.probe import Probe
+from .exported_model import Subject
 from .result import Proof
 from .scales import ScaleMapping, scaled
-from .subject import Subject
 
 
 def prove_scales(subject: Subject, probe: Probe, mappings: Sequence[ScaleMapping], seed: int = 0) -> Proof:

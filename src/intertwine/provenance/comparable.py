@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ..matching.narrow import narrowed
+from ..matching.partial_symmetry import narrowed
 from ..matching.same import COMPONENT, RELATED, SAME, Match, decided
-from .changes.places import block_of
-from .converted import converted
-from .depth import renumbered
+from .changes.layer_names import block_of
 from .independence.in_place import InPlace, in_place
-from .widths import Widths, thinned, widths
+from .other_depths import renumbered
+from .other_widths import Widths, thinned, widths
+from .translated import converted
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
