@@ -52,7 +52,8 @@ docs: $(VENV)/.docs
 	@$(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/.dev
-	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@failed=; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || failed="$$failed $$file"; done; \
+	  test -z "$$failed" || { echo "Over budget or failed:$$failed"; exit 1; }
 
 #   make networks   symmetries of two hundred networks of timm, transformers, torchvision and PyTorch Geometric
 $(VENV)/.networks: $(VENV)/.dev requirements/networks.txt

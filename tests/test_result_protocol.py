@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 from importlib import import_module
+from inspect import isfunction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 import pytest
 import torch
@@ -196,6 +197,27 @@ def alike(a: Any, b: Any) -> bool:
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(alike, a, b))
     return a == b or (a != a and b != b)
+
+
+VALUES = {
+    **dict.fromkeys(
+        ("Transformation", "Transport", "Recipe"), "is applied or written, and tells what it is by its repr"
+    ),
+    **dict.fromkeys(("Intertwiner", "GatedIntertwiner", "Kernel"), "is a group or a kernel"),
+    **dict.fromkeys(("GatedNetwork", "StitchingLayer", "Trained", "KernelRegression"), "is a model, or holds one"),
+    **dict.fromkeys(("Carrier", "Paths", "GramSide", "Point", "Tapped"), "is what others compute with"),
+    **dict.fromkeys(("Score", "Evaluation", "Drift"), "is a few numbers"),
+}
+
+
+def test_what_public_functions_find_is_a_result_or_known_to_be_a_value():
+    found = set()
+    for module in (iw, iw.features, *(import_module(f"intertwine.{room}") for room in ROOMS[:-1])):
+        for function in filter(isfunction, (getattr(module, name) for name in module.__all__)):
+            given = get_type_hints(function, localns={"Symmetry": iw.Symmetry}).get("return")
+            found |= {kind for kind in (given, *get_args(given)) if isinstance(kind, type)}
+    ours = {kind for kind in found if kind.__module__.startswith("intertwine.") and not issubclass(kind, Result)}
+    assert {kind.__name__ for kind in ours} == set(VALUES)
 
 
 def test_every_kind_of_result_is_here():

@@ -81,10 +81,13 @@ class Transport:
         return {*self.symmetry.layouts, *self.symmetry.aliases}
 
     def __repr__(self) -> str:
-        lines = [f"Transport of {counted(len(self.couplings), 'space')}"]
-        for name, (ours, theirs) in self.sizes.items():
-            lines.append(f"{name}: {counted(theirs, 'unit')} of b onto {ours} of a, cost {self.costs[name]:.4g}")
-        return "\n".join(lines)
+        return f"<{self.summary().partition(chr(10))[0]}>"
+
+    def summary(self) -> str:
+        """Numbers of units of each space in both networks, and what it costs to share them."""
+        sizes = ((name, *of, self.costs[name]) for name, of in self.sizes.items())
+        lines = [f"{name}: {counted(b, 'unit')} of b onto {a} of a, cost {cost:.4g}" for name, a, b, cost in sizes]
+        return "\n".join([f"Transport of {counted(len(self.couplings), 'space')}", *lines])
 
 
 @in_usual_mode

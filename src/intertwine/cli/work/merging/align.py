@@ -73,7 +73,7 @@ def _sharded(asked: AlignOptions, kinds: list[str] | None) -> tuple[dict[str, An
 def _transported(group: Group) -> tuple[Any, dict[str, Any], dict[str, Path]]:
     one, other = group.models
     found = transport(one, other, group.example)
-    said = {"text": repr(found), "method": "transport", "sizes": dict(found.sizes), "costs": dict(found.costs)}
+    said = {"text": found.summary(), "method": "transport", "sizes": dict(found.sizes), "costs": dict(found.costs)}
     return found.apply(other), said, {}
 
 
