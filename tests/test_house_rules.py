@@ -57,6 +57,8 @@ LISTS = {
     "symmetry/detection/rules/elementwise.py": "clamps from above too",
     "symmetry/detection/rules/unit_indices.py": "what functions do to zeros and to equal numbers",
 }
+# what groups/ does once and for all: assignments, closest rotations, Haar matrices
+OF_GROUPS = re.compile(r"linear_sum_assignment|\bu @ vh\b|linalg\.qr\(torch\.randn")
 KINDS = [kind for kind in vars(operations).values() if isinstance(kind, frozenset)]
 
 
@@ -165,6 +167,12 @@ def lists_a_kind(text: str) -> bool:
             if any(len(qualified & kind) > 1 for kind in KINDS):
                 return True
     return False
+
+
+def test_groups_alone_assign_rotate_and_draw():
+    code = lambda text: "\n".join(line for line in text.splitlines() if ">>>" not in line)
+    found = files_where(lambda text: OF_GROUPS.search(code(text)))
+    assert found and all(name.startswith("groups/") for name in found)
 
 
 def test_programs_are_what_watches_runs():

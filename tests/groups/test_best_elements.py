@@ -16,6 +16,8 @@ from intertwine.groups import (
     named,
     names,
 )
+from intertwine.groups.dense import polar_factor
+from intertwine.groups.sampling import haar
 
 
 def matrix(seed, n=4):
@@ -165,3 +167,21 @@ def test_a_planted_element_is_found_by_cosines(kind):
     g = named(kind, 4).random(4)
     y = g.apply(x)
     assert named(kind, 4).procrustes(x.T @ y, x.T @ x, y.T @ y, objective="cosine").allclose(g, rtol=1e-7)
+
+
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize(("m", "n"), [(5, 5), (4, 6), (6, 4)])
+def test_no_matrix_with_orthonormal_rows_is_nearer_than_the_polar_factor(m, n, special):
+    generator = torch.Generator().manual_seed(0)
+    some = torch.randn(20, m, n, generator=generator, dtype=torch.float64)
+    found = polar_factor(some, special and m == n)
+    short = found if m <= n else found.mT
+    assert torch.allclose(short @ short.mT, torch.eye(min(m, n), dtype=torch.float64))
+    others = torch.linalg.qr(torch.randn(20, max(m, n), min(m, n), generator=generator, dtype=torch.float64)).Q
+    others = others.mT if m < n else others
+    if special and m == n:
+        assert torch.allclose(torch.linalg.det(found), torch.ones(20, dtype=torch.float64))
+        others[..., 0] *= torch.linalg.det(others).sign()[:, None]
+    assert ((found * some).sum((-2, -1)) >= (others * some).sum((-2, -1))).all()
+    turned = haar(m, generator, special=True) @ found
+    assert torch.allclose(polar_factor(turned @ (found.mT @ found)), turned)  # a rotation is undone

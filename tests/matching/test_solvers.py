@@ -17,7 +17,7 @@ from intertwine.matching.coordinates.networks import Networks
 from intertwine.matching.coordinates.problem import Problem
 from intertwine.matching.costs.incremental import Costs
 from intertwine.matching.solvers import METHODS
-from intertwine.matching.solvers.block_update import closest_rotation, monomial_step
+from intertwine.matching.solvers.block_update import monomial_step
 from intertwine.matching.solvers.coordinate_descent import descend, step_of
 from intertwine.matching.solvers.sinkhorn import sinkhorn
 from intertwine.matching.solvers.soft_elements import gradient, moved_softly, of_element
@@ -112,12 +112,6 @@ def test_a_missing_fast_extra_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "lap", None)
     with pytest.raises(iw.errors.MissingExtraError, match=r"intertwine\[fast\]"):
         assign(torch.eye(3), fast=True)
-
-
-def test_the_closest_rotation_undoes_a_rotation():
-    q = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).Q
-    x = torch.randn(5, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    assert torch.allclose(closest_rotation((q @ x) @ x.mT), q)
 
 
 def test_sinkhorn_is_doubly_stochastic_and_its_implicit_gradient_is_that_of_the_unrolled_iterations():

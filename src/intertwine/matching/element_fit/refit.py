@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from ...groups import Element
+from ...groups.dense import polar_factor
 from ...symmetry.action import transform
 from ...symmetry.blocks import blocks, inner_products
 from ...symmetry.gauge.log_scales import LogScales
 from ...symmetry.spaces import Layout, Leaf, Space
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.problem import Member, members
-from ..solvers.block_update import closest_rotation
 from .joint_scales import scale_steps
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Fit:
             if space.group.is_orthogonal or leaf.variance:
                 right = right + vote * y @ x.mT
         if space.group.is_orthogonal:
-            return closest_rotation(right)
+            return polar_factor(right)
         fitted = _sylvester(written, read, right)
         return fitted if bool((torch.linalg.cond(fitted) < _CONDITION).all()) else None
 

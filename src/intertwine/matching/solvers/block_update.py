@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from ...groups import SpaceGroup, assign
+from ...groups.dense import polar_factor
 from ...symmetry.detection.linear_equations import BinarySpan, word_of
 from ...symmetry.gauge.signs import solve_signs
 
-__all__ = ["best_parts", "best_signs", "closest_rotation", "monomial_step"]
+__all__ = ["best_parts", "best_signs", "monomial_step"]
 
 _MAX_SIGNS = 6  # sign generators of which all combinations are tried where their effects are tangled
 
@@ -22,7 +23,7 @@ Costs = Mapping[tuple[int, ...], Tensor]
 def best_parts(costs: Costs, group: SpaceGroup, fast: bool = False) -> dict[str, Tensor]:
     """The parts of the element of one space with the largest total inner product: a rotation, or a monomial step."""
     if group.mixes:
-        return {"linear": closest_rotation(sum(costs.values(), start=torch.zeros(()))).cpu()}
+        return {"linear": polar_factor(sum(costs.values(), start=torch.zeros(()))).cpu()}
     order, signs = monomial_step(costs, group.signs, group.permutes, fast)
     return {"permutation": order, "signs": signs}
 
@@ -69,12 +70,6 @@ def best_signs(costs: Costs, signs: int) -> tuple[Tensor, Callable[[Tensor], Ten
         best, which = torch.where(better, gain, best), torch.where(better, number, which)
     table = which.cpu()
     return best, lambda order: choices[table.gather(-1, order[..., None])[..., 0]].movedim(-1, 0).contiguous()
-
-
-def closest_rotation(cross: Tensor) -> Tensor:
-    """The orthogonal ``Q`` with the largest ``<Q, cross>``, ``(..., n, n)`` (Kabsch, Schönemann), in float64."""
-    u, _, vh = torch.linalg.svd(cross.double())
-    return u @ vh
 
 
 def _solved(signed: Costs, signs: int, order: Tensor) -> Tensor:
