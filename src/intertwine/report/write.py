@@ -25,6 +25,7 @@ _PAGES = {
     "Fold": ("symmetry", _PLAIN),
     "GateMatch": ("gates", _PLAIN),
     "GateStudy": ("gates", "gates:gates_page"),
+    "Gathering": ("matching", _PLAIN),
     "Lineage": ("provenance", "lineage:lineage_page"),
     "Mappings": ("exchange", "mappings:mappings_page"),
     "Match": ("matching", "match:match_page"),
