@@ -11,7 +11,7 @@ from zoo import build
 
 import intertwine as iw
 from intertwine.groups import assign
-from intertwine.matching import Alignment, CoordinateDescent, align
+from intertwine.matching import Alignment, CoordinateDescent, StraightThrough, align
 from intertwine.matching.coordinates.balanced import Balanced
 from intertwine.matching.coordinates.networks import Networks
 from intertwine.matching.coordinates.problem import Problem
@@ -187,6 +187,16 @@ def test_one_seed_one_result():
 
 def layers(*widths: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, widths[0]), nn.ReLU(), nn.Linear(widths[0], 3))
+
+
+def test_the_loss_of_straight_through_is_the_mean_over_labels_that_count():
+    """However the examples are cut into batches, and without those whose labels are ignored (-100)."""
+    x, y = torch.randn(24, 4, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 3
+    solver, ignored = StraightThrough(epochs=1), (x[:8], torch.full((8,), -100))
+    history = lambda *batches: align(seeded(0), seeded(1), x, solver, loader=[*batches]).history
+    first = history((x, y))[0]
+    assert history((x[:20], y[:20]), (x[20:], y[20:]))[0] == pytest.approx(first, rel=1e-5)
+    assert history((x, y), ignored) == history((x, y))
 
 
 def test_bad_input_is_refused_before_the_work():

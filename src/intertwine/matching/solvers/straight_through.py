@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..._evaluation import copied, run_with
 from ..._random import mixed
 from ...features.batches import call, check_repeatable, device_of, labels_in, size
-from ...features.evaluate import Loss, logits_of
+from ...features.evaluate import Loss, known, logits_of
 from ...features.repeatable import Repeatable, repeatable
 from ...symmetry.action import tensors_of, transform
 from ...symmetry.symmetry import Symmetry
@@ -131,17 +131,21 @@ class _Middle:
         return call(_WithState(self.net, {**rest, **state}), batch, self.device)
 
     def usable(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The batches that batch norms can normalise by."""
-        return (batch for batch in loader if size(batch) >= self.least)
+        """The batches that batch norms can normalise by, of which a label counts."""
+        return (batch for batch in loader if size(batch) >= self.least and _count(batch))
 
     def loss(self, g: Transformation, loader: Iterable[Any], loss: Loss) -> float:
-        """The mean loss of a hard element over all batches."""
-        soft = of_element(self.stated, g)
+        """The mean loss of a hard element over all labels that count."""
+        soft, total, count = of_element(self.stated, g), 0.0, 0
         with torch.no_grad():
-            values = [float(loss(self(soft, batch), batch)) for batch in self.usable(loader)]
-        if not values:
-            raise ValueError("loader must yield batches of several examples for a network with batch norm. Got none.")
-        return sum(values) / len(values)
+            for batch in self.usable(loader):
+                total += _count(batch) * float(loss(self(soft, batch), batch))
+                count += _count(batch)
+        if not count:
+            raise ValueError(
+                f"loader must yield batches of {self.least} or more examples with labels that count. Got none."
+            )
+        return total / count
 
 
 class _WithState(nn.Module):
@@ -163,6 +167,12 @@ def _scaled(sym: Symmetry, g: Transformation, tensors: Mapping[str, Tensor]) -> 
 def _wide(x: Tensor) -> Tensor:
     """A tensor in a precision in which elements may move it."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _count(batch: Any) -> int:
+    """How many numbers a batch's loss is the mean of: labels that count, or examples."""
+    labels = labels_in(batch)
+    return size(batch) if labels is None or labels.is_floating_point() else int(known(labels).sum())
 
 
 def _cross_entropy(output: Any, batch: Any) -> Tensor:
