@@ -192,7 +192,7 @@ def test_evaluated_maps_are_the_rounded_ones():
 def test_another_architecture_at_a_cut_vertex():
     (a, x), (b, _) = make("cnn", 0), make("projected", 5)
     cut = Pair(a, b, x).cut(("5", "relu1"))
-    assert (cut.tap, cut.shape_a, cut.shape_b) == (Crossing(8, 4, 1), (8, 8, 8), (4, 8, 8))
+    assert cut.tap == Crossing(8, 4, 1)
     matrix = torch.randn(4, 8, dtype=torch.float64)
     expected = b.relu3(b.bn3(b.conv3(b.relu2(b.bn2(b.conv2(y := Fixed(matrix)(a[:6](x))))))) + b.skip_bn(b.skip(y)))
     expected = b.head(b.pool(expected).flatten(1))

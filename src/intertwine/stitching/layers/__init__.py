@@ -5,7 +5,7 @@ from .diagonal import Diagonal
 from .families import families, family_of, takes
 from .full import Full
 from .identity import Identity
-from .lasso import PAPER_STRENGTHS, Lasso, sparsity
+from .lasso import Lasso, sparsity
 from .monomial import GReLU, Monomial, Permutation, SignedPermutation
 from .orthogonal import Orthogonal
 from .projected import Projected
@@ -18,7 +18,7 @@ __all__ = [
     # by name or by group
     "families", "family_of", "takes",
     # linear maps
-    "Full", "Rank", "Lasso", "sparsity", "PAPER_STRENGTHS",
+    "Full", "Rank", "Lasso", "sparsity",
     # permutations, relaxed
     "RelaxedPermutation", "Birkhoff", "GReLU", "Permutation", "SignedPermutation", "Monomial", "SoftSort",
     # the rest

@@ -8,8 +8,6 @@ from torch import Tensor
 from ..layer import Common
 from .full import Full
 
-PAPER_STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)  # v2 D.6
-
 
 class Lasso(Full):
     """A full map with the penalty ``lambda |A|_1`` (paper 1, v2 D.6).

@@ -37,8 +37,6 @@ class Cut:
         tap: Widths and channel axis there, for the layer.
         skip: What becomes of skip connections.
         skips: The same for the values that cross the cut beside the tap and depend on weights.
-        shape_a: Features of one example of A at the tap.
-        shape_b: Of B.
         notes: What a reader should know.
     """
 
@@ -49,8 +47,6 @@ class Cut:
     tap: Crossing
     skip: Skip
     skips: tuple[Crossing, ...]
-    shape_a: tuple[int, ...]
-    shape_b: tuple[int, ...]
     notes: tuple[str, ...] = ()
 
     @property

@@ -125,8 +125,6 @@ class Pair:
             tap=Crossing(point_a.channels, point_b.channels, point_b.channel_dim),
             skip=skip,
             skips=tuple(self._describe(i, point_b, skip) for i in skips),
-            shape_a=point_a.shape,
-            shape_b=point_b.shape,
             notes=tuple(f"{which}: {n}" for which, program in (("A", self.a), ("B", self.b)) for n in program.notes),
         )
 
