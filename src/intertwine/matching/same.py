@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .._result import of_networks
 from .._words import counted
 from ..symmetry.action import acting, tensors_of
+from ..symmetry.coupling import narrowed
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.spaces import UNRULED
 from ..symmetry.symmetry import Symmetry
@@ -19,7 +20,6 @@ from .components import Matched, Pair, matched
 from .judgement.configurations import differing_settings, settings_of
 from .judgement.deviation import HALVES, PRECISIONS, Deviation, constant, patterned, relative
 from .judgement.verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
-from .partial_symmetry import narrowed
 
 __all__ = ["COMPONENT", "DIFFERENT", "RELATED", "SAME", "UNTOLD", "Match", "decided", "same"]
 

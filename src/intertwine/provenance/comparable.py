@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ..matching.partial_symmetry import narrowed
 from ..matching.same import COMPONENT, RELATED, SAME, Match, decided
+from ..symmetry.coupling import narrowed
 from .changes.layer_names import block_of
 from .independence.in_place import InPlace, in_place
 from .other_depths import renumbered

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from .._words import counted
 from ..groups.assignment import assign
-from ..matching.partial_symmetry import narrowed
 from ..symmetry.action import moved
+from ..symmetry.coupling import narrowed
 from ..symmetry.kept_rows import kept_rows
 from ..symmetry.spaces import Axis, Fixed, Layout, Leaf, Part, Product, Sum, axis_size
 from ..symmetry.transformation import Transformation, identity, with_parts

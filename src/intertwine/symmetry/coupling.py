@@ -135,10 +135,18 @@ class Joined:
         return list(found.values())
 
 
+def narrowed(sym: Symmetry, names: Iterable[str]) -> Symmetry:
+    """What a symmetry says of some of its tensors; its spaces stay, also those that none of the tensors carries."""
+    kept = {*names}
+    if sym.layouts.keys() <= kept:
+        return sym
+    norms = (norm for norm in sym.batch_norms if {norm.mean, norm.variance, norm.weight, norm.bias} - {None} <= kept)
+    layouts = {name: layout for name, layout in sym.layouts.items() if name in kept}
+    return replace(sym, layouts=layouts, batch_norms=tuple(norms))
+
+
 def restricted(sym: Symmetry, names: Iterable[str]) -> Symmetry:
     """The symmetry of some tensors alone, with the spaces that they carry."""
-    layouts = {name: sym.layouts[name] for name in names}
-    present = frozenset().union(*(layout.spaces for layout in layouts.values()))
-    norms = tuple(norm for norm in sym.batch_norms if norm.variance in layouts)
-    spaces = tuple(s for s in sym.spaces if s.name in present)
-    return replace(sym, spaces=spaces, layouts=layouts, batch_norms=norms, aliases={})
+    part = narrowed(sym, names)
+    present = frozenset().union(*(layout.spaces for layout in part.layouts.values()))
+    return replace(part, spaces=tuple(s for s in part.spaces if s.name in present), aliases={})

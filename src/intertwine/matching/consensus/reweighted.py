@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import log
 
 from ...symmetry.action import moved, transform
+from ...symmetry.coupling import narrowed
 from ...symmetry.gauge.folding import Folded
 from ...symmetry.transformation import Transformation, identity
 from ..coordinates.balanced import Balanced
@@ -13,7 +14,6 @@ from ..element_fit.refit import Fit
 from ..element_fit.units import match_units, monomial
 from ..judgement.deviation import TRUST, Deviation, apart, deviation
 from ..judgement.unchanged import may_be_unchanged
-from ..partial_symmetry import narrowed
 from .negated import unflipped
 from .pinned import moving, pinned
 

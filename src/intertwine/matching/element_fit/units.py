@@ -14,13 +14,13 @@ from ..._progress import track
 from ...groups import SignedPermutation
 from ...symmetry.action import moved
 from ...symmetry.blocks import inner_products, map_leaves
+from ...symmetry.coupling import narrowed
 from ...symmetry.gauge.canonical import arranged
 from ...symmetry.gauge.signs import signing
 from ...symmetry.spaces import Fixed, Leaf, Space
 from ...symmetry.transformation import Transformation, identity
 from ..coordinates.problem import Problem
 from ..judgement.deviation import distance
-from ..partial_symmetry import narrowed
 from ..solvers.coordinate_descent import CoordinateDescent, descend
 from ..solvers.starts import profiles
 

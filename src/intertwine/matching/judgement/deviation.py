@@ -9,10 +9,10 @@ from torch import Tensor
 
 from ...symmetry.action import transform
 from ...symmetry.blocks import blocks
+from ...symmetry.coupling import narrowed
 from ...symmetry.gauge.folding import Folded
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation
-from ..partial_symmetry import narrowed
 
 # Precisions a copy may have gone through, and the relative deviation of single weights that each explains.
 PRECISIONS = {"float64": 1e-9, "float32": 1e-5, "float16": 2.0**-9, "bfloat16": 2.0**-6}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..._words import counted
-from ...matching.partial_symmetry import narrowed
+from ...symmetry.coupling import narrowed
 from ...symmetry.sharded import Renamed
 from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Product, axis_size
 from ...symmetry.symmetry import Symmetry

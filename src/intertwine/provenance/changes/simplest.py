@@ -20,10 +20,9 @@ from ...matching.coordinates.problem import members, searched, within
 from ...matching.element_fit.refit import Fit
 from ...matching.element_fit.units import match_units
 from ...matching.judgement.deviation import PRECISIONS, Deviation, apart, constant, deviation
-from ...matching.partial_symmetry import narrowed
 from ...symmetry.action import transform
 from ...symmetry.blocks import blocks, map_leaves
-from ...symmetry.coupling import carriers
+from ...symmetry.coupling import carriers, narrowed
 from ...symmetry.gauge.canonical import check_weights
 from ...symmetry.gauge.folding import Folded, fold
 from ...symmetry.spaces import Fixed, Leaf, Space
