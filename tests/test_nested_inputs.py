@@ -1,6 +1,7 @@
 """Inputs of any nesting: they keep their classes and their values, whoever runs the model."""
 
 from collections import OrderedDict, namedtuple
+from collections.abc import MutableMapping
 from types import MappingProxyType
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine._nested import map_tensors
+from intertwine._nested import map_tensors, tensors_in
+from intertwine.features.batches import join
 from intertwine.features.evaluate import evaluate
 from intertwine.merging import barrier
 from intertwine.symmetry import verify
@@ -65,6 +67,37 @@ def test_containers_keep_their_classes():
     assert map_tensors(BaseModelOutput(last_hidden_state=x), torch.zeros_like).last_hidden_state.tolist() == [0, 0]
     assert map_tensors(MappingProxyType({"a": x}), torch.zeros_like)["a"].tolist() == [0, 0]
     assert x.tolist() == [1, 1]
+
+
+class Shared(MutableMapping):
+    """A mapping whose shallow copies share what they hold."""
+
+    def __init__(self, **items):
+        self.items_ = items
+
+    __getitem__ = lambda self, key: self.items_[key]
+    __setitem__ = lambda self, key, item: self.items_.update({key: item})
+    __delitem__ = lambda self, key: self.items_.pop(key)
+    __iter__ = lambda self: iter(self.items_)
+    __len__ = lambda self: len(self.items_)
+
+
+class Couple(tuple):
+    def __new__(cls, a, b):
+        return super().__new__(cls, (a, b))
+
+
+def test_containers_of_any_class_are_left_as_they_are():
+    x = torch.ones(2)
+    for value in (Shared(a=x), Couple(x, x)):
+        assert [t.tolist() for t in tensors_in(map_tensors(value, torch.zeros_like))] == [[0, 0]] * len(value)
+        assert all(t is x for t in tensors_in(value))
+
+
+def test_batches_are_joined_by_their_keys():
+    a, b = torch.zeros(2, 1), torch.ones(2, 1)
+    joined = join([{"a": a, "b": b, "names": ["x", "y"]}, {"names": ["z"], "b": b, "a": a}])
+    assert not joined["a"].any() and joined["b"].all() and len(joined["a"]) == 4
 
 
 class InPlace(nn.Module):

@@ -8,7 +8,7 @@ and nobody takes a second model's while holding one, so that no two threads can 
 
 import copy
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
@@ -77,7 +77,9 @@ def in_usual_mode(function: Callable[P, R]) -> Callable[P, R]:
             for device in _AUTOCAST:
                 if torch.is_autocast_enabled(device):
                     modes.enter_context(torch.autocast(device, enabled=False))
-            if any(x.is_inference() for x in tensors_in((args, kwargs))):
+            given = (*args, *kwargs.values())  # mappings that cannot be written may read their tensors when asked
+            held = [x for x in given if isinstance(x, MutableMapping) or not isinstance(x, Mapping)]
+            if any(x.is_inference() for x in tensors_in(held)):
                 args, kwargs = map_tensors((args, kwargs), torch.clone)
             return function(*args, **kwargs)
 

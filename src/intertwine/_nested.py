@@ -5,7 +5,8 @@ what tokenizers return, but caches of keys and values, which no output is judged
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections import UserDict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -43,14 +44,20 @@ def tensors_in(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     """The same mappings, lists and tuples, of the same classes, around changed values."""
     if isinstance(value, Mapping):
-        twin = copy.copy(value) if isinstance(value, MutableMapping) else dict(value)
-        for key, item in value.items():
-            twin[key] = map_leaves(item, change)
-        return twin
+        return with_items(value, {key: map_leaves(item, change) for key, item in value.items()})
     if isinstance(value, list | tuple):
-        make = getattr(value, "_make", type(value))  # named tuples are made of their fields
-        return make(map_leaves(item, change) for item in value)
+        return with_items(value, [map_leaves(item, change) for item in value])
     return change(value)
+
+
+def with_items(value: Any, items: Any) -> Any:
+    """A container like ``value`` around other items; one of a class with its own constructor becomes a plain one."""
+    if isinstance(value, Mapping):
+        twin = copy.copy(value) if isinstance(value, dict | UserDict) else {}  # others may share what they hold
+        for key, item in items.items():  # some classes have no update
+            twin[key] = item
+        return twin
+    return getattr(value, "_make", list if isinstance(value, list) else tuple)(items)  # named tuples by their fields
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -139,6 +139,31 @@ def test_models_are_left_as_they_are():
         assert all(torch.equal(state[n], t) for n, t in model.state_dict().items())
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_float32_weights_of_low_rank_are_aligned_without_loss_of_digits(rank):
+    """Their rounding is no direction that passes: a basis that counted it would take all digits of the weights."""
+    torch.manual_seed(1)
+    a = nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 3))
+    with torch.no_grad():
+        u, s, v = torch.linalg.svd(a[1].weight)
+        a[1].weight.copy_(u[:, :rank] * s[:rank] @ v[:rank])
+    x = torch.randn(4, 5)
+    sym = iw.symmetries(a, x)
+    found = align(a, sym.act(sym.random(seed=1), a), x, sym=sym)
+    moved = found.apply(sym.act(sym.random(seed=1), a))
+    assert found.after < 1e-5 and iw.testing.function_error(a, moved, x) < 1e-5
+
+
+def test_heads_of_low_rank_are_aligned():
+    a, args = build("gpt_rms_plain", dtype=torch.float32)
+    with torch.no_grad():
+        for name, weight in a.named_parameters():
+            if weight.ndim == 2 and any(part in name for part in ("v.", "value", "v_proj", "qkv")):
+                weight[-2:] = 0
+    sym = iw.symmetries(a, args)
+    assert align(a, sym.act(sym.random(seed=1), a), args, sym=sym).after < 1e-4
+
+
 @pytest.mark.parametrize("sizes", [(3, 8, 2), (8, 3, 8), (2, 6, 8), (3, 8, 8, 2), (5, 8, 6, 4), (8, 6, 5, 8)])
 def test_bases_of_linear_chains_are_recovered_or_said_to_be_undetermined(sizes):
     """Law: exactly where two spaces meet that not everything passes through, weights do not determine the basis."""

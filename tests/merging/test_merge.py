@@ -108,8 +108,20 @@ def test_recalibration_measures_all_examples(batch):
     assert torch.allclose(model[1].running_mean, inner.mean(0), atol=1e-6)
     assert torch.allclose(model[1].running_var, inner.var(0), rtol=1e-4)
     assert model[1].momentum == 0.1 and model[1].num_batches_tracked == 0
-    with pytest.raises(ValueError, match="batches must hold at least two examples in all"):
+    with pytest.raises(ValueError, match="batches must hold at least 2 examples in all"):
         recalibrate_(model, [torch.randn(1, 3)])
+
+
+def test_one_image_has_many_values_per_channel():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    images = [torch.randn(1, 3, 8, n) for n in (8, 10)]  # of other sizes, which no batch can hold
+    recalibrate_(model, images)
+    inner = torch.cat([model[0](x).transpose(0, 1).flatten(1) for x in images], 1)
+    assert torch.allclose(model[1].running_mean, inner.mean(1), atol=1e-6)
+    synchronised = recalibrate_(nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(model)), images)
+    assert torch.allclose(synchronised[1].running_var, model[1].running_var)
+    plain = [nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3)) for _ in range(3)]
+    assert all(torch.isfinite(p).all() for p in repair_(*plain, images).parameters())
 
 
 def test_repair_gives_the_means_and_spreads_of_the_parents(trained, aligned, digits):

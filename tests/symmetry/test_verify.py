@@ -124,6 +124,25 @@ def test_casts_inside_the_model_are_left_out():
     assert report.dtype == torch.float64 and report.worst < report.rtol < 1e-10
 
 
+class Buffered(nn.Module):
+    """Writes into a buffer of low precision."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.out = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        h = torch.relu(self.inner(x)).float()
+        kept = torch.zeros(h.shape, dtype=torch.float32)
+        kept[:] = h
+        return (kept[:, None, :] * self.out.weight).sum(-1)
+
+
+def test_writes_into_a_buffer_round_as_casts_do():
+    model, x = Buffered(), torch.randn(5, 4)
+    assert symmetries(model, x).verify(model, x).passed
+
+
 def test_tolerance_comes_from_the_lowest_precision_seen():
     report = casting(lambda x: x[..., None].sum(-1, dtype=torch.float32))
     assert report.dtype == torch.float32 and 1e-12 < report.worst < report.rtol < 1e-4

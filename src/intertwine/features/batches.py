@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .._examples import run
-from .._nested import leaves, map_leaves, map_tensors, tensors_in
+from .._nested import map_tensors, tensors_in, with_items
 from .repeatable import repeatable
 
 _LABELS = ("labels", "label")  # left out of keyword batches: with them, models compute losses that nobody asked for
@@ -58,8 +58,7 @@ def join(batches: Sequence[Any]) -> Any:
     if len(batches) == 1:
         return batches[0]
     inputs = [_inputs(batch) for batch in batches]
-    joined = map(_joined, zip(*map(leaves, inputs), strict=True))
-    whole = map_leaves(inputs[0], lambda _: next(joined))
+    whole = _joined(inputs)
     return (whole,) if isinstance(whole, tuple) else whole
 
 
@@ -138,13 +137,18 @@ def _inputs(batch: Any) -> Any:
     return batch
 
 
-def _joined(values: tuple[Any, ...]) -> Any:
-    if not isinstance(values[0], Tensor) or values[0].ndim == 0:
-        return values[0]
+def _joined(values: Sequence[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, Mapping):
+        return with_items(first, {key: _joined([value[key] for value in values]) for key in first})
+    if isinstance(first, list | tuple) and any(True for _ in tensors_in(first)):
+        return with_items(first, [_joined(parts) for parts in zip(*values, strict=True)])
+    if not isinstance(first, Tensor) or first.ndim == 0:
+        return first
     shapes = {tuple(value.shape[1:]) for value in values}
     if len(shapes) > 1:
         raise ValueError(
             f"batches must have inputs of one shape to be joined. Got {sorted(shapes)}. "
             "Pad or resize them, or make batches larger."
         )
-    return torch.cat(values)
+    return torch.cat(list(values))

@@ -1,31 +1,53 @@
 """Statistics of batch norms measured anew: the moments of all examples that run through them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from .batches import regroup, size
+from .._evaluation import evaluating
+from .._words import counted
+from ._hooks import watching
+from .batches import call, device_of, head, regroup, size
 from .moments import ChannelMoments
 
 
-def normalisable(batches: Iterable[Any]) -> Iterator[Any]:
-    """Batches that batch norm can normalise by, of all examples: one that holds a single example joins its neighbour.
+def normalisable(batches: Iterable[Any], least: int = 2) -> Iterator[Any]:
+    """Batches of ``least`` examples or more, so that each has a spread; smaller ones join their neighbours.
 
     Raises:
-        ValueError: If there are fewer than two examples in all.
+        ValueError: If there are fewer examples in all.
     """
-    groups = regroup(batches, 2)
+    groups = regroup(batches, least)
     first = next(groups, None)
-    if first is None or size(first) < 2:
+    if first is None or size(first) < least:
         raise ValueError(
-            "batches must hold at least two examples in all, whose spread is measured. Got fewer. Give more, or leave "
-            "the statistics as they are."
+            f"batches must hold at least {counted(least, 'example')} in all, whose spread is measured. Got fewer. Give "
+            "more, or leave the statistics as they are."
         )
     yield first
     yield from groups
+
+
+def fewest(model: nn.Module, layers: Mapping[str, int], batch: Any) -> int:
+    """How many examples have a spread at some layers: one where each puts out several positions of it, else two.
+
+    Args:
+        model: The model.
+        layers: Axis of the channels of each layer.
+        batch: A batch, of which the first example runs.
+    """
+    values = []
+
+    def see(name: str, k: int, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        values.append(output.numel() // output.shape[layers[name]])
+
+    watched = {name: model.get_submodule(name) for name in layers}
+    with evaluating(model), watching(watched, see), torch.no_grad():
+        call(model, head(batch, 1), device_of(model))
+    return 1 if all(count > 1 for count in values) else 2
 
 
 class NormStatistics:

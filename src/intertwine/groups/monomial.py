@@ -201,8 +201,8 @@ class Monomial(Group):
 
     def dense(self, matrix: Tensor) -> MonomialElement:
         """The element with this matrix, which is not checked: Theorem E.14's factors, read off."""
-        index = matrix.abs().argmax(1)
-        return MonomialElement(self, index, self._scales(matrix.gather(1, index[:, None])[:, 0]))
+        index, a = matrix.abs().argmax(1), matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+        return MonomialElement(self, index, self._scales(a.gather(1, index[:, None])[:, 0]))
 
     def project(self, matrix: Tensor, floor: float | None = None) -> MonomialElement:
         """The element nearest to ``matrix`` in Frobenius norm, by optimal assignment.

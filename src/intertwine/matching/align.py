@@ -130,5 +130,5 @@ def _undetermined(networks: Networks) -> list[str]:
     if "linear" not in networks.kinds:
         return []
     names = dict.fromkeys(name for side in networks.balanced for name in side.undetermined)
-    said = "the weights do not determine the basis of {}: of what is written there not all is read, expect no match"
+    said = "the weights do not determine the basis of {}, where not all that is written is read: a match may be missed"
     return [said.format(name) for name in names]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .._evaluation import evaluating, in_usual_mode
 from ..features._hooks import watching
 from ..features.batches import call, device_of, peek
-from ..features.norm_statistics import NormStatistics, normalisable
+from ..features.norm_statistics import NormStatistics, fewest, normalisable
 
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 
@@ -39,11 +39,11 @@ def recalibrate_(model: nn.Module, loader: Iterable[Any]) -> nn.Module:
     Args:
         model: A model with batch norms, changed in place; one without is left as it is.
         loader: Batches; labels are not used. Batches of a few hundred examples, shuffled, are best; a batch of one
-            joins its neighbour. One that shuffles by torch's global random numbers is read in the same order every
-            time.
+            value per channel joins its neighbour. One that shuffles by torch's global random numbers is read in the
+            same order every time.
 
     Raises:
-        ValueError: If the loader holds fewer than two examples.
+        ValueError: If the loader holds one value per channel, or none.
 
     Examples:
         >>> model = nn.BatchNorm1d(2)
@@ -55,10 +55,11 @@ def recalibrate_(model: nn.Module, loader: Iterable[Any]) -> nn.Module:
     norms = batch_norms(model)
     if not norms:
         return model
-    _, batches = peek(loader)
+    first, batches = peek(loader)
+    least = fewest(model, dict.fromkeys(norms, 1), first)
     device = device_of(model)
     with evaluating(model), _measuring(norms), torch.no_grad():
-        for batch in normalisable(batches):
+        for batch in normalisable(batches, least):
             call(model, batch, device)
     return model
 
@@ -74,7 +75,9 @@ def _measuring(norms: dict[str, _BatchNorm]) -> Iterator[None]:
     kept = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms.values()]
     try:
         for norm in norms.values():
-            norm.training, norm.momentum, norm.num_batches_tracked = True, 1.0, None  # these batches do not count
+            norm.training, norm.momentum = True, 1.0
+            if norm.num_batches_tracked is not None:
+                norm.num_batches_tracked = norm.num_batches_tracked.clone()  # these batches do not count
         with found, watching(norms, measure):
             yield
     finally:

@@ -12,7 +12,7 @@ from .._evaluation import evaluating, in_usual_mode
 from ..features._hooks import watching
 from ..features.batches import call, check_repeatable, device_of, head, peek, size
 from ..features.moments import ChannelMoments
-from ..features.norm_statistics import normalisable
+from ..features.norm_statistics import fewest, normalisable
 from ..features.repeatable import repeatable
 
 _DEAD = 1e-12  # share of the parents' spread below which a channel of the merged network cannot be rescaled
@@ -46,7 +46,7 @@ def repair_(
             without a bias are rescaled only, in either case.
 
     Raises:
-        ValueError: If the loader can be read only once or holds fewer than two examples, or the weights of all layers
+        ValueError: If the loader can be read only once or holds one value per channel, or the weights of all layers
             are computed at every run.
 
     References:
@@ -71,11 +71,12 @@ def repaired_(
     computed = [name for name in computed if any(share == name or share.startswith(f"{name}.") for share in shares)]
     if computed:
         _tell(computed, bool(layers))
+    least = fewest(model, layers, first)
     goals = _goals([_moments(parent, loader, layers) for parent in parents], shares)
     seen: dict[str, ChannelMoments] = {name: ChannelMoments() for name in layers}
     device = device_of(model)
     with evaluating(model), _correcting(model, layers, goals, seen, shift), torch.no_grad():
-        for batch in normalisable(repeatable(loader)):
+        for batch in normalisable(repeatable(loader), least):
             call(model, batch, device)
     for name in layers:
         _write(model.get_submodule(name), seen[name], goals[name], shift)

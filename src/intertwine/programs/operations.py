@@ -71,7 +71,7 @@ R = TypeVar("R", bound=Callable[..., Any])
 def registering(rules: dict[str, R], ops: Sequence[str]) -> Callable[[R], R]:
     """A decorator that enters a rule for some operations into a registry; other names are a ``ValueError``."""
     for op in ops:
-        if not fullmatch(r"\w+::\w+", op):
+        if not fullmatch(r"[\w-]+::\w+", op):
             raise ValueError(f'op must be a qualified name without overload, such as "mylib::gate". Got {op!r}.')
 
     def decorate(rule: R) -> R:

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import torch
-
 from ..._memory import give_back
 from ...groups import Representation
 from ...symmetry.action import transform
@@ -15,7 +13,6 @@ from .refit import Fit
 from .units import match_units, monomial
 
 FITS = 40  # rounds of bases and scales in turn: copies need one or two, bases that meet in one tensor dozens
-_BALANCED = {torch.float32: 1e-7, torch.float64: 1e-12}  # log scales: the rounding of weights in that precision
 _HELPS = 0.99  # share of the residual that a fit must fall below to be followed by another
 
 

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from ..._evaluation import copied, run_with
 from ..._random import mixed
-from ...features.batches import call, check_repeatable, device_of, labels_in, size
+from ...features.batches import call, check_repeatable, device_of, labels_in, peek, size
 from ...features.evaluate import Loss, known, logits_of
+from ...features.norm_statistics import fewest
 from ...features.repeatable import Repeatable, repeatable
 from ...symmetry.action import tensors_of, transform
 from ...symmetry.symmetry import Symmetry
@@ -107,10 +108,10 @@ class _Middle:
 
     def __init__(self, networks: Networks, stated: Problem) -> None:
         self.net = copied(networks.a).eval()
-        norms = [module for module in self.net.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-        for norm in norms:
-            norm.train()  # statistics of the batch, of which one example has none
-        self.least = 2 if norms else 1
+        norms = {n: m for n, m in self.net.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+        self.least = fewest(self.net, dict.fromkeys(norms, 1), peek(networks.loader or ())[0]) if norms else 1
+        for norm in norms.values():
+            norm.train()  # statistics of the batch
         self.device = device_of(self.net)
         self.sym: Symmetry = networks.sym
         self.back = ~stated.to_a

@@ -18,7 +18,7 @@ from ..parent_axes import parent_dims
 from ..spaces import Fixed, Leaf, Space
 from ..symmetry import Symmetry
 
-_RANK = 1e-9  # smallest singular value, relative to the largest, that still counts
+_RANK = 1e-6  # smallest singular value, relative to the largest, that still counts: float32 rounds below it
 _SEEN = 1e-7  # smallest norm along a unit of a normal basis, relative to the largest, that is not rounding
 _GOLDEN = 0.6180339887498949
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["arranged", "balanced", "canonical", "canonical_element", "check_weights", "slices"]
 
 _ROUNDS = 100  # of bases and scales in turn
+_CONDITION = 1e4  # of matrices beyond which a basis is better left as it came
 _SETTLED = 1e-9  # log scales, matrix entries and keys closer than this count as canonical already
 
 
@@ -152,6 +153,8 @@ def _upright(g: Transformation) -> Transformation:
     for name, e in g.elements.items():
         if e.linear is not None:
             _, sizes, rows = torch.linalg.svd(e.linear)
+            if bool((sizes[..., 0] > _CONDITION * sizes[..., -1]).any()):
+                sizes = torch.ones_like(sizes)  # bases as they came: these would take all digits of float32 weights
             g = with_parts(g, name, linear=rows.mT @ (sizes[..., None] * rows))
     return g
 

@@ -98,7 +98,7 @@ class _LowestPrecision(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = [x.dtype for x in args if isinstance(x, Tensor) and x.is_floating_point()]
+        given = [x.dtype for x in args if isinstance(x, Tensor) and x is not result and x.is_floating_point()]
         if given and isinstance(result, Tensor) and result.is_floating_point():
             lower = _eps(result.dtype) > max(map(_eps, given))
             self.dtype = _lowest(self.dtype, [result] if lower else [])
