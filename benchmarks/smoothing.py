@@ -134,10 +134,13 @@ def bert(directory: Path, lines: list[str]) -> tuple[nn.Module, dict, dict]:
 def main() -> None:
     """Make or load the network, smooth, round, compare."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--text", type=Path, required=True)
+    parser.add_argument("--text", type=Path, help="a text to train and round on; without one nothing is run")
     parser.add_argument("--bert", type=Path)
     parser.add_argument("--steps", type=int, default=600)
     asked = parser.parse_args()
+    if asked.text is None:
+        print("Not run: give a text with --text FILE.")
+        return
     text = asked.text.read_text()
     if asked.bert:
         report(*bert(asked.bert, text.split()), lambda m, x: m(**x).last_hidden_state[x["attention_mask"].bool()])
