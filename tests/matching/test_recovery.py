@@ -10,6 +10,7 @@ from zoo import build
 
 import intertwine as iw
 from intertwine.matching import Sinkhorn, StraightThrough, align
+from intertwine.matching.same import SAME
 from intertwine.symmetry.action import tensors_of
 
 EXACT = [
@@ -152,6 +153,21 @@ def test_float32_weights_of_low_rank_are_aligned_without_loss_of_digits(rank):
     found = align(a, sym.act(sym.random(seed=1), a), x, sym=sym)
     moved = found.apply(sym.act(sym.random(seed=1), a))
     assert found.after < 1e-5 and iw.testing.function_error(a, moved, x) < 1e-5
+
+
+def test_directions_that_pass_too_little_to_count_are_counted_once():
+    """Written and read alike, they would stand in a basis twice, which has no inverse."""
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 6)).float()
+    with torch.no_grad():
+        u, _, v = torch.linalg.svd(a[0].weight, full_matrices=False)
+        a[0].weight.copy_(u * 10.0 ** torch.linspace(0, -5, 5) @ v)
+    x = torch.randn(4, 5)
+    sym = iw.symmetries(a, x)
+    b = sym.act(sym.random(seed=1), a)
+    assert iw.same(a, b, x).verdict == SAME
+    assert iw.testing.function_error(a, align(a, b, x).apply(b), x) < 1e-3
+    iw.canonical(a, x)
 
 
 def test_heads_of_low_rank_are_aligned():

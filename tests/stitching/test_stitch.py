@@ -299,7 +299,7 @@ def test_examples_in_batches_of_one_count_where_batch_norm_is_measured(tail_norm
         recalibrate(net, x.split(batch))
         for key, measured in net.tail.statistics().items():
             torch.testing.assert_close(measured, whole[key])
-    with pytest.raises(ValueError, match="batches must hold at least two examples in all"):
+    with pytest.raises(ValueError, match="batches must hold at least 2 examples in all"):
         recalibrate(net, [x[:1]])
 
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from ...symmetry.action import moved
-from ...symmetry.gauge.balanced_bases import undetermined
+from ...symmetry.gauge.balanced_bases import least_passing, undetermined
 from ...symmetry.gauge.canonical import balanced
 from ...symmetry.gauge.folding import Folded
 from ...symmetry.gauge.signs import signing
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation
 
-_PRECISION = {torch.float32: 1e-7, torch.float64: 1e-12}  # log scales: the rounding of weights in that precision
+PRECISION = {torch.float32: 1e-7, torch.float64: 1e-12}  # log scales: the rounding of weights in that precision
 
 
 @dataclass(eq=False)
@@ -28,17 +28,18 @@ class Balanced:
 
     folded: Folded  # Its weights, batch norms folded
     to: Transformation  # The element that brings them into balanced coordinates
+    tolerance: float = 1e-12  # To which scales were found
 
     @classmethod
-    def upright(cls, folded: Folded, kinds: Collection[str]) -> "Balanced":
+    def upright(cls, folded: Folded, kinds: Collection[str], tolerance: float = 1e-12) -> "Balanced":
         """Scales and bases of some kinds in balance, rotations left open: bases stay as near as can be."""
-        return cls(folded, balanced(folded, kinds=kinds, rotations=False))
+        return cls(folded, balanced(folded, tolerance, kinds, rotations=False), tolerance)
 
     @classmethod
     def normal(cls, folded: Folded) -> "Balanced":
         """Scales and bases in normal form, and signs of spaces that others lie inside: those are matched without."""
         dtype = next((t.dtype for t in folded.state.values()), torch.float64)
-        found = cls(folded, balanced(folded, _PRECISION[dtype]))
+        found = cls(folded, balanced(folded, PRECISION[dtype]))
         outer = {parent for s in folded.sym.spaces for parent in s.parents}
         if any(s.group.signs and s.name in outer for s in folded.sym.spaces):
             found = cls(folded, signing(folded.sym, found.state).restrict(spaces=outer) @ found.to)
@@ -61,4 +62,4 @@ class Balanced:
     @property
     def undetermined(self) -> tuple[str, ...]:
         """Linear spaces whose basis the weights do not determine."""
-        return undetermined(self.sym, self.folded.state)
+        return undetermined(self.sym, self.folded.state, least_passing(self.tolerance))

@@ -13,7 +13,7 @@ from ...symmetry.find import symmetries
 from ...symmetry.gauge.folding import fold
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import identity
-from .balanced import Balanced
+from .balanced import PRECISION, Balanced
 from .problem import Problem, searched
 
 
@@ -33,14 +33,20 @@ class Networks:
     @cached_property
     def balanced(self) -> tuple[Balanced, Balanced]:
         """Both networks in the coordinates in which the searched kinds are compared, batch norms folded."""
+        tolerance = PRECISION[self._precision]
         a, b = fold(self.sym, tensors_of(self.a)), fold(self.sym_b, tensors_of(self.b))
-        return Balanced.upright(a, self.kinds), Balanced.upright(b, self.kinds)
+        return Balanced.upright(a, self.kinds, tolerance), Balanced.upright(b, self.kinds, tolerance)
 
     @cached_property
     def stated(self) -> Problem:
         """The problem of aligning by weights, in the precision of the weights."""
+        return self.problem(self._precision)
+
+    @property
+    def _precision(self) -> torch.dtype:
+        """That of the weights, float32 at least."""
         double = any(t.dtype == torch.float64 for t in tensors_of(self.a).values())
-        return self.problem(torch.float64 if double else torch.float32)
+        return torch.float64 if double else torch.float32
 
     def problem(self, dtype: torch.dtype | None = None) -> Problem:
         """The problem of aligning by weights.

@@ -18,7 +18,7 @@ from ..parent_axes import parent_dims
 from ..spaces import Fixed, Leaf, Space
 from ..symmetry import Symmetry
 
-_RANK = 1e-6  # smallest singular value, relative to the largest, that still counts: float32 rounds below it
+_RANK = 1e-9  # smallest singular value, relative to the largest, that still counts in float64
 _SEEN = 1e-7  # smallest norm along a unit of a normal basis, relative to the largest, that is not rounding
 _GOLDEN = 0.6180339887498949
 
@@ -27,7 +27,18 @@ _Roots = dict[tuple[str, int], Tensor]
 _Kept = dict[tuple[str, int], tuple[list[Tensor], Tensor]]
 
 
-def general_bases(sym: Symmetry, state: Mapping[str, Tensor], kept: _Kept | None = None) -> dict[str, Tensor]:
+def least_passing(tolerance: float) -> float:
+    """The smallest singular value, relative to the largest, of what passes through a space, for weights of a precision.
+
+    Args:
+        tolerance: To which log scales of such weights are determined.
+    """
+    return max(_RANK, 10 * tolerance)
+
+
+def general_bases(
+    sym: Symmetry, state: Mapping[str, Tensor], kept: _Kept | None = None, rank: float = _RANK
+) -> dict[str, Tensor]:
     """The matrices that bring every GL(n) space into its balanced basis, all from the same weights.
 
     With roots ``P = A^T A``, ``Q = B^T B`` and ``A B^T = U S V^T`` the basis is ``M = S^(-1/2) V^T B``. Directions that
@@ -39,6 +50,7 @@ def general_bases(sym: Symmetry, state: Mapping[str, Tensor], kept: _Kept | None
         sym: The symmetry.
         state: Tensors.
         kept: Roots that were found before, with the tensors that they were found from.
+        rank: Smallest singular value, relative to the largest, that still counts.
 
     Returns:
         Name of each general linear space whose tensors determine a basis to its matrices ``(p..., n, n)``.
@@ -52,12 +64,12 @@ def general_bases(sym: Symmetry, state: Mapping[str, Tensor], kept: _Kept | None
         if (name, 1) not in roots or (name, -1) not in roots:
             continue
         written, read = (list(_heads(roots[name, v])) for v in (1, -1))
-        through = [_passing(a, b) for a, b in zip(written, read)]
+        through = [_passing(a, b, rank) for a, b in zip(written, read)]
         bases = [rows for rows, _ in through]
         if any(len(rows) < space.size for rows in bases):
             other = _roots(sym, state, general, 2.0)
             seconds = [_second(sym, state, space, v, general, other) for v in (1, -1)]
-            bases = [_completed(*parts) for parts in zip(written, read, through, *seconds)]
+            bases = [_completed(a, b, t, x, y, rank) for a, b, t, x, y in zip(written, read, through, *seconds)]
         found[name] = torch.stack(bases).reshape(*roots[name, 1].shape[:-2], space.size, space.size)
     return found
 
@@ -82,7 +94,7 @@ def passing(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def undetermined(sym: Symmetry, state: Mapping[str, Tensor]) -> tuple[str, ...]:
+def undetermined(sym: Symmetry, state: Mapping[str, Tensor], rank: float = _RANK) -> tuple[str, ...]:
     """General linear spaces whose basis the weights do not determine, in the order of the network.
 
     Nothing is written there or nothing read, or not all passes through and the rest meets that of another such space.
@@ -90,7 +102,9 @@ def undetermined(sym: Symmetry, state: Mapping[str, Tensor]) -> tuple[str, ...]:
     general = {s.name: s for s in sym.spaces if s.group.is_general}
     roots = _roots(sym, state, general, 1.0)
     known = {n: [_heads(roots[n, v]) for v in (1, -1)] for n in general if {(n, 1), (n, -1)} <= roots.keys()}
-    partly = {n for n, ends in known.items() if any(len(_passing(*pair)[0]) < general[n].size for pair in zip(*ends))}
+    partly = {
+        n for n, ends in known.items() if any(len(_passing(a, b, rank)[0]) < general[n].size for a, b in zip(*ends))
+    }
     meeting = [
         {leaf.space for _, leaf in b.carried} & partly for layout in sym.layouts.values() for b in blocks(layout)
     ]
@@ -200,14 +214,14 @@ def _heads(x: Tensor) -> Tensor:
     return x.reshape(-1, *x.shape[-2:])
 
 
-def _passing(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def _passing(a: Tensor, b: Tensor, least: float) -> tuple[Tensor, Tensor]:
     """The directions that are both written and read, from roots ``a (r, n)`` and ``b (r', n)`` of the two forms.
 
     Returns:
         Rows ``(rank, n)`` that read balanced coordinates, and columns ``(n, rank)`` that write them.
     """
     u, s, vh = torch.linalg.svd(a @ b.mT)
-    rank = _rank(s, a.norm() * b.norm())
+    rank = _rank(s, a.norm() * b.norm(), least)
     return (vh[:rank] @ b) / s[:rank].sqrt()[:, None], (a.mT @ u[:, :rank]) / s[:rank].sqrt()
 
 
@@ -235,6 +249,7 @@ def _completed(
     through: tuple[Tensor, Tensor],
     second_a: tuple[Tensor, Tensor],
     second_b: tuple[Tensor, Tensor],
+    least: float,
 ) -> Tensor:
     """The balanced basis of a space, what passes first, then what is only written, only read, or neither."""
     rows, columns = through
@@ -242,8 +257,9 @@ def _completed(
     if len(rows) == n:
         return rows
     aside = torch.eye(n, dtype=torch.float64) - columns @ rows  # projects onto what does not pass
-    written = _orthonormal(aside @ a.mT, aside @ _weighted(rows, *second_a), a.norm())
-    read = _orthonormal(aside.mT @ b.mT, aside.mT @ _weighted(columns.mT, *second_b), b.norm()).mT
+    written = _orthonormal(aside @ a.mT, aside @ _weighted(rows, *second_a), least * a.norm(), n - len(rows))
+    free = n - len(rows) - written.shape[1]  # what passes too little to count is written and read: it counts once
+    read = _orthonormal(aside.mT @ b.mT, aside.mT @ _weighted(columns.mT, *second_b), least * b.norm(), free).mT
     back = torch.cat([columns, written, aside @ torch.linalg.pinv(read)], 1)
     taken = torch.cat([rows, written.mT, read])
     idle = torch.linalg.svd(taken)[2][len(taken) :].mT if len(taken) < n else torch.zeros(n, 0, dtype=torch.float64)
@@ -256,14 +272,14 @@ def _weighted(rows: Tensor, x: Tensor, single: Tensor) -> Tensor:
     return x * (1 + size / size.mean().clamp_min(1e-300))
 
 
-def _orthonormal(x: Tensor, second: Tensor, size: Tensor) -> Tensor:
-    """Columns ``N`` that span those of ``x`` and make them orthonormal, ``x = N Q``; ``second`` orders them."""
+def _orthonormal(x: Tensor, second: Tensor, floor: Tensor, most: int) -> Tensor:
+    """Columns ``N``, at most so many, that span ``x`` and make it orthonormal, ``x = N Q``; ``second`` orders them."""
     u, s, _ = torch.linalg.svd(x, full_matrices=False)
-    rank = _rank(s, size)
+    rank = min(int((s > floor).sum()), most)
     columns = u[:, :rank] * s[:rank]
     turn = torch.linalg.svd((u[:, :rank] / s[:rank]).mT @ second, full_matrices=False)[0]
     return columns @ turn
 
 
-def _rank(s: Tensor, size: Tensor) -> int:
-    return int((s > _RANK * size).sum()) if len(s) else 0
+def _rank(s: Tensor, size: Tensor, least: float) -> int:
+    return int((s > least * size).sum())

@@ -18,7 +18,7 @@ from ..parent_axes import parent_dims
 from ..spaces import Leaf, Space
 from ..transformation import Transformation, identity, with_parts
 from .balance import balancing_scales
-from .balanced_bases import general_bases, orthogonal_basis
+from .balanced_bases import general_bases, least_passing, orthogonal_basis
 from .folding import Folded, fold, unfold
 from .signs import signing
 
@@ -103,7 +103,7 @@ def balanced(
 
     Args:
         folded: Weights, batch norms folded.
-        tolerance: Change of a log scale below which the search ends.
+        tolerance: Change of a log scale below which the search ends: some digits more than the weights have.
         kinds: Which of the two may move; the others stay as they are.
         rotations: Whether rotations are fixed as well. Without them matrices are symmetric and positive, which leaves
             bases as near to the given ones as can be, and orthogonal spaces stay as they are.
@@ -126,17 +126,18 @@ def balanced(
 def _group_balanced(folded: Folded, tolerance: float, kinds: Collection[str]) -> Transformation:
     """The scales and general matrices of tensors that are all coupled."""
     sym, state, bases = folded.sym, folded.state, "linear" in kinds
+    rank = least_passing(tolerance)
     names = _mutual(sym) if "scale" in kinds and bases else []
     scales = balancing_scales(sym, state, folded.pinned, tolerance, bases=bases) if "scale" in kinds else {}
     kept: dict[tuple[str, int], tuple[list[Tensor], Tensor]] = {}
     for _ in range(_ROUNDS if names else 0):  # norms depend on bases and bases on scales
-        found = general_bases(sym, {**state, **moved(sym, _scaling(sym, scales), state, names)}, kept)
+        found = general_bases(sym, {**state, **moved(sym, _scaling(sym, scales), state, names)}, kept, rank)
         here = {**state, **moved(sym, _turning(sym, found), state, names)}
         before, scales = scales, balancing_scales(sym, here, folded.pinned, tolerance, scales)
         if all(bool(((t - before[n]).abs() < tolerance).all()) for n, t in scales.items()):
             break
     g = _scaling(sym, {n: t for n, t in scales.items() if not _near(t, torch.zeros(()))})
-    return _turning(sym, general_bases(sym, {**state, **moved(sym, g, state)}, kept)) @ g if bases else g
+    return _turning(sym, general_bases(sym, {**state, **moved(sym, g, state)}, kept, rank)) @ g if bases else g
 
 
 def _oriented(sym: Symmetry, state: Mapping[str, Tensor], g: Transformation) -> Transformation:
