@@ -3,8 +3,9 @@
 A number of an experiment varies for two reasons: other networks could have been trained, and other images could have
 been drawn for the test. A :class:`Sample` holds the numbers as they were measured, one for each network or pair of
 networks, perhaps on each block of test images; arithmetic with samples is by network (a paired design), and
-:func:`independent` combines arms of different networks (Welch). Both end in an :class:`Estimate`: a number, its standard
-error and degrees of freedom, from which follow interval, one-sided p-values, power, and the networks that would tell.
+:func:`independent` combines arms of different networks (Welch). Both end in an :class:`Estimate`: a number, its
+standard error and degrees of freedom, from which follow interval, one-sided p-values, power, and the networks that
+would tell.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ class Sample:
         return independent((1.0, self))
 
     def _network_part(self) -> tuple[float, float, int] | None:
-        """Variance of the mean over networks, its degrees of freedom, and networks; ``None`` where it cannot be told."""
+        """Variance of the mean over networks, its degrees of freedom, networks; ``None`` where it cannot be told."""
         means, names = self.means, self.networks
         if all(len(key) == 1 for key in means):
             count = len(means)

@@ -105,6 +105,6 @@ def _made_by(folder: Path) -> str:
 
 
 def check_against(kept: Path, today: Mapping[str, Values]) -> dict[str, tuple[Validity, str]]:
-    """Each experiment's kept fingerprint ``kept / NAME.parquet`` against today's values; those that are not kept are left out."""
+    """Kept fingerprints ``kept / NAME.parquet`` against today's; experiments of which none is kept are left out."""
     files = {name: kept / f"{name}.parquet" for name in today}
     return {name: compare(Values.load(file), today[name]) for name, file in files.items() if file.is_file()}

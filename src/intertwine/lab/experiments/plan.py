@@ -20,8 +20,8 @@ from ..training.many import member_path
 from .setting import Setting
 
 __all__ = [
-    "BaselineJob", "Member", "PairJob", "Plan", "Task", "Zoo", "ZooJob", "accuracy_rows", "activations_of", "cyclic_pairs",
-    "ordered_pairs", "unordered_pairs",
+    "BaselineJob", "Member", "PairJob", "Plan", "Task", "Zoo", "ZooJob", "accuracy_rows", "activations_of",
+    "cyclic_pairs", "ordered_pairs", "unordered_pairs",
 ]  # fmt: skip
 
 BASELINE = "trivial baseline"
@@ -67,7 +67,7 @@ class Zoo:
     @property
     def members(self) -> list[Member]:
         """The networks, by seed."""
-        return [Member(member_path(self.folder, seed).resolve(), f"{seed}") for seed in self.seeds]
+        return [Member(member_path(self.folder, seed), f"{seed}") for seed in self.seeds]
 
     @property
     def words(self) -> str:
@@ -80,7 +80,7 @@ class Zoo:
         """The job that trains them."""
         return ZooJob(
             network=self.network, data=self.data, recipe=self.recipe.to_dict(), seeds=self.seeds,
-            folder=str(self.folder.resolve()), examples=self.examples, device=device,
+            folder=self.folder.as_posix(), examples=self.examples, device=device,
         )  # fmt: skip
 
 
@@ -146,7 +146,7 @@ class Plan:
         """A job on an ordered pair of networks."""
         a, b = pair
         s = self.setting
-        job = kind(a=str(a.path), b=str(b.path), data=s.data_spec, device=s.device, **settings)
+        job = kind(a=a.path.as_posix(), b=b.path.as_posix(), data=s.data_spec, device=s.device, **settings)
         self.add(job, arm, a.name, b.name)
 
     def baseline(self) -> None:
@@ -247,7 +247,7 @@ def ordered_pairs(zoo: Zoo, most: int | None = None) -> list[tuple[Member, Membe
 
 
 def cyclic_pairs(zoo: Zoo) -> list[tuple[Member, Member]]:
-    """Each network with the next one, the last with the first: the fewest pairs that hold all networks equally often."""
+    """Each network with the next one, the last with the first: the fewest pairs that hold all equally often."""
     return ordered_pairs(zoo, len(zoo.seeds))
 
 
@@ -262,7 +262,7 @@ def activations_of(network: str) -> tuple[str, ...]:
 
 
 def accuracy_rows(model: nn.Module, data: DataSplits) -> list[dict[str, Any]]:
-    """Accuracy and loss on the test images, block by block of equal size, so that arms are compared on the same images."""
+    """Accuracy and loss on the test images, in blocks of equal size: arms are compared on the same images."""
     split, device = data.test, next(model.parameters()).device
     count = next(k for k in range(_BLOCKS, 0, -1) if len(split) % k == 0)
     size, rows = len(split) // count, list[dict[str, Any]]()

@@ -1,4 +1,4 @@
-"""Statements: what a paper says, as a test of numbers, and the one rule by which all statements of a page are judged."""
+"""Statements: what a paper says, as a test of numbers, and the one rule by which all of a page are judged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SATURATED = 0.995  # of the ceiling
 
 @dataclass(frozen=True)
 class Guard:
-    """Whether a task can tell what a statement is about: its networks do more than the trivial, and are not all perfect.
+    """Whether a task can tell what a statement is about: networks do more than the trivial, and are not all perfect.
 
     Attributes:
         reached: Accuracies (or other scores from 0 to 1) of the networks that the statement is about, by arm.
@@ -150,6 +150,7 @@ class Claim:
         p: P-value of the verdict that the numbers point to; ``None`` where there is none.
         adjusted: The same for all statements of the page together (Holm).
         why: Why it cannot be told, and what it would be by the numbers as measured.
+        networks: Networks behind its numbers; ``None`` where there are none, as in mathematics.
         needed: Networks that would tell it; ``None`` where it is told, or no number would.
         required: Whether it must hold.
         check: Whether it is of the run itself, and no statement.
@@ -161,6 +162,7 @@ class Claim:
     p: float | None = None
     adjusted: float | None = None
     why: str = ""
+    networks: int | None = field(default=None, kw_only=True)
     needed: int | None = field(default=None, kw_only=True)
     required: bool = field(default=False, kw_only=True)
     check: bool = field(default=False, kw_only=True)
@@ -197,6 +199,7 @@ def _claim(s: Statement, holds: float | None, fails: float | None, count: int) -
     exact = all(e.error == 0 for e in s.effects.values())
     return Claim(
         s.text, held, s.detail, None if exact or blocked else p, None if exact or blocked or s.check else adjusted, why,
+        networks=min((e.networks for e in s.effects.values() if e.networks), default=None),
         needed=s.needed(count) if held is None and not blocked else None, required=s.required or s.check, check=s.check,
     )  # fmt: skip
 

@@ -26,9 +26,9 @@ _TEXT = ("experiment", "arm", "network", "partner", "layer", "partner_layer", "s
 _WHOLE = ("block", "images", "draws")
 COLUMNS = {**dict.fromkeys(_TEXT, "str"), "value": "float64", **dict.fromkeys(_WHOLE, "int64")}
 """Columns and their types. ``arm``: what was done or which kind of network; ``network`` and ``partner``: which network
-(by seed), and which one it is paired with; ``layer`` and ``partner_layer``: where; ``block``: of test images, -1 for all
-of them; ``statistic``: what was measured; ``images``: test images behind the value, 0 where it is no share of images;
-``draws``: random draws that it is the mean of, 0 for none."""
+(by seed), and which one it is paired with; ``layer`` and ``partner_layer``: where; ``block``: of test images, -1 for
+all of them; ``statistic``: what was measured; ``images``: test images behind the value, 0 where it is no share of
+images; ``draws``: random draws that it is the mean of, 0 for none."""
 
 _DEFAULTS: Mapping[str, Any] = {**dict.fromkeys(_TEXT, ""), "value": None, "block": -1, "images": 0, "draws": 0}
 _KEY = b"intertwine"
@@ -105,9 +105,8 @@ class Values:
     def _groups(self) -> dict[tuple[str, str, str, str], list[tuple[str, str, int, float, int]]]:
         """Network, partner, block, value and images by statistic, arm, layer and partner's layer, in file order."""
         found: dict[tuple[str, str, str, str], list[tuple[str, str, int, float, int]]] = {}
-        columns = [self.frame[name].tolist() for name in
-                   ("statistic", "arm", "layer", "partner_layer", "network", "partner", "block", "value", "images")]  # fmt: skip
-        for statistic, arm, layer, other, network, partner, block, value, images in zip(*columns):
+        keys = ["statistic", "arm", "layer", "partner_layer", "network", "partner", "block", "value", "images"]
+        for statistic, arm, layer, other, network, partner, block, value, images in self.frame[keys].itertuples(False):
             found.setdefault((statistic, arm, layer, other), []).append((network, partner, block, value, images))
         return found
 

@@ -26,8 +26,8 @@ class Job(BaseModel, ABC):
     under a hash of both and of the class's code, so the same settings must give the same result: seeds are settings.
 
     Attributes:
-        code: Text that changes where the same settings give another result; the bytes of the file that defines the class
-            if ``None``. What the class calls in other files does not count: say another ``code`` where it matters.
+        code: Text that changes where the same settings give another result; if ``None``, the bytes of the file that
+            defines the class. What it calls in other files does not count: say another ``code`` where that matters.
         gpus: Share of a GPU that a job takes where there is one: 1 for a whole one, 0.25 lets four share it. Without
             any GPU it runs on the CPU.
     """
