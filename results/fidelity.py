@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from intertwine._io import write_atomically
-from intertwine.lab.experiments import SCALES, Reproduction, rejudged
+from intertwine.lab.experiments import Reproduction, Values, experiment, values_path
 
 HERE = Path(__file__).parent
 _HEAD = "| item | function | held by | scale | verdict | note |"
@@ -66,11 +66,12 @@ def judged(item: dict[str, str]) -> tuple[str, str]:
         return "", "not run"
     if not item["experiment"]:
         return "any", "test"
-    for scale in reversed(SCALES):
-        path = HERE / scale / f"{item['experiment']}.json"
-        if path.is_file():
-            return scale, _verdict(rejudged(Reproduction.load(path)), item["claims"])
-    return "", "not run"
+    one = experiment(item["experiment"])
+    for scale in reversed(one.scales):
+        path = values_path(HERE, one.name, scale)
+        if path.is_file() and (scale != "smoke" or len(one.scales) == 1):
+            return scale, _verdict(one.page(Values.load(path)), item["claims"])
+    return "", "not run yet"
 
 
 def _verdict(found: Reproduction, words: str) -> str:

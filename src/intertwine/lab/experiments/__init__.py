@@ -20,18 +20,18 @@ inside the function.
 """
 
 from .experiment import Experiment, Findings, measure
-from .fingerprint import compare, fingerprints
+from .fingerprint import check_against, compare, fingerprints
 from .plan import Plan, Zoo
-from .registry import experiment, experiments, reproduce, run_experiments
+from .registry import experiment, experiments, reproduce, run_experiments, validity, values_path
 from .reproduction import Map, Panel, Reproduction, Row
 from .setting import SCALES, Scale, Setting
 from .statements import Claim, Guard, Statement, judge
 from .values import COLUMNS, Values
 
 __all__ = [
-    "experiments", "experiment", "reproduce", "run_experiments", "measure",
+    "experiments", "experiment", "reproduce", "run_experiments", "measure", "values_path", "validity",
     "Experiment", "Findings", "Plan", "Zoo", "Setting", "Scale", "SCALES",
-    "Values", "COLUMNS", "compare", "fingerprints",
+    "Values", "COLUMNS", "compare", "check_against", "fingerprints",
     "Statement", "Guard", "Claim", "judge",
     "Reproduction", "Row", "Panel", "Map",
 ]  # fmt: skip

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 import torch
 
 from ..._words import near
 from .experiment import Experiment, measure
-from .fingerprint import fingerprints, set_aside
+from .fingerprint import fingerprints, set_aside, source_version
 from .setting import Setting
 from .values import Values
 
@@ -52,7 +53,7 @@ def experiment(name: str) -> Experiment:
 
 
 def run_experiments(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[str, Values], dict[str, str]]:
-    """Values of experiments at one scale, each saved as ``SCALE/NAME/values.parquet`` as soon as all are there.
+    """Values of experiments at one scale, saved as ``SCALE/NAME.parquet``; those at smoke scale are their fingerprints.
 
     Args:
         chosen: Experiments; one that does not have the scale runs at the nearest that it has.
@@ -68,6 +69,9 @@ def run_experiments(chosen: Sequence[Experiment], setting: Setting) -> tuple[dic
         one.check(setting)
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
         found, failed = fingerprints(chosen, setting)
+        for values in found.values():
+            values.facts["source"] = source_version()
+            values.save(values_path(setting.folder, str(values.frame["experiment"].iloc[0]), "smoke"))
         larger = [one for one in chosen if one.at(setting).scale != "smoke" and one.name in found]
         if larger:
             own = replace(setting, folder=setting.folder / setting.scale)
@@ -77,10 +81,26 @@ def run_experiments(chosen: Sequence[Experiment], setting: Setting) -> tuple[dic
             measured, errors = measure(larger, own)
             for name, values in measured.items():
                 values.facts["fingerprint"] = today[name].digest()
+                values.save(values_path(setting.folder, name, setting.scale))
             found, failed = {**{n: v for n, v in found.items() if n not in today}, **measured}, {**failed, **errors}
-    for name, values in found.items():
-        values.save(setting.folder / str(values.facts["scale"]) / name / "values.parquet")
     return found, failed
+
+
+def values_path(folder: Path, name: str, scale: str) -> Path:
+    """Where the values of an experiment lie."""
+    return folder / scale / f"{name}.parquet"
+
+
+def validity(folder: Path, name: str, scale: str) -> str:
+    """Whether the values in a folder are those of today's code, by the fingerprint beside them.
+
+    Returns:
+        ``valid``, ``older than its code``, or ``not checked`` where the fingerprint was not taken of today's source.
+    """
+    values, kept = (Values.load(values_path(folder, name, s)) for s in (scale, "smoke"))
+    if kept.facts.get("source") != source_version():
+        return "not checked: run it at smoke scale"
+    return "valid" if scale == "smoke" or values.facts.get("fingerprint") == kept.digest() else "older than its code"
 
 
 def reproduce(name: str, setting: Setting | None = None) -> Values:
