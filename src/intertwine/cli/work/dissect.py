@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...dissection import Bases, ConceptSet, Criterion, Dissection, Maps, dissect, predict
 from ...lab.data import load_concepts
-from ...lab.experiments.paper1.dissection import place_accuracy, train_on_concepts
+from ...lab.training.concepts import place_accuracy, train_on_concepts
 from ...lab.training import choose_device
 from ...report.pages.dissection import headline
 from .._running import one_thread

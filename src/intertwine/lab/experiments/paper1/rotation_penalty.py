@@ -31,6 +31,7 @@ class RotationPenalty:
     transformed: float  # Right after the transformation
     after: float  # After fine-tuning the later layers
     seed: int  # Of the element and of fine-tuning
+    loss: float = float("nan")  # On training images, of the epoch of fine-tuning that was kept
 
     @property
     def penalty(self) -> float:
@@ -128,7 +129,8 @@ def rotation_penalty(
     before, transformed = accuracy(model, test), accuracy(turned, test)
     freeze_up_to(turned, layer, next(iter(test))[0][:2])
     tuned = train(turned, splits, recipe, seed=seed + 1, name=f"{kind} at {layer}", device=device, progress=progress)
-    return RotationPenalty(layer, kind, before, transformed, accuracy(tuned.model, test), seed)
+    loss = tuned.card.metrics.get("training_loss")
+    return RotationPenalty(layer, kind, before, transformed, accuracy(tuned.model, test), seed, loss or float("nan"))
 
 
 def _check_network(model: nn.Module, layer: str) -> None:
