@@ -116,11 +116,13 @@ class Statement:
 
     def needed(self, statements: int) -> int | None:
         """Networks that would tell it, with power 0.8 for its least sure number; ``None`` where no number would."""
+        if not self.effects:
+            return None
         found = [self._needed(e, LEVEL / statements) for e in self.effects.values()]
         known = sorted(math.inf if n is None else n for n in found)
         # It would hold by all but ``but`` of them, or fail by the ``but + 1`` that are told outside first.
         chosen = known[len(known) - self.but - 1] if self.met >= len(known) - self.but else self._first_outside(known)
-        return None if not known or math.isinf(chosen) else int(chosen)
+        return None if math.isinf(chosen) else int(chosen)
 
     def _first_outside(self, known: list[float]) -> float:
         outside = sorted(

@@ -1,25 +1,22 @@
-"""Pairs of networks stitched at some layers by some families, as we prefer it and as the paper prints it."""
+"""Pairs of networks stitched at some layers by some families: as we prefer it, and as the papers print it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from ...statistics import Sample
+from ..experiment import Findings
+from ..plan import Member, PairJob, Plan, Zoo, activations_of, cyclic_pairs
+from ..setting import Setting
+from ..statements import Guard
+from ..values import Values
 
-from ....features import layers
-from ....stitching import RECIPES, StitchOptions, stitch
-from ....stitching.layers.families import takes
-from ...data import DataSplits, load
-from ...training.augment import Augmented
-from ..estimates import Estimate, of_pairs
-from ..experiment import Setting
-from ..pairs import PairJob, Pairs, checkpoints, names_of
-from ..reproduction import Row
-from ..verdicts import Claim
-
-# layer -> family -> one number of each pair
-Values = Sequence[Mapping[str, Any]]
+FLAT = 0.02  # nats: the training loss changes by less in the last epoch, as a mean over layers and pairs
+_APART = 0.1  # 10 points: maps that lose so much more than ours did not train
+_FEWER = 6  # networks that printed arms stitch at the scale small
+_LOSS = "training loss, "
+_LARGEST = ("full", "lasso-0.0001", "g_relu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,16 +37,15 @@ class Arm:
 
     def words(self, **recipe: Any) -> str:
         """What was done, from the recipe that ran."""
+        from ....stitching import RECIPES, StitchOptions
+
         how, options = replace(RECIPES["v1"], **self.recipe, **recipe), StitchOptions(**self.options)
         start = "their closed-form solutions" if options.start == "direct" else "random maps"
-        kept = (
-            "the last epoch counts"
-            if how.keep == "last"
-            else "the best of the start and all epochs, on training data, counts"
-        )
+        best = "the best of the start and all epochs, on training data, counts"
         return (
             f"{self.name}: maps start at {start}; {how.epochs} epochs at a rate of {how.learning_rate:g} with momentum "
-            f"{how.momentum:g}, scales held for {how.head_start}; {kept}; batch norm of the tail in "
+            f"{how.momentum:g}, scales held for {how.head_start}; "
+            f"{'the last epoch counts' if how.keep == 'last' else best}; batch norm of the tail in "
             f"{'training' if options.tail_norm == 'train' else 'evaluation'} mode, and measured anew before the test."
         )
 
@@ -62,151 +58,193 @@ ARMS = (OURS, PRINTED)
 
 
 class StitchedLayers(PairJob):
-    """One ordered pair of networks, stitched at some layers by some families.
+    """One ordered pair of networks, stitched at some layers by some families."""
 
-    Attributes:
-        examples: Training examples; all of them if ``None``.
-        tested: Test examples; all of them if ``None``.
-        layers: Where to stitch; every activation if empty.
-        families: Of maps.
-        recipe: Settings that differ from the stitching recipe ``v1``.
-        options: Of ``StitchOptions``.
-        translate: Pixels by which training images move at most.
-        flip: Whether they are mirrored.
-        crop: Least share of an image that a random resized crop keeps; 0 for none.
-        seed: Of starts and of the order of examples.
-    """
-
-    examples: int | None
-    tested: int | None
-    layers: tuple[str, ...]
-    families: tuple[str, ...]
-    recipe: dict[str, Any]
+    examples: int | None  # Training examples; all of them if ``None``
+    layers: tuple[str, ...]  # Where to stitch
+    families: tuple[str, ...]  # Of maps
+    recipe: dict[str, Any]  # Settings that differ from the stitching recipe ``v1``
     options: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
-    translate: int
-    flip: bool
-    crop: float = 0.0
-    seed: int
+    translate: int = 0  # Pixels by which training images move at most
+    flip: bool = False  # Whether they are mirrored
+    crop: float = 0.0  # Least share of an image that a random resized crop keeps; 0 for none
+    seed: int  # Of starts and of the order of examples
 
-    def run(self, files: Path) -> dict[str, Any]:
+    def run(self, files: Path) -> list[dict[str, Any]]:
         """Stitch.
 
         Returns:
-            ``penalties``, ``sparsities`` and ``recovered`` (shares of channels matched as activations are) by layer
-            (``*`` inside residual blocks) and family.
+            By family and layer (``*`` inside residual blocks): penalty on all test images, sparsity, share of channels
+            matched as in closed form, distance of stitched features from the tail's own, and the training loss of every
+            epoch, whose number stands under ``draws``.
         """
+        from ....stitching import RECIPES, StitchOptions, stitch
+        from ...data import load
+        from ...training.augment import Augmented
+
         data, (a, b) = load(self.data).first(self.examples), self.networks()
         recipe = replace(RECIPES["v1"], **self.recipe)
         train = data.loader("train", recipe.batch_size, shuffle=True)
         study = stitch(
-            a,
-            b,
-            list(self.layers) or activations(a, data),
-            list(self.families),
-            loader=Augmented(train, self.translate, self.flip, self.crop),
-            eval_loader=data.loader("test", examples=self.tested),
-            seeds=self.seed,
-            method=recipe,
+            a, b, list(self.layers), list(self.families), loader=Augmented(train, self.translate, self.flip, self.crop),
+            eval_loader=data.loader("test"), seeds=self.seed, method=recipe,
             options=StitchOptions(**self.options, state=files / "training.pt"),
-        )
-        found: dict[str, dict[str, dict[str, Any]]] = {"penalties": {}, "sparsities": {}, "recovered": {}}
+        )  # fmt: skip
+        rows = []
         for one in study.stitchings:  # type: ignore[union-attr]  # lists were given
-            for what, number in zip(found, (one.penalty, one.sparsity, one.agreement)):
-                found[what].setdefault(one.layer_name, {})[_full_name(one.family)] = number
-        return found
+            measured = {"penalty": one.penalty, "sparsity": one.sparsity, "agreement": one.agreement,
+                        "drift": one.drift.residual if one.drift else None}  # fmt: skip
+            family = "lasso-0.001" if one.family == "lasso" else one.family
+            rows += [
+                {"statistic": f"{what}, {family}", "layer": one.layer_name, "value": number,
+                 "images": len(data.test) if what == "penalty" else 0}
+                for what, number in measured.items() if number is not None
+            ]  # fmt: skip
+            rows += [
+                {"statistic": _LOSS + family, "layer": one.layer_name, "value": e["loss"], "draws": e["epoch"]}
+                for e in one.history
+            ]
+        return rows
 
 
-def _full_name(family: str) -> str:
-    return "lasso-0.001" if family == "lasso" else family
+def length_of(setting: Setting, arm: Arm) -> dict[str, Any]:
+    """Training images and epochs: as printed, at the scale small 3,000 steps of the 31,000 that the paper takes."""
+    ours, printed = {"epochs": 2, "head_start": 1, "judged": 512}, {"epochs": 6, "head_start": 3}
+    small = (6400, ours) if arm is OURS else (16_000, printed)
+    return dict(zip(("examples", "recipe"), setting.by_scale((96, {"epochs": 2, "head_start": 1}), small, (None, {}))))
 
 
-def stitch_jobs(
-    setting: Setting, pairs: Pairs, arm: Arm, families: Sequence[str], layers: Sequence[str], **how: Any
-) -> list[StitchedLayers]:
-    """A job for each pair.
+def pairs_of(setting: Setting, zoo: Zoo, arm: Arm, most: int) -> list[tuple[Member, Member]]:
+    """Each network with the next, fewer where maps are trained longer; at the scale paper disjoint pairs."""
+    if setting.scale == "paper":
+        return list(zip(zoo.members[::2], zoo.members[1::2]))[:most]
+    return cyclic_pairs(zoo if arm is OURS else replace(zoo, seeds=zoo.seeds[:_FEWER]))
+
+
+def enter(
+    plan: Plan, pairs: Sequence[tuple[Member, Member]], zoo: Zoo, arm: Arm, families: Sequence[str],
+    layers: Sequence[str] = (), name: str = "", **how: Any,
+) -> None:  # fmt: skip
+    """A job for each pair, and a note on the arm.
 
     Args:
-        setting: Data, seed, device.
-        pairs: Of networks; one that is drawn twice gets two seeds.
+        plan: To be filled.
+        pairs: Of networks.
+        zoo: Theirs.
         arm: How maps are trained.
         families: Of maps.
         layers: Where to stitch; every activation if empty.
-        how: ``examples``, ``tested``, and settings of the stitching recipe under ``recipe``.
+        name: In the table of values; the arm's if empty.
+        how: ``examples`` and settings of the recipe under ``recipe``, where they are not those of ``length_of``.
     """
-    recipe, options = dict(how.pop("recipe", {})), dict(arm.options)
-    same: dict[str, Any] = {"data": setting.data_spec, "layers": tuple(layers), "families": tuple(families), **how}
+    s, options = plan.setting, dict(arm.options)
     if settings := options.get("settings"):
+        from ....stitching.layers.families import takes
+
         options["settings"] = {k: v for k, v in settings.items() if any(takes(f, k) for f in families)}
-    moved = not setting.digits
-    same |= {"translate": 2 if moved and not arm.crop else 0, "flip": moved, "crop": arm.crop if moved else 0}
-    same["device"] = setting.device
-    same |= {"recipe": {**arm.recipe, **recipe}, "options": options}
-    return [StitchedLayers(**checkpoints(pair), **same, seed=setting.seed + k) for k, pair in enumerate(pairs)]
+    how = {**length_of(s, arm), **how}
+    recipe = {**arm.recipe, **how["recipe"]}
+    moved = not s.digits
+    for k, pair in enumerate(pairs):
+        plan.pair(
+            StitchedLayers, pair, name or arm.name, examples=how["examples"], families=tuple(families), recipe=recipe,
+            layers=tuple(layers) or activations_of(zoo.network), options=options, seed=s.seed + k, flip=moved,
+            translate=2 if moved and not arm.crop else 0, crop=arm.crop if moved else 0.0,
+        )  # fmt: skip
+    if (note := arm.words(**how["recipe"])) not in plan.notes:
+        plan.note(note)
 
 
-def activations(model: nn.Module, data: DataSplits) -> list[str]:
-    """Names of a network's activations, in order."""
-    example = data.loader("test", 2).batch(slice(0, 2))[0].to(next(model.parameters()).device)
-    return [point.name for point in layers(model, example) if point.activation]
+def penalties(values: Values, arm: str = OURS.name) -> dict[str, dict[str, Sample]]:
+    """Penalties by family and layer."""
+    names = [n for n in values.frame["statistic"].unique() if n.startswith("penalty, ")]
+    found = {name.removeprefix("penalty, "): values.by_layer(name, arm) for name in names}
+    return {family: by for family, by in found.items() if by}
 
 
-def series(values: Values, pairs: Pairs, what: str = "penalties", title: str = "") -> list[Row]:
-    """A row for each family and layer: the mean over pairs, each network left out in turn.
+def minus(a: Mapping[str, Sample], b: Mapping[str, Sample], name: str = "") -> dict[str, Sample]:
+    """Differences by network at the layers that both have, named ``name, layer``."""
+    return {", ".join(filter(None, [name, k])): one - b[k] for k, one in a.items() if k in b}
+
+
+def losses(values: Values, arm: str) -> dict[str, list[Sample]]:
+    """Training losses of every epoch by family: a mean over layers for each pair."""
+    rows = values.frame[(values.frame["arm"] == arm) & values.frame["statistic"].str.startswith(_LOSS)]
+    means = rows.groupby(["statistic", "draws", "network", "partner"])["value"].mean()
+    return {
+        name.removeprefix(_LOSS): [
+            Sample.of(of_epoch.droplevel(["statistic", "draws"]).to_dict()) for _, of_epoch in own.groupby("draws")
+        ]
+        for name, own in means.groupby("statistic")
+    }
+
+
+def untrained(values: Values, arm: str, ours: str = OURS.name) -> str:
+    """Why the maps of an arm are not trained: its loss is not flat, or its largest maps lose 10 points more than ours.
+
+    Maps that start at their closed form show what the family reaches. Empty where the arm is trained, or is ours.
+    """
+    if arm == ours:
+        return ""
+    if steep := {
+        f: by[-1].mean - by[-2].mean
+        for f, by in losses(values, arm).items()
+        if len(by) > 1 and abs(by[-1].mean - by[-2].mean) >= FLAT
+    }:
+        listed = ", ".join(f"{f} {change:+.3f}" for f, change in steep.items())
+        return f"maps not trained: their loss still changes in the last epoch, {listed} ({FLAT:g} would be flat)"
+    for largest in (f"penalty, {f}" for f in _LARGEST):
+        lost, least = (values.averaged(largest, one).mean for one in (arm, ours))
+        if lost == lost and least == least:  # both are known
+            words = f"{100 * lost:.0f} points are lost by {largest[9:]}, {100 * least:.0f} from our start"
+            return f"maps not trained: {words}" if lost - least > _APART else ""
+    return ""
+
+
+@dataclass(frozen=True)
+class MapGuard(Guard):
+    """A guard that also asks whether the maps are trained.
+
+    Attributes:
+        maps: Why they are not; empty where they are.
+    """
+
+    maps: str = ""
+
+    @property
+    def why(self) -> str:
+        """Why the task cannot tell; empty where it can."""
+        return super().why or self.maps
+
+
+def telling(found: Findings, arm: str, networks: Sequence[str], kinds: Sequence[str] = ("",)) -> Callable[..., None]:
+    """``found.state`` for one arm: its name stands before every statement, and its guard asks for trained maps too.
 
     Args:
-        values: What :class:`StitchedLayers` returned.
-        pairs: The pairs, in their order.
-        what: ``"penalties"``, ``"sparsities"`` or ``"recovered"``.
-        title: What stands behind the comma of a group's name.
+        found: To be filled.
+        arm: Name of the arm.
+        networks: Arms of networks that must be trained.
+        kinds: What stands before the arm's name in the table of values, where several kinds of networks were stitched.
     """
-    first = values[0][what]
-    families = dict.fromkeys(f for by in first.values() for f in by)
-    known = {(f, k): [v[what][k][f] for v in values] for f in families for k, by in first.items() if f in by}
-    return [
-        Row.of(layer, of_pairs(names_of(pairs), numbers), group=", ".join(filter(None, [family, title])))
-        for (family, layer), numbers in known.items()
-        if any(number is not None for number in numbers)
-    ]
+    own, values = found.guard(*networks), found.values
+    maps = next(filter(None, (untrained(values, f"{k}{arm}", f"{k}{OURS.name}") for k in kinds)), "")
+    guard = MapGuard(own.reached, own.floor, own.ceiling, own.least, maps)
+    return lambda text, effects, **limits: found.state(f"{arm}: {text}", effects, guard=guard, **limits)
 
 
-def contrast(values: Values, pairs: Pairs, more: str, less: str, title: str = "") -> list[Row]:
-    """How much more one family loses than another, pair by pair, at each layer."""
-    group = ", ".join(filter(None, [f"{more} - {less}", title]))
-    found = [{layer: by[more] - by[less] for layer, by in v["penalties"].items()} for v in values]
-    return [Row.of(k, of_pairs(names_of(pairs), [v[k] for v in found]), group=group) for k in found[0]]
+def show_arms(found: Findings, arms: Sequence[Arm] = ARMS) -> list[str]:
+    """Penalties of each arm that was run, and how far its training loss is from flat; their names."""
+    names = [arm.name for arm in arms if penalties(found.values, arm.name)]
+    for name in names:
+        for family, by in penalties(found.values, name).items():
+            found.show(family if name == OURS.name else f"{family}, {name}", by)
+        show_losses(found, name)
+    return names
 
 
-def arm_claims(
-    table: Mapping[str, Mapping[str, Estimate]], judge: Callable[[Mapping[str, Mapping[str, Estimate]]], list[Claim]]
-) -> list[Claim]:
-    """The same statements about every arm that was run, which stands in front of their words.
-
-    Those of an arm whose maps did not train cannot be told: maps of its largest family that start at their closed form
-    show what such maps reach.
-
-    Args:
-        table: Of the result.
-        judge: Claims from the groups of one arm, by their names without it.
-    """
-    claims: list[Claim] = []
-    for arm in (OURS, PRINTED, PRINTED_V1):
-        suffix = "" if arm is OURS else f", {arm.name}"
-        own = {g.removesuffix(suffix): by for g, by in table.items() if g.endswith(suffix) and (suffix or "," not in g)}
-        if own:
-            claims += [replace(_of_trained(c, own, table), text=f"{arm.name}: {c.text}") for c in judge(own)]
-    return claims
-
-
-def _of_trained(
-    told: Claim, own: Mapping[str, Mapping[str, Estimate]], ours: Mapping[str, Mapping[str, Estimate]]
-) -> Claim:
-    """A claim about one arm; where its maps lose 10 points more than ours, it cannot be told, and why."""
-    largest = next((f for f in ("full", "lasso-0.0001", "g_relu") if f in own and f in ours), None)
-    if largest is None:
-        return told
-    lost, least = (sum(e.value for e in by[largest].values()) / len(by[largest]) for by in (own, ours))
-    if lost - least <= 0.1:
-        return told
-    words = f"{100 * lost:.0f} points are lost by {largest}, {100 * least:.0f} from our start"
-    measured = told.why.rpartition("; ")[2] or f"as measured it would {'hold' if told.held else 'not hold'}"
-    return replace(told, held=None, why=f"maps not trained: {words}; {measured}")
+def show_losses(found: Findings, arm: str) -> dict[str, float]:
+    """Training losses of an arm, epoch by epoch; how much each family's changes in the last one."""
+    curves = losses(found.values, arm)
+    for family, by in curves.items():
+        found.show(f"{family}, training loss {arm}", {f"epoch {k}": sample for k, sample in enumerate(by, 1)})
+    return {family: by[-1].mean - by[-2].mean for family, by in curves.items() if len(by) > 1}
