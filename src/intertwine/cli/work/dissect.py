@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ...dissection import Bases, ConceptSet, Criterion, Dissection, Maps, dissect, predict
 from ...lab.data import load_concepts
-from ...lab.training.concepts import place_accuracy, train_on_concepts
 from ...lab.training import choose_device
+from ...lab.training.concepts import place_accuracy, train_on_concepts
 from ...report.pages.dissection import headline
 from .._running import one_thread
 from .._values import numbers, pair, sides

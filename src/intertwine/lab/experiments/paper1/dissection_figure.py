@@ -106,8 +106,8 @@ class DissectedNetwork(Job):
             torch.manual_seed(self.seed)
             model = situation.build(len(train.concepts)).to(choose_device(self.device))
         loss = train_on_concepts(model, train, epochs=self.epochs, seed=self.seed)[-1]
-        rows: list[dict[str, Any]] = [{"statistic": "loss", "value": loss},
-                                      {"statistic": "mean average precision", "value": place_accuracy(model, test)}]  # fmt: skip
+        told = {"loss": loss, "mean average precision": place_accuracy(model, test)}
+        rows: list[dict[str, Any]] = [{"statistic": name, "value": value} for name, value in told.items()]
         for place, layer in situation.places.items():
             found = dissect(
                 model, layer, test, Bases(self.rotations, self.rotation_seeds), pictures=0,
@@ -212,7 +212,7 @@ def _analyse(found: Findings) -> None:
     shares = {(a, p): by for p in _PLACES for a in SITUATIONS if (by := _shares(found, a, p))}
     change = {key: by[list(by)[-1]] - by[next(iter(by))] for key, by in shares.items()}
     for what in ("share of detectors", "best IoU"):
-        for (situation, place) in shares:
+        for situation, place in shares:
             by = _shares(found, situation, place, what)
             found.show(f"{situation}, {_PLACES[place]}: {what} of units", by)
     found.show("change of the share of detectors from the lowest power to the highest",
@@ -238,14 +238,14 @@ def _analyse(found: Findings) -> None:
 
 
 def _show_parts(found: Findings, situation: str) -> None:
-    """At the output, by power: detectors of each category (v2 Fig. 18), and the concepts with most (Figs 20, 22, 24)."""
+    """At the output, by power: detectors by category (v2 Fig. 18), and the concepts with most (Figs 20, 22, 24)."""
     frame = found.values.frame
     own = frame[(frame["arm"] == situation) & (frame["layer"] == "output")]
     for what, most in (("detectors by category", None), ("detectors by concept", _SHOWN)):
         means = {s: own[own["statistic"] == s].groupby("partner_layer", sort=False)["value"].mean()
                  for s in _statistics(found, what)}  # fmt: skip
-        order = {s: sorted(by.index, key=lambda name, by=by: (-by[name], name))[:most] for s, by in means.items()}
-        names = list(means[next(iter(means))].index) if most is None else list(dict.fromkeys(sum(order.values(), [])))
+        largest = lambda by: by.index if most is None else by.sort_values(ascending=False, kind="stable").index[:most]
+        names = list(dict.fromkeys(name for by in means.values() for name in largest(by)))
         for statistic in means:
             where = {"statistic": statistic, "arm": situation, "layer": "output"}
             found.show(f"{statistic.partition(', ')[2]}, {situation}: {what}",

@@ -65,8 +65,10 @@ def _plan(plan: Plan) -> None:
     for layer in layers:
         for kind, words in _KINDS.items():
             for seed, member in zip(zoo.seeds, zoo.members):  # every network gets an element of its own
-                job = FineTuned(checkpoint=member.path.as_posix(), layer=layer, kind=kind, data=s.data_spec, seed=seed,
-                                examples=s.by_scale(200, None, None), device=s.device, recipe=fine.to_dict())  # fmt: skip
+                job = FineTuned(
+                    checkpoint=member.path.as_posix(), layer=layer, kind=kind, data=s.data_spec, seed=seed,
+                    examples=s.by_scale(200, None, None), device=s.device, recipe=fine.to_dict(),
+                )  # fmt: skip
                 plan.add(job, words, member.name)
     plan.note(
         "Accuracy lost, 0.01 is a point. Every network has an element of its own for every layer; fine-tuned "
