@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from ....dissection import Bases, ConceptSet, Criterion, Dissection, dissect
-from ...data import load_concepts
+from ....dissection import Bases, Criterion, Dissection, dissect
+from ...data.concepts import concept_sets
 from ...networks.convnext import small_convnext
 from ...networks.plain import PlainCNN
 from ...networks.resnet50 import resnet50
@@ -35,7 +35,6 @@ _QUANTILE, _IOU = 0.02, 0.08
 _FEWEST, _MOST = 0.02, 1.0  # shares of detectors that are as good as none, and all
 _SAME = 0.05  # a change of the share of detectors that is none
 _SHOWN = 3  # concepts for each power
-_PHOTOGRAPH = (90, 120)  # pixels
 _PLACES = {"output": "at the output", "inside": "inside the residual block"}
 
 _NEEDED = (
@@ -137,38 +136,6 @@ def detector_rows(found: Dissection) -> list[dict[str, Any]]:
     return rows
 
 
-def concept_sets(spec: str, images: tuple[int, int], side: int) -> tuple[ConceptSet, ConceptSet]:
-    """What networks learn from, and what they are dissected on.
-
-    Args:
-        spec: As ``lab.data.load_concepts`` takes it.
-        images: Most images of either.
-        side: Of generated images; photographs are brought to 90 x 120 pixels, and Broden's have one size.
-
-    Returns:
-        Generated images of two seeds; the splits of a set that has them (``train`` and ``test``, of Broden ``val``);
-        of another set every fourth image for the test.
-
-    Examples:
-        >>> [len(part) for part in concept_sets("generated", (6, 3), 16)]
-        [6, 3]
-    """
-    kind = spec.removesuffix("+colours").partition(":")[0]
-    if kind == "generated":
-        train, test = (load_concepts(spec, images=n, size=(side, side), seed=i) for i, n in enumerate(images))
-        return train, test
-    if kind == "broden":
-        parts = [load_concepts(spec, split=split) for split in ("train", "val")]
-    elif kind == "parquet":
-        parts = [load_concepts(spec, split=split, size=_PHOTOGRAPH) for split in ("train", "test")]
-    else:
-        whole = load_concepts(spec, size=_PHOTOGRAPH)
-        held_out = range(0, len(whole), 4)
-        parts = [whole.subset([i for i in range(len(whole)) if i % 4]), whole.subset(held_out)]
-    train, test = (part.subset(range(min(n, len(part)))) for part, n in zip(parts, images))
-    return train, test
-
-
 def _plan(plan: Plan) -> None:
     s = plan.setting
     scale = lambda smoke, small: s.by_scale(smoke, small, small)
@@ -244,8 +211,8 @@ def _show_parts(found: Findings, situation: str) -> None:
     for what, most in (("detectors by category", None), ("detectors by concept", _SHOWN)):
         means = {s: own[own["statistic"] == s].groupby("partner_layer", sort=False)["value"].mean()
                  for s in _statistics(found, what)}  # fmt: skip
-        largest = lambda by: by.index if most is None else by.sort_values(ascending=False, kind="stable").index[:most]
-        names = list(dict.fromkeys(name for by in means.values() for name in largest(by)))
+        ordered = [by if most is None else by.sort_values(ascending=False, kind="stable") for by in means.values()]
+        names = list(dict.fromkeys(name for by in ordered for name in by.index[:most]))
         for statistic in means:
             where = {"statistic": statistic, "arm": situation, "layer": "output"}
             found.show(f"{statistic.partition(', ')[2]}, {situation}: {what}",

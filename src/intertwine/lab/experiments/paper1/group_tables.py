@@ -101,7 +101,7 @@ class GeluError(Job):
         line = torch.linspace(-12, 12, 4801, dtype=torch.float64)
         gap = (f(line) - line.relu()).abs()
         (row,) = table(("gelu",))
-        told = {"near": gap[line.abs() < 5].max(), "beyond": gap[line.abs() >= 5].max(),
+        told: dict[str, Any] = {"near": gap[line.abs() < 5].max(), "beyond": gap[line.abs() >= 5].max(),
                 "permutations only": row.group == "permutation matrices"}  # fmt: skip
         return [*rows, *({"statistic": name, "value": float(v)} for name, v in told.items())]
 

@@ -43,13 +43,9 @@ class FineTuned(Job):
             load_checkpoint(self.checkpoint), self.layer, self.kind, data, Recipe(**self.recipe),  # type: ignore[arg-type]
             seed=self.seed, device=self.device,
         )  # fmt: skip
-        images = len(data.test)
-        return [
-            {"layer": self.layer, "statistic": "penalty", "value": found.penalty, "images": images},
-            {"layer": self.layer, "statistic": "penalty at once", "value": found.before - found.transformed,
-             "images": images},
-            {"layer": self.layer, "statistic": "loss of fine-tuning", "value": found.loss},
-        ]  # fmt: skip
+        told = (("penalty", found.penalty, len(data.test)), ("loss of fine-tuning", found.loss, 0),
+                ("penalty at once", found.before - found.transformed, len(data.test)))  # fmt: skip
+        return [{"layer": self.layer, "statistic": s, "value": v, "images": n} for s, v, n in told]
 
 
 def _plan(plan: Plan) -> None:
@@ -81,10 +77,9 @@ def _analyse(found: Findings) -> None:
     lost = {words: found.values.by_layer("penalty", words) for words in _KINDS.values()}
     extra = {layer: lost["rotation"][layer] - lost["G_ReLU"][layer] for layer in lost["rotation"]}
     mean = mean_of(extra.values())
-    for words in _KINDS.values():
-        found.show(words, lost[words])
-    for words in _KINDS.values():
-        found.show(f"{words}, before fine-tuning", found.values.by_layer("penalty at once", words))
+    for statistic, title in (("penalty", ""), ("penalty at once", ", before fine-tuning")):
+        for words in _KINDS.values():
+            found.show(f"{words}{title}", found.values.by_layer(statistic, words))
     found.show(_EXTRA, extra)
     found.show(f"{_EXTRA} on average", {"all layers": mean})
     found.accuracies({"myrtle_cnn": (0.81, None)})
