@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import nn
+from torch.nn.functional import avg_pool2d
 
 from ...features.evaluate import evaluate
 from ..data import Batches, DataSplits, load
@@ -21,7 +22,7 @@ from .setting import Setting
 
 __all__ = [
     "BaselineJob", "Member", "PairJob", "Plan", "Task", "Zoo", "ZooJob", "accuracy_rows", "activations_of",
-    "cyclic_pairs", "ordered_pairs", "unordered_pairs",
+    "cyclic_pairs", "ordered_pairs", "pooled", "unordered_pairs",
 ]  # fmt: skip
 
 BASELINE = "trivial baseline"
@@ -273,3 +274,13 @@ def accuracy_rows(model: nn.Module, data: DataSplits) -> list[dict[str, Any]]:
         rows += [{"statistic": "accuracy", "value": found.accuracy, "images": size, **own},
                  {"statistic": "loss", "value": found.loss, **own}]  # fmt: skip
     return rows
+
+
+def pooled(data: DataSplits, size: int) -> DataSplits:
+    """The same images, averaged over squares of ``size`` pixels."""
+    if size == 1:
+        return data
+    scale = 1 if data.train.inputs.dtype.is_floating_point else 255
+    shrink = lambda split: replace(split, inputs=avg_pool2d(split.inputs.to("cpu").float() / scale, size))
+    train, validation, test = map(shrink, (data.train, data.validation, data.test))
+    return replace(data, name=f"{data.name}/{size}", train=train, validation=validation, test=test)

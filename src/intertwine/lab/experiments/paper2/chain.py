@@ -11,17 +11,16 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d
 
 from ....gates import dgn, kernel_regression, neural_path_kernel, neural_tangent_kernel
 from ....gates.kernels import convolutional_tangent_kernel
 from ...data import DataSplits, load
 from ...networks import build, fit_to
 from ...runs import Job
-from ...training import RECIPES, Recipe, choose_device, train
+from ...training import RECIPES, Recipe, choose_device, fast_precision, train
 from ...training.digest import digest
 from ..experiment import Experiment, Findings
-from ..plan import BASELINE, Plan, accuracy_rows
+from ..plan import BASELINE, Plan, accuracy_rows, pooled
 from ..printed import FIG_2_CHAIN
 from ..statements import Guard
 
@@ -81,7 +80,7 @@ class Chain(Job):
             data = replace(data, train=data.train.take(order)).first(self.examples)
         if self.tested:
             data = replace(data, test=data.test.take(slice(0, self.tested)))
-        return _pooled(data, self.pool)
+        return pooled(data, self.pool)
 
     def _named(self, name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [{**row, "arm": f"{self.prefix}{name}"} for row in rows]
@@ -117,31 +116,27 @@ def _blocks(right: list[bool]) -> list[dict[str, Any]]:
              "block": k if count > 1 else -1} for k in range(count)]  # fmt: skip
 
 
-def _pooled(data: DataSplits, size: int) -> DataSplits:
-    if size == 1:
-        return data
-    scale = 1 if data.train.inputs.dtype.is_floating_point else 255
-    small = lambda split: replace(split, inputs=avg_pool2d(split.inputs.to("cpu").float() / scale, size))
-    train, validation, test = map(small, (data.train, data.validation, data.test))
-    return replace(data, name=f"{data.name}/{size}", train=train, validation=validation, test=test)
-
-
 def _plan(plan: Plan) -> None:
     s = plan.setting
-    seeds, width, base = s.by_scale(2, 8, 5), s.by_scale(8, 64, 64), RECIPES["cnn_gap"]
-    large: dict[str, Any] = {"learning_rate": 3e-3, "batch_size": 64 if s.digits else 256, "schedule": "cosine"}
-    whole = base.but(**s.by_scale({"epochs": 4, **large}, {"epochs": 30, **large}, {}))
+    seeds, width, base = s.by_scale(2, 6, 5), s.by_scale(8, 32, 64), RECIPES["cnn_gap"]
+    large: dict[str, Any] = {"learning_rate": 3e-3, "batch_size": 64 if s.digits else 128, "schedule": "cosine"}
+    fast = {"precision": fast_precision(s.device)}
+    whole, half = (
+        base.but(**s.by_scale({"epochs": 4, **large}, {"epochs": 12, **large, **fast}, {})),
+        s.by_scale(1, 2, 1),
+    )
     few = base.but(**s.by_scale({"epochs": 6, "learning_rate": 3e-3}, *[{"epochs": 60, "learning_rate": 1e-3}] * 2))
-    examples, tested, pool = s.by_scale((120, 40, 4), (1000, 1000, 4), (2000, 2000, 4))
+    examples, tested, pool = s.by_scale((120, 40, 4), (600, 500, 4), (2000, 2000, 4))
     plan.baseline()
     for k in range(s.seed, s.seed + seeds):
         own: dict[str, Any] = {"data": s.data_spec, "seed": k, "device": s.device}
-        plan.add(Chain(network=f"cnn_gap:width={width}", examples=s.by_scale(400, None, None), tested=None, pool=1,
+        plan.add(Chain(network=f"cnn_gap:width={width}", examples=s.by_scale(400, None, None), tested=None, pool=half,
                        recipe=whole.to_dict(), prefix="", **own), network=k)  # fmt: skip
         plan.add(Chain(network=f"cnn_gap:width={min(width, 32)}", examples=examples, tested=tested, pool=pool,
                        recipe=few.to_dict(), prefix=_FEW, **own), network=k)  # fmt: skip
     plan.note(
-        f"CNN-GAP of width {width}, {whole.epochs} epochs in batches of {whole.batch_size}, {seeds} seeds.",
+        f"CNN-GAP of width {width}, images pooled over {half} x {half} pixels, {whole.epochs} epochs in batches of "
+        f"{whole.batch_size}, {seeds} seeds.",
         f"{_FEW.rstrip(', ').capitalize()}: {examples:,} training images, others for every seed, pooled over {pool} x "
         f"{pool} pixels, {tested:,} test images; networks of width {min(width, 32)}, {few.epochs} epochs, and kernel "
         "methods on the same examples. The paper has all examples for both; kernels need N^2 P^2 operations.",
