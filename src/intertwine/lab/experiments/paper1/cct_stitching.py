@@ -6,7 +6,7 @@ The figure is an image: what is checked are its claims in words.
 from ...training import RECIPES
 from ..experiment import Experiment, Findings
 from ..plan import Plan
-from .stitched import ARMS, enter, minus, pairs_of, penalties, show_arms, telling
+from .stitched import ARMS, enter, minus, penalties, show_arms, telling
 
 _FAMILIES = ("g_relu", "full")
 _LARGE = 0.1  # 10 points
@@ -22,7 +22,7 @@ def _plan(plan: Plan) -> None:
     zoo = plan.zoo("cct_6_3x1", network, s.by_scale(3, 6, 10), s.by_scale(short, small, RECIPES["cct"]))
     layers = [f"blocks.{k}" for k in range(s.by_scale(2, 4, 6))]
     for arm in ARMS:
-        enter(plan, pairs_of(s, zoo, arm, 16), zoo, arm, _FAMILIES, layers)
+        enter(plan, zoo, arm, _FAMILIES, layers, most=16)
     plan.note("Stitching penalties behind encoder blocks: accuracy lost, 0.01 is a point.",
               "The paper's mean accuracy is lost in the text.")  # fmt: skip
 

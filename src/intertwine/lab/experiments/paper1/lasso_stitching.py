@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from ..experiment import Experiment, Findings
 from ..plan import Plan
-from .stitched import ARMS, OURS, enter, length_of, minus, pairs_of, penalties, show_arms, telling
+from .stitched import ARMS, OURS, enter, length_of, minus, penalties, show_arms, telling
 
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)
 _LASSOS = tuple(f"lasso-{strength:g}" for strength in STRENGTHS)
@@ -25,7 +25,7 @@ def _plan(plan: Plan) -> None:
             how["recipe"] |= {"learning_rate": 1e-2}
         if s.scale == "small" and arm is OURS:
             how["recipe"] |= {"epochs": 3, "batch_size": 16}
-        enter(plan, pairs_of(s, zoo, arm, 32), zoo, arm, ("g_relu", *_LASSOS), **how)
+        enter(plan, zoo, arm, ("g_relu", *_LASSOS), **how)
     plan.note(
         "Penalties: accuracy lost, 0.01 is a point. Sparsity: share of entries of at most 1e-3 in size (v2 D.1), which "
         "is 1 - 1/n for G_ReLU.",

@@ -5,10 +5,10 @@ The figure is an image: what is checked are its claims in words.
 
 from ...statistics import Estimate, Sample, independent, mean_of
 from ..experiment import CEILING, Experiment, Findings
-from ..plan import Plan, Zoo
+from ..plan import Plan, Zoo, cyclic_pairs
 from ..printed import TABLE_3
 from ..setting import Setting
-from .stitched import ARMS, OURS, enter, pairs_of, show_losses, telling
+from .stitched import ARMS, OURS, enter, show_losses, telling
 
 SLOPES = tuple(float(name.split()[1]) for name in TABLE_3)
 _FEW = (1e-2, 0.1, 0.5, 0.9, 1.0)  # at the scale small: three slopes that are nearly 0 say one thing
@@ -61,7 +61,7 @@ def _analyse_table(found: Findings) -> None:
                 below=_EQUAL, guard=guard)  # fmt: skip
     found.state("beyond 0.1 accuracy falls with the slope", falls, above=0, guard=guard)
     found.state("a linear network (slope 1) is far worse: by more than 20 points",
-                {"slopes up to 0.1 - slope 1": independent(*usual, (-1, by[1.0]))}, above=_FAR, guard=guard)  # fmt: skip
+                {"small slopes - slope 1": independent(*usual, (-1, by[1.0]))}, above=_FAR, guard=guard)  # fmt: skip
 
 
 def _plan_figure(plan: Plan) -> None:
@@ -71,8 +71,8 @@ def _plan_figure(plan: Plan) -> None:
         zoo = _zoo(plan, slope, s.by_scale(3, 6, 2))
         for arm in ARMS:
             if arm is OURS or s.scale != "small" or slope in _PRINTED:
-                pairs = pairs_of(s, zoo, arm, 32)
-                enter(plan, pairs, zoo, arm, ("g_relu",), s.by_scale((), _INSIDE, ()), f"{zoo.arm}, {arm.name}")
+                name, pairs = f"{zoo.arm}, {arm.name}", cyclic_pairs(zoo)
+                enter(plan, zoo, arm, ("g_relu",), s.by_scale((), _INSIDE, ()), name, pairs)
     plan.note(
         "Stitching penalties of G_ReLU: accuracy lost, 0.01 is a point. Each network of a slope is stitched into the "
         "next.",
@@ -111,10 +111,10 @@ def _state(
          above=-_SIMILAR, below=_SIMILAR)  # fmt: skip
     tell("at slope 0.9, to a lesser extent: within 20 points", apart(slopes[0.9]), above=-2 * _SIMILAR,
          below=2 * _SIMILAR)  # fmt: skip
-    tell("at small slopes the last two layers cost least",
-         {"others - last two": independent(*usual)} if enough else {}, above=0)  # fmt: skip
-    tell("and by more than at slope 1",
-         {"small slopes - slope 1": independent(*usual, (-1, gap(slopes[1.0])))} if enough else {}, above=0)  # fmt: skip
+    last = {"others - last two": independent(*usual)} if enough else {}
+    more = {"small slopes - slope 1": independent(*usual, (-1, gap(slopes[1.0])))} if enough else {}
+    tell("at small slopes the last two layers cost least", last, above=0)
+    tell("and by more than at slope 1", more, above=0)
     tell("penalties are similar for all slopes below 1: within 10 points of their mean", _apart(level),
          above=-_SIMILAR, below=_SIMILAR)  # fmt: skip
 

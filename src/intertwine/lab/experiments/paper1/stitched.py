@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...statistics import Sample
+from ...statistics import Estimate, Sample
+from ...zoo import draw_pairs
 from ..experiment import Findings
 from ..plan import Member, PairJob, Plan, Zoo, activations_of, cyclic_pairs
 from ..setting import Setting
@@ -21,13 +22,9 @@ _LARGEST = ("full", "lasso-0.0001", "g_relu")
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """One way to train stitching layers.
+    """One way to train stitching layers: settings that differ from the stitching recipe ``v1``, and ``StitchOptions``.
 
-    Attributes:
-        name: In tables.
-        recipe: Settings that differ from the stitching recipe ``v1``.
-        options: Of ``StitchOptions``.
-        crop: Networks and maps see random resized crops of at least this share of an image, not translations.
+    With ``crop``, networks and maps see random resized crops of at least this share of an image, not translations.
     """
 
     name: str
@@ -71,12 +68,10 @@ class StitchedLayers(PairJob):
     seed: int  # Of starts and of the order of examples
 
     def run(self, files: Path) -> list[dict[str, Any]]:
-        """Stitch.
+        """Stitch: by family and layer (``*`` inside residual blocks) penalty on all test images, sparsity and so on.
 
-        Returns:
-            By family and layer (``*`` inside residual blocks): penalty on all test images, sparsity, share of channels
-            matched as in closed form, distance of stitched features from the tail's own, and the training loss of every
-            epoch, whose number stands under ``draws``.
+        ``agreement`` is the share of channels matched as in closed form, ``drift`` how far stitched features are from
+        the tail's own; the number of the epoch of a training loss stands under ``draws``.
         """
         from ....stitching import RECIPES, StitchOptions, stitch
         from ...data import load
@@ -114,42 +109,44 @@ def length_of(setting: Setting, arm: Arm) -> dict[str, Any]:
     return dict(zip(("examples", "recipe"), setting.by_scale((96, {"epochs": 2, "head_start": 1}), small, (None, {}))))
 
 
-def pairs_of(setting: Setting, zoo: Zoo, arm: Arm, most: int) -> list[tuple[Member, Member]]:
-    """Each network with the next, fewer where maps are trained longer; at the scale paper disjoint pairs."""
-    if setting.scale == "paper":
-        return list(zip(zoo.members[::2], zoo.members[1::2]))[:most]
-    return cyclic_pairs(zoo if arm is OURS else replace(zoo, seeds=zoo.seeds[:_FEWER]))
+def pairs_of(setting: Setting, zoo: Zoo, arm: Arm = OURS, most: int = 32) -> list[tuple[Member, Member]]:
+    """Each network with the next, fewer where maps are trained longer; at the scale paper as the papers draw them."""
+    members = zoo.members
+    if setting.scale != "paper":
+        return cyclic_pairs(zoo if arm is OURS else replace(zoo, seeds=zoo.seeds[:_FEWER]))
+    if arm is PRINTED_V1:  # disjoint
+        return list(zip(members[::2], members[1::2]))
+    return list(dict.fromkeys((members[i], members[j]) for i, j in draw_pairs(len(members), most, setting.seed)))
 
 
 def enter(
-    plan: Plan, pairs: Sequence[tuple[Member, Member]], zoo: Zoo, arm: Arm, families: Sequence[str],
-    layers: Sequence[str] = (), name: str = "", **how: Any,
+    plan: Plan, zoo: Zoo, arm: Arm, families: Sequence[str], layers: Sequence[str] = (), name: str = "",
+    pairs: Sequence[tuple[Member, Member]] = (), most: int = 32, **how: Any,
 ) -> None:  # fmt: skip
-    """A job for each pair, and a note on the arm.
+    """A job for each pair of a zoo, and a note on the arm.
 
     Args:
         plan: To be filled.
-        pairs: Of networks.
-        zoo: Theirs.
+        zoo: Networks.
         arm: How maps are trained.
         families: Of maps.
         layers: Where to stitch; every activation if empty.
         name: In the table of values; the arm's if empty.
+        pairs: Of networks; those of the arm if empty.
+        most: So many at the scale paper.
         how: ``examples`` and settings of the recipe under ``recipe``, where they are not those of ``length_of``.
     """
-    s, options = plan.setting, dict(arm.options)
-    if settings := options.get("settings"):
-        from ....stitching.layers.families import takes
+    from ....stitching.layers.families import takes
 
+    s, options, how = plan.setting, dict(arm.options), {**length_of(plan.setting, arm), **how}
+    if settings := options.get("settings"):
         options["settings"] = {k: v for k, v in settings.items() if any(takes(f, k) for f in families)}
-    how = {**length_of(s, arm), **how}
-    recipe = {**arm.recipe, **how["recipe"]}
     moved = not s.digits
-    for k, pair in enumerate(pairs):
+    for k, pair in enumerate(pairs or pairs_of(s, zoo, arm, most)):
         plan.pair(
-            StitchedLayers, pair, name or arm.name, examples=how["examples"], families=tuple(families), recipe=recipe,
-            layers=tuple(layers) or activations_of(zoo.network), options=options, seed=s.seed + k, flip=moved,
-            translate=2 if moved and not arm.crop else 0, crop=arm.crop if moved else 0.0,
+            StitchedLayers, pair, name or arm.name, examples=how["examples"], families=tuple(families), options=options,
+            layers=tuple(layers) or activations_of(zoo.network), recipe={**arm.recipe, **how["recipe"]}, flip=moved,
+            translate=2 if moved and not arm.crop else 0, crop=arm.crop if moved else 0.0, seed=s.seed + k,
         )  # fmt: skip
     if (note := arm.words(**how["recipe"])) not in plan.notes:
         plan.note(note)
@@ -167,47 +164,34 @@ def minus(a: Mapping[str, Sample], b: Mapping[str, Sample], name: str = "") -> d
     return {", ".join(filter(None, [name, k])): one - b[k] for k, one in a.items() if k in b}
 
 
-def losses(values: Values, arm: str) -> dict[str, list[Sample]]:
-    """Training losses of every epoch by family: a mean over layers for each pair."""
+def curves(values: Values, arm: str) -> dict[str, list[float]]:
+    """Training losses by family, epoch by epoch: means over layers and pairs."""
     rows = values.frame[(values.frame["arm"] == arm) & values.frame["statistic"].str.startswith(_LOSS)]
-    means = rows.groupby(["statistic", "draws", "network", "partner"])["value"].mean()
-    return {
-        name.removeprefix(_LOSS): [
-            Sample.of(of_epoch.droplevel(["statistic", "draws"]).to_dict()) for _, of_epoch in own.groupby("draws")
-        ]
-        for name, own in means.groupby("statistic")
-    }
+    means = rows.groupby(["statistic", "draws"], sort=False)["value"].mean()
+    return {str(name).removeprefix(_LOSS): own.tolist() for name, own in means.groupby("statistic", sort=False)}
 
 
 def untrained(values: Values, arm: str, ours: str = OURS.name) -> str:
-    """Why the maps of an arm are not trained: its loss is not flat, or its largest maps lose 10 points more than ours.
+    """Why the maps of an arm are not trained; empty where they are, or are ours.
 
-    Maps that start at their closed form show what the family reaches. Empty where the arm is trained, or is ours.
+    Its loss is not flat, or its largest maps lose 10 points more than those that start at their closed form.
     """
-    if arm == ours:
-        return ""
-    if steep := {
-        f: by[-1].mean - by[-2].mean
-        for f, by in losses(values, arm).items()
-        if len(by) > 1 and abs(by[-1].mean - by[-2].mean) >= FLAT
-    }:
+    ends = {f: losses[-1] - losses[-2] for f, losses in curves(values, arm).items() if len(losses) > 1}
+    if arm != ours and (steep := {f: change for f, change in ends.items() if not abs(change) < FLAT}):
         listed = ", ".join(f"{f} {change:+.3f}" for f, change in steep.items())
         return f"maps not trained: their loss still changes in the last epoch, {listed} ({FLAT:g} would be flat)"
-    for largest in (f"penalty, {f}" for f in _LARGEST):
-        lost, least = (values.averaged(largest, one).mean for one in (arm, ours))
-        if lost == lost and least == least:  # both are known
-            words = f"{100 * lost:.0f} points are lost by {largest[9:]}, {100 * least:.0f} from our start"
-            return f"maps not trained: {words}" if lost - least > _APART else ""
+    for family in _LARGEST:
+        lost, least = (values.averaged(f"penalty, {family}", one).mean for one in (arm, ours))
+        if lost - least > _APART:
+            return f"maps not trained: {100 * lost:.0f} points are lost by {family}, {100 * least:.0f} from our start"
+        if lost == lost:  # the largest that there is
+            break
     return ""
 
 
 @dataclass(frozen=True)
 class MapGuard(Guard):
-    """A guard that also asks whether the maps are trained.
-
-    Attributes:
-        maps: Why they are not; empty where they are.
-    """
+    """A guard that also asks whether the maps are trained: ``maps`` says why they are not."""
 
     maps: str = ""
 
@@ -215,6 +199,11 @@ class MapGuard(Guard):
     def why(self) -> str:
         """Why the task cannot tell; empty where it can."""
         return super().why or self.maps
+
+
+def guarded(own: Guard, maps: str) -> MapGuard:
+    """A guard with one more reason."""
+    return MapGuard(own.reached, own.floor, own.ceiling, own.least, maps)
 
 
 def telling(found: Findings, arm: str, networks: Sequence[str], kinds: Sequence[str] = ("",)) -> Callable[..., None]:
@@ -226,14 +215,13 @@ def telling(found: Findings, arm: str, networks: Sequence[str], kinds: Sequence[
         networks: Arms of networks that must be trained.
         kinds: What stands before the arm's name in the table of values, where several kinds of networks were stitched.
     """
-    own, values = found.guard(*networks), found.values
-    maps = next(filter(None, (untrained(values, f"{k}{arm}", f"{k}{OURS.name}") for k in kinds)), "")
-    guard = MapGuard(own.reached, own.floor, own.ceiling, own.least, maps)
+    reasons = [untrained(found.values, f"{kind}{arm}", f"{kind}{OURS.name}") for kind in kinds]
+    guard = guarded(found.guard(*networks), next(filter(None, reasons), ""))
     return lambda text, effects, **limits: found.state(f"{arm}: {text}", effects, guard=guard, **limits)
 
 
 def show_arms(found: Findings, arms: Sequence[Arm] = ARMS) -> list[str]:
-    """Penalties of each arm that was run, and how far its training loss is from flat; their names."""
+    """Penalties and training losses of each arm that was run; their names."""
     names = [arm.name for arm in arms if penalties(found.values, arm.name)]
     for name in names:
         for family, by in penalties(found.values, name).items():
@@ -242,9 +230,8 @@ def show_arms(found: Findings, arms: Sequence[Arm] = ARMS) -> list[str]:
     return names
 
 
-def show_losses(found: Findings, arm: str) -> dict[str, float]:
-    """Training losses of an arm, epoch by epoch; how much each family's changes in the last one."""
-    curves = losses(found.values, arm)
-    for family, by in curves.items():
-        found.show(f"{family}, training loss {arm}", {f"epoch {k}": sample for k, sample in enumerate(by, 1)})
-    return {family: by[-1].mean - by[-2].mean for family, by in curves.items() if len(by) > 1}
+def show_losses(found: Findings, arm: str) -> None:
+    """Training losses of an arm, epoch by epoch."""
+    for family, by in curves(found.values, arm).items():
+        numbers = {f"epoch {k}": Estimate(loss) for k, loss in enumerate(by, 1)}
+        found.show(f"{family}, training loss {arm}", numbers)

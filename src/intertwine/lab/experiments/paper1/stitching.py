@@ -9,22 +9,10 @@ from itertools import pairwise
 
 from ...statistics import Estimate, Sample, independent, mean_of
 from ..experiment import Experiment, Findings
-from ..plan import Plan, Zoo
+from ..plan import Plan, Zoo, cyclic_pairs
 from ..printed import ZOO_ACCURACY
-from .stitched import (
-    FLAT,
-    OURS,
-    PRINTED,
-    PRINTED_V1,
-    Arm,
-    enter,
-    minus,
-    pairs_of,
-    penalties,
-    show_arms,
-    show_losses,
-    telling,
-)
+from .stitched import FLAT, OURS, PRINTED, PRINTED_V1, Arm, curves, enter, minus, penalties, show_arms, show_losses
+from .stitched import telling as telling_of
 
 FAMILIES = ("g_relu", "full", "rank-4", "rank-2", "rank-1")
 _REDUCED = FAMILIES[2:]
@@ -46,20 +34,17 @@ def state_figure(tell: Callable[..., None], table: Penalties, residual: bool, ra
         residual: Whether the networks are residual.
         ranked: Whether the text ranks the families, which it does not of ResNet18s.
     """
-    outside = {f: {k: e for k, e in by.items() if not k.endswith("*")} for f, by in table.items()}
-    inside = {f: {k: e for k, e in by.items() if k.endswith("*")} for f, by in table.items()}
-    full, g_relu = outside.get("full", {}), outside.get("g_relu", {})
+    part = lambda star: {f: {k: e for k, e in by.items() if k.endswith("*") is star} for f, by in table.items()}
+    outside, inside = part(False), part(True)
+    full, g_relu = outside["full"], outside["g_relu"]
     if ranked:
         tell("G_ReLU loses more than full convolutions outside residual blocks", minus(g_relu, full), above=0)
-        tell("G_ReLU loses less than rank 1 outside residual blocks", minus(outside.get("rank-1", {}), g_relu), above=0)
+        tell("G_ReLU loses less than rank 1 outside residual blocks", minus(outside["rank-1"], g_relu), above=0)
     if residual:
-        costs = {
-            f: mean_of(inside[f].values()) - mean_of(outside[f].values()) for f in ("full", "g_relu") if f in inside
-        }
-        one = inside.get("g_relu", {})
         if ranked:
-            beaten = {k: e for f in FAMILIES[1:] for k, e in minus(one, inside.get(f, {}), f).items()}
+            beaten = {k: e for f in FAMILIES[1:] for k, e in minus(inside["g_relu"], inside.get(f, {}), f).items()}
             tell("inside residual blocks G_ReLU loses more than all other families", beaten, above=0)
+        costs = {f: mean_of(inside[f].values()) - mean_of(outside[f].values()) for f in ("full", "g_relu")}
         tell("layers inside residual blocks cost more on average, with full convolutions too", costs, above=0)
         return
     tell("full convolutions nearly achieve the accuracy of the networks: within 3 points", full, below=_NEARLY)
@@ -86,32 +71,24 @@ class _Figure:
     residual: bool = True
     ranked: bool = True
 
-    def enter_ours(self, plan: Plan, zoo_arm: str = "", name: str = "") -> Zoo:
-        """The networks, and their pairs stitched as we prefer it."""
+    def enter(self, plan: Plan, arm: Arm, zoo: Zoo | None = None, zoo_arm: str = "", name: str = "") -> Zoo:
+        """The networks, unless they are there, and the pairs of one arm, with fewer families as v1 prints it."""
         s = plan.setting
-        zoo = plan.zoo(zoo_arm or self.networks[-1], s.by_scale(*self.networks), s.by_scale(3, 8, 100))
-        self.enter_arm(plan, zoo, OURS, name)
-        return zoo
-
-    def enter_arm(self, plan: Plan, zoo: Zoo, arm: Arm, name: str = "") -> None:
-        """The pairs of one arm, with fewer families as v1 prints it."""
-        s = plan.setting
+        zoo = zoo or plan.zoo(zoo_arm or self.networks[-1], s.by_scale(*self.networks), s.by_scale(3, 8, 100))
         # Rank 4 of 64 channels is rank 1 of 16.
-        families = s.by_scale(("g_relu", "full", "rank-1"), ("g_relu", "full", "rank-2", "rank-1"), FAMILIES)
-        if s.scale == "small" and arm is PRINTED_V1:
-            families = ("g_relu", "full", "rank-1")
-        enter(plan, pairs_of(s, zoo, arm, self.pairs), zoo, arm, families, s.by_scale(*self.layers), name)
+        ranks = s.by_scale(("rank-1",), ("rank-1",) if arm is PRINTED_V1 else ("rank-2", "rank-1"), _REDUCED)
+        enter(plan, zoo, arm, ("g_relu", "full", *ranks), s.by_scale(*self.layers), name, most=self.pairs)
+        return zoo
 
     def plan(self, plan: Plan) -> None:
         """Networks of both versions, stitched in every arm."""
         s = plan.setting
         plan.baseline()
-        zoo = self.enter_ours(plan)
-        self.enter_arm(plan, zoo, PRINTED)
+        zoo = self.enter(plan, PRINTED, self.enter(plan, OURS))
         if s.scale == "paper":
             recipe = s.recipe(zoo.network, crop=PRINTED_V1.crop, translate=0)
             zoo = plan.zoo(f"{zoo.arm}, cropped", zoo.network, 10, recipe)
-        self.enter_arm(plan, zoo, PRINTED_V1)
+        self.enter(plan, PRINTED_V1, zoo)
         plan.note("Stitching penalties: accuracy lost, 0.01 is a point; one line for each family.", s.by_scale(
             "Digits are not cropped: v1 differs by momentum alone here.",
             "v1 stitches the same networks here; its maps see random resized crops, on which its own were trained.",
@@ -125,7 +102,7 @@ class _Figure:
             found.show(f"g_relu - full, {name}", minus(table["g_relu"], table["full"]))
             matched = found.values.by_layer("agreement, g_relu", name)
             found.show(f"g_relu, channels matched as activations are, {name}", matched)
-            tell = telling(found, name, self.networks[-1:])
+            tell = telling_of(found, name, self.networks[-1:])
             state_figure(tell, table, self.residual, self.ranked)
         gains = minus(*(penalties(found.values, arm.name).get("g_relu", {}) for arm in (OURS, PRINTED)))
         found.show("ours - as printed in v2", gains)
@@ -162,13 +139,12 @@ def _plan_end(plan: Plan) -> None:
     s = plan.setting
     plan.baseline()
     zoo = plan.zoo("myrtle_cnn", s.by_scale(*_FIG_1.networks), 2)
-    pair, families = [(zoo.members[0], zoo.members[1])], ("g_relu", "full")
     short = Plan(s)
-    _FIG_1.plan(short)  # whose first job as printed is found again
-    plan.tasks += [task for task in short.tasks if task.columns["arm"] == PRINTED.name][:1]
-    length = s.by_scale({"examples": 96, "recipe": {"epochs": 4, "head_start": 2}},
-                        {"examples": None, "recipe": {"epochs": _EPOCHS, "head_start": _EPOCHS // 2}}, {})  # fmt: skip
-    enter(plan, pair, zoo, PRINTED, families, name=_END, **length)
+    _FIG_1.enter(short, PRINTED)  # whose first job is found again
+    plan.tasks += short.tasks[:1]
+    epochs = s.by_scale(4, _EPOCHS, _EPOCHS)
+    length = {"examples": s.by_scale(96, None, None), "recipe": {"epochs": epochs, "head_start": epochs // 2}}
+    enter(plan, zoo, PRINTED, ("g_relu", "full"), name=_END, pairs=cyclic_pairs(zoo)[:1], **length)
     plan.note("One pair of networks says nothing of others: the numbers are shown, nothing is concluded from them.")
 
 
@@ -178,9 +154,9 @@ def _analyse_end(found: Findings) -> None:
         found.show(f"{family}, to the end", by)
         found.show(f"{family}, in 3000 steps", short[family])
         found.show(f"{family}, the end - 3000 steps", minus(by, short[family]))
-    ends = show_losses(found, _END)
+    show_losses(found, _END)
     if found.values.facts.get("scale") != "smoke":
-        told = {f: Estimate(change, 0.0) for f, change in ends.items()}
+        told = {f: Estimate(by[-1] - by[-2], 0.0) for f, by in curves(found.values, _END).items()}
         found.state(f"the training loss ends flat: it changes by less than {FLAT:g} in the last epoch", told,
                     above=-FLAT, below=FLAT, check=True)  # fmt: skip
     found.accuracies()
@@ -192,7 +168,7 @@ _BESIDE = {"ResNet20": _FIG_6, "ResNet18": _FIG_7}
 def _plan_below(plan: Plan) -> None:
     plan.baseline()
     for network, figure in _BESIDE.items():
-        figure.enter_ours(plan, network, f"{network}, ours")
+        figure.enter(plan, OURS, None, network, f"{network}, ours")
     plan.note("Means leave layer 70 of the ResNet18 out, as the text does.")
 
 
@@ -208,8 +184,9 @@ def _analyse_below(found: Findings) -> None:
     found.show("at layer 70 of ResNet18s", at_chance)
     found.state("penalties of ResNet18s are lower than those of ResNet20s, for every family", lower, above=0,
                 guard=found.guard(*_BESIDE))  # fmt: skip
-    found.state("at layer 70 stitched ResNet18s are at chance: 60 points are lost with G_ReLU",
-                {f: e for f, e in at_chance.items() if f == "g_relu"}, above=_LOST, guard=found.guard("ResNet18"))  # fmt: skip
+    lost = {f: e for f, e in at_chance.items() if f == "g_relu"}
+    found.state("at layer 70 stitched ResNet18s are at chance: 60 points are lost with G_ReLU", lost, above=_LOST,
+                guard=found.guard("ResNet18"))  # fmt: skip
     found.accuracies()
 
 
