@@ -23,12 +23,14 @@ class Guard:
         ceiling: What the same networks reach that are trained to the end; ``None`` where the statement does not compare
             arms by what they reach.
         least: From this on networks count as trained: declared for each data set.
+        also: A further reason why it cannot, such as maps that are not trained.
     """
 
     reached: Mapping[str, Estimate]
     floor: float = 0.0
     ceiling: float | None = None
     least: float = 0.0
+    also: str = ""
 
     @property
     def why(self) -> str:
@@ -42,7 +44,7 @@ class Guard:
             return f"not trained: {said(few)}, {100 * self.least:.0f} % needed"
         if self.ceiling is not None and all(_high(e) >= _SATURATED * self.ceiling for e in self.reached.values()):
             return f"all arms are at the ceiling ({100 * self.ceiling:.1f} %): {said(self.reached)}"
-        return ""
+        return self.also
 
 
 def _low(found: Estimate) -> float:

@@ -4,13 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ...statistics import Sample, jackknife, mean_of, spearman
 from ..experiment import Experiment, Findings
-from ..plan import PairJob, Plan, activations_of, cyclic_pairs, unordered_pairs
+from ..plan import PairJob, Plan, activations_of, unordered_pairs
 from ..printed import TABLE_2, TABLE_4, V1_FIG_5, Printed
 from ..reproduction import Map, Row
+from .stitched import pairs_of
 
 # The figures' orthogonal CKA divides channels by their norm: the last measure, not linear CKA.
 MEASURES = ("g_relu_procrustes", "orthogonal_procrustes", "g_relu_cka", "linear_cka", "channel_normalized_cka")
@@ -59,16 +61,11 @@ class LayerSimilarity(PairJob):
 
 
 def map_numbers(layers: Sequence[str], scores: Mapping[tuple[str, str], Sample]) -> dict[str, Sample]:
-    """What the text says of maps, in numbers, pair by pair.
+    """What the text says of maps, pair by pair, from scores by layer of the first network and layer of the second.
 
-    Args:
-        layers: Names, in order.
-        scores: By layer of the first network and layer of the second.
-
-    Returns:
-        How much more alike layers of equal depth are than others, the first third of layers than the last, and layers
-        behind residual connections than those inside blocks; and how much similarity the last layer but one has lost
-        since the first.
+    How much more alike layers of equal depth are than others, the first third of layers than the last, and layers
+    behind residual connections than those inside blocks; and how much similarity the last layer but one has lost since
+    the first.
     """
     third, same = max(len(layers) // 3, 1), [scores[k, k] for k in layers]
     found = {
@@ -104,11 +101,10 @@ class _Comparison:
         layers, examples = activations_of(zoo.network), s.by_scale(128, 1000, 10_000)
         if s.scale == "smoke" and len(layers) > _FEW:
             layers = layers[:: -(-len(layers) // _FEW)]
-        for pair in cyclic_pairs(zoo)[:32] if s.scale == "paper" else unordered_pairs(zoo):
+        for pair in pairs_of(s, zoo) if s.scale == "paper" else unordered_pairs(zoo):
             plan.pair(LayerSimilarity, pair, layers=layers, examples=examples)
-        plan.note(f"{examples} test images; intervals leave out networks.",
-                  "channel_normalized_cka is the orthogonal CKA of the paper's figures: channels divided by their norm.",
-                  *filter(None, [self.note]))  # fmt: skip
+        said = "channel_normalized_cka is the orthogonal CKA of the paper's figures: channels divided by their norm."
+        plan.note(f"{examples} test images; {said}", *filter(None, [self.note]))
 
     def analyse(self, found: Findings) -> None:
         """Scores of equal layers, maps, and the statements of the text."""
@@ -162,20 +158,13 @@ class _Comparison:
                   above=0)  # fmt: skip
             cka = {f"layer 70 - others, {m}": apart[m] for m in (_CKA[0], _CKA[2])}
             state("and less by CKA, in conflict with it", cka, below=0)
-        networks = relu[layers[0]].networks
         profile = lambda m, kept: [
-            sum(own) / len(own)
-            for k in layers
-            if (own := [v for key, v in table[m][k].means.items() if kept >= {*key}])
+            fmean([v for key, v in table[m][k].means.items() if kept.issuperset(key)]) for k in layers
         ]
-        alike = {"G_ReLU with orthogonal": jackknife(networks, lambda kept: spearman(*(profile(m, kept) for m in MEASURES[:2])))}  # fmt: skip
+        rank = lambda kept: spearman(profile(_RELU, kept), profile(_ROTATED, kept))
+        alike = {"G_ReLU with orthogonal": jackknife(relu[layers[0]].networks, rank)}
         found.show("Spearman over layers", alike)
         state("the two Procrustes measures rank the layers alike", alike, above=0)
-
-    @property
-    def experiment(self) -> Experiment:
-        """As an experiment."""
-        return Experiment(self.name, self.title, self.papers, self.plan, self.analyse)
 
 
 _COMPARISONS = (
@@ -199,4 +188,4 @@ _COMPARISONS = (
         note="At smoke scale, a plain CNN twice as wide as that of table2-dissimilarity stands in for it.",
     ),
 )  # fmt: skip
-EXPERIMENTS = tuple(comparison.experiment for comparison in _COMPARISONS)
+EXPERIMENTS = tuple(Experiment(c.name, c.title, c.papers, c.plan, c.analyse) for c in _COMPARISONS)

@@ -10,7 +10,6 @@ from ...zoo import draw_pairs
 from ..experiment import Findings
 from ..plan import Member, PairJob, Plan, Zoo, activations_of, cyclic_pairs
 from ..setting import Setting
-from ..statements import Guard
 from ..values import Values
 
 FLAT = 0.02  # nats: the training loss changes by less in the last epoch, as a mean over layers and pairs
@@ -38,12 +37,12 @@ class Arm:
 
         how, options = replace(RECIPES["v1"], **self.recipe, **recipe), StitchOptions(**self.options)
         start = "their closed-form solutions" if options.start == "direct" else "random maps"
-        best = "the best of the start and all epochs, on training data, counts"
+        kept = "the last epoch" if how.keep == "last" else "the best of start and epochs, on training data,"
+        mode = "training" if options.tail_norm == "train" else "evaluation"
         return (
             f"{self.name}: maps start at {start}; {how.epochs} epochs at a rate of {how.learning_rate:g} with momentum "
-            f"{how.momentum:g}, scales held for {how.head_start}; "
-            f"{'the last epoch counts' if how.keep == 'last' else best}; batch norm of the tail in "
-            f"{'training' if options.tail_norm == 'train' else 'evaluation'} mode, and measured anew before the test."
+            f"{how.momentum:g}, scales held for {how.head_start}; {kept} counts; batch norm of the tail in {mode} mode, "
+            "and measured anew before the test."
         )
 
 
@@ -123,18 +122,10 @@ def enter(
     plan: Plan, zoo: Zoo, arm: Arm, families: Sequence[str], layers: Sequence[str] = (), name: str = "",
     pairs: Sequence[tuple[Member, Member]] = (), most: int = 32, **how: Any,
 ) -> None:  # fmt: skip
-    """A job for each pair of a zoo, and a note on the arm.
+    """A job for each pair of a zoo (or those given, at most ``most`` at the scale paper), and a note on the arm.
 
-    Args:
-        plan: To be filled.
-        zoo: Networks.
-        arm: How maps are trained.
-        families: Of maps.
-        layers: Where to stitch; every activation if empty.
-        name: In the table of values; the arm's if empty.
-        pairs: Of networks; those of the arm if empty.
-        most: So many at the scale paper.
-        how: ``examples`` and settings of the recipe under ``recipe``, where they are not those of ``length_of``.
+    All activations are stitched if no layers are given; ``how`` holds ``examples`` and ``recipe`` where they are not
+    those of ``length_of``.
     """
     from ....stitching.layers.families import takes
 
@@ -189,34 +180,13 @@ def untrained(values: Values, arm: str, ours: str = OURS.name) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class MapGuard(Guard):
-    """A guard that also asks whether the maps are trained: ``maps`` says why they are not."""
-
-    maps: str = ""
-
-    @property
-    def why(self) -> str:
-        """Why the task cannot tell; empty where it can."""
-        return super().why or self.maps
-
-
-def guarded(own: Guard, maps: str) -> MapGuard:
-    """A guard with one more reason."""
-    return MapGuard(own.reached, own.floor, own.ceiling, own.least, maps)
-
-
 def telling(found: Findings, arm: str, networks: Sequence[str], kinds: Sequence[str] = ("",)) -> Callable[..., None]:
-    """``found.state`` for one arm: its name stands before every statement, and its guard asks for trained maps too.
+    """``found.state`` for one arm: its name stands before statements, and its guard asks for trained maps too.
 
-    Args:
-        found: To be filled.
-        arm: Name of the arm.
-        networks: Arms of networks that must be trained.
-        kinds: What stands before the arm's name in the table of values, where several kinds of networks were stitched.
+    Maps of several kinds of networks stand under names that begin with the kind.
     """
     reasons = [untrained(found.values, f"{kind}{arm}", f"{kind}{OURS.name}") for kind in kinds]
-    guard = guarded(found.guard(*networks), next(filter(None, reasons), ""))
+    guard = replace(found.guard(*networks), also=next(filter(None, reasons), ""))
     return lambda text, effects, **limits: found.state(f"{arm}: {text}", effects, guard=guard, **limits)
 
 

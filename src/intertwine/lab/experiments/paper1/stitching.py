@@ -11,8 +11,7 @@ from ...statistics import Estimate, Sample, independent, mean_of
 from ..experiment import Experiment, Findings
 from ..plan import Plan, Zoo, cyclic_pairs
 from ..printed import ZOO_ACCURACY
-from .stitched import FLAT, OURS, PRINTED, PRINTED_V1, Arm, curves, enter, minus, penalties, show_arms, show_losses
-from .stitched import telling as telling_of
+from .stitched import FLAT, OURS, PRINTED, PRINTED_V1, Arm, curves, enter, minus, penalties, show_arms, telling
 
 FAMILIES = ("g_relu", "full", "rank-4", "rank-2", "rank-1")
 _REDUCED = FAMILIES[2:]
@@ -26,14 +25,7 @@ Penalties = Mapping[str, Mapping[str, Sample]]
 
 
 def state_figure(tell: Callable[..., None], table: Penalties, residual: bool, ranked: bool = True) -> None:
-    """What the text says of one figure.
-
-    Args:
-        tell: ``telling`` of the arm.
-        table: Penalties by family and layer; ``*`` marks layers inside residual blocks.
-        residual: Whether the networks are residual.
-        ranked: Whether the text ranks the families, which it does not of ResNet18s.
-    """
+    """What the text says of one figure, but for ResNet18s it ranks no families; ``*``: inside residual blocks."""
     part = lambda star: {f: {k: e for k, e in by.items() if k.endswith("*") is star} for f, by in table.items()}
     outside, inside = part(False), part(True)
     full, g_relu = outside["full"], outside["g_relu"]
@@ -99,21 +91,14 @@ class _Figure:
         """The statements about every arm, and what our start and choice of epoch change."""
         for name in show_arms(found, (OURS, PRINTED, PRINTED_V1)):
             table = penalties(found.values, name)
-            found.show(f"g_relu - full, {name}", minus(table["g_relu"], table["full"]))
-            matched = found.values.by_layer("agreement, g_relu", name)
-            found.show(f"g_relu, channels matched as activations are, {name}", matched)
-            tell = telling_of(found, name, self.networks[-1:])
-            state_figure(tell, table, self.residual, self.ranked)
-        gains = minus(*(penalties(found.values, arm.name).get("g_relu", {}) for arm in (OURS, PRINTED)))
+            found.show(f"channels matched as activations are, {name}", found.values.by_layer("agreement, g_relu", name))
+            state_figure(telling(found, name, self.networks[-1:]), table, self.residual, self.ranked)
+        ours, printed = (found.values.by_layer("penalty, g_relu", arm.name) for arm in (OURS, PRINTED))
+        gains = minus(ours, printed)
         found.show("ours - as printed in v2", gains)
         found.state("our closed-form start and best epoch lose less with G_ReLU than the paper's arm at every layer",
                     gains, below=0, guard=found.guard(self.networks[-1]))  # fmt: skip
         found.accuracies(ZOO_ACCURACY)
-
-    @property
-    def experiment(self) -> Experiment:
-        """The figure as an experiment."""
-        return Experiment(self.name, self.title, self.papers, self.plan, self.analyse)
 
 
 _FIG_1 = _Figure(
@@ -151,10 +136,9 @@ def _plan_end(plan: Plan) -> None:
 def _analyse_end(found: Findings) -> None:
     short, end = (penalties(found.values, arm) for arm in (PRINTED.name, _END))
     for family, by in end.items():
-        found.show(f"{family}, to the end", by)
         found.show(f"{family}, in 3000 steps", short[family])
         found.show(f"{family}, the end - 3000 steps", minus(by, short[family]))
-    show_losses(found, _END)
+    show_arms(found, (Arm(_END),))
     if found.values.facts.get("scale") != "smoke":
         told = {f: Estimate(by[-1] - by[-2], 0.0) for f, by in curves(found.values, _END).items()}
         found.state(f"the training loss ends flat: it changes by less than {FLAT:g} in the last epoch", told,
@@ -174,9 +158,8 @@ def _plan_below(plan: Plan) -> None:
 
 def _analyse_below(found: Findings) -> None:
     tables = {network: penalties(found.values, f"{network}, ours") for network in _BESIDE}
-    usual = {
-        n: {f: mean_of(e for k, e in by.items() if k != _CHANCE) for f, by in t.items()} for n, t in tables.items()
-    }
+    mean = lambda by: mean_of(e for k, e in by.items() if k != _CHANCE)
+    usual = {network: {f: mean(by) for f, by in table.items()} for network, table in tables.items()}
     for network, by in usual.items():
         found.show(f"{network}, mean over layers", by)
     lower = {f: independent((1, e), (-1, usual["ResNet18"][f])) for f, e in usual["ResNet20"].items()}
@@ -190,12 +173,11 @@ def _analyse_below(found: Findings) -> None:
     found.accuracies()
 
 
+_FIGURES = [Experiment(f.name, f.title, f.papers, f.plan, f.analyse) for f in (_FIG_1, _FIG_6, _FIG_7)]
 EXPERIMENTS = (
-    _FIG_1.experiment,
+    *_FIGURES,
     Experiment("fig1-to-the-end", "One pair of Myrtle CNNs, stitched for the paper's own number of steps",
                "v2 Fig. 1, D.2", _plan_end, _analyse_end, scales=("smoke", "small")),
-    _FIG_6.experiment,
-    _FIG_7.experiment,
     Experiment("fig7-below-fig6", "ResNet18s are stitched more cheaply than ResNet20s", "v2 D.3, Figs 6, 7",
                _plan_below, _analyse_below),
 )  # fmt: skip
