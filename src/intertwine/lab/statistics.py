@@ -4,13 +4,14 @@ A number of an experiment varies for two reasons: other networks could have been
 been drawn for the test. A :class:`Sample` holds the numbers as they were measured, one for each network or pair of
 networks, perhaps on each block of test images; arithmetic with samples is by network (a paired design), and
 :func:`independent` combines arms of different networks (Welch). Both end in an :class:`Estimate`: a number, its
-standard error and degrees of freedom, from which follow interval, one-sided p-values, power, and the networks that
-would tell.
+standard error and degrees of freedom, from which follow interval, one-sided p-values, and power (``power``).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -18,15 +19,16 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from .._zoo_intervals import left_out
+
 __all__ = [
-    "Estimate", "Sample", "all_but", "detectable", "holm", "independent", "jackknife", "mean_of", "networks_needed",
-    "of_runs", "spearman",
+    "Estimate", "Sample", "all_but", "holm", "independent", "jackknife", "mean_of", "of_runs", "spearman",
+    "student_quantile",
 ]  # fmt: skip
 
 _FEWEST_OF_PAIRS = 3  # networks: leaving one of two out leaves no pair
 _EQUAL = 5  # networks with the same value to the last digit: fewer say nothing about how far others lie from them
-_MOST_NETWORKS = 10_000
-_POWER = 0.8
+_MOST_HALVES = 256  # of a zoo
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Estimate:
         """
         if self.error is None:
             return None
-        half = _t_quantile((1 + confidence) / 2, self.freedom) * self.error
+        half = student_quantile((1 + confidence) / 2, self.freedom) * self.error
         return self.value - half, self.value + half
 
     def p_above(self, limit: float) -> float:
@@ -153,7 +155,7 @@ class Sample:
         """Mean with its error.
 
         Over networks: ``s^2 / K`` with ``K - 1`` degrees of freedom. Over pairs of networks, which are not independent
-        where they share one, each network is left out in turn with all its pairs (delete-one jackknife): with the means
+        where they share one, each network is left out in turn with all its pairs (``left_out``): with the means
         ``m_k`` of what is left, ``v = (K - 1) / K Σ (m_k - m.)^2``. ``K`` networks count ``K`` times, not
         ``K (K - 1) / 2`` times. The variance over test images is added (of block means, or binomial), its degrees of
         freedom by Satterthwaite.
@@ -171,19 +173,27 @@ class Sample:
     def _network_part(self) -> tuple[float, float, int] | None:
         """Variance of the mean over networks, its degrees of freedom, networks; ``None`` where it cannot be told."""
         means, names = self.means, self.networks
+        count, freedom = len(names), len(names) - 1.0
         if all(len(key) == 1 for key in means):
-            count = len(means)
             if count < 2:
                 return None
             variance = float(np.var(list(means.values()), ddof=1)) / count
         else:
-            count, total = len(names), sum(means.values())
-            inside = {n: [v for key, v in means.items() if n in key] for n in names}
-            if count < _FEWEST_OF_PAIRS or any(len(v) == len(means) for v in inside.values()):
+            if count < _FEWEST_OF_PAIRS or any(all(name in key for key in means) for name in names):
                 return None
-            rest = [(total - sum(v)) / (len(means) - len(v)) for v in inside.values()]
-            variance = (count - 1) ** 2 / count * float(np.var(rest, ddof=1))
-        return None if count < _EQUAL and variance == 0 else (variance, count - 1, count)
+            variance, freedom = left_out([(key[0], key[1]) for key in means], list(means.values()))
+        return None if count < _EQUAL and variance == 0 else (variance, freedom, count)
+
+    @property
+    def _blocks(self) -> int:
+        """Blocks of test images; 1 where they are not told apart."""
+        return min((len(values) for values in self.numbers.values()), default=1)
+
+    def _image_part(self) -> tuple[float, float]:
+        """Variance of the mean over test images, and its degrees of freedom."""
+        if self._blocks == 1:
+            return self.variance, math.inf
+        return float(np.var(self._block_means(), ddof=1)) / self._blocks, self._blocks - 1.0
 
     def _block_means(self) -> NDArray[np.float64]:
         return np.mean([*self.numbers.values()], axis=0)
@@ -226,13 +236,14 @@ def independent(*terms: tuple[float, Sample]) -> Estimate:
         variance, freedom, count = found
         parts.append((c**2 * variance, float(freedom)))
         networks.append(count)
-    blocks = {len(v) for _, s in terms for v in s.numbers.values()}
+    blocks = {s._blocks for _, s in terms}
     if len(blocks) == 1 and (count := blocks.pop()) > 1:
         together = sum(c * s._block_means() for c, s in terms)
-        fixed, freedom = float(np.var(together, ddof=1)) / count, float(count - 1)
+        images = [(float(np.var(together, ddof=1)) / count, count - 1.0)]
     else:
-        fixed, freedom = sum(c**2 * s.variance for c, s in terms), math.inf
-    parts.append((fixed, freedom))
+        images = [(c**2 * variance, freedom) for c, s in terms for variance, freedom in [s._image_part()]]
+    fixed = sum(v for v, _ in images)
+    parts += images
     total = sum(v for v, _ in parts)
     weights = sum(v**2 / f for v, f in parts if math.isfinite(f))
     return Estimate(
@@ -251,28 +262,42 @@ def of_runs(values: Iterable[float | None]) -> Estimate:
 
 
 def jackknife(models: Sequence[Hashable], statistic: Callable[[frozenset[Hashable]], float]) -> Estimate:
-    """Any statistic of a zoo, such as a rank correlation over pairs of its networks: each network left out in turn.
+    """Any statistic of a zoo, such as a rank correlation over pairs of its networks: half of them left out at a time.
+
+    With the statistic ``t_S`` of each half ``S`` of ``h`` among ``K`` networks, ``v = h / (K - h)`` times the mean of
+    ``(t_S - t)^2``. Leaving out one at a time, as for means, is wrong for ranks: those of two layers that lie near each
+    other stay as they are whichever network is left out, and come out as certain.
 
     Args:
         models: All networks.
         statistic: Of the networks that are kept; NaN where they do not tell.
 
     Returns:
-        The statistic of all networks; without an error with fewer than 3, or where it is not known without one.
+        The statistic of all networks; without an error with fewer than 3, or where it is not known of a half. Of many
+        halves 256 are drawn, always the same.
+
+    References:
+        - Shao, J. and Wu, C. A general theory for jackknife variance estimation. Annals of Statistics 17 (1989).
 
     Examples:
         >>> heights = {"a": 1.0, "b": 2.0, "c": 3.0}
         >>> print(jackknife(list(heights), lambda kept: sum(heights[m] for m in kept) / len(kept)))
         2 [-0.484, 4.48]
     """
-    everyone, count = frozenset(models), len(models)
-    found = statistic(everyone)
+    count = len(models)
+    found = statistic(frozenset(models))
     if count < _FEWEST_OF_PAIRS:
         return Estimate(found, networks=count)
-    rest = [statistic(everyone - {model}) for model in models]
-    if not all(map(math.isfinite, [found, *rest])):
+    half = max((count + 1) // 2, 2)
+    if math.comb(count, half) <= _MOST_HALVES:
+        halves = list(itertools.combinations(models, half))
+    else:
+        drawn = random.Random(count)  # the same halves each time
+        halves = [tuple(drawn.sample(list(models), half)) for _ in range(_MOST_HALVES)]
+    values = [statistic(frozenset(kept)) for kept in halves]
+    if not all(map(math.isfinite, [found, *values])):
         return Estimate(found, networks=count)
-    variance = (count - 1) ** 2 / count * float(np.var(rest, ddof=1))
+    variance = half / (count - half) * float(np.mean((np.array(values) - found) ** 2))
     error = None if variance == 0 and count < _EQUAL else math.sqrt(variance)
     return Estimate(found, error, count - 1, count)
 
@@ -321,75 +346,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def detectable(found: Estimate, networks: int | None = None, level: float = 0.05) -> float:
-    """Smallest distance from a limit that a plan tells with power 0.8, in the units of the number.
-
-    Args:
-        found: An earlier estimate of the same number, whose spread the plan is expected to have.
-        networks: That the plan has; as many as the estimate's if ``None``.
-        level: Of one statement; 0.05 divided by the statements of the page for the first step of Holm's rule.
-
-    Returns:
-        ``d`` with ``P(t' > t_{1 - level}) = 0.8`` for the noncentral ``t'`` of ``d / error``; infinity where the spread
-        is not known.
-
-    Examples:
-        >>> round(detectable(Estimate(0.0, 1.0, 5, 6)), 2), round(detectable(Estimate(0.0, 1.0, 5, 6), 24), 2)
-        (2.9, 1.28)
-    """
-    if found.error is None or not found.networks:
-        return math.inf if found.error is None else 0.0
-    error, freedom = _scaled(found, networks or found.networks)
-    return error * _noncentrality(freedom, level)
-
-
-def networks_needed(found: Estimate, limit: float, level: float = 0.05) -> int | None:
-    """Networks with which a number would be told from a limit with power 0.8, if it is what it seems to be.
-
-    Returns:
-        ``None`` where no number of networks up to 10,000 would: the test images alone do not tell, or the spread is not
-        known.
-
-    Examples:
-        >>> networks_needed(Estimate(1.0, 0.5, 5, 6), 0.0), networks_needed(Estimate(1.0, 0.5, 5, 6), 1.0)
-        (11, None)
-    """
-    distance = abs(found.value - limit)
-    if found.error is None or not found.networks or not math.isfinite(distance):
-        return None
-    enough = lambda n: detectable(found, n, level) <= distance
-    if not enough(_MOST_NETWORKS):
-        return None
-    low, high = 2, _MOST_NETWORKS
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle + 1, high)
-    return low
-
-
-def _scaled(found: Estimate, networks: int) -> tuple[float, float]:
-    """Standard error and degrees of freedom with another number of networks."""
-    assert found.error is not None
-    assert found.networks
-    moving = max(found.error**2 - found.fixed**2, 0.0) * found.networks / networks
-    total = moving + found.fixed**2
-    freedom = (networks - 1) * (total / moving) ** 2 if moving else math.inf
-    return math.sqrt(total), freedom
-
-
-def _noncentrality(freedom: float, level: float) -> float:
-    """Distance in standard errors that a one-sided test tells with power 0.8."""
-    from scipy.optimize import brentq
-    from scipy.stats import nct, norm
-
-    if freedom > 1e6:
-        return float(norm.ppf(1 - level) + norm.ppf(_POWER))
-    critical = _t_quantile(1 - level, freedom)
-    power = lambda distance: float(nct.sf(critical, freedom, distance)) - _POWER
-    return float(brentq(power, 0.0, 4 * critical + 10))
-
-
-def _t_quantile(share: float, freedom: float) -> float:
+def student_quantile(share: float, freedom: float) -> float:
+    """The number below which a Student variable lies with this probability."""
     from scipy.special import stdtrit
 
     return float(stdtrit(min(freedom, 1e9), share))
