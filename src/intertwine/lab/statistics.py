@@ -309,11 +309,11 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
         >>> spearman([1.0, 2.0, 3.0], [1.0, 4.0, 9.0])
         1.0
     """
-    from scipy.stats import spearmanr
+    from scipy.stats import rankdata
 
     if len(set(first)) < 2 or len(set(second)) < 2:
         return math.nan
-    return round(float(spearmanr(first, second).statistic), 12)
+    return round(float(np.corrcoef(rankdata(first), rankdata(second))[0, 1]), 12)
 
 
 def all_but(p_values: Sequence[float], but: int = 0) -> float:

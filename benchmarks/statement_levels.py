@@ -1,0 +1,85 @@
+"""Levels and power of the tests behind statements: planted data, in the designs that the experiments have.
+
+    python benchmarks/statement_levels.py [--runs 4000] [--write]
+
+At the limit of each statement it must be said to hold, or not to hold, in at most 5 % of all experiments, within
+binomial bounds; every line that is not is marked, and the exit status counts them.
+"""
+
+import argparse
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from scipy.stats import binomtest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+from statement_designs import Design, designs, levels  # noqa: E402
+
+from intertwine.lab.experiments.statements import LEVEL  # noqa: E402
+
+HEAD = (
+    "| design | networks | at the limit: holds | at the limit: does not hold | 3 standard errors: holds | level |\n"
+    "|---|---|---|---|---|---|"
+)
+CONSERVATIVE = 0.8  # of the level
+
+
+def line(design: Design, runs: int, seed: int) -> tuple[str, bool]:
+    """One line of the table, and whether the level holds."""
+    held, failed, powered = levels(design, runs, seed)
+    ends = [binomtest(count, runs).proportion_ci(0.95, method="exact") for count in (held, failed)]
+    words = [f"{100 * n / runs:.1f} % [{100 * e.low:.1f}, {100 * e.high:.1f}]" for n, e in zip((held, failed), ends)]
+    ok = all(e.low <= LEVEL for e in ends)
+    worst = max(held, failed) / runs
+    verdict = (
+        "NOT HELD"
+        if not ok
+        else "held"
+        if worst >= CONSERVATIVE * LEVEL
+        else f"held, {LEVEL / max(worst, 1 / runs):.1f} times"
+    )
+    return (
+        f"| {design.name} | {design.networks} | {words[0]} | {words[1]} | {100 * powered / runs:.0f} % | {verdict} |",
+        ok,
+    )
+
+
+def main() -> int:
+    """Print the table; with ``--write`` also put it into the documentation."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--runs", type=int, default=4000, help="experiments at the limit, and with an effect, for each line"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of all planted data")
+    parser.add_argument("--workers", type=int, default=1, help="processes")
+    parser.add_argument("--write", action="store_true", help="replace the table in docs/statement-levels.md")
+    options = parser.parse_args()
+    print(HEAD, flush=True)
+    lines, failed = [HEAD], 0
+    with ProcessPoolExecutor(options.workers) as pool:
+        for text, ok in pool.map(_numbered, [(k, options.runs, options.seed) for k in range(len(designs()))]):
+            print(text, flush=True)
+            lines.append(text)
+            failed += not ok
+    if options.write:
+        page = ROOT / "docs" / "statement-levels.md"
+        before, _, rest = page.read_text(encoding="utf-8").partition("<!-- levels -->\n")
+        after = rest.partition("<!-- end levels -->")[2]
+        said = (
+            f"{options.runs:,} experiments at the limit and as many with an effect, for each line; seed {options.seed}."
+        )
+        table = "\n".join(lines)
+        page.write_text(f"{before}<!-- levels -->\n{said}\n\n{table}\n<!-- end levels -->{after}", encoding="utf-8")
+    return failed
+
+
+def _numbered(asked: tuple[int, int, int]) -> tuple[str, bool]:
+    number, runs, seed = asked
+    return line(designs()[number], runs, seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
