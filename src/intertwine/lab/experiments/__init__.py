@@ -21,7 +21,7 @@ inside the function.
 
 from .experiment import Experiment, Findings, measure
 from .fingerprint import check_against, compare, fingerprints
-from .plan import Plan, Zoo
+from .plan import PairJob, Plan, Zoo, activations_of, cyclic_pairs, ordered_pairs, unordered_pairs
 from .registry import experiment, experiments, reproduce, run_experiments, validity, values_path
 from .reproduction import Map, Panel, Reproduction, Row
 from .setting import SCALES, Scale, Setting
@@ -31,6 +31,7 @@ from .values import COLUMNS, Values
 __all__ = [
     "experiments", "experiment", "reproduce", "run_experiments", "measure", "values_path", "validity",
     "Experiment", "Findings", "Plan", "Zoo", "Setting", "Scale", "SCALES",
+    "PairJob", "activations_of", "cyclic_pairs", "ordered_pairs", "unordered_pairs",
     "Values", "COLUMNS", "compare", "check_against", "fingerprints",
     "Statement", "Guard", "Claim", "judge",
     "Reproduction", "Row", "Panel", "Map",
