@@ -66,7 +66,7 @@ networks: $(VENV)/.networks
 
 #   make smoke   every table and figure of the papers at its smallest scale, on one page
 smoke: $(VENV)/.runtime
-	@$(BIN)/intertwine reproduce --all --scale smoke --workers 2
+	@$(BIN)/intertwine reproduce --all --scale smoke --workers 2 --against results
 
 #   make results results that are older than their code, made again in the order of what they tell for an hour:
 #                make results DATA=cifar10:PATH HOURS=2; it goes on where it was stopped
