@@ -11,40 +11,36 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import numpy as np
 from scipy.stats import binomtest
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from statement_designs import Design, designs, levels  # noqa: E402
+from statement_designs import Design, designs, level_of  # noqa: E402
 
 from intertwine.lab.experiments.statements import LEVEL  # noqa: E402
 
 HEAD = (
-    "| design | networks | at the limit: holds | at the limit: does not hold | 3 standard errors: holds | level |\n"
-    "|---|---|---|---|---|---|"
+    "| design | networks | at the limit: holds | does not hold | holds at 0.5 % | 3 standard errors: holds | level |\n"
+    "|---|---|---|---|---|---|---|"
 )
 CONSERVATIVE = 0.8  # of the level
 
 
 def line(design: Design, runs: int, seed: int) -> tuple[str, bool]:
     """One line of the table, and whether the level holds."""
-    held, failed, powered = levels(design, runs, seed)
-    ends = [binomtest(count, runs).proportion_ci(0.95, method="exact") for count in (held, failed)]
-    words = [f"{100 * n / runs:.1f} % [{100 * e.low:.1f}, {100 * e.high:.1f}]" for n, e in zip((held, failed), ends)]
-    ok = all(e.low <= LEVEL for e in ends)
-    worst = max(held, failed) / runs
-    verdict = (
-        "NOT HELD"
-        if not ok
-        else "held"
-        if worst >= CONSERVATIVE * LEVEL
-        else f"held, {LEVEL / max(worst, 1 / runs):.1f} times"
-    )
-    return (
-        f"| {design.name} | {design.networks} | {words[0]} | {words[1]} | {100 * powered / runs:.0f} % | {verdict} |",
-        ok,
-    )
+    found = level_of(design, runs, seed)
+    counts = ((found.held, LEVEL), (found.failed, LEVEL), (found.strict, LEVEL / 10))
+    ends = [binomtest(count, runs).proportion_ci(0.99, method="exact") for count, _ in counts]
+    words = [f"{100 * n / runs:.2g} % [{100 * e.low:.2g}, {100 * e.high:.2g}]" for (n, _), e in zip(counts, ends)]
+    if len(design.draw(np.random.default_rng(0), 0.0)) > 1:
+        words[-1] = ""
+    ok = all(e.low <= level for e, (_, level) in zip(ends, counts))
+    worst = max(found.held, found.failed) / runs
+    strict = "" if worst >= CONSERVATIVE * LEVEL else f", {LEVEL / max(worst, 1 / runs):.1f} times"
+    verdict = f"held{strict}" if ok else "NOT HELD"
+    return f"| {design.name} | {design.networks} | {' | '.join(words)} | {found.told / runs:.0%} | {verdict} |", ok
 
 
 def main() -> int:

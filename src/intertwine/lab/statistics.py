@@ -216,7 +216,7 @@ def mean_of(samples: Iterable[Sample]) -> Sample:
 
 
 def independent(*terms: tuple[float, Sample]) -> Estimate:
-    """A combination ``Σ c_i mean(S_i)`` of arms that share no networks, only test images (Welch).
+    """A combination ``Σ c_i mean(S_i)`` of arms that share no networks, only test images (Welch, somewhat stricter).
 
     Args:
         terms: Factors and arms. The ratio of two positive means against a limit ``r`` is ``(1, a), (-r, b)`` against 0.
@@ -225,7 +225,7 @@ def independent(*terms: tuple[float, Sample]) -> Estimate:
         >>> a, b = Sample.of({"a": 1.0, "b": 3.0}), Sample.of({"c": 1.0, "d": 1.5, "e": 2.0})
         >>> found = independent((1, a), (-1, b))
         >>> found.value, round(found.freedom, 2), found.networks
-        (0.5, 1.17, 2)
+        (0.5, 1.0, 2)
     """
     value = sum(c * s.mean for c, s in terms)
     parts, networks = [], []
@@ -245,10 +245,21 @@ def independent(*terms: tuple[float, Sample]) -> Estimate:
     fixed = sum(v for v, _ in images)
     parts += images
     total = sum(v for v, _ in parts)
-    weights = sum(v**2 / f for v, f in parts if math.isfinite(f))
-    return Estimate(
-        value, math.sqrt(total), total**2 / weights if weights else math.inf, min(networks), math.sqrt(fixed)
-    )
+    return Estimate(value, math.sqrt(total), _freedom_of(parts), min(networks), math.sqrt(fixed))
+
+
+def _freedom_of(parts: Sequence[tuple[float, float]]) -> float:
+    """Degrees of freedom of a sum of estimated variances ``v_i``: at least those of the least sure one.
+
+    Welch and Satterthwaite put estimates for the true variances in ``(Σ v)^2 / Σ v_i^2 / f_i``. With arms of 4 to 8
+    networks that is too many where one arm spreads three times as far as the other: verdicts at 0.25 % are wrong up to
+    1.7 times as often. With ``f_i - 1`` in their place levels hold.
+    """
+    known = [(v, f) for v, f in parts if v > 0 and math.isfinite(f)]
+    if not known:
+        return math.inf
+    least, total = min(f for _, f in known), sum(v for v, _ in parts)
+    return max(least, total**2 / sum(v**2 / (f - 1) for v, f in known)) if least > 1 else least
 
 
 def of_runs(values: Iterable[float | None]) -> Estimate:
