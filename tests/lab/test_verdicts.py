@@ -24,14 +24,7 @@ from intertwine.lab.experiments import printed as p
 from intertwine.lab.experiments.beyond import descent, differentiability, lifting, locations
 from intertwine.lab.experiments.estimates import exact, mean_of
 from intertwine.lab.experiments.experiment import trained_from
-from intertwine.lab.experiments.paper1 import (
-    alpha_choice,
-    cct_stitching,
-    lasso_stitching,
-    leaky_stitching,
-    rotation_figure,
-    stitching,
-)  # fmt: skip
+from intertwine.lab.experiments.paper1 import rotation_figure
 from intertwine.lab.experiments.paper1 import dissection_figure as dissection
 from intertwine.lab.experiments.paper2 import block_removal
 from intertwine.lab.experiments.verdicts import verdict
@@ -201,47 +194,6 @@ def claims_by_text(found):
     return {c.text: c.held for c in found.claims}
 
 
-@pytest.mark.parametrize("numbers", [p.TABLE_2, p.V1_FIG_5], ids=["v2 Table 2", "v1 Fig. 5"])
-def test_table_2(numbers):
-    told = claims_by_text(printed("table2-dissimilarity", numbers))
-    assert [v for k, v in told.items() if "CKA" not in k] == [True] * 3
-    worse = {m: {k: (1 - v, s) for k, (v, s) in by.items()} for m, by in numbers.items()}
-    assert [v for k, v in claims_by_text(printed("table2-dissimilarity", worse)).items() if "CKA" not in k] == [
-        False
-    ] * 3
-    assert set(claims_by_text(printed("table2-dissimilarity", numbers, accuracy=0.4)).values()) == {None}
-
-
-def test_layer_70_of_figures_10_and_11():
-    """More alike than the others by G_ReLU-Procrustes, less by CKA."""
-    layers = ("relu", "layer1.0.relu1", "layer4.1.relu1", "layer4.1.relu2")
-    of = lambda *values: {k: (v, 0.01) for k, v in zip(layers, values)}
-    groups = {"g_relu_procrustes": of(0.6, 0.5, 0.7, 0.5), "orthogonal_procrustes": of(0.7, 0.6, 0.5, 0.6),
-              "g_relu_cka": of(0.9, 0.8, 0.3, 0.7), "channel_normalized_cka": of(0.9, 0.8, 0.4, 0.7)}  # fmt: skip
-    about_70 = lambda groups: [
-        c.held for c in printed("fig10-resnet18", groups).claims if "layer 70" in c.text or "conflict" in c.text
-    ]
-    assert about_70(groups) == [True, True]
-    swapped = {m: by | {layers[2]: (0.3 if "procrustes" in m else 0.95, 0.01)} for m, by in groups.items()}
-    assert about_70(swapped) == [False, False]
-
-
-def test_table_4_is_held_to_what_d8_says_and_not_to_what_its_own_row_contradicts():
-    told = claims_by_text(printed("table4-constant-width", p.TABLE_4))
-    assert [v for k, v in told.items() if "CKA" not in k] == [True, True]
-    *_, last = p.TABLE_4["g_relu_procrustes"].values()
-    assert last[0] == min(v for v, _ in p.TABLE_4["g_relu_procrustes"].values())  # no rise by G_ReLU
-    as_table_2 = printed("table2-dissimilarity", p.TABLE_4)
-    assert claims_by_text(as_table_2)["and rise again in the last layer"] is False
-
-
-def test_table_3():
-    told = printed("table3-leaky-slopes", {"test accuracy, percent": p.TABLE_3})
-    assert held(told.claims) == [True] * 3
-    changed = p.TABLE_3 | {"slope 0.1": (80.0, 0.1), "slope 0.9": (30.0, 0.2), "slope 1": (89.0, 0.1)}
-    assert held(printed("table3-leaky-slopes", {"test accuracy, percent": changed}).claims) == [False] * 3
-
-
 @pytest.mark.parametrize("data", ["cifar10", "cifar100"])
 def test_table_i(data):
     groups = {"no permutation": p.TABLE_I[data], "permuted": p.TABLE_I_PERMUTED[data]}
@@ -343,62 +295,6 @@ def test_the_printed_tables_are_typed_as_the_papers_have_them():
 # --- figures, whose numbers are lost: what the words say, and its opposite -----------------------------
 
 
-RELUS = ("relu1", "relu2", "relu3", "relu4")
-
-
-def by_layer(*values):
-    return dict(zip(RELUS, values, strict=True))
-
-
-def test_figure_1():
-    words = {
-        "full": by_layer(0.005, 0.01, 0.02, 0.008), "g_relu": by_layer(0.02, 0.05, 0.12, 0.03),
-        "rank-4": by_layer(0.2, 0.3, 0.4, 0.3), "rank-2": by_layer(0.3, 0.4, 0.5, 0.4),
-            "rank-1": by_layer(0.6, 0.6, 0.6, 0.7),
-    }  # fmt: skip
-    assert held(stitching.claims_of(table(words), False, GOOD)) == [True] * 7
-    assert held(stitching.claims_of(table(negative(words)), False, GOOD)) == [False] * 7
-    flat = words | {"full": by_layer(0.005, 0.004, 0.003, 0.008)}  # the trend is of every family but rank 1
-    assert held(stitching.claims_of(table(flat, half=1e-5), False, GOOD))[5:] == [False, False]
-    assert set(held(stitching.claims_of(table(words, half=0.9), False, GOOD))) == {None}
-
-
-def test_figures_6_and_7():
-    at = lambda outside, inside: {"relu": outside, "layer1.0.relu1*": inside}
-    words = {
-        "full": at(0.02, 0.2),
-        "g_relu": at(0.1, 0.7),
-        "rank-4": at(0.05, 0.3),
-        "rank-2": at(0.1, 0.4),
-        "rank-1": at(0.3, 0.6),
-    }
-    assert held(stitching.claims_of(table(words), True, GOOD)) == [True] * 4
-    assert held(stitching.claims_of(table(negative(words)), True, GOOD)) == [False] * 4
-    beaten = words | {"rank-1": at(0.3, 0.8)}
-    assert held(stitching.claims_of(table(beaten), True, GOOD))[2] is False
-    assert held(stitching.claims_of(table(negative(words)), True, GOOD, ranked=False)) == [False]
-    groups = {family: {k: (v, 0.001) for k, v in by.items()} for family, by in words.items()}
-    said = lambda name: [c.text for c in printed(name, groups).claims if c.text.startswith("ours: ")]
-    assert len(said("fig6-stitching-resnet20")) == 4
-    assert len(said("fig7-stitching-resnet18")) == 1  # the text ranks the families of ResNet20s alone
-
-
-def test_figure_8():
-    at = lambda *values: dict(zip(("relu", "layer1.0.relu2", "layer3.2.relu1*", "layer3.2.relu2"), values))
-    words = {
-        "slope 0.01": at(0.3, 0.4, 0.1, 0.1),
-        "slope 0.9": at(0.2, 0.3, 0.15, 0.15),
-        "slope 1": at(0.2, 0.2, 0.2, 0.2),
-    }
-    assert held(leaky_stitching.claims_of(table(words), GOOD)) == [True] * 5
-    other = {
-        "slope 0.01": at(0.1, 0.1, 0.3, 0.3),
-        "slope 0.9": at(0.9, 0.1, 0.9, 0.9),
-        "slope 1": at(0.9, 0.1, 0.2, 0.2),
-    }
-    assert held(leaky_stitching.claims_of(table(other), GOOD)) == [False] * 5
-
-
 def test_figure_4_on_average():
     words = {"rotation": {"conv1": 0.1, "conv2": 0.3}, "G_ReLU": {"conv1": 0.05, "conv2": 0.02}}
     assert held(rotation_figure.claims_of(table(words), GOOD)) == [True, True]
@@ -406,36 +302,6 @@ def test_figure_4_on_average():
     mixed = {"rotation": {"conv1": 0.04, "conv2": 0.3}, "G_ReLU": {"conv1": 0.05, "conv2": 0.02}}
     assert held(rotation_figure.claims_of(table(mixed), GOOD)) == [True, False]
     assert held(rotation_figure.claims_of(table(words, half=0.1), GOOD))[1] is None
-
-
-def test_figure_12():
-    words = {"g_relu": {"blocks.0": 0.3, "blocks.1": 0.4}, "full": {"blocks.0": 0.02, "blocks.1": 0.05}}
-    assert held(cct_stitching.claims_of(table(words), GOOD)) == [True, True]
-    assert held(cct_stitching.claims_of(table({"g_relu": words["full"], "full": words["g_relu"]}), GOOD)) == [
-        False,
-        False,
-    ]
-
-
-def test_figures_13_and_14():
-    lines = {"alpha chosen, s": {"relu1": 0.11}, "alpha = 0.1, s": {"relu1": 0.1},
-                 "held-out accuracy, s": {"alpha 0.1": 0.8, "alpha 1": 0.81},
-             "distinct alphas among pairs, s": {"relu1": 3.0}}  # fmt: skip
-    assert held(alpha_choice.claims_of(table(lines), "s", GOOD)) == [True] * 3
-    other = {"alpha chosen, s": {"relu1": 0.31}, "alpha = 0.1, s": {"relu1": 0.1},
-                 "held-out accuracy, s": {"alpha 0.1": 0.4, "alpha 1": 0.81},
-             "distinct alphas among pairs, s": {"relu1": 0.9}}  # fmt: skip
-    assert held(alpha_choice.claims_of(table(other), "s", GOOD)) == [False] * 3
-
-
-def test_figure_15():
-    at = lambda value: {"relu1": value}
-    words = {"g_relu": at(0.1), "lasso-0.01": at(0.05), "lasso-0.1": at(0.2), "g_relu sparsity": at(0.9),
-             "lasso-0.01 sparsity": at(0.5), "lasso-0.1 sparsity": at(0.88)}  # fmt: skip
-    assert held(lasso_stitching.claims_of(table(words), GOOD)) == [True, True]
-    assert held(lasso_stitching.claims_of(table(words | {"lasso-0.1": at(0.05)}), GOOD)) == [False, True]
-    dense = words | {"lasso-0.1 sparsity": at(0.4)}
-    assert held(lasso_stitching.claims_of(table(dense), GOOD)) == [None, False]  # no rival, and the order is broken
 
 
 def test_figure_3():

@@ -41,8 +41,8 @@ class Arm:
         mode = "training" if options.tail_norm == "train" else "evaluation"
         return (
             f"{self.name}: maps start at {start}; {how.epochs} epochs at a rate of {how.learning_rate:g} with momentum "
-            f"{how.momentum:g}, scales held for {how.head_start}; {kept} counts; batch norm of the tail in {mode} mode, "
-            "and measured anew before the test."
+            f"{how.momentum:g}, scales held for {how.head_start}; {kept} counts; batch norm of the tail in {mode} "
+            "mode, and measured anew before the test."
         )
 
 
