@@ -5,6 +5,9 @@ import re
 from dataclasses import replace
 
 import pytest
+from intertwine.lab.experiments.beyond import descent, differentiability, lifting, locations
+from intertwine.lab.experiments.estimates import exact, mean_of
+from intertwine.lab.experiments.verdicts import verdict
 
 from intertwine._zoo_intervals import pair_interval
 from intertwine.lab.experiments import (
@@ -21,13 +24,10 @@ from intertwine.lab.experiments import (
     rejudged,
 )  # fmt: skip
 from intertwine.lab.experiments import printed as p
-from intertwine.lab.experiments.beyond import descent, differentiability, lifting, locations
-from intertwine.lab.experiments.estimates import exact, mean_of
 from intertwine.lab.experiments.experiment import trained_from
-from intertwine.lab.experiments.paper1 import rotation_figure
 from intertwine.lab.experiments.paper1 import dissection_figure as dissection
+from intertwine.lab.experiments.paper1 import rotation_figure
 from intertwine.lab.experiments.paper2 import block_removal
-from intertwine.lab.experiments.verdicts import verdict
 
 ACCURACY = "test accuracy of the networks"
 GOOD = Trained({"networks": exact(0.9)}, 0.75)
