@@ -23,8 +23,8 @@ OWN = "run.py"
 _INTRODUCTION = """# Studies
 
 What the two papers leave open, asked by scripts of at most 120 lines each, which use public names only: an experiment
-of one's own is written as these are. `python studies/run.py --all` runs all of them in small on digits; with `--scale
-small --data cifar10:PATH` they keep their values in `values/`, from which all pages are made
+of one's own is written as these are. `python studies/run.py --all` tries all of them on digits in seconds each; with
+`--scale small --data cifar10:PATH` they keep their values in `values/`, from which all pages are made
 (`python studies/run.py --reanalyse`). Statements are judged as in the [results of the papers](../results/README.md).
 """
 
