@@ -5,7 +5,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from intertwine.lab.experiments.beyond import descent, differentiability, lifting, locations
 from intertwine.lab.experiments.estimates import exact, mean_of
 from intertwine.lab.experiments.verdicts import verdict
 
@@ -324,69 +323,6 @@ def test_veit_et_al():
                                for net, parts, v in (("resnet20", "ab", block), ("vgg16", "c", layer))}  # fmt: skip
     assert held(block_removal.claims_of(table(of(0.02, 0.6)), GOOD)) == [True] * 4
     assert held(block_removal.claims_of(table(of(0.5, 0.3)), GOOD)) == [False] * 4
-
-
-# --- questions that the papers leave open, at their limits ------------------------------------------
-
-
-def judged(name, groups, half=0.001):
-    return held(printed(name, {g: {k: (v, half) for k, v in by.items()} for g, by in groups.items()}).claims)
-
-
-def test_descents_are_compared_within_3_points_and_ten_times():
-    ways = (descent.SLOW, descent.FAST, "T = 4", "T = 64", descent.NO_HEAD_START, descent.SOFT_SORT)
-    of = lambda gap, times: {
-        f"penalty, {descent._STARTS['random']}": {f"{way} - {descent.PLAIN}": gap for way in ways},
-        descent._TIMES: {f"{descent.SOFT_SORT} / {descent.PLAIN}": times},
-    }
-    assert judged("open-birkhoff", of(0.02, 11)) == [True] * 6
-    assert judged("open-birkhoff", of(-0.05, 9)) == [False] * 6
-
-
-def test_single_locations_fall_and_lie_below():
-    of = lambda relu, linear: {
-        name + wise: {f"relu{k}": v + (0 if wise else 0.1) for k, v in enumerate(values)}
-        for name, values in zip(locations._KERNELS, (relu, linear))
-        for wise in ("", locations._WISE)
-    }
-    assert judged("open-locations", of((0.5, 0.3, 0.1), (0.6, 0.6, 0.6))) == [True, True, True]
-    assert judged("open-locations", of((0.1, 0.3, 0.5), (0.05, 0.04, 0.03))) == [True, False, False]
-
-
-def test_superposition_must_keep_linear_cka_where_trained_networks_have_it():
-    crowds, layers = [f"features per channel = {r}" for r in (1, 2, 4, 8)], [f"layer {k}" for k in range(6)]
-    of = lambda kept: {
-        "G_ReLU-CKA, superposed": dict(zip(crowds, (1, 0.4, 0.3, 0.2))),
-        "linear CKA, superposed": dict(zip(crowds, (1, kept, kept, kept))),
-        "G_ReLU-CKA, rotated": {crowds[0]: kept},
-        "linear CKA, rotated": {crowds[0]: kept},
-        "G_ReLU-CKA, summed": dict(zip(layers, (1, 0.7, 0.5, 0.4, 0.3, 0.2))),
-        "linear CKA, summed": dict.fromkeys(layers, 0.9),
-        "G_ReLU-CKA, summed alike": dict.fromkeys(layers, 1),
-        "linear CKA, summed alike": dict.fromkeys(layers, 1),
-    }
-    assert judged("open-superposition", of(0.95)) == [True] * 9
-    assert judged("open-superposition", of(0.85)) == [True, True, False, False, False] + [True] * 4
-
-
-def test_what_passes_without_derivatives():
-    of = lambda mixed: {
-        differentiability._MOVED: dict.fromkeys(differentiability.FUNCTIONS, 0.0),
-        differentiability._MIXED: dict.fromkeys(differentiability.FUNCTIONS, mixed) | {differentiability._CONTROL: 0.0},
-        differentiability._FACT: {"p - q sqrt 2 passes matrices of integers": 1.0},
-    }
-    assert judged("open-differentiability", of(0.02), half=1e-12) == [True] * 4
-    assert judged("open-differentiability", of(0.005), half=1e-12) == [True, False, True, True]
-
-
-def test_lifting_must_be_better():
-    of = lambda more: {
-        lifting._ACCURACY: {"network": 0.4},
-        **{use: dict.fromkeys(lifting._SOURCES, v) for use, v in zip(lifting._USES, (0.4, 0.4, 0.4 - more))},
-        lifting._MORE: dict.fromkeys(lifting._SOURCES, more),
-    }
-    assert judged("open-lifting", of(0.1)) == [True] * 4
-    assert judged("open-lifting", of(-0.1)) == [False] * 4
 
 
 # --- no claim is True by itself ------------------------------------------------------------------------
