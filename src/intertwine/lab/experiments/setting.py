@@ -80,8 +80,8 @@ class Setting:
             changes: Further settings at every scale.
 
         Returns:
-            A few epochs on digits; at the scale ``small`` a few with one cycle of a large rate, in mixed precision where
-            that is fast; the first paper's own.
+            A few epochs on digits; at the scale ``small`` a few with one cycle of a large rate, in mixed precision
+            where that is fast; the first paper's own.
         """
         deep = network.startswith(_DEEP)
         if self.digits:

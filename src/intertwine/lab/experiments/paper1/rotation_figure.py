@@ -54,7 +54,7 @@ def _plan(plan: Plan) -> None:
     # Layers before every ReLU but the last: behind that one there is only the classifier.
     *layers, _ = (name for name, m in build(network).named_modules() if isinstance(m, nn.Conv2d))
     # Without batch norm a lower rate than other networks have.
-    recipe = s.recipe(network, **s.by_scale({}, {"epochs": 12, "learning_rate": 4e-3}, {}))
+    recipe = s.recipe(network, **s.by_scale({}, {"epochs": 8, "learning_rate": 4e-3}, {}))
     zoo = plan.zoo(network.partition(":")[0], network, s.by_scale(3, 8, 5), recipe)
     fine = recipe.but(epochs=s.by_scale(3, 4, recipe.epochs))
     plan.baseline()
@@ -63,12 +63,12 @@ def _plan(plan: Plan) -> None:
             for seed, member in zip(zoo.seeds, zoo.members):  # every network gets an element of its own
                 job = FineTuned(
                     checkpoint=member.path.as_posix(), layer=layer, kind=kind, data=s.data_spec, seed=seed,
-                    examples=s.by_scale(200, None, None), device=s.device, recipe=fine.to_dict(),
+                    examples=s.by_scale(200, 10_000, None), device=s.device, recipe=fine.to_dict(),
                 )  # fmt: skip
                 plan.add(job, words, member.name)
     plan.note(
         "Accuracy lost, 0.01 is a point. Every network has an element of its own for every layer; fine-tuned "
-        f"{fine.epochs} epochs on {s.by_scale('200', 'all', 'all')} images.",
+        f"{fine.epochs} epochs on {s.by_scale('200', '10,000', 'all')} images.",
         "Without batch norm, which would undo scales by itself; scales lognormal with mean 1; rotations Haar.",
     )
 

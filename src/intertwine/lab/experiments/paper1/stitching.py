@@ -120,7 +120,7 @@ _FIG_7 = _Figure(
 
 
 def _plan_end(plan: Plan) -> None:
-    """One pair as printed, in as many steps as printed, beside the same pair in 3,000 steps."""
+    """One pair as printed, in as many steps as printed, beside the same pair in 4,000 steps."""
     s = plan.setting
     plan.baseline()
     zoo = plan.zoo("myrtle_cnn", s.by_scale(*_FIG_1.networks), 2)
@@ -136,8 +136,8 @@ def _plan_end(plan: Plan) -> None:
 def _analyse_end(found: Findings) -> None:
     short, end = (penalties(found.values, arm) for arm in (PRINTED.name, _END))
     for family, by in end.items():
-        found.show(f"{family}, in 3000 steps", short[family])
-        found.show(f"{family}, the end - 3000 steps", minus(by, short[family]))
+        found.show(f"{family}, in 4000 steps", short[family])
+        found.show(f"{family}, the end - 4000 steps", minus(by, short[family]))
     show_arms(found, (Arm(_END),))
     if found.values.facts.get("scale") != "smoke":
         told = {f: Estimate(by[-1] - by[-2], 0.0) for f, by in curves(found.values, _END).items()}
