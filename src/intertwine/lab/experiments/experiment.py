@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from ..data import load
-from ..runs import InProcess, Job, Jobs, Local, RunReport, run
+from ..runs import InProcess, Job, Jobs, Local, RunReport, job_key, run
+from ..runs.store import remove
 from ..statistics import Estimate, Sample
 from .plan import BASELINE, Plan, Zoo
 from .printed import Printed
@@ -166,13 +167,16 @@ def measure(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[str, V
         seeds = sorted({*zoo.seeds, *(zoos[zoo.folder].seeds if zoo.folder in zoos else ())})
         zoos[zoo.folder] = replace(zoo, seeds=tuple(seeds))
     parts = [replace(zoo, seeds=seeds) for zoo in zoos.values() for seeds in _together(zoo, setting)]
-    trained = _run("networks", [part.job(setting.device) for part in parts], setting)
+    training = [part.job(setting.device) for part in parts]
+    lost = [job_key(job) for part, job in zip(parts, training) if not all(m.path.is_file() for m in part.members)]
+    remove(setting.folder / "runs" / "networks", lost)  # results whose networks were moved away
+    trained = _run("networks", training, setting)
     trained_rows: dict[Path, dict[str, list[dict[str, Any]]]] = {}
     spent: dict[Path, float] = {}
-    for part, rows, seconds in zip(parts, trained.values, trained.spent):
+    for part, rows, took in zip(parts, trained.values, trained.spent):
         for row in rows or ():
             trained_rows.setdefault(part.folder, {}).setdefault(row["network"], []).append(row)
-        spent[part.folder] = spent.get(part.folder, 0.0) + seconds * (rows is not None)
+        spent[part.folder] = spent.get(part.folder, 0.0) + took * (rows is not None)
     ready = lambda plan: all({f"{s}" for s in z.seeds} <= set(trained_rows.get(z.folder, ())) for z in plan.zoos)
     jobs = _run("jobs", [t.job for plan in plans.values() if ready(plan) for t in plan.tasks], setting)
     done = iter(zip(jobs.values, jobs.spent))

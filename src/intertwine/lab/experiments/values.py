@@ -84,7 +84,8 @@ class Values:
             raise DataError(f"values must be a Parquet file of an experiment. Got nothing at {str(path)!r}. {again}")
         try:
             table = parquet.read_table(path)
-            said = json.loads((table.schema.metadata or {}).get(_KEY, b"{}"))
+            found = json.loads((table.schema.metadata or {}).get(_KEY, b"{}"))
+            said = found if isinstance(found, dict) else {}
         except (ArrowException, OSError, ValueError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise DataError(f"values must be readable Parquet. Got {str(path)!r} ({reason}). {again}") from None
@@ -99,7 +100,7 @@ class Values:
             frame = table.to_pandas()[list(COLUMNS)].astype(COLUMNS)
         except (ValueError, TypeError) as error:
             raise DataError(f"values must have the columns' types. Got {str(path)!r} ({error}). {again}") from None
-        return cls(frame, said.get("facts", {}))
+        return cls(frame, dict(said.get("facts") or {}))
 
     @cached_property
     def _groups(self) -> dict[tuple[str, str, str, str], list[tuple[str, str, int, float, int]]]:
