@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from statement_designs import Design, designs, level_of  # noqa: E402
 
-from intertwine.lab.experiments.statements import LEVEL  # noqa: E402
+from intertwine.lab.statistics import LEVEL  # noqa: E402
 
 HEAD = (
     "| design | networks | at the limit: holds | does not hold | holds at 0.5 % | 3 standard errors: holds | level |\n"

@@ -9,7 +9,7 @@ import math
 
 from studies.descent import FAST, NO_HEAD_START, PLAIN, SLOW, SOFT_SORT, STARTS, Descended, show
 
-from intertwine.lab.experiments import Experiment, Findings, Plan, activations_of, cyclic_pairs
+from intertwine.lab.experiments import Design, Experiment, Findings, activations_of, cyclic_pairs
 from intertwine.lab.statistics import Sample
 from intertwine.stitching import RECIPES
 
@@ -19,7 +19,7 @@ TRAVEL = 20 * 50_000 / 32 * RECIPES["v2"].learning_rate  # the paper's rate time
 HIGHEST = 0.08  # of a few steps; more diverges
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     s = plan.setting
     zoo = plan.zoo("networks", "digits_cnn:width=8", s.by_scale(4, 8, 8))
     plan.baseline()

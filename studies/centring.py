@@ -13,7 +13,7 @@ from torch import Tensor
 
 import intertwine as iw
 from intertwine.lab.data import load
-from intertwine.lab.experiments import Experiment, Findings, PairJob, Plan, activations_of, unordered_pairs
+from intertwine.lab.experiments import Design, Experiment, Findings, PairJob, activations_of, unordered_pairs
 from intertwine.lab.statistics import mean_of
 from intertwine.similarity import Resampling, compare, inference
 
@@ -79,7 +79,7 @@ class Centred(PairJob):
         return {"score": score, "chance": float(null.mean()), "calibrated": inference.calibrate(score, null)}
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     s = plan.setting
     networks = s.by_scale(("digits_cnn:width=8", 4), ("myrtle_cnn:base=16", 8), ("myrtle_cnn", 10))
     zoo, examples, shuffles = plan.zoo("networks", *networks), s.by_scale(128, 500, 2000), s.by_scale(5, 5, 20)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from intertwine.lab.experiments import Experiment, Findings, Plan, experiment
+from intertwine.lab.experiments import Design, Experiment, Findings, experiment
 from intertwine.lab.statistics import Sample
 
 TABLES = {"Table 2": "table2-dissimilarity", "Table 4": "table4-constant-width"}
@@ -18,7 +18,7 @@ CHANCE = ", chance taken out"
 RELU, ROTATED, RELU_CKA, CKA = "g_relu_procrustes", "orthogonal_procrustes", "g_relu_cka", "linear_cka"
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     for table, name in TABLES.items():
         own = experiment(name).planned(plan.setting)
         plan.zoos += [replace(zoo, arm=table) for zoo in own.zoos]

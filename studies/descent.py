@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from intertwine.lab.data import load
-from intertwine.lab.experiments import Experiment, Findings, PairJob, Plan, activations_of, cyclic_pairs
+from intertwine.lab.experiments import Design, Experiment, Findings, PairJob, activations_of, cyclic_pairs
 from intertwine.lab.statistics import Sample
 from intertwine.stitching import RECIPES, StitchOptions, stitch
 
@@ -67,7 +67,7 @@ class Descended(PairJob):
         return rows
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     s = plan.setting
     zoo = plan.zoo("networks", *s.by_scale(("digits_cnn:width=8", 4), ("myrtle_cnn:base=16", 8), ("myrtle_cnn", 10)))
     plan.baseline()

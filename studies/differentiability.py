@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from intertwine.groups import Permutation
-from intertwine.lab.experiments import Experiment, Findings, Plan
+from intertwine.lab.experiments import Design, Experiment, Findings
 from intertwine.lab.runs import Job
 
 TERMS, LEAST = 40, 0.01  # of the sums; a residual that is surely not rounding
@@ -93,7 +93,7 @@ def mixes_exactly(seed: int) -> bool:
     return conjugate(times(x)) == times(conjugate(x))
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     s = plan.setting
     draws, points = s.by_scale(5, 20, 20), s.by_scale(100, 2000, 2000)
     for name in FUNCTIONS:

@@ -9,7 +9,7 @@ Fully connected networks, which learn CIFAR-10 in minutes. C4GAP on digits canno
 as well.
 """
 
-from intertwine.lab.experiments import Experiment, Findings, Plan
+from intertwine.lab.experiments import Design, Experiment, Findings
 from intertwine.lab.networks import gated_spec
 from intertwine.lab.statistics import independent
 
@@ -19,13 +19,13 @@ POINT = 0.01
 LEARNT = 0.3  # fully connected networks of CIFAR-10 images: three times chance
 
 
-def _enter(plan: Plan, arm: str, kind: str, widths: list[int]) -> None:
+def _enter(plan: Design, arm: str, kind: str, widths: list[int]) -> None:
     """A zoo of one kind: a network, or its counterpart of gates with constant input."""
     base = "mlp:widths=" + "-".join(map(str, widths))
     plan.zoo(arm, gated_spec(kind, base, input="ones") if kind else base, plan.setting.by_scale(2, 8, 8))
 
 
-def _plan_gap(plan: Plan) -> None:
+def _plan_gap(plan: Design) -> None:
     plan.baseline()
     for width in WIDTHS[plan.setting.scale]:
         for name, kind in (("network", ""), ("DGN(x, 1)", "dgn"), ("DLGN(x, 1)", "dlgn")):
@@ -48,7 +48,7 @@ def _analyse_gap(found: Findings) -> None:
     found.accuracies()
 
 
-def _plan_depth(plan: Plan) -> None:
+def _plan_depth(plan: Design) -> None:
     plan.baseline()
     for depth in DEPTHS:
         for name, kind in (("deep", "dlgn"), ("single maps", "dlgn_sf")):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from intertwine.gates import dlgn_sf, gate_patterns, kernel_regression, product_kernel
 from intertwine.lab.data import load
-from intertwine.lab.experiments import Experiment, Findings, Plan
+from intertwine.lab.experiments import Design, Experiment, Findings
 from intertwine.lab.networks import build, gated_spec
 from intertwine.lab.runs import Job
 from intertwine.lab.training import load_checkpoint
@@ -77,7 +77,7 @@ class SameGates(Job):
         return rows
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     s = plan.setting
     width, seeds = s.by_scale((32, 3), (64, 8), (512, 8))
     base = "mlp:widths=" + "-".join([str(width)] * LAYERS)

@@ -10,7 +10,7 @@ from typing import Any
 
 import intertwine as iw
 from intertwine.lab.data import load
-from intertwine.lab.experiments import Experiment, Findings, PairJob, Plan, activations_of, cyclic_pairs
+from intertwine.lab.experiments import Design, Experiment, Findings, PairJob, activations_of, cyclic_pairs
 from intertwine.similarity import cka, location_cka
 
 KERNELS = {"G_ReLU-CKA": "max", "linear CKA": "linear"}
@@ -39,7 +39,7 @@ class AtLocations(PairJob):
         return rows
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     s = plan.setting
     zoo = plan.zoo("networks", "digits_cnn:width=8", s.by_scale(4, 8, 8))
     plan.baseline()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import intertwine as iw
 from intertwine.lab.data import load
-from intertwine.lab.experiments import Experiment, Findings, PairJob, Plan, activations_of, unordered_pairs
+from intertwine.lab.experiments import Design, Experiment, Findings, PairJob, activations_of, unordered_pairs
 from intertwine.lab.statistics import Estimate, Sample, jackknife, spearman
 from intertwine.similarity import measure, prepare_gram
 
@@ -81,7 +81,7 @@ class KernelPair(PairJob):
                        for n in names for k in self.layers]  # fmt: skip
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     s = plan.setting
     zoo = plan.zoo("networks", *s.by_scale(("digits_cnn:width=8", 4), ("myrtle_cnn:base=16", 8), ("myrtle_cnn", 10)))
     plan.baseline()

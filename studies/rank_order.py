@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from intertwine.lab.data import load
-from intertwine.lab.experiments import Experiment, Findings, PairJob, Plan, activations_of, unordered_pairs
+from intertwine.lab.experiments import Design, Experiment, Findings, PairJob, activations_of, unordered_pairs
 from intertwine.lab.statistics import jackknife, spearman
 from intertwine.similarity import compare
 from intertwine.stitching import RECIPES, StitchOptions, stitch
@@ -65,7 +65,7 @@ def agreement(one: list[dict[Any, float]], two: list[dict[Any, float]], how: str
     return sum(known) / len(known) if known else float("nan")
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     s = plan.setting
     zoo = plan.zoo("networks", *s.by_scale(("digits_cnn:width=8", 4), ("myrtle_cnn:base=16", 8), ("myrtle_cnn", 10)))
     plan.baseline()

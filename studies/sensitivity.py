@@ -15,7 +15,7 @@ from sklearn.linear_model import RidgeClassifier
 
 import intertwine as iw
 from intertwine.lab.data import load
-from intertwine.lab.experiments import Experiment, Findings, Plan, activations_of
+from intertwine.lab.experiments import Design, Experiment, Findings, activations_of
 from intertwine.lab.runs import Job
 from intertwine.lab.statistics import jackknife, spearman
 from intertwine.lab.training import load_checkpoint
@@ -81,7 +81,7 @@ def statistics(accuracy: Mapping[Any, float], apart: Mapping[Any, Any], kind: st
     return [torch.tensor(one, dtype=torch.float64).nanmean().item() for one in (ordered, unseen)]
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     s = plan.setting
     zoo = plan.zoo("networks", *s.by_scale(("digits_cnn:width=8", 4), ("myrtle_cnn:base=16", 8), ("myrtle_cnn", 10)))
     plan.baseline()

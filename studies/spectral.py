@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 
 from intertwine.gates import GatedNetwork, kernel_regression, neural_path_kernel
 from intertwine.lab.data import load
-from intertwine.lab.experiments import Experiment, Findings, Plan
+from intertwine.lab.experiments import Design, Experiment, Findings
 from intertwine.lab.networks import build, gated_spec
 from intertwine.lab.runs import Job
 from intertwine.lab.statistics import independent
@@ -73,7 +73,7 @@ class GateSpectrum(Job):
         return rows
 
 
-def _enter(plan: Plan, base: str, seeds: int, images: int, **recipe: Any) -> None:
+def _enter(plan: Design, base: str, seeds: int, images: int, **recipe: Any) -> None:
     s = plan.setting
     plan.baseline()
     arms = {"network": base, **{arm: gated_spec(kind, base, input="ones") for arm, kind in (
@@ -86,12 +86,12 @@ def _enter(plan: Plan, base: str, seeds: int, images: int, **recipe: Any) -> Non
     plan.note(f"Kernels of gates alone on {images} test images, regression from as many training images.")
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     width, seeds, images = plan.setting.by_scale((32, 2, 100), (64, 8, 1000), (512, 8, 5000))
     _enter(plan, f"mlp:widths={width}-{width}-{width}", seeds, images)
 
 
-def _plan_cnn(plan: Plan) -> None:
+def _plan_cnn(plan: Design) -> None:
     width, seeds, images, epochs = plan.setting.by_scale((8, 2, 24, 2), (8, 8, 100, 40), (16, 8, 200, 40))
     _enter(plan, f"c4gap:width={width}", seeds, images, epochs=epochs, learning_rate=1e-2)  # at less some do not learn
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from intertwine.groups import Orthogonal, Permutation
-from intertwine.lab.experiments import Experiment, Findings, Plan
+from intertwine.lab.experiments import Design, Experiment, Findings
 from intertwine.lab.runs import Job
 from intertwine.lab.statistics import Estimate
 from intertwine.similarity import cka
@@ -76,7 +76,7 @@ def summed(x: Tensor, generator: torch.Generator) -> Tensor:
     return x[:, order] + x[:, order.roll(1)]
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     s = plan.setting
     width, examples, draws = s.by_scale((32, 200, 3), (128, 1000, 10), (128, 1000, 10))
     for kind in POINTS:

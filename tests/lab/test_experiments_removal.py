@@ -5,9 +5,10 @@ import torch
 
 from intertwine.lab.data import load
 from intertwine.lab.experiments import Setting, experiment, reproduce
-from intertwine.lab.experiments.paper2.block_removal import Removals, removable, without
-from intertwine.lab.experiments.plan import Plan
+from intertwine.lab.experiments.paper2.block_removal import Removals
+from intertwine.lab.experiments.plan import Design
 from intertwine.lab.networks import build
+from intertwine.lab.networks.removal import removable, without
 from intertwine.lab.training import RECIPES, accuracy, load_checkpoint
 
 
@@ -52,7 +53,7 @@ def test_only_what_keeps_the_shape_can_go():
 
 def test_one_network(tmp_path):
     """Costs of every part, as removing it by hand gives them; batch norm measured anew is another number."""
-    zoo = Plan(Setting(folder=tmp_path)).zoo("resnet20", "resnet20:width=4", 1, RECIPES["digits"].but(epochs=1),
+    zoo = Design(Setting(folder=tmp_path)).zoo("resnet20", "resnet20:width=4", 1, RECIPES["digits"].but(epochs=1),
                                              examples=200)  # fmt: skip
     zoo.job("cpu").run(tmp_path)
     path = zoo.members[0].path

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from intertwine.lab.experiments import Plan, Setting, experiment, reproduce
+from intertwine.lab.experiments import Design, Setting, experiment, reproduce
 from intertwine.lab.experiments.experiment import CEILING
 from intertwine.lab.experiments.paper1 import alpha_choice
 from intertwine.lab.experiments.paper1.dissimilarity import MEASURES, LayerSimilarity
@@ -20,7 +20,7 @@ SMALL = Setting("small", data="cifar10")
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory):
-    plan = Plan(Setting(folder=tmp_path_factory.mktemp("zoo")))
+    plan = Design(Setting(folder=tmp_path_factory.mktemp("zoo")))
     made = plan.zoo("cnn", "digits_cnn:width=4", 2, plan.setting.recipe().but(epochs=2))
     made.job("cpu").run(plan.setting.folder)
     return made
@@ -157,7 +157,7 @@ def test_networks_of_the_ceiling_are_trained_three_times_as_long():
 
 
 def test_pairs_of_each_scale(tmp_path):
-    zoo = Plan(Setting("small", tmp_path, data="cifar10")).zoo("n", "myrtle_cnn:base=16", 8)
+    zoo = Design(Setting("small", tmp_path, data="cifar10")).zoo("n", "myrtle_cnn:base=16", 8)
     names = lambda setting, arm: [(a.name, b.name) for a, b in pairs_of(setting, zoo, arm)]
     ring = lambda n: [(f"{k}", f"{(k + 1) % n}") for k in range(n)]
     assert names(SMALL, OURS) == ring(8)

@@ -5,9 +5,9 @@ import torch
 
 from intertwine.groups import Orthogonal, PositiveMonomial
 from intertwine.lab.experiments import Setting, experiment
-from intertwine.lab.experiments.paper1.rotation_penalty import freeze_up_to, rotation_penalty, transform_layer
 from intertwine.lab.networks import build, mlp
 from intertwine.lab.training import RECIPES, Card, save_checkpoint, train
+from intertwine.lab.training.rotation_penalty import freeze_up_to, rotation_penalty, transform_layer
 
 
 @pytest.fixture(scope="module")

@@ -12,16 +12,18 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import ttost_ind, ttost_paired
 
 from intertwine._zoo_intervals import left_out, pair_interval
-from intertwine.lab.experiments.statements import Statement, judge
-from intertwine.lab.power import detectable, networks_needed
 from intertwine.lab.statistics import (
     Estimate,
     Sample,
+    Statement,
     all_but,
+    detectable,
     holm,
     independent,
     jackknife,
+    judge,
     mean_of,
+    networks_needed,
     of_runs,
     spearman,
 )

@@ -9,8 +9,7 @@ from planted import floor_of, rows_of, values_of
 
 from intertwine.lab.experiments import Reproduction, Row, Values, experiment, experiments
 from intertwine.lab.experiments.experiment import CEILING, Findings
-from intertwine.lab.experiments.statements import Guard, Statement, judge
-from intertwine.lab.statistics import Estimate, holm, independent
+from intertwine.lab.statistics import Estimate, Guard, Statement, holm, independent, judge
 
 INF = math.inf
 

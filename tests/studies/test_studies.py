@@ -48,7 +48,7 @@ def test_they_are_short_and_take_public_names_only(file):
     [
         "from intertwine.lab.experiments.plan import PairJob",
         "from intertwine.similarity import _sides",
-        "from intertwine.lab.experiments import Task",
+        "from intertwine.lab.experiments import PlannedJob",
         "import intertwine.lab.zoo",
         "import intertwine as iw\niw._io",
         "import intertwine as iw\niw.nothing",

@@ -6,8 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from intertwine.lab.experiments.statements import LEVEL, Statement
-from intertwine.lab.statistics import Estimate, Sample, holm, independent, jackknife, mean_of, spearman
+from intertwine.lab.statistics import (
+    LEVEL,
+    Estimate,
+    Sample,
+    Statement,
+    holm,
+    independent,
+    jackknife,
+    mean_of,
+    spearman,
+)
 
 FALSE = "false"  # text of a statement that planted data are at the limit of
 BLOCKS, IMAGES, LAYERS, FAR = 20, 500, 4, 10.0

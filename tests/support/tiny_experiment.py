@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 
 from intertwine.lab.data import load
-from intertwine.lab.experiments import Experiment, Findings, PairJob, Plan, unordered_pairs
+from intertwine.lab.experiments import Design, Experiment, Findings, PairJob, unordered_pairs
 from intertwine.lab.runs import Job
 from intertwine.lab.training import load_checkpoint
 
@@ -53,7 +53,7 @@ def measure(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).norm())
 
 
-def plan(plan: Plan) -> None:
+def plan(plan: Design) -> None:
     """Some networks, each by itself and with each other."""
     s = plan.setting
     recipe = s.recipe(NETWORK, epochs=1, learning_rate=behaviour["rate"])

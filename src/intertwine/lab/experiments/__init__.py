@@ -3,7 +3,7 @@
 An experiment is a file in ``paper1`` or ``paper2`` that ends with a tuple ``EXPERIMENTS`` and is named in
 ``registry._MODULES``:
 
-    def _plan(plan: Plan) -> None:
+    def _plan(plan: Design) -> None:
         zoo = plan.zoo("myrtle_cnn", "myrtle_cnn:base=16", count=plan.setting.by_scale(3, 6, 100))
         for pair in cyclic_pairs(zoo):
             plan.pair(StitchedLayers, pair, arm="ours", families=("g_relu",))
@@ -19,18 +19,18 @@ A job's ``run`` returns rows of the table of values. Importing such a file must 
 inside the function.
 """
 
+from ..statistics import Claim, Guard, Statement, judge
 from .experiment import Experiment, Findings, measure
 from .fingerprint import check_against, compare, fingerprints
-from .plan import PairJob, Plan, Zoo, activations_of, cyclic_pairs, ordered_pairs, unordered_pairs
+from .plan import Design, PairJob, PlannedZoo, activations_of, cyclic_pairs, ordered_pairs, unordered_pairs
 from .registry import experiment, experiments, reproduce, run_experiments, validity, values_path
 from .reproduction import Map, Panel, Reproduction, Row
 from .setting import SCALES, Scale, Setting
-from .statements import Claim, Guard, Statement, judge
 from .values import COLUMNS, Values
 
 __all__ = [
     "experiments", "experiment", "reproduce", "run_experiments", "measure", "values_path", "validity",
-    "Experiment", "Findings", "Plan", "Zoo", "Setting", "Scale", "SCALES",
+    "Experiment", "Findings", "Design", "PlannedZoo", "Setting", "Scale", "SCALES",
     "PairJob", "activations_of", "cyclic_pairs", "ordered_pairs", "unordered_pairs",
     "Values", "COLUMNS", "compare", "check_against", "fingerprints",
     "Statement", "Guard", "Claim", "judge",

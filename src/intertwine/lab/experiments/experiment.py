@@ -21,12 +21,11 @@ import torch
 from ..data import load
 from ..runs import InProcess, Job, Jobs, Local, RunReport, job_key, run
 from ..runs.store import remove
-from ..statistics import Estimate, Sample
-from .plan import BASELINE, Plan, Zoo
+from ..statistics import Estimate, Guard, Sample, Statement, estimates, judge
+from .plan import BASELINE, Design, PlannedZoo
 from .printed import Printed
 from .reproduction import Map, Reproduction, Row
 from .setting import SCALES, Scale, Setting
-from .statements import Guard, Statement, estimates, judge
 from .values import Values
 
 # Networks that say something train to this accuracy: well above chance, below what a few epochs reach.
@@ -113,7 +112,7 @@ class Experiment:
     name: str
     title: str
     papers: str
-    plan: Callable[[Plan], None]
+    plan: Callable[[Design], None]
     analyse: Callable[[Findings], None]
     scales: Sequence[Scale] = SCALES
     digits: tuple[Scale, ...] = ("smoke",)
@@ -124,9 +123,9 @@ class Experiment:
         scale = setting.scale if setting.scale in self.scales else self.scales[-1]
         return replace(setting, scale=scale, data="digits" if scale in self.digits else setting.data)
 
-    def planned(self, setting: Setting) -> Plan:
+    def planned(self, setting: Setting) -> Design:
         """What it would do; nothing is done."""
-        plan = Plan(self.at(setting))
+        plan = Design(self.at(setting))
         self.plan(plan)
         return plan
 
@@ -162,7 +161,7 @@ def measure(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[str, V
         Values by the name of the experiment, and errors of those of which something failed.
     """
     plans = {one.name: one.planned(setting) for one in chosen}
-    zoos: dict[Path, Zoo] = {}  # experiments share networks
+    zoos: dict[Path, PlannedZoo] = {}  # experiments share networks
     for zoo in (z for plan in plans.values() for z in plan.zoos):
         seeds = sorted({*zoo.seeds, *(zoos[zoo.folder].seeds if zoo.folder in zoos else ())})
         zoos[zoo.folder] = replace(zoo, seeds=tuple(seeds))
@@ -197,7 +196,7 @@ def measure(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[str, V
     return found, failed
 
 
-def _seeds(plan: Plan) -> dict[Path, set[int]]:
+def _seeds(plan: Design) -> dict[Path, set[int]]:
     """All seeds of each zoo's folder."""
     found: dict[Path, set[int]] = {}
     for zoo in plan.zoos:
@@ -205,7 +204,7 @@ def _seeds(plan: Plan) -> dict[Path, set[int]]:
     return found
 
 
-def _together(zoo: Zoo, setting: Setting) -> list[tuple[int, ...]]:
+def _together(zoo: PlannedZoo, setting: Setting) -> list[tuple[int, ...]]:
     """Seeds that one job trains: small networks together, where a CPU gains by it; one by one on other devices."""
     size = 1 if setting.device.startswith("cuda") else len(zoo.seeds)
     return [zoo.seeds[k : k + size] for k in range(0, len(zoo.seeds), size)]
@@ -217,7 +216,7 @@ def _run(name: str, jobs: Sequence[Job], setting: Setting) -> RunReport:
     return run(plan, setting.folder / "runs", executor=executor, retries=1, progress=setting.progress)
 
 
-def facts_of(plan: Plan, seconds: Mapping[str, float]) -> dict[str, Any]:
+def facts_of(plan: Design, seconds: Mapping[str, float]) -> dict[str, Any]:
     """Provenance of values: scale, data, versions, commit (of a checkout), machine, day, hours of one process."""
     s = plan.setting
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() and s.device != "cpu" else ""

@@ -21,8 +21,8 @@ from ..training.many import member_path
 from .setting import Setting
 
 __all__ = [
-    "BaselineJob", "Member", "PairJob", "Plan", "Task", "Zoo", "ZooJob", "accuracy_rows", "activations_of",
-    "cyclic_pairs", "ordered_pairs", "pooled", "unordered_pairs",
+    "BASELINE", "BaselineJob", "Design", "PairJob", "PlannedJob", "PlannedMember", "PlannedZoo", "ZooJob",
+    "accuracy_rows", "activations_of", "cyclic_pairs", "ordered_pairs", "pooled", "unordered_pairs",
 ]  # fmt: skip
 
 BASELINE = "trivial baseline"
@@ -31,7 +31,7 @@ _FEW = 20_000  # training images of the trivial baseline
 
 
 @dataclass(frozen=True)
-class Member:
+class PlannedMember:
     """A network of a zoo, trained or not yet.
 
     Attributes:
@@ -44,7 +44,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Zoo:
+class PlannedZoo:
     """Networks of one architecture that differ in their seeds.
 
     Attributes:
@@ -66,9 +66,9 @@ class Zoo:
     examples: int | None = None
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> list[PlannedMember]:
         """The networks, by seed."""
-        return [Member(member_path(self.folder, seed), f"{seed}") for seed in self.seeds]
+        return [PlannedMember(member_path(self.folder, seed), f"{seed}") for seed in self.seeds]
 
     @property
     def words(self) -> str:
@@ -86,7 +86,7 @@ class Zoo:
 
 
 @dataclass(frozen=True)
-class Task:
+class PlannedJob:
     """A job, and the columns that its values have in common.
 
     Attributes:
@@ -99,7 +99,7 @@ class Task:
 
 
 @dataclass
-class Plan:
+class Design:
     """All that an experiment would do.
 
     Attributes:
@@ -110,14 +110,14 @@ class Plan:
     """
 
     setting: Setting
-    zoos: list[Zoo] = field(default_factory=list)
-    tasks: list[Task] = field(default_factory=list)
+    zoos: list[PlannedZoo] = field(default_factory=list)
+    tasks: list[PlannedJob] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def zoo(
         self, arm: str, network: str, count: int, recipe: Recipe | None = None, *, first: int = 0,
         examples: int | None = None,
-    ) -> Zoo:  # fmt: skip
+    ) -> PlannedZoo:  # fmt: skip
         """Networks from the seeds ``setting.seed + first, ...``.
 
         Args:
@@ -134,16 +134,18 @@ class Plan:
         digest = hashlib.blake2b(settings, digest_size=4).hexdigest()
         name = "-".join([network.replace(":", "-").replace(",", "-").replace("=", ""), s.data_name, digest])
         start = s.seed + first
-        made = Zoo(arm, network, s.data_spec, recipe, tuple(range(start, start + count)), s.folder / "zoos" / name,
-                   examples)  # fmt: skip
+        seeds, folder = tuple(range(start, start + count)), s.folder / "zoos" / name
+        made = PlannedZoo(arm, network, s.data_spec, recipe, seeds, folder, examples)
         self.zoos.append(made)
         return made
 
     def add(self, job: Job, arm: str = "", network: object = "", partner: object = "") -> None:
         """A job, with what its values are of."""
-        self.tasks.append(Task(job, {"arm": arm, "network": str(network), "partner": str(partner)}))
+        self.tasks.append(PlannedJob(job, {"arm": arm, "network": str(network), "partner": str(partner)}))
 
-    def pair(self, kind: type[PairJob], pair: tuple[Member, Member], arm: str = "", **settings: Any) -> None:
+    def pair(
+        self, kind: type[PairJob], pair: tuple[PlannedMember, PlannedMember], arm: str = "", **settings: Any
+    ) -> None:
         """A job on an ordered pair of networks."""
         a, b = pair
         s = self.setting
@@ -237,7 +239,7 @@ class BaselineJob(Job):
                 for name, share in reached.items()]  # fmt: skip
 
 
-def ordered_pairs(zoo: Zoo, most: int | None = None) -> list[tuple[Member, Member]]:
+def ordered_pairs(zoo: PlannedZoo, most: int | None = None) -> list[tuple[PlannedMember, PlannedMember]]:
     """Each network with the next, the next but one and so on: every ordered pair of distinct networks, or ``most``.
 
     The first ``len(zoo)`` of them hold every network equally often. Intervals leave out networks, not pairs.
@@ -247,12 +249,12 @@ def ordered_pairs(zoo: Zoo, most: int | None = None) -> list[tuple[Member, Membe
     return every[:most]
 
 
-def cyclic_pairs(zoo: Zoo) -> list[tuple[Member, Member]]:
+def cyclic_pairs(zoo: PlannedZoo) -> list[tuple[PlannedMember, PlannedMember]]:
     """Each network with the next one, the last with the first: the fewest pairs that hold all equally often."""
     return ordered_pairs(zoo, len(zoo.seeds))
 
 
-def unordered_pairs(zoo: Zoo) -> list[tuple[Member, Member]]:
+def unordered_pairs(zoo: PlannedZoo) -> list[tuple[PlannedMember, PlannedMember]]:
     """Every pair of distinct networks once, for what does not depend on their order."""
     return list(itertools.combinations(zoo.members, 2))
 

@@ -14,14 +14,14 @@ from ..._threads import threads
 from ..networks import build, input_shape
 from ..runs import Job, job_key
 from ..runs.store import finished
+from ..statistics import Statement
 from ..training import Recipe
 from ..training.many import member_path
 from .experiment import Experiment, Findings
 from .fingerprint import source_version
-from .plan import Plan, Zoo
+from .plan import Design, PlannedZoo
 from .registry import experiments, values_path
 from .setting import SCALES, SHAPES, Setting
-from .statements import Statement
 from .values import Values
 
 _TRAINING = {"digits": 1295, "cifar10": 45_000, "cifar100": 45_000}  # examples of the training split
@@ -31,7 +31,7 @@ _VARIED = (
 _BATCH = 32  # examples of the probe's step
 
 
-def listed(plan: Plan) -> list[str]:
+def listed(plan: Design) -> list[str]:
     """A plan in lines for people: every setting that is not a default, equal jobs together with what varies."""
     lines = []
     for zoo in plan.zoos:
@@ -122,7 +122,7 @@ def _told(statement: Statement, planned: Mapping[str, int], had: Mapping[str, in
     return f"{smallest:.2g} with {networks} networks" if math.isfinite(smallest) else "nothing yet: no spread is known"
 
 
-def _networks(plan: Plan) -> dict[str, int]:
+def _networks(plan: Design) -> dict[str, int]:
     """Networks by arm."""
     found: dict[str, set[str]] = {zoo.arm: {f"{seed}" for seed in zoo.seeds} for zoo in plan.zoos}
     for task in plan.tasks:
@@ -136,13 +136,13 @@ def outlook_of(chosen: Sequence[Experiment], setting: Setting) -> list[dict[str,
 
     Hours are those of one process here, by one timed step of each network: they are right to a factor of two or so.
     """
-    rows, everything = [], Plan(setting)
+    rows, everything = [], Design(setting)
     for one in chosen:
         plan = one.planned(replace(setting, folder=_home(one, setting)))
         rows.append({"experiment": one.name, **_left(plan, plan.setting)})
         everything.zoos += plan.zoos
         everything.tasks += plan.tasks
-    shared = _left(Plan(setting, everything.zoos), setting)
+    shared = _left(Design(setting, everything.zoos), setting)
     jobs = {name: sum(row[name] for row in rows) for name in ("jobs", "done", "hours of jobs")}
     memory = max((row["MiB"] for row in rows), default=0)
     return [*rows, {"experiment": "all", **shared, **jobs, "MiB": memory}]
@@ -154,7 +154,7 @@ def _home(one: Experiment, setting: Setting) -> Path:
     return setting.folder / "smoke" / "work" / source_version() if scale == "smoke" else setting.folder / setting.scale
 
 
-def _left(plan: Plan, setting: Setting) -> dict[str, Any]:
+def _left(plan: Design, setting: Setting) -> dict[str, Any]:
     members = {(zoo.folder, seed): zoo for zoo in plan.zoos for seed in zoo.seeds}
     missing = [zoo for (folder, seed), zoo in members.items() if not member_path(folder, seed).is_file()]
     training, memory = sum(map(_training, missing)), 0
@@ -175,7 +175,7 @@ def _left(plan: Plan, setting: Setting) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _training(zoo: Zoo) -> float:
+def _training(zoo: PlannedZoo) -> float:
     """Seconds to train one network."""
     steps = zoo.recipe.steps(-(-(zoo.examples or _examples(zoo.data)) // zoo.recipe.batch_size))
     return steps * zoo.recipe.batch_size * _probe(zoo.network, _shape(zoo.network, zoo.data))[0]
@@ -185,7 +185,7 @@ def _examples(data: str) -> int:
     return _TRAINING.get(data.partition(":")[0], 45_000)
 
 
-def _network(job: Job, zoos: Mapping[Path, Zoo], setting: Setting) -> str | None:
+def _network(job: Job, zoos: Mapping[Path, PlannedZoo], setting: Setting) -> str | None:
     settings = job.model_dump()
     if text := settings.get("network"):
         own = replace(setting, data=settings.get("data") or setting.data)

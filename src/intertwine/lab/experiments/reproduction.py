@@ -9,10 +9,9 @@ from math import isfinite
 from typing import Any
 
 from ..._result import Result
-from ..statistics import Estimate, Sample
+from ..statistics import Claim, Estimate, Sample
 from .printed import Printed
 from .setting import Scale
-from .statements import Claim
 
 __all__ = ["Map", "Panel", "Reproduction", "Row"]
 

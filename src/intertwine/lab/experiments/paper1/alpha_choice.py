@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ...statistics import Estimate, mean_of
 from ..experiment import Experiment, Findings
-from ..plan import PairJob, Plan, activations_of
+from ..plan import Design, PairJob, activations_of
 from .stitched import minus, pairs_of
 
 Start = Literal["direct", "random"]
@@ -75,7 +75,7 @@ class ChosenAlphas(PairJob):
         return rows
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     s = plan.setting
     plan.baseline()
     zoo = plan.zoo("myrtle_cnn", s.by_scale("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn"),

@@ -5,14 +5,14 @@ The figure is an image: what is checked are its claims in words.
 
 from ...training import RECIPES
 from ..experiment import Experiment, Findings
-from ..plan import Plan
+from ..plan import Design
 from .stitched import ARMS, enter, minus, penalties, show_arms, telling
 
 _FAMILIES = ("g_relu", "full")
 _LARGE = 0.1  # 10 points
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     s = plan.setting
     plan.baseline()
     network = s.by_scale("cct_6_3x1:width=16,blocks=2,dropout=0", "cct_6_3x1:width=64,blocks=4,dropout=0", "cct_6_3x1")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...runs import Job
 from ...statistics import Estimate
 from ..experiment import Experiment, Findings
-from ..plan import Plan
+from ..plan import Design
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -163,7 +163,7 @@ _DEMONSTRATIONS: dict[str, Callable[[int], dict[str, float]]] = {
 }  # fmt: skip
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     plan.add(Shown(seed=plan.setting.seed))
 
 

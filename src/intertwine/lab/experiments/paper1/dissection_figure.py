@@ -20,13 +20,12 @@ from ...networks.convnext import small_convnext
 from ...networks.plain import PlainCNN
 from ...networks.resnet50 import resnet50
 from ...runs import Job
-from ...statistics import Sample, independent
+from ...statistics import Guard, Sample, independent
 from ...training import choose_device
 from ...training.concepts import place_accuracy, train_on_concepts
 from ..experiment import Experiment, Findings
-from ..plan import Plan
+from ..plan import Design
 from ..setting import Setting
-from ..statements import Guard
 
 # The paper's 0.005 and 0.04 fit Broden, whose concepts are small: on a concept that covers a share f of all pixels a
 # unit reaches an IoU of 0.005 / f at most, on CamVid's eleven 0.02 or less. Four times the quantile with the paper's
@@ -136,7 +135,7 @@ def detector_rows(found: Dissection) -> list[dict[str, Any]]:
     return rows
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     s = plan.setting
     scale = lambda smoke, small: s.by_scale(smoke, small, small)
     concepts, epochs, draws = scale("generated", s.concepts), scale(1, 24), scale(1, 3)

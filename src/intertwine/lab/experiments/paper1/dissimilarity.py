@@ -9,7 +9,7 @@ from typing import Any
 
 from ...statistics import Sample, jackknife, mean_of, spearman
 from ..experiment import Experiment, Findings
-from ..plan import PairJob, Plan, activations_of, unordered_pairs
+from ..plan import Design, PairJob, activations_of, unordered_pairs
 from ..printed import TABLE_2, TABLE_4, V1_FIG_5, Printed
 from ..reproduction import Map, Row
 from .stitched import pairs_of
@@ -93,7 +93,7 @@ class _Comparison:
     constant_width: bool = False  # of which D.8 says only that it behaves as other networks do
     note: str = ""
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: Design) -> None:
         """Compare pairs of a zoo at all layers."""
         s = plan.setting
         plan.baseline()

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from ...runs import Job
 from ...statistics import Estimate
 from ..experiment import Experiment, Findings
-from ..plan import Plan
+from ..plan import Design
 from ..reproduction import Row
 
 # Table 1 of version 2 (Fig. 4 of version 1): activation -> group and phi, in the words of groups.table
@@ -114,7 +114,7 @@ def _analyse_groups(found: Findings) -> None:
         found.state(f"{name}: {group}, phi(A) = {phi}", numbers, below=1e-9, required=True)
 
 
-def _plan_counts(plan: Plan) -> None:
+def _plan_counts(plan: Design) -> None:
     plan.add(Counts())
     plan.note("Counted on 2048 points for each coordinate, with the exact log n!; see groups.capacity.")
 

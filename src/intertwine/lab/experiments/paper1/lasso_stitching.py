@@ -6,7 +6,7 @@ The figure is an image: what is checked are its claims in words.
 from itertools import pairwise
 
 from ..experiment import Experiment, Findings
-from ..plan import Plan
+from ..plan import Design
 from .stitched import ARMS, OURS, enter, length_of, minus, penalties, show_arms, telling
 
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)
@@ -14,7 +14,7 @@ _LASSOS = tuple(f"lasso-{strength:g}" for strength in STRENGTHS)
 _AS_SPARSE = 0.95  # of the sparsity of a permutation
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     s = plan.setting
     plan.baseline()
     zoo = plan.zoo("myrtle_cnn", s.by_scale("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn"),

@@ -1,11 +1,11 @@
-"""What the negative slope of LeakyReLU costs a ResNet20 (v2 Table 3), and stitching such networks (v2 Fig. 8).
+"""Costs of the negative slope of LeakyReLU to a ResNet20 (v2 Table 3), and stitching such networks (v2 Fig. 8).
 
 The figure is an image: what is checked are its claims in words.
 """
 
 from ...statistics import Estimate, Sample, independent, mean_of
 from ..experiment import CEILING, Experiment, Findings
-from ..plan import Plan, Zoo, cyclic_pairs
+from ..plan import Design, PlannedZoo, cyclic_pairs
 from ..printed import TABLE_3
 from ..setting import Setting
 from .stitched import ARMS, OURS, enter, show_losses, telling
@@ -19,7 +19,7 @@ _SIMILAR = 0.1  # penalties: 10 points
 _INSIDE = ("relu", "layer1.2.relu2", "layer2.2.relu2", "layer3.2.relu1", "layer3.2.relu2")
 
 
-def _zoo(plan: Plan, slope: float, count: int, arm: str = "", longer: int = 1) -> Zoo:
+def _zoo(plan: Design, slope: float, count: int, arm: str = "", longer: int = 1) -> PlannedZoo:
     """Networks of one slope, trained so many times as long."""
     base = plan.setting.by_scale("mlp:widths=16-16-16", "resnet20:width=8", "resnet20")
     recipe = plan.setting.recipe(base)
@@ -37,7 +37,7 @@ def _apart(samples: dict[str, Sample]) -> dict[str, Estimate]:
     return {name: independent(*((share + (other == name), s) for other, s in samples.items())) for name in samples}
 
 
-def _plan_table(plan: Plan) -> None:
+def _plan_table(plan: Design) -> None:
     s = plan.setting
     plan.baseline()
     for slope in _slopes(s):
@@ -64,7 +64,7 @@ def _analyse_table(found: Findings) -> None:
                 {"small slopes - slope 1": independent(*usual, (-1, by[1.0]))}, above=_FAR, guard=guard)  # fmt: skip
 
 
-def _plan_figure(plan: Plan) -> None:
+def _plan_figure(plan: Design) -> None:
     s = plan.setting
     plan.baseline()
     for slope in _PRINTED if s.scale == "smoke" else _slopes(s):

@@ -13,9 +13,9 @@ from ...networks import build
 from ...runs import Job
 from ...statistics import mean_of
 from ...training import Recipe, load_checkpoint
+from ...training.rotation_penalty import rotation_penalty
 from ..experiment import Experiment, Findings
-from ..plan import Plan
-from .rotation_penalty import rotation_penalty
+from ..plan import Design
 
 _KINDS = {"orthogonal": "rotation", "g_relu": "G_ReLU"}
 _EXTRA = "rotation - G_ReLU"
@@ -48,7 +48,7 @@ class FineTuned(Job):
         return [{"layer": self.layer, "statistic": s, "value": v, "images": n} for s, v, n in told]
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     s = plan.setting
     network = s.fitted("digits_cnn:bn=false,width=8", "myrtle_cnn:bn=false,base=16", "myrtle_cnn:bn=false")
     # Layers before every ReLU but the last: behind that one there is only the classifier.

@@ -8,7 +8,7 @@ from typing import Any
 from ...statistics import Estimate, Sample
 from ...zoo import draw_pairs
 from ..experiment import Findings
-from ..plan import Member, PairJob, Plan, Zoo, activations_of, cyclic_pairs
+from ..plan import Design, PairJob, PlannedMember, PlannedZoo, activations_of, cyclic_pairs
 from ..setting import Setting
 from ..values import Values
 
@@ -108,7 +108,9 @@ def length_of(setting: Setting, arm: Arm) -> dict[str, Any]:
     return dict(zip(("examples", "recipe"), setting.by_scale((96, {"epochs": 2, "head_start": 1}), small, (None, {}))))
 
 
-def pairs_of(setting: Setting, zoo: Zoo, arm: Arm = OURS, most: int = 32) -> list[tuple[Member, Member]]:
+def pairs_of(
+    setting: Setting, zoo: PlannedZoo, arm: Arm = OURS, most: int = 32
+) -> list[tuple[PlannedMember, PlannedMember]]:
     """Each network with the next, fewer where maps are trained longer; at the scale paper as the papers draw them."""
     members = zoo.members
     if setting.scale != "paper":
@@ -119,8 +121,8 @@ def pairs_of(setting: Setting, zoo: Zoo, arm: Arm = OURS, most: int = 32) -> lis
 
 
 def enter(
-    plan: Plan, zoo: Zoo, arm: Arm, families: Sequence[str], layers: Sequence[str] = (), name: str = "",
-    pairs: Sequence[tuple[Member, Member]] = (), most: int = 32, **how: Any,
+    plan: Design, zoo: PlannedZoo, arm: Arm, families: Sequence[str], layers: Sequence[str] = (), name: str = "",
+    pairs: Sequence[tuple[PlannedMember, PlannedMember]] = (), most: int = 32, **how: Any,
 ) -> None:  # fmt: skip
     """A job for each pair of a zoo (or those given, at most ``most`` at the scale paper), and a note on the arm.
 

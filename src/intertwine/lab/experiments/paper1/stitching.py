@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from ...statistics import Estimate, Sample, independent, mean_of
 from ..experiment import Experiment, Findings
-from ..plan import Plan, Zoo, cyclic_pairs
+from ..plan import Design, PlannedZoo, cyclic_pairs
 from ..printed import ZOO_ACCURACY
 from .stitched import FLAT, OURS, PRINTED, PRINTED_V1, Arm, curves, enter, minus, penalties, show_arms, telling
 
@@ -63,7 +63,9 @@ class _Figure:
     residual: bool = True
     ranked: bool = True
 
-    def enter(self, plan: Plan, arm: Arm, zoo: Zoo | None = None, zoo_arm: str = "", name: str = "") -> Zoo:
+    def enter(
+        self, plan: Design, arm: Arm, zoo: PlannedZoo | None = None, zoo_arm: str = "", name: str = ""
+    ) -> PlannedZoo:
         """The networks, unless they are there, and the pairs of one arm, with fewer families as v1 prints it."""
         s = plan.setting
         zoo = zoo or plan.zoo(zoo_arm or self.networks[-1], s.by_scale(*self.networks), s.by_scale(3, 8, 100))
@@ -72,7 +74,7 @@ class _Figure:
         enter(plan, zoo, arm, ("g_relu", "full", *ranks), s.by_scale(*self.layers), name, most=self.pairs)
         return zoo
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: Design) -> None:
         """Networks of both versions, stitched in every arm."""
         s = plan.setting
         plan.baseline()
@@ -119,12 +121,12 @@ _FIG_7 = _Figure(
 )  # fmt: skip
 
 
-def _plan_end(plan: Plan) -> None:
+def _plan_end(plan: Design) -> None:
     """One pair as printed, in as many steps as printed, beside the same pair in 4,000 steps."""
     s = plan.setting
     plan.baseline()
     zoo = plan.zoo("myrtle_cnn", s.by_scale(*_FIG_1.networks), 2)
-    short = Plan(s)
+    short = Design(s)
     _FIG_1.enter(short, PRINTED)  # whose first job is found again
     plan.tasks += short.tasks[:1]
     epochs = s.by_scale(4, _EPOCHS, _EPOCHS)
@@ -149,7 +151,7 @@ def _analyse_end(found: Findings) -> None:
 _BESIDE = {"ResNet20": _FIG_6, "ResNet18": _FIG_7}
 
 
-def _plan_below(plan: Plan) -> None:
+def _plan_below(plan: Design) -> None:
     plan.baseline()
     for network, figure in _BESIDE.items():
         figure.enter(plan, OURS, None, network, f"{network}, ours")

@@ -17,12 +17,12 @@ from ....gates.kernels import convolutional_tangent_kernel
 from ...data import DataSplits, load
 from ...networks import build, fit_to
 from ...runs import Job
+from ...statistics import Guard
 from ...training import RECIPES, Recipe, choose_device, fast_precision, train
 from ...training.digest import digest
 from ..experiment import Experiment, Findings
-from ..plan import BASELINE, Plan, accuracy_rows, pooled
+from ..plan import BASELINE, Design, accuracy_rows, pooled
 from ..printed import FIG_2_CHAIN
-from ..statements import Guard
 
 _NEAR = 0.02  # within which networks are near
 _TRAINED = 0.5  # accuracy from which networks without batch norm count as trained
@@ -116,7 +116,7 @@ def _blocks(right: list[bool]) -> list[dict[str, Any]]:
              "block": k if count > 1 else -1} for k in range(count)]  # fmt: skip
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     s = plan.setting
     seeds, width, base = s.by_scale(2, 6, 5), s.by_scale(8, 32, 64), RECIPES["cnn_gap"]
     large: dict[str, Any] = {"learning_rate": 3e-3, "batch_size": 64 if s.digits else 128, "schedule": "cosine"}

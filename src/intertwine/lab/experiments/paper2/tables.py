@@ -11,7 +11,7 @@ from ...runs import Job
 from ...statistics import Sample, independent
 from ...training import RECIPES, Recipe, fast_precision, train
 from ..experiment import CEILING, Experiment, Findings
-from ..plan import Plan, accuracy_rows, pooled
+from ..plan import Design, accuracy_rows, pooled
 from ..printed import COLUMNS, TABLE_I, TABLE_I_PERMUTED, TABLE_II
 from ..setting import Setting
 
@@ -73,7 +73,7 @@ def column(base: str, name: str, width: int | None, permutation: Sequence[int] |
     return f"{kind.lower().replace('-', '_')}:{','.join(options)}"
 
 
-def _enter(plan: Plan, arms: Mapping[str, str], runs: int, recipe: Recipe, first: int = 0, pool: int = 1) -> None:
+def _enter(plan: Design, arms: Mapping[str, str], runs: int, recipe: Recipe, first: int = 0, pool: int = 1) -> None:
     """Every network from several seeds, under the name of its arm; the note says how they are trained."""
     s = plan.setting
     for (arm, network), k in itertools.product(arms.items(), range(s.seed + first, s.seed + first + runs)):
@@ -118,7 +118,7 @@ def _permutations(count: int) -> list[tuple[int, ...]]:
     return every if count >= len(every) else [every[-1 - k * len(every) // count] for k in range(count)]
 
 
-def _plan_1(plan: Plan) -> None:
+def _plan_1(plan: Design) -> None:
     s = plan.setting
     width, runs, count = s.by_scale((8, 2, 2), (32, 6, 6), (128, 5, 23))
     recipe, orders, pool = _shallow_recipe(s, "c4gap", 12), _permutations(count), _pool(s)
@@ -132,7 +132,7 @@ def _plan_1(plan: Plan) -> None:
     plan.note(f"Width {width}; {count} of 23 permutations, one network each.")
 
 
-def _ceiling(plan: Plan, network: str, recipe: Recipe, pool: int = 1) -> None:
+def _ceiling(plan: Design, network: str, recipe: Recipe, pool: int = 1) -> None:
     """The network itself, trained three times as long: what can be reached."""
     s = plan.setting
     if recipe.iterations:
@@ -172,7 +172,7 @@ def _bases(scale: str) -> dict[str, str]:
     return {"vgg16": "vgg16", "resnet110": "resnet110" if scale == "paper" else "resnet20"}
 
 
-def _plan_2(plan: Plan) -> None:
+def _plan_2(plan: Design) -> None:
     s = plan.setting
     recipe = deep_recipe(s)
     plan.baseline()
@@ -198,7 +198,7 @@ def _analyse_2(found: Findings) -> None:
     found.accuracies()
 
 
-def _plan_3(plan: Plan) -> None:
+def _plan_3(plan: Design) -> None:
     s = plan.setting
     width, members, runs = s.by_scale(16, 32, 512), _MEMBERS[s.scale], s.by_scale(2, 6, 5)
     recipe, pool = _shallow_recipe(s, "c1gap", 12), _pool(s)

@@ -15,7 +15,7 @@ from ....gates.networks import bernoulli_
 from ...runs import Job
 from ...statistics import Estimate
 from ..experiment import Experiment, Findings
-from ..plan import Plan
+from ..plan import Design
 
 _INPUTS, _DEPTH, _BLOCKS = 4, 3, 2
 _NEAR = 0.2
@@ -107,7 +107,7 @@ def _limit(family: str, network: nn.Module, x: Tensor, sigma: float) -> Tensor:
     return _DEPTH * sigma ** (2 * (_DEPTH - 1)) / positions**2 * kernel  # type: ignore[operator]
 
 
-def _plan(plan: Plan) -> None:
+def _plan(plan: Design) -> None:
     s = plan.setting
     draws, examples = s.by_scale(12, 8, 16), 8
     most = s.by_scale((512, 128, 256), (4096, 512, 1024), (4096, 1024, 2048))

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..power import detectable, networks_needed
-from ..statistics import Estimate, Sample, all_but, holm
+from .estimates import Estimate, Sample, all_but, holm
+from .power import detectable, networks_needed
 
 LEVEL = 0.05
 _SHOWN = 8  # numbers that a statement lists

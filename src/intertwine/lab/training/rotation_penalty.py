@@ -11,12 +11,14 @@ from typing import Literal
 import torch
 from torch import nn
 
-from ...._evaluation import copied
-from ....groups import Orthogonal, PositiveMonomial
-from ....programs import capture
-from ...data import Batches, DataSplits, load
-from ...networks import build, fit_to
-from ...training import Recipe, accuracy, train
+from ..._evaluation import copied
+from ...groups import Orthogonal, PositiveMonomial
+from ...programs import capture
+from ..data import Batches, DataSplits, load
+from ..networks import build, fit_to
+from .accuracy import accuracy
+from .recipe import Recipe
+from .train import train
 
 Kind = Literal["orthogonal", "g_relu"]
 

@@ -19,7 +19,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from .._zoo_intervals import left_out
+from ..._zoo_intervals import left_out
 
 __all__ = [
     "Estimate", "Sample", "all_but", "holm", "independent", "jackknife", "mean_of", "of_runs", "spearman",

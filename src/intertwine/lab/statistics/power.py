@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
-from .statistics import Estimate, student_quantile
+from .estimates import Estimate, student_quantile
 
 __all__ = ["detectable", "networks_needed"]
 
@@ -71,6 +72,7 @@ def _scaled(found: Estimate, networks: int) -> tuple[float, float]:
     return math.sqrt(total), max((networks - 1) * each * (total / moving) ** 2, 1.0)
 
 
+@cache
 def _noncentrality(freedom: float, level: float) -> float:
     """Distance in standard errors that a one-sided test tells with power 0.8."""
     from scipy.optimize import brentq
