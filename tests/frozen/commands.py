@@ -25,6 +25,8 @@ AWAY = [
     (re.compile(r'"(seconds|date|duration|hours|timestamp)": [^,}\]]+'), r'"\1": -'),
     (re.compile(r"\b\d+(\.\d+)? (s|ms|seconds|minutes|min|hours|h|MB|GB|MiB|GiB)\b"), r"- \2"),
     (re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?(\+00:00|Z)?"), "DATE"),
+    (re.compile(r'"commit": "[0-9a-f]*"'), '"commit": -'),
+    (re.compile(r"(?m)^[0-9a-f]{8}$"), "COMMIT"),
     (re.compile(r"/tmp/[\w./-]*"), "PLACE"),
 ]
 

@@ -1,4 +1,4 @@
-"""Models of Hugging Face directories: their sizes and weights are read, nothing of theirs is run.
+"""Models and adapters of Hugging Face directories: sizes and weights are read, nothing of theirs is run.
 
 transformers never gets to see the directory. Its ``config.json`` is read as data, what could name code, kernels or
 other places is refused or left out, and the tensors are read from safetensors beside it.
@@ -16,18 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..._io import write_json
+from ..._io import read_tensors, write_json
+from ..._untrusted.checkpoints import HF
 from ..._untrusted.construction import limited_construction
 from ..._untrusted.files import json_of, within
 from ..._untrusted.weights import check_kinds
 from ...errors import CheckpointError, MissingExtraError
-from .._files import HF
-from .adapters import base_of, is_adapter, merged
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-
+_ADAPTER = "adapter_config.json"
+# What says which function it is; settings that name places, code or ways of running are left out.
+_KEPT = ("r", "lora_alpha", "target_modules", "exclude_modules", "fan_in_fan_out", "bias", "use_rslora", "use_dora",
+         "modules_to_save", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern")  # fmt: skip
 _LAYERS = 10_000
 _COUNTED = 2**20
 _LARGEST = 2**31
@@ -55,7 +57,7 @@ def load_pretrained(directory: Path, tensors: dict[str, Tensor] | None = None, s
         CheckpointError: If a file is missing or damaged, or weights do not fit the configuration.
     """
     if is_adapter(directory) and tensors is None:
-        return merged(directory, load_pretrained)
+        return _merged(directory)
     config = _config(directory)
     source = source or directory
     state = _weights(directory) if tensors is None else dict(tensors)
@@ -216,7 +218,6 @@ def _class_of(config: Any) -> Any:
 
 def _weights(directory: Path) -> dict[str, Tensor]:
     """The tensors of ``model.safetensors``, or of the shards that its index names, all of them in the directory."""
-    from ..._io import read_tensors
     from ...symmetry.sharded import ShardedState, no_weights
 
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
@@ -225,6 +226,68 @@ def _weights(directory: Path) -> dict[str, Tensor]:
     if index.is_file():
         return ShardedState(index).tensors()
     raise no_weights(directory)
+
+
+def is_adapter(directory: Path) -> bool:
+    """Whether a directory holds an adapter and no weights of a whole model."""
+    whole = ("model.safetensors", "model.safetensors.index.json")
+    return (directory / _ADAPTER).is_file() and not any((directory / name).is_file() for name in whole)
+
+
+def base_of(directory: Path) -> Path:
+    """The directory of the model that an adapter is for."""
+    named = _adapter_settings(directory).get("base_model_name_or_path")
+    places = [Path(named), directory / named, directory.parent / named] if isinstance(named, str) and named else []
+    for place in places:
+        if (place / "config.json").is_file():
+            return place
+    raise CheckpointError(
+        f"base_model_name_or_path of {_ADAPTER} must be a directory with a config.json. Got {named!r} in "
+        f"{str(directory)!r}. Nothing is downloaded: save the base model, and write its directory there."
+    )
+
+
+def _merged(directory: Path) -> nn.Module:
+    """The base model with the adapter's updates added to its weights.
+
+    Args:
+        directory: The adapter, as ``save_pretrained`` of peft writes it.
+
+    Raises:
+        CheckpointError: If it is no LoRA adapter, or not one for this base model.
+        MissingExtraError: If peft is not installed.
+    """
+    settings, base = _adapter_settings(directory), base_of(directory)
+    if settings.get("peft_type") != "LORA":
+        raise CheckpointError(f"peft_type must be LORA. Got {settings.get('peft_type')!r} in {str(directory)!r}.")
+    try:
+        import peft
+    except ImportError:
+        raise MissingExtraError("peft", "lora") from None
+    tensors = read_tensors(within(directory, "adapter_model.safetensors", "adapter", CheckpointError))
+    try:
+        config = peft.LoraConfig(**{key: settings[key] for key in _KEPT if settings.get(key) is not None})
+        wrapped = peft.get_peft_model(load_pretrained(base), config)
+        found: Any = peft.set_peft_model_state_dict(wrapped, tensors)
+    except (ValueError, TypeError, RuntimeError, KeyError) as error:
+        raise CheckpointError(
+            f"adapter must fit its base model. Got {str(directory)!r} for {str(base)!r} ({error})."
+        ) from error
+    wrong = [*found.unexpected_keys, *(key for key in found.missing_keys if "lora_" in key)]
+    if wrong:
+        raise CheckpointError(
+            f"adapter must hold all updates of its base model, and no others. Got {str(directory)!r}, where "
+            f"{len(wrong)} tensors are missing or unexpected: {', '.join(sorted(wrong)[:3])}."
+        )
+    model: nn.Module = wrapped.merge_and_unload()
+    return model.eval()
+
+
+def _adapter_settings(directory: Path) -> dict[str, Any]:
+    found = json_of(directory / _ADAPTER, _ADAPTER, CheckpointError)
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{_ADAPTER} must hold settings. Got a {type(found).__name__} in {str(directory)!r}.")
+    return found
 
 
 @contextmanager

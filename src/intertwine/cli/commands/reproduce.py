@@ -1,24 +1,65 @@
-"""Work of ``intertwine reproduce``."""
+"""``intertwine reproduce``: the papers' tables and figures, ours beside theirs."""
 
-from dataclasses import asdict, replace
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ....lab.experiments import Reproduction, Setting, experiment, experiments, reproduce
-from ....lab.experiments.plans import listed, outlook, total
-from ....report import write_page
-from ....report.pages.reproduce import write_all_page
-from ..._command import FAILED
-from ..._running import one_thread
-from ...commands.lab.reproduce import ReproduceOptions, Scale
-from ...outputs.files import RESULTS, claim_folder
-from ...outputs.show import print_json, print_table, say, tell
+from .._command import FAILED, one_thread
+from .._options import Options, argument, option
+from .._outputs import RESULTS, claim_folder, print_json, print_table, say, tell
+from . import iw
+
+if TYPE_CHECKING:
+    from ...lab.experiments import Reproduction, Setting
+
+
+class Scale(StrEnum):
+    """How big."""
+
+    SMOKE = "smoke"
+    SMALL = "small"
+    PAPER = "paper"
+
+
+@dataclass(frozen=True)
+class ReproduceOptions(Options):
+    """Reproduce tables and figures of the papers: their numbers, ours, the difference, and a verdict in words.
+
+    Everything may be interrupted: the same command goes on from what is finished. Exit code 1 if an experiment failed,
+    or a statement did not hold that must hold at this scale.
+
+    Example:
+      intertwine reproduce
+      intertwine reproduce table1-groups demonstrations
+      intertwine reproduce --all --scale smoke
+      intertwine reproduce table2-dissimilarity --scale small --data cifar10:PATH
+      intertwine reproduce --all --scale paper --dry-run
+    """
+
+    names: list[str] | None = argument(None, "Experiments; none lists them.", metavar="NAME")
+    scale: Scale = option(
+        Scale.SMOKE, "smoke: seconds on digits; small: what a CPU can train; paper: the papers' sizes."
+    )
+    everything: bool = option(False, "Every experiment, on one page.", "--all")
+    data: str = option("cifar10", "CIFAR-10 for small and paper, such as cifar10:PATH.", metavar="DATA")
+    concepts: str = option("generated", "Labelled images for dissection, such as parquet:FILE.", metavar="SET")
+    cifar100: str = option("", "CIFAR-100 for tables that have it: cifar100:PATH.", metavar="DATA")
+    dry_run: bool = option(False, "Say what would be trained and run, and about how long; do nothing.")
+    seed: int = 0
+    workers: int = option(0, "Processes for jobs; 0 runs them in this one.", min=0)
+    device: str = "auto"
+    out: Path = option(Path("reproduction"), "Folder for zoos, finished jobs, results and pages.", metavar="DIR")
 
 
 def run(asked: ReproduceOptions) -> None:
     """Reproduce tables and figures of the papers: their numbers, ours, the difference, and a verdict in words."""
+    from ...lab.experiments import Setting, experiment, experiments
+
     if not asked.names and not asked.everything:
         known = [[e.name, e.papers, e.title, ", ".join(e.scales)] for e in experiments().values()]
         columns = ["experiment", "papers", "title", "scales"]
@@ -67,6 +108,9 @@ def run(asked: ReproduceOptions) -> None:
 
 def _tell_plans(names: list[str], setting: Setting, as_json: bool) -> None:
     """What would be done, about how long it takes here, and every job in words; nothing is done."""
+    from ...lab.experiments import experiment
+    from ...lab.experiments.plans import listed, outlook, total
+
     plans = {name: listed(experiment(name).plan(setting)) for name in names}
     ahead = {}
     for name in names:  # each as it is known: a timed step of every network takes a while
@@ -83,6 +127,9 @@ def _tell_plans(names: list[str], setting: Setting, as_json: bool) -> None:
 
 def _all(names: list[str], setting: Setting, command: str) -> tuple[list[Reproduction], dict[str, str]]:
     """Run them one after the other; one of several that fails does not stop the others."""
+    from ...lab.experiments import experiment, reproduce
+    from ...lab.experiments.plans import outlook
+
     done: list[Reproduction] = []
     failed: dict[str, str] = {}
     for k, name in enumerate(names, 1):
@@ -109,9 +156,11 @@ def _timeless(found: Reproduction) -> dict[str, Any]:
 
 
 def _write(done: list[Reproduction], failed: dict[str, str], out: Path, scale: str) -> dict[str, Any]:
+    from ...report.pages.reproduce import write_all_page
+
     folder = out / scale
     for r in done:
         r.save(folder / r.name / "results.json")
         r.save(folder / r.name / "results.parquet")
-        write_page(r, folder / r.name / "report.html")
+        iw.report.write_page(r, folder / r.name / "report.html")
     return {"folder": folder, "page": write_all_page(done, failed, folder / "report.html")}

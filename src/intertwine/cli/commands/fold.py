@@ -1,9 +1,13 @@
 """``intertwine fold``: the same network in an interpretable gauge."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..._options import ExampleOptions, advanced, option
+from .._options import ExampleOptions, advanced, option
+from .._outputs import claim, keep_beside, largest_shard, print_json, say, tell
+from . import inputs, iw
 
 
 @dataclass(frozen=True)
@@ -30,4 +34,24 @@ class FoldOptions(ExampleOptions):
     biases: bool = option(True, "Fold biases of norms, and push biases of values on.")
     extend: bool = option(True, "Untie weights, and add biases where there are none, as needed.")
     strict: bool = advanced(False, "Fail unless everything can be folded.")
-    as_json: bool = False
+
+
+def run(asked: FoldOptions) -> None:
+    """Write the same network in an interpretable gauge."""
+    claim(asked.out, [asked.a])
+    group = inputs.open_group([asked.a], asked, "if given")
+    steps = (asked.norms, asked.center, asked.biases)
+    folded = iw.fold(group.models[0], group.example, *steps, extend=asked.extend, strict=asked.strict)
+    biases = [name for name in folded.added if name.endswith(".bias")]
+    if biases and asked.out.suffix != ".safetensors":
+        raise ValueError(
+            "--out must end in .safetensors for this model: folding adds biases that its class does not have, such as "
+            f"{', '.join(biases[:3])}. Got the folder {str(asked.out)!r}. Or say --no-extend, which adds none."
+        )
+    card = group.card({"folded": group.names, "added": list(folded.added), "command": asked.line})
+    written = keep_beside(asked.a, iw.merging.export(folded.model, asked.out, card, largest_shard(asked.a)))
+    if asked.as_json:
+        print_json({**folded.to_dict(), "written": written})
+    else:
+        say(folded.summary())
+    tell(f"wrote {written}")

@@ -1,9 +1,13 @@
 """``intertwine mappings``: what quantisers, pruners and mergers need of a model's symmetry."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..._options import NetworkOptions, option
+from .._options import NetworkOptions, option
+from .._outputs import claim_file, show, write_one
+from . import inputs
 
 
 @dataclass(frozen=True)
@@ -25,4 +29,13 @@ class MappingsOptions(NetworkOptions):
         "The tool: llm-compressor, model-optimizer, spinquant, quarot, torch-pruning, perm-spec or graph.",
     )
     out: Path | None = option(None, "Write for the tool (.yaml, .py, .json), or the page (.html).", metavar="FILE")
-    as_json: bool = False
+
+
+def run(asked: MappingsOptions) -> None:
+    """Write the symmetries of a model as another tool takes them."""
+    spec = inputs.model_of(asked.network, asked.model)
+    claim_file(asked.out)
+    _network, sym = inputs.model_and_symmetry(spec, asked, asked.meta)
+    found = sym.mappings(asked.format)
+    write_one(found, asked.out, found.write)
+    show(found, asked.as_json)

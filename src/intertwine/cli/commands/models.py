@@ -1,8 +1,22 @@
-"""Work of ``intertwine models``: it imports nothing heavy."""
+"""``intertwine models``: the built-in networks."""
 
-from ..._catalogue import catalogue
-from ...commands.lab.models import ModelsOptions
-from ...outputs.show import print_json, print_table, say
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .._catalogue import catalogue
+from .._options import Options
+from .._outputs import print_json, print_table, say
+
+
+@dataclass(frozen=True)
+class ModelsOptions(Options):
+    """List the built-in networks with their parameter counts.
+
+    Example:
+      intertwine models
+      intertwine models --json
+    """
 
 
 def run(asked: ModelsOptions) -> None:

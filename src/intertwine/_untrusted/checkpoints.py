@@ -1,4 +1,4 @@
-"""Files and directories that commands read, looked at before anything heavy is imported."""
+"""Checkpoints and directories of others, looked at before anything heavy is imported."""
 
 from __future__ import annotations
 
