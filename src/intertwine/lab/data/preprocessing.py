@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import DataError
+from ...errors import DataError
 
 _WAYS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in the order of Pillow's numbers
 _LARGEST = 8192  # pixels of a side
