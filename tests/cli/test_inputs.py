@@ -14,9 +14,9 @@ from intertwine.cli._command import session
 from intertwine.cli._outputs import keep_beside
 from intertwine.cli.commands.same import SameOptions
 from intertwine.cli.inputs import example_input, open_group
-from intertwine.cli.inputs.hugging_face import load_pretrained
 from intertwine.cli.inputs.networks import read_checkpoint
 from intertwine.errors import CheckpointError
+from intertwine.lab.networks.hugging_face import load_pretrained
 from intertwine.merging import read_recipe
 
 transformers = pytest.importorskip("transformers")

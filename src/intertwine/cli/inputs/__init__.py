@@ -1,5 +1,6 @@
 """Inputs of a command: networks by their names, checkpoints, adapters, an example, and data as a model takes it."""
 
+from ...lab.networks.hugging_face import configuration, is_adapter, load_pretrained
 from .data import (
     batches,
     check_tokenizers,
@@ -10,7 +11,6 @@ from .data import (
     image_settings,
     read_data,
 )  # fmt: skip
-from .hugging_face import configuration, is_adapter, load_pretrained
 from .models import (
     VERSIONS,
     Checkpoint,

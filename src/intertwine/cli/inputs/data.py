@@ -22,12 +22,12 @@ from ..._untrusted.checkpoints import HF
 from ..._untrusted.files import json_of
 from ...errors import CheckpointError, DataError
 from ...lab.data import Batches, DataSplits, Preprocessing, TextBlocks
+from ...lab.networks.hugging_face import base_of, is_adapter, read_config
 from .._checks import shape as axes
 from .._checks import sides
 from .._command import threads_for
 from .._options import DataOptions, ExampleOptions
 from .._outputs import tell
-from .hugging_face import base_of, is_adapter, read_config
 from .models import Checkpoint, Opened, build_model, is_builtin
 
 _TEXT = ("text:", "parquet:", "dataset:")

@@ -1,5 +1,7 @@
 """Models by a line of text: built-in names, factories in Python, Hugging Face directories; and gated versions."""
 
+from __future__ import annotations
+
 import copy
 import importlib
 import importlib.util
@@ -8,18 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ... import gates
 from ..._untrusted.checkpoints import HF
 from ..._words import near
 from ...lab import networks
 from ...lab.data import DataSplits
+from ...lab.networks.hugging_face import fresh_model
 from ...lab.training import Card
-from .hugging_face import fresh_model
+
+if TYPE_CHECKING:
+    from ...gates import GatedNetwork
 
 # Name -> what it is in the paper's words, where its gates come from, what its value network is given.
 VERSIONS = {
@@ -163,7 +167,7 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def gated_version(name: str, model: nn.Module, x: Tensor, seed: int) -> gates.GatedNetwork:
+def gated_version(name: str, model: nn.Module, x: Tensor, seed: int) -> GatedNetwork:
     """The gated version of that name.
 
     Args:
@@ -172,6 +176,8 @@ def gated_version(name: str, model: nn.Module, x: Tensor, seed: int) -> gates.Ga
         x: An example.
         seed: Of what is new in it.
     """
+    from ... import gates
+
     input = "ones" if name.endswith("-ones") else "x"
     if name.startswith("dlgn-sf"):
         maps = gates.networks.ShallowMaps(batch_norm=networks.has_batch_norm(model))

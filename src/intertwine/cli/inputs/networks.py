@@ -15,6 +15,7 @@ from ..._nested import map_tensors
 from ..._untrusted.checkpoints import HF, SETTINGS, check_checkpoint
 from ...errors import CheckpointError, DataError
 from ...lab import networks
+from ...lab.networks.hugging_face import load_pretrained
 from ...lab.training import Card, build_with, check_card, choose_device, load_weights, read_card
 from ...symmetry import ShardedState, Symmetry, symmetries
 from .._command import threads_for
@@ -30,7 +31,6 @@ from .data import (
     read_data,
     settings_of,
 )
-from .hugging_face import load_pretrained
 from .models import GATED, Checkpoint, Opened, build_model, gated_version, is_builtin
 
 if TYPE_CHECKING:
