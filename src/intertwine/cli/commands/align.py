@@ -93,7 +93,7 @@ def _sharded(asked: AlignOptions, kinds: list[str] | None) -> tuple[dict[str, An
     """Align without ever holding a network; the model is built without weights."""
     if asked.method != "weights":
         raise ValueError(f"--method must be weights for --sharded. Got {asked.method!r}.")
-    _network, sym = inputs.model_and_symmetry(asked.model or inputs.model_named_by(asked.a), asked)
+    sym = inputs.symmetry_of(asked.model or inputs.model_named_by(asked.a), asked)
     place = asked.out / "moved"
     found = iw.matching.align_sharded(asked.a, asked.b, sym, place, kinds or ("permutation", "sign"), asked.seed)
     said, files = _written(found, asked.out)

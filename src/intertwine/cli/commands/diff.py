@@ -87,7 +87,7 @@ def _sharded(asked: DiffOptions, *paths: Path) -> iw.Diff:
     from ...provenance.diff import with_configurations
     from ...symmetry import ShardedState
 
-    _network, sym = inputs.model_and_symmetry(asked.model or _named(*paths), asked)
+    sym = inputs.symmetry_of(asked.model or _named(*paths), asked)
     a, b = map(ShardedState, paths)
     found = iw.diff(a, b, None, sym)
     if not all((path / "config.json").is_file() for path in paths):

@@ -77,8 +77,7 @@ def _pair(asked: LineageOptions) -> iw.Lineage:
     paths = asked.paths
     states = [_opened(path) for path in paths]
     spec = asked.model or inputs.model_named_by(paths[0])
-    _network, sym = inputs.model_and_symmetry(spec, asked)
-    del _network
+    sym = inputs.symmetry_of(spec, asked)
     a, b = (_named(state, sym, path, spec, other=k > 0) for k, (state, path) in enumerate(zip(states, paths)))
     others = [_named(_opened(path), sym, path, spec) for path in asked.independent or []]
     found = iw.provenance.lineage_of_states(sym, a, b, others, asked.level)
@@ -110,7 +109,7 @@ def _families(asked: LineageOptions) -> iw.provenance.Tree:
     states = {}
     for path in files:
         spec = asked.model or inputs.model_named_by(path)
-        known[spec] = known.get(spec) or inputs.model_and_symmetry(spec, asked)[1]
+        known[spec] = known.get(spec) or inputs.symmetry_of(spec, asked)
         states[path.name] = known[spec], _named(_opened(path), known[spec], path, spec)
     return iw.provenance.tree_of_states(states)
 

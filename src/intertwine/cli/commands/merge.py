@@ -146,9 +146,10 @@ def run(asked: MergeOptions) -> None:
         claim_file(asked.mergekit, [*paths, *asked.checkpoints])
         claim_folder(asked.mergekit.with_suffix(""), ["."], paths)
     claim(asked.out, paths)
+    solver = solver_of(asked.method)
     group = inputs.open_group(paths, asked, _use(asked))
     loader = group.loader("train", asked.examples, asked.batch_size) if group.data is not None else None
-    found = _in_dtype(asked, group, recipe, loader)
+    found = _in_dtype(asked, recipe, solver, group, loader)
     scores = _scores(group, found, asked.examples, asked.batch_size)
     settings = {
         "merged": group.names, "ratio": asked.ratio, "method": asked.method, "interpolation": asked.interpolation,
@@ -178,7 +179,13 @@ def _use(asked: MergeOptions) -> inputs.Use:
     return "of card" if asked.repair == "auto" else "if given"
 
 
-def _in_dtype(asked: MergeOptions, group: inputs.Group, recipe: iw.merging.Recipe | None, loader: Any) -> _Merged:
+def _in_dtype(
+    asked: MergeOptions,
+    recipe: iw.merging.Recipe | None,
+    solver: str | iw.matching.Solver,
+    group: inputs.Group,
+    loader: Any,
+) -> _Merged:
     """What came out, in the numbers that were asked for.
 
     Raises:
@@ -186,7 +193,7 @@ def _in_dtype(asked: MergeOptions, group: inputs.Group, recipe: iw.merging.Recip
     """
     from ...merging.recipe import cast
 
-    solver, dtype = solver_of(asked.method), asked.dtype
+    dtype = asked.dtype
     if dtype == "float32":
         for model in group.models:
             model.float()  # so that means are not rounded to what the networks are kept in

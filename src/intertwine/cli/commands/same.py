@@ -57,7 +57,7 @@ def run(asked: SameOptions) -> None:
 
 def _sharded(asked: SameOptions) -> iw.matching.Match:
     """Both checkpoints read part by part."""
-    _network, sym = inputs.model_and_symmetry(asked.model or inputs.model_named_by(asked.a), asked)
+    sym = inputs.symmetry_of(asked.model or inputs.model_named_by(asked.a), asked)
     return iw.matching.same_sharded(asked.a, asked.b, sym)
 
 

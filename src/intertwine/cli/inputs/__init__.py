@@ -10,7 +10,7 @@ from .data import (
     for_all,
     image_settings,
     read_data,
-)  # fmt: skip
+)
 from .models import (
     VERSIONS,
     Checkpoint,
@@ -21,7 +21,7 @@ from .models import (
     gated_version,
     import_module_of_user,
     is_builtin,
-)  # fmt: skip
+)
 from .networks import (
     Group,
     Use,
@@ -37,15 +37,16 @@ from .networks import (
     open_network,
     read_checkpoint,
     statistics_of,
-)  # fmt: skip
+    symmetry_of,
+)
 
 __all__ = [
     # checkpoints and the networks in them
     "Checkpoint", "Opened", "Group", "Use", "read_checkpoint", "open_network", "open_group", "open_alone",
     "check_run", "check_takes", "check_layers", "check_finite", "statistics_of",
     # models by their names
-    "build_model", "is_builtin", "model_named_by", "model_of", "model_and_symmetry", "gated_version", "VERSIONS",
-    "card_name", "call_factory", "import_module_of_user", "load_pretrained", "configuration", "is_adapter",
+    "build_model", "is_builtin", "model_named_by", "model_of", "model_and_symmetry", "symmetry_of", "gated_version",
+    "VERSIONS", "card_name", "call_factory", "import_module_of_user", "load_pretrained", "configuration", "is_adapter",
     # data and examples
     "read_data", "data_facts", "batches", "example_input", "for_all", "directory_of", "image_settings",
     "check_tokenizers",

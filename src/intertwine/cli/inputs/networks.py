@@ -265,7 +265,12 @@ def _with_weights(
     raise mismatch or CheckpointError(f"checkpoint must be of the architecture {spec}. Got {str(path)!r}.")
 
 
-def model_and_symmetry(spec: str, asked: ExampleOptions, meta: bool = True) -> tuple[nn.Module, Symmetry]:
+def symmetry_of(spec: str, asked: ExampleOptions) -> Symmetry:
+    """The symmetry of a model that is built here without weights, and forgotten."""
+    return model_and_symmetry(spec, asked, meta=True)[1]
+
+
+def model_and_symmetry(spec: str, asked: ExampleOptions, meta: bool) -> tuple[nn.Module, Symmetry]:
     """A model that is built here and its symmetry, which refers to the model weakly: proofs and drawings want both.
 
     Args:
