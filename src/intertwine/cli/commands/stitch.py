@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -103,6 +102,8 @@ class StitchOptions(DataOptions):
 
 def run(asked: StitchOptions) -> None:
     """Stitch networks: how much accuracy is lost when B goes on from A's features, through a map of one family."""
+    import hashlib  # openssl is not for help
+
     from ...lab.training.augment import Augmented
 
     claim_folder(asked.out, [*RESULTS, "results.safetensors"], asked.checkpoints)

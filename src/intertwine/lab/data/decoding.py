@@ -51,6 +51,11 @@ def pixels(source: bytes | Path, name: str) -> np.ndarray:
     return _read(source, name, _in_8_bits)
 
 
+def in_colour(array: np.ndarray) -> np.ndarray:
+    """An image as ``(H, W, 3)``: three equal channels where it is grey."""
+    return array if array.ndim == 3 else np.repeat(array[:, :, None], 3, axis=2)
+
+
 def numbers(source: bytes | Path, name: str) -> np.ndarray:
     """The numbers that an image stores, ``(H, W)`` or ``(H, W, C)``, such as the labels of a mask."""
     return _read(source, name, lambda image, _: np.array(image))
@@ -153,7 +158,7 @@ def decode_images(
     if not arrays:
         raise DataError(f"{what} must hold at least one image. Got none.")
     if any(array.ndim == 3 for array in arrays):
-        arrays = [array if array.ndim == 3 else np.repeat(array[:, :, None], 3, axis=2) for array in arrays]
+        arrays = [in_colour(array) for array in arrays]
     images = torch.from_numpy(np.stack(arrays))
     return images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
 
@@ -196,8 +201,7 @@ class Pictures:
         return Pictures(self.files, self._prepare, device)
 
     def _decoded(self, file: Path) -> np.ndarray:
-        array = self._prepare(pixels(file, str(file)))
-        return array if array.ndim == 3 else np.repeat(array[:, :, None], 3, axis=2)
+        return in_colour(self._prepare(pixels(file, str(file))))
 
 
 def data_roots() -> list[Path]:

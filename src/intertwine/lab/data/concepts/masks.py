@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ....dissection import Concept, ConceptSet, Sample
 from ....errors import DataError
-from ..decoding import SUFFIXES, numbers, pixels
+from ..decoding import SUFFIXES, in_colour, numbers, pixels
 
 _NOT_LABELS = {"unlabelled", "unlabeled", "void", "background", "ignore", "none"}
 _IGNORED_NUMBER = 255  # what most segmentation sets write where there is no label
@@ -189,7 +189,7 @@ def _bytes(value: Any, name: str) -> bytes:
 
 def read_image(source: bytes | Path, name: str) -> Tensor:
     """An image as ``(3, H, W)`` in ``uint8``."""
-    return torch.from_numpy(_in_colour(source, name)).permute(2, 0, 1).contiguous()
+    return torch.from_numpy(in_colour(pixels(source, name))).permute(2, 0, 1).contiguous()
 
 
 def read_mask(source: bytes | Path, name: str) -> Tensor:
@@ -205,7 +205,7 @@ def read_mask(source: bytes | Path, name: str) -> Tensor:
 
 def read_packed_mask(source: bytes | Path, name: str) -> Tensor:
     """A mask with label numbers ``red + 256 * green``, Broden's coding, ``(h, w)`` in int64."""
-    array = _in_colour(source, name).astype(np.int64)
+    array = in_colour(pixels(source, name)).astype(np.int64)
     return torch.from_numpy(array[:, :, 0] + 256 * array[:, :, 1])
 
 
@@ -224,8 +224,3 @@ def fitted(image: Tensor, labels: Tensor, whole: Tensor, size: tuple[int, int] |
         # float64 holds every label number exactly
         labels = F.interpolate(labels[None].double(), size=size, mode="nearest-exact")[0].long()
     return Sample(image, labels, whole)
-
-
-def _in_colour(source: bytes | Path, name: str) -> np.ndarray:
-    array = pixels(source, name)
-    return array if array.ndim == 3 else np.repeat(array[:, :, None], 3, axis=2)
