@@ -159,7 +159,7 @@ def as_function(module: ModuleType) -> Callable[..., None]:
 
     Its parameters are the fields of the options, and their docstring is its help.
     """
-    options: type[Options] = get_type_hints(module.run)["asked"]
+    options: type[Options] = getattr(module, module.run.__annotations__["asked"])
 
     def command(context: typer.Context, **values: Any) -> None:
         asked = options(**{name: _plain(value) for name, value in values.items()}, line=context.obj)

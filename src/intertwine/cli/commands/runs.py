@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import typer
 
@@ -14,15 +13,6 @@ from .._command import FAILED
 from .._options import Options, advanced, argument, option
 from .._outputs import print_json, print_table, say, tell
 from . import inputs, iw
-
-
-class RunsAction(StrEnum):
-    """What to do."""
-
-    LIST = "list"
-    SHOW = "show"
-    RESUME = "resume"
-    CLEAN = "clean"
 
 
 @dataclass(frozen=True)
@@ -47,10 +37,10 @@ class RunsOptions(Options):
             ValueError: If no run is named.
         """
         super().check()
-        if self.name is None and self.action is not RunsAction.LIST:
-            raise ValueError(f"NAME must be given to {self.action.value}. Got none. 'intertwine runs' lists the runs.")
+        if self.name is None and self.action != "list":
+            raise ValueError(f"NAME must be given to {self.action}. Got none. 'intertwine runs' lists the runs.")
 
-    action: RunsAction = argument(RunsAction.LIST, "list, show, resume or clean.")
+    action: Literal["list", "show", "resume", "clean"] = argument("list", "list, show, resume or clean.")
     name: str | None = argument(None, "Of the run, for all but list.", metavar="NAME")
     folder: Path = option(Path("runs"), "Folder of runs.", "--runs", metavar="DIR")
     workers: int | None = option(None, "Resume: processes; one for each core otherwise.", min=1)
@@ -67,17 +57,17 @@ class RunsOptions(Options):
 def run(asked: RunsOptions) -> None:
     """List runs, show the jobs of one, go on with one that was stopped, or remove stale results."""
     runs = iw.lab.runs
-    if asked.action is RunsAction.LIST:
+    if asked.action == "list":
         _list(runs.overviews(asked.folder), asked.folder, asked.as_json)
         return
     home = asked.folder / runs.plan_name(str(asked.name))
-    if asked.action is RunsAction.CLEAN:
+    if asked.action == "clean":
         count = runs.clean(home, asked.everything)
         left = "" if asked.everything else " of earlier plans and earlier code"
         print_json({"removed": count}) if asked.as_json else say(f"removed {counted(count, 'result')}{left}")
         return
     found = runs.overview(home)
-    if asked.action is RunsAction.SHOW:
+    if asked.action == "show":
         _show(found, asked.as_json)
         return
     modules = asked.imported or []

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 import typer
 
@@ -14,13 +14,6 @@ from .._options import TrainingOptions, advanced, argument, option
 from .._outputs import claim_folder, print_json, print_table, say, tell
 from . import inputs, iw
 from .train import recipe_of
-
-
-class ZooAction(StrEnum):
-    """What to do."""
-
-    TRAIN = "train"
-    SHOW = "show"
 
 
 @dataclass(frozen=True)
@@ -38,7 +31,7 @@ class ZooOptions(TrainingOptions):
       intertwine zoo show --out zoo
     """
 
-    action: ZooAction = argument(..., "train, or show what is there.")
+    action: Literal["train", "show"] = argument(..., "train, or show what is there.")
     out: Path = option(Path("zoo"), "Folder of the zoo.", metavar="DIR")
     model: str | None = option(None, "Built-in network; see 'intertwine models'.", metavar="MODEL")
     count: int = option(10, "Number of networks.", min=1)
@@ -50,7 +43,7 @@ class ZooOptions(TrainingOptions):
 
 def run(asked: ZooOptions) -> None:
     """Train many seeds of one network at once, or show a zoo."""
-    if asked.action is ZooAction.SHOW:
+    if asked.action == "show":
         _present(iw.lab.zoo.read_zoo(asked.out), asked.as_json)
         return
     if asked.model is None or not inputs.is_builtin(asked.model):

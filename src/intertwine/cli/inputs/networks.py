@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..._io import read_tensors
 from ..._nested import map_tensors
@@ -82,8 +82,7 @@ def open_network(
     else:
         if spec is None:
             spec = spec_of(card, path)
-        classes = len(data.classes) or len(card.classes if card else ())
-        model = _with_weights(_gated(card, spec, data) or spec, checkpoint.tensors, path, data, classes)
+        model = _fitted(spec, checkpoint, data)
     check_finite(model, path)
     facts: dict[str, Any] = {"name": path.name, "file": str(path), "model": spec, "class": type(model).__name__}
     facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
@@ -231,38 +230,28 @@ def spec_of(card: Card | None, path: Path) -> str:
     return card.architecture
 
 
-def _gated(card: Card | None, spec: str, data: DataSplits) -> Callable[[], nn.Module] | None:
-    """What builds the gated version of a network that is not built in, where a card says that this is one."""
-    if card is None or not card.architecture.startswith(GATED):
-        return None
-    x = data.loader("test", 1).batch(slice(0, 1))[0]
-    return lambda: gated_version(card.architecture.removeprefix(GATED), build_model(spec), x, card.seed or 0)
+def _fitted(spec: str, checkpoint: Checkpoint, data: DataSplits) -> nn.Module:
+    """The model with a checkpoint's weights; a built-in one is first fitted to the data, then tried as it was written.
 
-
-def _with_weights(
-    spec: str | Callable[[], nn.Module], tensors: dict[str, Tensor], path: Path, data: DataSplits, classes: int
-) -> nn.Module:
-    """The model with these weights; a built-in one is first fitted to the data, then tried as it was written."""
-    if callable(spec):
-        gated = spec()
-        load_weights(gated, tensors, repr(str(path)), "its gated version")
+    A card may say that it is the gated version of a network that is not built in.
+    """
+    card, tensors = checkpoint.card, checkpoint.tensors
+    if card is not None and tensors is not None and card.architecture.startswith(GATED):
+        x = data.loader("test", 1).batch(slice(0, 1))[0]
+        gated = gated_version(card.architecture.removeprefix(GATED), build_model(spec), x, card.seed or 0)
+        load_weights(gated, tensors, repr(str(checkpoint.path)), "its gated version")
         return gated
-    if spec.startswith(HF):
-        return load_pretrained(Path(spec.removeprefix(HF)), tensors, path)
     candidates = [spec]
     if is_builtin(spec):
+        classes = len(data.classes) or len(card.classes if card else ())
         candidates = list(dict.fromkeys([networks.fit_to(spec, data.shape, classes or None), spec]))
-    mismatch: CheckpointError | None = None
+    mismatches = []
     for candidate in candidates:
         try:
-            if is_builtin(candidate):
-                return build_with(candidate, tensors, repr(str(path)))
-            model = build_model(candidate)
-            load_weights(model, tensors, repr(str(path)), candidate)
-            return model
+            return open_alone(candidate, checkpoint)
         except CheckpointError as error:
-            mismatch = mismatch or error
-    raise mismatch or CheckpointError(f"checkpoint must be of the architecture {spec}. Got {str(path)!r}.")
+            mismatches.append(error)
+    raise mismatches[0]
 
 
 def symmetry_of(spec: str, asked: ExampleOptions) -> Symmetry:
