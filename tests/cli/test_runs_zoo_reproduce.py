@@ -95,16 +95,16 @@ def test_experiments_are_listed_and_reproduced(run, tmp_path):
 
 
 def test_an_experiment_that_fails_does_not_stop_the_others(run, monkeypatch):
-    from intertwine.cli.work.lab import reproduce as work
+    from intertwine.lab import experiments
 
-    right = work.reproduce
+    right = experiments.reproduce
 
     def some_fail(name, setting):
         if name == "e7-counts":
             raise RuntimeError("no luck")
         return right(name, setting)
 
-    monkeypatch.setattr(work, "reproduce", some_fail)
+    monkeypatch.setattr(experiments, "reproduce", some_fail)
     done = run("reproduce", "e7-counts", "table1-groups", "--json")
     assert done.code == 1
     said = json.loads(done.out)

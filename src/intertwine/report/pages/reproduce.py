@@ -70,8 +70,8 @@ def _blocks(r: Reproduction) -> list[Block]:
     if maps:
         blocks.append(Grid(maps))
     if r.claims:
-        said = lambda c: f"{c.verdict}: {c.why}" if c.why else c.verdict
-        rows = [[c.text, said(c), c.detail, c.p, c.adjusted, c.needed, c.required or None] for c in r.claims]
+        verdict = lambda c: f"{c.verdict}: {c.why}" if c.why else c.verdict
+        rows = [[c.text, verdict(c), c.detail, c.p, c.adjusted, c.needed, c.required or None] for c in r.claims]
         head = ["Statement", "Here", "Judged by", "p", "p (Holm)", "Networks needed", "Must hold at this scale"]
         blocks.append(Table(head, rows))
     tables = [_table(r, panel) for panel in r.panels]

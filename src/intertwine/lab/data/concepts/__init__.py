@@ -4,7 +4,7 @@ from .broden import BrodenConcepts
 from .coco import CocoConcepts
 from .generated import GeneratedConcepts
 from .load import CONCEPT_FORMS, concept_sets, load_concepts
-from .segmentation import FolderConcepts, ParquetConcepts
+from .masks import FolderConcepts, ParquetConcepts
 
 __all__ = [
     "BrodenConcepts", "CocoConcepts", "FolderConcepts", "GeneratedConcepts", "ParquetConcepts",

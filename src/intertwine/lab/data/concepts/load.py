@@ -6,7 +6,7 @@ from ....dissection import ConceptSet, WithColours
 from .broden import BrodenConcepts
 from .coco import CocoConcepts
 from .generated import GeneratedConcepts
-from .segmentation import FolderConcepts, ParquetConcepts
+from .masks import FolderConcepts, ParquetConcepts
 
 CONCEPT_FORMS = ("generated", "parquet:FILE", "masks:FOLDER", "coco:ANNOTATIONS.json@IMAGES", "broden:FOLDER")
 _PHOTOGRAPH = (90, 120)  # pixels
