@@ -143,7 +143,7 @@ class Experiment:
 
     def page(self, values: Values) -> Reproduction:
         """Analysis of values: intervals, verdicts and everything that a page shows."""
-        found, facts = Findings(values), dict(values.facts)
+        found, facts = Findings(values), dict(sorted(values.facts.items()))  # in the order of the file
         self.analyse(found)
         notes, scale = facts.pop("notes", ()), facts.pop("scale", "small")
         return Reproduction(
