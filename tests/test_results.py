@@ -30,30 +30,8 @@ def build():
 
 
 @pytest.fixture(scope="module")
-def fidelity():
-    return loaded("fidelity")
-
-
-@pytest.fixture(scope="module")
 def kept(build):
     return build.kept()
-
-
-def test_the_page_of_fidelity_follows_from_items_and_results(fidelity):
-    written = RESULTS.parent / "docs" / "fidelity.md"
-    assert written.read_text(encoding="utf-8") == fidelity.page(), "run results/fidelity.py"
-
-
-def test_every_item_names_what_exists_and_says_why_it_was_not_run(fidelity):
-    found = fidelity.items()
-    assert len({item["item"] for item in found}) == len(found) > 160
-    for item in found:
-        assert item["function"].startswith(("intertwine.", "studies.")), item["item"]
-        named = re.fullmatch(r"tests/[\w/]+\.py::test_\w+", item["test"])
-        assert named or item["note"].startswith("not run"), item["item"]
-        assert item["experiment"] in {"", *experiments(), *fidelity.run.studies()}, item["item"]
-    descriptive = {"fig1-to-the-end"}  # one pair of networks: numbers, no statement
-    assert set(experiments()) - descriptive <= {item["experiment"] for item in found}
 
 
 def test_the_pages_follow_from_the_values_byte_for_byte(build, kept):
