@@ -1,0 +1,192 @@
+"""What one pass over the data keeps of a network: enough for its comparison with any other on the same data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+from torch import Tensor
+
+from ...features import Point
+from .._features import double, is_constant
+from ..kernels.base import Kernel
+from .block_grams import ChannelSums, block_grams
+from .positions import enough, sampled, sizes
+
+BLOCK = 128  # examples whose pairs a kernel sees, where one example's features are few
+_LARGE, _SMALL_BLOCK = 1_000_000, 64  # numbers of one example from which on blocks are smaller
+
+
+@dataclass
+class LayerStatistics:
+    """One layer: centred Gram matrices of blocks of examples, and rows of channels at sampled positions.
+
+    Attributes:
+        name: Name of the layer.
+        side: The network, in messages.
+        shape: Channels, then space.
+        grams: By kernel, one U-centred matrix ``(n_b, n_b)`` for each block of examples.
+        rows: By spatial size, ``(n_b, positions, C)`` for each block.
+        low: Smallest value of every channel, ``(C,)``.
+        high: Largest value of every channel.
+    """
+
+    name: str
+    side: str
+    shape: tuple[int, ...]
+    grams: dict[str, list[Tensor]] = field(default_factory=dict)
+    rows: dict[tuple[int, ...], list[Tensor]] = field(default_factory=dict)
+    low: Tensor = field(default_factory=lambda: torch.empty(0))
+    high: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    @property
+    def channels(self) -> int:
+        """Number of channels."""
+        return self.shape[0]
+
+    @property
+    def space(self) -> tuple[int, ...]:
+        """Spatial size."""
+        return self.shape[1:]
+
+    @property
+    def finite(self) -> bool:
+        """Whether all features were numbers."""
+        return bool(torch.isfinite(self.high - self.low).all())
+
+    @property
+    def dead(self) -> Tensor:
+        """Channels that are zero everywhere, ``(C,)`` bool."""
+        return (self.low == 0) & (self.high == 0)
+
+    @property
+    def constant(self) -> Tensor:
+        """Channels that have one value everywhere, up to rounding."""
+        return is_constant(self.low, self.high)
+
+    @property
+    def negative(self) -> bool:
+        """Whether any feature is negative."""
+        return bool((self.low < 0).any())
+
+    @property
+    def silent(self) -> str:
+        """Why there is no score for this layer, by any measure; empty where there may be."""
+        if not self.finite:
+            return f"features of layer {self.name!r} of {self.side} are not finite: NaN or infinite values."
+        if self.constant.all():
+            what = "zero" if self.dead.all() else "constant"
+            return f"no score for layer {self.name!r} of {self.side}: all channels are {what}."
+        return ""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What statistics are to hold: for which kernels, at which spatial sizes, how many positions."""
+
+    kernels: tuple[Kernel, ...]
+    spaces: tuple[tuple[int, ...], ...]  # of all layers of all networks; none where no measure needs rows of channels
+    examples: int  # that are expected
+    channels: int  # of the widest layer
+    block: int
+    seed: int = 0
+    times: int = 1  # as many positions as at first
+
+    @classmethod
+    def of(
+        cls, kernels: Sequence[Kernel], points: Sequence[Point], rows: bool, examples: int | None, seed: int
+    ) -> "Wanted":
+        """What the layers of all networks together ask for."""
+        shapes = [channels_first_shape(point) for point in points]
+        spaces = tuple(dict.fromkeys(shape[1:] for shape in shapes)) if rows else ()
+        total = sum(map(prod, shapes))
+        block = _SMALL_BLOCK if total > _LARGE else BLOCK
+        return cls(tuple(kernels), spaces, examples or 1000, max(s[0] for s in shapes), block, seed)
+
+
+class Collector:
+    """Turns the features of one network into statistics while the network runs: nothing else is kept of them.
+
+    Use :meth:`keep` as the ``keep`` of :class:`intertwine.features.Tapped`, and :meth:`commit` when all networks have
+    run on the batch: what was not committed does not count.
+    """
+
+    def __init__(self, side: str, points: Sequence[Point], wanted: Wanted) -> None:
+        self._points = {p.name: p for p in points}
+        self._wanted = wanted
+        self.layers = {p.name: LayerStatistics(p.name, side, channels_first_shape(p)) for p in points}
+        self._sums = {p.name: ChannelSums() for p in points}
+        self._pending: dict[str, LayerStatistics] = {}
+        self.examples: list[int] = []  # of each block
+        self._starts = 0
+
+    def keep(self, name: str, features: Tensor) -> Tensor:
+        """Take the statistics of a layer's features on one batch."""
+        layer, point = self.layers[name], self._points[name]
+        if tuple(features.shape[1:]) != point.shape:
+            raise ValueError(
+                f"features of layer {name!r} must have one shape in all batches. Got {tuple(features.shape[1:])} after "
+                f"{point.shape}. Pad or resize the inputs to one size."
+            )
+        x = features.detach().movedim(point.channel_dim, 1)
+        x = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        if x.device.type == "mps":
+            x = x.cpu()
+        sums, new = self._sums[name], LayerStatistics(name, layer.side, layer.shape)
+        new.low, new.high = sums.add(x, any(k.name in ("max", "channel_normalized") for k in self._wanted.kernels))
+        for k, rows in enumerate(_blocks(len(x), self._wanted.block)):
+            part = x[rows]
+            for kernel, gram in block_grams(part, self._wanted.kernels, sums).items():
+                new.grams.setdefault(kernel, []).append(gram)
+            for space in sizes(layer.space, self._wanted.spaces):
+                count = enough(space, self._wanted.examples, self._wanted.channels, self._wanted.times)
+                taken = sampled(part, space, count, self._wanted.seed + self._starts + k)
+                new.rows.setdefault(space, []).append(taken.contiguous())
+        self._pending[name] = new
+        return features.new_empty(0)
+
+    def commit(self, examples: int) -> None:
+        """Count the batch."""
+        self.examples += [part.stop - part.start for part in _blocks(examples, self._wanted.block)]
+        for name, new in self._pending.items():
+            layer = self.layers[name]
+            for mine, more in ((layer.grams, new.grams), (layer.rows, new.rows)):
+                for key, parts in more.items():  # type: ignore[attr-defined]
+                    mine.setdefault(key, []).extend(parts)  # type: ignore[attr-defined]
+            first = not len(layer.low)
+            layer.low = new.low if first else torch.minimum(layer.low, new.low)
+            layer.high = new.high if first else torch.maximum(layer.high, new.high)
+        self._pending = {}
+        self._starts = len(self.examples)
+
+    def finished(self) -> list[LayerStatistics]:
+        """The statistics of all layers, their extremes in float64 on the CPU: the only copies to the host."""
+        for layer in self.layers.values():
+            layer.low, layer.high = double(layer.low).cpu(), double(layer.high).cpu()
+        return list(self.layers.values())
+
+
+def channels_first_shape(point: Point) -> tuple[int, ...]:
+    """Channels, then space."""
+    shape, axis = list(point.shape), point.channel_dim
+    return (shape.pop(axis - (axis > 0)), *shape)
+
+
+def _blocks(examples: int, size: int) -> list[slice]:
+    """Near-equal parts of a batch."""
+    count = max(1, round(examples / size))
+    edges = [round(k * examples / count) for k in range(count + 1)]
+    return [slice(a, b) for a, b in zip(edges, edges[1:])]
+
+
+def to_tensors(layers: Mapping[str, LayerStatistics]) -> dict[str, Tensor]:
+    """Statistics as named tensors, for a file."""
+    found: dict[str, Tensor] = {}
+    for k, layer in enumerate(layers.values()):
+        found |= {f"{k}/low": layer.low, f"{k}/high": layer.high}
+        for kernel, parts in layer.grams.items():
+            found |= {f"{k}/gram/{kernel}/{b}": part.contiguous() for b, part in enumerate(parts)}
+        for space, parts in layer.rows.items():
+            at = "x".join(map(str, space))
+            found |= {f"{k}/rows/{at}/{b}": part.contiguous() for b, part in enumerate(parts)}
+    return found
