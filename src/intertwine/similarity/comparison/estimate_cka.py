@@ -68,8 +68,7 @@ class _Sums:
         self._ab: list[Tensor] = []  # by fold
         self._aa: list[Tensor] = []
         self._bb: list[Tensor] = []
-        self._fourth = [torch.zeros(rows, columns, dtype=torch.float64) for _ in range(3)]
-        self._fourth_a, self._fourth_b = (torch.zeros(k, dtype=torch.float64) for k in (rows, columns))
+        self._fourth: list[tuple[Tensor, ...]] = []  # by block: K^2 L^2, K^3 L, K L^3, K^4, L^4
         self._second = torch.zeros(rows, columns, dtype=torch.float64)
         self._third = torch.zeros(rows, columns, dtype=torch.float64)
         self.silent = torch.zeros(rows, dtype=torch.bool), torch.zeros(columns, dtype=torch.bool)
@@ -86,10 +85,9 @@ class _Sums:
         u, v = u / size_u, v / size_v  # fourth powers stay in the range of float32
         scale = [size_u.double() ** p @ size_v.double().mT ** q for p, q in ((2, 2), (3, 1), (1, 3))]
         powers = (u.square(), v.square()), (u.pow(3), v), (u, v.pow(3))
-        for k, (p, q) in enumerate(powers):
-            self._fourth[k] += ((p @ q.mT).double() * scale[k]).cpu()
-        self._fourth_a += (u.pow(4).sum(1).double() * size_u[:, 0].double() ** 4).cpu()
-        self._fourth_b += (v.pow(4).sum(1).double() * size_v[:, 0].double() ** 4).cpu()
+        crossed = [((p @ q.mT).double() * s).cpu() for (p, q), s in zip(powers, scale)]
+        own = [(z.pow(4).sum(1).double() * s[:, 0].double() ** 4).cpu() for z, s in ((u, size_u), (v, size_v))]
+        self._fourth.append((*crossed, *own))
         squares = (z.double().square().sum((1, 2)) for z in (x, y))
         self._second += spread_factor(n) * torch.outer(*squares).cpu()
         self._third += third_moment(n, third_sums(x), third_sums(y)).cpu()
@@ -108,14 +106,29 @@ class _Sums:
         deviation = (4 * pull.square().sum(0) * count / max(1, count - 1)).sqrt()
         width = student_t(confidence, max(1, count - 1)) * deviation
         seen = sum(n * n for n in blocks) / sum(blocks) ** 2
-        k22, k31, k13 = self._fourth
-        spread = k22 / size.square()
+        k22, k31, k13, k40, k04 = (torch.stack(parts) for parts in zip(*self._fourth))
+        spread = k22 * (1 + scores.square() / 2) / size.square()
         spread = spread + scores.square() / 4 * (
-            self._fourth_a[:, None] / total_a[:, None].square() + self._fourth_b / total_b.square()
-            + 2 * k22 / size.square()
-        ) - scores * (k31 / (total_a[:, None] * size) + k13 / (total_b * size))  # fmt: skip
-        error = SURE * (2 * spread.clamp(min=0) * (1 - seen)).sqrt()
+            (k40 / total_a.square())[:, :, None] + (k04 / total_b.square())[:, None, :]
+        )
+        spread = (spread - scores * (k31 / (total_a[:, None] * size) + k13 / (total_b * size))).clamp(min=0)
+        error = _quantiles(spread) * (2 * spread.sum(0) * (1 - seen)).sqrt()
         second = self._second / size.square()
         third = self._third / size.pow(3)
         chance = Chance(torch.zeros_like(second), second.sqrt(), third / second.pow(1.5))
         return scores, error, scores - width, scores + width, chance
+
+
+def _quantiles(spread: Tensor) -> Tensor:
+    """How many deviations an error takes: more where few pairs of examples make most of the spread, ``(L_a, L_b)``.
+
+    As many degrees of freedom as make the spreads of the blocks, ``(blocks, L_a, L_b)``, vary as they do
+    (Satterthwaite), in Student's distribution, by the expansion of its quantile.
+    """
+    count = len(spread)
+    if count < 2:
+        return torch.full(spread.shape[1:], SURE, dtype=torch.float64)
+    mean, variance = spread.mean(0), spread.var(0)
+    freedom = (2 * count * mean.square() / variance.clamp(min=1e-300)).clamp(min=3)
+    z = SURE
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom.square())

@@ -15,10 +15,12 @@ from .nuclear import best_map
 from .spatial_sizes import common_space
 from .statistics import LayerStatistics
 
-SHUFFLES = 5
+SHUFFLES = 4
+_PER_CHANNEL = 128  # rows for each channel
 _PARTS = 4  # of the positions, whose differences tell the error of their sampling
 _TABLE = 48 << 20  # numbers of the products of all folds and parts at a time: 192 MB
 _WIDTH = 768  # channels that are stacked in one product
+_FOLDS = 20
 _STEP = 1e-6
 
 
@@ -127,8 +129,10 @@ class _Table:
         c, d = x.channels[-1].stop, y.channels[-1].stop
         common = min(x.positions, y.positions)
         self.unseen = 1 - common / max(1, x.every)
+        self._count = common * sum(task.blocks)
         self.parts = min(_PARTS, common) if self.unseen > 0 else 1
-        folds = folds_of(task.blocks, max(2, min(20, _TABLE // (self.parts * c * d))))
+        most = _FOLDS if task.intervals else 2
+        folds = folds_of(task.blocks, max(2, min(most, _TABLE // (self.parts * c * d))))
         self.block_of = torch.tensor([b for b, some in enumerate(folds) for _ in some])
         count = len(self.block_of)
         device = x.block(0).device
@@ -154,7 +158,26 @@ class _Table:
                 v = right[order].flatten(0, 1).to(left.dtype)
                 self.shuffled[s] += (left.flatten(0, 1).mT @ v).double().cpu()
         self.cross = self.cross.cpu()
-        self.total = self.cross.sum((0, 1), dtype=torch.float64)
+        self.total = self._sum(slice(None), slice(None))
+        self._halves: dict[tuple[str, int], Tensor] = {}
+
+    def _sum(self, folds: slice, parts: slice) -> Tensor:
+        chosen = self.cross[folds, parts].flatten(0, 1).flatten(1)
+        return (chosen.new_ones(1, len(chosen)) @ chosen).view(self.cross.shape[2:]).double()
+
+    def half(self, of: str, which: int) -> Tensor:
+        """Products over every other fold, or over every other part of the positions."""
+        if (of, which) not in self._halves:
+            some = slice(which, None, 2)
+            folds, parts = (slice(None), some) if of == "parts" else (some, slice(None))
+            self._halves[of, which] = self._sum(folds, parts)
+        return self._halves[of, which]
+
+
+    def few(self, box: tuple[slice, slice]) -> bool:
+        """Whether rows are so few beside channels that a best map gains much from the noise of their sampling."""
+        width = max(part.stop - part.start for part in box)
+        return self.unseen > 0 and self._count < _PER_CHANNEL * width
 
 
 def _common(rows: Tensor, count: int) -> Tensor:
@@ -186,7 +209,7 @@ class _Cell:
         gains = m.gains(t.total[self._box], *self._norms)
         trace, chosen, rounding = best_map(m, gains)
         adds = self._adds(trace, chosen)
-        bias = self._bias(trace, "parts") * t.unseen if t.unseen > 0 else 0.0
+        bias = self._bias(trace, "parts") * t.unseen if t.few(self._box) else 0.0
         centre = trace - bias
         found.scores[at] = score = self._score(centre)
         blocks = torch.zeros(int(t.block_of.max()) + 1, t.parts, dtype=torch.float64).index_add_(0, t.block_of, adds)
@@ -244,9 +267,10 @@ class _Cell:
         if count < 2:
             return 0.0
         found = []
-        for half in (slice(0, None, 2), slice(1, None, 2)):
+        for which in (0, 1):
+            half = slice(which, None, 2)
             chosen = (slice(None), half) if axis else (half, slice(None))
-            cross = self._t.cross[(*chosen, *self._box)].sum((0, 1), dtype=torch.float64)
+            cross = self._t.half(of, which)[self._box]
             norms = [s[chosen].sum((0, 1)).sqrt() for s in self._squares]
             norms = [torch.where(whole > 0, n, 0.0) for n, whole in zip(norms, self._norms)]
             if not all((n > 0).any() for n in norms):

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from .spatial_sizes import common_space, pool
 
-FEWEST = 32  # positions of each example, where there are as many
+FEWEST = 16  # positions of each example, where there are as many
 _ROWS = 16_384  # rows, examples times positions, below which all positions are taken
 _PER_CHANNEL = 64  # rows for each channel, so that products of channels are not noise
 _FINER = 16  # times the number of positions are tried
+_PRODUCT = 2048  # positions up to which one product reads all sizes
 
 
 def enough(space: Sequence[int], examples: int, channels: int, times: int = 1) -> int:
@@ -20,7 +21,7 @@ def enough(space: Sequence[int], examples: int, channels: int, times: int = 1) -
 
     Examples:
         >>> enough((32, 32), 1000, 64), enough((112, 112), 100, 64), enough((7, 7), 100, 512)
-        (32, 164, 49)
+        (17, 164, 49)
     """
     rows = max(_ROWS, _PER_CHANNEL * channels)
     wanted = times * max(FEWEST, -(-rows // max(1, examples)))
@@ -51,35 +52,46 @@ def ordering(space: tuple[int, ...], seed: int) -> Tensor:
     return first.sort(stable=True).indices
 
 
-def sampled(x: Tensor, space: tuple[int, ...], count: int, seed: int) -> Tensor:
-    """Features ``(N, C, *S)`` at ``count`` positions of the size ``space``, rows of channels: ``(N, count, C)``.
+def sampled(x: Tensor, spaces: Sequence[tuple[int, ...]], counts: Sequence[int], seed: int) -> list[Tensor]:
+    """Features ``(N, C, *S)`` at some positions of each of some sizes, rows of channels: ``(N, count, C)`` each.
 
-    Where the map is finer, each position is the mean over what it covers, as :func:`pool` takes it.
+    Where the map is finer than a size, each position is the mean over what it covers, as :func:`pool` takes it.
     """
-    own, every = tuple(x.shape[2:]), prod(space)
-    if not space:
-        return (x.flatten(2).mean(2) if own else x)[:, None, :]
-    if count >= every:
-        return pool(x, space).flatten(2).mT
-    chosen = ordering(space, seed)[:count].sort().values
-    if len(own) == len(space) and own != space and all(s % t == 0 for s, t in zip(own, space)):
-        return _covered(x, space, chosen)
-    x = pool(x, space).flatten(2)
-    return x.index_select(2, chosen.to(x.device)).mT
+    own = tuple(x.shape[2:])
+    every = prod(own)
+    if not own:
+        return [x[:, None, :] for _ in spaces]
+    flat = x.flatten(2)
+    if every <= _PRODUCT and x.is_contiguous():
+        weights = _reader(own, tuple(spaces), tuple(counts), seed).to(flat)
+        found = (flat.flatten(0, 1) @ weights).unflatten(0, flat.shape[:2])
+        return [part.mT for part in found.split([min(n, prod(s)) for s, n in zip(spaces, counts)], 2)]
+    pooled: dict[tuple[int, ...], Tensor] = {own: x}
+    found_each = []
+    for space, count in sorted(zip(spaces, counts), key=lambda one: -prod(one[0])):
+        finer = min((s for s in pooled if _divides(s, space)), key=prod, default=own)
+        map_ = pooled.setdefault(space, pool(pooled[finer], space)).flatten(2)
+        if count < prod(space):
+            map_ = map_.index_select(2, ordering(space, seed)[:count].sort().values.to(x.device))
+        found_each.append((space, map_.mT if space else map_))
+    by_space = dict(found_each)
+    return [by_space[s] if s else flat.mean(2)[:, None, :] for s in spaces]
 
 
-def _covered(x: Tensor, space: tuple[int, ...], chosen: Tensor) -> Tensor:
-    """Means over the boxes of a finer map that the chosen positions cover, read there alone."""
-    own, places, rest = tuple(x.shape[2:]), torch.zeros(len(chosen), 1, dtype=torch.int64), chosen
-    coordinates: list[Tensor] = []
-    for length in reversed(space):
-        coordinates.insert(0, rest % length)
-        rest = rest // length
-    for at, fine, coarse in zip(coordinates, own, space):
-        inside = at[:, None] * (fine // coarse) + torch.arange(fine // coarse)
-        places = (places[:, :, None] * fine + inside[:, None, :]).flatten(1)
-    found = x.flatten(2).index_select(2, places.flatten().to(x.device))
-    return found.unflatten(2, tuple(places.shape)).mean(3).mT
+def _divides(fine: tuple[int, ...], coarse: tuple[int, ...]) -> bool:
+    return len(fine) == len(coarse) > 0 and all(s % t == 0 for s, t in zip(fine, coarse))
+
+
+@lru_cache(maxsize=256)
+def _reader(own: tuple[int, ...], spaces: tuple[tuple[int, ...], ...], counts: tuple[int, ...], seed: int) -> Tensor:
+    """A matrix ``(P, sum of counts)`` that reads the chosen positions of all sizes in one product."""
+    unit = torch.eye(prod(own)).view(prod(own), 1, *own)
+    columns = []
+    for space, count in zip(spaces, counts):
+        every = prod(space)
+        coarse = pool(unit, space).reshape(prod(own), every)
+        columns.append(coarse if count >= every else coarse[:, ordering(space, seed)[:count].sort().values])
+    return torch.cat(columns, 1)
 
 
 def sizes(space: tuple[int, ...], others: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -10,10 +10,11 @@ from torch import Tensor
 from ...features import Point
 from .._features import double, is_constant
 from ..kernels.base import Kernel
-from .block_grams import ChannelSums, block_grams
+from .block_grams import ChannelSums, Held, block_grams
 from .positions import enough, sampled, sizes
 
 BLOCK = 128  # examples whose pairs a kernel sees, where one example's features are few
+_HELD = 256 << 20  # bytes of products of channels of a network that wait for the moments of all batches
 _LARGE, _SMALL_BLOCK = 1_000_000, 64  # numbers of one example from which on blocks are smaller
 
 
@@ -38,6 +39,7 @@ class LayerStatistics:
     rows: dict[tuple[int, ...], list[Tensor]] = field(default_factory=dict)
     low: Tensor = field(default_factory=lambda: torch.empty(0))
     high: Tensor = field(default_factory=lambda: torch.empty(0))
+    held: list[Held] = field(default_factory=list)  # products of channels of blocks, until the moments are known
 
     @property
     def channels(self) -> int:
@@ -119,6 +121,8 @@ class Collector:
         self._pending: dict[str, LayerStatistics] = {}
         self.examples: list[int] = []  # of each block
         self._starts = 0
+        self._held = 0  # bytes
+        self._names = [kernel.name for kernel in wanted.kernels]
 
     def keep(self, name: str, features: Tensor) -> Tensor:
         """Take the statistics of a layer's features on one batch."""
@@ -133,15 +137,22 @@ class Collector:
         if x.device.type == "mps":
             x = x.cpu()
         sums, new = self._sums[name], LayerStatistics(name, layer.side, layer.shape)
-        new.low, new.high = sums.add(x, any(k.name in ("max", "channel_normalized") for k in self._wanted.kernels))
-        for k, rows in enumerate(_blocks(len(x), self._wanted.block)):
+        new.low, new.high = sums.add(x)
+        spaces = sizes(layer.space, self._wanted.spaces)
+        w = self._wanted
+        counts = [enough(space, w.examples, w.channels, w.times) for space in spaces]
+        for k, rows in enumerate(_blocks(len(x), w.block)):
             part = x[rows]
-            for kernel, gram in block_grams(part, self._wanted.kernels, sums).items():
+            grams, held = block_grams(part, self._names, sums)
+            for kernel, gram in grams.items():
                 new.grams.setdefault(kernel, []).append(gram)
-            for space in sizes(layer.space, self._wanted.spaces):
-                count = enough(space, self._wanted.examples, self._wanted.channels, self._wanted.times)
-                taken = sampled(part, space, count, self._wanted.seed + self._starts + k)
-                new.rows.setdefault(space, []).append(taken.contiguous())
+            if held is not None:
+                new.held.append(held)
+                self._held += held.size
+            if spaces:
+                taken = sampled(part, spaces, counts, w.seed + self._starts + k)
+                for space, one in zip(spaces, taken):
+                    new.rows.setdefault(space, []).append(one.contiguous())
         self._pending[name] = new
         return features.new_empty(0)
 
@@ -153,14 +164,27 @@ class Collector:
             for mine, more in ((layer.grams, new.grams), (layer.rows, new.rows)):
                 for key, parts in more.items():  # type: ignore[attr-defined]
                     mine.setdefault(key, []).extend(parts)  # type: ignore[attr-defined]
+            layer.held += new.held
             first = not len(layer.low)
             layer.low = new.low if first else torch.minimum(layer.low, new.low)
             layer.high = new.high if first else torch.maximum(layer.high, new.high)
         self._pending = {}
         self._starts = len(self.examples)
+        if self._held > _HELD:
+            self._release()
+
+    def _release(self) -> None:
+        """Turn what is held into Gram matrices by the moments of all batches so far."""
+        for name, layer in self.layers.items():
+            for held in layer.held:
+                for kernel, gram in held.grams(self._names, self._sums[name]).items():
+                    layer.grams.setdefault(kernel, []).append(gram.to(held.rows))
+            layer.held = []
+        self._held = 0
 
     def finished(self) -> list[LayerStatistics]:
         """The statistics of all layers, their extremes in float64 on the CPU: the only copies to the host."""
+        self._release()
         for layer in self.layers.values():
             layer.low, layer.high = double(layer.low).cpu(), double(layer.high).cpu()
         return list(self.layers.values())
