@@ -121,7 +121,9 @@ class Held:
         for strip, (low, high) in zip(self.strips, _strips(self.rows.shape[1])):
             z = strip.to(self.rows).mul_(factor)
             moved = (shift * weight[:, None, None]) * self.rows[:, :, None]
-            z.sub_(moved[:, low:high]).sub_(moved[:, :high].mT).add_(self.width * shift.square() * weight[:, None, None])
+            z.sub_(moved[:, low:high]).sub_(moved[:, :high].mT).add_(
+                self.width * shift.square() * weight[:, None, None]
+            )
             total.append(z.sum(0) if "channel_normalized" in names else z[0])
             largest.append(z.add_(silent).amax(0) if "max" in names else z[0])
         found = {"max": largest, "channel_normalized": total}

@@ -173,7 +173,6 @@ class _Table:
             self._halves[of, which] = self._sum(folds, parts)
         return self._halves[of, which]
 
-
     def few(self, box: tuple[slice, slice]) -> bool:
         """Whether rows are so few beside channels that a best map gains much from the noise of their sampling."""
         width = max(part.stop - part.start for part in box)

@@ -79,9 +79,8 @@ class Centred(PairJob):
         names = [m for m in (*TWINS, *TWINS.values()) if not m.endswith("_alignment")]
         found: dict[str, dict[str, list[float]]] = {}
         for layer in self.layers:
-            compared = compare(
-                a, b, loader, [layer], names, resampling=Resampling(null=self.shuffles, bootstrap=0, seed=self.seed)
-            )
+            drawn = Resampling(null=self.shuffles, bootstrap=0, seed=self.seed)
+            compared = compare(a, b, loader, [layer], names, resampling=drawn, exact=True)
             for m in names:
                 for what, matrices in _parts(compared).items():
                     found.setdefault(m, {}).setdefault(what, []).append(float(matrices[m]))

@@ -60,7 +60,7 @@ class Ranked(PairJob):
         lost = {(found.layer_name.rstrip("*"), found.family): found.penalty for found in study.stitchings}
         loader, scores = data.loader("test", examples=self.measured), dict[str, list[float]]()
         for layer in self.layers:
-            found = compare(a, b, loader, [layer], list(MEASURES), resampling=None)
+            found = compare(a, b, loader, [layer], list(MEASURES), resampling=None, exact=True)
             for m in MEASURES:
                 scores.setdefault(m, []).append(1 - float(found.scores[m]))
         return {

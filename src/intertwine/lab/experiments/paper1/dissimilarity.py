@@ -51,6 +51,7 @@ class LayerSimilarity(PairJob):
             list(self.layers),
             MEASURES,
             resampling=Resampling(null=_SHUFFLES, bootstrap=0, untrained=0),
+            exact=True,
         )
         calibrated = {m: c.diag().tolist() for m in MEASURES if (c := found.calibrated[m]) is not None}
         return {"scores": {m: found.scores[m].tolist() for m in MEASURES}, "calibrated": calibrated}
