@@ -128,7 +128,7 @@ def compare(
     if _exactly(exact, chosen, points, expected):
         fresh, more = untrained_copies(a, b, drawn, budget // _SHARE)
         found = run_exactly(
-            (a, b), points, chosen, first, stream, drawn, fresh, reading, budget, expected, total, progress
+            (a, b), points, chosen, stream, drawn, fresh, reading, budget, expected, total, progress
         )
     else:
         found, more = run_estimates(

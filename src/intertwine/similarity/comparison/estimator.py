@@ -59,7 +59,6 @@ class Statistics:
 def gather(
     models: Mapping[str, nn.Module],
     points: Mapping[str, Sequence[Point]],
-    first: Any,
     stream: Iterator[Any],
     wanted: Wanted,
     reading: Reading,
@@ -80,7 +79,7 @@ def gather(
         for name, model in models.items():
             names = [p.name for p in points[name]]
             taps[name] = stack.enter_context(Tapped(model, names, outputs=reading.outputs, keep=collectors[name].keep))
-            taps[name].prepare(first)
+            taps[name].points = tuple(points[name])
         seen = 0
         batches = batching.regroup(_limited(stream, reading.max_examples), min(_JOINED, wanted.block))
         try:
@@ -162,7 +161,7 @@ def run_estimates(
     )
     where = {"A": points[0], "B": points[1]} | {n: points[side] for n, (_, side) in anew.items()}
     brief = max(_BRIEF, (expected or 0) // 2)
-    found = gather(running, where, first, stream, wanted, reading, total, progress, brief=brief)
+    found = gather(running, where, stream, wanted, reading, total, progress, brief=brief)
     a, b = found["A"], found.get("B", found["A"])
     shuffled, intervals = drawn.null > 0, drawn.bootstrap > 0
     estimates = estimate(chosen, a, b, shuffled, intervals, drawn.seed, progress)

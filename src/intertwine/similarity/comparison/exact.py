@@ -50,7 +50,6 @@ def run_exactly(
     models: Sequence[nn.Module],
     points: Sequence[Sequence[Point]],
     chosen: Sequence[Measure[Any]],
-    first: Any,
     stream: Iterator[Any],
     drawn: Resampling,
     fresh: Copies,
@@ -70,7 +69,7 @@ def run_exactly(
             spool = stack.enter_context(Spool(share, expected, reading.max_examples))
             names = [p.name for p in some]
             tap = stack.enter_context(Tapped(model, names, outputs=reading.outputs, keep=spool.append))
-            tap.prepare(first)
+            tap.points = tuple(some)
             spool.open(some)
             return _Side(tap, spool, [Layer(name, side, spool, _work_device(models[0])) for name in spool.points])
 

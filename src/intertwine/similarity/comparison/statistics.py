@@ -1,8 +1,9 @@
 """What one pass over the data keeps of a network: enough for its comparison with any other on the same data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -75,10 +76,10 @@ class LayerStatistics:
     def silent(self) -> str:
         """Why there is no score for this layer, by any measure; empty where there may be."""
         if not self.finite:
-            return f"features of layer {self.name!r} of {self.side} are not finite: NaN or infinite values."
+            return f"No score for layer {self.name!r} of {self.side}: NaN or infinite values in it."
         if self.constant.all():
             what = "zero" if self.dead.all() else "constant"
-            return f"no score for layer {self.name!r} of {self.side}: all channels are {what}."
+            return f"No score for layer {self.name!r} of {self.side}: all channels are {what}."
         return ""
 
 
@@ -203,14 +204,39 @@ def _blocks(examples: int, size: int) -> list[slice]:
     return [slice(a, b) for a, b in zip(edges, edges[1:])]
 
 
-def to_tensors(layers: Mapping[str, LayerStatistics]) -> dict[str, Tensor]:
+def to_tensors(layers: Sequence[LayerStatistics]) -> dict[str, Tensor]:
     """Statistics as named tensors, for a file."""
     found: dict[str, Tensor] = {}
-    for k, layer in enumerate(layers.values()):
-        found |= {f"{k}/low": layer.low, f"{k}/high": layer.high}
+    for k, layer in enumerate(layers):
+        shape = torch.tensor(layer.shape)
+        found |= {f"{k}/low": layer.low, f"{k}/high": layer.high, f"{k}/shape": shape}
         for kernel, parts in layer.grams.items():
-            found |= {f"{k}/gram/{kernel}/{b}": part.contiguous() for b, part in enumerate(parts)}
+            found |= {f"{k}/gram/{kernel}/{b}": part for b, part in enumerate(parts)}
         for space, parts in layer.rows.items():
             at = "x".join(map(str, space))
-            found |= {f"{k}/rows/{at}/{b}": part.contiguous() for b, part in enumerate(parts)}
+            found |= {f"{k}/rows/{at}/{b}": part for b, part in enumerate(parts)}
     return found
+
+
+def read_layer(path: Path, position: int, name: str, side: str) -> LayerStatistics:
+    """The statistics of one layer from a file, the others unread."""
+    from safetensors import safe_open
+
+    grams: dict[str, dict[int, Tensor]] = {}
+    rows: dict[tuple[int, ...], dict[int, Tensor]] = {}
+    with safe_open(path, framework="pt") as file:
+        low, high, shape = (file.get_tensor(f"{position}/{key}") for key in ("low", "high", "shape"))
+        for key in file.keys():  # noqa: SIM118 - no mapping
+            of, *rest = key.split("/")
+            if of != str(position) or len(rest) != 3:
+                continue
+            kind, what, block = rest
+            if kind == "gram":
+                grams.setdefault(what, {})[int(block)] = file.get_tensor(key)
+            else:
+                space = tuple(map(int, what.split("x"))) if what else ()
+                rows.setdefault(space, {})[int(block)] = file.get_tensor(key)
+    layer = LayerStatistics(name, side, tuple(shape.tolist()), low=low, high=high)
+    layer.grams = {kernel: [parts[b] for b in sorted(parts)] for kernel, parts in grams.items()}
+    layer.rows = {space: [parts[b] for b in sorted(parts)] for space, parts in rows.items()}
+    return layer
