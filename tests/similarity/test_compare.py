@@ -434,7 +434,14 @@ def test_double_precision_is_counted_before_the_networks_run():
     net64, seen = net().double(), []
     net64[0].register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
     with pytest.raises(ValueError, match=r"needs 50 KiB"):  # 4 x 8 x 40^2 bytes; half of that for float32 would fit
-        run(a=net64, b=net64, loader=[images().double()], measures="linear_cka", reading=Reading(memory=30_000), exact=True)
+        run(
+            a=net64,
+            b=net64,
+            loader=[images().double()],
+            measures="linear_cka",
+            reading=Reading(memory=30_000),
+            exact=True,
+        )
     assert sum(seen) <= 8
 
 

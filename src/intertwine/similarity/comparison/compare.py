@@ -127,9 +127,7 @@ def compare(
     total = batching.length(loader)
     if _exactly(exact, chosen, points, expected):
         fresh, more = untrained_copies(a, b, drawn, budget // _SHARE)
-        found = run_exactly(
-            (a, b), points, chosen, stream, drawn, fresh, reading, budget, expected, total, progress
-        )
+        found = run_exactly((a, b), points, chosen, stream, drawn, fresh, reading, budget, expected, total, progress)
     else:
         found, more = run_estimates(
             (a, b), points, chosen, first, stream, drawn, reading, budget, expected, total, progress

@@ -91,7 +91,10 @@ class ComparisonSet(Result):
         parts = ("scores", "error", "chance", "p")
         return [
             {"measure": m, "layer": layer, "a": a, "b": b}
-            | {part.removesuffix("s") if part == "scores" else part: float(getattr(self, part)[m][k, i, j]) for part in parts}
+            | {
+                part.removesuffix("s") if part == "scores" else part: float(getattr(self, part)[m][k, i, j])
+                for part in parts
+            }
             for m in self.measures
             for k, layer in enumerate(self.layers)
             for i, a in enumerate(self.names)

@@ -22,6 +22,7 @@ _TABLE = 48 << 20  # numbers of the products of all folds and parts at a time: 1
 _WIDTH = 768  # channels that are stacked in one product
 _FOLDS = 20
 _STEP = 1e-6
+_NEAR = 0.995  # of the largest possible trace, from which on products are taken in float64
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class _Table:
         c, d = x.channels[-1].stop, y.channels[-1].stop
         common = min(x.positions, y.positions)
         self.unseen = 1 - common / max(1, x.every)
-        self._count = common * sum(task.blocks)
+        self._count, self._each = common * sum(task.blocks), common
         self.parts = min(_PARTS, common) if self.unseen > 0 else 1
         most = _FOLDS if task.intervals else 2
         folds = folds_of(task.blocks, max(2, min(most, _TABLE // (self.parts * c * d))))
@@ -173,6 +174,18 @@ class _Table:
             self._halves[of, which] = self._sum(folds, parts)
         return self._halves[of, which]
 
+    def precise(self, box: tuple[slice, slice]) -> tuple[Tensor, list[Tensor]]:
+        """Products and norms of a pair in float64: near 1 a score is as rough as the root of their rounding."""
+        cross: Tensor | float = 0.0
+        squares: list[Tensor | float] = [0.0, 0.0]
+        for b in range(int(self.block_of.max()) + 1):
+            sides = [side.block(b)[:, : self._each, part].double() for side, part in zip((self.x, self.y), box)]
+            u, v = (z.flatten(0, 1).cpu() for z in sides)
+            cross = cross + u.mT @ v
+            squares = [s + z.square().sum(0) for s, z in zip(squares, (u, v))]
+        assert isinstance(cross, Tensor)
+        return cross, [torch.as_tensor(s).sqrt() for s in squares]
+
     def few(self, box: tuple[slice, slice]) -> bool:
         """Whether rows are so few beside channels that a best map gains much from the noise of their sampling."""
         width = max(part.stop - part.start for part in box)
@@ -207,6 +220,9 @@ class _Cell:
         found.floor[at] = m.lowest(alive[0], alive[1], not (x.negative or y.negative))
         gains = m.gains(t.total[self._box], *self._norms)
         trace, chosen, rounding = best_map(m, gains)
+        if trace > _NEAR * (min(alive) if m.scales else 1):
+            cross, self._norms = t.precise(self._box)
+            trace, chosen, rounding = best_map(m, m.gains(cross, *self._norms), sure=True)
         adds = self._adds(trace, chosen)
         bias = self._bias(trace, "parts") * t.unseen if t.few(self._box) else 0.0
         centre = trace - bias

@@ -97,7 +97,9 @@ def _compare(
     first, _ = batching.peek(loader)
     expected = reading.max_examples or sum(map(batching.size, loader))
     points = {name: _points(_built(name, m), layers, reading, first) for name, m in named.items()}
-    shared = [p.name for p in next(iter(points.values())) if all(p.name in {q.name for q in o} for o in points.values())]
+    shared = [
+        p.name for p in next(iter(points.values())) if all(p.name in {q.name for q in o} for o in points.values())
+    ]
     if not shared:
         raise ValueError("layers must name one that all networks have. Got none. Name layers, or compare two by two.")
     points = {name: [p for p in some if p.name in shared] for name, some in points.items()}
@@ -108,7 +110,9 @@ def _compare(
         files[name] = _kept(folder, name, _built(name, model), points[name], loader, first, wanted, reading)
     blocks = {name: tuple(read_json(path.with_suffix(".json"))["blocks"]) for name, path in files.items()}
     if len(set(blocks.values())) > 1:
-        raise ValueError(f"loader must yield the same batches every time. Got {sorted(map(sum, set(blocks.values())))}.")
+        raise ValueError(
+            f"loader must yield the same batches every time. Got {sorted(map(sum, set(blocks.values())))}."
+        )
     return _result(files, shared, chosen, list(next(iter(blocks.values()))), seed, progress)
 
 
@@ -160,7 +164,8 @@ def _result(
     names, n = list(files), len(files)
     parts = ("scores", "error", "chance", "p")
     found = {
-        part: {m.name: torch.full((len(layers), n, n), torch.nan, dtype=torch.float64) for m in chosen} for part in parts
+        part: {m.name: torch.full((len(layers), n, n), torch.nan, dtype=torch.float64) for m in chosen}
+        for part in parts
     }
     notes: list[str] = []
     tiles = [range(k, min(n, k + _TILE)) for k in range(0, n, _TILE)]

@@ -11,19 +11,22 @@ _LARGE = 192  # channels from which on a polar factor by products is faster than
 _LIFTS, _STEPS = 8, 4
 
 
-def best_map(measure: Procrustes, gains: Tensor, value_only: bool = False) -> tuple[float, Tensor, float]:
+def best_map(
+    measure: Procrustes, gains: Tensor, value_only: bool = False, sure: bool = False
+) -> tuple[float, Tensor, float]:
     """The largest trace over the group, the map that has it, and a bound on the error of the trace.
 
     Args:
         measure: Which group is searched.
         gains: ``(c, d)`` in float64.
         value_only: Whether the map is not needed.
+        sure: Whether to decompose in float64, whatever it takes.
     """
     if not measure.permutes:
         place = torch.eye(*gains.shape, dtype=gains.dtype)
         return float(gains.diagonal().sum()), place, 0.0
     if measure.rotates:
-        return _nuclear(gains, value_only)
+        return _nuclear(gains, value_only, sure)
     worth = gains.abs() if measure.signs else gains
     flipped = len(worth) > worth.shape[1]
     columns = assign(worth.T if flipped else worth)
@@ -35,8 +38,8 @@ def best_map(measure: Procrustes, gains: Tensor, value_only: bool = False) -> tu
     return trace, chosen, 0.0
 
 
-def _nuclear(gains: Tensor, value_only: bool) -> tuple[float, Tensor, float]:
-    if min(gains.shape) >= _LARGE:
+def _nuclear(gains: Tensor, value_only: bool, sure: bool) -> tuple[float, Tensor, float]:
+    if min(gains.shape) >= _LARGE and not sure:
         return polar(gains)
     if value_only:
         if min(gains.shape) < 8:
