@@ -188,7 +188,7 @@ def test_positions_are_read_from_pooled_maps(space):
 
 
 @pytest.mark.parametrize("shape", [(200, 200), (260, 210), (40, 30)])
-def test_polar_factors_reach_the_nuclear_norm_within_their_bound(shape):
+def test_best_maps_reach_the_nuclear_norm_within_their_bound(shape):
     gains = torch.randn(shape, generator=torch.Generator().manual_seed(0)).double()
     gains = gains / gains.norm() * torch.logspace(0, -4, shape[1]).double()
     trace, chosen, error = best_map(Procrustes("orthogonal"), gains)

@@ -4,7 +4,7 @@ from .base import Measure, Prepared
 from .comparison import inference
 from .comparison.compare import compare
 from .comparison.comparison_set import ComparisonSet
-from .comparison.many import compare_many
+from .comparison.many import MANY, compare_many
 from .comparison.resampling import Resampling
 from .comparison.result import Comparison
 from .distances import Distances, distances
@@ -33,7 +33,7 @@ __all__ = [
     # two networks
     "compare", "Comparison", "Resampling", "minibatch_cka",
     # many networks
-    "compare_many", "ComparisonSet", "distances", "Distances", "Embedding",
+    "compare_many", "ComparisonSet", "MANY", "distances", "Distances", "Embedding",
     # functions on features
     "procrustes", "cka", "hsic", "location_cka", "location_cost",
     # measures by name

@@ -8,7 +8,7 @@ from .._options import DataOptions, advanced, option
 
 @dataclass(frozen=True)
 class CompareOptions(DataOptions):
-    """Compare two networks, every layer of A with every layer of B.
+    """Compare two networks, every layer of A with every layer of B; or many networks, layer by layer.
 
     Prints a table and writes results.json, results.parquet and report.html. Model and data may be left out where a card
     lies beside the weights, as 'intertwine train' writes it.
@@ -17,11 +17,11 @@ class CompareOptions(DataOptions):
       intertwine compare a.safetensors b.safetensors --model resnet20 --data cifar10:PATH
       intertwine compare a.pt b.pt --model mypackage.models:make_net --data images:photos --out comparison
       intertwine compare small.safetensors large.safetensors --measures g_relu_cka,linear_cka
+      intertwine compare runs/*.safetensors --model resnet20 --data cifar10:PATH
       intertwine compare a.safetensors b.safetensors --path-kernels --measures gates_cka,g_relu_cka
     """
 
-    a: Path
-    b: Path
+    checkpoints: list[Path]
     model: str | None = None
     model_b: str | None = None
     split: str = "test"
@@ -47,6 +47,7 @@ class CompareOptions(DataOptions):
     batch_size: int | None = advanced(
         None, "Examples that run through the networks at once; 250, or 2048 tokens, otherwise.", min=1
     )
+    exact: bool = advanced(False, "All pairs of examples and all positions, however long it takes.")
     memory: str | None = advanced(None, "Memory to use, such as 4GB; half of what is free otherwise.")
     exhaustive: bool = advanced(False, "Procrustes of all pairs of layers, shuffles and halves, if it takes hours.")
     seed: int = 0

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf, prod
+from typing import Any
 
 from torch import nn
 
 from ... import similarity
 from ...features import Reading
-from ...lab.data import DataSplits
+from ...lab.data import Batches, DataSplits
 from ...lab.networks import fit_to
 from ...similarity.comparison.untrained import untrained
 from .._files import HF
@@ -17,9 +18,10 @@ from .._options import split_commas
 from ..commands.compare import CompareOptions
 from ..inputs.models import build_model, is_builtin
 from ..inputs.networks import Opened, batches, check_layers, data_facts
-from ..inputs.pairs import open_group
+from ..inputs.pairs import Group, open_group
 from ..outputs.files import RESULTS, claim_folder
 from ..outputs.results import annotate, present, print_comparison
+from ..outputs.show import say
 from ._path_kernels import alignment
 
 _EXAMPLES = (1000, 8192)  # examples that are no text, and tokens
@@ -28,11 +30,14 @@ _FEWEST = 8  # blocks of text, however long
 
 
 def run(asked: CompareOptions) -> None:
-    """Compare two networks, every layer of A with every layer of B."""
+    """Compare two networks, every layer of A with every layer of B, or many."""
     names = split_commas(asked.measures, "--measures")
     chosen = [similarity.measure(name) for name in names] if names else None
-    specs = [asked.model, asked.model_b or asked.model]
-    group = open_group([asked.a, asked.b], specs, asked, "always", asked.device)
+    count = len(asked.checkpoints)
+    if count < 2:
+        raise ValueError(f"checkpoints must be at least two. Got {count}.")
+    specs = [asked.model, *[asked.model_b or asked.model] * (count - 1)]
+    group = open_group(asked.checkpoints, specs, asked, "always", asked.device)
     splits, networks = group.data, group.networks
     assert splits is not None
     examples = asked.examples or _size(_EXAMPLES, splits)
@@ -40,14 +45,17 @@ def run(asked: CompareOptions) -> None:
     loader, notes = batches(splits, asked.split, examples, batch_size, networks)
     shared = split_commas(asked.layers, "--layers")
     wanted = [shared, split_commas(asked.layers_b, "--layers-b") or shared]
-    for network, names_of_layers in zip(networks, wanted):
+    for network, names_of_layers in zip(networks, [*wanted, *[shared] * (count - 2)]):
         check_layers(network, loader, names_of_layers)
+    if count > 2:
+        _many(asked, group, loader, wanted[0], chosen)
+        return
     whole = None
     if asked.path_kernels:
         whole = alignment(
             networks[0].model, networks[1].model, loader.batch(slice(0, len(loader.split)))[0], asked.seed
         )
-    claim_folder(asked.out, RESULTS, [asked.a, asked.b])
+    claim_folder(asked.out, RESULTS, asked.checkpoints)
     comparison = similarity.compare(
         networks[0].model,
         networks[1].model,
@@ -62,6 +70,7 @@ def run(asked: CompareOptions) -> None:
             seed=asked.seed,
         ),
         progress=True,
+        exact=True if asked.exact or asked.exhaustive else None,
         reading=Reading(memory=asked.memory, work=inf if asked.exhaustive else None),
     )
     if whole is not None:
@@ -69,6 +78,23 @@ def run(asked: CompareOptions) -> None:
         notes = [whole[1], *notes]
     described = annotate(comparison, networks, data_facts(group.data_spec, asked.split, splits), asked.line, notes)
     present(described, asked.out, asked.as_json, print_comparison)
+
+
+def _many(
+    asked: CompareOptions, group: Group, loader: Batches, layers: Sequence[str] | None, measures: Sequence[Any] | None
+) -> None:
+    """Compare many networks; what their passes kept stays in the folder, so that a stopped run goes on."""
+    claim_folder(asked.out, RESULTS, asked.checkpoints)
+    found = similarity.compare_many(
+        dict(zip(group.names, group.models)),
+        loader,
+        layers,
+        measures or similarity.MANY,
+        folder=asked.out / "statistics",
+        seed=asked.seed,
+        progress=True,
+    )
+    present(found, asked.out, asked.as_json, lambda result: say(result.summary()))
 
 
 def _size(sizes: tuple[int, int], splits: DataSplits) -> int:

@@ -4,7 +4,7 @@ from ..._words import counted
 from ...similarity import ComparisonSet
 from ...similarity.comparison.verdict import measure_title
 from ..blocks import Facts, Grid, Heading, Paragraph, Table, Tabs
-from ..figures import heatmap, scatter
+from ..figures import Figure, heatmap, scatter
 from ..page import Page
 
 
@@ -16,26 +16,23 @@ def comparison_set_page(found: ComparisonSet) -> Page:
     def matrix(measure: str, layer: str | None) -> list[list[float]]:
         return found.matrix(measure, layer)[order][:, order].tolist()
 
-    def heat(measure: str, layer: str | None) -> object:
+    def heat(measure: str, layer: str | None) -> Figure:
         title = f"{measure_title(measure)}: {layer or 'mean over layers'}"
         return heatmap(matrix(measure, layer), names, names, title=title, name="score", hover={})
 
     points = found.embedding()
     caption = f"Stress {points.stress:.3f}: 0 where the map tells every distance; above 0.2 it misleads."
     chart = scatter(list(found.names), points.points.tolist(), title="A map of the networks", caption=caption)
-    layers = {
-        layer: [Grid([heat(m, layer) for m in found.measures], width=420)]  # type: ignore[misc]
-        for layer in found.layers
-    }
+    layers = {layer: [Grid([heat(m, layer) for m in found.measures], width=420)] for layer in found.layers}
     joined = [[k + 1, members, distance] for k, (members, distance) in enumerate(_merges(found))]
     return Page(
         f"Comparison of {counted(len(names), 'network')}",
         [
             Paragraph(found.summary().partition("\n")[0], "verdict"),
             *(Paragraph(f"Note: {note}", "note") for note in found.notes),
-            Grid([heat(found.measures[0], None), chart]),  # type: ignore[list-item]
+            Grid([heat(found.measures[0], None), chart]),
             Heading("Layer by layer"),
-            Tabs(layers, "Which layer"),  # type: ignore[arg-type]
+            Tabs(layers, "Which layer"),
             Heading("The tree of the networks"),
             Paragraph("Average linkage: which networks join, and at which distance, the nearest first."),
             Table(["Step", "Joined", "Distance"], joined),
@@ -47,7 +44,7 @@ def comparison_set_page(found: ComparisonSet) -> Page:
 
 def _merges(found: ComparisonSet) -> list[tuple[str, float]]:
     """The steps of the dendrogram in words."""
-    clusters = [name for name in found.names]
+    clusters = list(found.names)
     steps = []
     for left, right, distance, _ in found.dendrogram().tolist():
         members = f"{clusters[int(left)]}, {clusters[int(right)]}"

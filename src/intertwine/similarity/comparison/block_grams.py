@@ -77,13 +77,15 @@ class ChannelSums:
     @property
     def mean(self) -> Tensor:
         """``(C,)``, float64."""
-        assert self._sum is not None and self._about is not None
+        assert self._sum is not None
+        assert self._about is not None
         return double(self._about) + self._sum / self._count
 
     @property
     def spread(self) -> Tensor:
         """Root of the sum of squares about the mean, in units of the root of the count: ``(C,)``, float64."""
-        assert self._sum is not None and self._squares is not None
+        assert self._sum is not None
+        assert self._squares is not None
         return (self._squares - self._sum.square() / self._count).clamp(min=0).sqrt()
 
 

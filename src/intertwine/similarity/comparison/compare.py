@@ -55,7 +55,7 @@ def compare(
     data and networks are small, or a measure has no estimator.
 
     Cost: a few forward passes, in memory that does not depend on the number of examples but for the statistics: about
-    128 numbers per example and layer, and 16 positions of its channels. Untrained networks run on half of the examples,
+    128 numbers per example and layer, and 16 positions of its channels. Untrained networks run on a third of the examples,
     and their scores are kept for later comparisons of the same architectures on the same data. Exactly, with ``F``
     numbers per example in all layers, a CKA takes ``N^2 F``, and Procrustes a pass over all pairs for each shuffle.
 
@@ -97,7 +97,7 @@ def compare(
         (('1', '3'), 60)
         >>> result.scores["g_relu_cka"].diagonal().round(decimals=6).tolist()
         [1.0, 1.0]
-    """
+    """  # noqa: DOC502 - raised by what it calls
     for name, model in (("a", a), ("b", b)):
         check_module(model, name)
     if not isinstance(resampling, Resampling | None):

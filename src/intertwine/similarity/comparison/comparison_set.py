@@ -114,7 +114,7 @@ class ComparisonSet(Result):
             f"{float(off.max()):.2f}, the mean over {counted(len(self.layers), 'layer')} on "
             f"{counted(self.examples, 'example')}"
         )
-        rows = [("layer", "mean of pairs", "lowest", "highest", "chance", "beyond chance")]
+        rows: list[tuple[str, ...]] = [("layer", "mean of pairs", "lowest", "highest", "chance", "beyond chance")]
         upper = torch.ones(n, n, dtype=torch.bool).triu(1)
         for k, layer in enumerate(self.layers):
             values, chance, p = (x[name][k][upper] for x in (self.scores, self.chance, self.p))

@@ -45,12 +45,11 @@ def estimate_cka(
     scores, error, low, high, chance = table.finish(blocks, confidence)
     least, most = measure.range
     index = torch.tensor(rows)[:, None], torch.tensor(columns)
-    for target, values in (
-        (found.scores, scores.clamp(least, most)), (found.error, error),
-        (found.low, torch.minimum(scores, low).clamp(least, most)), (found.high, torch.maximum(scores, high).clamp(least, most)),
-        (found.chance, chance.mean), (found.upper, chance.quantile()), (found.p, chance.p_value(scores)),
-    ):  # fmt: skip
-        target[index] = values
+    found.scores[index] = scores.clamp(least, most)
+    found.error[index] = error
+    found.low[index] = torch.minimum(scores, low).clamp(least, most)
+    found.high[index] = torch.maximum(scores, high).clamp(least, most)
+    found.chance[index], found.upper[index], found.p[index] = chance.mean, chance.quantile(), chance.p_value(scores)
     for side, some, silent in ((a, rows, table.silent[0]), (b, columns, table.silent[1])):
         found.notes += [
             f"{measure.name} has no score for layer {side[k].name!r} of {side[k].side}: features must tell examples "
@@ -123,12 +122,12 @@ def _quantiles(spread: Tensor) -> Tensor:
     """How many deviations an error takes: more where few pairs of examples make most of the spread, ``(L_a, L_b)``.
 
     As many degrees of freedom as make the spreads of the blocks, ``(blocks, L_a, L_b)``, vary as they do
-    (Satterthwaite), in Student's distribution, by the expansion of its quantile.
+    (Satterthwaite), and no more than blocks, in Student's distribution, by the expansion of its quantile.
     """
     count = len(spread)
     if count < 2:
         return torch.full(spread.shape[1:], SURE, dtype=torch.float64)
     mean, variance = spread.mean(0), spread.var(0)
-    freedom = (2 * count * mean.square() / variance.clamp(min=1e-300)).clamp(min=3)
+    freedom = (2 * count * mean.square() / variance.clamp(min=1e-300)).clamp(min=3, max=max(3, count - 1))
     z = SURE
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom.square())

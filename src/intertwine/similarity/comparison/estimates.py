@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -41,7 +42,10 @@ class Estimates:
     @classmethod
     def empty(cls, rows: int, columns: int) -> "Estimates":
         """Nothing known."""
-        return cls(*(torch.full((rows, columns), torch.nan, dtype=torch.float64) for _ in range(8)))
+        def unknown() -> Tensor:
+            return torch.full((rows, columns), torch.nan, dtype=torch.float64)
+
+        return cls(*(unknown(), unknown(), unknown(), unknown()), *(unknown(), unknown(), unknown(), unknown()))
 
     def summary(self, resampled: bool, intervals: bool, limit: bool) -> dict[str, Any]:
         """Fields of a comparison; ``None`` for what was not asked."""
@@ -74,5 +78,5 @@ def folds_of(blocks: Sequence[int], wanted: int = 20) -> list[list[slice]]:
     for n in blocks:
         count = max(1, min(n // 2, round(wanted * n / total)))
         edges = [round(k * n / count) for k in range(count + 1)]
-        found.append([slice(a, b) for a, b in zip(edges, edges[1:])])
+        found.append([slice(a, b) for a, b in pairwise(edges)])
     return found

@@ -31,7 +31,7 @@ UNTRAINED = "untrained"
 _FEWEST = 4
 _JOINED = 64  # examples: smaller batches are joined
 _SHARE = 4  # of the memory, for fresh weights
-_BRIEF = 256  # examples at least that untrained networks see, and half of all
+_BRIEF = 256  # examples at least that untrained networks see, and a third of all
 _UNTRAINED: dict[str, dict[str, Tensor]] = {}  # scores of untrained networks in this process
 
 
@@ -71,6 +71,10 @@ def gather(
 
     Those whose names begin with ``untrained`` run on the first ``brief`` examples alone. Control-C ends the pass: what
     has been read counts.
+
+    Raises:
+        KeyboardInterrupt: If it comes before enough examples for any score.
+        ValueError: If too few examples come.
     """
     notes: list[str] = []
     with ExitStack() as stack:
@@ -84,7 +88,7 @@ def gather(
         batches = batching.regroup(_limited(stream, reading.max_examples), min(_JOINED, wanted.block))
         try:
             for batch in track(batches, what, total, progress):
-                running = [n for n in models if brief is None or seen < brief or not n.startswith(UNTRAINED)]
+                running = [n for n in models if brief is None or seen + batching.size(batch) / 2 < brief or not n.startswith(UNTRAINED)]
                 for name in running:
                     taps[name](batch)
                 count = batching.size(batch)
@@ -151,7 +155,9 @@ def run_estimates(
     """Run both networks, and untrained ones where their scores are not known yet, and estimate all scores."""
     known = _key(models, points, chosen, drawn, first, expected)
     base = _UNTRAINED.get(known)
-    fresh, notes = (([], []), []) if base is not None else untrained_copies(*models, drawn, budget // _SHARE)
+    fresh, notes = (
+        (([], []), []) if base is not None else untrained_copies(models[0], models[1], drawn, budget // _SHARE)
+    )
     anew, pairs = _pairs(models, points, fresh)
     wanted = Wanted.of(
         kernels_of(chosen), [p for some in points for p in some], needs_rows(chosen), expected, drawn.seed
@@ -160,7 +166,7 @@ def run_estimates(
         {"A": models[0]} | ({} if _same(models, points) else {"B": models[1]}) | {n: m for n, (m, _) in anew.items()}
     )
     where = {"A": points[0], "B": points[1]} | {n: points[side] for n, (_, side) in anew.items()}
-    brief = max(_BRIEF, (expected or 0) // 2)
+    brief = max(_BRIEF, (expected or 0) // 3)
     found = gather(running, where, stream, wanted, reading, total, progress, brief=brief)
     a, b = found["A"], found.get("B", found["A"])
     shuffled, intervals = drawn.null > 0, drawn.bootstrap > 0

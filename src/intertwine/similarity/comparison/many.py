@@ -22,7 +22,8 @@ from .estimate_procrustes import SHUFFLES
 from .estimator import Statistics, estimate, gather, has_estimator, kernels_of, needs_rows
 from .statistics import LayerStatistics, Wanted, read_layer, to_tensors
 
-_MEASURES = ("linear_cka", "orthogonal_procrustes_centered")
+MANY = ("linear_cka", "orthogonal_procrustes_centered")
+"""What ``compare_many`` measures unless told otherwise."""
 _TILE = 16  # networks whose statistics of one layer are in memory, on either side
 READING = Reading()
 Network = nn.Module | Callable[[], nn.Module]
@@ -32,7 +33,7 @@ def compare_many(
     models: Mapping[str, Network] | Sequence[nn.Module],
     loader: Iterable[Any],
     layers: str | Sequence[str] | None = None,
-    measures: str | Measure[Any] | Sequence[str | Measure[Any]] = _MEASURES,
+    measures: str | Measure[Any] | Sequence[str | Measure[Any]] = MANY,
     *,
     folder: str | Path | None = None,
     seed: int = 0,
@@ -68,7 +69,7 @@ def compare_many(
         >>> found = compare_many({"a": build, "b": build, "c": build}, torch.randn(300, 5).split(100), progress=False)
         >>> found.layers, tuple(found.matrix("linear_cka", "1").shape)
         (('1', '3'), (3, 3))
-    """
+    """  # noqa: DOC502 - raised by a check
     named = dict(models) if isinstance(models, Mapping) else {f"network {k + 1}": m for k, m in enumerate(models)}
     if len(named) < 2:
         raise ValueError(f"models must be at least two. Got {len(named)}.")
@@ -188,7 +189,10 @@ def _result(
         settings={"seed": seed, "blocks": len(blocks)},
         notes=tuple(dict.fromkeys(notes)),
         versions=versions(),
-        **found,
+        scores=found["scores"],
+        error=found["error"],
+        chance=found["chance"],
+        p=found["p"],
     )
 
 

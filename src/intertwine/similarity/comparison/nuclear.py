@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from ...groups import assign
-from .._linalg import quick_nuclear_norm, singular, singular_values
+from .._linalg import eigen, quick_nuclear_norm, singular
 from ..measures.procrustes import Procrustes
 
-_LARGE = 192  # channels from which on a polar factor by products is faster than a decomposition
-_LIFTS, _STEPS = 8, 4
+_FEW, _LARGE = 8, 96  # channels up to which values, and maps, are those of a decomposition of the matrix itself
+_NULL = 1e-7  # of the largest singular value, below which a direction is rounding
 
 
 def best_map(
@@ -39,45 +39,20 @@ def best_map(
 
 
 def _nuclear(gains: Tensor, value_only: bool, sure: bool) -> tuple[float, Tensor, float]:
-    if min(gains.shape) >= _LARGE and not sure:
-        return polar(gains)
+    """The nuclear norm and the orthogonal factor: of wide matrices by eigenvalues of the smaller product.
+
+    Small singular values lose digits there; the bound counts them, and the map needs none of them.
+    """
+    if sure or min(gains.shape) < (_FEW if value_only else _LARGE):
+        u, s, v = singular(gains)
+        return float(s.sum()), u @ v, 0.0
     if value_only:
-        if min(gains.shape) < 8:
-            return float(singular_values(gains).sum()), gains, 0.0
         value, error = quick_nuclear_norm(gains)
         return value, gains, error
-    u, s, v = singular(gains)
-    return float(s.sum()), u @ v, 0.0
-
-
-def polar(gains: Tensor) -> tuple[float, Tensor, float]:
-    """Nuclear norm and polar factor by Newton-Schulz iterations in float32, which are matrix products alone.
-
-    From ``X = G / |G|``, ``X <- X (a + b X^T X + c (X^T X)^2)`` with coefficients that lift small singular values fast,
-    then ``X <- X (3 - X^T X) / 2``, which is quadratic. Every iterate has singular values ``q <= 1`` up to rounding, so
-    that ``<X, G>`` is a lower bound. What is missing is ``sum s (1 - q)``; where ``q`` has come to more than a half it
-    is at most ``4/3 sum s q (1 - q^2) = 4/3 <X (1 - X^T X), G>``, and singular values that have not are below the
-    smallest that the iterations lift, so that they add at most their number times that.
-    """
     short = gains if len(gains) <= gains.shape[1] else gains.mT
-    g = short.float()
-    size = float(torch.linalg.matrix_norm(g))
-    if size == 0:
-        return 0.0, torch.zeros_like(gains), 0.0
-    x = g / size
-    reach = 1.0
-    for _ in range(_LIFTS):  # lifts by 3.4445 each, and keeps all in [0.68, 1.13]
-        y = x @ x.mT
-        x = torch.addmm(3.4445 * x, torch.addmm(-4.7750 * y, y, y, alpha=2.0315), x)
-        reach *= 3.4445
-    for _ in range(_STEPS):
-        y = x @ x.mT
-        x = 1.5 * x - 0.5 * (y @ x)
-    y = x @ x.mT
-    value = float((x.double() * short).sum())
-    lag = float(((x - y @ x).double() * short).sum())
-    unlifted = len(short) - float(y.diagonal().double().sum())  # sum of 1 - q^2
-    smallest = size / reach
-    error = 4 / 3 * max(0.0, lag) + max(0.0, unlifted) * smallest
-    found = x.double()
-    return value + max(0.0, lag) / 2, found if short is gains else found.mT, error
+    values, vectors = eigen(short @ short.mT)
+    sizes = values.clamp(min=0).sqrt()
+    lifted = torch.where(sizes > _NULL * sizes[0], 1 / sizes.clamp(min=1e-300), 0.0)
+    found = vectors @ (lifted[:, None] * (vectors.mT @ short))
+    error = _NULL * float(sizes[0]) * len(short)
+    return float(sizes.sum()), found if short is gains else found.mT, min(error, 1e-6)

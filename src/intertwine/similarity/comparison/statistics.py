@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 
@@ -162,9 +163,10 @@ class Collector:
         self.examples += [part.stop - part.start for part in _blocks(examples, self._wanted.block)]
         for name, new in self._pending.items():
             layer = self.layers[name]
-            for mine, more in ((layer.grams, new.grams), (layer.rows, new.rows)):
-                for key, parts in more.items():  # type: ignore[attr-defined]
-                    mine.setdefault(key, []).extend(parts)  # type: ignore[attr-defined]
+            for kernel, grams in new.grams.items():
+                layer.grams.setdefault(kernel, []).extend(grams)
+            for space, rows in new.rows.items():
+                layer.rows.setdefault(space, []).extend(rows)
             layer.held += new.held
             first = not len(layer.low)
             layer.low = new.low if first else torch.minimum(layer.low, new.low)
@@ -201,7 +203,7 @@ def _blocks(examples: int, size: int) -> list[slice]:
     """Near-equal parts of a batch."""
     count = max(1, round(examples / size))
     edges = [round(k * examples / count) for k in range(count + 1)]
-    return [slice(a, b) for a, b in zip(edges, edges[1:])]
+    return [slice(a, b) for a, b in pairwise(edges)]
 
 
 def to_tensors(layers: Sequence[LayerStatistics]) -> dict[str, Tensor]:
