@@ -44,23 +44,21 @@ def resnet20() -> tuple[Callable[[], nn.Module], list[Any], Any]:
 
 
 def resnet18() -> tuple[Callable[[], nn.Module], list[Any], Any]:
-    """500 images of 224x224."""
-    from torchvision.models import resnet18 as make
+    """500 images of 224x224, all stages."""
+    from transformers import ResNetConfig, ResNetModel
 
+    config = ResNetConfig(hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], layer_type="basic")
     x = F.interpolate(images(500), size=224, mode="bilinear")
-    return make, list(x.split(50)), None
+    return lambda: ResNetModel(config), list(x.split(50)), None
 
 
 def vit() -> tuple[Callable[[], nn.Module], list[Any], Any]:
     """200 images of 224x224, the residual stream behind all blocks of a ViT-S/16."""
-    from torchvision.models.vision_transformer import VisionTransformer
+    from transformers import ViTConfig, ViTModel
 
+    config = ViTConfig(hidden_size=384, num_hidden_layers=12, num_attention_heads=6, intermediate_size=1536)
     x = F.interpolate(images(200), size=224, mode="bilinear")
-    return (
-        lambda: VisionTransformer(224, 16, 12, 6, 384, 1536),
-        list(x.split(50)),
-        "encoder.layers.encoder_layer_*[0-9]",
-    )
+    return lambda: ViTModel(config), list(x.split(50)), [f"layers.{k}" for k in range(12)]
 
 
 def bert() -> tuple[Callable[[], nn.Module], list[Any], Any]:
@@ -68,7 +66,11 @@ def bert() -> tuple[Callable[[], nn.Module], list[Any], Any]:
     from transformers import BertConfig, BertModel
 
     tokens = torch.randint(0, 30522, (128, 64), generator=torch.Generator().manual_seed(0))
-    return lambda: BertModel(BertConfig()), [{"input_ids": part} for part in tokens.split(32)], "encoder.layer.*[0-9]"
+    return (
+        lambda: BertModel(BertConfig()),
+        [{"input_ids": part} for part in tokens.split(32)],
+        [f"encoder.layer.{k}" for k in range(12)],
+    )
 
 
 def gpt2() -> tuple[Callable[[], nn.Module], list[Any], Any]:
@@ -76,7 +78,11 @@ def gpt2() -> tuple[Callable[[], nn.Module], list[Any], Any]:
     from transformers import GPT2Config, GPT2Model
 
     tokens = torch.randint(0, 50257, (128, 64), generator=torch.Generator().manual_seed(0))
-    return lambda: GPT2Model(GPT2Config()), [{"input_ids": part} for part in tokens.split(32)], "h.*[0-9]"
+    return (
+        lambda: GPT2Model(GPT2Config()),
+        [{"input_ids": part} for part in tokens.split(32)],
+        [f"h.{k}" for k in range(12)],
+    )
 
 
 CASES = {"resnet20": resnet20, "resnet18": resnet18, "vit": vit, "bert": bert, "gpt2": gpt2}

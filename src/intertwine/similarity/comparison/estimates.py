@@ -42,6 +42,7 @@ class Estimates:
     @classmethod
     def empty(cls, rows: int, columns: int) -> "Estimates":
         """Nothing known."""
+
         def unknown() -> Tensor:
             return torch.full((rows, columns), torch.nan, dtype=torch.float64)
 

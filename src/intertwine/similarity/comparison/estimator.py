@@ -88,7 +88,11 @@ def gather(
         batches = batching.regroup(_limited(stream, reading.max_examples), min(_JOINED, wanted.block))
         try:
             for batch in track(batches, what, total, progress):
-                running = [n for n in models if brief is None or seen + batching.size(batch) / 2 < brief or not n.startswith(UNTRAINED)]
+                running = [
+                    n
+                    for n in models
+                    if brief is None or seen + batching.size(batch) / 2 < brief or not n.startswith(UNTRAINED)
+                ]
                 for name in running:
                     taps[name](batch)
                 count = batching.size(batch)

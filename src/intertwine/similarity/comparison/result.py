@@ -160,11 +160,11 @@ class Comparison(Result):
 def _table(result: Comparison, measure: str) -> str:
     """The best match of every layer of A as a text table."""
     whose = "most similar of B" if verdict.searched(result, measure) else "partner in B"
-    rows = [("layer of A", whose, "score", "interval", "chance", "untrained", "p", "calibrated")]
+    rows = [("layer of A", whose, "score", "+-", "interval", "chance", "untrained", "p", "calibrated")]
     for row in result.best(measure).itertuples():
         interval = "" if row.low != row.low else f"[{row.low:.3f}, {row.high:.3f}]"
         numbers = [_number(getattr(row, k)) for k in ("score", "chance", "untrained", "null_p", "calibrated")]
-        rows.append((row.layer_a, row.layer_b, numbers[0], interval, *numbers[1:]))
+        rows.append((row.layer_a, row.layer_b, numbers[0], _number(row.error), interval, *numbers[1:]))
     used = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
     lines = columns([[row[i] for i in used] for row in rows])
     return "\n".join([f"{measure} (invariant under: {result.groups.get(measure, 'unknown')})", *lines])
