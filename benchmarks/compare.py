@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 import intertwine as iw
 from intertwine.lab.networks import build
-from intertwine.similarity.comparison.estimator import _UNTRAINED
+from intertwine.similarity.comparison.estimation.run import _UNTRAINED
 
 BUDGETS = {  # default, without resampling, linear CKA alone; extra memory in GB
     "resnet20": (6.0, 2.0, 1.4, 1.5),

@@ -9,10 +9,10 @@ from torch import nn
 import intertwine as iw
 from intertwine.features import Reading
 from intertwine.similarity import Resampling
-from intertwine.similarity.comparison.estimator import Collector
-from intertwine.similarity.comparison.nuclear import best_map
-from intertwine.similarity.comparison.permutations import Chance, spread_factor, third_moment, third_sums
-from intertwine.similarity.comparison.positions import ordering, sampled
+from intertwine.similarity.comparison.estimation.nuclear import best_map
+from intertwine.similarity.comparison.estimation.permutations import Chance, spread_factor, third_moment, third_sums
+from intertwine.similarity.comparison.estimation.positions import ordering, sampled
+from intertwine.similarity.comparison.estimation.run import Collector
 from intertwine.similarity.comparison.spatial_sizes import pool
 from intertwine.similarity.hsic import center_gram
 from intertwine.similarity.measures.procrustes import Procrustes

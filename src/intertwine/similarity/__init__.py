@@ -3,8 +3,8 @@
 from .base import Measure, Prepared
 from .comparison import inference
 from .comparison.compare import compare
-from .comparison.comparison_set import ComparisonSet
-from .comparison.many import MANY, compare_many
+from .comparison.estimation.comparison_set import ComparisonSet
+from .comparison.estimation.many import MANY, compare_many
 from .comparison.resampling import Resampling
 from .comparison.result import Comparison
 from .distances import Distances, distances

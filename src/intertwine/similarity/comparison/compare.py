@@ -19,12 +19,12 @@ from ..registry import DEFAULT
 from ..registry import measure as find
 from .all_pairs.plan import ordered_alike
 from .all_pairs.run import CONFIDENCE
-from .estimator import has_estimator, run_estimates
-from .exact import Found, check_work, run_exactly
+from .estimation.run import has_estimator, run_estimates
+from .estimation.statistics import channels_first_shape
+from .exact import Found, Request, check_work, run_exactly
 from .layer_groups import acting, default_measures, joined
 from .resampling import NO_RESAMPLING, RESAMPLING, Resampling, untrained_copies
 from .result import Comparison
-from .statistics import channels_first_shape
 
 READING = Reading()
 _FEWEST = 4  # examples: the unbiased estimators divide by N (N - 3)
@@ -55,7 +55,7 @@ def compare(
     data and networks are small, or a measure has no estimator.
 
     Cost: a few forward passes, in memory that does not depend on the number of examples but for the statistics: about
-    128 numbers per example and layer, and 16 positions of its channels. Untrained networks run on a third of the examples,
+    128 numbers per example and layer, and 16 positions of its channels. Untrained networks run on a third of them,
     and their scores are kept for later comparisons of the same architectures on the same data. Exactly, with ``F``
     numbers per example in all layers, a CKA takes ``N^2 F``, and Procrustes a pass over all pairs for each shuffle.
 
@@ -125,13 +125,12 @@ def compare(
     chosen = _measures(default_measures(moving, DEFAULT)) if given is None else given
     _check_gates(chosen, a, b)
     total = batching.length(loader)
+    asked = Request((a, b), points, chosen, first, stream, drawn, reading, budget, expected, total, progress)
     if _exactly(exact, chosen, points, expected):
         fresh, more = untrained_copies(a, b, drawn, budget // _SHARE)
-        found = run_exactly((a, b), points, chosen, stream, drawn, fresh, reading, budget, expected, total, progress)
+        found = run_exactly(asked, fresh)
     else:
-        found, more = run_estimates(
-            (a, b), points, chosen, first, stream, drawn, reading, budget, expected, total, progress
-        )
+        found, more = run_estimates(asked)
     return _result(chosen, found, kinds, drawn.seed, [*notes, *more])
 
 

@@ -46,20 +46,27 @@ class _Side:
     layers: list[Layer]
 
 
-def run_exactly(
-    models: Sequence[nn.Module],
-    points: Sequence[Sequence[Point]],
-    chosen: Sequence[Measure[Any]],
-    stream: Iterator[Any],
-    drawn: Resampling,
-    fresh: Copies,
-    reading: Reading,
-    budget: int,
-    expected: int | None,
-    total: int | None,
-    progress: bool | None,
-) -> Found:
+@dataclass(frozen=True)
+class Request:
+    """One comparison as it was asked for, checked, its data at the first batch."""
+
+    models: tuple[nn.Module, nn.Module]
+    points: Sequence[Sequence[Point]]
+    measures: Sequence[Measure[Any]]
+    first: Any  # batch
+    stream: Iterator[Any]  # of all batches
+    drawn: Resampling
+    reading: Reading
+    memory: int
+    examples: int | None  # that are expected
+    batches: int | None
+    progress: bool | None
+
+
+def run_exactly(asked: Request, fresh: Copies) -> Found:
     """Keep the features of all layers, in memory or in temporary files, and score all pairs of examples."""
+    models, points, chosen, drawn = asked.models, asked.points, asked.measures, asked.drawn
+    reading, budget, expected, progress = asked.reading, asked.memory, asked.examples, asked.progress
     work = check_work(reading.work)
     share = budget // _SHARE // (1 + max(map(len, fresh)))
     notes: list[str] = []
@@ -84,7 +91,7 @@ def run_exactly(
             [opened(f"untrained {name}", model, some) for model in copies]
             for name, copies, some in zip("AB", fresh, points)
         ]
-        for batch in track(stream, "Running both networks", total, progress):
+        for batch in track(asked.stream, "Running both networks", asked.batches, progress):
             for side in (*sides, *anew[0], *anew[1]):
                 side.tap(batch)
             if sides[0].spool.examples == reading.max_examples:

@@ -1,4 +1,4 @@
-"""What a kernel alignment scores by chance, without shuffling: the first three moments over all permutations."""
+"""Moments of a kernel alignment over all permutations of the examples, and tails from them: chance, unshuffled."""
 
 from dataclasses import dataclass
 from math import perm

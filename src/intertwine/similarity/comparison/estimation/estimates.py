@@ -1,4 +1,4 @@
-"""What the estimator finds of one measure for all pairs of layers."""
+"""Estimates of one measure for all pairs of layers, with their errors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What one pass over the data keeps of a network: enough for its comparison with any other on the same data."""
+"""Statistics of a network from one pass: enough for its comparison with any other on the same data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...features import Point
-from .._features import double, is_constant
-from ..kernels.base import Kernel
+from ....features import Point
+from ..._features import double, is_constant
+from ...kernels.base import Kernel
 from .block_grams import ChannelSums, Held, block_grams
 from .positions import enough, sampled, sizes
 

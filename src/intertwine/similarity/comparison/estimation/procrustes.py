@@ -8,11 +8,11 @@ from math import prod, sqrt
 import torch
 from torch import Tensor
 
-from ..._zoo_intervals import student_t
-from ..measures.procrustes import Procrustes
+from ...._zoo_intervals import student_t
+from ...measures.procrustes import Procrustes
+from ..spatial_sizes import common_space
 from .estimates import Estimates, folds_of, living
 from .nuclear import best_map
-from .spatial_sizes import common_space
 from .statistics import LayerStatistics
 
 SHUFFLES = 4

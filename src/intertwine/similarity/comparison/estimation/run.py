@@ -10,21 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._nested import tensors_in
-from ..._progress import track
-from ...features import Point, Reading, Tapped
-from ...features import batches as batching
-from ..base import Measure
-from ..measures.cka import CKA
-from ..measures.procrustes import Procrustes
-from .all_pairs.run import CONFIDENCE
+from ...._nested import tensors_in
+from ...._progress import track
+from ....features import Point, Reading, Tapped
+from ....features import batches as batching
+from ...base import Measure
+from ...measures.cka import CKA
+from ...measures.procrustes import Procrustes
+from ..all_pairs.run import CONFIDENCE
+from ..exact import Found, Request
+from ..resampling import Copies, Resampling, untrained_copies
+from ..spatial_sizes import pooling_note
 from .block_grams import ESTIMATED
-from .estimate_cka import estimate_cka
-from .estimate_procrustes import SHUFFLES, Task, estimate_procrustes
+from .cka import estimate_cka
 from .estimates import Estimates
-from .exact import Found
-from .resampling import Copies, Resampling, untrained_copies
-from .spatial_sizes import pooling_note
+from .procrustes import SHUFFLES, Task, estimate_procrustes
 from .statistics import Collector, LayerStatistics, Wanted
 
 UNTRAINED = "untrained"
@@ -143,24 +143,14 @@ def estimate(
     return found
 
 
-def run_estimates(
-    models: Sequence[nn.Module],
-    points: Sequence[Sequence[Point]],
-    chosen: Sequence[Measure[Any]],
-    first: Any,
-    stream: Iterator[Any],
-    drawn: Resampling,
-    reading: Reading,
-    budget: int,
-    expected: int | None,
-    total: int | None,
-    progress: bool | None,
-) -> tuple[Found, list[str]]:
+def run_estimates(asked: Request) -> tuple[Found, list[str]]:
     """Run both networks, and untrained ones where their scores are not known yet, and estimate all scores."""
-    known = _key(models, points, chosen, drawn, first, expected)
+    models, points, chosen, drawn = asked.models, asked.points, asked.measures, asked.drawn
+    expected, progress = asked.examples, asked.progress
+    known = _key(models, points, chosen, drawn, asked.first, expected)
     base = _UNTRAINED.get(known)
     fresh, notes = (
-        (([], []), []) if base is not None else untrained_copies(models[0], models[1], drawn, budget // _SHARE)
+        (([], []), []) if base is not None else untrained_copies(models[0], models[1], drawn, asked.memory // _SHARE)
     )
     anew, pairs = _pairs(models, points, fresh)
     wanted = Wanted.of(
@@ -171,7 +161,7 @@ def run_estimates(
     )
     where = {"A": points[0], "B": points[1]} | {n: points[side] for n, (_, side) in anew.items()}
     brief = max(_BRIEF, (expected or 0) // 3)
-    found = gather(running, where, stream, wanted, reading, total, progress, brief=brief)
+    found = gather(running, where, asked.stream, wanted, asked.reading, asked.batches, progress, brief=brief)
     a, b = found["A"], found.get("B", found["A"])
     shuffled, intervals = drawn.null > 0, drawn.bootstrap > 0
     estimates = estimate(chosen, a, b, shuffled, intervals, drawn.seed, progress)

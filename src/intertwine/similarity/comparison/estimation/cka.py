@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..._zoo_intervals import student_t
-from ..measures.cka import CKA
+from ...._zoo_intervals import student_t
+from ...measures.cka import CKA
 from .estimates import SURE, Estimates, folds_of, living
 from .permutations import Chance, spread_factor, third_moment, third_sums
 from .statistics import LayerStatistics
@@ -35,7 +35,7 @@ def estimate_cka(
     if not rows or not columns:
         return found
     kernel = measure.kernel.name
-    table = _Sums(len(rows), len(columns))
+    table = _PairSums(len(rows), len(columns))
     parts = folds_of(blocks)
     for g, (n, folds) in enumerate(zip(blocks, parts)):
         if n < 4:
@@ -60,7 +60,7 @@ def estimate_cka(
     return found
 
 
-class _Sums:
+class _PairSums:
     """Sums over blocks, in float64."""
 
     def __init__(self, rows: int, columns: int) -> None:

@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from .spatial_sizes import common_space, pool
+from ..spatial_sizes import common_space, pool
 
 FEWEST = 16  # positions of each example, where there are as many
 _ROWS = 16_384  # rows, examples times positions, below which all positions are taken

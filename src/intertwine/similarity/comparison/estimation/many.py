@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._evaluation import check_module
-from ..._io import read_json, versions, write_json, write_tensors
-from ..._nested import tensors_in
-from ..._progress import track
-from ...features import Point, Reading, Tapped
-from ...features import batches as batching
-from ..base import Measure
-from ..registry import measure as find
+from ...._evaluation import check_module
+from ...._io import read_json, versions, write_json, write_tensors
+from ...._nested import tensors_in
+from ...._progress import track
+from ....features import Point, Reading, Tapped
+from ....features import batches as batching
+from ...base import Measure
+from ...registry import measure as find
 from .comparison_set import ComparisonSet
-from .estimate_procrustes import SHUFFLES
-from .estimator import Statistics, estimate, gather, has_estimator, kernels_of, needs_rows
+from .procrustes import SHUFFLES
+from .run import Statistics, estimate, gather, has_estimator, kernels_of, needs_rows
 from .statistics import LayerStatistics, Wanted, read_layer, to_tensors
 
 MANY = ("linear_cka", "orthogonal_procrustes_centered")

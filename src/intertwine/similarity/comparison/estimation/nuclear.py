@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from ...groups import assign
-from .._linalg import eigen, quick_nuclear_norm, singular
-from ..measures.procrustes import Procrustes
+from ....groups import assign
+from ..._linalg import eigen, quick_nuclear_norm, singular
+from ...measures.procrustes import Procrustes
 
 _FEW, _LARGE = 8, 96  # channels up to which values, and maps, are those of a decomposition of the matrix itself
 _NULL = 1e-7  # of the largest singular value, below which a direction is rounding
