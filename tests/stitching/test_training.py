@@ -355,6 +355,13 @@ def test_alpha_is_the_best_on_held_out_training_examples(cut):
     assert "held-out training examples" in repr(choice)
 
 
+def test_alpha_is_chosen_among_the_papers_on_a_fifth_of_the_examples(cut):
+    """v2 D.5: five powers of ten, an 80-20 split."""
+    choice = choose_alpha(cut, "g_relu", data(n=50), recipe=replace(QUICK, epochs=1))
+    assert list(choice.accuracies) == [1e-3, 1e-2, 1e-1, 1.0, 10.0]
+    assert choice.held_out == 10
+
+
 def test_alpha_bad_input(cut):
     with pytest.raises(ValueError, match="must have a setting alpha"):
         choose_alpha(cut, "full", data())
