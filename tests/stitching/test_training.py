@@ -355,11 +355,21 @@ def test_alpha_is_the_best_on_held_out_training_examples(cut):
     assert "held-out training examples" in repr(choice)
 
 
-def test_alpha_is_chosen_among_the_papers_on_a_fifth_of_the_examples(cut):
-    """v2 D.5: five powers of ten, an 80-20 split."""
-    choice = choose_alpha(cut, "g_relu", data(n=50), recipe=replace(QUICK, epochs=1))
+def test_alpha_is_chosen_as_the_paper_does(cut, monkeypatch):
+    """v2 D.5: among five powers of ten, on a fifth of the examples, after 5 epochs without a head start."""
+    recipes = []
+
+    def spy(networks, loader, recipe, **options):
+        recipes.append(recipe)
+        return train_layers(networks, loader, replace(recipe, epochs=1), **options)
+
+    monkeypatch.setattr("intertwine.stitching.training.alpha.train_layers", spy)
+    choice = choose_alpha(cut, "g_relu", data(n=50))
     assert list(choice.accuracies) == [1e-3, 1e-2, 1e-1, 1.0, 10.0]
     assert choice.held_out == 10
+    (recipe,) = recipes
+    assert (recipe.epochs, recipe.head_start) == (5, 0)
+    assert replace(recipe, epochs=20, head_start=10) == RECIPES["v1"]
 
 
 def test_alpha_bad_input(cut):
