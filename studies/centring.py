@@ -63,7 +63,7 @@ class Centred(PairJob):
         how = Resampling(null=self.shuffles, bootstrap=0, untrained=0, seed=self.seed)
         rows = []
         for layer in self.layers:
-            compared = compare(a, b, loader, [layer], names, resampling=how, progress=False)
+            compared = compare(a, b, loader, [layer], names, resampling=how, progress=False, exact=True)
             parts = {"score": compared.scores, "chance": compared.chance, "calibrated": compared.calibrated}
             found = {m: {what: float(values[m]) for what, values in parts.items()} for m in names}
             x, y = (iw.collect(model, loader, [layer], progress=False)[layer] for model in (a, b))

@@ -47,8 +47,8 @@ class Ranked(PairJob):
                  "images": len(data.test)} for one in study.stitchings]  # fmt: skip
         loader = data.loader("test", examples=self.measured)
         for layer in self.layers:
-            scores = compare(a, b, loader, [layer], list(MEASURES), resampling=None, progress=False).scores
-            rows += [{"statistic": m, "layer": layer, "value": 1 - float(scores[m])} for m in MEASURES]
+            found = compare(a, b, loader, [layer], list(MEASURES), resampling=None, progress=False, exact=True)
+            rows += [{"statistic": m, "layer": layer, "value": 1 - float(found.scores[m])} for m in MEASURES]
         return rows
 
 

@@ -19,6 +19,7 @@ MORE_ARGUMENTS = {
     "lab/networks/gated.py:gated": 10,
     "lab/training/many.py:train_many": 10,
     "report/figures.py:heatmap": 10,
+    "similarity/comparison/compare.py:compare": 10,
 }
 # where a command's options are its arguments
 COMMANDS = PACKAGE / "cli"

@@ -91,6 +91,10 @@ def comparison() -> Result:
     return iw.compare(net(), net(1), batches(), layers=["0", "2"])
 
 
+def comparison_set() -> Result:
+    return iw.compare_many({"<a>": net(), "b": net(1), "c": net(2)}, batches(), ["0", "2"], "linear_cka")
+
+
 def distances() -> Result:
     return iw.similarity.distances({"<a>": net(), "b": net(1), "c": net(2)}, "linear_cka", batches(), layer="0")
 
@@ -165,6 +169,7 @@ KINDS = {
     "Tree": tree,
     "Barrier": barrier,
     "Comparison": comparison,
+    "ComparisonSet": comparison_set,
     "Distances": distances,
     "Embedding": embedding,
     "Stitching": stitching,

@@ -56,6 +56,8 @@ _NAMES = {
     # similarity of representations
     "compare": "similarity",
     "Comparison": "similarity",
+    "compare_many": "similarity",
+    "ComparisonSet": "similarity",
     # stitching
     "stitch": "stitching",
     "Stitching": "stitching",
@@ -96,7 +98,7 @@ if TYPE_CHECKING:
     from .matching import Alignment, align, same
     from .merging import Barrier, barrier, merge
     from .provenance import Diff, Lineage, diff, lineage, lineage_tree
-    from .similarity import Comparison, compare
+    from .similarity import Comparison, ComparisonSet, compare, compare_many
     from .stitching import Stitching
     from .stitching.stitch import stitch
     from .symmetry import Fold, Symmetry, canonical, fingerprint, fold, symmetries

@@ -67,6 +67,12 @@ def pair(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def three(pair):
+    """Three checkpoints with cards."""
+    return *pair, save(pair[0].parent / "third.safetensors", seed=2)
+
+
+@pytest.fixture(scope="session")
 def bare(tmp_path_factory):
     """A checkpoint without a card."""
     return save(tmp_path_factory.mktemp("bare") / "bare.safetensors", card=False)

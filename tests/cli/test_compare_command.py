@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from intertwine.cli.commands import compare
-from intertwine.similarity import Comparison
+from intertwine.similarity import Comparison, ComparisonSet
 
 FAST = ("--null", 3, "--bootstrap", 0, "--examples", 40)
 
@@ -47,6 +47,31 @@ def test_json_is_all_of_the_output(run, pair):
     assert told["kind"] == "Comparison"
     assert told["measures"] == ["linear_cka"]
     assert told["files"]["report.html"].startswith("elsewhere")
+
+
+def test_many_checkpoints_are_compared_layer_by_layer(run, three, tmp_path):
+    ran = run("compare", *three, "--examples", 40)
+    assert ran.code == 0, ran.err
+    assert "third.safetensors" in ran.out
+    found = ComparisonSet.load(tmp_path / "comparison" / "results.json")
+    assert (found.names, found.layers, found.examples) == (
+        ("a.safetensors", "b.safetensors", "third.safetensors"),
+        ("relu1", "relu2"),
+        40,
+    )
+    assert found.settings["command"].startswith("intertwine compare ")
+    assert [network["name"] for network in found.settings["networks"]] == list(found.names)
+    assert len(list((tmp_path / "comparison" / "statistics").glob("*.safetensors"))) == 3
+    assert "Layer by layer" in (tmp_path / "comparison" / "report.html").read_text()
+    told = json.loads(run("compare", *three, "--examples", 40, "--json", "--measures", "linear_cka").out)
+    assert (told["kind"], told["measures"]) == ("ComparisonSet", ["linear_cka"])
+
+
+@pytest.mark.parametrize("words", [("--layers-b", "relu1"), ("--path-kernels",), ("--exact",), ("--exhaustive",)])
+def test_options_of_two_networks_are_refused_with_three(run, pair, words):
+    ran = run("compare", *pair, pair[0], *words)
+    assert ran.code == 2
+    assert f"{words[0]} must go with two checkpoints. Got 3." in ran.error
 
 
 def test_every_measure_can_be_asked_for(run, pair):

@@ -24,7 +24,7 @@ def net(widths, seed):
 
 
 def compared(a, b, x, work, **options):
-    return iw.compare(a, b, [x], reading=Reading(work=work), **options)
+    return iw.compare(a, b, [x], reading=Reading(work=work), exact=True, **options)
 
 
 @pytest.fixture(scope="module")

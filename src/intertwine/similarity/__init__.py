@@ -3,6 +3,8 @@
 from .base import Measure, Prepared
 from .comparison import inference
 from .comparison.compare import compare
+from .comparison.estimation.comparison_set import ComparisonSet
+from .comparison.estimation.many import MANY, compare_many
 from .comparison.resampling import Resampling
 from .comparison.result import Comparison
 from .distances import Distances, distances
@@ -31,7 +33,7 @@ __all__ = [
     # two networks
     "compare", "Comparison", "Resampling", "minibatch_cka",
     # many networks
-    "distances", "Distances", "Embedding",
+    "compare_many", "ComparisonSet", "MANY", "distances", "Distances", "Embedding",
     # functions on features
     "procrustes", "cka", "hsic", "location_cka", "location_cost",
     # measures by name

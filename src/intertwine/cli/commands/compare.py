@@ -1,4 +1,4 @@
-"""``intertwine compare``: two checkpoints in, one report out."""
+"""``intertwine compare``: two checkpoints or more in, one report out."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ _EXAMPLES = (1000, 8192)  # examples that are no text, and tokens
 _BATCH = (250, 2048)
 _FEWEST = 8  # blocks of text, however long
 _SHUFFLES = 200
+_OF_TWO = ("layers_b", "path_kernels", "exact", "exhaustive")
 
 
 @dataclass(frozen=True)
 class CompareOptions(DataOptions):
-    """Compare two networks, every layer of A with every layer of B.
+    """Compare two networks, every layer of A with every layer of B; or many networks, layer by layer.
 
     Prints a table and writes results.json, results.parquet and report.html. Model and data may be left out where a card
     lies beside the weights, as 'intertwine train' writes it.
@@ -31,11 +32,22 @@ class CompareOptions(DataOptions):
       intertwine compare a.safetensors b.safetensors --model resnet20 --data cifar10:PATH
       intertwine compare a.pt b.pt --model mypackage.models:make_net --data images:photos --out comparison
       intertwine compare small.safetensors large.safetensors --measures g_relu_cka,linear_cka
+      intertwine compare runs/*.safetensors --model resnet20 --data cifar10:PATH
       intertwine compare a.safetensors b.safetensors --path-kernels --measures gates_cka,g_relu_cka
     """
 
-    a: Path
-    b: Path
+    def check(self) -> None:
+        """Refuse what cannot be right, before torch is imported.
+
+        Raises:
+            ValueError: If options of two networks are given for more.
+        """
+        super().check()
+        given = [f"--{name.replace('_', '-')}" for name in _OF_TWO if getattr(self, name)]
+        if given and len(self.checkpoints) > 2:
+            raise ValueError(f"{' and '.join(given)} must go with two checkpoints. Got {len(self.checkpoints)}.")
+
+    checkpoints: list[Path]
     model: str | None = None
     model_b: str | None = None
     split: str = "test"
@@ -61,6 +73,7 @@ class CompareOptions(DataOptions):
     batch_size: int | None = advanced(
         None, "Examples that run through the networks at once; 250, or 2048 tokens, otherwise.", min=1
     )
+    exact: bool = advanced(False, "All pairs of examples and all positions, however long it takes.")
     memory: str | None = advanced(None, "Memory to use, such as 4GB; half of what is free otherwise.")
     exhaustive: bool = advanced(False, "Procrustes of all pairs of layers, shuffles and halves, if it takes hours.")
     seed: int = 0
@@ -69,24 +82,30 @@ class CompareOptions(DataOptions):
 
 
 def run(asked: CompareOptions) -> None:
-    """Compare two networks, every layer of A with every layer of B."""
+    """Compare two networks, every layer of A with every layer of B, or many networks, layer by layer."""
     names = split_commas(asked.measures, "--measures")
     chosen = [iw.similarity.measure(name) for name in names] if names else None
-    group = inputs.open_group([asked.a, asked.b], asked, "always")
-    splits, networks, (one, other) = group.need_data(), group.networks, group.models
+    group = inputs.open_group(asked.checkpoints, asked, "always")
+    splits, networks = group.need_data(), group.networks
     examples = asked.examples or _size(_EXAMPLES, splits)
     batch_size = asked.batch_size or _size(_BATCH, splits)
     loader, notes = inputs.batches(splits, asked.split, examples, batch_size, networks)
     shared = split_commas(asked.layers, "--layers")
     wanted = [shared, split_commas(asked.layers_b, "--layers-b") or shared]
-    for network, layers in zip(networks, wanted):
+    for network, layers in zip(networks, [*wanted, *wanted[1:] * (len(networks) - 2)]):
         inputs.check_layers(network, loader, layers)
+    claim_folder(asked.out, RESULTS, asked.checkpoints)
+    if len(networks) > 2:
+        present(
+            _many(asked, group, loader, chosen, notes), asked.out, asked.as_json, lambda found: say(found.summary())
+        )
+        return
+    one, other = group.models
     whole: dict[str, Any] = {}
     if asked.path_kernels:
         x = loader.batch(slice(0, len(loader.split)))[0]
         whole["path kernels"], said = _path_kernels(one, other, x, asked.seed)
         notes = [said, *notes]
-    claim_folder(asked.out, RESULTS, [asked.a, asked.b])
     comparison = iw.compare(
         one,
         other,
@@ -101,11 +120,33 @@ def run(asked: CompareOptions) -> None:
             seed=asked.seed,
         ),
         progress=True,
+        exact=True if asked.exact or asked.exhaustive else None,
         reading=iw.features.Reading(memory=asked.memory, work=inf if asked.exhaustive else None),
     )
     comparison = replace(comparison, settings={**comparison.settings, **whole})
     facts = inputs.data_facts(group.data_spec, asked.split, splits)
     present(annotate(comparison, networks, facts, asked.line, notes), asked.out, asked.as_json, print_comparison)
+
+
+def _many(
+    asked: CompareOptions,
+    group: inputs.Group,
+    loader: iw.lab.data.Batches,
+    measures: Sequence[iw.similarity.Measure] | None,
+    notes: Sequence[str],
+) -> iw.ComparisonSet:
+    """Compare many networks; what their passes kept stays in the folder, so that a stopped run goes on."""
+    found = iw.compare_many(
+        dict(zip(group.names, group.models)),
+        loader,
+        split_commas(asked.layers, "--layers"),
+        measures or iw.similarity.MANY,
+        folder=asked.out / "statistics",
+        seed=asked.seed,
+        progress=True,
+    )
+    settings = {**found.settings, **group.facts(asked.split), "command": asked.line}
+    return replace(found, settings=settings, notes=(*notes, *found.notes))
 
 
 def annotate(

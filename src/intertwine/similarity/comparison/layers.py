@@ -55,10 +55,13 @@ class Layer:
     @property
     def constant(self) -> Tensor:
         """Channels that have one value everywhere, up to rounding, ``(C,)`` bool."""
-        return is_constant(*self.spool.extremes(self.name))
+        low, high = self.spool.extremes(self.name)
+        return torch.ones(len(low), dtype=torch.bool) if self.name in self.spool.broken else is_constant(low, high)
 
     def nothing(self, measure: str) -> str:
         """Say that a measure has no score for this layer, since nothing in it tells examples apart."""
+        if self.name in self.spool.broken:
+            return f"{measure} has no score for layer {self.name!r} of {self.side}: NaN or infinite values in it."
         what = "zero" if self.dead.all() else "constant"
         return f"{measure} has no score for layer {self.name!r} of {self.side}: all channels are {what}."
 

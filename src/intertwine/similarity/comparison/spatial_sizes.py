@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from .layers import Layer
-
 _POOLS: dict[int, Callable[..., Any]] = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
+
+
+class _Sized(Protocol):
+    @property
+    def space(self) -> tuple[int, ...]: ...
 
 
 def common_space(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -41,7 +44,7 @@ def pool(x: Tensor, space: tuple[int, ...]) -> Tensor:
     return _POOLS[len(space)](x, space if len(space) > 1 else space[0])
 
 
-def pooling_note(measure: str, a: Sequence[Layer], b: Sequence[Layer]) -> str | None:
+def pooling_note(measure: str, a: Sequence[_Sized], b: Sequence[_Sized]) -> str | None:
     """Say which sizes were averaged to which for a measure; ``None`` where all are equal."""
     sizes = dict.fromkeys((x.space, y.space) for x in a for y in b if x.space != y.space)
     if not sizes:

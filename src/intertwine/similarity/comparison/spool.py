@@ -32,6 +32,7 @@ class Spool:
     ) -> None:
         self.points: dict[str, Point] = {}
         self.on_disk = False
+        self.broken: set[str] = set()  # layers with values that are no numbers: they have no score
         self._budget = budget
         self._expected = examples
         self._rows: dict[str, Tensor] = {}
@@ -81,10 +82,7 @@ class Spool:
             )
         low, high = self._extend(name, features)
         if not torch.isfinite(high - low).all():  # extremes carry NaN along
-            raise ValueError(
-                f"features of layer {name!r} must be finite. Got NaN or infinite values. "
-                "Look for overflow (half precision?), a division by zero, or damaged weights."
-            )
+            self.broken.add(name)
         self._dtypes.setdefault(name, _stored(features.dtype))
         start, n = self._count[name], features.shape[0]
         if not self.on_disk and self._bytes(start + n) > self._budget:

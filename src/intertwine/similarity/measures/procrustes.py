@@ -152,6 +152,21 @@ class Procrustes(Measure[FeatureSide]):
         return self._group.mixes
 
     @property
+    def permutes(self) -> bool:
+        """Whether channels may take each other's places."""
+        return self._group.permutes
+
+    @property
+    def signs(self) -> bool:
+        """Whether signs are free."""
+        return bool(self._group.signs)
+
+    @property
+    def scales(self) -> bool:
+        """Whether every channel has a scale of its own."""
+        return bool(self._group.scales)
+
+    @property
     def sized(self) -> bool:
         """Whether the score depends on the sizes of the two sides."""
         return self.kind == "size_and_shape"

@@ -46,7 +46,8 @@ class LayerSimilarity(PairJob):
 
         a, b = self.networks()
         loader, layers = load(self.data).loader("test", examples=self.examples), list(self.layers)
-        found = compare(a, b, loader, layers, MEASURES, resampling=Resampling(null=_SHUFFLES, bootstrap=0, untrained=0))
+        drawn = Resampling(null=_SHUFFLES, bootstrap=0, untrained=0)
+        found = compare(a, b, loader, layers, MEASURES, resampling=drawn, exact=True)
         rows = []
         for m in MEASURES:
             rows += [

@@ -94,8 +94,13 @@ def pair_work(measures: Sequence[Procrustes], x: Layer, y: Layer, draws: Draws, 
 
 
 def in_order(a: Sequence[Layer], b: Sequence[Layer]) -> bool:
-    """Whether layers of one place are counterparts: all names agree, or all shapes."""
-    return [x.name for x in a] == [x.name for x in b] or [x.shape for x in a] == [x.shape for x in b]
+    """Whether layers of one place are counterparts."""
+    return ordered_alike(*([(layer.name, layer.shape) for layer in side] for side in (a, b)))
+
+
+def ordered_alike(a: Sequence[tuple[str, Any]], b: Sequence[tuple[str, Any]]) -> bool:
+    """Whether layers of one place are counterparts, by names and shapes: all names agree, or all shapes."""
+    return any([x[k] for x in a] == [x[k] for x in b] for k in (0, 1))
 
 
 def counterparts(a: Sequence[Layer], b: Sequence[Layer], scores: Tensor | None) -> Tensor:

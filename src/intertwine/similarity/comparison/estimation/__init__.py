@@ -1,0 +1,1 @@
+"""Scores estimated from what one pass over the data keeps."""

@@ -1,0 +1,225 @@
+"""Gram matrices of a block of examples by several kernels at once, from one product of channels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..._features import double
+
+_CHUNK = 1 << 18  # entries of the products of some channels, so that they stay in the cache
+_STILL = 1e-4  # of the mean square, a variance by which a channel might be constant
+_SEEN = 8  # examples
+_OFFSET = 16  # squared means over variances from which on features are centred before their products
+ESTIMATED = ("linear", "max", "channel_normalized", "gates")
+"""Kernels whose Gram matrices follow from a block of examples and the moments of channels."""
+NORMALISED = ("max", "channel_normalized")
+"""Those of them that need the moments of channels over all examples."""
+
+
+class ChannelSums:
+    """Mean, spread and extremes of the channels of a layer over all batches so far, on the device of the features.
+
+    The sums are taken about the first example's means, so that large offsets take no digits.
+    """
+
+    def __init__(self) -> None:
+        self._about: Tensor | None = None
+        self._count = 0
+        self._sum: Tensor | None = None
+        self._squares: Tensor | None = None
+        self.offset: bool | None = None  # whether means are large beside the spread, by the first batch
+
+    def add(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Take a batch ``(N, C, *S)`` in; return values that bound its extremes from inside, ``(C,)`` each.
+
+        They differ wherever the channel varies, and are NaN or infinite where a value is.
+        """
+        flat = x.flatten(2) if x.ndim > 2 else x[:, :, None]
+        if self._about is None:
+            self._about = flat[0].mean(1)
+        about, count = self._about, len(flat) * flat.shape[2]
+        if self.offset is not False:  # about a shift, a few examples at a time
+            rows, squares = double(about) * 0, double(about) * 0
+            for part in flat.split(max(1, _CHUNK * 4 // flat[0].numel())):
+                shifted = part - about[None, :, None]
+                rows, squares = rows + double(shifted.sum(2)).sum(0), squares + double(_energy(shifted)).sum(0)
+        else:
+            raw = double(flat.sum(2)).sum(0)
+            rows = raw - count * double(about)
+            squares = double(_energy(flat)).sum(0) - 2 * double(about) * raw + count * double(about).square()
+        self._count += count
+        self._sum = rows if self._sum is None else self._sum + rows
+        self._squares = squares if self._squares is None else self._squares + squares
+        if self.offset is None:
+            self.offset = self._far() if x.device.type == "cpu" else True
+        return self._extremes(flat, rows / count, squares / count)
+
+    def _extremes(self, flat: Tensor, mean: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
+        """Of all values where some channel might be constant, else of a few examples widened by the spread."""
+        assert self._about is not None
+        variance = square - mean.square()
+        size = square + double(self._about).square()
+        host = flat.device.type == "cpu"
+        some = flat if not host or bool((variance <= _STILL * size).any()) else flat[:_SEEN]
+        low, high = (double(end) for end in torch.aminmax(some, dim=2))
+        low, high = low.amin(0), high.amax(0)
+        if some is flat:
+            return low, high
+        middle, spread = double(self._about) + mean, variance.sqrt()
+        return torch.minimum(low, (middle - spread).clamp(min=0)), torch.maximum(high, middle + spread)
+
+    def _far(self) -> bool:
+        variance = self.spread.square() / self._count
+        return bool((self.mean.square() > _OFFSET * variance).any())
+
+    @property
+    def mean(self) -> Tensor:
+        """``(C,)``, float64."""
+        assert self._sum is not None
+        assert self._about is not None
+        return double(self._about) + self._sum / self._count
+
+    @property
+    def spread(self) -> Tensor:
+        """Root of the sum of squares about the mean, in units of the root of the count: ``(C,)``, float64."""
+        assert self._sum is not None
+        assert self._squares is not None
+        return (self._squares - self._sum.square() / self._count).clamp(min=0).sqrt()
+
+
+def _energy(x: Tensor) -> Tensor:
+    """Sum of squares over the last axis."""
+    return torch.linalg.vector_norm(x, dim=2).square()
+
+
+@dataclass(frozen=True)
+class Held:
+    """Products of channels within a block, until the means and norms over all examples are known.
+
+    They are kept in units of the moments so far, in bfloat16: its rounding, 0.2 % of each of thousands of pairs and
+    independent of one another, moves no score by 1e-4.
+    """
+
+    strips: tuple[Tensor, ...]  # ``(C, rows, columns)`` of the lower triangle
+    rows: Tensor  # sums over space about the mean so far, ``(C, n)``
+    mean: Tensor  # ``(C,)``
+    weight: Tensor  # ``(C,)``
+    width: int
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(strip.numel() * strip.element_size() for strip in self.strips)
+
+    def grams(self, names: Sequence[str], sums: ChannelSums) -> dict[str, Tensor]:
+        """U-centred Gram matrices with the means and norms of ``sums``."""
+        weight = _weights(sums).to(self.rows)
+        shift = (sums.mean - double(self.mean)).to(self.rows)[:, None, None]
+        silent = torch.where(weight > 0, 0.0, -torch.inf)[:, None, None].to(self.rows)
+        factor = (weight / self.weight)[:, None, None]
+        largest, total = [], []
+        for strip, (low, high) in zip(self.strips, _strips(self.rows.shape[1])):
+            z = strip.to(self.rows).mul_(factor)
+            moved = (shift * weight[:, None, None]) * self.rows[:, :, None]
+            z.sub_(moved[:, low:high]).sub_(moved[:, :high].mT).add_(
+                self.width * shift.square() * weight[:, None, None]
+            )
+            total.append(z.sum(0) if "channel_normalized" in names else z[0])
+            largest.append(z.add_(silent).amax(0) if "max" in names else z[0])
+        found = {"max": largest, "channel_normalized": total}
+        return {n: u_centred(_mirrored(parts)) for n, parts in found.items() if n in names}
+
+
+def block_grams(x: Tensor, names: Sequence[str], sums: ChannelSums) -> tuple[dict[str, Tensor], Held | None]:
+    """U-centred Gram matrices ``(n, n)`` of a block of examples ``(n, C, *S)``, by kernel.
+
+    Those of kernels that normalise channels by all examples come later, from what is held.
+    """
+    found: dict[str, Tensor] = {}
+    held = None
+    if "gates" in names:
+        found["gates"] = _flat_gram((x > 0).to(x.dtype))
+    if set(names) & set(NORMALISED):
+        held, linear = _by_channel(x, sums)
+        found["linear"] = linear
+    elif "linear" in names:
+        if sums.offset:
+            x = x - sums.mean.to(x).view(-1, *[1] * (x.ndim - 2))
+        found["linear"] = _flat_gram(x)
+    return {name: u_centred(gram).to(x.dtype) for name, gram in found.items() if name in names}, held
+
+
+def _strips(n: int) -> list[tuple[int, int]]:
+    """Rows from which the lower triangle is made: two strips, three quarters of the square."""
+    return [(0, n // 2), (n // 2, n)] if n >= 32 else [(0, n)]
+
+
+def _mirrored(strips: Sequence[Tensor]) -> Tensor:
+    """The symmetric matrix of which the strips are the rows, each as far as its own last column."""
+    n = strips[-1].shape[1]
+    full = strips[-1].new_zeros(n, n)
+    for strip, (low, high) in zip(strips, _strips(n)):
+        full[low:high, :high] = strip
+        full[:low, low:high] = strip[:, :low].mT
+    return full
+
+
+def _flat_gram(x: Tensor) -> Tensor:
+    rows = x.flatten(1)
+    return _mirrored([rows[low:high] @ rows[:high].T for low, high in _strips(len(rows))])
+
+
+def _weights(sums: ChannelSums) -> Tensor:
+    spread = sums.spread
+    return torch.where(spread > 0, spread.clamp(min=1e-150).square().reciprocal(), 0.0)
+
+
+def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
+    """Products of one channel at a time, and their sum, which is the linear kernel.
+
+    ``(x - m) (y - m)`` summed over space is ``x y - m (sum x + sum y) + P m^2``: no centred copy of the features is
+    made, except of those whose means are large or which have fewer positions than examples.
+    """
+    n, channels = x.shape[:2]
+    x = x.flatten(2) if x.ndim > 2 else x[:, :, None]
+    width, mean, weight = x.shape[2], sums.mean.to(x), _weights(sums).to(x)
+    weight = torch.where(weight > 0, weight, 1.0)
+    copied = bool(sums.offset) or width < n
+    strips = [x.new_empty(channels, high - low, high, dtype=torch.bfloat16) for low, high in _strips(n)]
+    linear = [x.new_zeros(high - low, high) for low, high in _strips(n)]
+    sums_of_rows = x.new_empty(channels, n)
+    step = max(1, _CHUNK // n**2)
+    for start in range(0, channels, step):
+        some = slice(start, start + step)
+        part, m, w = x[:, some].transpose(0, 1), mean[some, None, None], weight[some, None, None]
+        if copied:
+            part = part - m
+        rows = part.sum(2)
+        sums_of_rows[some] = rows if copied else rows - width * m[:, :, 0]
+        for k, (low, high) in enumerate(_strips(n)):
+            products = _products(part[:, low:high], part[:, :high])
+            if not copied:
+                products.sub_(m * rows[:, low:high, None]).sub_(m * rows[:, None, :high]).add_(width * m.square())
+            linear[k] += products.sum(0)
+            strips[k][some] = products.mul_(w)
+    return Held(tuple(strips), sums_of_rows, mean, weight, width), _mirrored(linear)
+
+
+def _products(left: Tensor, right: Tensor) -> Tensor:
+    if left.shape[2] == 1:
+        return left * right.mT
+    return torch.bmm(left, right.mT)
+
+
+def u_centred(gram: Tensor) -> Tensor:
+    """The matrix with rows that sum to zero off the diagonal, and a zero diagonal, in float64."""
+    gram = double(gram)
+    n = len(gram)
+    if n < 4:
+        return torch.zeros_like(gram)
+    gram = gram - gram.mean()
+    rows = gram.sum(1) - gram.diagonal()
+    centred = gram - rows[:, None] / (n - 2) - rows / (n - 2) + rows.sum() / ((n - 1) * (n - 2))
+    return centred.fill_diagonal_(0)

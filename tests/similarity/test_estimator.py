@@ -1,0 +1,238 @@
+"""The estimator of compare: its error against exact scores, its chance against shuffles, and what it leaves alone."""
+
+from itertools import permutations
+
+import pytest
+import torch
+from torch import nn
+
+import intertwine as iw
+from intertwine.features import Reading
+from intertwine.similarity import Resampling
+from intertwine.similarity.comparison.estimation.nuclear import best_map
+from intertwine.similarity.comparison.estimation.permutations import Chance, spread_factor, third_moment, third_sums
+from intertwine.similarity.comparison.estimation.positions import ordering, sampled
+from intertwine.similarity.comparison.estimation.run import Collector
+from intertwine.similarity.comparison.spatial_sizes import pool
+from intertwine.similarity.hsic import center_gram
+from intertwine.similarity.measures.procrustes import Procrustes
+
+MEASURES = ("linear_cka", "g_relu_cka", "orthogonal_procrustes_centered", "g_relu_procrustes_centered")
+PLAIN = Resampling(null=0, bootstrap=0, untrained=0)
+
+
+def images(count=300, size=16, seed=0):
+    """Images with structure: smooth noise."""
+    g = torch.Generator().manual_seed(seed)
+    return nn.functional.interpolate(torch.randn(count, 3, 5, 5, generator=g), size=size, mode="bilinear")
+
+
+def net(seed=0, width=12):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(3, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(width, 20, 3, padding=1), nn.ReLU(),
+        nn.Flatten(), nn.Linear(20 * 64, 30), nn.ReLU(),
+    )  # fmt: skip
+
+
+def gram(rows, channels, seed, power=1):
+    x = torch.randn(rows, channels, generator=torch.Generator().manual_seed(seed)).double().relu() ** power
+    return center_gram(x @ x.T)
+
+
+@pytest.mark.parametrize("n", [4, 5, 6, 7])
+def test_moments_over_all_permutations_are_closed_forms(n):
+    k, l = gram(n, 3, 1), gram(n, 2, 2, power=2)
+    every = torch.stack([(k * l[list(p)][:, list(p)]).sum() for p in permutations(range(n))])
+    torch.testing.assert_close(every.mean(), torch.zeros_like(every[0]), atol=1e-9, rtol=0)
+    torch.testing.assert_close(every.square().mean(), spread_factor(n) * k.square().sum() * l.square().sum())
+    third = third_moment(n, third_sums(k[None]), third_sums(l[None]))[0, 0]
+    torch.testing.assert_close(every.pow(3).mean(), third, atol=1e-8, rtol=1e-9)
+
+
+def test_chance_is_that_of_two_thousand_shuffles_on_thirty_pairs():
+    g, beyond, deviations = torch.Generator().manual_seed(0), [], []
+    for pair in range(30):
+        k, l = gram(60, 2 + pair % 7, pair), gram(60, 3 + pair % 5, 100 + pair, power=1 + pair % 2)
+        orders = [torch.randperm(60, generator=g) for _ in range(2000)]
+        drawn = torch.stack([(k * l[o][:, o]).sum() for o in orders]) / (k.norm() * l.norm())
+        deviation = torch.tensor(spread_factor(60), dtype=torch.float64).sqrt()
+        third = third_moment(60, third_sums(k[None]), third_sums(l[None]))[0, 0] / (k.norm() * l.norm()) ** 3
+        known = Chance(torch.zeros(()), deviation, third / deviation**3)
+        deviations.append(float(drawn.std() / deviation))
+        beyond.append(float((drawn > known.quantile()).double().mean()))
+        p = known.p_value(drawn)
+        assert abs(float((p < 0.01).double().mean()) - 0.01) < 0.01
+    assert max(abs(d - 1) for d in deviations) < 0.12
+    assert max(abs(share - 0.05) for share in beyond) < 0.02  # four standard errors of 2,000 shuffles
+
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_the_stated_error_holds_nearly_always(size):
+    held, count = 0, 0
+    for seed in range(3):
+        a, b, x = net(2 * seed), net(2 * seed + 1, width=8), images(300, size, seed)
+        a, b = (nn.Sequential(*list(m)[:5]) for m in (a, b))
+        found = iw.compare(a, b, x.split(100), measures=MEASURES, resampling=PLAIN, exact=False)
+        oracle = iw.compare(a, b, x.split(100), measures=MEASURES, resampling=PLAIN, exact=True)
+        for m in MEASURES:
+            off = (found.scores[m] - oracle.scores[m]).abs()
+            held, count = held + int((off <= found.error[m] + 1e-5).sum()), count + off.numel()
+            assert off.max() < 0.08
+    assert held >= 0.85 * count
+
+
+def test_one_block_and_all_positions_are_exact():
+    a, b, x = net(0), net(1), images(100, 16)[:, :, :, :]
+    found, oracle = (
+        iw.compare(a, b, [x], ["1", "4", "7"], MEASURES, resampling=PLAIN, exact=exact) for exact in (False, True)
+    )
+    for m in MEASURES:
+        torch.testing.assert_close(found.scores[m], oracle.scores[m], atol=2e-3, rtol=0)
+
+
+def test_a_network_against_itself_scores_one_and_a_turned_one_too():
+    a, x = net(0), images(200)
+    found = iw.compare(a, a, x.split(100), measures=MEASURES, resampling=PLAIN, exact=False)
+    for m in MEASURES:
+        torch.testing.assert_close(
+            found.scores[m].diagonal(), torch.ones(len(found.layers_a)).double(), atol=1e-4, rtol=0
+        )
+    x = torch.randn(200, 10)
+    turned = nn.Sequential(nn.Linear(10, 10, bias=False), nn.Identity())
+    turned[0].weight.data = torch.linalg.qr(torch.randn(10, 10)).Q
+    plain = nn.Sequential(nn.Identity(), nn.Identity())
+    score = iw.compare(plain, turned, [x], "1", MEASURES, resampling=PLAIN, exact=False).scores
+    assert score["linear_cka"].item() > 0.9999 and score["orthogonal_procrustes_centered"].item() > 0.999
+    assert score["g_relu_cka"].item() < 0.95 and score["g_relu_procrustes_centered"].item() < 0.95
+
+
+def test_same_seed_same_numbers_and_batches_do_not_matter_much():
+    a, b, x = net(0), net(1), images(256)
+    one, two, other = (
+        iw.compare(a, b, x.split(size), measures=MEASURES, resampling=PLAIN, exact=False) for size in (128, 128, 64)
+    )
+    for m in MEASURES:
+        assert torch.equal(one.scores[m], two.scores[m])
+        assert (one.scores[m] - other.scores[m]).abs().max() < 0.06
+
+
+def test_chance_and_intervals_by_default_and_none_without():
+    a, b, x = net(0), net(1), images(300)
+    found = iw.compare(a, b, x.split(100), exact=False)
+    for m in found.measures:
+        low, high, score = found.low[m], found.high[m], found.scores[m]
+        assert (low <= score).all() and (score <= high).all() and (high > low).any()
+        assert (found.null_p[m] > 0).all() and found.calibrated[m].min() >= 0
+    assert found.untrained["linear_cka"].shape == found.scores["linear_cka"].shape
+    assert iw.compare(a, b, x.split(100), resampling=None, exact=False).chance["linear_cka"] is None
+
+
+def test_unrelated_features_are_not_beyond_chance():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 24, generator=g)
+
+    class Half(nn.Module):
+        def __init__(self, part):
+            super().__init__()
+            self.part, self.last = part, nn.Identity()
+
+        def forward(self, x):
+            return self.last(x[:, self.part])
+
+    found = iw.compare(Half(slice(0, 12)), Half(slice(12, 24)), x.split(100), "last", MEASURES, exact=False)
+    for m in MEASURES:
+        assert found.null_p[m].item() > 0.01, m
+
+
+def test_a_stop_keeps_what_was_read(monkeypatch):
+    calls, keep = [], Collector.commit
+
+    def commit(self, examples):
+        calls.append(examples)
+        if len(calls) > 4:
+            raise KeyboardInterrupt
+        keep(self, examples)
+
+    monkeypatch.setattr(Collector, "commit", commit)
+    found = iw.compare(net(0), net(1), images(500).split(100), measures="linear_cka", resampling=PLAIN, exact=False)
+    assert found.examples == 200
+    assert any("Interrupted: these are the scores of the first 200 examples" in note for note in found.notes)
+
+
+def test_max_examples_and_small_batches():
+    a, b, x = net(0), net(1), images(300)
+    found = iw.compare(
+        a, b, x.split(7), measures="linear_cka", resampling=PLAIN, exact=False, reading=Reading(max_examples=150)
+    )
+    assert found.examples == 150
+
+
+def test_every_beginning_of_an_ordering_is_spread():
+    order = ordering((32, 32), 0)
+    assert sorted(order.tolist()) == list(range(1024))
+    rows, columns = order[:64] // 32, order[:64] % 32
+    boxes = (rows // 8) * 4 + columns // 8
+    assert boxes.bincount(minlength=16).min() >= 2
+
+
+@pytest.mark.parametrize("space", [(4, 4), (8, 8), (16, 16), ()])
+def test_positions_are_read_from_pooled_maps(space):
+    x = torch.randn(3, 5, 16, 16)
+    whole = pool(x, space).reshape(3, 5, -1).mT
+    every = max(1, whole.shape[1])
+    torch.testing.assert_close(sampled(x, [space], [every], 0)[0], whole)
+    if space:
+        chosen = ordering(space, 3)[:7].sort().values
+        torch.testing.assert_close(sampled(x, [space], [7], 3)[0], whole[:, chosen])
+
+
+@pytest.mark.parametrize("shape", [(200, 200), (260, 210), (40, 30)])
+def test_best_maps_reach_the_nuclear_norm_within_their_bound(shape):
+    gains = torch.randn(shape, generator=torch.Generator().manual_seed(0)).double()
+    gains = gains / gains.norm() * torch.logspace(0, -4, shape[1]).double()
+    trace, chosen, error = best_map(Procrustes("orthogonal"), gains)
+    exact = float(torch.linalg.svdvals(gains).sum())
+    assert abs(trace - exact) <= error + 1e-5 * exact
+    torch.testing.assert_close(float((chosen * gains).sum()), trace, atol=max(error, 1e-6), rtol=1e-4)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_bad_input_says_so_in_one_line(exact):
+    a, b = net(0), net(1)
+    with pytest.raises(ValueError, match="at least 4 examples"):
+        iw.compare(a, b, [images(3)], exact=exact)
+    with pytest.raises((ValueError, RuntimeError)):
+        iw.compare(a, b, [torch.zeros(20, 5, 16, 16)], exact=exact)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_constant_layers_have_no_score_and_others_do(exact):
+    a, b, x = net(0), net(1), images(80)
+    with torch.no_grad():
+        b[3].weight.zero_(), b[3].bias.fill_(0.5)
+    found = iw.compare(a, b, [x], ["1", "4"], MEASURES, resampling=PLAIN, exact=exact)
+    for m in MEASURES:
+        assert found.scores[m][:, 1].isnan().all() and not found.scores[m][:, 0].isnan().any()
+    assert any("'4' of B: all channels are constant" in note for note in found.notes)
+
+
+def test_an_estimate_of_what_has_none_is_refused():
+    with pytest.raises(ValueError, match="exact must be True or None for measures without an estimator"):
+        iw.compare(net(0), net(1), [images(60)], "1", "svcca", exact=False)
+
+
+def test_large_offsets_take_no_digits():
+    x = torch.randn(300, 16)
+
+    class Moved(nn.Module):
+        def __init__(self, by):
+            super().__init__()
+            self.by, self.last = by, nn.Identity()
+
+        def forward(self, x):
+            return self.last(x + self.by)
+
+    found = iw.compare(Moved(0.0), Moved(1000.0), x.split(100), "last", MEASURES, resampling=PLAIN, exact=False)
+    for m in MEASURES:
+        assert found.scores[m].item() > 0.9995, m
