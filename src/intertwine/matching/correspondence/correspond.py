@@ -1,0 +1,354 @@
+"""The front door: two models, their programs, the parameter entries that correspond, and the proof on numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._examples import arguments, each
+from ..._result import UNSAVED, Result, of_networks
+from ..._words import counted
+from ...errors import CaptureError, IntertwineError
+from ...programs import Program, capture
+from ...programs.steps import float64_handler
+from ...symmetry.action import tensors_of
+from ...symmetry.verification.float64 import in_float64
+from ...testing import relative_error, tolerance
+from . import rules
+from .entries import Entry, carried, entries_of
+from .graph import Graph
+from .matching import Pairing, Parting, inside, pairing, parting
+from .reader import Reader
+
+__all__ = ["Correspondence", "correspond", "unwrapped"]
+
+WHOLE, A_IN_B, B_IN_A = "the same program", "a is part of b", "b is part of a"
+SETTINGS, APART = "the same program with other settings", "not comparable"
+_ = rules
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Correspondence(Result):
+    """Which entries of B's tensors are which of A's; truthy where the programs are one, or one is part of the other.
+
+    Attributes:
+        verdict: ``"the same program"``, ``"a is part of b"``, ``"b is part of a"``, ``"the same program with other
+            settings"`` or ``"not comparable"``.
+        entries: Parts of tensors of A, each with the part of a tensor of B that it is.
+        part: Module of the larger network whose result is that of the smaller one; empty for whole networks.
+        reason: Where the programs part, which settings differ, or how the proof failed.
+        error: Relative error of A's program with B's weights against B's, in float64 where both run in it; ``None``
+            where nothing could be run, as on the meta device.
+        rtol: Largest error that rounding explains.
+        unread: Tensors of A that no entry of B fills: nothing reads them on the example.
+        looked_through: What was taken off before: "a wrapped in DataParallel".
+    """
+
+    verdict: str
+    entries: tuple[Entry, ...] = ()
+    part: str = ""
+    reason: str = ""
+    error: float | None = None
+    rtol: float | None = None
+    unread: tuple[str, ...] = ()
+    looked_through: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict, metadata=UNSAVED)
+
+    def __bool__(self) -> bool:
+        return self.verdict in (WHOLE, A_IN_B, B_IN_A)
+
+    @property
+    def proved(self) -> bool:
+        """Whether A's program with B's weights was seen to compute B's function."""
+        return bool(self) and self.error is not None and self.rtol is not None and self.error <= self.rtol
+
+    @property
+    def renamed(self) -> int:
+        """Number of entries that are not one tensor under one name."""
+        return sum(not entry.identity for entry in self.entries)
+
+    @property
+    def identity(self) -> bool:
+        """Whether every tensor corresponds to the one of its own name, entry by entry."""
+        return bool(self) and not self.part and not self.renamed
+
+    def convert(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """B's weights under A's names and in A's shapes, tied names included.
+
+        Tensors that nothing reads (``unread``) are left out: load with ``strict=False`` where there are any.
+
+        Args:
+            state: B's state dict.
+
+        Raises:
+            ValueError: If nothing corresponds, or a tensor that is read is missing.
+        """
+        if not self:
+            raise ValueError(f"a and b must correspond for weights to be carried over. Got: {self.reason}.")
+        missing = next((e.b.name for e in self.entries if e.b.name not in state), None)
+        if missing is not None:
+            raise ValueError(f"state must be a state dict of b. Got none of its {missing!r}.")
+        made = carried(self.entries, state)
+        return {**made, **{alias: made[name] for alias, name in self.aliases.items() if name in made}}
+
+    def summary(self) -> str:
+        """The verdict, how far the tables differ, the proof, and every entry that is not the identity."""
+        if not self:
+            return f"{self.verdict}: {self.reason}"
+        said = f"{counted(len(self.entries), 'entry')}, {self.renamed} under another name or in another form"
+        head = f"{self.verdict}{f' ({self.part})' if self.part else ''}: {said}; {self._proof}"
+        lines = [f"  {entry}" for entry in self.entries if not entry.identity]
+        lines += [f"  not read: {', '.join(self.unread)}"] if self.unread else []
+        return "\n".join([head, *self.looked_through, *lines])
+
+    @property
+    def _proof(self) -> str:
+        if self.error is None:
+            return "not proved: nothing was run"
+        return f"proved, error {self.error:.1e} of {self.rtol:.1e} that rounding explains"
+
+    _columns = ("a", "b", "change")
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """One row for each entry."""
+        return [{"a": str(e.a), "b": str(e.b), "change": e.change} for e in self.entries]
+
+
+@of_networks("a", "b")
+def correspond(a: nn.Module, b: nn.Module, example_inputs: Any, example_inputs_b: Any = None) -> Correspondence:
+    """Find which parameter entries of one network are which of another, whatever their code calls and packs them.
+
+    Both programs are captured and written with indices alone: reshapes, transpositions, packing and names leave
+    nothing, fused operations are taken apart, slices are carried to the parameters. The graphs are coloured from both
+    ends until colours stand still, and paired from the outputs on. What was found is then proved: with B's entries in
+    place of A's, all constant ones made distinct, A must compute what B computes, in float64.
+
+    Args:
+        a: One network. Both are left as they are, and may be on the meta device, where nothing is proved.
+        b: The other.
+        example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
+        example_inputs_b: What ``b`` is called with, where its code takes the same numbers in another form.
+
+    Raises:
+        CaptureError: If a model does not run on its inputs; the message says which.
+
+    Examples:
+        >>> a = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> class Own(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.up, self.down = nn.Conv1d(4, 8, 1), nn.Linear(8, 3)
+        ...
+        ...     def forward(self, x):
+        ...         return self.down(self.up(x[..., None])[..., 0].clamp(min=0))
+        >>> found = correspond(a, Own(), torch.randn(5, 4))
+        >>> [str(entry) for entry in found.entries]
+        ['0.weight = up.weight[:, :, 0]', '0.bias = up.bias', '2.weight = down.weight', '2.bias = down.bias']
+        >>> found.proved
+        True
+    """  # noqa: DOC502 - raised by what it calls
+    sides = _Side.of("a", a, example_inputs), _Side.of(
+        "b", b, example_inputs if example_inputs_b is None else example_inputs_b, example_inputs_b is None
+    )
+    found = _compared(*sides)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """One model with its program as terms."""
+
+    model: nn.Module
+    prefix: str
+    inputs: Any
+    program: Program
+    reader: Reader
+    graph: Graph
+    wrapped: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str, model: nn.Module, inputs: Any, borrowed: bool = False) -> _Side:
+        inner, prefix, wrapped = unwrapped(model)
+        try:
+            program = capture(inner, *arguments(each(inputs)[0]))
+        except CaptureError as error:
+            advice = " Give example_inputs_b, what b is called with." if borrowed else ""
+            raise CaptureError(f"{name}: {error}{advice}") from error
+        reader = Reader(program, tensors_of(inner))
+        said = tuple(f"{name} wrapped in {kind}" for kind in wrapped)
+        return cls(inner, prefix, inputs, program, reader, Graph.of(reader.outputs), said)
+
+    @property
+    def meta(self) -> bool:
+        """Whether it has no numbers."""
+        return any(t.is_meta for t in tensors_of(self.model).values())
+
+
+def unwrapped(model: nn.Module) -> tuple[nn.Module, str, tuple[str, ...]]:
+    """What wrappers of torch run, with what they put before its names, and their kinds."""
+    prefix, kinds = "", []
+    while True:
+        name = next((n for n in ("_orig_mod", "module") if _wraps(model, n)), None)
+        if name is None:
+            return model, prefix, tuple(kinds)
+        kinds.append(type(model).__name__.replace("OptimizedModule", "torch.compile"))
+        prefix, model = f"{prefix}{name}.", getattr(model, name)
+
+
+def _wraps(model: nn.Module, name: str) -> bool:
+    ours = type(model).__name__ in ("OptimizedModule", "DataParallel", "DistributedDataParallel", "AveragedModel")
+    return ours and isinstance(getattr(model, name, None), nn.Module)
+
+
+def _compared(a: _Side, b: _Side) -> Correspondence:
+    found = pairing(a.graph, b.graph)
+    if found is not None:
+        return _proved(a, b, found, WHOLE)
+    for verdict, small, large in ((A_IN_B, a, b), (B_IN_A, b, a)):
+        views = {n: v for n, v in large.reader.views.items() if n in large.program.varying}
+        where = inside(small.graph, views, large.reader.outputs)
+        if where is not None:
+            there = Graph.of([view for _, view in where])
+            ours = (small.graph, there) if small is a else (there, small.graph)
+            found = _as_placed(*ours)
+            if found is not None:
+                return _proved(a, b, found, verdict, tuple(n for n, _ in where))
+    loose = pairing(a.graph, b.graph, strict=False)
+    if loose is not None:
+        differing = _settings(loose)
+        return _proved(a, b, loose, SETTINGS, reason=f"settings differ: {'; '.join(differing)}")
+    place = parting(a.graph, b.graph)
+    return _apart(a, b, place)
+
+
+def _as_placed(a: Graph, b: Graph) -> Pairing | None:
+    """The pairing of outputs whose dimensions may stand in another order."""
+    return pairing(a, b)
+
+
+def _apart(a: _Side, b: _Side, place: Parting) -> Correspondence:
+    said = f"the programs part: a has {place.ours} where b has {place.theirs}"
+    return Correspondence(APART, reason=said, looked_through=(*a.wrapped, *b.wrapped))
+
+
+def _settings(found: Pairing) -> list[str]:
+    said = []
+    for n, m in sorted(found.vertices.items()):
+        v, w = found.a.vertices[n], found.b.vertices[m]
+        if v.op == "output" or v.attrs == w.attrs:
+            continue
+        numbers = [(x, y) for x, y in zip(v.attrs, w.attrs) if x != y] if len(v.attrs) == len(w.attrs) else []
+        what = ", ".join(f"{x} and {y}" for x, y in numbers) or f"{v.attrs} and {w.attrs}"
+        module, line = v.term.where
+        said.append(f"{v.op} {what} in {module or 'the network'} ({line})")
+    return said[:3] + ([f"and {len(said) - 3} more"] if len(said) > 3 else []) or ["constants of the code"]
+
+
+def _proved(
+    a: _Side, b: _Side, found: Pairing, verdict: str, part: tuple[int, ...] = (), reason: str = ""
+) -> Correspondence:
+    """The correspondence of a pairing, where A's program with B's weights computes B's function."""
+    entries = entries_of(found)
+    error, rtol = (None, None) if a.meta or b.meta else _error(a, b, entries, verdict, part)
+    filled = {e.a.name for e in entries}
+    unread = tuple(
+        a.prefix + n for n in (*a.program.states, *()) if n not in filled and a.program.values[a.program.states[n].id].kind != "constant"
+    )  # fmt: skip
+    if verdict == B_IN_A:
+        unread = ()
+    if error is not None and rtol is not None and not error <= rtol and verdict != SETTINGS:
+        verdict, reason = APART, f"the programs look alike, but with b's weights a computes another function ({error:.1e})"
+    large = b if verdict == A_IN_B else a
+    name = _module_of(large.program, part) if part else ""
+    named = tuple(_prefixed(e, a.prefix, b.prefix) for e in entries)
+    aliases = {a.prefix + k: a.prefix + v for k, v in a.program.aliases.items()}
+    return Correspondence(
+        verdict, named, name, reason, error, rtol, unread, (*a.wrapped, *b.wrapped), aliases
+    )  # fmt: skip
+
+
+def _prefixed(entry: Entry, a: str, b: str) -> Entry:
+    from dataclasses import replace
+
+    left, right = (replace(r, name=p + r.name) for r, p in ((entry.a, a), (entry.b, b)))
+    return Entry(left, right, entry.sizes, entry.order)
+
+
+def _module_of(program: Program, part: Sequence[int]) -> str:
+    """The module that returns a value, as far as one does."""
+    names = [tap for tap, ref in program.taps.items() if ref.id in part]
+    return min(names, key=lambda name: name.count("."), default="inside it")
+
+
+def _error(a: _Side, b: _Side, entries: Sequence[Entry], verdict: str, part: tuple[int, ...]) -> tuple[float, float]:
+    """Relative error of A's function with B's weights, and that which rounding explains."""
+    theirs = _distinct(b.model)
+    ours = {**{n: t.double() if t.is_floating_point() else t for n, t in tensors_of(a.model).items()}}
+    made = carried(entries, theirs)
+    ours.update({n: t for n, t in made.items()})
+    ours.update({alias: made[n] for alias, n in a.program.aliases.items() if n in made})
+    left, rtol_a = _run(a, ours, part if verdict == B_IN_A else ())
+    right, rtol_b = _run(b, theirs, part if verdict == A_IN_B else ())
+    if [x.shape for x in left] != [x.shape for x in right]:
+        return float("inf"), max(rtol_a, rtol_b)
+    return relative_error(right, left), max(rtol_a, rtol_b)
+
+
+def _distinct(model: nn.Module) -> dict[str, Tensor]:
+    """Tensors in float64, moved by a little: equal entries, zeros and ones would hide mistakes."""
+    generator = torch.Generator().manual_seed(0)
+    found, seen = {}, dict[int, Tensor]()
+    for name, t in tensors_of(model).items():
+        key = t.data_ptr()
+        if key not in seen or seen[key].shape != t.shape:
+            seen[key] = t
+            if t.is_floating_point() and not _mask(t):
+                wide = t.detach().double().cpu()
+                size = wide.abs().mean() if wide.numel() else wide
+                size = torch.where(size > 0, size, torch.ones_like(size))
+                noise = torch.rand(t.shape, generator=generator, dtype=torch.float64) - 0.5
+                seen[key] = (wide + 0.3 * size * noise * torch.where(wide < 0, -1, 1) * (1 if (wide != 0).any() else 1))
+                seen[key] = torch.where((wide > 0) & (seen[key] <= 0), wide, seen[key]).to(t.device)
+        found[name] = seen[key]
+    return found
+
+
+def _mask(t: Tensor) -> bool:
+    return t.ndim >= 2 and bool(((t == 0) | (t == 1)).all())
+
+
+def _run(side: _Side, states: Mapping[str, Tensor], part: tuple[int, ...]) -> tuple[list[Tensor], float]:
+    if part:
+        wide = [x.double() if x.is_floating_point() else x for x in _inputs(side)]
+        refs = [_ref(side.program, n) for n in part]
+        handlers = dict.fromkeys(range(len(side.program.calls)), float64_handler)
+        held = {n: t for n, t in states.items() if n in side.program.states}
+        with torch.no_grad():
+            return list(side.program.run(wide, refs, states=held, handlers=handlers)), tolerance(torch.float64)
+    made = in_float64(side.model, side.inputs)
+    live = tensors_of(made.model)
+    with torch.no_grad():
+        for name, t in live.items():
+            t.copy_(states[name])
+    return made.outputs(), made.rtol
+
+
+def _inputs(side: _Side) -> list[Tensor]:
+    from ..._nested import tensors_in
+
+    return list(tensors_in([*arguments(each(side.inputs)[0])]))
+
+
+def _ref(program: Program, number: int) -> Any:
+    from ...programs import Ref
+
+    return Ref(number)
+
+
+class NothingCorresponds(IntertwineError, ValueError):
+    """No correspondence where one is needed; the message names the first place."""
