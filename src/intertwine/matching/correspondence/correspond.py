@@ -287,42 +287,34 @@ def _module_of(program: Program, part: Sequence[int]) -> str:
 
 def _error(a: _Side, b: _Side, entries: Sequence[Entry], verdict: str, part: tuple[int, ...]) -> tuple[float, float]:
     """Relative error of A's function with B's weights, and that which rounding explains."""
-    theirs = _distinct(b.model)
+    theirs = _distinct(b)
     ours = {**{n: t.double() if t.is_floating_point() else t for n, t in tensors_of(a.model).items()}}
     made = carried(entries, theirs)
     ours.update({n: t for n, t in made.items()})
     ours.update({alias: made[n] for alias, n in a.program.aliases.items() if n in made})
-    left, rtol_a = _run(a, ours, part if verdict == B_IN_A else ())
-    right, rtol_b = _run(b, theirs, part if verdict == A_IN_B else ())
+    refs = [[ref.id for ref in side.program.outputs] if part else [] for side in (a, b)]
+    left, rtol_a = _run(a, ours, part if verdict == B_IN_A else refs[0])
+    right, rtol_b = _run(b, theirs, part if verdict == A_IN_B else refs[1])
     if [x.shape for x in left] != [x.shape for x in right]:
         return float("inf"), max(rtol_a, rtol_b)
     return relative_error(right, left), max(rtol_a, rtol_b)
 
 
-def _distinct(model: nn.Module) -> dict[str, Tensor]:
-    """Tensors in float64, moved by a little: equal entries, zeros and ones would hide mistakes."""
+def _distinct(side: _Side) -> dict[str, Tensor]:
+    """Tensors in float64, what the code reads as parameters moved a little: equal entries would hide mistakes."""
     generator = torch.Generator().manual_seed(0)
-    found, seen = {}, dict[int, Tensor]()
-    for name, t in tensors_of(model).items():
-        key = t.data_ptr()
-        if key not in seen or seen[key].shape != t.shape:
-            seen[key] = t
-            if t.is_floating_point() and not _mask(t):
-                wide = t.detach().double().cpu()
-                size = wide.abs().mean() if wide.numel() else wide
-                size = torch.where(size > 0, size, torch.ones_like(size))
-                noise = torch.rand(t.shape, generator=generator, dtype=torch.float64) - 0.5
-                seen[key] = (wide + 0.3 * size * noise * torch.where(wide < 0, -1, 1) * (1 if (wide != 0).any() else 1))
-                seen[key] = torch.where((wide > 0) & (seen[key] <= 0), wide, seen[key]).to(t.device)
-        found[name] = seen[key]
-    return found
+    found = {n: t.double() if t.is_floating_point() else t for n, t in tensors_of(side.model).items()}
+    for name, ref in side.program.states.items():
+        t = found[name]
+        if t.is_floating_point() and side.program.values[ref.id].kind != "constant" and side.reader.data(ref) is None:
+            size = t.abs().mean() if t.numel() and bool(t.any()) else torch.ones((), dtype=t.dtype)
+            noise = torch.rand(t.shape, generator=generator, dtype=t.dtype).to(t.device) - 0.5
+            moved = t + 0.3 * size * noise
+            found[name] = torch.where((t > 0) & (moved <= 0), t, moved)  # variances stay what they are
+    return {**found, **{alias: found[name] for alias, name in side.program.aliases.items()}}
 
 
-def _mask(t: Tensor) -> bool:
-    return t.ndim >= 2 and bool(((t == 0) | (t == 1)).all())
-
-
-def _run(side: _Side, states: Mapping[str, Tensor], part: tuple[int, ...]) -> tuple[list[Tensor], float]:
+def _run(side: _Side, states: Mapping[str, Tensor], part: Sequence[int]) -> tuple[list[Tensor], float]:
     if part:
         wide = [x.double() if x.is_floating_point() else x for x in _inputs(side)]
         refs = [_ref(side.program, n) for n in part]

@@ -34,12 +34,10 @@ class Region:
             found: list[tuple[int, int, int, int]] = []
             for f in dim:
                 count = 1 if f.axis is None else f.axis.size
-                whole = found and f.whole and found[-1] == (found[-1][0], 0, found[-1][0], 1)
-                if whole:
-                    full = found.pop()[0] * f.full
-                    found.append((full, 0, full, 1))
-                else:
-                    found.append((f.full, f.start, f.start + (count - 1) * f.step + 1, f.step))
+                here = f.full, f.start, f.start + (count - 1) * f.step + 1, f.step if count > 1 else 1
+                if found and f.whole and found[-1][3] == 1:
+                    here = (*(n * f.full for n in found.pop()[:3]), 1)
+                found.append(here)
             dims.append(tuple(found))
         return cls(name, tuple(prod(f.full for f in dim) for dim in layout), tuple(dims))
 
@@ -106,7 +104,7 @@ class Entry:
         moved = [i for i in self.order if self.sizes[i] > 1]
         shapes = [tuple(f[2] - f[1] for dim in r.factors for f in dim if f[2] - f[1] > 1) for r in (self.a, self.b)]
         if moved == sorted(moved):
-            return "" if shapes[0] == shapes[1] else ".reshape_as(a)"
+            return "" if shapes[0] == shapes[1] else f".reshape({', '.join(map(str, shapes[0]))})"
         if len(moved) == 2 and len(shapes[0]) == 2:
             return ".T"
         return f".reshape({', '.join(map(str, self.sizes))}).permute({', '.join(map(str, self.order))})"
@@ -129,9 +127,57 @@ def entries_of(found: Pairing) -> tuple[Entry, ...]:
         sizes = tuple(size for _, size in theirs)
         place = {i: k for k, (i, _) in enumerate(theirs)}
         order = tuple(place[letters[i]] for i, _ in ours)
-        entry = Entry(Region.of(str(t.source), t.layout), Region.of(str(s.source), s.layout), sizes, order)
+        regions = Region.of(str(t.source), t.layout), Region.of(str(s.source), s.layout)
+        entry = Entry(*regions, *_merged(sizes, order))
         entries.setdefault((entry.a, entry.b), entry)
-    return tuple(_completed(list(entries.values())))
+    return tuple(_completed(_joined(list(entries.values()))))
+
+
+def _joined(entries: list[Entry]) -> list[Entry]:
+    """Entries of neighbouring slices of both tensors as one, such as the packed projections of both."""
+    found: list[Entry] = []
+    for entry in sorted(entries, key=lambda e: (e.a.name, e.a.factors)):
+        while found and (both := _beside(found[-1], entry)):
+            entry = both
+            found.pop()
+        found.append(entry)
+    return found
+
+
+def _beside(one: Entry, other: Entry) -> Entry | None:
+    """Two entries as one, where the second goes on where the first ends, in both tensors."""
+    regions, dims = [], []
+    for r, s in ((one.a, other.a), (one.b, other.b)):
+        apart = [d for d, (x, y) in enumerate(zip(r.factors, s.factors)) if x != y]
+        if r.name != s.name or len(r.factors) != len(s.factors) or len(apart) != 1:
+            return None
+        x, y = (t.factors[apart[0]] for t in (r, s))
+        if len(x) != 1 or len(y) != 1 or x[0][2] != y[0][1] or (x[0][0], x[0][3], y[0][3]) != (y[0][0], 1, 1):
+            return None
+        dims.append(apart[0])
+        whole = ((x[0][0], x[0][1], y[0][2], 1),)
+        regions.append(Region(r.name, r.shape, (*r.factors[: dims[-1]], whole, *r.factors[dims[-1] + 1 :])))
+    if one.order != other.order or len(one.sizes) > 2:
+        return None
+    k = dims[1] if len(one.sizes) == 2 else 0
+    if one.order == (0,) and dims != [0, 0] or one.order == (1, 0) and (dims[0] == dims[1] or len(one.b.factors) != 2):
+        return None
+    if any(x != y for i, (x, y) in enumerate(zip(one.sizes, other.sizes)) if i != k):
+        return None
+    sizes = tuple(x + y if i == k else x for i, (x, y) in enumerate(zip(one.sizes, other.sizes)))
+    return Entry(regions[0], regions[1], sizes, one.order)
+
+
+def _merged(sizes: Sequence[int], order: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The same permutation of as few indices as there may be."""
+    runs: list[list[int]] = []
+    for i in order:
+        if runs and runs[-1][-1] + 1 == i:
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    ranked = sorted(runs)
+    return tuple(prod(sizes[i] for i in run) for run in ranked), tuple(ranked.index(run) for run in runs)
 
 
 def _indices(graph, n: int) -> list[tuple[int, int]]:  # type: ignore[no-untyped-def]

@@ -36,6 +36,7 @@ class Vertex:
     letters: list[tuple[int, Any, bool]]
     term: Term
     users: list[tuple[int, int]] = field(default_factory=list)
+    shared: bool = False  # whether it stands for several terms
 
 
 @dataclass(eq=False)
@@ -51,13 +52,14 @@ class Graph:
     vertices: list[Vertex]
     outputs: list[int]
     place: dict[int, tuple[int, dict[int, int]]]
+    _known: dict[Hashable, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, outputs: Sequence[View]) -> Graph:
-        """The graph of what some views need."""
+    def of(cls, outputs: Sequence[View], beside: Sequence[View] = ()) -> Graph:
+        """The graph of what some views need; those ``beside`` are outputs that nobody reads."""
         graph = cls([], [], {})
         uses: dict[int, int] = {}
-        order = _ordered([view.term for view in outputs])
+        order = _ordered([view.term for view in (*outputs, *beside)])
         for t in order:
             for operand in t.operands:
                 uses[id(operand.term)] = uses.get(id(operand.term), 0) + 1
@@ -65,7 +67,7 @@ class Graph:
             uses[id(view.term)] = uses.get(id(view.term), 0) + 1
         for t in order:
             graph._add(t, uses)
-        for k, view in enumerate(outputs):
+        for k, view in enumerate((*outputs, *beside)):
             number, letters = graph.place[id(view.term)]
             axes = [(letters[id(a)], d, i) for d, dim in enumerate(view.dims) for i, a in enumerate(leaves(dim))
                     if id(a) in letters]  # fmt: skip
@@ -106,7 +108,7 @@ class Graph:
             number, known = self.place[id(operand.term)]
             own = {known[id(a)]: index[id(b)] for a, b in operand.flat() if id(a) in known}
             inner = self.vertices[number]
-            alone = uses.get(id(operand.term), 0) == 1 and inner.op == t.op and t.op in ("add", "mul")
+            alone = uses.get(id(operand.term), 0) == 1 and not inner.shared and inner.op == t.op and t.op in ("add", "mul")
             if alone and len(own) == len(inner.letters):
                 attrs = (attrs[0] + inner.attrs[0] if t.op == "add" else attrs[0] * inner.attrs[0],)
                 operands += [(u, {i: own[j] for i, j in pairs.items()}) for u, pairs in inner.operands]
@@ -122,8 +124,15 @@ class Graph:
             return
         if neutral is not None:
             attrs = (float(f"{attrs[0]:.5g}"),)
+        row = [letters[i] for i in range(len(index))]
+        key = t.op, attrs, tuple((u, tuple(sorted(pairs.items()))) for u, pairs in operands), tuple(row), _origin(t)
+        if key in self._known:  # computed before
+            self.place[id(t)] = self._known[key], index
+            self.vertices[self._known[key]].shared = True
+            return
+        self._known[key] = len(self.vertices)
         self.place[id(t)] = len(self.vertices), index
-        self.vertices.append(Vertex(t.op, attrs, operands, [letters[i] for i in range(len(index))], t))
+        self.vertices.append(Vertex(t.op, attrs, operands, row, t))
 
 
 def _ordered(roots: Sequence[Term]) -> list[Term]:
@@ -144,6 +153,14 @@ def _ordered(roots: Sequence[Term]) -> list[Term]:
     return found
 
 
+def _origin(t: Term) -> Hashable:
+    """What tells one stored tensor, or part of it, from another."""
+    if not t.layout:
+        return None
+    place = tuple((d, f.full, f.start, f.step, f.axis is None) for d, dim in enumerate(t.layout) for f in dim)
+    return (_contents(t) if t.op == "constant" and isinstance(t.source, Tensor) else t.source), place
+
+
 def held(layout: Sequence[Sequence[Factor]], tensor: Tensor) -> Tensor:
     """The part of a stored tensor that a leaf reads, a dimension for each factor that is not one entry."""
     factors = [f for dim in layout for f in dim]
@@ -156,8 +173,8 @@ def _label(v: Vertex, strict: bool) -> Hashable:
     t = v.term
     if t.op == "input":
         return "input", t.source
-    if t.op == "constant":
-        return ("constant", *_contents(t)) if strict else "constant"
+    if t.op in ("constant", "output"):
+        return ("constant", *_contents(t)) if strict and t.op == "constant" else t.op
     numbers = v.op in ("add", "mul", "conv", "pool", "cut", "along", "contract")
     return (v.op, v.attrs) if strict or not numbers else v.op
 
@@ -215,7 +232,8 @@ class Painted:
                 uses.append(key)
                 for j, i in reader.operands[k][1].items():
                     entries[j].append((key, found.letters[user][i]))
-            found.vertices[n] = colour = _number(colours, (self.vertices[n], tuple(sorted(uses))))
+            top = v.attrs if v.op == "output" else ()
+            found.vertices[n] = colour = _number(colours, (self.vertices[n], tuple(sorted(uses)), top))
             found.letters[n] = [
                 _number(colours, (colour, old, tuple(sorted(entry)))) for old, entry in zip(self.letters[n], entries)
             ]

@@ -50,7 +50,7 @@ def pairing(a: Graph, b: Graph, strict: bool = True) -> Pairing | None:
     for _ in range(_ROUNDS):
         painted = [Painted.forward(g, colours, strict, p).backward(g, colours) for g, p in zip((a, b), painted)]
         ours, theirs = (p for p in painted if p is not None)
-        tops = [sorted(p.vertices[n] for n in g.outputs) for g, p in ((a, ours), (b, theirs))]
+        tops = [[p.vertices[n] for n in g.outputs] for g, p in ((a, ours), (b, theirs))]
         if tops[0] != tops[1]:
             return None
         now = len(set(ours.vertices)) + sum(len(set(x)) for x in ours.letters)
@@ -165,20 +165,14 @@ def inside(a: Graph, views: dict[int, View], whole: Sequence[View]) -> list[tupl
         views: Values of the other program by number.
         whole: Outputs of the other program.
     """
-    b = Graph.of([*whole, *views.values()])
+    numbers = list(views)
+    b = Graph.of(whole, [views[number] for number in numbers])
     colours: Colours = {}
     ours, theirs = (Painted.forward(g, colours, True) for g in (a, b))
-    where: dict[int, int] = {}
-    for number, view in views.items():
-        where[b.place[id(view.term)][0]] = number
-    by_colour = {theirs.vertices[n]: number for n, number in sorted(where.items())}
-    found = []
-    for n in a.outputs:
-        number = by_colour.get(ours.vertices[a.vertices[n].operands[0][0]])
-        if number is None:
-            return None
-        found.append((number, views[number]))
-    return found
+    tops = zip(numbers, b.outputs[len(whole) :])
+    by_colour = {theirs.vertices[n]: number for number, n in tops}
+    found = [by_colour.get(ours.vertices[n]) for n in a.outputs]
+    return None if None in found else [(number, views[number]) for number in found if number is not None]
 
 
 def parting(a: Graph, b: Graph) -> Parting:

@@ -11,7 +11,7 @@ from ...programs import Call, Program, Ref
 from ...programs.operations import registering
 from ...programs.steps import run_call
 from .axes import ConflictError
-from .terms import Slicer, Term, View, recast, stored, term
+from .terms import Operand, Slicer, Term, View, recast, stored, term
 
 Rule: TypeAlias = Callable[["Reader", dict[str, Any]], Any]
 RULES: dict[str, Rule] = {}
@@ -51,6 +51,7 @@ class Reader:
         self._data: dict[int, Tensor] = {}
         self._powers: dict[int, tuple[View, float, View]] = {}
         self._slicer = Slicer()
+        self._stripped: dict[int, tuple[Term, Term, float]] = {}
         read = [ref for ref in program.inputs if any(ref in call.inputs for call in program.calls)]
         self._inputs = {ref.id: k for k, ref in enumerate(read)}
         for call in program.calls:
@@ -202,21 +203,30 @@ class Reader:
     def contract(self, a: View, b: View, spec: str) -> View:
         """Products summed over the indices that the result has not, such as ``"ik,kj->ij"``; numbers go in front."""
         (left, right), out = spec.partition("->")[0].split(","), spec.partition("->")[2]
-        number = 1.0
-        for view in (a, b):
-            number *= view.term.attrs[0] if view.term.op == "mul" else 1.0
-        a, b = (self._without_number(v) for v in (a, b))
+        (a, one), (b, other) = (self._without_number(v) for v in (a, b))
+        number = one * other
         sizes = {**dict(zip(left, a.shape))}
         sizes.update({x: max(n, sizes.get(x, 1)) for x, n in zip(right, b.shape)})
         made = term("contract", [(a, [*left]), (b, [*right])], [*out], sizes)
         return self.mul(made, number) if number != 1 else made
 
-    @staticmethod
-    def _without_number(view: View) -> View:
-        t = view.term
-        if t.op != "mul" or t.attrs[0] == 1:
-            return view
-        return View(Term("mul", (1.0,), t.operands, t.out, t.roles, where=t.where), view.dims)
+    def _without_number(self, view: View) -> tuple[View, float]:
+        """A product without the numbers in it, and their product."""
+        bare, number = self._bare(view.term)
+        return View(bare, view.dims), number
+
+    def _bare(self, t: Term) -> tuple[Term, float]:
+        if t.op != "mul":
+            return t, 1.0
+        if id(t) not in self._stripped:
+            inner = [self._bare(o.term) for o in t.operands]
+            number = float(t.attrs[0])
+            for _, c in inner:
+                number *= c
+            operands = [Operand(bare, o.pairs) for (bare, _), o in zip(inner, t.operands)]
+            bare = t if number == 1 else Term("mul", (1.0,), operands, t.out, t.roles, where=t.where)
+            self._stripped[id(t)] = t, bare, number
+        return self._stripped[id(t)][1:]
 
     def part(self, x: View, dim: int, start: int, stop: int, step: int = 1) -> View:
         """A slice."""

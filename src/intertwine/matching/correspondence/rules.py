@@ -86,6 +86,8 @@ def _joined(r: Reader, a: dict[str, Any]) -> View:
     if a["#op"] == "aten::stack":
         views = [View(v.term, (*v.dims[:dim], (), *v.dims[dim:])) for v in views]
     views = [v for v in views if prod(v.shape)]
+    if len(views) == 1:
+        return views[0]
     letters = [(f"d{d}",) for d in range(len(shape))]
     sizes = {x[0]: n for x, n in zip(letters, shape)}
     roles: dict[str, Any] = {f"d{dim}": "cat"}
@@ -257,7 +259,15 @@ def _convolution(r: Reader, a: dict[str, Any]) -> View:
 def _attention(r: Reader, a: dict[str, Any]) -> View:
     q, k, v = a["query"], a["key"], a["value"]
     mask = next((a[name] for name in ("attn_mask", "attn_bias") if a.get(name) is not None), None)
-    n = len(q.dims)
+    n, shape = len(q.dims), q.shape
+    if n == 4 and k.shape[1] != q.shape[1]:  # several heads read one key
+        groups = k.shape[1]
+        q = q.reshaped((shape[0], groups, shape[1] // groups, *shape[2:]))
+        k, v = (View(x.term, (*x.dims[:2], (), *x.dims[2:])) for x in (k, v))
+        if mask is not None and len(mask.dims) == 4:
+            ours = mask.reshaped((mask.shape[0], groups, shape[1] // groups, *mask.shape[2:])) if mask.shape[1] > 1 else None
+            mask = ours or View(mask.term, (*mask.dims[:2], (), *mask.dims[2:]))
+        n = 5
     batch = "abcdefgh"[: n - 2]
     scale = a.get("scale") or q.shape[-1] ** -0.5
     scores = r.mul(r.contract(q, k, f"{batch}qx,{batch}kx->{batch}qk"), rounded(float(scale)))
@@ -271,7 +281,8 @@ def _attention(r: Reader, a: dict[str, Any]) -> View:
             added = torch.zeros(known.shape, dtype=torch.float64).masked_fill(~known, -torch.inf)
             mask = _like(r.constant(added), mask)
         scores = r.add(scores, mask)
-    return r.contract(r.along("along", scores, [n - 1], None, ("softmax",)), v, f"{batch}qk,{batch}kx->{batch}qx")
+    weights = r.along("along", scores, [n - 1], None, ("softmax",))
+    return r.contract(weights, v, f"{batch}qk,{batch}kx->{batch}qx").reshaped((*shape[:-1], v.shape[-1]))
 
 
 @rule("embedding")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, zeros
 
 from .axes import Axis, ConflictError, grouped, join, leaves, volume
 
@@ -184,6 +184,9 @@ class Slicer:
         own = leaves(dims[dim])
         if count == volume(own):
             return view
+        if count == 0:
+            shape = (*view.shape[:dim], 0, *view.shape[dim + 1 :])
+            return stored("constant", shape, zeros(shape))
         if all(axis.free for axis in own):
             dims[dim] = (Axis(count, True),) if count > 1 else ()
             return View(view.term, tuple(dims))
@@ -233,17 +236,20 @@ class Slicer:
                     continue
                 if [id(a) for a in parts[place : place + len(xs)]] != [id(a) for a in xs]:
                     return None
-                alone = len(parts) == len(xs)
-                if not f.whole and not alone:
-                    return None
-                for a in parts[:place]:
-                    here.append(Factor(_twin(a, renamed), a.size))
                 count = len(range(start, stop, step))
                 fresh = Axis(count) if count > 1 else None
-                first, stride = (f.start + start * f.step, f.step * step) if alone else (start, step)
-                here.append(Factor(fresh, f.full if alone else volume(xs), first, stride))
-                for a in parts[place + len(xs) :]:
-                    here.append(Factor(_twin(a, renamed), a.size))
+                head = len(xs) if place == 0 else 1  # what carries the region that was taken before
+                rest = volume(parts[head:])
+                if not f.whole and (f.full % rest or f.start % rest or (f.step != 1 and rest > 1)):
+                    return None
+                first, full = (f.start // rest, f.full // rest) if not f.whole else (0, volume(parts[:head]))
+                if place == 0:
+                    here.append(Factor(fresh, full, first + start * f.step, f.step * step))
+                else:
+                    here.append(Factor(_twin(parts[0], renamed), full, first, f.step))
+                    here += [Factor(_twin(a, renamed), a.size) for a in parts[1:place]]
+                    here.append(Factor(fresh, volume(xs), start, step))
+                here += [Factor(_twin(a, renamed), a.size) for a in parts[max(place, 0) + len(xs) :]]
             layout.append(here)
         out = [f.axis for factors in layout for f in factors if f.axis is not None]
         return Term(old.op, old.attrs, [], out, [], layout, old.source, old.where), fresh, renamed
