@@ -70,7 +70,7 @@ def join(left: Sequence[Axis], right: Sequence[Axis]) -> None:
 
     Raises:
         ConflictError: If they are split in ways that have no common refinement.
-    """
+    """  # noqa: DOC502 - raised by what it calls
     left, right = leaves(left), leaves(right)
     grouped(right, _steps(left))
     grouped(left, _steps(right))

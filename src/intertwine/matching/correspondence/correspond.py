@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..._evaluation import copied
 from ..._examples import arguments, each
-from ..._result import UNSAVED, Result, of_networks
+from ..._nested import tensors_in
+from ..._result import Result, of_networks
 from ..._words import counted
-from ...errors import CaptureError, IntertwineError
-from ...programs import Program, capture
+from ...errors import CaptureError
+from ...programs import Program, Ref, capture
 from ...programs.steps import float64_handler
 from ...symmetry.action import tensors_of
 from ...symmetry.verification.float64 import in_float64
@@ -24,7 +27,7 @@ from .graph import Graph
 from .matching import Pairing, Parting, inside, pairing, parting
 from .reader import Reader
 
-__all__ = ["Correspondence", "correspond", "unwrapped"]
+__all__ = ["Correspondence", "correspond", "in_code_of", "unwrapped"]
 
 WHOLE, A_IN_B, B_IN_A = "the same program", "a is part of b", "b is part of a"
 SETTINGS, APART = "the same program with other settings", "not comparable"
@@ -57,7 +60,6 @@ class Correspondence(Result):
     unread: tuple[str, ...] = ()
     looked_through: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict, metadata=UNSAVED)
 
     def __bool__(self) -> bool:
         return self.verdict in (WHOLE, A_IN_B, B_IN_A)
@@ -89,7 +91,9 @@ class Correspondence(Result):
             ValueError: If nothing corresponds, or a tensor that is read is missing.
         """
         if not self:
-            raise ValueError(f"a and b must correspond for weights to be carried over. Got: {self.reason}.")
+            raise ValueError(
+                f"a and b must correspond for weights to be carried over. Got: {self.verdict}, {self.reason}."
+            )
         missing = next((e.b.name for e in self.entries if e.b.name not in state), None)
         if missing is not None:
             raise ValueError(f"state must be a state dict of b. Got none of its {missing!r}.")
@@ -152,11 +156,11 @@ def correspond(a: nn.Module, b: nn.Module, example_inputs: Any, example_inputs_b
         >>> found.proved
         True
     """  # noqa: DOC502 - raised by what it calls
-    sides = _Side.of("a", a, example_inputs), _Side.of(
-        "b", b, example_inputs if example_inputs_b is None else example_inputs_b, example_inputs_b is None
+    sides = (
+        _Side.of("a", a, example_inputs),
+        _Side.of("b", b, example_inputs if example_inputs_b is None else example_inputs_b, example_inputs_b is None),
     )
-    found = _compared(*sides)
-    return found
+    return _compared(*sides)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,9 +193,19 @@ class _Side:
         return any(t.is_meta for t in tensors_of(self.model).values())
 
 
+def in_code_of(a: nn.Module, b: nn.Module, found: Correspondence) -> nn.Module:
+    """A copy of ``a`` that holds the weights of ``b``, as far as they correspond."""
+    twin = copied(a)
+    live = tensors_of(twin)
+    with torch.no_grad():
+        for name, tensor in found.convert(tensors_of(b)).items():
+            live[name].copy_(tensor)
+    return twin
+
+
 def unwrapped(model: nn.Module) -> tuple[nn.Module, str, tuple[str, ...]]:
     """What wrappers of torch run, with what they put before its names, and their kinds."""
-    prefix, kinds = "", []
+    prefix, kinds = "", list[str]()
     while True:
         name = next((n for n in ("_orig_mod", "module") if _wraps(model, n)), None)
         if name is None:
@@ -215,7 +229,7 @@ def _compared(a: _Side, b: _Side) -> Correspondence:
         if where is not None:
             there = Graph.of([view for _, view in where])
             ours = (small.graph, there) if small is a else (there, small.graph)
-            found = _as_placed(*ours)
+            found = pairing(*ours)
             if found is not None:
                 return _proved(a, b, found, verdict, tuple(n for n, _ in where))
     loose = pairing(a.graph, b.graph, strict=False)
@@ -224,11 +238,6 @@ def _compared(a: _Side, b: _Side) -> Correspondence:
         return _proved(a, b, loose, SETTINGS, reason=f"settings differ: {'; '.join(differing)}")
     place = parting(a.graph, b.graph)
     return _apart(a, b, place)
-
-
-def _as_placed(a: Graph, b: Graph) -> Pairing | None:
-    """The pairing of outputs whose dimensions may stand in another order."""
-    return pairing(a, b)
 
 
 def _apart(a: _Side, b: _Side, place: Parting) -> Correspondence:
@@ -256,25 +265,25 @@ def _proved(
     entries = entries_of(found)
     error, rtol = (None, None) if a.meta or b.meta else _error(a, b, entries, verdict, part)
     filled = {e.a.name for e in entries}
-    unread = tuple(
-        a.prefix + n for n in (*a.program.states, *()) if n not in filled and a.program.values[a.program.states[n].id].kind != "constant"
-    )  # fmt: skip
-    if verdict == B_IN_A:
-        unread = ()
-    if error is not None and rtol is not None and not error <= rtol and verdict != SETTINGS:
-        verdict, reason = APART, f"the programs look alike, but with b's weights a computes another function ({error:.1e})"
+    values = {n: a.program.values[ref.id] for n, ref in a.program.states.items() if n not in filled}
+    unread = tuple(a.prefix + n for n, v in values.items() if v.kind != "constant" and v.dtype.is_floating_point)
+    holds = error is not None and rtol is not None and error <= rtol
+    if verdict == SETTINGS and holds:
+        verdict = WHOLE  # what differs is read by nothing that counts
+    if error is not None and not holds and verdict != SETTINGS:
+        verdict = APART
+        reason = f"the programs look alike, but with b's weights a computes another function ({error:.1e})"
     large = b if verdict == A_IN_B else a
     name = _module_of(large.program, part) if part else ""
     named = tuple(_prefixed(e, a.prefix, b.prefix) for e in entries)
     aliases = {a.prefix + k: a.prefix + v for k, v in a.program.aliases.items()}
-    return Correspondence(
-        verdict, named, name, reason, error, rtol, unread, (*a.wrapped, *b.wrapped), aliases
-    )  # fmt: skip
+    order = {a.prefix + n: k for k, n in enumerate(a.program.states)}
+    named = tuple(sorted(named, key=lambda e: (order[e.a.name], e.a.factors)))
+    said = (*a.wrapped, *b.wrapped)
+    return Correspondence(verdict, named, name, reason, error, rtol, unread, said, aliases)
 
 
 def _prefixed(entry: Entry, a: str, b: str) -> Entry:
-    from dataclasses import replace
-
     left, right = (replace(r, name=p + r.name) for r, p in ((entry.a, a), (entry.b, b)))
     return Entry(left, right, entry.sizes, entry.order)
 
@@ -288,16 +297,22 @@ def _module_of(program: Program, part: Sequence[int]) -> str:
 def _error(a: _Side, b: _Side, entries: Sequence[Entry], verdict: str, part: tuple[int, ...]) -> tuple[float, float]:
     """Relative error of A's function with B's weights, and that which rounding explains."""
     theirs = _distinct(b)
-    ours = {**{n: t.double() if t.is_floating_point() else t for n, t in tensors_of(a.model).items()}}
     made = carried(entries, theirs)
-    ours.update({n: t for n, t in made.items()})
-    ours.update({alias: made[n] for alias, n in a.program.aliases.items() if n in made})
-    refs = [[ref.id for ref in side.program.outputs] if part else [] for side in (a, b)]
-    left, rtol_a = _run(a, ours, part if verdict == B_IN_A else refs[0])
-    right, rtol_b = _run(b, theirs, part if verdict == A_IN_B else refs[1])
-    if [x.shape for x in left] != [x.shape for x in right]:
-        return float("inf"), max(rtol_a, rtol_b)
-    return relative_error(right, left), max(rtol_a, rtol_b)
+    made |= {alias: made[n] for alias, n in a.program.aliases.items() if n in made}
+    ours = {n: t.double() if t.is_floating_point() else t for n, t in tensors_of(a.model).items() if n not in made}
+    ours |= made
+    refs = [[ref.id for ref in side.program.outputs] for side in (a, b)]
+    refs = [list(part) if verdict == whose else own for whose, own in zip((B_IN_A, A_IN_B), refs)]
+    error, rtol = float("inf"), tolerance(torch.float64)
+    with suppress(CaptureError, RuntimeError, TypeError, ValueError):
+        error = relative_error(*(_replayed(s, t, n) for s, t, n in ((b, theirs, refs[1]), (a, ours, refs[0]))))
+    if error <= rtol or part:
+        return error, rtol
+    try:  # constants of the code may have been made in float32
+        (right, one), (left, other) = _ran(b, theirs), _ran(a, ours)
+        return relative_error(right, left), max(one, other)
+    except ValueError:
+        return float("inf"), rtol
 
 
 def _distinct(side: _Side) -> dict[str, Tensor]:
@@ -314,33 +329,19 @@ def _distinct(side: _Side) -> dict[str, Tensor]:
     return {**found, **{alias: found[name] for alias, name in side.program.aliases.items()}}
 
 
-def _run(side: _Side, states: Mapping[str, Tensor], part: Sequence[int]) -> tuple[list[Tensor], float]:
-    if part:
-        wide = [x.double() if x.is_floating_point() else x for x in _inputs(side)]
-        refs = [_ref(side.program, n) for n in part]
-        handlers = dict.fromkeys(range(len(side.program.calls)), float64_handler)
-        held = {n: t for n, t in states.items() if n in side.program.states}
-        with torch.no_grad():
-            return list(side.program.run(wide, refs, states=held, handlers=handlers)), tolerance(torch.float64)
-    made = in_float64(side.model, side.inputs)
-    live = tensors_of(made.model)
+def _replayed(side: _Side, states: Mapping[str, Tensor], values: Sequence[int]) -> list[Tensor]:
+    """Values of the captured run, again in float64 with other tensors."""
+    wide = [x.double() if x.is_floating_point() else x for x in tensors_in([*arguments(each(side.inputs)[0])])]
+    handlers = dict.fromkeys(range(len(side.program.calls)), float64_handler)
+    held = {n: t for n, t in states.items() if n in side.program.states}
     with torch.no_grad():
-        for name, t in live.items():
+        return list(side.program.run(wide, [Ref(n) for n in values], states=held, handlers=handlers))
+
+
+def _ran(side: _Side, states: Mapping[str, Tensor]) -> tuple[list[Tensor], float]:
+    """What the model itself returns with other tensors, and the error that rounding explains."""
+    made = in_float64(side.model, side.inputs)
+    with torch.no_grad():
+        for name, t in tensors_of(made.model).items():
             t.copy_(states[name])
     return made.outputs(), made.rtol
-
-
-def _inputs(side: _Side) -> list[Tensor]:
-    from ..._nested import tensors_in
-
-    return list(tensors_in([*arguments(each(side.inputs)[0])]))
-
-
-def _ref(program: Program, number: int) -> Any:
-    from ...programs import Ref
-
-    return Ref(number)
-
-
-class NothingCorresponds(IntertwineError, ValueError):
-    """No correspondence where one is needed; the message names the first place."""

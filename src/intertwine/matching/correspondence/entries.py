@@ -8,6 +8,7 @@ from math import prod
 
 from torch import Tensor
 
+from .graph import Graph
 from .matching import Pairing
 from .terms import Factor
 
@@ -36,7 +37,8 @@ class Region:
                 count = 1 if f.axis is None else f.axis.size
                 here = f.full, f.start, f.start + (count - 1) * f.step + 1, f.step if count > 1 else 1
                 if found and f.whole and found[-1][3] == 1:
-                    here = (*(n * f.full for n in found.pop()[:3]), 1)
+                    full, first, last, _ = found.pop()
+                    here = full * f.full, first * f.full, last * f.full, 1
                 found.append(here)
             dims.append(tuple(found))
         return cls(name, tuple(prod(f.full for f in dim) for dim in layout), tuple(dims))
@@ -160,7 +162,9 @@ def _beside(one: Entry, other: Entry) -> Entry | None:
     if one.order != other.order or len(one.sizes) > 2:
         return None
     k = dims[1] if len(one.sizes) == 2 else 0
-    if one.order == (0,) and dims != [0, 0] or one.order == (1, 0) and (dims[0] == dims[1] or len(one.b.factors) != 2):
+    if (one.order == (0,) and dims != [0, 0]) or (
+        one.order == (1, 0) and (dims[0] == dims[1] or len(one.b.factors) != 2)
+    ):
         return None
     if any(x != y for i, (x, y) in enumerate(zip(one.sizes, other.sizes)) if i != k):
         return None
@@ -180,7 +184,7 @@ def _merged(sizes: Sequence[int], order: Sequence[int]) -> tuple[tuple[int, ...]
     return tuple(prod(sizes[i] for i in run) for run in ranked), tuple(ranked.index(run) for run in runs)
 
 
-def _indices(graph, n: int) -> list[tuple[int, int]]:  # type: ignore[no-untyped-def]
+def _indices(graph: Graph, n: int) -> list[tuple[int, int]]:
     """Numbers and sizes of a leaf's indices in the order of its dimensions."""
     t = graph.vertices[n].term
     index = graph.place[id(t)][1]

@@ -72,10 +72,10 @@ class Graph:
             axes = [(letters[id(a)], d, i) for d, dim in enumerate(view.dims) for i, a in enumerate(leaves(dim))
                     if id(a) in letters]  # fmt: skip
             sizes = graph.vertices[number].letters
-            operand = number, {j: i for i, (j, _, _) in enumerate(axes)}
+            read = number, {j: i for i, (j, _, _) in enumerate(axes)}
             roles = [(sizes[j][0], (d, i), True) for j, d, i in axes]
             graph.outputs.append(len(graph.vertices))
-            graph.vertices.append(Vertex("output", (k,), [operand], roles, Term("output", where=view.term.where)))
+            graph.vertices.append(Vertex("output", (k,), [read], roles, Term("output", where=view.term.where)))
         for number in graph._live():
             for k, (u, _) in enumerate(graph.vertices[number].operands):
                 graph.vertices[u].users.append((number, k))
@@ -108,7 +108,9 @@ class Graph:
             number, known = self.place[id(operand.term)]
             own = {known[id(a)]: index[id(b)] for a, b in operand.flat() if id(a) in known}
             inner = self.vertices[number]
-            alone = uses.get(id(operand.term), 0) == 1 and not inner.shared and inner.op == t.op and t.op in ("add", "mul")
+            alone = (
+                uses.get(id(operand.term), 0) == 1 and not inner.shared and inner.op == t.op and t.op in ("add", "mul")
+            )
             if alone and len(own) == len(inner.letters):
                 attrs = (attrs[0] + inner.attrs[0] if t.op == "add" else attrs[0] * inner.attrs[0],)
                 operands += [(u, {i: own[j] for i, j in pairs.items()}) for u, pairs in inner.operands]

@@ -113,9 +113,7 @@ def _paired(
     return None
 
 
-def _letters(
-    a: Graph, b: Graph, ours: Painted, theirs: Painted, vertices: dict[int, int]
-) -> dict[int, dict[int, int]]:
+def _letters(a: Graph, b: Graph, ours: Painted, theirs: Painted, vertices: dict[int, int]) -> dict[int, dict[int, int]]:
     """Indices of paired vertices: those that come from operands first, then by colour, stored tensors by readers."""
     found: dict[int, dict[int, int]] = {n: {} for n in vertices}
     for n in sorted(vertices):

@@ -137,7 +137,7 @@ class Reader:
         views = [x for x in given if isinstance(x, View)]
         shape = torch.broadcast_shapes(*(v.shape for v in views))
         letters = [f"d{i}" for i in range(len(shape))]
-        spec = [(x,) for x in letters]
+        spec: list[Sequence[str]] = [(x,) for x in letters]
         sizes = dict(zip(letters, shape))
         return term(op, [(v, spec[len(shape) - len(v.dims) :]) for v in views], spec, sizes, attrs)
 
@@ -189,9 +189,9 @@ class Reader:
 
     def along(self, op: str, x: View, dims: Sequence[int], keep: bool | None, attrs: tuple) -> View:
         """An operation along dimensions, each entry of the others for itself; ``keep=None``: they stay as they are."""
-        shape, spec = x.shape, [(f"d{i}",) for i in range(len(x.dims))]
+        shape, spec = x.shape, _letters("d", len(x.dims))
         inside = {d % max(len(shape), 1) for d in dims}
-        out: list[tuple[str, ...]] = []
+        out: list[Sequence[str]] = []
         for d, letters in enumerate(spec):
             if keep is None or d not in inside:
                 out.append(letters)
@@ -293,18 +293,25 @@ def _opaque(r: Reader, a: dict[str, Any]) -> list[View]:
     settings = tuple((k, str(rounded(x))) for k, x in a.items() if k[0] != "#" and not _has_view(x))
     found = []
     for out, shape in enumerate(a["#shapes"]):
-        sizes, roles, given = {}, {}, []
+        sizes: dict[str, int] = {}
+        roles: dict[str, tuple] = {}
+        given = []
         for k, v in enumerate(views):
-            spec = [(f"i{k}.{d}",) for d in range(len(v.dims))]
+            spec = _letters(f"i{k}.", len(v.dims))
             sizes.update({s[0]: n for s, n in zip(spec, v.shape)})
             roles.update({s[0]: ("in", k, d) for d, s in enumerate(spec)})
             given.append((recast(v, v.shape) if any(len(dim) > 1 for dim in v.dims) else v, spec))
-        dims = [(f"o{d}",) for d in range(len(shape))]
+        dims = _letters("o", len(shape))
         sizes.update({s[0]: n for s, n in zip(dims, shape)})
         roles.update({s[0]: ("out", d) for d, s in enumerate(dims)})
         name = a["#op"].removeprefix("aten::")
         found.append(term("other", given, dims, sizes, (name, out, *settings), roles))
     return found
+
+
+def _letters(head: str, count: int) -> list[Sequence[str]]:
+    """A letter of its own for each dimension."""
+    return [(f"{head}{d}",) for d in range(count)]
 
 
 def _leaves(a: Mapping[str, Any]) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...programs.operations import BATCH_NORMS, COPIES, SCALED_DOT_PRODUCTS
 from .reader import Reader, number_of, rounded, rule
-from .terms import View, term
+from .terms import Spec, View, term
 
 _HIDING = -1e4
 
@@ -88,7 +88,7 @@ def _joined(r: Reader, a: dict[str, Any]) -> View:
     views = [v for v in views if prod(v.shape)]
     if len(views) == 1:
         return views[0]
-    letters = [(f"d{d}",) for d in range(len(shape))]
+    letters: list[Sequence[str]] = [(f"d{d}",) for d in range(len(shape))]
     sizes = {x[0]: n for x, n in zip(letters, shape)}
     roles: dict[str, Any] = {f"d{dim}": "cat"}
     given = []
@@ -149,7 +149,7 @@ def _negative(r: Reader, a: dict[str, Any]) -> View:
 @rule("pow sqrt rsqrt reciprocal square")
 def _power(r: Reader, a: dict[str, Any]) -> View:
     known = {"aten::sqrt": 0.5, "aten::rsqrt": -0.5, "aten::reciprocal": -1.0, "aten::square": 2.0}
-    exponent = known.get(a["#op"], a.get("exponent"))
+    exponent: Any = known.get(a["#op"], a.get("exponent"))
     if isinstance(exponent, View) or not isinstance(a["self"], View):
         raise NotImplementedError
     return r.power(a["self"], float(exponent))
@@ -237,11 +237,12 @@ def _convolution(r: Reader, a: dict[str, Any]) -> View:
     letters = {**{f"k{i}": kernel[i] for i in range(n)}, "n": x.shape[0], "g": groups}
     if not a["transposed"]:
         letters |= {"c": w.shape[1], "o": w.shape[0] // groups, **{f"s{i}": out[i] for i in range(n)}}
-        spec_w = [("g", "o"), ("c",), *((f"k{i}",) for i in range(n))]
+        spec_w: Spec = [("g", "o"), ("c",), *((f"k{i}",) for i in range(n))]
     else:
         letters |= {"o": w.shape[1], "c": w.shape[0] // groups, **{f"s{i}": out[i] for i in range(n)}}
         spec_w = [("g", "c"), ("o",), *((f"k{i}",) for i in range(n))]
-    spec_out = [("n",), ("g", "o"), *((f"s{i}",) for i in range(n))]
+    spec: Spec
+    spec_out: Spec = [("n",), ("g", "o"), *((f"s{i}",) for i in range(n))]
     tiles = kernel == stride and not any(padding) and all(d == 1 for d in dilation) and not a["transposed"]
     if tiles and all(s == k * o for s, k, o in zip(sides, kernel, out)):  # every patch alone: a linear map
         spec = [("n",), ("g", "c"), *((f"s{i}", f"k{i}") for i in range(n))]
@@ -265,7 +266,11 @@ def _attention(r: Reader, a: dict[str, Any]) -> View:
         q = q.reshaped((shape[0], groups, shape[1] // groups, *shape[2:]))
         k, v = (View(x.term, (*x.dims[:2], (), *x.dims[2:])) for x in (k, v))
         if mask is not None and len(mask.dims) == 4:
-            ours = mask.reshaped((mask.shape[0], groups, shape[1] // groups, *mask.shape[2:])) if mask.shape[1] > 1 else None
+            ours = (
+                mask.reshaped((mask.shape[0], groups, shape[1] // groups, *mask.shape[2:]))
+                if mask.shape[1] > 1
+                else None
+            )
             mask = ours or View(mask.term, (*mask.dims[:2], (), *mask.dims[2:]))
         n = 5
     batch = "abcdefgh"[: n - 2]
@@ -295,7 +300,7 @@ def _rows(r: Reader, a: dict[str, Any]) -> View:
             part = r.part(weight, 0, first, first + rows.numel())
             at = [part.dims[0] if rows.numel() > 1 and not all(x.free for x in d) and d else () for d in index.dims]
             return View(part.term, (*at, part.dims[1])).expanded(a["#shapes"][0])
-    spec = [(f"d{d}",) for d in range(len(index.dims))]
+    spec: list[Sequence[str]] = [(f"d{d}",) for d in range(len(index.dims))]
     sizes = {**{f"d{d}": n for d, n in enumerate(index.shape)}, "v": weight.shape[0], "c": weight.shape[1]}
     return term("rows", [(weight, [("v",), ("c",)]), (index, spec)], [*spec, ("c",)], sizes, (), {"v": "rows"})
 
@@ -325,7 +330,7 @@ def _batch_norm(r: Reader, a: dict[str, Any]) -> list[View]:
     x, mean, variance = a["input"], a.get("running_mean"), a.get("running_var")
     if mean is None or variance is None or a.get("training"):
         raise NotImplementedError
-    eps = a.get("eps", a.get("epsilon"))
+    eps: Any = a.get("eps", a.get("epsilon"))
     factor = r.power(r.add(variance, rounded(float(eps))), -0.5)
     x = r.affine(x, None, r.mul(mean, -1.0), 1)
     x = r.affine(x, factor, None, 1)
@@ -335,7 +340,7 @@ def _batch_norm(r: Reader, a: dict[str, Any]) -> list[View]:
 @rule("_softmax softmax _safe_softmax _log_softmax log_softmax cumsum logcumsumexp argsort flip roll")
 def _along(r: Reader, a: dict[str, Any]) -> View:
     name = a["#op"].removeprefix("aten::").removeprefix("_").replace("safe_", "")
-    dims = a.get("dim", a.get("dims"))
+    dims: Any = a.get("dim", a.get("dims"))
     shifts = tuple(a.get("shifts", ()))
     dims = [dims] if isinstance(dims, int) else list(dims)
     if len(dims) > 1 and len(set(shifts)) > 1:
@@ -385,8 +390,7 @@ def _pooled(r: Reader, a: dict[str, Any]) -> list[View]:
     sizes = dict(zip(letters, shape))
     sizes |= {f"i{i}": x.shape[keep + i] for i in range(n)} | {f"s{i}": shape[keep + i] for i in range(n)}
     roles = {f"{y}{i}": (role, i) for i in range(n) for y, role in (("i", "in"), ("s", "out"))}
-    given = [(x, [*((d,) for d in letters), *((f"i{i}",) for i in range(n))])]
+    given: list[tuple[View, Spec]] = [(x, [*((d,) for d in letters), *((f"i{i}",) for i in range(n))])]
     out: Sequence[Any] = [*((d,) for d in letters), *((f"s{i}",) for i in range(n))]
     attrs = (op.strip("_"), *(str(rounded(v)) for v in settings.values()))
     return [term("pool", given, out, sizes, attrs, roles)]
-

@@ -15,6 +15,8 @@ from torch import Tensor, zeros
 
 from .axes import Axis, ConflictError, grouped, join, leaves, volume
 
+Spec: TypeAlias = Sequence[Sequence[str]]
+"""For every dimension the letters of the indices that it consists of."""
 SUNK = {"add", "mul", "contract", "map", "rows", "cat"}  # operations that a slice of what they return can pass
 _DEPTH = 12  # operations that a slice passes
 
@@ -111,8 +113,8 @@ def stored(op: str, shape: Sequence[int], source: str | Tensor) -> View:
 
 def term(
     op: str,
-    given: Sequence[tuple[View, Sequence[str]]],
-    out: Sequence[str],
+    given: Sequence[tuple[View, Spec]],
+    out: Spec,
     sizes: Mapping[str, int],
     attrs: tuple = (),
     roles: Mapping[str, Any] | None = None,
@@ -137,7 +139,7 @@ def term(
     return View(found, dims)
 
 
-def _related(view: View, spec: Sequence[str], made: Mapping[str, Axis]) -> list[tuple[Axis, Axis]]:
+def _related(view: View, spec: Spec, made: Mapping[str, Axis]) -> list[tuple[Axis, Axis]]:
     pairs = []
     for dim, letters in zip(view.dims, spec, strict=True):
         own = leaves(dim)
@@ -196,9 +198,9 @@ class Slicer:
         if found is None:
             letters = [f"d{d}" for d in range(len(dims))]
             sizes = dict(zip(letters, view.shape))
-            out = [(x,) if d != dim else ("out",) for d, x in enumerate(letters)]
+            out: Spec = [(x,) if d != dim else ("out",) for d, x in enumerate(letters)]
             roles = {letters[dim]: "in", "out": "out"}
-            spec = [(x,) for x in letters]
+            spec: Spec = [(x,) for x in letters]
             return term("cut", [(view, spec)], out, {**sizes, "out": count}, (start, step), roles)
         new, fresh, renamed = found
         names = _by_id(renamed)
@@ -206,9 +208,7 @@ class Slicer:
         changed[dim] = () if fresh is None else (fresh,)
         return View(new, tuple(changed))
 
-    def _cut(
-        self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int], depth: int
-    ) -> Cut | None:
+    def _cut(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int], depth: int) -> Cut | None:
         """A term restricted along a row of its indices."""
         key = (id(old), tuple(map(id, xs)), region)
         if key not in self._made:
@@ -216,9 +216,7 @@ class Slicer:
             self._made[key] = self._leaf(old, xs, region) if old.layout else self._passed(old, xs, region, depth)
         return self._made[key]
 
-    def _leaf(
-        self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int]
-    ) -> Cut | None:
+    def _leaf(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int]) -> Cut | None:
         start, stop, step = region
         if old.op == "input":
             return None
@@ -254,9 +252,7 @@ class Slicer:
         out = [f.axis for factors in layout for f in factors if f.axis is not None]
         return Term(old.op, old.attrs, [], out, [], layout, old.source, old.where), fresh, renamed
 
-    def _passed(
-        self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int], depth: int
-    ) -> Cut | None:
+    def _passed(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int], depth: int) -> Cut | None:
         bound = {id(leaf) for axis, _ in old.roles for leaf in axis.leaves()}
         if old.op not in SUNK or depth == 0:
             return None
@@ -295,9 +291,7 @@ class Slicer:
         roles = [(new[id(a)], role) for axis, role in old.roles for a in axis.leaves()]
         return Term(old.op, old.attrs, operands, out, roles, where=old.where), fresh, renamed
 
-    def _piece(
-        self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int], depth: int
-    ) -> Cut | None:
+    def _piece(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int], depth: int) -> Cut | None:
         """A slice within one of the tensors that were put side by side."""
         start, stop, step = region
         ends = [0]
