@@ -11,6 +11,8 @@ import typer
 from ._command import Command, Commands, Termination, as_function
 from ._options import Options
 from .commands.compare import CompareOptions
+from .commands.convert import ConvertOptions
+from .commands.correspond import CorrespondOptions
 from .commands.demo import DemoOptions
 from .commands.diff import DiffOptions
 from .commands.dissect import DissectOptions
@@ -33,9 +35,10 @@ from .commands.symmetry.mappings import MappingsOptions
 from .commands.symmetry.symmetries import SymmetriesOptions
 
 _OPTIONS: tuple[type[Options], ...] = (
-    DemoOptions, CompareOptions, SymmetriesOptions, MappingsOptions, FoldOptions, SameOptions, LineageOptions,
-    DiffOptions, AlignOptions, MergeOptions, BarrierOptions, StitchOptions, DissectOptions, GatesOptions, TrainOptions,
-    ZooOptions, ReproduceOptions, RunsOptions, ModelsOptions, GroupsOptions, ReportOptions,
+    DemoOptions, CompareOptions, SymmetriesOptions, MappingsOptions, FoldOptions, SameOptions, CorrespondOptions,
+    ConvertOptions, LineageOptions, DiffOptions, AlignOptions, MergeOptions, BarrierOptions, StitchOptions,
+    DissectOptions, GatesOptions, TrainOptions, ZooOptions, ReproduceOptions, RunsOptions, ModelsOptions,
+    GroupsOptions, ReportOptions,
 )  # fmt: skip
 _COMMANDS = tuple(map(as_function, _OPTIONS))
 

@@ -154,7 +154,8 @@ def _related(view: View, spec: Spec, made: Mapping[str, Axis]) -> list[tuple[Axi
 
 def recast(view: View, shape: Sequence[int]) -> View:
     """The same entries row by row under new indices."""
-    pairs, roles = [], []
+    pairs: list[tuple[Axis, Axis]] = []
+    roles: list[tuple[Axis, Any]] = []
     for d, dim in enumerate(view.dims):
         for k, axis in enumerate(leaves(dim)):
             if not axis.free:
