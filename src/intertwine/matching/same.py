@@ -20,7 +20,7 @@ from .components import Matched, Pair, matched
 from .correspondence.verdicts import other_code, other_settings
 from .judgement.configurations import differing_settings, settings_of
 from .judgement.deviation import HALVES, PRECISIONS, Deviation, constant, patterned, relative
-from .judgement.verdict import APART, DIFFERENT, RELATED, SAME, UNTOLD, Match
+from .judgement.verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
 
 __all__ = ["COMPONENT", "DIFFERENT", "RELATED", "SAME", "UNTOLD", "Match", "decided", "same"]
 
@@ -97,7 +97,7 @@ def same(
     replaced = _replaced(*states)
     if (replaced or example_inputs_b is not None) and sym is None:
         found = other_code(a, b, example_inputs, example_inputs_b, same)
-        if 2 * len(replaced) > len({*states[0], *states[1]}) or found.verdict != APART:
+        if found.correspondence or 2 * len(replaced) > len({*states[0], *states[1]}):
             return found
     saved = {*a.state_dict(), *b.state_dict()}
     made = {name for name in replaced if name not in saved}  # from settings: what they do, outputs tell

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._evaluation import copied
+from ..._evaluation import copied, without_weights
 from ..._examples import arguments, each
 from ..._nested import tensors_in
 from ..._result import Result, of_networks
@@ -190,7 +190,7 @@ class _Side:
     @property
     def meta(self) -> bool:
         """Whether it has no numbers."""
-        return any(t.is_meta for t in tensors_of(self.model).values())
+        return without_weights(self.model)
 
 
 def in_code_of(a: nn.Module, b: nn.Module, found: Correspondence) -> nn.Module:
@@ -235,7 +235,9 @@ def _compared(a: _Side, b: _Side) -> Correspondence:
     loose = pairing(a.graph, b.graph, strict=False)
     if loose is not None:
         differing = _settings(loose)
-        return _proved(a, b, loose, SETTINGS, reason=f"settings differ: {'; '.join(differing)}")
+        return _proved(
+            a, b, loose, SETTINGS, reason=f"the models compute other functions, settings differ: {'; '.join(differing)}"
+        )
     place = parting(a.graph, b.graph)
     return _apart(a, b, place)
 

@@ -1,4 +1,4 @@
-"""What ``same`` says of networks whose code, names or shapes differ."""
+"""Verdicts of ``same`` on networks whose code, names or shapes differ."""
 
 from collections.abc import Callable
 from contextlib import suppress
