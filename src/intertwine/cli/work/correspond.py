@@ -28,4 +28,5 @@ def corresponding(
 ) -> tuple[Group, Correspondence]:
     """Two networks that were opened, and their correspondence on the example of the first."""
     group = open_group(list(paths), list(specs), asked, "if given", device)
-    return group, correspond(*group.models, group.example)
+    a, b = group.models
+    return group, correspond(a, b, group.example)
