@@ -17,6 +17,7 @@ _PAGES = {
     "Alignment": ("matching", "align:alignment_page"),
     "Barrier": ("merging", "barrier:barrier_page"),
     "Comparison": ("similarity", "comparison:comparison_page"),
+    "Correspondence": ("matching", _PLAIN),
     "Diff": ("provenance", "diff:diff_page"),
     "Dissection": ("dissection", "dissection:dissection_page"),
     "Distances": ("similarity", "distances:distances_page"),
