@@ -276,7 +276,7 @@ def _proved(
         verdict = APART
         reason = f"the programs look alike, but with b's weights a computes another function ({error:.1e})"
     large = b if verdict == A_IN_B else a
-    name = _module_of(large.program, part) if part else ""
+    name = _module_of(large, part) if part else ""
     named = tuple(_prefixed(e, a.prefix, b.prefix) for e in entries)
     aliases = {a.prefix + k: a.prefix + v for k, v in a.program.aliases.items()}
     order = {a.prefix + n: k for k, n in enumerate(a.program.states)}
@@ -290,9 +290,11 @@ def _prefixed(entry: Entry, a: str, b: str) -> Entry:
     return Entry(left, right, entry.sizes, entry.order)
 
 
-def _module_of(program: Program, part: Sequence[int]) -> str:
-    """The module that returns a value, as far as one does."""
-    names = [tap for tap, ref in program.taps.items() if ref.id in part]
+def _module_of(side: _Side, part: Sequence[int]) -> str:
+    """The outermost module that returns a value, as far as one does."""
+    views = side.reader.views
+    here = {id(views[number].term) for number in part}
+    names = [tap for tap, ref in side.program.taps.items() if ref.id in views and id(views[ref.id].term) in here]
     return min(names, key=lambda name: name.count("."), default="inside it")
 
 
