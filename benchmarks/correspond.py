@@ -13,8 +13,14 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM, ResNetConfig, ResNetForImageClassification, ViTConfig
-from transformers import ViTForImageClassification
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    ResNetConfig,
+    ResNetForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+)
 
 import intertwine as iw
 
@@ -22,6 +28,7 @@ torch.set_num_threads(1)
 
 
 def measure(name: str, a: nn.Module, b: nn.Module, x: object) -> None:
+    """Print what one pair costs."""
     started = time.perf_counter()
     found = iw.correspond(a.eval(), b.eval(), x)
     seconds = time.perf_counter() - started
@@ -31,11 +38,13 @@ def measure(name: str, a: nn.Module, b: nn.Module, x: object) -> None:
 
 
 def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
+    """A model without numbers."""
     with torch.device("meta"):
         return make()
 
 
 def llama(layers: int) -> nn.Module:
+    """A Llama of the width of the one with 70 billion weights."""
     config = LlamaConfig(
         hidden_size=8192, intermediate_size=28672, num_hidden_layers=layers, num_attention_heads=64,
         num_key_value_heads=8, vocab_size=128256,

@@ -91,11 +91,15 @@ def mlp(**changed) -> nn.Module:
     return rewritten("mlp", **changed)
 
 
+def after(one: nn.Module, other: nn.Module) -> tuple[nn.Module, nn.Module]:
+    return nn.Sequential(nn.Linear(4, 6), one), nn.Sequential(nn.Linear(4, 6), other)
+
+
 NEAR = {
-    "epsilon": lambda: (nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6)), nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6, 1e-3))),
-    "activation": lambda: (nn.Sequential(nn.Linear(4, 6), nn.GELU()), nn.Sequential(nn.Linear(4, 6), nn.GELU("tanh"))),
-    "relu and gelu": lambda: (nn.Sequential(nn.Linear(4, 6), nn.ReLU()), nn.Sequential(nn.Linear(4, 6), nn.GELU())),
-    "leak": lambda: (nn.Sequential(nn.Linear(4, 6), nn.LeakyReLU(0.1)), nn.Sequential(nn.Linear(4, 6), nn.LeakyReLU(0.2))),
+    "epsilon": lambda: after(nn.LayerNorm(6), nn.LayerNorm(6, 1e-3)),
+    "activation": lambda: after(nn.GELU(), nn.GELU("tanh")),
+    "relu and gelu": lambda: after(nn.ReLU(), nn.GELU()),
+    "leak": lambda: after(nn.LeakyReLU(0.1), nn.LeakyReLU(0.2)),
     "norm before": lambda: (rewritten("mlp", norm="before"), rewritten("mlp", norm="after")),
     "missing residual": lambda: (rewritten("mlp", residual=True), rewritten("mlp", residual=False)),
     "swapped branches": lambda: (rewritten("mlp", swapped=False), rewritten("mlp", swapped=True)),
@@ -103,13 +107,13 @@ NEAR = {
     "scale of attention": lambda: (rewritten("attention"), rewritten("attention", scale=0.3)),
     "heads": lambda: (rewritten("attention"), rewritten("attention", heads=2)),
     "causal": lambda: (rewritten("attention"), rewritten("attention", causal=True)),
-    "norm of rms": lambda: (nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6, bias=False)), nn.Sequential(nn.Linear(4, 6), nn.RMSNorm(6, 1e-5))),
+    "norm of rms": lambda: after(nn.LayerNorm(6, bias=False), nn.RMSNorm(6, 1e-5)),
 }  # fmt: skip
 IMAGE = {
-    "stride": (dict(stride=2, padding=1), dict(stride=1, padding=1)),
-    "padding": (dict(padding=1), dict(padding=1, padding_mode="circular")),
-    "dilation": (dict(padding=2, dilation=2), dict(padding=1)),
-    "groups": (dict(groups=1), dict(groups=4)),
+    "stride": ({"stride": 2, "padding": 1}, {"stride": 1, "padding": 1}),
+    "padding": ({"padding": 1}, {"padding": 1, "padding_mode": "circular"}),
+    "dilation": ({"padding": 2, "dilation": 2}, {"padding": 1}),
+    "groups": ({"groups": 1}, {"groups": 4}),
 }
 
 
@@ -158,13 +162,13 @@ def test_the_setting_that_differs_is_named():
 def test_random_chains_of_rewrites_keep_the_correspondence(seed: int):
     rng = random.Random(seed)
     torch.manual_seed(seed)
-    spec = dict(norm=rng.choice(["before", "after", None]), residual=rng.random() < 0.7, width=rng.choice([6, 8]),
-                activation=rng.choice(["relu", "gelu", "silu", "tanh"]))  # fmt: skip
+    spec = {"norm": rng.choice(["before", "after", None]), "residual": rng.random() < 0.7, "width": rng.choice([6, 8]),
+                "activation": rng.choice(["relu", "gelu", "silu", "tanh"])}  # fmt: skip
     kind = rng.choice(["mlp", "attention"])
-    ways = dict(packed=rng.random() < 0.5, turned=rng.random() < 0.5, fused=rng.random() < 0.5,
-                reordered=rng.random() < 0.5, wrapped=rng.random() < 0.5, by_hand=rng.random() < 0.5)  # fmt: skip
+    ways = {"packed": rng.random() < 0.5, "turned": rng.random() < 0.5, "fused": rng.random() < 0.5,
+                "reordered": rng.random() < 0.5, "wrapped": rng.random() < 0.5, "by_hand": rng.random() < 0.5}  # fmt: skip  # noqa: E501
     if kind == "attention":
-        spec = dict(causal=rng.random() < 0.5)
+        spec = {"causal": rng.random() < 0.5}
     a, b = rewritten(kind, **spec), rewritten(kind, **spec, **ways)
     x = torch.randn(3, 5, 8)
     found = iw.correspond(a, b, x)
@@ -177,9 +181,9 @@ def test_random_chains_of_rewrites_keep_the_correspondence(seed: int):
 @pytest.mark.parametrize("seed", range(12))
 def test_random_edits_never_correspond_as_one(seed: int):
     rng = random.Random(seed)
-    base = dict(norm="before", residual=True, activation="gelu")
+    base = {"norm": "before", "residual": True, "activation": "gelu"}
     edit = rng.choice(
-        [dict(norm="after"), dict(residual=False), dict(activation="relu"), dict(activation="silu"), dict(norm=None)]
+        [{"norm": "after"}, {"residual": False}, {"activation": "relu"}, {"activation": "silu"}, {"norm": None}]
     )
     assert not iw.correspond(rewritten("mlp", **base), rewritten("mlp", **{**base, **edit}), torch.randn(2, 3, 8))
 
@@ -201,7 +205,7 @@ DOORS = {
     "compare": lambda m, x: iw.compare(m, m, [(x, None)]), "canonical": lambda m, x: iw.canonical(m, x),
     "fingerprint": lambda m, x: iw.fingerprint(m, x), "fold": lambda m, x: iw.fold(m, x),
     "lineage": lambda m, x: iw.lineage(m, copy.deepcopy(m), x), "diff": lambda m, x: iw.diff(m, m, x),
-    "merge": lambda m, x: iw.merge(m, m, iw.align(m, m, x)), "barrier": lambda m, x: iw.barrier(m, m, [(x, x.new_zeros(2).long())]),
+    "merge": lambda m, x: iw.merge(m, m, iw.align(m, m, x)), "barrier": lambda m, x: iw.barrier(m, m, [(x, x.new_zeros(2).long())]),  # noqa: E501
     "stitch": lambda m, x: iw.stitch(m, m, "1", loader=[(x, x.new_zeros(2).long())]),
 }  # fmt: skip
 

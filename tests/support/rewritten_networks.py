@@ -79,7 +79,7 @@ class Mlp(nn.Module):
             return 0.5 * x * (1 + torch.erf(x / 2**0.5))
         if self.by_hand and self.activation == "silu":
             return x * torch.sigmoid(x)
-        return getattr(torch, "tanh")(x) if self.activation == "tanh" else getattr(F, self.activation)(x)
+        return torch.tanh(x) if self.activation == "tanh" else getattr(F, self.activation)(x)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self._norm(x) if self.norm == "before" else x
@@ -180,7 +180,7 @@ def _() -> Pair:
 
 @pair("attention packed by heads")
 def _() -> Pair:
-    ways = dict(packed=True, reordered=True, fused=False, wrapped=True)
+    ways = {"packed": True, "reordered": True, "fused": False, "wrapped": True}
     return Pair(rewritten("attention", causal=True), rewritten("attention", causal=True, **ways), torch.randn(3, 5, 8))
 
 
@@ -329,12 +329,17 @@ def _transformers(name: str, make: Callable[[Any], Pair]) -> None:
 
 _IDS = torch.randint(0, 50, (2, 7), generator=torch.Generator().manual_seed(0))
 _IMAGE = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-_BERT = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32, vocab_size=50)
+_BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32, "vocab_size": 50}
 _LLAMA = dict(**_BERT, num_key_value_heads=2, rms_norm_eps=1e-5, pad_token_id=0)
-_VIT = dict(
-    hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32, image_size=32, patch_size=8
-)
-_GPT = dict(n_embd=16, n_layer=2, n_head=4, vocab_size=50, n_positions=20)
+_VIT = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 32,
+    "image_size": 32,
+    "patch_size": 8,
+}
+_GPT = {"n_embd": 16, "n_layer": 2, "n_head": 4, "vocab_size": 50, "n_positions": 20}
 
 
 def _eager(cls: Any, config: Any) -> nn.Module:
