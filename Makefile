@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST_ARGS ?= -n 2 --dist worksteal
 
-.PHONY: help demo test lint types docs bench networks smoke results release clean
+.PHONY: help demo test lint types docs bench networks smoke studies results release clean
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -66,7 +66,11 @@ networks: $(VENV)/.networks
 
 #   make smoke   every table and figure of the papers at its smallest scale, on one page
 smoke: $(VENV)/.runtime
-	@$(BIN)/intertwine reproduce --all --scale smoke --workers 2
+	@$(BIN)/intertwine reproduce --all --scale smoke --workers 2 --against results
+
+#   make studies what the papers leave open: every study at its smallest scale
+studies: $(VENV)/.runtime
+	@$(BIN)/python studies/run.py --all --scale smoke --workers 2
 
 #   make results results that are older than their code, made again in the order of what they tell for an hour:
 #                make results DATA=cifar10:PATH HOURS=2; it goes on where it was stopped

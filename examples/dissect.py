@@ -6,30 +6,38 @@
 # run shows the procedure, `intertwine reproduce fig3-dissection` runs the paper's situations.
 
 # %%
-from intertwine.dissection import Bases, Criterion
-from intertwine.lab.data import GeneratedConcepts
-from intertwine.lab.experiments.paper1.dissection import SITUATIONS, dissect_situations, summarise
+import torch
 
-found = dissect_situations(
-    GeneratedConcepts(200, size=48),
-    GeneratedConcepts(60, size=48, seed=1),
-    seeds=range(2),
-    situations=SITUATIONS[:2],
-    epochs=3,
-    bases=Bases((0, 1), seeds=2),
-    criterion=Criterion(quantile=0.01, empty="drop"),
-    pictures=8,
-)
+from intertwine.dissection import Bases, Criterion, dissect
+from intertwine.lab.data import GeneratedConcepts
+from intertwine.lab.networks.plain import PlainCNN
+from intertwine.lab.training.concepts import place_accuracy, train_on_concepts
+
+train, test = GeneratedConcepts(200, size=48), GeneratedConcepts(60, size=48, seed=1)
+found = {}
+for last_relu in (True, False):
+    torch.manual_seed(0)
+    model = PlainCNN(len(train.concepts), last_relu)
+    train_on_concepts(model, train, epochs=3)
+    print(f"last ReLU {last_relu}: mean average precision {place_accuracy(model, test):.2f}")
+    found[last_relu] = dissect(
+        model,
+        "features.relu4",
+        test,
+        Bases((0, 1), seeds=2),
+        criterion=Criterion(quantile=0.01, empty="drop"),
+        pictures=8,
+    )
 
 # %%
-print(f"{'network':26}{'place':8}{'power':>6}  {'share of detectors':24}{'different':>9}")
-for row in summarise(found):
-    share = f"{row['share'].value:.3f} ({row['share'].low:.3f} to {row['share'].high:.3f})"
-    print(f"{row['situation']:26}{row['place']:8}{row['alpha']:6g}  {share:24}{row['unique']:9.1f}")
+print(f"{'last ReLU':10}{'power':>6}  {'detectors':>9}{'different concepts':>20}")
+for last_relu, result in found.items():
+    for count, unique in zip(result.powers(), result.powers(unique=True)):
+        print(f"{last_relu!s:10}{count.alpha:6g}  {count.mean:5.1f} of {result.units}{unique.mean:15.1f}")
 
 # %% [markdown]
-# `power` is how far the basis was rotated: 0 is the network's own, 1 a random orthogonal matrix. `different` counts
-# concepts that some unit detects. A page for the first network shows the units with the images they like best.
+# `power` is how far the basis was rotated: 0 is the network's own, 1 a random orthogonal matrix. A page for the first
+# network shows the units with the images they like best.
 
 # %%
-page = next(iter(found.values()))[0].to_html("dissect.html")
+page = found[True].to_html("dissect.html")

@@ -1,148 +1,181 @@
-"""Keep results here, draw and tabulate them: ``python results/build.py [DIR/SCALE/NAME/results.json ...]``.
+"""Keep values here, and make all pages from them: ``python results/build.py [DIR/SCALE/NAME/values.parquet ...]``.
 
-Files that ``intertwine reproduce`` wrote are kept as ``SCALE/NAME.json``, without the paths of the machine that made
-them. Of every file that is kept, writes ``SCALE/NAME.svg`` and the page ``SCALE/NAME.md``, and of all of them the index
-``README.md``; the documentation shows them.
+Values that ``intertwine reproduce`` wrote are kept as ``SCALE/NAME.parquet``. Of the values that are kept, and of
+nothing else, this writes the page ``SCALE/NAME.md`` with its pictures, and of all of them the index ``README.md``; the
+documentation shows them. Those of the scale smoke are fingerprints: by them results are valid or older than their code.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from intertwine._io import write_atomically
-from intertwine.lab.experiments import (
-    OLDER,
-    SCALES,
-    Map,
-    Panel,
-    Reproduction,
-    Row,
-    Setting,
-    experiments,
-    is_older,
-    rejudged,
-)
-from intertwine.lab.experiments.plans import listed
+from intertwine._io import write_atomically, write_text
+from intertwine.lab.experiments import SCALES, Claim, Map, Panel, Reproduction, Row, Values, experiments
 
 HERE = Path(__file__).parent
+OLDER = "This result is older than its code: at smoke scale, today's gives other values."
 _INTRODUCTION = """# Results
 
-Every table and figure of both papers that was run here, with the paper's numbers where its text has them, its
-statements checked, and how each was made. The scales `small` and `smoke` are other networks, fewer of them and less
-training than the papers', and digits in place of CIFAR-10 where no network would train on a CPU: there only the
-statements speak, not the numbers (mathematics is exact at any scale). CIFAR-10 is a **JPEG copy** (quality 75) of the
-original images, which costs a few points of accuracy throughout.
+Every table and figure of both papers that was run here, with the paper's numbers where its text has them, and its
+statements judged. The scale `small` is of other networks, fewer of them and less training than the papers': there only
+the statements speak, not the numbers (mathematics is exact at any scale). CIFAR-10 is a **JPEG copy** (quality 75) of
+the original images, which costs a few points of accuracy throughout.
 
-The files in `results/` are what `intertwine reproduce` wrote; the pages and pictures are made from them by
-`python results/build.py`, and every statement is judged from the numbers on its page when that is made. Numbers are
-means, with 95 % intervals over independent networks or runs where there are enough of them. A statement *holds* where
-the intervals exclude its opposite, *does not hold* where they exclude it, and *cannot be told* otherwise: without
-intervals, or where the networks that it is about did not train (85 % test accuracy on digits, 75 % on CIFAR-10, unless
-it says otherwise); it then says why, and which way the numbers point. Every statement is judged by itself, with
-intervals that miss on one side in one case of forty: of statements that are only just false, one in forty would be said
-to hold. A result that was made by older code than today's says so.
+`SCALE/NAME.parquet` holds every measured number, one row each; pages, intervals and verdicts follow from it alone
+(`python results/build.py`, or `intertwine reproduce NAME --reanalyse`). To judge a statement yourself:
+
+```python
+import pandas as pd
+from scipy import stats
+values = pd.read_parquet("results/small/p2-table2.parquet")        # arm, network, partner, layer, statistic, value ...
+values = values[values.statistic == "accuracy"]
+by = values.groupby(["arm", "network"]).value.mean().unstack()     # one number for each network (mean over test blocks)
+dnn, dgn = by.loc["vgg16 DNN"].dropna(), by.loc["vgg16 DGN(x, x)"].dropna()
+print(dnn.mean() - dgn.mean())                                     # "DGN(x, x) loses about 3 points at most: below 4"
+print(stats.ttest_ind(dnn - 0.04, dgn, equal_var=False, alternative="less").pvalue)   # networks alone, without images
+```
+
+A statement *holds* where its one-sided test says so at 5 %, adjusted for all statements of its page (Holm); it *does
+not hold* where the opposite is that sure; otherwise it *cannot be told*, and the table below says how many networks
+would tell it. The design of each test stands in the code of its experiment, which was committed before the run: numbers
+by network where arms share networks (paired), Welch's test where they do not, all pairs with a jackknife over networks,
+two one-sided tests where a paper says "equal", and the error of the test images added to accuracies. How often such
+tests are wrong on planted data stands in `docs/statement-levels.md`. A statement about networks that do no
+better than a trivial baseline, that did not train, or that are all at the ceiling cannot be told.
 """
 
 
 def main(files: Sequence[str]) -> None:
-    """Keep new results; write all pictures and the page."""
+    """Keep new values; write all pictures and pages."""
     for file in files:
-        keep(Reproduction.load(file))
+        values = Values.load(file)
+        keep(values, HERE, str(values.frame["experiment"].iloc[0]))
     found = kept()
-    for scale, r in found:
-        draw(r, HERE / scale / f"{r.name}.svg")
+    for r in found:
+        draw(r, HERE / r.scale / f"{r.name}.svg")
         if r.maps:
-            draw_maps(r.maps, HERE / scale / f"{r.name}-maps.svg")
+            draw_maps(r.maps, HERE / r.scale / f"{r.name}-maps.svg")
     for name, text in pages(found).items():
-        write_atomically(HERE / name, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))
+        write_text(HERE / name, text)
 
 
-def keep(r: Reproduction) -> None:
-    """Write a result here, its command without the places of data and files."""
-    command = re.sub(r"(?<![\w.])/[^\s+]*", "PATH", str(r.facts.get("command", "")))
-    replace(r, facts={**r.facts, "command": command}).save(HERE / r.scale / f"{r.name}.json")
+def keep(values: Values, home: Path, name: str) -> None:
+    """Write values to the folder of their scale."""
+    values.save(home / str(values.facts["scale"]) / f"{name}.parquet")
 
 
-def kept() -> list[tuple[str, Reproduction]]:
-    """What is kept, the largest scale first, in the order of ``intertwine reproduce``."""
+def kept() -> list[Reproduction]:
+    """What is kept, in the order of ``intertwine reproduce``: mathematics at smoke scale, all else at larger ones."""
     found = []
     for scale in reversed(SCALES):
-        for name in experiments():
-            path = HERE / scale / f"{name}.json"
-            if path.is_file():
-                found.append((scale, rejudged(Reproduction.load(path))))
+        for name, one in experiments().items():
+            path = HERE / scale / f"{name}.parquet"
+            if path.is_file() and (scale != "smoke" or tuple(one.scales) == ("smoke",)):
+                found.append(one.page(Values.load(path)))
     return found
 
 
-def pages(found: Sequence[tuple[str, Reproduction]]) -> dict[str, str]:
+def is_older(r: Reproduction) -> bool:
+    """Whether a result names another fingerprint than the one that is kept beside it."""
+    path = HERE / "smoke" / f"{r.name}.parquet"
+    return r.scale != "smoke" and path.is_file() and Values.load(path).digest() != r.facts.get("fingerprint")
+
+
+def pages(found: Sequence[Reproduction]) -> dict[str, str]:
     """The index and a page for each result as Markdown, by file."""
-    return {"README.md": index(found), **{f"{scale}/{r.name}.md": page(r) for scale, r in found}}
+    return {
+        "README.md": index(found),
+        **{f"{r.scale}/{r.name}.md": page(r, OLDER if is_older(r) else "") for r in found},
+    }
 
 
-def index(found: Sequence[tuple[str, Reproduction]]) -> str:
-    """What there is, by paper, with verdicts."""
-    verdicts = Counter(c.verdict for _, r in found for c in r.statements)
-    total = sum(verdicts.values())
-    words = {"holds": "hold", "does not hold": "do not hold", "cannot be told": "cannot be told"}
-    counts = ", ".join(f"{verdicts[verdict]} {said}" for verdict, said in words.items())
-    parts = [_INTRODUCTION, f"Of {total} statements {counts}.\n"]
+def index(found: Sequence[Reproduction]) -> str:
+    """What there is, by paper, with verdicts, and what cannot be told."""
+    parts = [_INTRODUCTION, counts(found) + "\n"]
     for title, chosen in (
-        ("Paper 1", lambda r: r.papers.startswith("v2")),
-        ("Paper 2", lambda r: r.papers.startswith("paper 2")),
-        ("Left open by the papers", lambda r: r.papers.startswith("left open")),
+        ("Paper 1", lambda p: not p.startswith("paper 2")),
+        ("Paper 2", lambda p: p.startswith("paper 2")),
     ):
-        rows = [[f"[{r.title}]({s}/{r.name}.md)", r.papers, _where(r), _verdict(r)] for s, r in found if chosen(r)]
-        parts += [f"## {title}\n", table(["what", "papers", "scale", "verdict"], rows), ""]
-    return "\n".join(parts)
+        parts += [f"## {title}\n", table(["what", "papers", "scale", "hours", "verdict"], [
+            [f"[{r.title}]({r.scale}/{r.name}.md)", r.papers, _where(r), f"{r.facts.get('hours', 0):.2f}",
+             r.verdict + "; **older than its code**" * is_older(r)]
+            for r in found if chosen(r.papers)
+        ])]  # fmt: skip
+        missing = [e for e in experiments().values() if chosen(e.papers) and e.name not in {r.name for r in found}]
+        if missing:
+            parts.append("\nNot run yet: " + "; ".join(f"{e.title} ({e.papers}, `{e.name}`)" for e in missing) + ".")
+        parts.append("")
+    return "\n".join([*parts, untold(found), ""])
+
+
+def counts(found: Sequence[Reproduction]) -> str:
+    """How many statements hold, do not, and cannot be told."""
+    verdicts = Counter(c.verdict for r in found for c in r.statements)
+    words = {"holds": "hold", "does not hold": "do not hold", "cannot be told": "cannot be told"}
+    said = ", ".join(f"{verdicts[verdict]} {word}" for verdict, word in words.items())
+    return f"Of {sum(verdicts.values())} statements {said}."
+
+
+def untold(found: Sequence[Reproduction]) -> str:
+    """The statements that cannot be told, each with the networks and hours that would tell it."""
+    rows = []
+    for r in found:
+        for c in r.statements:
+            if c.held is None:
+                needed, hours = "", ""
+                if c.needed and c.networks:
+                    needed = f"{c.needed} (had {c.networks})"
+                    hours = f"{r.facts.get('hours', 0) * c.needed / c.networks:.1f}"
+                rows.append([f"[{r.name}]({r.scale}/{r.name}.md)", c.text, c.detail, c.why, needed, hours])
+    head = ["experiment", "statement", "effect and interval", "why", "networks needed", "hours needed"]
+    words = "Networks are those that tell it with power 0.8 if the numbers are what they seem; empty where none would."
+    return f"## What cannot be told\n\n{words}\n\n{table(head, rows)}" if rows else ""
 
 
 def _where(r: Reproduction) -> str:
     """Scale and data."""
-    data = str(r.facts.get("data", ""))
-    return ", ".join(filter(None, [r.scale, {"cifar10": "CIFAR-10", "parquet": "CamVid"}.get(data, data)]))
+    concepts = str(r.facts.get("concepts", ""))
+    data = "CamVid" if concepts.startswith("parquet") else str(r.facts.get("data", ""))
+    return ", ".join(filter(None, [r.scale, {"cifar10": "CIFAR-10"}.get(data, data)]))
 
 
-def _verdict(r: Reproduction) -> str:
-    return r.verdict + ("; **older than its code**" if OLDER in r.notes else "")
+def page(r: Reproduction, note: str = "", values: str = "") -> str:
+    """One experiment.
 
-
-def page(r: Reproduction) -> str:
-    """One experiment."""
+    Args:
+        r: Its analysis.
+        note: What stands in front of the other notes.
+        values: Where its values lie, from the page.
+    """
+    values = values or f"{r.name}.parquet"
     parts = [
         f"# {r.title}",
-        f"[All results](../README.md) · {r.papers} · scale `{r.scale}` · [numbers as JSON]({r.name}.json)",
+        f"[All results](../README.md) · {r.papers} · scale `{r.scale}` · [values]({values})",
         f"**{r.verdict[:1].upper()}{r.verdict[1:]}.**",
     ]
     if r.claims:
-        said = lambda c: c.verdict + f": {c.why}" * bool(c.why) + " (a check of the run, no statement)" * c.check
-        rows = [[c.text, said(c), c.detail] for c in r.claims]
-        parts.append(table(["statement", "here", "judged by"], rows))
+        head = ["statement", "here", "judged by", "p", "p (Holm)"]
+        parts.append(table(head, [[c.text, _said(c), c.detail, _p(c.p), _p(c.adjusted)] for c in r.claims]))
     if any(panel.measured for panel in r.panels):
         parts.append(f"![{r.title}]({r.name}.svg)")
     if r.maps:
         parts.append(f"![{r.title}: maps]({r.name}-maps.svg)")
     parts += [folded(panel) if panel.measured else panel_table(panel) for panel in r.panels]
-    parts.append("\n".join(f"- {note}" for note in r.notes))
-    if ran := what_ran(r):
-        lines = "\n".join(f"- {line}" for line in ran)
-        parts.append(f'<details markdown="1"><summary>What ran</summary>\n\n{lines}\n\n</details>')
-    facts = ", ".join(f"{key} {value}" for key, value in r.facts.items() if key != "command")
-    command = f"\n\n`{r.facts['command']}`" if r.facts.get("command") else ""
-    return "\n\n".join([*filter(None, parts), f"Made with: {facts}.{command}\n"])
+    parts.append("\n".join(f"- {line}" for line in filter(None, [note, *r.notes])))
+    facts = ", ".join(f"{key} {value}" for key, value in r.facts.items())
+    return "\n\n".join([*filter(None, parts), f"Made with: {facts}.\n"])
 
 
-def what_ran(r: Reproduction) -> list[str]:
-    """The plan of a result of today's code: networks and jobs with their settings, without what varies among jobs."""
-    if is_older(r):
-        return []
-    planned = experiments()[r.name].plan(Setting(cast(Any, r.scale)))
-    return [line if line.startswith("train ") else line.partition("; ")[0] for line in listed(planned)]
+def _said(c: Claim) -> str:
+    return c.verdict + f": {c.why}" * bool(c.why) + " (a check of the run, no statement)" * c.check
+
+
+def _p(p: float | None) -> str:
+    return "" if p is None else "< 1e-4" if p < 1e-4 else f"{p:.2g}"
 
 
 def folded(panel: Panel) -> str:
@@ -169,52 +202,60 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def draw(r: Reproduction, path: Path) -> None:
     """All panels that are series, side by side; the paper's numbers dashed."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    # The same picture from the same numbers, with letters as letters.
-    matplotlib.rcParams.update({"svg.hashsalt": r.name, "svg.fonttype": "none"})
-    from matplotlib import pyplot
-
     panels = [panel for panel in r.panels if panel.measured]
     if not panels:
         return
     columns = min(len(panels), 2)
     lines = -(-len(panels) // columns)
-    figure, axes = pyplot.subplots(lines, columns, figsize=(6 * columns, 4 * lines), squeeze=False)
-    for ax in axes.flat[len(panels) :]:
-        ax.axis("off")
-    for panel, ax in zip(panels, axes.flat):
-        at = range(len(panel.points))
-        for k, (name, rows) in enumerate(panel.groups.items()):
-            shift = 0.0 if panel.ordered else (k - (len(panel.groups) - 1) / 2) * min(0.12, 0.7 / len(panel.groups))
-            _series(ax, rows, name, shift, panel.ordered)
-        ax.set_xticks(at, panel.points, rotation=60, ha="right", fontsize=7)
-        ax.set_title(panel.title or (next(iter(panel.groups)) if len(panel.groups) == 1 else r.title), fontsize=9)
-        ax.grid(alpha=0.3)
-        if len(ax.get_legend_handles_labels()[0]) > 1:
-            ax.legend(fontsize=7, framealpha=0.5)
-    figure.tight_layout()
-    write_atomically(path, lambda temporary: figure.savefig(temporary, format="svg", metadata={"Date": None}))
-    pyplot.close(figure)
+
+    def drawn(pyplot: Any) -> Any:
+        figure, axes = pyplot.subplots(lines, columns, figsize=(6 * columns, 4 * lines), squeeze=False)
+        for ax in axes.flat[len(panels) :]:
+            ax.axis("off")
+        for panel, ax in zip(panels, axes.flat):
+            _panel(ax, panel, r.title)
+        return figure
+
+    _write(path, drawn)
+
+
+def _panel(ax: Any, panel: Panel, title: str) -> None:
+    for k, (name, rows) in enumerate(panel.groups.items()):
+        shift = 0.0 if panel.ordered else (k - (len(panel.groups) - 1) / 2) * min(0.12, 0.7 / len(panel.groups))
+        _series(ax, rows, name, shift, panel.ordered)
+    ax.set_xticks(range(len(panel.points)), panel.points, rotation=60, ha="right", fontsize=7)
+    ax.set_title(panel.title or (next(iter(panel.groups)) if len(panel.groups) == 1 else title), fontsize=9)
+    ax.grid(alpha=0.3)
+    if len(ax.get_legend_handles_labels()[0]) > 1:
+        ax.legend(fontsize=7, framealpha=0.5)
 
 
 def draw_maps(maps: Sequence[Map], path: Path) -> None:
     """Layer-by-layer matrices side by side, the first layer at the lower left as in the papers."""
+
+    def drawn(pyplot: Any) -> Any:
+        figure, axes = pyplot.subplots(1, len(maps), figsize=(4 * len(maps), 4), squeeze=False)
+        for one, ax in zip(maps, axes.flat):
+            shown = ax.imshow(one.values, origin="lower", cmap="magma")
+            at = range(len(one.layers))
+            ax.set_xticks(at, one.layers, rotation=90, fontsize=5)
+            ax.set_yticks(at, one.layers, fontsize=5)
+            ax.set_title(one.title, fontsize=8)
+            figure.colorbar(shown, ax=ax, shrink=0.7)
+        return figure
+
+    _write(path, drawn)
+
+
+def _write(path: Path, drawn: Callable[[Any], Any]) -> None:
+    """The same picture from the same numbers, with letters as letters."""
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.hashsalt": path.stem, "svg.fonttype": "none"})
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(maps), figsize=(4 * len(maps), 4), squeeze=False)
-    for one, ax in zip(maps, axes.flat):
-        shown = ax.imshow(one.values, origin="lower", cmap="magma")
-        at = range(len(one.layers))
-        ax.set_xticks(at, one.layers, rotation=90, fontsize=5)
-        ax.set_yticks(at, one.layers, fontsize=5)
-        ax.set_title(one.title, fontsize=8)
-        figure.colorbar(shown, ax=ax, shrink=0.7)
+    figure = drawn(pyplot)
     figure.tight_layout()
     write_atomically(path, lambda temporary: figure.savefig(temporary, format="svg", metadata={"Date": None}))
     pyplot.close(figure)

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import csv
 import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from intertwine._io import write_atomically
-from intertwine.lab.experiments import SCALES, Reproduction, rejudged
+from intertwine.lab.experiments import Reproduction, Values, experiment, values_path
 
 HERE = Path(__file__).parent
+if str(HERE.parent) not in sys.path:
+    sys.path.insert(0, str(HERE.parent))
+
+from studies import run  # noqa: E402 - scripts beside the package
+
 _HEAD = "| item | function | held by | scale | verdict | note |"
 _PAGE = HERE.parent / "docs" / "fidelity.md"
 _INTRODUCTION = """# Fidelity
@@ -66,11 +72,14 @@ def judged(item: dict[str, str]) -> tuple[str, str]:
         return "", "not run"
     if not item["experiment"]:
         return "any", "test"
-    for scale in reversed(SCALES):
-        path = HERE / scale / f"{item['experiment']}.json"
-        if path.is_file():
-            return scale, _verdict(rejudged(Reproduction.load(path)), item["claims"])
-    return "", "not run"
+    name = item["experiment"]
+    one = run.studies()[name] if name in run.studies() else experiment(name)
+    for scale in reversed(one.scales):
+        path = run.HERE / "values" / f"{name}.parquet" if name in run.studies() else values_path(HERE, name, scale)
+        if path.is_file() and (scale != "smoke" or len(one.scales) == 1):
+            found = one.page(Values.load(path))
+            return found.scale, _verdict(found, item["claims"])
+    return "", "not run yet"
 
 
 def _verdict(found: Reproduction, words: str) -> str:

@@ -1,8 +1,8 @@
-"""Make results again that are missing or older than their code: ``python results/remake.py --data cifar10:PATH``.
+"""Make results that are missing or older than their code: ``python results/remake.py --data cifar10:PATH --hours 2``.
 
-One experiment after the other, those first that tell most statements in an hour and share their networks with the next.
-Networks and finished jobs stay in ``--out``, so that the same call goes on after a kill; a result is kept as soon as it
-is there. ``python results/build.py`` then draws and judges. Names choose among the experiments.
+One experiment after the other, first those that tell most statements in an hour and share networks with the next.
+Networks and finished jobs stay in ``--out``, so that the same call goes on after a kill; values are kept here as soon
+as an experiment is done, and pages follow. Names choose among the experiments.
 """
 
 from __future__ import annotations
@@ -14,25 +14,16 @@ import time
 from pathlib import Path
 
 from build import HERE, keep
+from build import main as build
 
-from intertwine.lab.experiments import Reproduction, experiments, is_older
+from intertwine.lab.experiments import Values, experiments, values_path
 
-# By the networks that they share; mathematics has the scale smoke alone.
 ORDER = (
-    "table1-groups", "e7-counts", "fig17-gelu", "demonstrations",
-    # Myrtle CNNs of CIFAR-10
-    "table2-dissimilarity", "open-centring", "open-psd", "open-sensitivity", "fig1-stitching-myrtle",
-    # digits: minutes each
-    "p2-table1", "p2-table3", "p2-table2", "p2-chain", "fig12-cct", "fig13-alpha",
-    "open-dgn-dlgn-gap", "open-gating-depth", "open-locations", "open-superposition", "open-differentiability",
-    "open-spectral", "p2-width-sweep",
-    # Myrtle CNNs again, and those of constant width
-    "open-rank-order", "fig15-lasso", "open-momentum", "table4-constant-width", "open-chance",
-    # ResNet18s and ResNet20s
-    "fig10-resnet18", "fig7-stitching-resnet18", "fig9-resnet20", "fig6-stitching-resnet20", "fig7-below-fig6",
-    # the longest
-    "fig4-rotation-penalty", "p2-block-removal", "table3-leaky-slopes", "fig8-leaky-slopes", "open-spectral-cnn",
-    "open-birkhoff", "open-lifting", "fig3-dissection",
+    "table1-groups", "e7-counts", "fig17-gelu", "demonstrations", "p2-width-sweep",
+    "table2-dissimilarity", "p2-block-removal", "fig9-resnet20", "table4-constant-width", "fig10-resnet18",
+    "fig3-dissection", "fig1-stitching-myrtle", "fig15-lasso", "fig13-alpha", "fig4-rotation-penalty",
+    "table3-leaky-slopes", "fig6-stitching-resnet20", "fig7-stitching-resnet18", "fig7-below-fig6", "p2-table2",
+    "p2-table1", "p2-table3", "p2-chain", "fig8-leaky-slopes", "fig12-cct", "fig1-to-the-end",
 )  # fmt: skip
 
 
@@ -43,14 +34,16 @@ def main() -> int:
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--concepts", default="generated")
     parser.add_argument("--out", default="reproduction")
+    parser.add_argument("--workers", default="1")
     parser.add_argument("--hours", type=float, default=float("inf"), help="start no further one after so many")
     asked = parser.parse_args()
     began, failed = time.monotonic(), 0
-    for name in asked.names or [n for n in ORDER if missing(n)]:
+    for name in asked.names or [n for n in ORDER if is_missing(n)]:
         if time.monotonic() - began > 3600 * asked.hours:
             break
         print(f"{time.strftime('%H:%M')} {name}", flush=True)
-        failed += not remade(name, asked)
+        failed += not remake(name, asked)
+    build([])
     return int(failed > 0)
 
 
@@ -59,25 +52,25 @@ def scale_of(name: str) -> str:
     return "small" if "small" in experiments()[name].scales else "smoke"
 
 
-def missing(name: str) -> bool:
-    """Whether there is no result of today's code."""
-    path = HERE / scale_of(name) / f"{name}.json"
-    return not path.is_file() or is_older(Reproduction.load(path))
+def is_missing(name: str) -> bool:
+    """Whether there is no result with the fingerprint that is kept."""
+    path, smoke = (values_path(HERE, name, scale) for scale in (scale_of(name), "smoke"))
+    if not (path.is_file() and smoke.is_file()):
+        return True
+    return path != smoke and Values.load(path).facts.get("fingerprint") != Values.load(smoke).digest()
 
 
-def remade(name: str, asked: argparse.Namespace) -> bool:
-    """Run one experiment, and keep what it found."""
-    scale = scale_of(name)
-    command = [sys.executable, "-m", "intertwine", "reproduce", name, "--scale", scale, "--data", asked.data,
-               "--concepts", asked.concepts, "--out", asked.out]  # fmt: skip
-    done = subprocess.run(command).returncode
-    path = Path(asked.out) / scale / name / "results.json"
-    if done not in (0, 1) or not path.is_file():  # 1: a claim that must hold does not
+def remake(name: str, asked: argparse.Namespace) -> bool:
+    """Run one experiment, and keep its values and its fingerprint."""
+    command = [sys.executable, "-m", "intertwine", "reproduce", name, "--scale", scale_of(name), "--data", asked.data,
+               "--concepts", asked.concepts, "--out", asked.out, "--workers", asked.workers]  # fmt: skip
+    if subprocess.run(command).returncode not in (0, 1):  # 1: a claim that must hold does not
         return False
-    found = Reproduction.load(path)
-    if is_older(found):
-        return False
-    keep(found)
+    for scale in dict.fromkeys(("smoke", scale_of(name))):
+        path = values_path(Path(asked.out), name, scale)
+        if not path.is_file():
+            return False
+        keep(Values.load(path), HERE, name)
     return True
 
 

@@ -119,7 +119,6 @@ def _later(room: str, name: str) -> Callable[..., Any]:
 offer("page", _later("report", "write_page"))
 offer("notebook", _later("report", "notebook"))
 offer("mappings", _later("exchange", "mappings"))
-offer("age", _later("lab.experiments", "age"))
 
 
 def __dir__() -> list[str]:

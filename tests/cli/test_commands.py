@@ -10,8 +10,7 @@ import time
 import pytest
 from typer.main import get_command
 
-from intertwine.cli._catalogue import catalogue
-from intertwine.cli._gathering import gathered
+from intertwine.cli._catalogue import catalogue, gathered
 from intertwine.cli.app import _COMMANDS, app
 from intertwine.lab import networks
 
@@ -89,7 +88,7 @@ except KeyboardInterrupt: print("ended")
 
 
 def test_the_catalogue_holds_what_the_registries_hold():
-    assert catalogue() == json.loads(json.dumps(gathered()))  # write it anew: python -m intertwine.cli._gathering
+    assert catalogue() == json.loads(json.dumps(gathered()))  # write it anew: python -m intertwine.cli._catalogue
 
 
 def test_short_ways_to_help_quiet_and_verbose(run):
@@ -144,7 +143,7 @@ def test_ctrl_c_is_one_word_and_exit_code_130(run, monkeypatch):
     def stopped():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("intertwine.cli.work.lab.models.catalogue", stopped)
+    monkeypatch.setattr("intertwine.cli.commands.models.catalogue", stopped)
     ran = run("models")
     assert (ran.code, ran.out, ran.err) == (130, "", "stopped\n")
 
@@ -171,10 +170,10 @@ def test_failures_are_exit_code_1_and_surprises_say_so(run, monkeypatch):
 
         return catalogue
 
-    monkeypatch.setattr("intertwine.cli.work.lab.models.catalogue", fail(RuntimeError))
+    monkeypatch.setattr("intertwine.cli.commands.models.catalogue", fail(RuntimeError))
     ran = run("models")
     assert (ran.code, ran.err) == (1, "error: it broke\n")
-    monkeypatch.setattr("intertwine.cli.work.lab.models.catalogue", fail(KeyError))
+    monkeypatch.setattr("intertwine.cli.commands.models.catalogue", fail(KeyError))
     ran = run("models")
     assert ran.code == 1
     assert "KeyError" in ran.error
@@ -253,7 +252,7 @@ def test_train_refuses_bad_input(run, words, message):
 
 
 def test_demo(run, tmp_path, monkeypatch):
-    from intertwine.cli.work import demo
+    from intertwine.cli.commands import demo
     from intertwine.lab import training
 
     monkeypatch.setattr(demo, "_MODEL", "mlp:widths=8")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from intertwine.cli.work import compare
+from intertwine.cli.commands import compare
 from intertwine.similarity import Comparison
 
 FAST = ("--null", 3, "--bootstrap", 0, "--examples", 40)

@@ -8,9 +8,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import intertwine as iw
-from intertwine.cli.commands.gates import VERSIONS
-from intertwine.cli.work._path_kernels import affordable
-from intertwine.cli.work.gates import _spread
+from intertwine.cli.commands.gates import _spread, affordable
+from intertwine.cli.inputs import VERSIONS
 from intertwine.gates import GateStudy
 from intertwine.lab import data, networks, training
 

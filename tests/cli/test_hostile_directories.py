@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from intertwine.cli.inputs.hugging_face import load_pretrained
 from intertwine.cli.inputs.models import build_model
 from intertwine.errors import CheckpointError
+from intertwine.lab.networks.hugging_face import load_pretrained
 
 transformers = pytest.importorskip("transformers")
 SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}

@@ -10,14 +10,13 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from intertwine.cli._running import session
+from intertwine.cli._command import session
+from intertwine.cli._outputs import keep_beside
 from intertwine.cli.commands.same import SameOptions
-from intertwine.cli.inputs.example import example_input
-from intertwine.cli.inputs.hugging_face import load_pretrained
+from intertwine.cli.inputs import example_input, open_group
 from intertwine.cli.inputs.networks import read_checkpoint
-from intertwine.cli.inputs.pairs import open_group
-from intertwine.cli.outputs.files import keep_beside
 from intertwine.errors import CheckpointError
+from intertwine.lab.networks.hugging_face import load_pretrained
 from intertwine.merging import read_recipe
 
 transformers = pytest.importorskip("transformers")
@@ -192,7 +191,7 @@ def test_photos_of_any_size_without_labels(run, vits):
     shown = example_input(f"hf:{vits / 'vit_a'}", asked)
     assert shown.shape == (2, 1, 8, 8)
     with session():
-        group = open_group([asked.a, asked.b], [None, None], asked, "always", "cpu")
+        group = open_group([asked.a, asked.b], asked, "always")
     assert group.networks[0].statistics == ((0.5,), (0.25,)) and not group.data.labelled
     ran = run("barrier", "vit_a", "vit_b", "--data", "images:photos")
     assert ran.code == 2 and "data must have labels to measure losses" in ran.error

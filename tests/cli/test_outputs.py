@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from intertwine._io.scratch import hold
-from intertwine.cli.outputs.files import is_ours
+from intertwine.cli._outputs import is_ours
 
 QUICK = ("--data", "digits", "--examples", 50)
 COMPARE = ("--null", 0, "--bootstrap", 0, *QUICK)

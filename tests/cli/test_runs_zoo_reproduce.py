@@ -95,16 +95,16 @@ def test_experiments_are_listed_and_reproduced(run, tmp_path):
 
 
 def test_an_experiment_that_fails_does_not_stop_the_others(run, monkeypatch):
-    from intertwine.cli.work.lab import reproduce as work
+    from intertwine.lab import experiments
 
-    right = work.reproduce
+    right = experiments.reproduce
 
     def some_fail(name, setting):
         if name == "e7-counts":
             raise RuntimeError("no luck")
         return right(name, setting)
 
-    monkeypatch.setattr(work, "reproduce", some_fail)
+    monkeypatch.setattr(experiments, "reproduce", some_fail)
     done = run("reproduce", "e7-counts", "table1-groups", "--json")
     assert done.code == 1
     said = json.loads(done.out)
@@ -127,10 +127,11 @@ def test_missing_data_ends_with_code_2_before_any_work(run, tmp_path, words, mes
 
 
 def test_a_dry_run_says_what_is_to_do_and_does_nothing(run, tmp_path):
-    done = run("reproduce", "open-psd", "--dry-run", "--json")
+    done = run("reproduce", "table2-dissimilarity", "--dry-run", "--json")
     assert done.code == 0, done.err
-    (said,) = json.loads(done.out).values()
-    assert (said["networks"], said["jobs"]) == ([4, 0], [6, 0])
-    assert any(line.startswith("6 x KernelPair: ") for line in said["plan"])
+    said = json.loads(done.out)
+    (outlook,) = (one for one in said["outlook"] if one["experiment"] == "table2-dissimilarity")
+    assert [outlook[name] for name in ("networks", "trained", "jobs", "done")] == [4, 0, 7, 0]
+    assert any(line.startswith("6 x LayerSimilarity: ") for line in said["plans"]["table2-dissimilarity"])
     assert not (tmp_path / "reproduction").exists()
-    assert "4 networks (0 trained), 6 jobs (0 done); about" in run("reproduce", "open-psd", "--dry-run").out
+    assert "6 x LayerSimilarity: " in run("reproduce", "table2-dissimilarity", "--dry-run").out

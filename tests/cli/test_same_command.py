@@ -89,7 +89,7 @@ def test_one_file_and_two_architectures_are_told_at_once(run, files, tmp_path, m
     def never(*_):
         raise AssertionError("nothing must be built")
 
-    monkeypatch.setattr("intertwine.cli.work.same.open_alone", never)
+    monkeypatch.setattr("intertwine.cli.inputs.open_alone", never)
     ran = run("same", "a.safetensors", "a.safetensors", "--model", files)
     assert ran.code == 0 and ran.out.startswith("the same network") and "are one file" in ran.out
     save_file({"x": torch.zeros(3), "y": torch.zeros(5)}, tmp_path / "other.safetensors")

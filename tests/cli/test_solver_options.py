@@ -3,7 +3,7 @@
 import pytest
 
 from intertwine.cli._checks import check_method
-from intertwine.cli._solvers import solver_of
+from intertwine.cli.commands import solver_of
 from intertwine.matching import Sinkhorn
 
 

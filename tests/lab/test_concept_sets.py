@@ -18,7 +18,7 @@ from intertwine.lab.data.concepts.broden import BrodenConcepts
 from intertwine.lab.data.concepts.coco import CocoConcepts, decode_runs, fill_polygons
 from intertwine.lab.data.concepts.generated import GeneratedConcepts
 from intertwine.lab.data.concepts.load import load_concepts
-from intertwine.lab.data.concepts.segmentation import FolderConcepts, ParquetConcepts
+from intertwine.lab.data.concepts.masks import FolderConcepts, ParquetConcepts
 
 
 def png(array, mode=None):

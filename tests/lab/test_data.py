@@ -14,9 +14,9 @@ from PIL import Image
 from intertwine.errors import DataError
 from intertwine.lab import data, training
 from intertwine.lab.data import Split, make_splits
-from intertwine.lab.data._unpickle import read_array_pickle
-from intertwine.lab.data.decoding import image_files as pictures
-from intertwine.lab.data.decoding.one_image import pixels
+from intertwine.lab.data import decoding as pictures
+from intertwine.lab.data.cifar import read_array_pickle
+from intertwine.lab.data.decoding import pixels
 
 
 def toy(n=60, classes=3, shape=(1, 4, 4)):

@@ -1,19 +1,13 @@
-"""The paper's situations at small scale: targets, training, the summary's intervals."""
+"""The paper's situations at small scale: targets, training, networks, and what is kept of a dissection."""
 
 import pytest
 import torch
 
-from intertwine.dissection import Bases, Criterion
+from intertwine.dissection import Bases, Criterion, Dissection, dissect
 from intertwine.lab.data import GeneratedConcepts
-from intertwine.lab.experiments.paper1.dissection import (
-    SITUATIONS,
-    PlainCNN,
-    dense_targets,
-    dissect_situations,
-    place_accuracy,
-    summarise,
-    train_on_concepts,
-)
+from intertwine.lab.experiments.paper1.dissection_figure import SITUATIONS, detector_rows
+from intertwine.lab.networks.plain import PlainCNN
+from intertwine.lab.training.concepts import dense_targets, place_accuracy, train_on_concepts
 
 
 def test_targets_are_covered_shares():
@@ -38,35 +32,52 @@ def test_training_lowers_the_loss_and_is_repeatable():
     assert 0 < place_accuracy(runs[0][1], data) < 1
 
 
-@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda s: s.name)
-def test_every_situation_has_its_layers(situation):
+@pytest.mark.parametrize(("name", "situation"), SITUATIONS.items(), ids=str)
+def test_every_situation_has_its_layers(name, situation):
     model = situation.build(7).eval()
-    modules = dict(model.named_modules())
-    assert situation.output in modules
-    assert situation.inside is None or situation.inside in modules
+    assert set(situation.places.values()) <= set(dict(model.named_modules()))
+    assert ("inside" in situation.places) == ("CNN" not in name)
     with torch.no_grad():
         features = model.features(torch.rand(2, 3, 32, 32))
         assert model.dense(torch.rand(2, 3, 32, 32)).shape[:2] == (2, 7)
-    assert bool((features >= 0).all()) == (situation.name in ("cnn", "relu"))
+    assert bool((features >= 0).all()) == (name in ("plain CNN", "residual network"))
 
 
-def test_the_whole_experiment_in_small():
-    train, test = GeneratedConcepts(16, size=16), GeneratedConcepts(12, size=16, seed=1)
-    found = dissect_situations(
-        train, test, seeds=(0, 1), situations=SITUATIONS[:1], bases=Bases((0, 1)), epochs=1,
-        criterion=Criterion(0.02, empty="drop"), pictures=0,
-    )  # fmt: skip
-    assert set(found) == {("cnn", "output")}
-    rows = summarise(found)
-    assert [r["alpha"] for r in rows] == [0, 1]
-    for row in rows:
-        assert row["networks"] == 2
-        assert row["share"].low <= row["share"].value <= row["share"].high
-        assert row["g_relu_unchanged"]
-    shares = [[c.mean / d.units for c in d.counts() if c.kind == "rotation"] for d in found["cnn", "output"]]
-    assert rows[0]["share"].value == pytest.approx(sum(s[0] for s in shares) / 2)
-    change = rows[0]["change"]
-    assert change.low <= change.value <= change.high and change.models == 2
-    alone = summarise({k: v[:1] for k, v in found.items()})[0]["change"]
-    assert alone.low is None and alone.high is None  # one network decides nothing
-    assert change.value == pytest.approx(sum(s[1] - s[0] for s in shares) / 2)
+def test_without_its_last_relu_only_that_differs():
+    with_relu, without = (PlainCNN(3, last).eval() for last in (True, False))
+    without.load_state_dict(with_relu.state_dict())
+    x = torch.randn(2, 3, 16, 16)
+    assert torch.equal(with_relu.features(x), without.features(x).relu())
+    assert torch.allclose(with_relu(x), with_relu.dense(x).mean((2, 3)))
+
+
+def test_rows_are_means_over_rotations_of_one_network():
+    """Shares, IoU and parts as they follow from the dissection itself, which counts in another way."""
+    data, test = GeneratedConcepts(16, size=16), GeneratedConcepts(12, size=16, seed=1)
+    torch.manual_seed(0)
+    model = PlainCNN(len(data.concepts), True)
+    train_on_concepts(model, data, epochs=1)
+    found = dissect(
+        model, "features.relu4", test, Bases((0, 1), 3), criterion=Criterion(0.02, empty="drop"), pictures=0
+    )
+    rows = detector_rows(found)
+    by = {(r["statistic"], r.get("partner_layer", "")): r["value"] for r in rows}
+    assert by["unchanged by G_ReLU", ""] == 1.0
+    for count in found.powers():
+        assert by[f"share of detectors, power {count.alpha:g}", ""] == pytest.approx(count.mean / found.units)
+        for category in found.categories:
+            (own,) = (c for c in found.powers(category) if c.alpha == count.alpha)
+            assert by[f"detectors by category, power {count.alpha:g}", category] == pytest.approx(own.mean)
+        concepts = [v for (s, _), v in by.items() if s == f"detectors by concept, power {count.alpha:g}"]
+        assert len(concepts) == len(found.concepts) and sum(concepts) == pytest.approx(count.mean)
+    best = [sum(a.iou) / len(a.iou) for a in found.arms if (a.arm.kind, a.arm.alpha) == ("rotation", 1)]
+    assert by["best IoU, power 1", ""] == pytest.approx(sum(best) / 3)
+    assert {r["draws"] for r in rows if r["statistic"].endswith("power 1")} == {3}
+
+
+def test_elements_that_change_findings_are_seen(monkeypatch):
+    monkeypatch.setattr(Dissection, "unchanged", False)
+    test = GeneratedConcepts(8, size=16)
+    found = dissect(PlainCNN(5, True), "features.relu4", test, Bases((0,), 1), criterion=Criterion(0.02, empty="drop"),
+                    pictures=0)  # fmt: skip
+    assert detector_rows(found)[0]["value"] == 0.0

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from intertwine.dissection import Dissection
 from intertwine.lab.data import GeneratedConcepts
-from intertwine.lab.experiments import Setting, reproduce
+from intertwine.lab.data.concepts import concept_sets
+from intertwine.lab.experiments import Setting, experiment, reproduce
 from intertwine.lab.experiments.paper1 import dissection_figure
-from intertwine.lab.experiments.paper1.dissection_figure import DissectedNetwork, concept_sets
+from intertwine.lab.experiments.paper1.dissection_figure import DissectedNetwork
 
 
 def test_sets_are_split_without_overlap(tmp_path):
@@ -36,22 +36,29 @@ def test_splits_of_a_set_are_used(monkeypatch):
         asked.append(split)
         return GeneratedConcepts(4, size=16)
 
-    monkeypatch.setattr("intertwine.lab.experiments.paper1.dissection_figure.load_concepts", load_concepts)
+    monkeypatch.setattr("intertwine.lab.data.concepts.load.load_concepts", load_concepts)
     train, test = concept_sets("parquet:x+colours", (3, 9), 16)
     assert (len(train), len(test)) == (3, 4)
     concept_sets("broden:x", (3, 9), 16)
     assert asked == ["train", "test", "train", "val"]
 
 
+def one_network(**changes):
+    how = {"situation": "residual network", "concepts": "generated", "images": (8, 6), "side": 16, "epochs": 1,
+           "rotations": (0, 1), "rotation_seeds": 1, "quantile": 0.02, "iou": 0.04, "seed": 0,
+           "device": "cpu"}  # fmt: skip
+    return DissectedNetwork(**(how | changes))
+
+
 def test_one_network(tmp_path):
-    job = DissectedNetwork(
-        situation="relu", concepts="generated", images=(8, 6), side=16, epochs=1, rotations=(0, 1), rotation_seeds=1,
-        quantile=0.02, seed=0,
-    )  # fmt: skip
-    found = {place: Dissection.from_dict(data) for place, data in job.run(tmp_path).items()}
-    assert list(found) == ["output", "inside"]
-    assert found["output"].layer == "layer2.1"
-    assert found["output"].unchanged
+    """Rows of both places; every setting changes one of the numbers, so that a fingerprint sees it."""
+    rows = one_network().run(tmp_path)
+    assert {r["layer"] for r in rows if "layer" in r} == {"output", "inside"}
+    values = lambda **change: [r["value"] for r in one_network(**change).run(tmp_path)]
+    assert values() == [r["value"] for r in rows]
+    for change in ({"seed": 1}, {"epochs": 2}, {"images": (9, 6)}, {"quantile": 0.05}, {"iou": 0.01}, {"side": 20},
+                   {"rotation_seeds": 2}, {"situation": "plain CNN"}):  # fmt: skip
+        assert values(**change) != values(), change
 
 
 def test_papers_size_says_what_to_put_where_before_any_work(tmp_path):
@@ -62,11 +69,17 @@ def test_papers_size_says_what_to_put_where_before_any_work(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_every_situation_is_dissected_from_several_seeds():
+    plan = experiment("fig3-dissection").planned(Setting("small", concepts="parquet:FILE"))
+    seeds = {s: {t.job.seed for t in plan.tasks if t.columns["arm"] == s} for s in dissection_figure.SITUATIONS}
+    assert set(map(len, seeds.values())) == {8}
+    assert {(t.job.quantile, t.job.iou, t.job.concepts) for t in plan.tasks} == {(0.02, 0.08, "parquet:FILE")}
+
+
 @pytest.mark.slow
 def test_the_experiment_at_smoke_scale(tmp_path):
-    found = reproduce("fig3-dissection", Setting(folder=tmp_path, concepts="not used"))
-    assert found.passed
-    lines = {r.group for r in found.rows if r.what == "power 0"}
+    page = experiment("fig3-dissection").page(reproduce("fig3-dissection", Setting(folder=tmp_path)))
+    assert page.passed
+    lines = {r.group for r in page.rows if r.what == "power 0" and "share" in r.group}
     assert len(lines) == 5 + 3  # three situations have a block to look into
-    assert {r.what for r in found.rows if "by category" in r.group} == {"texture", "colour", "shape", "object"}
-    assert set(dissection_figure._TITLES.values()) <= {r.group.partition(",")[0] for r in found.rows}
+    assert {r.what for r in page.rows if "by category" in r.group} == {"texture", "colour", "shape", "object"}

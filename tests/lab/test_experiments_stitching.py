@@ -1,81 +1,171 @@
-"""Stitching beside the papers' claims: slopes, transformers, sparse maps, alpha chosen by cross-validation."""
+"""Similarity and stitching as the papers do it: jobs on pairs, arms, plans, alpha by cross-validation."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-from intertwine.lab.experiments import Estimate, Measured, Row, Setting, claim, experiment, reproduce
-from intertwine.lab.experiments.pairs import pairs_at
-from intertwine.lab.experiments.paper1 import alpha_choice, stitching
-from intertwine.lab.experiments.paper1.stitched import (
-    OURS,
-    PRINTED,
-    PRINTED_V1,
-    StitchedLayers,
-    arm_claims,
-    contrast,
-    series,
-)  # fmt: skip
-from intertwine.lab.experiments.zoos import recipe_at, zoo_for
+from intertwine.lab.experiments import Design, Setting, experiment, reproduce
+from intertwine.lab.experiments.experiment import CEILING
+from intertwine.lab.experiments.paper1 import alpha_choice
+from intertwine.lab.experiments.paper1.dissimilarity import MEASURES, LayerSimilarity
+from intertwine.lab.experiments.paper1.stitched import OURS, PRINTED, PRINTED_V1, StitchedLayers, pairs_of
+from intertwine.lab.runs import job_key
 from intertwine.lab.training.augment import augment, draw_crops, resized
-from intertwine.lab.zoo import Zoo
 from intertwine.stitching import RECIPES, family_of
 from intertwine.stitching.training.alpha import ALPHAS
+
+SMALL = Setting("small", data="cifar10")
 
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory):
-    setting = Setting(folder=tmp_path_factory.mktemp("zoo"))
-    return zoo_for(setting, "digits_cnn:width=4", 2, recipe_at(setting).but(epochs=2))
+    plan = Design(Setting(folder=tmp_path_factory.mktemp("zoo")))
+    made = plan.zoo("cnn", "digits_cnn:width=4", 2, plan.setting.recipe().but(epochs=2))
+    made.job("cpu").run(plan.setting.folder)
+    return made
 
 
 def paths(zoo):
     a, b = (str(member.path) for member in zoo.members)
-    return {"a": a, "b": b}
+    return {"a": a, "b": b, "data": "digits", "device": "cpu"}
 
 
-# --- jobs and lines ------------------------------------------------------------------------------
+def table(rows):
+    """Values by statistic, layer, partner's layer and epoch."""
+    return {(r["statistic"], r["layer"], r.get("partner_layer", ""), r.get("draws", 0)): r["value"] for r in rows}
 
 
-def test_a_pair_at_some_layers(zoo, tmp_path):
-    job = StitchedLayers(
-        **paths(zoo), data="digits", examples=64, tested=50, layers=("relu3",), families=("g_relu", "lasso-0.01"),
-        recipe={"epochs": 1, "head_start": 0}, translate=0, flip=False, seed=0,
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def job(zoo):
+    return StitchedLayers(
+        **paths(zoo), examples=64, layers=("relu3",), families=("g_relu", "lasso-0.01"),
+        recipe={"epochs": 2, "head_start": 1}, seed=0,
     )  # fmt: skip
-    value = job.run(tmp_path)
-    assert value["sparsities"]["relu3"]["g_relu"] == pytest.approx(1 - 1 / 16)
-    assert value["sparsities"]["relu3"]["lasso-0.01"] < 0.5
-    assert set(value["penalties"]["relu3"]) == {"g_relu", "lasso-0.01"}
-    printed = job.model_copy(update={"options": dict(PRINTED.options), "recipe": {**job.recipe, **PRINTED.recipe}})
-    (tmp_path / "printed").mkdir()
-    other = printed.run(tmp_path / "printed")
-    assert other["penalties"] != value["penalties"]
-    assert job.run(tmp_path) == value
+
+
+def test_a_pair_at_some_layers(job, tmp_path):
+    rows = job.run(tmp_path)
+    found = table(rows)
+    assert found["sparsity, g_relu", "relu3", "", 0] == pytest.approx(1 - 1 / 16)
+    assert found["sparsity, lasso-0.01", "relu3", "", 0] < 0.5
+    assert {row["images"] for row in rows if row["statistic"].startswith("penalty")} == {359}
+    assert [e for s, _, _, e in found if s == "training loss, g_relu"] == [1, 2]
+    assert {row["layer"] for row in rows} == {"relu3"}
+    assert table(job.run(tmp_path)) == found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seed": 1}, {"examples": 63}, {"options": dict(PRINTED.options)}, {"recipe": {"epochs": 2, "head_start": 0}},
+     {"recipe": {"epochs": 2, "head_start": 1, "learning_rate": 1.1e-3}}, {"translate": 1}, {"flip": True},
+     {"crop": 0.5},
+     {"recipe": {"epochs": 2, "head_start": 1, "momentum": 0.0}}, {"layers": ("relu2",)}, {"families": ("full",)}],
+    ids=lambda change: "-".join(change),
+)  # fmt: skip
+def test_whatever_changes_how_maps_are_trained_changes_the_values(job, change, tmp_path):
+    """So that the fingerprint of an experiment tells."""
+    (tmp_path / "as it was").mkdir()
+    (tmp_path / "changed").mkdir()
+    before, after = (table(one.run(tmp_path / name)) for one, name in
+                     ((job, "as it was"), (job.model_copy(update=change), "changed")))  # fmt: skip
+    losses = lambda found: {k: v for k, v in found.items() if k[0].startswith("training loss")}
+    assert losses(before) != losses(after)
 
 
 def test_alphas_of_a_pair(zoo, tmp_path):
-    job = alpha_choice.ChosenAlphas(
-        **paths(zoo), data="digits", examples=64, tested=50, layers=("relu3",), start="random", epochs=1, seed=0
-    )
-    (found,) = job.run(tmp_path).values()
-    assert set(found["held_out"]) == {f"{alpha:g}" for alpha in ALPHAS}
-    assert found["alpha"] in ALPHAS
-    assert found["held_out"][f"{found['alpha']:g}"] == max(found["held_out"].values())
+    one = alpha_choice.ChosenAlphas(**paths(zoo), examples=64, layers=("relu3",), start="random", epochs=1, seed=0)
+    found = {statistic: value for (statistic, *_), value in table(one.run(tmp_path)).items()}
+    held_out = {float(k.rpartition(" ")[2]): v for k, v in found.items() if k.startswith("held-out")}
+    assert set(held_out) == {*ALPHAS, alpha_choice.PLANTED}
+    assert found["alpha"] in ALPHAS  # the planted one is never chosen
+    assert held_out[found["alpha"]] == max(held_out[alpha] for alpha in ALPHAS)
+    assert found["norm of the chosen map"] > 0
+    assert "training loss, g_relu" in found
+    other = table(one.model_copy(update={"start": "direct"}).run(tmp_path))
+    assert other["norm of the chosen map", "relu3", "", 0] != found["norm of the chosen map"]
 
 
-def test_series_have_intervals_over_models_where_there_are_three(zoo):
-    members = [replace(zoo.members[0], path=Path(name)) for name in "abc"]
-    value = lambda x: {"penalties": {"relu1": {"full": x, "g_relu": 2 * x}}}
-    pair = lambda *ks: [(members[i], members[j]) for i, j in ks]
-    two, _ = series([value(0.1), value(0.3)], pair((0, 1), (1, 0)))
-    assert (two.ours, two.low, two.group) == (pytest.approx(0.2), None, "full")
-    three, _ = series([value(0.1), value(0.3), value(0.2)], pair((0, 1), (1, 2), (2, 0)), title="as printed")
-    assert three.low < 0.1 < 0.3 < three.high
-    assert (three.models, three.group) == (3, "full, as printed")
-    (more,) = contrast([value(0.1), value(0.3), value(0.2)], pair((0, 1), (1, 2), (2, 0)), "g_relu", "full")
-    assert (more.ours, more.group) == (pytest.approx(0.2), "g_relu - full")
+def test_layers_of_two_networks(zoo, tmp_path):
+    """Every layer against every layer by each measure, exactly, and equal ones with chance taken out."""
+    from intertwine.lab.data import load
+    from intertwine.lab.training import load_checkpoint
+    from intertwine.similarity import compare
+
+    one = LayerSimilarity(**paths(zoo), layers=("relu1", "relu3"), examples=100)
+    found = table(one.run(tmp_path))
+    assert len(found) == len(MEASURES) * (4 + 2)
+    a, b = (load_checkpoint(member.path) for member in zoo.members)
+    loader = load("digits").loader("test", examples=100)
+    alone = compare(a, b, loader, ["relu1", "relu3"], list(MEASURES), resampling=None)
+    for m in MEASURES:
+        assert found[m, "relu1", "relu3", 0] == pytest.approx(float(alone.scores[m][0, 1]), rel=1e-5)
+        assert found[f"{m}, chance taken out", "relu1", "", 20] < found[m, "relu1", "relu1", 0]
+
+
+# --- arms and plans -------------------------------------------------------------------------------
+
+
+def jobs_of(name, setting=SMALL):
+    """Jobs by arm."""
+    found = {}
+    for task in experiment(name).planned(setting).tasks:
+        found.setdefault(task.columns["arm"], []).append(task.job)
+    return found
+
+
+def steps(job):
+    recipe = replace(RECIPES["v1"], **job.recipe)
+    return recipe.epochs * -(-(job.examples or 45_000) // recipe.batch_size)
+
+
+@pytest.mark.parametrize(
+    "name", ["fig1-stitching-myrtle", "fig6-stitching-resnet20", "fig7-stitching-resnet18", "fig12-cct", "fig15-lasso"]
+)
+def test_maps_as_printed_are_trained_for_3000_steps_on_pairs_of_six_networks(name):
+    for arm, jobs in jobs_of(name).items():
+        if arm.startswith("as printed"):
+            assert min(map(steps, jobs)) >= 3000
+            assert len(jobs) == 6
+            assert all(job.options["start"] == "random" for job in jobs)
+            assert len({path for job in jobs for path in (job.a, job.b)}) == 6
+
+
+def test_the_run_to_the_end_takes_the_papers_steps_and_finds_its_other_arm():
+    arms = jobs_of("fig1-to-the-end")
+    (end,), (short,) = arms["as printed in v2, to the end"], arms["as printed in v2"]
+    assert steps(end) == pytest.approx(20 * 50_000 / 32, rel=0.02)
+    assert (end.a, end.b, end.seed, end.options) == (short.a, short.b, short.seed, short.options)
+    assert job_key(short) == job_key(jobs_of("fig1-stitching-myrtle")["as printed in v2"][0])
+
+
+@pytest.mark.parametrize("setting", [Setting(), SMALL], ids=lambda s: s.scale)
+def test_figure_7_below_figure_6_runs_nothing_twice(setting):
+    both = jobs_of("fig7-below-fig6", setting)
+    for figure, arm in (("fig6-stitching-resnet20", "ResNet20, ours"), ("fig7-stitching-resnet18", "ResNet18, ours")):
+        assert [*map(job_key, both[arm])] == [*map(job_key, jobs_of(figure, setting)["ours"])]
+
+
+def test_networks_of_the_ceiling_are_trained_three_times_as_long():
+    zoos = {z.arm: z for z in experiment("table3-leaky-slopes").planned(SMALL).zoos}
+    assert zoos[CEILING].recipe.epochs == 3 * zoos["slope 0.01"].recipe.epochs
+    assert zoos[CEILING].network == zoos["slope 0.01"].network
+    assert {len(z.seeds) for arm, z in zoos.items() if arm != CEILING} == {8}
+
+
+def test_pairs_of_each_scale(tmp_path):
+    zoo = Design(Setting("small", tmp_path, data="cifar10")).zoo("n", "myrtle_cnn:base=16", 8)
+    names = lambda setting, arm: [(a.name, b.name) for a, b in pairs_of(setting, zoo, arm)]
+    ring = lambda n: [(f"{k}", f"{(k + 1) % n}") for k in range(n)]
+    assert names(SMALL, OURS) == ring(8)
+    assert names(SMALL, PRINTED) == names(SMALL, PRINTED_V1) == ring(6)
+    drawn = names(Setting("paper"), OURS)
+    assert len(drawn) == len(set(drawn))  # at random, as the paper does
+    assert all(a != b for a, b in drawn)
+    assert names(Setting("paper"), PRINTED_V1) == [("0", "1"), ("2", "3"), ("4", "5"), ("6", "7")]
 
 
 def test_the_papers_arms_are_what_the_papers_print():
@@ -138,7 +228,7 @@ def test_random_resized_crops():
 def test_notes_say_what_the_recipe_does():
     said = OURS.words(epochs=4, head_start=2)
     assert "closed-form" in said
-    assert "the best of the start and all epochs" in said
+    assert "the best of start and epochs" in said
     assert "4 epochs at a rate of 0.001 with momentum 0.9, scales held for 2" in said
     printed = PRINTED.words(epochs=20)
     assert "random maps" in printed
@@ -147,40 +237,7 @@ def test_notes_say_what_the_recipe_does():
     assert "training mode" in printed
 
 
-def test_few_pairs_are_a_ring_so_that_no_network_is_in_all(tmp_path):
-    zoo = Zoo(tmp_path, [0, 1, 2, 3])
-    assert pairs_at(Setting("small"), zoo, 5, 32) == [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)]
-    assert pairs_at(Setting("small"), zoo, 2, 32) == [(0, 1), (2, 3)]  # disjoint
-    assert pairs_at(Setting("paper"), zoo, 5, 32) == zoo.pairs(32)
-
-
-# --- the figures at smoke scale ------------------------------------------------------------------
-
-
-def test_every_arm_is_judged_by_the_same_statements():
-    sure = {"relu1": Estimate(0.5, 0.4, 0.6)}
-    table = {
-        "full": sure,
-        "full, as printed in v2": {"relu1": Estimate(-0.5, -0.6, -0.4)},
-        "accuracy, chance taken out": sure,
-    }
-    claims = arm_claims(table, lambda own: [claim("it is above 0", own["full"], above=0)])
-    assert [(c.text, c.held) for c in claims] == [
-        ("ours: it is above 0", True),
-        ("as printed in v2: it is above 0", False),
-    ]
-
-
-def test_an_arm_whose_maps_did_not_train_tells_nothing():
-    """Ours shows how little maps of the largest family need to lose: 10 points more is too many, 9 are not."""
-    at = lambda value: {"relu1": Estimate(value, value - 0.01, value + 0.01, 6)}
-    judge = lambda own: [claim("rank 1 loses more", {"relu1": own["rank-1"]["relu1"] - own["full"]["relu1"]}, above=0)]
-    for lost, held in ((0.11, True), (0.14, None)):
-        table = {"full": at(0.03), "rank-1": at(0.5), "full, as printed in v2": at(lost),
-                 "rank-1, as printed in v2": at(0.6)}  # fmt: skip
-        ours, printed = arm_claims(table, judge)
-        assert (ours.held, printed.held) == (True, held)
-    assert printed.why == ("maps not trained: 14 points are lost by full, 3 from our start; as measured it would hold")
+# --- the figures at smoke scale -------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -188,30 +245,10 @@ def test_an_arm_whose_maps_did_not_train_tells_nothing():
     "name", ["fig1-stitching-myrtle", "fig8-leaky-slopes", "fig12-cct", "fig13-alpha", "fig15-lasso"]
 )
 def test_figures_run_at_smoke_scale_and_go_on_from_what_is_there(name, tmp_path):
-    found = reproduce(name, Setting(folder=tmp_path))
-    assert found.passed
-    assert not found.comparable
-    assert len(found.claims) >= 2
-    assert all(row.ours is not None for row in found.rows)
-    again = reproduce(name, Setting(folder=tmp_path))
-    assert [row.ours for row in again.rows] == [row.ours for row in found.rows]
-
-
-def test_figure_7_below_figure_6(monkeypatch):
-    """Both figures made up: the claim holds where ResNet18s lose less, and fails where they lose more."""
-
-    def made(level):
-        accuracy = [Row("n", 0.9, None, 0.89, 0.91, group="test accuracy of the networks")]
-        layers = {"relu": level, "layer4.1.relu1*": 0.75}
-        rows = [Row(k, v, None, v - 0.01, v + 0.01, group=f) for f in stitching.FAMILIES for k, v in layers.items()]
-        return Measured([*accuracy, *rows], ["", "made up"])
-
-    def found(resnet20, resnet18):
-        levels = {"fig6-stitching-resnet20": resnet20, "fig7-stitching-resnet18": resnet18}
-        figures = [replace(e, measure=lambda _, e=e: made(levels.get(e.name, 0))) for e in figures_of_the_paper]
-        monkeypatch.setattr(stitching, "EXPERIMENTS", figures)
-        return [c.held for c in experiment("fig7-below-fig6").run(Setting("small", data="digits")).claims]
-
-    figures_of_the_paper = stitching.EXPERIMENTS
-    assert found(0.3, 0.1) == [True, True]
-    assert found(0.1, 0.3) == [False, True]
+    setting = Setting(folder=tmp_path)
+    found = reproduce(name, setting)
+    page = experiment(name).page(found)
+    assert page.passed
+    assert not page.comparable
+    assert len(page.statements) >= 2
+    assert found.digest() == reproduce(name, setting).digest()

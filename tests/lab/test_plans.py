@@ -1,13 +1,12 @@
-"""The plans: every network and job of every experiment at every scale, as tests/lab/plans.txt keeps them."""
+"""The plans: every network and job of every experiment at small and paper scale, as tests/lab/plans.txt keeps them."""
 
 from pathlib import Path
 
-import lab_archives as made
 import pytest
+from tiny_experiment import TINY
 
 from intertwine.lab.data import load
-from intertwine.lab.experiments import SCALES, Setting, experiments, plans
-from intertwine.lab.experiments.paper2 import tables
+from intertwine.lab.experiments import Setting, experiments, plans, registry
 from intertwine.lab.training import RECIPES, Recipe
 
 KEPT = Path(__file__).with_name("plans.txt")
@@ -27,69 +26,89 @@ def kept():
 @pytest.mark.parametrize("name", experiments())
 def test_the_plans_are_those_that_are_kept(name):
     """Made by: python -m intertwine.lab.experiments.plans > tests/lab/plans.txt."""
-    for scale in SCALES:
-        assert plans.listed(experiments()[name].plan(Setting(scale))) == kept().get((scale, name), [])
+    for scale in ("small", "paper"):
+        assert plans.listed(experiments()[name].planned(Setting(scale))) == kept().get((scale, name), [])
 
 
-def test_every_experiment_that_measures_has_a_plan_at_every_scale():
-    measured = {name for name, e in experiments().items() if e.judge is not None}
-    assert set(kept()) == {(scale, name) for name in measured for scale in experiments()[name].scales}
+def test_no_plan_is_kept_of_what_is_not_there():
+    assert {name for _, name in kept()} <= set(experiments())
 
 
 def test_a_plan_does_nothing_and_looks_at_no_data(tmp_path, monkeypatch):
-    monkeypatch.setattr("intertwine.lab.experiments.zoos.load", None)
-    found = experiments()["fig1-stitching-myrtle"].plan(Setting("paper", tmp_path, "cifar10:/nowhere"))
-    assert len(found.zoos) == 2  # of both versions
-    assert len(found.jobs) == 32 + 32 + 5
+    monkeypatch.setattr("intertwine.lab.experiments.plan.load", None)
+    monkeypatch.setattr("intertwine.lab.experiments.setting.load", None)
+    found = experiments()["fig1-stitching-myrtle"].planned(Setting("paper", tmp_path, "cifar10:/nowhere"))
+    assert found.zoos
+    assert found.tasks
     assert not list(tmp_path.iterdir())
 
 
-def test_cifar_100_joins_where_a_path_is_given():
-    jobs = lambda path: [j.data for j in experiments()["p2-table2"].plan(Setting("paper", cifar100=path)).jobs]
-    assert jobs("cifar100:/data").count("cifar100:/data") == len(jobs("")) == 50
+# --- what is left, and how long it takes ---------------------------------------------------------
 
 
-def test_the_columns_of_cifar_100_are_run_as_soon_as_it_is_there(tmp_path, monkeypatch):
-    """On a tiny archive in the official layout: one network for real, and the table of all of them."""
-    archive = tmp_path / "cifar-100-python.tar.gz"
-    made.write_archive(archive, made.official_files(hundred=True), "cifar-100-python")
-    spec, recipe = f"cifar100:{archive}", {"iterations": 2, "boundaries": (1,), "factors": (1.0, 0.1)}
-    network = "dlgn:base=vgg16,width=4"
-    one = tables.Accuracy(network=network, data=spec, examples=64, recipe=recipe, base_recipe="vgg_resnet", seed=0)
-    assert 0 <= one.run(tmp_path) <= 100
+@pytest.fixture
+def probed(monkeypatch):
+    """Every network takes a second and a MiB for each image; which ones were asked for, and at which size."""
     seen = []
-    monkeypatch.setattr(Setting, "run", lambda self, jobs: [seen.append(j.data) or 60.0 + j.seed for j in jobs])
-    found = experiments()["p2-table2"].run(Setting("small", tmp_path, cifar100=spec))
-    assert seen.count(spec) == seen.count("digits") == 60
-    assert found.table["vgg16, cifar100"]["DNN"].value == 62.5
-    assert {row.paper for row in found.rows if row.group == "vgg16, cifar100"} == {73.4, 70.3, 70.5, 61.5}
-    assert any("(cifar100)" in c.text and c.held for c in found.claims)
-    with pytest.raises(ValueError, match="cifar100 must be on this machine"):
-        experiments()["p2-table2"].run(Setting("small", tmp_path, cifar100="cifar100:/nowhere"))
+    monkeypatch.setattr(plans, "_probe", lambda network, shape: seen.append((network, shape)) or (1.0, 2**20))
+    return seen
 
 
-def test_an_outlook_counts_what_is_there(tmp_path):
-    setting = Setting(folder=tmp_path)
-    one = experiments()["open-centring"]
-    before = plans.outlook(one, setting)
-    assert before.networks == (4, 0)
-    assert before.jobs == (6, 0)
-    assert before.seconds > 0
-    assert before.memory > 1e5
-    assert str(before).startswith("4 networks (0 trained), 6 jobs (0 done); about ")
-    assert plans.total([before, before]).networks == (8, 0)
+def test_an_outlook_counts_what_is_there(tmp_path, probed):
+    setting = Setting("small", tmp_path)
+    before, every = plans.outlook_of([TINY], setting)
+    assert [before[k] for k in ("networks", "trained", "jobs", "done")] == [3, 0, 6, 0]
+    assert before["hours of networks"] == round(3 * 2 * 64 / 3600, 2)  # networks, batches of 128 images, their size
+    assert before["MiB"] == 64
+    assert every == {**before, "experiment": "all"}
+    registry.run_experiments([TINY], setting)
+    after = plans.outlook_of([TINY], setting)[0]
+    assert [after[k] for k in ("networks", "trained", "jobs", "done")] == [3, 3, 6, 6]
+    assert after["hours of networks"] == after["hours of jobs"] == 0
 
 
-def test_an_outlook_times_networks_at_the_size_of_their_own_data(tmp_path, monkeypatch):
-    """Tables of paper 2 work on digits at the scale ``small``, whatever data are given for the others."""
-    seen = []
-    monkeypatch.setattr(plans, "_probe", lambda network, shape: seen.append((network, shape)) or (1.0, 1))
-    plans.outlook(experiments()["p2-table1"], Setting("small", tmp_path, "cifar10:/nowhere"))
-    assert seen
-    assert all("channels=1" in network and shape == (1, 8, 8) for network, shape in seen)
-    seen.clear()
-    plans.outlook(experiments()["p2-chain"], Setting("small", tmp_path, "cifar10:/nowhere"))
-    assert {shape for _, shape in seen} == {(1, 4, 4)}  # averaged over squares of four
+def test_networks_that_experiments_share_are_counted_once_in_all(tmp_path, probed):
+    one, two, every = plans.outlook_of([TINY, TINY], Setting("small", tmp_path))
+    assert (one["networks"], two["networks"], every["networks"]) == (3, 3, 3)
+    assert every["hours of networks"] == one["hours of networks"] > 0
+    assert every["jobs"] == 12
+
+
+def test_an_outlook_times_networks_at_the_size_of_their_own_data(tmp_path, probed):
+    plans.outlook_of([experiments()["p2-table1"]], Setting("small", tmp_path, "cifar10:/nowhere"))
+    assert {shape for _, shape in probed} == {(3, 16, 16)}  # averaged over squares of two
+
+
+def test_a_probe_times_a_step():
+    seconds, memory = plans._probe("mlp:widths=8", (1, 8, 8))
+    assert 0 < seconds < 1
+    assert memory > 100
+
+
+# --- effects that a plan can tell ----------------------------------------------------------------
+
+
+def test_a_plan_says_the_smallest_effect_of_each_statement(tmp_path):
+    setting = Setting("small", tmp_path)
+    assert plans.tell_plan(TINY, setting, tmp_path)[-1].endswith("not known before it was run at smoke scale")
+    registry.run_experiments([TINY], Setting(folder=tmp_path))
+    told = plans.tell_plan(TINY, setting, tmp_path)[-1]
+    assert told.endswith("with 3 networks: networks lie apart (spread as at smoke scale)")
+    few = float(told.split()[1])
+    more = plans._told(statement(tmp_path), {"zoo": 12}, {"zoo": 3}, 1)
+    assert more.endswith("with 12 networks")
+    assert float(more.split()[0]) < few / 2
+    registry.run_experiments([TINY], setting)
+    assert plans.tell_plan(TINY, setting, tmp_path)[-1].endswith("(spread as at small scale)")
+
+
+def statement(folder):
+    """The statement of the tiny experiment, from its values at smoke scale."""
+    from intertwine.lab.experiments import Findings, Values
+
+    found = Findings(Values.load(registry.values_path(folder, "tiny", "smoke")))
+    TINY.analyse(found)
+    return found.statements[0]
 
 
 def test_the_number_of_training_examples_is_right():

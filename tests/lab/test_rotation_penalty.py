@@ -5,11 +5,9 @@ import torch
 
 from intertwine.groups import Orthogonal, PositiveMonomial
 from intertwine.lab.experiments import Setting, experiment
-from intertwine.lab.experiments.paper1.rotation_figure import KINDS, FineTuned
-from intertwine.lab.experiments.paper1.rotation_penalty import freeze_up_to, rotation_penalty, transform_layer
-from intertwine.lab.experiments.zoos import recipe_at, zoo_for
 from intertwine.lab.networks import build, mlp
-from intertwine.lab.training import RECIPES, train
+from intertwine.lab.training import RECIPES, Card, save_checkpoint, train
+from intertwine.lab.training.rotation_penalty import freeze_up_to, rotation_penalty, transform_layer
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +63,24 @@ def test_rotations_cost_more_than_elements_of_g_relu(trained):
 
 
 def test_the_figure_is_an_experiment(tmp_path):
-    assert experiment("fig4-rotation-penalty").scales == ("smoke", "small", "paper")
-    setting = Setting(folder=tmp_path)
-    recipe = recipe_at(setting).but(epochs=1)
-    (member,) = zoo_for(setting, "digits_cnn:bn=false,width=4", 1, recipe).members
-    how = {"checkpoint": str(member.path), "layer": "conv1", "data": "digits", "examples": 64, "seed": 0}
-    values = setting.run([FineTuned(kind=kind, recipe=recipe.to_dict(), **how) for kind in KINDS])
-    assert len(values) == 2  # a rotation and an element of G_ReLU
-    assert values[0]["before"] == values[1]["before"]
-    assert all(0 <= v[key] <= 1 for v in values for key in ("before", "transformed", "after"))
+    """A planned job gives a network's penalties with the number of test images, and changes with every setting."""
+    plan = experiment("fig4-rotation-penalty").planned(Setting(folder=tmp_path))
+    assert {task.columns["arm"] for task in plan.tasks} == {"rotation", "G_ReLU", "trivial baseline"}
+    job = next(task.job for task in plan.tasks if task.columns["arm"] == "rotation")
+    path = tmp_path / "one.safetensors"
+    model = build("digits_cnn:bn=false,width=4,channels=1")
+    save_checkpoint(path, model, Card(architecture="digits_cnn:bn=false,width=4", classes=("0",) * 10, shape=(1, 8, 8)))
+    recipe = RECIPES["digits"].but(epochs=1).to_dict()
+    one = job.model_copy(update={"checkpoint": str(path), "recipe": recipe, "examples": 64, "device": "cpu"})
+    by = lambda job: {row["statistic"]: row for row in job.run(tmp_path)}
+    found = by(one)
+    assert set(found) == {"penalty", "penalty at once", "loss of fine-tuning"}
+    assert {row["layer"] for row in found.values()} == {"conv1"} and found["penalty"]["images"] == 359
+    loss = lambda **change: by(one.model_copy(update=change))["loss of fine-tuning"]["value"]
+    assert loss() == found["loss of fine-tuning"]["value"] > 0
+    changes = ({"kind": "g_relu"}, {"layer": "conv2"}, {"seed": 1}, {"recipe": recipe | {"learning_rate": 2e-3}},
+               {"examples": 65})  # fmt: skip
+    assert len({loss(), *(loss(**change) for change in changes)}) == 1 + len(changes)
 
 
 @pytest.mark.parametrize(

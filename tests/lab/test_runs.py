@@ -1,6 +1,7 @@
 """Runs: what is missing runs, whatever was killed; failures, logs, disks and clocks."""
 
 import contextlib
+import importlib
 import os
 import random
 import resource
@@ -16,8 +17,19 @@ import pytest
 from run_jobs import Machine, Moods, Moody, Square, Squares
 
 from intertwine.errors import StorageError
-from intertwine.lab.runs import InProcess, Jobs, Local, RunError, clean, job_key, load_plan, overview, overviews, run
-from intertwine.lab.runs.code_version import code_version
+from intertwine.lab.runs import (
+    InProcess,
+    Jobs,
+    Local,
+    RunError,
+    clean,
+    job,
+    job_key,
+    load_plan,
+    overview,
+    overviews,
+    run,
+)
 from intertwine.lab.runs.display import Tally
 from intertwine.lab.runs.log import FILE, Log
 from intertwine.lab.runs.store import finished
@@ -39,58 +51,39 @@ def states(folder):
 def test_the_key_depends_on_settings_and_code_and_on_nothing_else():
     assert job_key(Square(x=1)) == job_key(Square(x=1, seconds=0.0))
     assert job_key(Square(x=1)) != job_key(Square(x=2))
-    assert job_key(Square(x=1), code="a") != job_key(Square(x=1), code="b")
 
 
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """A small package whose code can be changed."""
-    folder = tmp_path / f"pack{os.urandom(4).hex()}"
-    folder.mkdir()
+def test_the_key_changes_with_the_bytes_of_the_file_of_the_class(tmp_path, monkeypatch):
+    """What it calls elsewhere does not count, and nothing does but ``code`` where a class says one."""
+    name = f"pack{os.urandom(4).hex()}"
     monkeypatch.syspath_prepend(tmp_path)
-    (folder / "__init__.py").touch()
-    (folder / "used.py").write_text("def f():\n    return 1\n")
-    (folder / "unused.py").write_text("x = 1\n")
-    (folder / "main.py").write_text("def run():\n    from .used import f\n    import math\n    return f()\n")
+    words = (
+        "from intertwine.lab.runs import Job\nclass A(Job):\n    x: int\n    def run(self, files):\n        return {}\n"
+    )
+    said = "class B(A):\n    code = 'one'\n"
 
-    def version(judging=""):
-        code_version.cache_clear()
-        return code_version(f"{folder.name}.main", judging=judging)
+    def key(which, body, more=""):
+        (tmp_path / f"{name}.py").write_text(words.format(body) + said + more)
+        job._bytes_of.cache_clear()
+        sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+        try:
+            module = importlib.import_module(name)
+        finally:
+            sys.dont_write_bytecode = before
+        return job_key(getattr(module, which)(x=1))
 
-    return folder, version
-
-
-def test_code_that_is_used_changes_the_version(package):
-    folder, version = package
-    before = version()
-    (folder / "used.py").write_text("def f():\n    return 2\n")
-    assert version() != before
-
-
-def test_comments_docstrings_and_unused_files_do_not(package):
-    folder, version = package
-    before = version()
-    (folder / "unused.py").write_text("x = 2\n")
-    (folder / "used.py").write_text('"""New words."""\n\n\ndef f():\n    """More."""\n    return   1  # one\n')
-    assert version() == before
-
-
-def test_functions_that_judge_do_not_where_that_is_asked(package):
-    """Results of an experiment stay its own where only what is said of them changes."""
-    folder, version = package
-    seen = {}
-    for words in ((1, 1), (2, 1), (1, 2)):
-        judge = f"def judge() -> list[Claim]:\n    return {words[0]}\n"
-        inner = f"class A:\n    def judge(self) -> Claim:\n        return {words[0]}\n"
-        (folder / "used.py").write_text(f"{judge}\n\n{inner}\n\ndef f() -> int:\n    return {words[1]}\n")
-        seen[words] = version(), version("Claim")
-    assert len({every for every, _ in seen.values()}) == 3
-    assert seen[1, 1][1] == seen[2, 1][1] != seen[1, 2][1]
+    assert key("A", "1") == key("A", "1")
+    assert key("A", "1") != key("A", "22")
+    assert key("A", "1") != key("A", "1", "# a comment\n")
+    assert key("B", "1") == key("B", "22")
+    job._bytes_of.cache_clear()
 
 
 def test_results_of_other_code_are_not_taken(tmp_path, monkeypatch):
     here(Squares(count=3), tmp_path)
-    monkeypatch.setattr("intertwine.lab.runs.job.code_version", lambda module: "changed")
+    monkeypatch.setattr(Square, "code", "changed")
     assert here(Squares(count=3), tmp_path).ran == 3
     assert overview(tmp_path / "squares").stale == 3
 

@@ -1,12 +1,18 @@
 """Catalogue of all names that commands take, kept as a file: read in milliseconds, without the modules that own them.
 
-``python -m intertwine.cli._gathering`` writes it anew; a test holds it to the registries.
+``python -m intertwine.cli._catalogue`` writes it anew; a test holds it to the registries.
 """
 
+from __future__ import annotations
+
 import json
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..matching import Solver
 
 FILE = Path(__file__).with_name("catalogue.json")
 
@@ -20,3 +26,52 @@ def catalogue() -> dict[str, Any]:
         [1, 8, 8]
     """
     return json.loads(FILE.read_text())
+
+
+def gathered() -> dict[str, Any]:
+    """Names by what they are names of, gathered from the registries themselves."""
+    from .. import exchange, groups, matching, similarity, stitching
+    from ..groups.activations.intertwiners import GATED_UNITS
+    from ..lab import data, experiments, networks, training
+    from ..lab.data.concepts import CONCEPT_FORMS
+    from ..lab.training.engines.engine import ENGINES
+    from ..symmetry.transformation import KINDS
+    from .inputs.models import VERSIONS
+
+    models = {
+        n.name: {
+            "parameters": n.parameters,
+            "input": list(n.input_shape),
+            "arguments": {
+                key: list(value) if isinstance(value, tuple) else value for key, value in n.arguments.items()
+            },
+            "source": n.source,
+        }
+        for n in networks.describe()
+    }
+    return {
+        "models": models,
+        "measures": list(similarity.measure_names()),
+        "concepts": list(CONCEPT_FORMS),
+        "engines": ["auto", *ENGINES],
+        "formats": list(exchange.FORMATS),
+        "gated": list(VERSIONS),
+        "families": list(dict.fromkeys([*stitching.families(), *groups.names()])),
+        "kinds": list(KINDS),
+        "methods": {name: _options_of(solver) for name, solver in matching.METHODS.items()},
+        "data": list(data.FORMS),
+        "recipes": list(training.RECIPES),
+        "experiments": list(experiments.experiments()),
+        "activations": [*groups.activation_names(), *GATED_UNITS],
+    }
+
+
+def _options_of(solver: Solver) -> list[str]:
+    """The options of a solver that are numbers or truths, not kinds of numbers."""
+    plain = [f.name for f in fields(solver) if isinstance(getattr(solver, f.name), int | float | None)]
+    return [name for name in plain if name != "dtype"]
+
+
+if __name__ == "__main__":
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in gathered().items()]
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")

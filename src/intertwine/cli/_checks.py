@@ -1,6 +1,7 @@
 """Checks of options before anything heavy is imported: one for each name of an option, the same in all commands.
 
-They see names, files and choices; what needs the models or the data is checked by the work itself.
+They see names, files and choices; what needs the models or the data is checked by the work itself. Values that are text
+are read here too, in one way everywhere.
 """
 
 import importlib.util
@@ -9,19 +10,90 @@ from pathlib import Path
 from typing import Any
 
 from .._memory import parse_memory
+from .._untrusted.checkpoints import HF, SETTINGS, check_checkpoint, existing, hub
 from .._words import near
 from ..errors import DataError
-from . import _values
 from ._catalogue import catalogue
-from ._files import HF, SETTINGS, check_checkpoint, existing, hub
 
 
 def check(field: str, value: Any) -> None:
     """Refuse the value of a field of the options that cannot be right."""
     if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
-        _values.words(value, f"--{field.replace('_', '-')}")
+        words(value, f"--{field.replace('_', '-')}")
     if value is not None and field in _CHECKS:
         _CHECKS[field](value)
+
+
+def words(values: Sequence[str] | None, option: str) -> list[str]:
+    """Words of an option that may be repeated and may hold several, joined by commas.
+
+    Raises:
+        ValueError: If it was given without any word, as an unset shell variable does.
+    """
+    found = [word.strip() for value in values or () for word in value.split(",") if word.strip()]
+    if values and not found:
+        raise ValueError(f"{option} must hold names joined by commas. Got {','.join(values)!r}, without any.")
+    return found
+
+
+def whole(name: str, text: str) -> int:
+    """A whole number."""
+    return _read(name, text, int, "a whole number")
+
+
+def number(name: str, text: str) -> float:
+    """A number."""
+    return _read(name, text, float, "a number")
+
+
+def truth(name: str, text: str) -> bool:
+    """True or false, as a word."""
+    return _read(name, text.lower(), {"true": True, "false": False}.__getitem__, "true or false")
+
+
+def wholes(name: str, text: str) -> list[int]:
+    """Whole numbers joined by ``-``, as built-in networks take them."""
+    return _read(name, text, lambda t: [int(part) for part in t.split("-")], "whole numbers joined by '-'")
+
+
+def numbers(name: str, text: str) -> list[float]:
+    """Numbers joined by commas."""
+    return _read(name, text, lambda t: [float(part) for part in t.split(",")], "numbers joined by commas")
+
+
+def pair(name: str, text: str) -> tuple[int, int]:
+    """Two whole numbers joined by ``x``."""
+
+    def two(said: str) -> tuple[int, int]:
+        first, second = map(_positive, said.lower().split("x"))
+        return first, second
+
+    return _read(name, text, two, "two whole numbers joined by x, such as 14x14")
+
+
+def sides(text: str) -> list[int]:
+    """``--size``: the side of a square, or a height and a width."""
+    rule = "pixels, such as 224, or height x width, such as 224x320"
+    return _read("--size", text, lambda t: [_positive(part) for part in t.lower().split("x", 1)], rule)
+
+
+def shape(text: str) -> list[int]:
+    """``--input-shape``: sizes of axes, the batch first."""
+    rule = "positive whole numbers joined by commas"
+    return _read("--input-shape", text, lambda t: [_positive(part) for part in t.split(",")], rule)
+
+
+def _read(name: str, text: str, read: Callable[[str], Any], rule: str) -> Any:
+    try:
+        return read(text)
+    except (ValueError, KeyError):
+        raise ValueError(f"{name} must be {rule}. Got {text!r}.") from None
+
+
+def _positive(text: str) -> int:
+    if not (text.strip().isascii() and text.strip().isdigit() and int(text)):
+        raise ValueError
+    return int(text)
 
 
 def check_known(option: str, given: str, known: Sequence[str], further: str = "") -> None:
@@ -61,7 +133,7 @@ def check_method(method: str, others: Sequence[str]) -> None:
         key, _, value = (piece.strip() for piece in part.partition("="))
         check_known(f"option of {name}", key, solvers[name])
         if value not in ("true", "false", "null"):
-            _values.number(f"{name}:{key}", value)
+            number(f"{name}:{key}", value)
 
 
 def check_model(spec: str) -> None:
@@ -113,7 +185,7 @@ def _check_arguments(name: str, text: str) -> None:
         if not equals:
             raise ValueError(f"arguments must be written name=value. Got {part!r} in {name + ':' + text!r}.")
         check_known(f"argument of {name}", key, list(usual))
-        kinds = {bool: _values.truth, int: _values.whole, float: _values.number, list: _values.wholes}
+        kinds = {bool: truth, int: whole, float: number, list: wholes}
         if type(usual[key]) in kinds:
             kinds[type(usual[key])](key, value)
 
@@ -160,13 +232,13 @@ def _concepts(spec: str) -> None:
 def _families(values: Sequence[str]) -> None:
     """Refuse families that do not exist; a number ends the names that have one, such as ``rank-4``."""
     known = catalogue()["families"]
-    for word in _values.words(values, "--families"):
+    for word in words(values, "--families"):
         head, dash, value = word.partition("-")
         numbered = next((name for name in known if dash and name.startswith(f"{head}-")), None)
         if numbered is None:
             check_known("--families", word, known)
         else:
-            (_values.whole if numbered == "rank-R" else _values.number)(f"{head}-", value)
+            (whole if numbered == "rank-R" else number)(f"{head}-", value)
 
 
 def _recipe(name: str) -> None:
@@ -177,7 +249,7 @@ def _device(text: str) -> None:
     kind, colon, index = text.partition(":")
     check_known("--device", kind, _DEVICES)
     if colon:
-        _values.whole("number of --device", index)
+        whole("number of --device", index)
 
 
 def _activations(names: Sequence[str]) -> None:
@@ -201,7 +273,7 @@ def _experiments(names: Sequence[str]) -> None:
 
 def _words(option: str, names: str, *others: str) -> Callable[[Sequence[str]], None]:
     def check_words(values: Sequence[str]) -> None:
-        for word in _values.words(values, option):
+        for word in words(values, option):
             check_known(option, word, [*catalogue()[names], *others])
 
     return check_words
@@ -216,6 +288,7 @@ _DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "mtia", "npu", "xla")
 _CHECKS: dict[str, Callable[[Any], object]] = {
     "a": check_checkpoint,
     "b": check_checkpoint,
+    "like": check_checkpoint,
     "checkpoints": _several,
     "paths": lambda paths: None if str(paths[0]) == "tree" else _checkpoints(paths),
     "weights": check_checkpoint,
@@ -223,11 +296,12 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "network": _network,
     "model": check_model,
     "model_b": check_model,
+    "model_like": check_model,
     "data": _data,
     "concepts": _concepts,
     "cifar100": lambda spec: _data(spec) if spec else None,
-    "size": _values.sides,
-    "input_shape": _values.shape,
+    "size": sides,
+    "input_shape": shape,
     "memory": parse_memory,
     "device": _device,
     "activations": _activations,

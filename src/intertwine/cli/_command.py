@@ -1,24 +1,28 @@
-"""The frame of all commands: examples in the help, errors as one line, exit codes."""
+"""The frame of all commands: help with examples, errors as one line, exit codes, and what is undone at the end."""
 
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields
-from importlib import import_module
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import MISSING, dataclass, fields
+from importlib.metadata import version
 from inspect import Parameter, Signature
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from .._progress import silenced
+from .._untrusted.checkpoints import HF
 from .._untrusted.text import on_one_screen, printable
 from .._words import near
 from ..errors import CaptureError
-from ._files import HF
 from ._options import ADVANCED, Options, declared
-from ._running import session, use_threads
 
 FAILED = 1
 STOPPED, TERMINATED = 130, 143  # by Ctrl-C and by SIGTERM, as the shell has it
@@ -28,10 +32,25 @@ _UsageError: Any = typer.BadParameter.__base__  # of words that do not go togeth
 
 _ANYWHERE = ("--debug", "--overwrite", "--quiet", "-q", "--verbose", "-v")
 
+_SMALL_INPUT = 256  # numbers of an example: digits have 64
+_SMALL_NETWORK = 1_000_000  # weights
+
 _LAST = ("seed", "device", "out", "as_json")
 
 # What a user can put right: files, values, missing extras. Our own kinds derive from these.
 _INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, CaptureError)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A command that runs."""
+
+    stack: ExitStack  # Undone when it ends: locks, numbers of threads
+    threads: int | None = None  # What ``--threads`` says
+    overwrite: bool = False  # What ``--overwrite`` says
+
+
+_running: ContextVar[Running | None] = ContextVar("running", default=None)
 
 
 class Termination(KeyboardInterrupt):
@@ -135,17 +154,17 @@ class Command(TyperCommand):
             raise typer.Exit(WRONG if isinstance(error, _INPUT_ERRORS) else FAILED) from None
 
 
-def as_function(options: type[Options]) -> Callable[..., None]:
-    """The function that typer makes a command of: its parameters are the fields of the options.
+def as_function(module: ModuleType) -> Callable[..., None]:
+    """The function that typer makes a command of, from a module with ``run(asked: Options)``.
 
-    It loads the module of the same name in ``work``, and torch with it, only when it is called.
+    Its parameters are the fields of the options, and their docstring is its help.
     """
-    place = options.__module__.replace(".commands.", ".work.")
+    options: type[Options] = getattr(module, module.run.__annotations__["asked"])
 
     def command(context: typer.Context, **values: Any) -> None:
         asked = options(**{name: _plain(value) for name, value in values.items()}, line=context.obj)
         asked.check()
-        import_module(place).run(asked)
+        module.run(asked)
 
     kind, hints = Parameter.POSITIONAL_OR_KEYWORD, get_type_hints(options)
     parameters = [Parameter("context", kind, annotation=typer.Context)]
@@ -155,7 +174,7 @@ def as_function(options: type[Options]) -> Callable[..., None]:
             parameters.append(
                 Parameter(f.name, kind, default=default, annotation=declared(f).annotation(hints[f.name], f))
             )
-    command.__name__, command.__doc__, command.__annotations__ = place.rpartition(".")[2], options.__doc__, {}
+    command.__name__, command.__doc__, command.__annotations__ = module.__name__.rpartition(".")[2], options.__doc__, {}
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command
 
@@ -194,3 +213,55 @@ def _tidy() -> None:
 def _with_examples(text: str | None) -> str | None:
     # A backspace tells the help formatter to leave the lines of a paragraph as they are.
     return text.replace("\n\nExample:", "\n\n\b\nExample:") if text else text
+
+
+@contextmanager
+def session(
+    threads: int | None = None, overwrite: bool = False, quiet: bool = False, verbose: bool = False
+) -> Iterator[None]:
+    """Run a command; when it ends, everything that it put on the stack is undone."""
+    start = time.monotonic()
+    with ExitStack() as stack, silenced(quiet):
+        token = _running.set(Running(stack, threads, overwrite))
+        try:
+            yield
+            if verbose:
+                print(_costs(time.monotonic() - start), file=sys.stderr)
+        finally:
+            _running.reset(token)
+
+
+def running() -> Running:
+    """The command that runs."""
+    found = _running.get()
+    if found is None:
+        raise RuntimeError("a command must run for this. Got none.")
+    return found
+
+
+def use_threads(number: int) -> None:
+    """Go on with so many threads until the command ends."""
+    from .._threads import threads
+
+    running().stack.enter_context(threads(number))
+
+
+def one_thread() -> None:
+    """Go on with one thread, unless ``--threads`` says another number: small operations only wait for other threads."""
+    if running().threads is None:
+        use_threads(1)
+
+
+def threads_for(values: int | None = None, weights: int | None = None) -> None:
+    """Go on with one thread where the work is small."""
+    if (values is None or values <= _SMALL_INPUT) and (weights is None or weights <= _SMALL_NETWORK):
+        one_thread()
+
+
+def _costs(seconds: float) -> str:
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1024**2)
+    torch = sys.modules.get("torch")
+    used = f", {torch.get_num_threads()} threads, torch {torch.__version__}" if torch else ""
+    return f"{seconds:.1f} s, {peak:,.0f} MB at most{used}, intertwine {version('intertwine')}"

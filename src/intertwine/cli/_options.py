@@ -6,8 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from ._checks import check, check_method, check_suffix
-from ._values import numbers, words
+from ._checks import check, check_method, check_suffix, numbers, words
 
 ADVANCED = "Advanced options"
 OF_PAGES = (".html", ".htm", ".json", ".parquet")  # what the file of a page or of its data ends in
@@ -98,6 +97,7 @@ class Options:
     """Base of the options of one command: its fields are the arguments and options, its docstring is the help."""
 
     line: str = field(default="", kw_only=True)  # The command line as text, for results to remember
+    as_json: bool = field(default=False, kw_only=True)
 
     suffixes: ClassVar[tuple[str, ...]] = ()  # of the file of --out; an empty one for a folder
     methods: ClassVar[tuple[str, ...]] = ()  # of --method, beside the solvers

@@ -1,4 +1,4 @@
-"""All commands under one name. A new command is its options in ``commands``, its work in ``work`` and a line here."""
+"""All commands under one name. A new command is a file in ``commands`` and its name here."""
 
 import os
 import signal
@@ -9,38 +9,37 @@ from typing import Annotated, Any
 import typer
 
 from ._command import Command, Commands, Termination, as_function
-from ._options import Options
-from .commands.compare import CompareOptions
-from .commands.convert import ConvertOptions
-from .commands.correspond import CorrespondOptions
-from .commands.demo import DemoOptions
-from .commands.diff import DiffOptions
-from .commands.dissect import DissectOptions
-from .commands.gates import GatesOptions
-from .commands.lab.models import ModelsOptions
-from .commands.lab.reproduce import ReproduceOptions
-from .commands.lab.runs import RunsOptions
-from .commands.lab.train import TrainOptions
-from .commands.lab.zoo import ZooOptions
-from .commands.lineage import LineageOptions
-from .commands.merging.align import AlignOptions
-from .commands.merging.barrier import BarrierOptions
-from .commands.merging.merge import MergeOptions
-from .commands.report import ReportOptions
-from .commands.same import SameOptions
-from .commands.stitch import StitchOptions
-from .commands.symmetry.fold import FoldOptions
-from .commands.symmetry.groups import GroupsOptions
-from .commands.symmetry.mappings import MappingsOptions
-from .commands.symmetry.symmetries import SymmetriesOptions
-
-_OPTIONS: tuple[type[Options], ...] = (
-    DemoOptions, CompareOptions, SymmetriesOptions, MappingsOptions, FoldOptions, SameOptions, CorrespondOptions,
-    ConvertOptions, LineageOptions, DiffOptions, AlignOptions, MergeOptions, BarrierOptions, StitchOptions,
-    DissectOptions, GatesOptions, TrainOptions, ZooOptions, ReproduceOptions, RunsOptions, ModelsOptions,
-    GroupsOptions, ReportOptions,
+from .commands import (
+    align,
+    barrier,
+    compare,
+    convert,
+    correspond,
+    demo,
+    diff,
+    dissect,
+    fold,
+    gates,
+    groups,
+    lineage,
+    mappings,
+    merge,
+    models,
+    report,
+    reproduce,
+    runs,
+    same,
+    stitch,
+    symmetries,
+    train,
+    zoo,
 )  # fmt: skip
-_COMMANDS = tuple(map(as_function, _OPTIONS))
+
+# In the order of the help
+_COMMANDS = tuple(map(as_function, (
+    demo, compare, symmetries, mappings, fold, same, correspond, convert, lineage, diff, align, merge, barrier,
+    stitch, dissect, gates, train, zoo, reproduce, runs, models, groups, report,
+)))  # fmt: skip
 
 app = typer.Typer(
     cls=Commands,

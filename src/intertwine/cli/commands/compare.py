@@ -1,9 +1,23 @@
 """``intertwine compare``: two checkpoints in, one report out."""
 
-from dataclasses import dataclass
-from pathlib import Path
+from __future__ import annotations
 
-from .._options import DataOptions, advanced, option
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf, prod
+from pathlib import Path
+from typing import Any
+
+from ..._untrusted.checkpoints import HF
+from .._options import DataOptions, advanced, option, split_commas
+from .._outputs import RESULTS, claim_folder, present, print_table, say, say_notes
+from . import inputs, iw, torch
+
+_EXAMPLES = (1000, 8192)  # examples that are no text, and tokens
+_BATCH = (250, 2048)
+_FEWEST = 8  # blocks of text, however long
+_SHUFFLES = 200
 
 
 @dataclass(frozen=True)
@@ -52,4 +66,132 @@ class CompareOptions(DataOptions):
     seed: int = 0
     device: str = "auto"
     out: Path = Path("comparison")
-    as_json: bool = False
+
+
+def run(asked: CompareOptions) -> None:
+    """Compare two networks, every layer of A with every layer of B."""
+    names = split_commas(asked.measures, "--measures")
+    chosen = [iw.similarity.measure(name) for name in names] if names else None
+    group = inputs.open_group([asked.a, asked.b], asked, "always")
+    splits, networks, (one, other) = group.need_data(), group.networks, group.models
+    examples = asked.examples or _size(_EXAMPLES, splits)
+    batch_size = asked.batch_size or _size(_BATCH, splits)
+    loader, notes = inputs.batches(splits, asked.split, examples, batch_size, networks)
+    shared = split_commas(asked.layers, "--layers")
+    wanted = [shared, split_commas(asked.layers_b, "--layers-b") or shared]
+    for network, layers in zip(networks, wanted):
+        inputs.check_layers(network, loader, layers)
+    whole: dict[str, Any] = {}
+    if asked.path_kernels:
+        x = loader.batch(slice(0, len(loader.split)))[0]
+        whole["path kernels"], said = _path_kernels(one, other, x, asked.seed)
+        notes = [said, *notes]
+    claim_folder(asked.out, RESULTS, [asked.a, asked.b])
+    comparison = iw.compare(
+        one,
+        other,
+        loader,
+        layers=wanted[0],
+        layers_b=wanted[1],
+        measures=chosen,
+        resampling=iw.similarity.Resampling(
+            null=asked.null,
+            bootstrap=asked.bootstrap,
+            untrained=fresh(networks, splits, asked.seed, asked.untrained if asked.null else 0),
+            seed=asked.seed,
+        ),
+        progress=True,
+        reading=iw.features.Reading(memory=asked.memory, work=inf if asked.exhaustive else None),
+    )
+    comparison = replace(comparison, settings={**comparison.settings, **whole})
+    facts = inputs.data_facts(group.data_spec, asked.split, splits)
+    present(annotate(comparison, networks, facts, asked.line, notes), asked.out, asked.as_json, print_comparison)
+
+
+def annotate(
+    comparison: iw.Comparison,
+    networks: Sequence[inputs.Opened],
+    data: dict[str, Any],
+    command: str,
+    notes: Sequence[str] = (),
+) -> iw.Comparison:
+    """Add to a result what only the command line knows, where the report looks for it."""
+    a, b = (network.facts for network in networks)
+    settings = {**comparison.settings, "network_a": a, "network_b": b, "data": data, "command": command}
+    return replace(comparison, settings=settings, notes=(*notes, *comparison.notes))
+
+
+def fresh(
+    networks: Sequence[inputs.Opened], splits: iw.lab.data.DataSplits, seed: int, copies: int
+) -> tuple[list[torch.nn.Module], list[torch.nn.Module]] | int:
+    """Networks with fresh weights, built as the command's models are; how many, where the library shall draw them."""
+    from ...lab.networks import fit_to
+    from ...similarity.comparison.untrained import untrained
+
+    built: tuple[list[torch.nn.Module], list[torch.nn.Module]] = ([], [])
+    for k, network in enumerate(networks):
+        spec = network.facts["model"]
+        fitted = [fit_to(spec, splits.shape, len(splits.classes))] if inputs.is_builtin(spec) else []
+        builds = [partial(inputs.build_model, one) for one in ([] if spec.startswith(HF) else [*fitted, spec])]
+        drawn = (untrained(network.model, copies * (2 * seed + k) + i, builds) for i in range(copies))
+        built[k].extend(one for one in drawn if isinstance(one, torch.nn.Module))
+    return built if copies and all(len(one) == copies for one in built) else copies
+
+
+def print_comparison(comparison: iw.Comparison) -> None:
+    """Print every layer of A: its scores with its partner, chance in brackets, and its best match."""
+    from ...similarity.comparison.verdict import best_partners, headline, lead, measure_title, paired, searched
+
+    first = lead(comparison)
+    ordered = [first, *[m for m in comparison.measures if m != first]]
+    by = next((m for m in ordered if searched(comparison, m)), first)
+    own, best = (best_partners(comparison.scores[name]) for name in (first, by))
+    rows: list[list[Any]] = []
+    for i, layer in enumerate(comparison.layers_a):
+        partner = i if paired(comparison) else int(own[i])
+        cells = [_score(comparison, m, i, partner) for m in ordered]
+        match = comparison.layers_b[int(best[i])]
+        rows.append([layer, *cells, match, float(comparison.scores[by][i, best[i]])])
+    columns = ["layer of A", *map(measure_title, ordered), "best match in B", f"its {measure_title(by)}"]
+    whose = "the same layer of B" if paired(comparison) else "its best match in B"
+    levels = ["chance"] if comparison.chance[first] is not None else []
+    levels += ["untrained networks"] if comparison.untrained else []
+    chance = f" (in brackets {', '.join(levels)})" if levels else ""
+    print_table(columns, rows, f"Score with {whose}{chance}, on {comparison.examples:,} examples")
+    say(headline(comparison))
+    say_notes(comparison.notes)
+
+
+def _score(comparison: iw.Comparison, measure: str, i: int, j: int) -> str:
+    score = float(comparison.scores[measure][i, j])
+    if score != score:
+        return "-"
+    levels = [m for m in (comparison.chance[measure], comparison.untrained.get(measure)) if m is not None]
+    said = ", ".join(f"{round(float(level[i, j]), 3) + 0.0:.3f}" for level in levels)
+    return f"{score:.3f} ({said})" if said else f"{score:.3f}"
+
+
+def _size(sizes: tuple[int, int], splits: iw.lab.data.DataSplits) -> int:
+    """How many examples: of text so many that their tokens, each of which is a row of features, are few enough."""
+    images, tokens = sizes
+    return images if splits.mean else max(_FEWEST, min(images, tokens // prod(splits.shape)))
+
+
+def _path_kernels(a: torch.nn.Module, b: torch.nn.Module, x: torch.Tensor, seed: int) -> tuple[dict[str, Any], str]:
+    """Two whole networks by their neural path kernels: the alignment, and what shuffled examples would give."""
+    from ...gates.kernels.alignment import kernel_alignment, path_kernel_of
+    from .gates import affordable
+
+    given = [x.to(next(model.parameters()).device) for model in (a, b)]
+    count = min(len(x), *(affordable(model, z, None)[0] for model, z in zip((a, b), given)))
+    left, right = (path_kernel_of(m, z[:count], name).cpu() for name, m, z in zip("AB", (a, b), given))
+    found = kernel_alignment(left, right)
+    generator = torch.Generator().manual_seed(seed)
+    orders = [torch.randperm(count, generator=generator) for _ in range(_SHUFFLES)]
+    shuffled = [kernel_alignment(left, right[order][:, order]) for order in orders]
+    p = (1 + sum(s >= found for s in shuffled)) / (1 + _SHUFFLES)
+    numbers = {"alignment": found, "chance": sum(shuffled) / _SHUFFLES, "p": p, "examples": count}
+    return numbers, (
+        f"The neural path kernels of the whole networks are aligned to {found:.3f} on {count} examples (chance "
+        f"{numbers['chance'] + 0.0:.3f}, p {p:.3g}); 1 would mean the same up to symmetry."
+    )

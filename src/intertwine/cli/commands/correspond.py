@@ -1,9 +1,13 @@
 """``intertwine correspond``: which parameter entries of one network are which of another."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._options import ExampleOptions, option
+from .._options import OF_PAGES, ExampleOptions, page_or_data
+from .._outputs import claim_file, show, write_one
+from . import inputs, iw
 
 
 @dataclass(frozen=True)
@@ -19,12 +23,22 @@ class CorrespondOptions(ExampleOptions):
       intertwine correspond a.safetensors b.safetensors --model resnet20 --model-b mypackage.nets:resnet --out page.html
     """
 
+    suffixes = OF_PAGES
+
     a: Path
     b: Path
     model: str | None = None
-    model_b: str | None = option(None, "Model of B, where it is another than A's.", metavar="MODEL")
+    model_b: str | None = None
     device: str = "cpu"
-    out: Path | None = option(None, "Write a page (.html) or the table (.json, .parquet).", metavar="FILE")
-    as_json: bool = False
+    out: Path | None = page_or_data()
 
-    suffixes = (".html", ".json", ".parquet")
+
+def run(asked: CorrespondOptions) -> None:
+    """Find which parameter entries of B are which of A, and print the table."""
+    paths = [asked.a, asked.b]
+    claim_file(asked.out, paths)
+    group = inputs.open_group(paths, asked, "if given")
+    a, b = group.models
+    found = iw.correspond(a, b, group.example)
+    write_one(found, asked.out)
+    show(found, asked.as_json)

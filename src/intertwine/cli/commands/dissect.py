@@ -1,10 +1,18 @@
 """``intertwine dissect``: is the neuron basis of a layer special?"""
 
-from dataclasses import dataclass
-from pathlib import Path
+from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from .._checks import numbers, pair, sides
+from .._command import one_thread
 from .._options import ImageOptions, advanced, option
-from .._values import numbers, pair
+from .._outputs import RESULTS, claim_folder, present, print_table, say, say_notes, tell
+from . import inputs, iw, torch
+from .train import seeded
 
 CONCEPTS_HELP = (
     "generated, parquet:FILE, masks:FOLDER, coco:ANNOTATIONS.json@IMAGES or broden:FOLDER; with +colours at the end, "
@@ -61,4 +69,112 @@ class DissectOptions(ImageOptions):
     seed: int = 0
     device: str = "auto"
     out: Path = option(Path("dissection"), "Folder for results; a stopped run goes on there.", metavar="DIR")
-    as_json: bool = False
+
+
+def run(asked: DissectOptions) -> None:
+    """Dissect a layer: which units detect a concept, in the network's own basis and in rotated ones."""
+    from ...report.pages.dissection import headline
+
+    claim_folder(asked.out, RESULTS, [asked.weights] if asked.weights else [])
+    powers = numbers("--rotations", asked.rotations)
+    patches = None if asked.grid is None else pair("--grid", asked.grid)
+    data = iw.lab.data.load_concepts(
+        asked.concepts,
+        images=asked.examples,
+        size=_size(asked),
+        split=asked.concept_split,
+        seed=asked.seed,
+    )
+    if asked.train:
+        one_thread()
+    network, facts, statistics = _taught(asked, data) if asked.weights is None else _opened(asked, asked.weights)
+    transform, note = _transform(asked.statistics or statistics, asked.weights is None)
+    where = iw.lab.training.choose_device(asked.device)
+    images = transform(next(data.batches(2)).images)
+    said = f"--concepts must be images that {facts['name']} accepts. Got images of shape {tuple(images.shape[1:])}"
+    inputs.check_takes(network.to(where), images, where, said)
+    result = iw.dissect(
+        network,
+        asked.layer,
+        data,
+        iw.dissection.Bases(powers, range(asked.seed, asked.seed + asked.rotation_seeds), asked.g_relu),
+        criterion=iw.dissection.Criterion(asked.quantile, asked.iou, asked.standardise, empty="drop"),
+        maps=iw.dissection.Maps(transform, grid=patches, batch_size=asked.batch_size, device=where),
+        pictures=asked.pictures,
+        resume=asked.out / "bases",
+        progress=True,
+    )
+    settings = {**result.settings, "network": facts, "command": asked.line}
+    settings |= _prediction(network, asked.layer, images.to(where))
+    result = replace(result, model=facts["name"], settings=settings, notes=(*result.notes, *note))
+    shown = {"table": result.table().to_dict("records"), "headline": headline(result)}
+    present(result, asked.out, asked.as_json, _print, shown)
+
+
+def _opened(asked: DissectOptions, weights: Path) -> tuple[torch.nn.Module, dict[str, Any], tuple[Any, Any] | None]:
+    """The network, facts about it, and the channel statistics of its inputs where a card knows them."""
+    checkpoint = inputs.read_checkpoint(weights)
+    card, spec = checkpoint.card, asked.model or inputs.model_named_by(weights)
+    network = inputs.open_alone(spec, checkpoint)
+    inputs.check_finite(network, weights)
+    known = (card.mean, card.std) if card and card.mean and card.std else inputs.statistics_of(weights, spec, network)
+    return network, {"name": weights.name, "model": spec, "file": str(weights)}, known
+
+
+def _taught(asked: DissectOptions, data: iw.dissection.ConceptSet) -> tuple[torch.nn.Module, dict[str, Any], None]:
+    """A network that learns the concepts first, and facts about it."""
+    from ...lab.training.concepts import place_accuracy, train_on_concepts
+
+    spec, epochs, seed = str(asked.model), asked.train, asked.seed
+    fitted = spec
+    if inputs.is_builtin(spec) and "classes=" not in spec:
+        fitted = f"{spec}{',' if ':' in spec else ':'}classes={len(data.concepts)}"
+    network = seeded(fitted, seed)
+    if not hasattr(network, "dense"):
+        raise ValueError(
+            f"--train needs a network with a method dense(), such as resnet50 and small_convnext have. Got {spec!r}. "
+            "Train it elsewhere and give --weights."
+        )
+    train_on_concepts(network, data, epochs=epochs, seed=seed, progress=True)
+    facts = {"name": spec, "trained here": f"{epochs} epochs on the same images", "seed": seed}
+    return network, {**facts, "mean average precision": f"{place_accuracy(network, data):.3f}"}, None
+
+
+def _size(asked: DissectOptions) -> tuple[int, int] | None:
+    """The size that is asked for, or else what the directory of the model says of its images."""
+    if asked.size is not None:
+        found = sides(asked.size)
+        return found[0], found[-1]
+    folder = inputs.directory_of(asked.weights, asked.model)
+    said = None if folder is None or asked.concepts.startswith("broden") else inputs.image_settings(folder)
+    return None if said is None else said.size
+
+
+def _transform(
+    statistics: tuple[Any, Any] | None, trained_here: bool
+) -> tuple[Callable[[torch.Tensor], torch.Tensor], tuple[str, ...]]:
+    """What is done to images in [0, 1] before the network sees them, and what a reader must know of it."""
+    if statistics is None:
+        note = "Images were given to the network as values from 0 to 1; say --mean and --std if it needs others."
+        return (lambda images: images), () if trained_here else (note,)
+    centre, scale = (torch.tensor(v, dtype=torch.float32)[:, None, None] for v in statistics)
+    grey = len(centre) == 1
+    return (lambda images: ((images.mean(1, keepdim=True) if grey else images) - centre) / scale), ()
+
+
+def _prediction(network: torch.nn.Module, layer: str, example: torch.Tensor) -> dict[str, str]:
+    """What the symmetry group says about the layer; nothing where it cannot be found."""
+    try:
+        return {"prediction": iw.dissection.predict(network, layer, example)}
+    except (RuntimeError, ValueError, TypeError) as error:  # a model that cannot be captured can still be dissected
+        tell(f"the symmetry group of this network could not be found: {' '.join(str(error).split())}")
+        return {}
+
+
+def _print(result: iw.Dissection) -> None:
+    from ...report.pages.dissection import headline
+
+    frame = result.table()
+    print_table(list(frame.columns), frame.to_numpy().tolist(), str(result).splitlines()[0])
+    say(headline(result))
+    say_notes(result.notes)

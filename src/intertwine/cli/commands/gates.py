@@ -1,22 +1,32 @@
 """``intertwine gates``: a ReLU network taken apart into gates and paths, and its gated versions trained."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from .._options import DataOptions, advanced, argument, option
+from .._catalogue import catalogue
+from .._command import one_thread
+from .._options import DataOptions, advanced, argument, option, split_commas
+from .._outputs import RESULTS, claim_folder, present, print_table, say, say_notes, tell
+from . import inputs, iw, torch
+from .train import seeded
 
-# Name -> what it is in the paper's words, where its gates come from, what its value network is given.
-VERSIONS = {
-    "dgn": ("DGN(x, x)", "learnt beside the weights", "x"),
-    "dgn-ones": ("DGN(x, 1)", "learnt beside the weights", "1"),
-    "dgn-fr": ("DGN-FR", "of a random network, fixed", "x"),
-    "dgn-fl": ("DGN-FL", "of the trained network, fixed", "x"),
-    "dlgn": ("DLGN(x, x)", "of a linear network", "x"),
-    "dlgn-ones": ("DLGN(x, 1)", "of a linear network", "1"),
-    "dlgn-sf": ("DLGN-SF(x, x)", "of one linear map each", "x"),
-    "dlgn-sf-ones": ("DLGN-SF(x, 1)", "of one linear map each", "1"),
-}
-_GATED_HELP = f"Gated versions to build and train, joined by commas: {', '.join(VERSIONS)}; or none."
+if TYPE_CHECKING:
+    from ...lab.data import DataSplits
+    from ...lab.training import Recipe
+
+_GATED_HELP = f"Gated versions to build and train, joined by commas: {', '.join(catalogue()['gated'])}; or none."
+_FRESH = "digits_cnn"
+_LARGE = 16  # pixels: below, mixed precision gains nothing
+_LAYERS = 6  # whose features are shown
+_EXAMPLES = 60  # of path kernels
+_OPERATIONS = 1e10  # a minute or two on a CPU
+_FEWER = (
+    "The gated versions saw {examples:,} training examples, {epochs} times; what they lack beside a network that saw "
+    "more is not due to their gates alone."
+)
 
 
 @dataclass(frozen=True)
@@ -65,4 +75,210 @@ class GatesOptions(DataOptions):
     seed: int = 0
     device: str = "auto"
     out: Path = Path("gates")
-    as_json: bool = False
+
+
+def run(asked: GatesOptions) -> None:
+    """Take a ReLU network apart into gates and paths, and train its gated versions."""
+    where = iw.lab.training.choose_device(asked.device)
+    if where.type == "cpu":
+        one_thread()
+    given = [path for path in (asked.a, asked.b) if path is not None]
+    sides = [inputs.read_checkpoint(path) for path in given]
+    asked_data = asked if sides or asked.data else replace(asked, data="digits")
+    spec, splits = inputs.read_data(asked_data, sides, [asked.model])
+    splits.need_labels("to study gates by class")
+    made = [f"{name}{end}" for name in (*inputs.VERSIONS, "network") for end in (".safetensors", ".json")]
+    claim_folder(asked.out, [*RESULTS, "kernels.safetensors", *made], given)
+    training = _Training(asked, splits.first(asked.train_examples), where)
+    networks = [inputs.open_network(side, asked.model, splits, asked) for side in sides] or [training.fresh()]
+    base, versions = networks[0], _buildable(networks, asked.gated)
+    loader, notes = inputs.batches(splits, asked.split, asked.examples, 250, networks)
+    for network in networks:
+        inputs.check_run(network, loader, splits)
+    x, labels = (torch.cat(parts) for parts in zip(*loader))
+    iw.gates.gate_patterns(base.model, x[:1])  # what is no ReLU network is refused before anything is trained
+    if asked.example >= len(x):
+        raise ValueError(f"--example must be below {len(x)}, the number of examples. Got {asked.example}.")
+    count, said = affordable(base.model, x, asked.kernel_examples)
+    built = {name: inputs.gated_version(name, base.model, x[:1], asked.seed) for name in versions}
+    accuracies = [_own_row(base, splits, where), *(training.version(name, net, base) for name, net in built.items())]
+    study = iw.gates.examine(
+        base.model.to(where), x.to(where), labels.to(where), splits.classes, kernel_examples=count,
+        index=asked.example, progress=True,
+    )  # fmt: skip
+    title, features = _features(study, base, built, x[:1])
+    settings = {
+        **study.settings, "seed": asked.seed, "accuracies": accuracies, "network": base.facts,
+        "data": inputs.data_facts(spec, asked.split, splits), "command": asked.line, "feature network": title,
+        "other": _beside(base, networks[1], x, study) if len(networks) > 1 else None,
+    }  # fmt: skip
+    settings = {key: value for key, value in settings.items() if value is not None}
+    if len(training.data.train) < len(splits.train) and built and asked.epochs:
+        said.append(_FEWER.format(examples=len(training.data.train), epochs=asked.epochs))
+    notes = [*notes, *said, *study.notes]
+    study = replace(study, model=base.name, features=features, settings=settings, notes=tuple(notes))
+    _write(study, asked)
+
+
+def _write(study: iw.gates.GateStudy, asked: GatesOptions) -> None:
+    from ..._io import write_tensors
+    from ...report.pages.gates import headline
+
+    kernels = {"npk": study.npk, "ntk": study.ntk, "labels": study.labels}
+    kernels |= {f"base/{name}": kernel for name, kernel in study.base.items()}
+    files = {"kernels.safetensors": write_tensors(asked.out / "kernels.safetensors", kernels)}
+    data: dict[str, Any] = {"headline": headline(study), "layers": study.to_frame().to_dict("records")}
+    data |= {key: study.settings.get(key) for key in ("accuracies", "other")}
+    data |= {"alignments": study.alignments, "notes": study.notes}
+    present(study, asked.out, asked.as_json, _print, data, files)
+
+
+@dataclass(frozen=True)
+class _Training:
+    """What is trained here: a network where no checkpoint was given, and gated versions."""
+
+    asked: GatesOptions
+    data: DataSplits
+    device: torch.device
+
+    @property
+    def recipe(self) -> Recipe:
+        """Settings by the size of the inputs, with the epochs that were asked for."""
+        training = iw.lab.training
+        precision = training.fast_precision(self.device) if self.data.shape[-1] >= _LARGE else "float32"
+        return training.recipe_for(self.data.shape).but(epochs=max(1, self.asked.epochs), precision=precision)
+
+    def fresh(self) -> inputs.Opened:
+        """A network of the model that was named."""
+        from ...lab.networks import fit_to
+
+        spec, splits = self.asked.model or _FRESH, self.data
+        known = inputs.is_builtin(spec)
+        trial = inputs.build_model(fit_to(spec, splits.shape, len(splits.classes)) if known else spec)
+        # refuses what has no gates
+        iw.gates.gate_patterns(trial.eval(), splits.loader("test", 1).batch(slice(0, 1))[0])
+        tell(f"No checkpoint was given: training {spec} on {len(splits.train):,} examples of {splits.name}.")
+        network = spec if known else seeded(spec, self.asked.seed)
+        path = self.asked.out / "network.safetensors"
+        iw.lab.training.train(
+            network, splits, self.recipe, seed=self.asked.seed, name=None if known else spec, out=path,
+            device=self.device,
+        )  # fmt: skip
+        opened = inputs.open_network(inputs.read_checkpoint(path), self.asked.model, splits, self.asked)
+        return replace(opened, name=spec)
+
+    def version(self, name: str, network: iw.gates.GatedNetwork, base: inputs.Opened) -> dict[str, Any]:
+        """Train a gated version in place, or only write it; its row of the table."""
+        training = iw.lab.training
+        title, source, given = inputs.VERSIONS[name]
+        path, asked, splits = self.asked.out / f"{name}.safetensors", self.asked, self.data
+        spec = inputs.card_name(name, network, str(base.facts["model"]), splits)
+        row: dict[str, Any] = {"network": title, "gates": source, "value network is given": given}
+        row["parameters"] = sum(p.numel() for p in network.parameters())
+        if not asked.epochs:
+            card = training.Card(
+                architecture=spec, data=splits.name, seed=asked.seed, mean=splits.mean, std=splits.std,
+                classes=splits.classes, shape=splits.shape,
+            )  # fmt: skip
+            training.save_checkpoint(path, network, card)
+            return {**row, "test accuracy": None, "epochs": 0}
+        tell(f"Training {title}: gates {source}, the value network is given {given}.")
+        run = training.train(
+            network, splits, self.recipe, seed=asked.seed, name=spec, out=path, resume="same", device=self.device
+        )
+        network.load_state_dict(run.model.state_dict())
+        return {**row, "test accuracy": run.card.metrics["test_accuracy"], "epochs": asked.epochs}
+
+
+def _buildable(networks: list[inputs.Opened], gated: list[str] | None) -> list[str]:
+    """The gated versions to build: none of what is a gated network itself."""
+    names = split_commas(gated, "--gated") or ["dgn", "dlgn", "dlgn-ones"]
+    versions = [name for name in dict.fromkeys(names) if name != "none"]
+    if not any(isinstance(network.model, iw.gates.GatedNetwork) for network in networks):
+        return versions
+    if len(networks) > 1:
+        raise ValueError(
+            "B must be given with two ReLU networks only. Got a gated network. Look at each by itself, or align the "
+            "networks that they were built from."
+        )
+    if gated is not None and versions:
+        raise ValueError(
+            f"--gated must be none where A is a gated network. Got {', '.join(versions)}. Give the network that it was "
+            "built from."
+        )
+    return []
+
+
+def affordable(model: torch.nn.Module, x: torch.Tensor, wanted: int | None) -> tuple[int, list[str]]:
+    """How many examples path kernels take, and what to say where that is fewer than usual."""
+    if wanted is not None:
+        return wanted, []
+    cost = iw.gates.neural_path_kernel_cost(model, x[:_EXAMPLES])
+    if cost <= _OPERATIONS:
+        return _EXAMPLES, []
+    count = max(8, int(_EXAMPLES * (_OPERATIONS / cost) ** 0.5))
+    note = (
+        f"The kernels take {count} examples, since {_EXAMPLES} would need {cost:.0e} operations in this network. "
+        "Say --kernel-examples for more."
+    )
+    return count, [note]
+
+
+def _spread(names: list[str]) -> list[str]:
+    """At most so many of the layers as a page shows, from the first to the last."""
+    if len(names) <= _LAYERS:
+        return names
+    return [names[round(k * (len(names) - 1) / (_LAYERS - 1))] for k in range(_LAYERS)]
+
+
+def _features(
+    study: iw.gates.GateStudy, base: inputs.Opened, built: dict[str, iw.gates.GatedNetwork], x: torch.Tensor
+) -> tuple[str | None, Any]:
+    """Name and effective maps of the first network whose gates are linear; nothing without one."""
+    linear = {inputs.VERSIONS[name][0]: net for name, net in built.items() if name.startswith("dlgn")}
+    if isinstance(base.model, iw.gates.GatedNetwork) and base.model.is_linear:
+        linear = {base.name: base.model}
+    for title, network in linear.items():
+        layers = _spread([layer.name for layer in study.layers])
+        return title, iw.gates.effective_maps(network.cpu(), x, layers, positions="centre")
+    return None, None
+
+
+def _own_row(base: inputs.Opened, splits: DataSplits, where: Any) -> dict[str, Any]:
+    """The row of the network itself."""
+    batches = iw.lab.data.Batches(splits.test.to(where), splits.mean, splits.std)
+    return {
+        "network": base.name, "gates": "its own", "value network is given": "x",
+        "test accuracy": iw.lab.training.accuracy(base.model.to(where), batches),
+        "epochs": base.facts.get("epoch"), "parameters": sum(p.numel() for p in base.model.parameters()),
+    }  # fmt: skip
+
+
+def _beside(a: inputs.Opened, b: inputs.Opened, x: torch.Tensor, study: iw.gates.GateStudy) -> dict[str, Any]:
+    """How B's gates compare with A's."""
+    count = int(study.settings["kernel examples"])
+    left, right = a.model.cpu(), b.model.cpu()
+    found: dict[str, Any] = {"name": b.name, "npk alignment": iw.gates.npk_alignment(left, right, x[:count])}
+    shapes = [{k: tuple(v.shape) for k, v in m.state_dict().items()} for m in (left, right)]
+    if shapes[0] == shapes[1]:
+        found |= iw.gates.match_gates(left, right, x).to_dict()
+    return found
+
+
+def _print(study: iw.gates.GateStudy) -> None:
+    from ...report.pages.gates import headline
+
+    frame, other = study.to_frame(), study.settings.get("other")
+    print_table(list(frame.columns), frame.astype(object).to_numpy().tolist(), "When units are on, layer by layer")
+    columns = ["network", "gates", "value network is given", "test accuracy", "parameters"]
+    told = lambda share: "not trained" if share is None else f"{share:.1%}"
+    accuracies = study.settings["accuracies"]
+    rows = [[told(a[c]) if c == "test accuracy" else a[c] for c in columns] for a in accuracies]
+    print_table(columns, rows, "The network and its gated versions")
+    if other:
+        say(f"Path kernels of {study.model} and {other['name']}: alignment {other['npk alignment']:.3f}.")
+        for space in other.get("spaces", ()):
+            say(f"  {space['space']}: {space['agreement']:.1%} of gates agree (before {space['before']:.1%})")
+    say(study.active)
+    say(headline(study))
+    say_notes(study.notes)

@@ -1,9 +1,17 @@
 """``intertwine same``: whether two checkpoints are one network."""
 
+from __future__ import annotations
+
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._command import threads_for
 from .._options import ExampleOptions, option
+from .._outputs import claim_file, print_json, say, tell
+from . import inputs, iw
+
+_UNLIKE = "A and B must be of one architecture. Got other ones: {}. To compare features, use intertwine compare."
 
 
 @dataclass(frozen=True)
@@ -30,4 +38,65 @@ class SameOptions(ExampleOptions):
     sharded: bool = False
     device: str = "cpu"
     out: Path | None = option(None, "Write the element from A to B (.safetensors).", metavar="FILE")
-    as_json: bool = False
+
+
+def run(asked: SameOptions) -> None:
+    """Decide whether two checkpoints are one network, up to the symmetries of its architecture."""
+    claim_file(asked.out, [asked.a, asked.b])
+    found = _sharded(asked) if asked.sharded else _opened(asked)
+    if found.residual == float("inf"):
+        said = found.reason.removeprefix("other architectures: ")
+        raise ValueError(_UNLIKE.format(f"{said} ({found.verdict})"))
+    if asked.out is not None and found.transformation is not None:
+        tell(f"wrote {found.transformation.save(asked.out)}")
+    if asked.as_json:
+        print_json(found.to_dict())
+    else:
+        said = found.summary()
+        say(said if "residual" in said else f"{said}\nresidual {found.residual:.3g}")
+
+
+def _sharded(asked: SameOptions) -> iw.matching.Match:
+    """Both checkpoints read part by part."""
+    sym = inputs.symmetry_of(asked.model or inputs.model_named_by(asked.a), asked)
+    return iw.matching.same_sharded(asked.a, asked.b, sym)
+
+
+def _opened(asked: SameOptions) -> iw.matching.Match:
+    """Both checkpoints in their models."""
+    from ..._nested import map_tensors
+    from ...matching.judgement.verdict import SAME
+
+    where = iw.lab.training.choose_device(asked.device)
+    left, right = (inputs.read_checkpoint(path) for path in (asked.a, asked.b))
+    if asked.model is not None:  # one architecture: else the programs are compared
+        _check_alike(left, right)
+    if asked.out is None and asked.a.resolve() == asked.b.resolve():
+        said = f"A and B are one file, {str(asked.a)!r}: nothing was compared"
+        return iw.matching.Match(SAME, 0.0, 0.0, "float64", said, moved=False)
+    specs = [asked.model or inputs.model_named_by(side.path) for side in (left, right)]
+    example = inputs.example_input(specs[0], asked)
+    pair = inputs.open_alone(specs[0], left), inputs.open_alone(specs[1], right)
+    threads_for(weights=sum(p.numel() for model in pair for p in model.parameters()))
+    example = inputs.for_all(pair, example)
+    a, b = (model.to(where) for model in pair)
+    return iw.same(a, b, map_tensors(example, lambda x: x.to(where)))
+
+
+def _check_alike(left: inputs.Checkpoint, right: inputs.Checkpoint) -> None:
+    """Refuse checkpoints of other architectures before their models are built: names may differ, shapes may not."""
+    ours, theirs = _shapes(left), _shapes(right)
+    if ours is None or theirs is None:
+        return
+    common, most = (ours & theirs).total(), max(ours.total(), theirs.total())
+    if 2 * common < most:
+        raise ValueError(_UNLIKE.format(f"of up to {most} tensors in each, only {common} have shapes that both hold"))
+
+
+def _shapes(side: inputs.Checkpoint) -> Counter[tuple[int, ...]] | None:
+    """How often each shape occurs among the tensors of a checkpoint; ``None`` where its model must be loaded first."""
+    if side.tensors is not None:
+        return Counter(tuple(x.shape) for x in side.tensors.values())
+    if inputs.is_adapter(side.path) or not any(side.path.glob("*.safetensors*")):
+        return None
+    return Counter(shape for shape, _ in iw.symmetry.ShardedState(side.path).headers().values())

@@ -1,11 +1,25 @@
 """``intertwine stitch``: can network B read network A's features?"""
 
-from dataclasses import dataclass
-from pathlib import Path
+from __future__ import annotations
 
-from .._checks import check_known
-from .._options import DataOptions, advanced, option
-from .._values import number, words
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from .._checks import check_known, number, words
+from .._options import DataOptions, advanced, option, split_commas
+from .._outputs import RESULTS, claim_folder, present, print_table, say, say_notes
+from . import inputs, iw, torch
+
+if TYPE_CHECKING:
+    from ...stitching.networks.pair import At
+
+_FAMILIES = ("g_relu", "full", "rank-1", "rank-4", "lasso")
+_COLUMNS = (
+    "layer", "family", "method", "penalty", "interval", "over", "accuracy", "dimension", "as matched", "drift",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -84,4 +98,111 @@ class StitchOptions(DataOptions):
     seed: int = 0
     device: str = "auto"
     out: Path = Path("stitching")
-    as_json: bool = False
+
+
+def run(asked: StitchOptions) -> None:
+    """Stitch networks: how much accuracy is lost when B goes on from A's features, through a map of one family."""
+    import hashlib  # openssl is not for help
+
+    from ...lab.training.augment import Augmented
+
+    claim_folder(asked.out, [*RESULTS, "results.safetensors"], asked.checkpoints)
+    recipe, count = _recipe(asked), len(asked.checkpoints)
+    group = inputs.open_group(asked.checkpoints, asked, "always")
+    group.need_data().need_labels("to score stitched networks")
+    fit = replace(group.loader("train", asked.examples, recipe.batch_size), shuffle=True)
+    train = Augmented(fit, asked.translate, asked.flip) if asked.translate or asked.flip else fit
+    score = group.loader(asked.split, asked.examples, 250)
+    state = asked.out / f"training-{hashlib.blake2b(asked.line.encode(), digest_size=6).hexdigest()}.pt"
+    families, options = _families(asked)
+    methods = [recipe if method == "task_loss" else method for method in words([asked.method], "--method")]
+    given: dict[str, Any] = {"loader": train, "eval_loader": score, "method": methods}
+    given["seeds"] = list(range(asked.seed, asked.seed + asked.seeds))
+    at = split_commas(asked.layers, "--layers"), split_commas(asked.layers_b, "--layers-b")
+    studies = []
+    # of two checkpoints, A's early layers are meant
+    for i, j in itertools.permutations(range(count), 2) if count > 2 else [(0, 1)]:
+        a, b, names = group.models[i], group.models[j], (group.names[i], group.names[j])
+        how = replace(options, names=names, state=state.with_stem(f"{state.stem}-{i}-{j}"))
+        found = iw.stitch(a, b, list(_layers(a, b, score, *at)), families, options=how, **given)
+        studies.append(cast("iw.stitching.StitchingStudy", found))
+    augmentation = {"translate": asked.translate, "flip": asked.flip}
+    settings = {**studies[0].settings, **group.facts(asked.split), "command": asked.line}
+    settings |= {"augmentation": augmentation, "notes": list(group.notes)}
+    study = iw.stitching.StitchingStudy.join(studies, settings)
+    stitchings = [{**one.to_dict(), "penalty": one.penalty} for one in study.stitchings]
+    present(study, asked.out, asked.as_json, _print, {**study.to_dict(), "stitchings": stitchings})
+    for file in asked.out.glob(f"*{state.stem}*.pt"):
+        file.unlink()
+
+
+def _recipe(asked: StitchOptions) -> iw.stitching.Recipe:
+    """The recipe of training, changed as was asked for."""
+    chosen = replace(iw.stitching.RECIPES[asked.recipe], keep=cast("Literal['best', 'last']", asked.keep))
+    if asked.epochs is not None:
+        chosen = replace(chosen, epochs=asked.epochs, head_start=asked.epochs // 2)  # half of it, as in the paper
+    return chosen if asked.learning_rate is None else replace(chosen, learning_rate=asked.learning_rate)
+
+
+def _families(asked: StitchOptions) -> tuple[list[str], iw.stitching.StitchOptions]:
+    """Names of the families, and options for all of them."""
+    from ...stitching.layers import takes
+
+    wanted = list(dict.fromkeys(split_commas(asked.families, "--families") or _FAMILIES))
+    pulled = any(takes(family, "alpha") for family in wanted)
+    options = iw.stitching.StitchOptions(
+        skip=cast(Any, asked.skip),
+        start=cast(Any, asked.start),
+        tail_norm=cast(Any, asked.tail_norm),
+        recalibration=asked.recalibrate,
+        bias=asked.bias,
+        settings={"alpha": "cv" if asked.alpha == "cv" else float(asked.alpha)} if pulled else {},
+        progress=True,
+    )
+    return wanted, options
+
+
+def _layers(
+    a: torch.nn.Module, b: torch.nn.Module, loader: iw.lab.data.Batches, at: list[str] | None, at_b: list[str] | None
+) -> Sequence[At]:
+    """Where to cut: the layers that were named, or all activations at which both can be cut."""
+    from ...features import layers
+    from ...features.batches import device_of
+    from ...features.points import choose
+
+    x = loader.batch(slice(0, 2))[0]
+    here = lambda model: x.to(device_of(model))
+    chosen = [point.name for point in choose(layers(a, here(a)), at, a)]
+    if at_b is not None:
+        others = [point.name for point in choose(layers(b, here(b)), at_b, b)]
+        if len(others) != len(chosen):
+            raise ValueError(f"--layers-b must name as many layers as --layers. Got {len(others)} and {len(chosen)}.")
+        return list(zip(chosen, others))
+    if at is not None:
+        return chosen
+    usable = set(iw.stitching.Pair(a, b, here(a)).layers())
+    found = [name for name in chosen if name in usable]
+    if not found:
+        raise ValueError("--layers and --layers-b must be given where networks share no activation layers. Got none.")
+    return found
+
+
+def _print(study: iw.stitching.StitchingStudy) -> None:
+    first = study.stitchings[0]
+    accuracies = {name: value for s in study.stitchings for name, value in zip(s.names, (s.accuracy_a, s.accuracy_b))}
+    say(", ".join(f"{name}: {value:.2%}" for name, value in accuracies.items()))
+    share = lambda value: "" if value is None or value != value else f"{value:.0%}"
+    rows = [
+        [
+            row.layer, row.family, row.method.replace("_", " "), 100 * row.penalty,
+            f"{100 * row.low:.2f} to {100 * row.high:.2f}", row.over, f"{row.accuracy:.2%}", row.dim,
+            share(row.agreement), row.frechet,
+        ]
+        for row in study.table().itertuples()
+    ]  # fmt: skip
+    title = f"Stitching penalties in points of accuracy (eq. 4.3), on {first.examples:,} examples"
+    print_table(_COLUMNS, rows, title)
+    if any(s.inside_block for s in study.stitchings):
+        say("* inside a residual block: a skip connection crosses the cut too")
+    say("as matched: share of live channels paired as by matching activations; drift: Fréchet distance to B's own")
+    say_notes(dict.fromkeys([*study.settings["notes"], *(note for s in study.stitchings for note in s.notes)]))

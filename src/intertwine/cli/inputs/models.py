@@ -1,20 +1,64 @@
-"""Models by a line of text: built-in names, factories in Python, Hugging Face directories."""
+"""Models by a line of text: built-in names, factories in Python, Hugging Face directories; and gated versions."""
+
+from __future__ import annotations
 
 import copy
 import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from ..._untrusted.checkpoints import HF
 from ..._words import near
 from ...lab import networks
-from .._files import HF
-from .hugging_face import fresh_model
+from ...lab.data import DataSplits
+from ...lab.networks.hugging_face import fresh_model
+from ...lab.training import Card
+
+if TYPE_CHECKING:
+    from ...gates import GatedNetwork
+
+# Name -> what it is in the paper's words, where its gates come from, what its value network is given.
+VERSIONS = {
+    "dgn": ("DGN(x, x)", "learnt beside the weights", "x"),
+    "dgn-ones": ("DGN(x, 1)", "learnt beside the weights", "1"),
+    "dgn-fr": ("DGN-FR", "of a random network, fixed", "x"),
+    "dgn-fl": ("DGN-FL", "of the trained network, fixed", "x"),
+    "dlgn": ("DLGN(x, x)", "of a linear network", "x"),
+    "dlgn-ones": ("DLGN(x, 1)", "of a linear network", "1"),
+    "dlgn-sf": ("DLGN-SF(x, x)", "of one linear map each", "x"),
+    "dlgn-sf-ones": ("DLGN-SF(x, 1)", "of one linear map each", "1"),
+}
+GATED = "gated "  # begins what a card calls the gated version of a network that is not built in
+
+_REGIMES: dict[str, Literal["fixed_random", "fixed_learnt"]] = {"dgn-fr": "fixed_random", "dgn-fl": "fixed_learnt"}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint as it lies on disk."""
+
+    path: Path  # The file, or a Hugging Face directory
+    tensors: dict[str, Tensor] | None  # Its state dict; ``None`` for a directory
+    card: Card | None  # The card beside it, if there is one
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A network ready to run."""
+
+    name: str  # Short name for people
+    model: nn.Module  # In evaluation mode
+    facts: dict[str, Any]  # What a report says of it
+    # Channel means and standard deviations that its inputs were normalised by, where that is known
+    statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
 
 def is_builtin(spec: str) -> bool:
@@ -121,3 +165,43 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses and pickling look their module up
     spec.loader.exec_module(module)
     return module
+
+
+def gated_version(name: str, model: nn.Module, x: Tensor, seed: int) -> GatedNetwork:
+    """The gated version of that name.
+
+    Args:
+        name: One of ``--gated``.
+        model: The network that it is built from.
+        x: An example.
+        seed: Of what is new in it.
+    """
+    from ... import gates
+
+    input = "ones" if name.endswith("-ones") else "x"
+    if name.startswith("dlgn-sf"):
+        maps = gates.networks.ShallowMaps(batch_norm=networks.has_batch_norm(model))
+        return gates.dlgn_sf(model, x, input=input, maps=maps, seed=seed)
+    if name.startswith("dlgn"):
+        return gates.dlgn(model, input=input, seed=seed)
+    if name in _REGIMES:
+        return gates.dgn(model, regime=_REGIMES[name], seed=seed)
+    return gates.dgn(model, input=input, seed=seed)
+
+
+def card_name(name: str, network: nn.Module, spec: str, splits: DataSplits) -> str:
+    """What the card of a gated version calls it: text that builds it again, where its base ``spec`` is built in.
+
+    Only what is checked to have the same tensors is named so, since a checkpoint must open under its name.
+    """
+    if not is_builtin(spec):
+        return f"{GATED}{name}"
+    arguments = {"input": "ones"} if name.endswith("-ones") else {}
+    if name in _REGIMES:
+        arguments["regime"] = _REGIMES[name]
+    kind = name.removesuffix("-ones").removesuffix("-fr").removesuffix("-fl").replace("-", "_")
+    text = networks.fit_to(networks.gated_spec(kind, spec, **arguments), splits.shape, len(splits.classes))
+    with torch.device("meta"):
+        built = networks.build(text)
+    shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (built, network)]
+    return text if shapes[0] == shapes[1] else f"{GATED}{name}"

@@ -1,55 +1,45 @@
 """Checkpoints on the command line: which model they belong to, on which data, and whether they run on it."""
 
-import math
-from collections.abc import Callable, Sequence
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..._io import read_tensors
+from ..._nested import map_tensors
+from ..._untrusted.checkpoints import HF, SETTINGS, check_checkpoint
 from ...errors import CheckpointError, DataError
-from ...features import tap
-from ...features.batches import call
-from ...lab import data, networks
-from ...lab.data import Batches, DataSplits, Preprocessing, TextBlocks
-from ...lab.training import Card, build_with, check_card, load_weights, read_card
+from ...lab import networks
+from ...lab.networks.hugging_face import load_pretrained
+from ...lab.training import Card, build_with, check_card, choose_device, load_weights, read_card
 from ...symmetry import ShardedState, Symmetry, symmetries
-from .._files import HF, SETTINGS, check_checkpoint
+from .._command import threads_for
 from .._options import DataOptions, ExampleOptions
-from .._running import threads_for
-from ..outputs.show import tell
-from .example import example_input, in_kind_of
-from .gated_versions import GATED, gated_version
-from .hugging_face import load_pretrained
-from .models import build_model, is_builtin
-from .preparation import directory_of, image_statistics, normalised, preparation, settings_of
+from .._outputs import tell
+from .data import (
+    batches,
+    data_facts,
+    directory_of,
+    example_input,
+    image_statistics,
+    in_kind_of,
+    read_data,
+    settings_of,
+)
+from .models import GATED, Checkpoint, Opened, build_model, gated_version, is_builtin
+
+if TYPE_CHECKING:
+    from ...lab.data import Batches, DataSplits
+
+Use = Literal["if given", "of card", "always"]
 
 _TOWERS = ("text_model", "vision_model")
-_WITH_PATHS = ("parquet", "npz", "images", "dataset", "text")
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint as it lies on disk."""
-
-    path: Path  # The file, or a Hugging Face directory
-    tensors: dict[str, Tensor] | None  # Its state dict; ``None`` for a directory
-    card: Card | None  # The card beside it, if there is one
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A network ready to run."""
-
-    name: str  # Short name for people
-    model: nn.Module  # In evaluation mode
-    facts: dict[str, Any]  # What a report says of it
-    # Channel means and standard deviations that its inputs were normalised by, where that is known
-    statistics: tuple[tuple[float, ...], tuple[float, ...]] | None
+_FEW = 4  # examples
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -72,54 +62,6 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(path, tensors, card)
 
 
-def read_data(
-    asked: DataOptions, checkpoints: Sequence[Checkpoint] = (), specs: Sequence[str | None] = ()
-) -> tuple[str, DataSplits]:
-    """Load the data that was asked for, or else what the first card names, as the networks take it.
-
-    Args:
-        asked: What ``--data`` and its like say.
-        checkpoints: Whose cards and directories to ask.
-        specs: The ``--model`` of each.
-
-    Raises:
-        DataError: If nothing says which data, or a card names data without saying where it lies.
-    """
-    if asked.data is not None:
-        sources = list(zip_longest([c.path for c in checkpoints], specs))
-        return asked.data, normalised(_loaded(asked.data, preparation(asked, asked.data, sources)), asked)
-    named = next((c.card.data for c in checkpoints if c.card and c.card.data), None)
-    if named is None:
-        raise DataError(
-            "--data must be given where no card lies beside the weights. Got none. Say --data digits, for example."
-        )
-    kind = named.partition(":")[0]
-    if kind in _WITH_PATHS:
-        raise DataError(
-            f"--data must say where the data lies. Got only its name from the card, {named!r}. Say --data {kind}:PATH."
-        )
-    return named, normalised(_loaded(named), asked)
-
-
-def _loaded(spec: str, prepared: Preprocessing | TextBlocks | None = None) -> DataSplits:
-    splits = data.load(spec, prepared)
-    for note in splits.notes:
-        tell(note)
-    threads_for(values=math.prod(splits.shape))
-    return splits
-
-
-def data_facts(spec: str, split: str, data: DataSplits) -> dict[str, Any]:
-    """What a report says of the data."""
-    return {
-        "name": data.name,
-        "given as": spec,
-        "split": f"{split}, {len(data.split(split)):,} examples",  # type: ignore[arg-type]
-        "shape": " x ".join(map(str, data.shape)),
-        "classes": len(data.classes),
-    }
-
-
 def open_network(
     checkpoint: Checkpoint, spec: str | None, data: DataSplits, asked: DataOptions | None = None
 ) -> Opened:
@@ -140,8 +82,7 @@ def open_network(
     else:
         if spec is None:
             spec = spec_of(card, path)
-        classes = len(data.classes) or len(card.classes if card else ())
-        model = _with_weights(_gated(card, spec, data) or spec, checkpoint.tensors, path, data, classes)
+        model = _fitted(spec, checkpoint, data)
     check_finite(model, path)
     facts: dict[str, Any] = {"name": path.name, "file": str(path), "model": spec, "class": type(model).__name__}
     facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
@@ -198,48 +139,6 @@ def open_alone(spec: str, checkpoint: Checkpoint) -> nn.Module:
     return model.eval()
 
 
-def batches(
-    data: DataSplits, split: str, examples: int, batch_size: int, networks: Sequence[Opened]
-) -> tuple[Batches, list[str]]:
-    """Batches of a split, normalised as the networks were trained, and what a reader must know of that."""
-    loader = data.loader(split, batch_size=batch_size, examples=examples)  # type: ignore[arg-type]
-    if any(getattr(getattr(n.model, "config", None), "is_encoder_decoder", False) for n in networks):
-        loader = replace(loader, names=("input_ids", "decoder_input_ids"))
-    if len(loader.split) < 4:
-        raise DataError(
-            f"data must have at least 4 examples in the {split} split. Got {len(loader.split)} of {data.name}."
-        )
-    notes = [*data.notes, *_fewer(data, split, examples)]
-    known = {n.statistics for n in networks if n.statistics is not None and len(n.statistics[0]) == len(data.mean)}
-    if len(known) == 1:
-        mean, std = known.pop()
-        return replace(loader, mean=mean, std=std), notes
-    return loader, [*notes, *_unsaid(data, bool(known))]
-
-
-def _fewer(data: DataSplits, split: str, examples: int) -> list[str]:
-    """Why data of the user's own gives fewer examples than were asked for."""
-    here = len(data.split(split)) if split != "all" else examples  # type: ignore[arg-type]
-    all_of_them = len(data.train) + len(data.validation) + len(data.test) if data.labelled else len(data.train)
-    if ":" not in data.name or here >= min(examples, all_of_them):
-        return []
-    return [f"{here:,} of {all_of_them:,} examples are used, all of the {split} split; --split all takes all of them."]
-
-
-def _unsaid(data: DataSplits, different: bool) -> list[str]:
-    """What inputs are normalised with where the networks do not say it."""
-    if different:
-        return ["The networks were trained with different normalisations of their inputs; this data's own is used."]
-    if not data.mean:  # tokens
-        return []
-    mean, std = (", ".join(f"{value:.3g}" for value in values) for values in (data.mean, data.std))
-    return [
-        "Neither a card nor a preprocessor says how the networks' inputs were normalised: they get this data's own "
-        f"mean ({mean}) and deviation ({std}) of each channel. Networks that were trained on other numbers compute "
-        "other features: say --mean and --std."
-    ]
-
-
 def check_run(network: Opened, loader: Batches, data: DataSplits, device: Any = "cpu") -> None:
     """Run a network on two examples, so that a wrong image size is said in words and before long work."""
     said = f"data must be inputs that {network.name} accepts. Got inputs of shape {data.shape} from {data.name}"
@@ -252,6 +151,8 @@ def check_takes(model: nn.Module, batch: Any, device: Any, said: str) -> None:
     Raises:
         DataError: If it does; ``said``, what must be and what was given, begins the message.
     """
+    from ...features.batches import call
+
     try:
         with torch.no_grad():
             call(model, batch, device)
@@ -265,6 +166,8 @@ def check_takes(model: nn.Module, batch: Any, device: Any, said: str) -> None:
 
 def check_layers(network: Opened, loader: Batches, layers: list[str] | None) -> None:
     """Refuse layer names that the network does not have, before long work."""
+    from ...features import tap
+
     with tap(network.model, layers) as tapped:
         tapped.prepare(loader.batch(slice(0, 2)))
 
@@ -327,38 +230,28 @@ def spec_of(card: Card | None, path: Path) -> str:
     return card.architecture
 
 
-def _gated(card: Card | None, spec: str, data: DataSplits) -> Callable[[], nn.Module] | None:
-    """What builds the gated version of a network that is not built in, where a card says that this is one."""
-    if card is None or not card.architecture.startswith(GATED):
-        return None
-    x = data.loader("test", 1).batch(slice(0, 1))[0]
-    return lambda: gated_version(card.architecture.removeprefix(GATED), build_model(spec), x, card.seed or 0)
+def _fitted(spec: str, checkpoint: Checkpoint, data: DataSplits) -> nn.Module:
+    """The model with a checkpoint's weights; a built-in one is first fitted to the data, then tried as it was written.
 
-
-def _with_weights(
-    spec: str | Callable[[], nn.Module], tensors: dict[str, Tensor], path: Path, data: DataSplits, classes: int
-) -> nn.Module:
-    """The model with these weights; a built-in one is first fitted to the data, then tried as it was written."""
-    if callable(spec):
-        gated = spec()
-        load_weights(gated, tensors, repr(str(path)), "its gated version")
+    A card may say that it is the gated version of a network that is not built in.
+    """
+    card, tensors = checkpoint.card, checkpoint.tensors
+    if card is not None and tensors is not None and card.architecture.startswith(GATED):
+        x = data.loader("test", 1).batch(slice(0, 1))[0]
+        gated = gated_version(card.architecture.removeprefix(GATED), build_model(spec), x, card.seed or 0)
+        load_weights(gated, tensors, repr(str(checkpoint.path)), "its gated version")
         return gated
-    if spec.startswith(HF):
-        return load_pretrained(Path(spec.removeprefix(HF)), tensors, path)
     candidates = [spec]
     if is_builtin(spec):
+        classes = len(data.classes) or len(card.classes if card else ())
         candidates = list(dict.fromkeys([networks.fit_to(spec, data.shape, classes or None), spec]))
-    mismatch: CheckpointError | None = None
+    mismatches = []
     for candidate in candidates:
         try:
-            if is_builtin(candidate):
-                return build_with(candidate, tensors, repr(str(path)))
-            model = build_model(candidate)
-            load_weights(model, tensors, repr(str(path)), candidate)
-            return model
+            return open_alone(candidate, checkpoint)
         except CheckpointError as error:
-            mismatch = mismatch or error
-    raise mismatch or CheckpointError(f"checkpoint must be of the architecture {spec}. Got {str(path)!r}.")
+            mismatches.append(error)
+    raise mismatches[0]
 
 
 def symmetry_of(spec: str, asked: ExampleOptions) -> Symmetry:
@@ -381,3 +274,116 @@ def model_and_symmetry(spec: str, asked: ExampleOptions, meta: bool) -> tuple[nn
         grouped("batched_mm")  # the default of transformers does not run without weights
     threads_for(weights=sum(p.numel() for p in network.parameters()))
     return network, symmetries(network, in_kind_of(network, example_input(spec, asked, meta)))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Networks that were opened together.
+
+    Args:
+        checkpoints: Where they are from.
+        networks: Ready to run.
+        example: An input for all of them.
+        data: The data that was asked for, or that a card names; ``None`` without any.
+        data_spec: What the data was called.
+        notes: What a reader must know of how inputs are normalised.
+    """
+
+    checkpoints: tuple[Checkpoint, ...]
+    networks: tuple[Opened, ...]
+    example: Any
+    data: DataSplits | None
+    data_spec: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """The modules."""
+        return [network.model for network in self.networks]
+
+    @property
+    def names(self) -> list[str]:
+        """Short names, made different where files have one name."""
+        plain = [network.name for network in self.networks]
+        if len(set(plain)) == len(plain):
+            return plain
+        full = [str(checkpoint.path) for checkpoint in self.checkpoints]
+        return full if len(set(full)) == len(full) else [f"{name} ({k + 1})" for k, name in enumerate(full)]
+
+    def loader(self, split: str, examples: int, batch_size: int) -> Batches:
+        """Batches of a split, normalised as the networks were trained; there must be data."""
+        return batches(self.need_data(), split, examples, batch_size, self.networks)[0]
+
+    def facts(self, split: str) -> dict[str, Any]:
+        """What a report says of the networks and their data."""
+        networks = [network.facts for network in self.networks]
+        return {"networks": networks, "data": data_facts(self.data_spec, split, self.need_data())}
+
+    def need_data(self) -> DataSplits:
+        """The data.
+
+        Raises:
+            DataError: If there is none.
+        """
+        if self.data is None:
+            raise DataError("--data must be given for this. Got none. Say --data digits, for example.")
+        return self.data
+
+    def card(self, recipe: dict[str, Any], metrics: dict[str, float | None] | None = None) -> dict[str, Any]:
+        """The card of a network that was made from these: the first network's, with another recipe."""
+        first = self.checkpoints[0].card
+        known: dict[str, Any] = {"architecture": self.networks[0].facts["model"]}
+        if first is not None:
+            known = {key: getattr(first, key) for key in ("architecture", "data", "mean", "std", "classes", "shape")}
+        if self.data is not None and not known.get("data"):
+            known["data"] = self.data.name
+        return {**known, "recipe": recipe, "metrics": metrics or {}}
+
+
+def open_group(paths: Sequence[Path], asked: DataOptions, use: Use, specs: Sequence[str | None] | None = None) -> Group:
+    """Read checkpoints, find out their models and data, and build them.
+
+    Args:
+        paths: Files or Hugging Face directories.
+        asked: What ``--model``, ``--model-b``, ``--data``, ``--input-shape``, ``--device`` and their like say.
+        use: Without ``--data``, whether to do without, to take what a card names if one does, or to insist on data.
+        specs: The model of each; what ``--model`` and ``--model-b`` say otherwise.
+    """
+    where = choose_device(getattr(asked, "device", "cpu"))
+    if specs is None:
+        model: str | None = getattr(asked, "model", None)
+        specs = [model, *[getattr(asked, "model_b", None) or model] * (len(paths) - 1)]
+    checkpoints = tuple(read_checkpoint(path) for path in paths)
+    named = any(c.card and c.card.data for c in checkpoints)
+    if asked.data is None and (use == "if given" or (use == "of card" and not named)):
+        networks = tuple(_without_data(c, spec) for c, spec in zip(checkpoints, specs))
+        example = in_kind_of(networks[0].model, _example(checkpoints[0], specs[0], asked))
+        threads_for(weights=sum(p.numel() for network in networks for p in network.model.parameters()))
+        for network in networks:
+            network.model.to(where)
+        return Group(checkpoints, networks, map_tensors(example, lambda x: x.to(where)), None, "")
+    data_spec, splits = read_data(asked, checkpoints, specs)
+    opened = tuple(open_network(c, spec, splits, asked) for c, spec in zip(checkpoints, specs))
+    if use == "always":
+        opened = tuple(tower(network, splits) for network in opened)
+    loader, notes = batches(splits, "test", _FEW, _FEW, opened)
+    for network in opened:
+        check_run(network, loader, splits, where)
+    example = map_tensors(loader.batch(slice(0, 2))[0], lambda x: x.to(where))
+    return Group(checkpoints, opened, example, splits, data_spec, tuple(notes))
+
+
+def _without_data(checkpoint: Checkpoint, spec: str | None) -> Opened:
+    spec, path = spec or model_named_by(checkpoint.path), checkpoint.path
+    model = open_alone(spec, checkpoint)
+    check_finite(model, path)
+    return Opened(
+        path.name, model, {"name": path.name, "file": str(path), "model": spec, "class": type(model).__name__}
+    )
+
+
+def _example(checkpoint: Checkpoint, spec: str | None, asked: DataOptions) -> Any:
+    assert isinstance(asked, ExampleOptions)  # commands without an example's options insist on data
+    if spec is None and (asked.input_shape is None or checkpoint.tensors is None):
+        spec = model_named_by(checkpoint.path)
+    return example_input(spec or "", asked)

@@ -1,16 +1,29 @@
-"""Data sets in memory, by name or path: digits, CIFAR-10 and CIFAR-100, tables, arrays, folders of images, texts."""
+"""Data sets in memory, by name or path: digits, CIFAR-10 and CIFAR-100, tables, arrays, folders of images, texts.
+
+Images with a label for every pixel, which dissection needs, are loaded when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from .cifar import load_cifar
-from .concepts import BrodenConcepts, CocoConcepts, FolderConcepts, GeneratedConcepts, ParquetConcepts, load_concepts
-from .decoding.preprocessing import Preprocessing
-from .digits import load_digits
 from .images import load_images
-from .load import FORMS, load
+from .load import FORMS, load, load_digits
 from .npz import load_npz
-from .parquet import load_parquet
-from .saved_dataset import load_saved_dataset
+from .preprocessing import Preprocessing
 from .splits import Batches, DataSplits, Split, make_splits
+from .tables import load_parquet, load_saved_dataset
 from .text import TextBlocks, load_text
+
+if TYPE_CHECKING:
+    from .concepts import (
+        BrodenConcepts,
+        CocoConcepts,
+        FolderConcepts,
+        GeneratedConcepts,
+        ParquetConcepts,
+        load_concepts,
+    )
 
 __all__ = [
     # by name
@@ -24,3 +37,9 @@ __all__ = [
     # images with a label for every pixel
     "load_concepts", "GeneratedConcepts", "ParquetConcepts", "FolderConcepts", "CocoConcepts", "BrodenConcepts",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module(f"{__name__}.concepts"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

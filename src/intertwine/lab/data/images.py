@@ -1,4 +1,6 @@
-"""A folder of images: one folder for each class, or images without labels."""
+"""Folders of images: one folder for each class, images without labels, or the official layout of ImageNet."""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -11,18 +13,16 @@ import torch
 from ..._untrusted.files import regular_file
 from ..._words import counted
 from ...errors import DataError
-from .decoding.cache import cached_tensors
-from .decoding.image_files import Pictures
-from .decoding.image_tensor import decode_images
-from .decoding.one_image import SUFFIXES, pixels
-from .decoding.preprocessing import Preprocessing
-from .splits import DataSplits, Split, make_splits, without_labels
+from .decoding import SUFFIXES, Pictures, cached_tensors, decode_images, pixels
+from .preprocessing import Preprocessing
+from .splits import ALIASES, DataSplits, Split, make_splits, without_labels
 
-_ALIASES = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 _NAMED = 3  # images that a note names
 _AT_ONCE = 1 << 28  # bytes of decoded images that are held at once
 _FEW = 8  # images that say whether there are colours
 _LATER = "; decoded when a batch asks for them"
+_USUAL = Preprocessing((224, 224), 256, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+_HELD_OUT = 0.02  # of the training images, for validation
 
 
 def load_images(path: str | Path, preprocessing: Preprocessing | None = None) -> DataSplits:
@@ -52,7 +52,7 @@ def load_images(path: str | Path, preprocessing: Preprocessing | None = None) ->
     name = f"images:{path.name}"
     folders = {
         split: next((path / alias for alias in aliases if (path / alias).is_dir()), None)
-        for split, aliases in _ALIASES.items()
+        for split, aliases in ALIASES.items()
     }
     top = folders["train"] or path
     beside, inner = images_in(top), folders_in(top)
@@ -143,3 +143,30 @@ def _decoded(
 def shuffled(images: int) -> torch.Tensor:
     """A fixed random order, so that the first examples of a split are a fair sample of it."""
     return torch.randperm(images, generator=torch.Generator().manual_seed(0))
+
+
+def load_imagenet(path: str | Path, preprocessing: Preprocessing | None = None) -> DataSplits:
+    """ImageNet, or another data set in its layout: ``DIR/train/CLASS/*.JPEG`` and ``DIR/val/CLASS/*.JPEG``.
+
+    Nothing is decoded before it is used, so that memory holds a batch only. The test split is ``val``, as is usual;
+    2 % of the training images are held out for validation. Images are 224x224 out of the middle of 256, and channels
+    have ImageNet's usual mean and deviation.
+
+    Args:
+        path: The folder.
+        preprocessing: Another size, or other statistics.
+
+    Raises:
+        DataError: If a folder is missing or has no class folders; the message says what to put where.
+    """
+    root, how = Path(path).expanduser(), preprocessing or _USUAL
+    for part in ("train", "val"):
+        if not (root / part).is_dir() or not folders_in(root / part):
+            raise DataError(
+                f"imagenet must have a folder for each class (n01440764, ...) in train and val. Got none in "
+                f"{str(root / part)!r}. Unpack ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar of image-net.org "
+                "there, the images of val sorted by their labels, and give the place as imagenet:DIR."
+            )
+    classes = tuple(folders_in(root / "train"))
+    train, test = (_read(root / part, classes, how, many=True) for part in ("train", "val"))
+    return make_splits("imagenet", train, test=test, classes=classes, validation_fraction=_HELD_OUT, moments=how)

@@ -1,18 +1,19 @@
 """Data sets by name: ``load("cifar10:PATH")``."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 
+import torch
+
 from ...errors import DataError
 from .cifar import load_cifar
-from .decoding.preprocessing import Preprocessing
-from .digits import load_digits
-from .imagenet import load_imagenet
-from .images import load_images
+from .images import load_imagenet, load_images
 from .npz import load_npz
-from .parquet import load_parquet
-from .saved_dataset import load_saved_dataset
-from .splits import DataSplits
+from .preprocessing import Preprocessing
+from .splits import DataSplits, Split, make_splits
+from .tables import load_parquet, load_saved_dataset
 from .text import TextBlocks, load_text
 
 FORMS = (
@@ -70,3 +71,18 @@ def _text(path: str, preprocessing: object) -> DataSplits:
             "(hf:DIRECTORY) with a tokenizer.json beside the weights, or --model hf:DIRECTORY."
         )
     return load_text(path, preprocessing)
+
+
+def load_digits() -> DataSplits:
+    """Load scikit-learn's digits, 0 to 1, as 1,295 training, 143 validation and 359 test examples, stratified.
+
+    Examples:
+        >>> load_digits()
+        DataSplits('digits', train=1295, validation=143, test=359, shape=(1, 8, 8), classes=10)
+    """
+    from sklearn.datasets import load_digits as sklearn_digits
+
+    bunch = sklearn_digits()
+    images = torch.from_numpy(bunch.images).to(torch.float32).unsqueeze(1) / 16
+    labels = torch.from_numpy(bunch.target).to(torch.int64)
+    return make_splits("digits", Split(images, labels), classes=tuple(str(d) for d in range(10)))

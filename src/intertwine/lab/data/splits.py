@@ -14,6 +14,9 @@ from ...errors import DataError
 
 MOST_CLASSES = 2**20  # no data set numbers more classes, and no vocabulary has more tokens
 
+# Names that folders and files of a split have
+ALIASES = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
+
 SplitName = Literal["train", "validation", "test", "all"]
 
 _MEASURED = 2048  # images in files

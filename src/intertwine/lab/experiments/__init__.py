@@ -1,33 +1,38 @@
-"""Each table and figure of the papers: jobs, a reduction, the paper's numbers beside ours.
+"""Each table and figure of the papers: a plan, raw values, an analysis.
 
-An experiment is one file in ``paper1``, ``paper2`` or ``beyond`` (what the papers left open) that ends with a tuple
-``EXPERIMENTS`` and is named in ``registry._MODULES``:
+An experiment is a file in ``paper1`` or ``paper2`` that ends with a tuple ``EXPERIMENTS`` and is named in
+``registry._MODULES``:
 
-    def _measure(setting: Setting) -> Measured:
-        pairs = setting.by_scale(4, 16, 32)
-        values = setting.run([MyJob(seed=setting.seed + k, data=setting.data_spec) for k in range(pairs)])
-        found = of_pairs([v["pair"] for v in values], [v["penalty"] for v in values])
-        return Measured([Row.of("relu1", found, paper=(0.02, 0.01), group="penalties")])
+    def _plan(plan: Design) -> None:
+        zoo = plan.zoo("myrtle_cnn", "myrtle_cnn:base=16", count=plan.setting.by_scale(3, 6, 100))
+        for pair in cyclic_pairs(zoo):
+            plan.pair(StitchedLayers, pair, arm="ours", families=("g_relu",))
 
-    def _judge(found: Reproduction) -> list[Claim]:
-        return [claim("penalties are below 10 points", found.table["penalties"], below=0.1)]
+    def _analyse(found: Findings) -> None:
+        penalties = found.values.by_layer("penalty, g_relu", "ours")
+        found.show("penalties", penalties)
+        found.state("penalties are below 10 points", penalties, below=0.1, guard=found.guard("myrtle_cnn"))
 
-    EXPERIMENTS = (Experiment("my-figure", "Stitching penalties", "v2 Fig. 9", _measure, _judge),)
+    EXPERIMENTS = (Experiment("my-figure", "Stitching penalties", "v2 Fig. 9", _plan, _analyse),)
 
-Importing such a file must be cheap: whatever is heavy is imported inside the function. Long work goes through
-``setting.run(jobs)`` (see ``intertwine.lab.runs``), which keeps every finished job; networks come from a zoo
-(``intertwine.lab.zoo``), which keeps every trained member.
+A job's ``run`` returns rows of the table of values. Importing such a file must be cheap: whatever is heavy is imported
+inside the function.
 """
 
-from .estimates import Estimate, of_pairs, of_runs
-from .experiment import SCALES, Experiment, Measured, Planned, Setting
-from .registry import OLDER, age, experiment, experiments, is_older, rejudged, reproduce
-from .reproduction import Map, Panel, Reproduction, Row, Scale, provenance
-from .verdicts import Claim, Trained, claim, fact
+from ..statistics import Claim, Guard, Statement, judge
+from .experiment import Experiment, Findings, measure
+from .fingerprint import check_against, compare, fingerprints
+from .plan import Design, PairJob, PlannedZoo, activations_of, cyclic_pairs, ordered_pairs, unordered_pairs
+from .registry import experiment, experiments, reproduce, run_experiments, validity, values_path
+from .reproduction import Map, Panel, Reproduction, Row
+from .setting import SCALES, Scale, Setting
+from .values import COLUMNS, Values
 
 __all__ = [
-    "experiments", "experiment", "reproduce", "rejudged", "is_older", "age", "OLDER",
-    "Experiment", "Measured", "Planned", "Setting", "SCALES",
-    "Reproduction", "Row", "Panel", "Map", "Scale", "provenance",
-    "Estimate", "of_pairs", "of_runs", "Claim", "Trained", "claim", "fact",
+    "experiments", "experiment", "reproduce", "run_experiments", "measure", "values_path", "validity",
+    "Experiment", "Findings", "Design", "PlannedZoo", "Setting", "Scale", "SCALES",
+    "PairJob", "activations_of", "cyclic_pairs", "ordered_pairs", "unordered_pairs",
+    "Values", "COLUMNS", "compare", "check_against", "fingerprints",
+    "Statement", "Guard", "Claim", "judge",
+    "Reproduction", "Row", "Panel", "Map",
 ]  # fmt: skip

@@ -1,144 +1,97 @@
-"""Experiments: a name, where the papers have it, how it is run, and how its claims are judged."""
+"""Experiments: a plan, and an analysis of the values that it gives; the engine between them stands here once.
 
+plan -> networks and jobs -> values (Parquet) -> analysis -> page. What was measured is kept; everything behind it is
+computed again from the values whenever a page is made.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ..data import load
-from ..networks import fit_to
-from ..runs import InProcess, Job, Jobs, Local, run
-from ..runs.code_version import code_version
-from .reproduction import Map, Reproduction, Row, Scale, provenance
-from .verdicts import Claim
+import torch
 
-SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
-SHAPES = {"digits": ((1, 8, 8), 10), "cifar10": ((3, 32, 32), 10), "cifar100": ((3, 32, 32), 100)}
+from ..data import load
+from ..runs import InProcess, Job, Jobs, Local, RunReport, job_key, run
+from ..runs.store import remove
+from ..statistics import Estimate, Guard, Sample, Statement, estimates, judge
+from .plan import BASELINE, Design, PlannedZoo
+from .printed import Printed
+from .reproduction import Map, Reproduction, Row
+from .setting import SCALES, Scale, Setting
+from .values import Values
+
 # Networks that say something train to this accuracy: well above chance, below what a few epochs reach.
 _TRAINED = {"digits": 0.85, "cifar10": 0.75, "cifar100": 0.45}
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What an experiment measured, before anything is judged.
-
-    Args:
-        rows: Numbers.
-        notes: What a reader must know.
-        facts: Settings.
-        maps: Layer-by-layer matrices.
-        claims: Of mathematics, which is exact; other claims are judged from the rows.
-    """
-
-    rows: Sequence[Row] = ()
-    notes: Sequence[str] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    maps: Sequence[Map] = ()
-    claims: Sequence[Claim] = ()
+CEILING = "trained to the end"
 
 
 @dataclass
-class Planned:
-    """What an experiment would do.
+class Findings:
+    """What an analysis says of values: filled line by line.
 
     Attributes:
-        zoos: Networks to train: folder, architecture, seeds, recipe, data.
-        jobs: Jobs behind them.
+        values: The table.
+        rows: Numbers.
+        statements: Not judged yet.
+        maps: Layer-by-layer matrices.
+        notes: What a reader must know, beside the plan's notes.
     """
 
-    zoos: list[dict[str, Any]] = field(default_factory=list)
-    jobs: list[Job] = field(default_factory=list)
-
-
-class _PlanComplete(Exception):
-    """No error: a dry run ends where jobs would begin."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How big an experiment is and where it may work.
-
-    Args:
-        scale: ``smoke`` is seconds on digits, ``small`` what a CPU can train, on CIFAR-10 or digits, ``paper`` the
-            paper's sizes.
-        folder: Holds zoos and finished jobs, so that the same experiment goes on after a kill.
-        data: CIFAR-10, as ``lab.data.load`` takes it; not used at smoke scale.
-        seed: Of everything random.
-        device: ``auto``, ``cpu``, ``cuda`` ...
-        workers: Processes; one for each core if ``None``, and at 0 jobs run in this process.
-        progress: Whether to show progress.
-        concepts: Images with labelled pixels, as ``lab.data.load_concepts`` takes them; not used at smoke scale.
-        cifar100: CIFAR-100 as ``lab.data.load`` takes it: where it is given, tables run their columns of it too.
-        name: Of the experiment, whose jobs lie in a folder of their own; ``reproduce`` sets it.
-        planned: Receives what would be done, and nothing is done; see ``plan``.
-    """
-
-    scale: Scale = "smoke"
-    folder: Path = field(default_factory=lambda: Path("reproduction"))
-    data: str = "cifar10"
-    seed: int = 0
-    device: str = "auto"
-    workers: int | None = 0
-    progress: bool = False
-    concepts: str = "generated"
-    cifar100: str = ""
-    name: str = ""
-    planned: Planned | None = None
+    values: Values
+    rows: list[Row] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
+    maps: list[Map] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
-    def data_spec(self) -> str:
-        """``digits`` at smoke scale, otherwise ``data``."""
-        return "digits" if self.scale == "smoke" else self.data
+    def data(self) -> str:
+        """Name of the data."""
+        return str(self.values.facts.get("data", "cifar10"))
 
-    @property
-    def data_name(self) -> str:
-        """The data without the place where they lie."""
-        return self.data_spec.partition(":")[0]
+    def show(
+        self, group: str, numbers: Mapping[str, Sample | Estimate], paper: Mapping[str, Printed] | None = None,
+        factor: float = 1.0,
+    ) -> None:  # fmt: skip
+        """A group of rows: numbers by name, times a factor (100 for percent), the paper's beside them."""
+        for what, found in numbers.items():
+            self.rows.append(Row.of(what, found.times(factor), (paper or {}).get(what), group))
 
-    @property
-    def digits(self) -> bool:
-        """Whether it works on digits, which are neither moved, mirrored nor cropped."""
-        return self.data_name == "digits"
+    def state(self, text: str, effects: Mapping[str, Sample | Estimate] | Sample | Estimate, **how: Any) -> None:
+        """A statement: numbers that lie ``above`` or ``below`` limits (see ``Statement``)."""
+        self.statements.append(Statement(text, estimates(effects), **how))
 
-    def by_scale(self, smoke: Any, small: Any, paper: Any) -> Any:
-        """One of three values.
+    def fact(self, text: str, number: float, required: bool = True, **limits: float) -> None:
+        """A statement of mathematics: a number without error."""
+        self.state(text, Estimate(number, 0.0), required=required, **limits)
 
-        Examples:
-            >>> Setting("small").by_scale(1, 2, 3)
-            2
+    def accuracies(self, paper: Mapping[str, Printed] | None = None) -> None:
+        """A group of rows: test accuracies of all networks and of the trivial baseline."""
+        reached = {arm: self.values.sample("accuracy", arm) for arm in self.values.arms("accuracy")}
+        trivial = self.values.by_layer("accuracy", BASELINE)
+        self.show("test accuracy", {**{a: s for a, s in reached.items() if s.numbers}, **trivial}, paper)
+
+    def guard(self, *arms: str, compared: bool = False, least: float | None = None) -> Guard:
+        """Networks that a statement is about: above the trivial baseline, trained, and not all at the ceiling.
+
+        Args:
+            arms: All that have an accuracy if none is named.
+            compared: Whether the statement compares arms by their accuracies, so that a ceiling matters.
+            least: Accuracy from which they count as trained; by the data if ``None``.
         """
-        return {"smoke": smoke, "small": small, "paper": paper}[self.scale]
-
-    def fitted(self, *networks: str) -> str:
-        """The network of this scale, fitted to the data (their shape is looked up, where it is not known by name)."""
-        network = self.by_scale(*networks) if len(networks) > 1 else networks[0]
-        if self.data_name in SHAPES:
-            return fit_to(network, *SHAPES[self.data_name])
-        data = load(self.data_spec)
-        return fit_to(network, data.shape, len(data.classes))
-
-    def run(self, jobs: Sequence[Job]) -> list[Any]:
-        """Run all jobs that are not finished yet, and return the values of all in their order.
-
-        An experiment calls this once: its jobs are one run, which ``intertwine runs`` knows by the experiment's name.
-
-        Raises:
-            RuntimeError: If a job failed after its retries; the rest is kept.
-        """  # noqa: DOC501 - a dry run ends here
-        if self.planned is not None:
-            self.planned.jobs += jobs
-            raise _PlanComplete
-        executor = InProcess() if self.workers == 0 else Local(self.workers)
-        plan = Jobs(name=self.name or "jobs", listed=tuple(jobs))
-        report = run(plan, self.folder / "runs", executor=executor, progress=self.progress)
-        if report.failed:
-            first = next(iter(report.failed.values()))
-            raise RuntimeError(
-                f"jobs must all finish. Got {len(report.failed)} of {len(report.values)} that failed, the first with: "
-                f"{first}. The others are kept in {str(report.folder)!r}; run the same again to try these."
-            )
-        return report.values
+        chosen = arms or [a for a in self.values.arms("accuracy") if a not in (BASELINE, CEILING)]
+        floor = max((s.mean for s in self.values.by_layer("accuracy", BASELINE).values()), default=0.0)
+        end = self.values.sample("accuracy", CEILING)
+        ceiling = end.mean if compared and end.numbers else None
+        least = _TRAINED.get(self.data, 0.5) if least is None else least
+        return Guard({a: self.values.sample("accuracy", a).estimate() for a in chosen}, floor, ceiling, least)
 
 
 @dataclass(frozen=True)
@@ -149,11 +102,9 @@ class Experiment:
         name: What ``intertwine reproduce`` calls it.
         title: What it is about, in a line.
         papers: Where it is, by version.
-        measure: Does it. It must be repeatable, work inside ``setting.folder`` only, and keep finished work there.
-        judge: The claims, from the numbers (``Reproduction.table``) and facts alone, so that kept results can be judged
-            again; ``None`` where ``measure`` makes the claims, because they are of mathematics.
+        plan: Enters networks, jobs and notes in a plan; it does nothing, and looks at no data that are known by name.
+        analyse: Says what the values say: from the values alone.
         scales: Scales that it knows; mathematics needs only ``smoke``.
-        data: Whether it looks at data.
         digits: Scales at which it works on digits.
         needs: What must be there and is not, and where to put it: an error in words, or nothing.
     """
@@ -161,18 +112,22 @@ class Experiment:
     name: str
     title: str
     papers: str
-    measure: Callable[[Setting], Measured]
-    judge: Callable[[Reproduction], list[Claim]] | None = None
+    plan: Callable[[Design], None]
+    analyse: Callable[[Findings], None]
     scales: Sequence[Scale] = SCALES
-    data: bool = True
     digits: tuple[Scale, ...] = ("smoke",)
     needs: Callable[[Setting], str] = lambda setting: ""
 
-    @property
-    def code(self) -> str:
-        """A hash of its code and of what it measures with in this room, without the frame, judging and showing."""
-        frame = tuple(f"{__package__}.{name}" for name in ("experiment", "printed", "reproduction", "verdicts"))
-        return code_version(self.measure.__module__, __package__, frame, Claim.__name__)[:8]
+    def at(self, setting: Setting) -> Setting:
+        """The setting that it runs at: the nearest scale that it has, and its data."""
+        scale = setting.scale if setting.scale in self.scales else self.scales[-1]
+        return replace(setting, scale=scale, data="digits" if scale in self.digits else setting.data)
+
+    def planned(self, setting: Setting) -> Design:
+        """What it would do; nothing is done."""
+        plan = Design(self.at(setting))
+        self.plan(plan)
+        return plan
 
     def check(self, setting: Setting) -> None:
         """Refuse, before any work, what cannot be run.
@@ -180,47 +135,113 @@ class Experiment:
         Raises:
             ValueError: If something is needed that is not there; the message says what to put where.
         """
-        setting = self._own(setting)
-        if self.data and setting.planned is None:
-            load(setting.data_spec)
-            if setting.cifar100:
-                load(setting.cifar100)
-        if missing := self.needs(setting):
+        own = self.at(setting)
+        if missing := self.needs(own):
             raise ValueError(missing)
+        if any("data" in task.job.model_dump() for task in self.planned(setting).tasks):
+            load(own.data_spec)
 
-    def run(self, setting: Setting) -> Reproduction:
-        """Measure, and judge."""
-        self.check(setting)
-        setting = self._own(setting)
-        found = self.measure(setting)
-        facts = {
-            **provenance(),
-            **({"data": setting.data_name} if self.data else {}),
-            "seed": setting.seed,
-            "code": self.code,
-        }
-        made = Reproduction(
-            self.name, self.title, self.papers, setting.scale, found.rows, found.claims, setting.scale == "paper",
-            found.notes, {**facts, **found.facts}, found.maps,
+    def page(self, values: Values) -> Reproduction:
+        """Analysis of values: intervals, verdicts and everything that a page shows."""
+        found, facts = Findings(values), dict(values.facts)
+        self.analyse(found)
+        notes, scale = facts.pop("notes", ()), facts.pop("scale", "small")
+        return Reproduction(
+            self.name, self.title, self.papers, scale, found.rows, judge(found.statements), scale == "paper",
+            (*notes, *found.notes), facts, found.maps,
         )  # fmt: skip
-        return self.judged(made)
-
-    def judged(self, found: Reproduction) -> Reproduction:
-        """The same numbers, with the verdicts that follow from them today."""
-        return found if self.judge is None else replace(found, claims=self.judge(found))
-
-    def plan(self, setting: Setting) -> Planned:
-        """What would be done, without doing it or looking at data."""
-        planned = Planned()
-        if self.judge is not None:  # mathematics has nothing to plan
-            with suppress(_PlanComplete):
-                self.measure(replace(self._own(setting), planned=planned))
-        return planned
-
-    def _own(self, setting: Setting) -> Setting:
-        return replace(setting, name=self.name, data="digits" if setting.scale in self.digits else setting.data)
 
 
-def trained_from(found: Reproduction) -> float:
-    """The accuracy from which networks on this data count as trained: 85 % on digits, 75 % on CIFAR-10, 45 % on 100."""
-    return _TRAINED.get(str(found.facts.get("data", "cifar10")), 0.5)
+def measure(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[str, Values], dict[str, str]]:
+    """Train the networks and run the jobs of several experiments: networks first, then all jobs, in one queue each.
+
+    Everything that is finished is kept, and the same call goes on from there.
+
+    Returns:
+        Values by the name of the experiment, and errors of those of which something failed.
+    """
+    plans = {one.name: one.planned(setting) for one in chosen}
+    zoos: dict[Path, PlannedZoo] = {}  # experiments share networks
+    for zoo in (z for plan in plans.values() for z in plan.zoos):
+        seeds = sorted({*zoo.seeds, *(zoos[zoo.folder].seeds if zoo.folder in zoos else ())})
+        zoos[zoo.folder] = replace(zoo, seeds=tuple(seeds))
+    parts = [replace(zoo, seeds=seeds) for zoo in zoos.values() for seeds in _together(zoo, setting)]
+    training = [part.job(setting.device) for part in parts]
+    lost = [job_key(job) for part, job in zip(parts, training) if not all(m.path.is_file() for m in part.members)]
+    remove(setting.folder / "runs" / "networks", lost)  # results whose networks were moved away
+    trained = _run("networks", training, setting)
+    trained_rows: dict[Path, dict[str, list[dict[str, Any]]]] = {}
+    spent: dict[Path, float] = {}
+    for part, rows, took in zip(parts, trained.values, trained.spent):
+        for row in rows or ():
+            trained_rows.setdefault(part.folder, {}).setdefault(row["network"], []).append(row)
+        spent[part.folder] = spent.get(part.folder, 0.0) + took * (rows is not None)
+    ready = lambda plan: all({f"{s}" for s in z.seeds} <= set(trained_rows.get(z.folder, ())) for z in plan.zoos)
+    jobs = _run("jobs", [t.job for plan in plans.values() if ready(plan) for t in plan.tasks], setting)
+    done = iter(zip(jobs.values, jobs.spent))
+    failures = "; ".join([*trained.failed.values(), *jobs.failed.values()][:1])
+    found, failed = {}, {}
+    for one in chosen:
+        plan = plans[one.name]
+        results = [next(done) for _ in plan.tasks] if ready(plan) else [(None, 0.0)]
+        if any(rows is None for rows, _ in results):
+            failed[one.name] = f"a network or job failed ({failures}); the others are kept: run the same again"
+            continue
+        rows = [{**row, "arm": z.arm} for z in plan.zoos for s in z.seeds for row in trained_rows[z.folder][f"{s}"]]
+        rows += [{**task.columns, **row} for task, (listed, _) in zip(plan.tasks, results) for row in listed]
+        networks = sum(spent[folder] * len(seeds) / len(zoos[folder].seeds) for folder, seeds in _seeds(plan).items())
+        seconds = {"networks": networks, "jobs": sum(s for _, s in results)}
+        facts = facts_of(plan, seconds)
+        found[one.name] = Values.of(({"experiment": one.name, **row} for row in rows), facts)
+    return found, failed
+
+
+def _seeds(plan: Design) -> dict[Path, set[int]]:
+    """All seeds of each zoo's folder."""
+    found: dict[Path, set[int]] = {}
+    for zoo in plan.zoos:
+        found.setdefault(zoo.folder, set()).update(zoo.seeds)
+    return found
+
+
+def _together(zoo: PlannedZoo, setting: Setting) -> list[tuple[int, ...]]:
+    """Seeds that one job trains: small networks together, where a CPU gains by it; one by one on other devices."""
+    size = 1 if setting.device.startswith("cuda") else len(zoo.seeds)
+    return [zoo.seeds[k : k + size] for k in range(0, len(zoo.seeds), size)]
+
+
+def _run(name: str, jobs: Sequence[Job], setting: Setting) -> RunReport:
+    executor = InProcess() if setting.workers == 0 else Local(setting.workers)
+    plan = Jobs(name=name, listed=tuple(jobs))
+    return run(plan, setting.folder / "runs", executor=executor, retries=1, progress=setting.progress)
+
+
+def facts_of(plan: Design, seconds: Mapping[str, float]) -> dict[str, Any]:
+    """Provenance of values: scale, data, versions, commit (of a checkout), machine, day, hours of one process."""
+    s = plan.setting
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() and s.device != "cpu" else ""
+    return {
+        "scale": s.scale,
+        "data": s.data_name,
+        "seed": s.seed,
+        "notes": [*(f"{zoo.arm}: {zoo.words}." for zoo in plan.zoos), *plan.notes],
+        **commit(),
+        "intertwine": version("intertwine"),
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "machine": gpu or f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "hours": round(sum(seconds.values()) / 3600, 3),
+    }
+
+
+@cache
+def commit() -> dict[str, str]:
+    """The checkout's commit, with a ``+`` if its code was changed since; nothing where there is no checkout."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "."], capture_output=True).returncode
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    return {"commit": head.stdout.strip() + "+" * (changed == 1)}

@@ -1,8 +1,9 @@
-"""Plans: what an experiment would train and run, in words, and how long that would take on this machine."""
+"""Plans: what an experiment would train and run, in words, how long that takes here, and what effects it can tell."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,17 @@ import torch
 
 from ..._threads import threads
 from ..networks import build, input_shape
-from ..runs import Job
-from ..runs.job import job_key
+from ..runs import Job, job_key
 from ..runs.store import finished
+from ..statistics import Statement
 from ..training import Recipe
 from ..training.many import member_path
-from .experiment import SCALES, SHAPES, Experiment, Planned, Setting
-from .registry import experiments
+from .experiment import Experiment, Findings
+from .fingerprint import source_version
+from .plan import Design, PlannedZoo
+from .registry import experiments, values_path
+from .setting import SCALES, SHAPES, Setting
+from .values import Values
 
 _TRAINING = {"digits": 1295, "cifar10": 45_000, "cifar100": 45_000}  # examples of the training split
 _VARIED = (
@@ -26,42 +31,25 @@ _VARIED = (
 _BATCH = 32  # examples of the probe's step
 
 
-@dataclass(frozen=True)
-class Outlook:
-    """What is left to do of an experiment."""
-
-    networks: tuple[int, int]  # To be trained, all and those that are there already
-    jobs: tuple[int, int]  # To be run, all and those that are finished
-    seconds: float  # About how long the rest takes here, from one timed step of each network; for orders of magnitude
-    memory: int  # Bytes that the largest network takes in training
-
-    def __str__(self) -> str:
-        (networks, trained), (jobs, done) = self.networks, self.jobs
-        minutes = self.seconds / 60
-        long = f"{minutes / 60:.1f} hours" if minutes > 90 else f"{minutes:.0f} minutes" if minutes >= 1 else "a minute"
-        return (
-            f"{networks} networks ({trained} trained), {jobs} jobs ({done} done); about {long} in one process here, "
-            f"{self.memory / 2**20:.0f} MiB"
-        )
-
-
-def listed(planned: Planned) -> list[str]:
+def listed(plan: Design) -> list[str]:
     """A plan in lines for people: every setting that is not a default, equal jobs together with what varies."""
     lines = []
-    for zoo in planned.zoos:
-        seeds = f"{zoo['seeds'][0]} to {zoo['seeds'][-1]}"
-        lines.append(f"train {zoo['network']} on {zoo['data']}, seeds {seeds}: {_words(_short(zoo['recipe']))}")
+    for zoo in plan.zoos:
+        seeds, of = f"{zoo.seeds[0]} to {zoo.seeds[-1]}", f" ({zoo.examples} images)" if zoo.examples else ""
+        recipe = _words(_short(zoo.recipe.to_dict()))
+        lines.append(f"{zoo.arm}: train {zoo.network} on {zoo.data}{of}, seeds {seeds}: {recipe}")
     groups: dict[str, dict[str, list[str]]] = {}
     counts: dict[str, int] = {}
-    for job in planned.jobs:
-        settings = {k: _short(v) for k, v in job.model_dump(mode="json").items() if k != "device"}
-        head = f"{type(job).__name__}: {_words({k: v for k, v in settings.items() if k not in _VARIED})}"
+    for task in plan.tasks:
+        settings = {k: _short(v) for k, v in task.job.model_dump(mode="json").items() if k != "device"}
+        said = _words({k: v for k, v in settings.items() if k not in _VARIED})
+        head = f"{type(task.job).__name__}: {said}"
         counts[head] = counts.get(head, 0) + 1
         varied = groups.setdefault(head, {})
         if "a" in settings:
             varied.setdefault("pairs", []).append(f"{settings.pop('a')}>{settings.pop('b')}")
-        for key in _VARIED:
-            if key in settings and (text := _text(settings[key])) not in (values := varied.setdefault(key, [])):
+        for key, value in (("arm", task.columns["arm"]), *((k, settings[k]) for k in _VARIED if k in settings)):
+            if (text := _text(value)) not in (values := varied.setdefault(key, [])):
                 values.append(text)
     for head, varied in groups.items():
         lines.append(f"{counts[head]} x {head}; " + "; ".join(f"{k} {' '.join(v)}" for k, v in varied.items()))
@@ -90,56 +78,134 @@ def _short(value: Any) -> Any:
     return value
 
 
-def outlook(experiment: Experiment, setting: Setting) -> Outlook:
-    """What is left of an experiment, and about how long it takes."""
-    planned = experiment.plan(setting)
-    networks = {Path(zoo["folder"]).resolve(): zoo["network"] for zoo in planned.zoos}
-    seconds, memory, total, trained = 0.0, 0, 0, 0
-    for zoo in planned.zoos:
-        there = [member_path(zoo["folder"], seed).is_file() for seed in zoo["seeds"]]
-        total, trained = total + len(there), trained + sum(there)
-        recipe = Recipe(**zoo["recipe"])
-        step, size = _probe(zoo["network"], _shape(zoo["network"], zoo["data"]))
-        steps = recipe.steps(-(-_examples(zoo["data"]) // recipe.batch_size))
-        seconds += there.count(False) * steps * recipe.batch_size * step
-        memory = max(memory, size * recipe.batch_size)
-    done = finished(setting.folder / "runs" / experiment.name)
-    keys = [job_key(job) in done for job in planned.jobs]
-    for job, ready in zip(planned.jobs, keys, strict=True):
-        if network := _network(job, networks, setting):
-            step, size = _probe(network, _shape(network, *_data_of(job)))
-            seconds += 0 if ready else step * _images(job)
+def tell_plan(one: Experiment, setting: Setting, out: Path) -> list[str]:
+    """What would be trained and run, and the smallest effect that each statement can tell with so many networks.
+
+    Args:
+        one: The experiment.
+        setting: Its setting.
+        out: Folder with values; spreads are those of the same scale where they are kept, else those at smoke scale.
+    """
+    return [*listed(one.planned(setting)), *smallest_effects(one, setting, out)]
+
+
+def smallest_effects(one: Experiment, setting: Setting, out: Path) -> list[str]:
+    """A line for each statement: the distance from its limit that the plan tells with power 0.8, on a page of as many.
+
+    Raises:
+        DataError: If values are kept that cannot be read.
+    """  # noqa: DOC502 - raised by Values.load()
+    own = one.at(setting)
+    kept = [s for s in (own.scale, "smoke") if values_path(out, one.name, s).is_file()]
+    if not kept:
+        return ["effects that it can tell: not known before it was run at smoke scale"]
+    found = Findings(Values.load(values_path(out, one.name, kept[0])))
+    one.analyse(found)
+    had = _networks(one.planned(replace(setting, scale=kept[0])))
+    planned = _networks(one.planned(setting))
+    count = sum(not s.check for s in found.statements)
+    return [
+        f"tells {_told(s, planned, had, count)}: {s.text} (spread as at {kept[0]} scale)"
+        for s in found.statements
+        if not s.check
+    ]
+
+
+def _told(statement: Statement, planned: Mapping[str, int], had: Mapping[str, int], count: int) -> str:
+    """The smallest effect in words; networks of the arms that had as many as stand behind the numbers."""
+    behind = min((e.networks for e in statement.effects.values() if e.networks), default=0)
+    if statement.effects and all(e.error == 0 and not e.networks for e in statement.effects.values()):
+        return "everything (mathematics)"
+    alike = [planned[arm] for arm, n in had.items() if n == behind and arm in planned]
+    networks = min(alike or [n for n in planned.values() if n > 1], default=0)
+    smallest = statement.smallest(networks, count) if networks else math.inf
+    return f"{smallest:.2g} with {networks} networks" if math.isfinite(smallest) else "nothing yet: no spread is known"
+
+
+def _networks(plan: Design) -> dict[str, int]:
+    """Networks by arm."""
+    found: dict[str, set[str]] = {zoo.arm: {f"{seed}" for seed in zoo.seeds} for zoo in plan.zoos}
+    for task in plan.tasks:
+        ends = {task.columns["network"], task.columns["partner"]} - {""}
+        found.setdefault(task.columns["arm"], set()).update(ends)
+    return {arm: len(names) for arm, names in found.items()}
+
+
+def outlook_of(chosen: Sequence[Experiment], setting: Setting) -> list[dict[str, Any]]:
+    """What is left to do of each experiment, and of all: networks that they share are counted once in the last row.
+
+    Hours are those of one process here, by one timed step of each network: they are right to a factor of two or so.
+    """
+    rows, everything = [], Design(setting)
+    for one in chosen:
+        plan = one.planned(replace(setting, folder=_home(one, setting)))
+        rows.append({"experiment": one.name, **_left(plan, plan.setting)})
+        everything.zoos += plan.zoos
+        everything.tasks += plan.tasks
+    shared = _left(Design(setting, everything.zoos), setting)
+    jobs = {name: sum(row[name] for row in rows) for name in ("jobs", "done", "hours of jobs")}
+    memory = max((row["MiB"] for row in rows), default=0)
+    return [*rows, {"experiment": "all", **shared, **jobs, "MiB": memory}]
+
+
+def _home(one: Experiment, setting: Setting) -> Path:
+    """Where ``run_experiments`` works: by scale, and at smoke scale by the source."""
+    scale = one.at(setting).scale
+    return setting.folder / "smoke" / "work" / source_version() if scale == "smoke" else setting.folder / setting.scale
+
+
+def _left(plan: Design, setting: Setting) -> dict[str, Any]:
+    members = {(zoo.folder, seed): zoo for zoo in plan.zoos for seed in zoo.seeds}
+    missing = [zoo for (folder, seed), zoo in members.items() if not member_path(folder, seed).is_file()]
+    training, memory = sum(map(_training, missing)), 0
+    for zoo in {zoo.folder: zoo for zoo in plan.zoos}.values():
+        memory = max(memory, _probe(zoo.network, _shape(zoo.network, zoo.data))[1] * zoo.recipe.batch_size)
+    done, spent = finished(setting.folder / "runs" / "jobs"), 0.0
+    keys = [job_key(task.job) in done for task in plan.tasks]
+    zoos = {zoo.folder: zoo for zoo in plan.zoos}
+    for task, ready in zip(plan.tasks, keys, strict=True):
+        if network := _network(task.job, zoos, setting):
+            seconds, size = _probe(network, _shape(network, *_data_of(task.job)))
+            spent += 0 if ready else seconds * _images(task.job)
             memory = max(memory, size * _BATCH)
-    return Outlook((total, trained), (len(keys), sum(keys)), seconds, memory)
+    return {
+        "networks": len(members), "trained": len(members) - len(missing), "jobs": len(keys), "done": sum(keys),
+        "hours of networks": round(training / 3600, 2), "hours of jobs": round(spent / 3600, 2),
+        "MiB": round(memory / 2**20),
+    }  # fmt: skip
+
+
+def _training(zoo: PlannedZoo) -> float:
+    """Seconds to train one network."""
+    steps = zoo.recipe.steps(-(-(zoo.examples or _examples(zoo.data)) // zoo.recipe.batch_size))
+    return steps * zoo.recipe.batch_size * _probe(zoo.network, _shape(zoo.network, zoo.data))[0]
 
 
 def _examples(data: str) -> int:
-    name, _, first = data.partition("[:")
-    return int(first.rstrip("]")) if first else _TRAINING.get(name, 45_000)
+    return _TRAINING.get(data.partition(":")[0], 45_000)
 
 
-def _network(job: Job, zoos: Mapping[Path, str], setting: Setting) -> str | None:
+def _network(job: Job, zoos: Mapping[Path, PlannedZoo], setting: Setting) -> str | None:
     settings = job.model_dump()
     if text := settings.get("network"):
         own = replace(setting, data=settings.get("data") or setting.data)
         return own.fitted(text) if "_ensemble" not in text else None
     path = settings.get("a") or settings.get("checkpoint") or next(iter(settings.get("networks", ())), "")
-    return zoos.get(Path(path).resolve().parent)
+    zoo = zoos.get(Path(path).parent)
+    return zoo.network if zoo else None
 
 
 def _images(job: Job) -> float:
     """How many images pass forwards and backwards: of every layer and family through half of a network."""
     settings = job.model_dump()
-    recipe = settings.get("recipe") or {}
-    examples = settings.get("examples") or _examples(str(settings.get("data", "")).partition(":")[0])
-    if "base_recipe" in settings:
-        from ..training import RECIPES
-
-        whole = RECIPES[settings["base_recipe"]].but(**recipe)
+    recipe, examples = settings.get("recipe") or {}, settings.get("examples") or _examples(f"{settings.get('data')}")
+    if "schedule" in recipe:  # trains networks
+        whole = Recipe(**recipe)
         return whole.steps(-(-examples // whole.batch_size)) * whole.batch_size
-    epochs = recipe.get("epochs", settings.get("epochs", 1))
-    each = len(settings.get("layers") or range(4)) * len(settings.get("families") or range(1)) / 2
-    return examples * epochs * max(each, 1)
+    epochs = recipe.get("epochs", settings.get("epochs") or 1)
+    return (
+        examples * epochs * max(len(settings.get("layers") or range(4)) * len(settings.get("families") or [1]) / 2, 1)
+    )
 
 
 def _data_of(job: Job) -> tuple[str, int]:
@@ -150,7 +216,7 @@ def _data_of(job: Job) -> tuple[str, int]:
 
 def _shape(network: str, data: str, pool: int = 1) -> tuple[int, ...]:
     """Shape of one input of a network: that of the data where it is known by name."""
-    shape, _ = SHAPES.get(data.partition("[")[0], (input_shape(network), 0))
+    shape, _ = SHAPES.get(data.partition(":")[0], (input_shape(network), 0))
     return (shape[0], *(side // pool for side in shape[1:])) if len(shape) == 3 else shape
 
 
@@ -174,18 +240,11 @@ def _probe(network: str, shape: tuple[int, ...]) -> tuple[float, int]:
     return seconds / _BATCH, (8 * sum(sizes) + 16 * weights) // _BATCH
 
 
-def total(estimates: Sequence[Outlook]) -> Outlook:
-    """All of them together; networks that experiments share are counted for each."""
-    both = lambda what: tuple(sum(pair) for pair in zip(*(getattr(e, what) for e in estimates)))
-    seconds, memory = sum(e.seconds for e in estimates), max(e.memory for e in estimates)
-    return Outlook(both("networks"), both("jobs"), seconds, memory)
-
-
 def main() -> None:
-    """Print the plans of all experiments at all scales, as ``tests/lab/plans.txt`` keeps them."""
-    for scale in SCALES:
+    """Print the plans of all experiments at small and paper scale, as ``tests/lab/plans.txt`` keeps them."""
+    for scale in SCALES[1:]:
         for name, one in experiments().items():
-            if lines := listed(one.plan(Setting(scale))):
+            if lines := listed(one.planned(Setting(scale))):
                 print(f"{scale} {name}", *lines, sep="\n  ")
 
 

@@ -1,29 +1,19 @@
-"""The findings of an experiment, beside what the paper says."""
+"""The page of an experiment: numbers beside the paper's, statements judged, maps, notes."""
 
 from __future__ import annotations
 
-import platform
 import re
-import subprocess
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import version
-from math import isfinite, nan
-from pathlib import Path
-from typing import Any, Literal
-
-import torch
+from math import isfinite
+from typing import Any
 
 from ..._result import Result
-from .estimates import Estimate
+from ..statistics import Claim, Estimate, Sample
 from .printed import Printed
-from .verdicts import Claim
+from .setting import Scale
 
-__all__ = ["Claim", "Map", "Panel", "Reproduction", "Row", "Scale", "provenance"]
-
-Scale = Literal["smoke", "small", "paper"]
+__all__ = ["Map", "Panel", "Reproduction", "Row"]
 
 
 @dataclass(frozen=True)
@@ -31,15 +21,14 @@ class Row:
     """One number: the paper's and ours.
 
     Args:
-        what: What it is, such as ``"relu3, G_ReLU-Procrustes"``.
+        what: What it is, such as ``"relu3"``.
         ours: Our value; ``None`` where it was not run.
         paper: The paper's; ``None`` where the text has none.
-        low: Lower end of our 95 % interval over independent networks or runs; ``None`` where there are too few.
+        low: Lower end of our 95 % interval; ``None`` where there are too few networks.
         high: Upper end.
         tolerance: For numbers that should agree exactly or nearly so: the largest difference.
         group: Rows of one group are shown as one table.
         spread: The paper's "±".
-        models: Networks or runs behind our interval.
     """
 
     what: str
@@ -50,24 +39,19 @@ class Row:
     tolerance: float | None = None
     group: str = ""
     spread: float | None = None
-    models: int | None = None
 
     @classmethod
-    def of(cls, what: str, found: Estimate, paper: Printed | None = None, group: str = "") -> Row:
-        """An estimate beside what the paper prints.
+    def of(cls, what: str, found: Estimate | Sample, paper: Printed | None = None, group: str = "") -> Row:
+        """A number with its interval beside what the paper prints.
 
         Examples:
-            >>> Row.of("relu1", Estimate(0.2, 0.1, 0.3), paper=(0.15, 0.01)).verdict
+            >>> Row.of("relu1", Estimate(0.2, 0.05, 8), paper=(0.15, 0.01)).verdict
             'paper inside our interval'
         """
+        known = found.estimate() if isinstance(found, Sample) else found
         number, spread = paper or (None, None)
-        ours = found.value if isfinite(found.value) else None
-        return cls(what, ours, number, found.low, found.high, group=group, spread=spread, models=found.models)
-
-    @property
-    def estimate(self) -> Estimate:
-        """Our number as an estimate; of a number that must agree, without error."""
-        return Estimate(nan if self.ours is None else self.ours, self.low, self.high, self.models)
+        low, high = known.interval() or (None, None)
+        return cls(what, known.value if isfinite(known.value) else None, number, low, high, group=group, spread=spread)
 
     @property
     def printed(self) -> str:
@@ -153,31 +137,6 @@ class Map:
     values: tuple[tuple[float, ...], ...]
 
 
-def provenance() -> dict[str, Any]:
-    """Commit (of a checkout), versions, machine and day, for a table that is kept."""
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    return {
-        **_commit(),
-        "intertwine": version("intertwine"),
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, GPU: {gpu}",
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-    }
-
-
-@cache
-def _commit() -> dict[str, str]:
-    """The checkout's commit, with a ``+`` if its code was changed since; nothing where there is no checkout."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    try:
-        head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-        changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "."], capture_output=True).returncode
-    except (OSError, subprocess.CalledProcessError):
-        return {}
-    return {"commit": head.stdout.strip() + "+" * (changed == 1)}
-
-
 @dataclass(frozen=True, repr=False)
 class Reproduction(Result):
     """One table or figure: numbers beside the paper's, claims checked.
@@ -188,11 +147,11 @@ class Reproduction(Result):
         papers: Which table or figure of which version, such as ``"v2 Table 2 (v1 Fig. 5)"``.
         scale: ``smoke``, ``small`` or ``paper``.
         rows: Numbers.
-        claims: Statements.
+        claims: Statements, judged.
         comparable: Whether the numbers should be the paper's: same networks, data and training. Otherwise only the
             claims speak, and the page says so.
         notes: What a reader must know: what was made smaller, which data.
-        facts: Provenance and settings: networks, data, seeds, seconds.
+        facts: Provenance and settings: networks, data, seeds, hours.
         maps: Layer-by-layer matrices.
     """
 
@@ -204,7 +163,7 @@ class Reproduction(Result):
     claims: Sequence[Claim] = ()
     comparable: bool = False
     notes: Sequence[str] = ()
-    facts: dict[str, Any] = field(default_factory=provenance)
+    facts: dict[str, Any] = field(default_factory=dict)
     maps: Sequence[Map] = ()
 
     @property
@@ -212,15 +171,6 @@ class Reproduction(Result):
         """Whether every required claim holds, and every row with a tolerance is within it."""
         exact = all(row.verdict != "differs" for row in self.rows)
         return exact and all(claim.held is True for claim in self.claims if claim.required)
-
-    @property
-    def table(self) -> dict[str, dict[str, Estimate]]:
-        """What was measured, by group and name: what claims are judged by."""
-        found: dict[str, dict[str, Estimate]] = {}
-        for row in self.rows:
-            if row.ours is not None:
-                found.setdefault(row.group, {})[row.what] = row.estimate
-        return found
 
     @property
     def statements(self) -> list[Claim]:

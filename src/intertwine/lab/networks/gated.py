@@ -6,8 +6,6 @@ import torch
 from torch import nn
 
 from ..._words import near
-from ...gates import dgn, dlgn, dlgn_sf
-from ...gates.networks import ShallowMaps
 from .registry import build, fit_to, names
 
 
@@ -48,6 +46,9 @@ def gated(
         >>> gated("dlgn", "c4gap", width=4, permutation=(3, 1, 0, 2)).permutation
         (3, 1, 0, 2)
     """
+    from ...gates import dgn, dlgn, dlgn_sf  # where it is asked for: most networks are not gated
+    from ...gates.networks import ShallowMaps
+
     if kind != "dgn" and regime != "standalone":
         raise ValueError(f"regime must be standalone for a {kind}, both of whose halves are trained. Got {regime!r}.")
     spec = fit_to(_base_spec(base, width), (channels, size, size), classes)

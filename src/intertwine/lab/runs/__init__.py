@@ -1,10 +1,9 @@
 """Plans, jobs, log, results: work that never loses what it has finished.
 
-A *plan* expands into independent *jobs*; each is kept under a hash of its settings and of the code it uses. A job
+A *plan* expands into independent *jobs*; each is kept under a hash of its settings and code. A job
 writes its result before anyone is told, so anything may be killed at any moment: the same call runs what is missing.
 """
 
-from .code_version import code_version
 from .driver import RunReport, load_plan, run
 from .executor import Executor, Outcome, RunError, Task
 from .in_process import InProcess
@@ -16,7 +15,7 @@ from .overview import Overview, clean, overview, overviews
 
 __all__ = [
     # what to do
-    "Plan", "Job", "Jobs", "job_key", "plan_name", "code_version",
+    "Plan", "Job", "Jobs", "job_key", "plan_name",
     # doing it
     "run", "RunReport", "RunError", "load_plan",
     # who does it

@@ -14,7 +14,7 @@ from .executor import Executor, Outcome, RunError, Task
 from .job import Job, Plan, job_key, named_class, plan_name, reference, saved_plan
 from .local import Local
 from .log import FILE, Log
-from .store import clean_leftovers, finished, intact, prepare_folder, read_value
+from .store import clean_leftovers, finished, intact, prepare_folder, read_result
 
 _PATIENCE = 0.5  # seconds between looks at the clock
 
@@ -31,6 +31,7 @@ class RunReport:
         ran: Jobs that were run now.
         found: Jobs whose results lay there already.
         seconds: Of this run.
+        spent: Seconds that each job took when it was run, in the plan's order; 0 for those that failed.
     """
 
     plan: str
@@ -40,6 +41,7 @@ class RunReport:
     ran: int = 0
     found: int = 0
     seconds: float = 0.0
+    spent: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         failed = f", {len(self.failed)} failed" if self.failed else ""
@@ -154,9 +156,10 @@ class _Drive:
                     display.show({self.jobs[key].label: since for key, since in self.running.items()})
             finally:
                 self._stop()
-        values = [None if key in self.errors else read_value(self.home, key) for key in self.keys]
+        results = [{} if key in self.errors else read_result(self.home, key) for key in self.keys]
+        values, spent = [r.get("value") for r in results], tuple(float(r.get("seconds", 0.0)) for r in results)
         failed = {self.jobs[key].label: error.splitlines()[-1] for key, error in self.errors.items()}
-        return RunReport(self.name, self.home, values, failed, done, len(there), time.monotonic() - start)
+        return RunReport(self.name, self.home, values, failed, done, len(there), time.monotonic() - start, spent)
 
     def _fill(self, waiting: deque[str]) -> None:
         while waiting:

@@ -5,6 +5,7 @@ import json
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +13,6 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_serializer, field_validator
 
 from ..._untrusted.files import json_of
-from .code_version import code_version
 
 _LONGEST = 60  # characters of a label
 _LONGEST_NAME = 255  # bytes of the name of a file
@@ -23,16 +23,18 @@ class Job(BaseModel, ABC):
 
     A subclass lists its settings as fields, which must be plain JSON values, and defines ``run``. It must be
     importable by name, since workers receive its name and settings as text, and nothing is pickled. Results are kept
-    under a hash of both and of the source code that the class uses, so the same settings must give the same result:
-    seeds are settings.
+    under a hash of both and of the class's code, so the same settings must give the same result: seeds are settings.
 
     Attributes:
+        code: Text that changes where the same settings give another result; if ``None``, the bytes of the file that
+            defines the class. What it calls in other files does not count: say another ``code`` where that matters.
         gpus: Share of a GPU that a job takes where there is one: 1 for a whole one, 0.25 lets four share it. Without
             any GPU it runs on the CPU.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    code: ClassVar[str | None] = None
     gpus: ClassVar[float] = 0.0
 
     @abstractmethod
@@ -98,15 +100,22 @@ class Jobs(Plan):
         ]
 
 
-def job_key(job: Job, code: str | None = None) -> str:
+def job_key(job: Job) -> str:
     """Hash of a job's class, settings and code.
 
     Returns:
         32 hexadecimal digits.
     """
-    code = code_version(type(job).__module__) if code is None else code
+    code = _bytes_of(type(job).__module__) if job.code is None else job.code
     text = json.dumps([reference(type(job)), job.model_dump(mode="json"), code], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@cache
+def _bytes_of(module: str) -> str:
+    """A hash of a module's file; empty where it has none."""
+    file = getattr(sys.modules[module], "__file__", None)
+    return hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest() if file else ""
 
 
 def reference(cls: type) -> str:

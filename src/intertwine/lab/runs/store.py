@@ -45,9 +45,9 @@ def clean_leftovers(folder: Path, running: Iterable[str] = ()) -> None:
             file.unlink(missing_ok=True)
 
 
-def read_value(folder: Path, key: str) -> Any:
-    """The value that a finished job returned."""
-    return read_json(result_path(folder, key))["value"]
+def read_result(folder: Path, key: str) -> dict[str, Any]:
+    """What is kept of a finished job: its ``value``, the ``seconds`` it took, settings and worker."""
+    return read_json(result_path(folder, key))
 
 
 def intact(task: Task) -> bool:

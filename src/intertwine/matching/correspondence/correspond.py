@@ -152,7 +152,7 @@ def correspond(a: nn.Module, b: nn.Module, example_inputs: Any, example_inputs_b
         ...         return self.down(self.up(x[..., None])[..., 0].clamp(min=0))
         >>> found = correspond(a, Own(), torch.randn(5, 4))
         >>> [str(entry) for entry in found.entries]
-        ['0.weight = up.weight[:, :, 0]', '0.bias = up.bias', '2.weight = down.weight', '2.bias = down.bias']
+        ['0.weight = up.weight.reshape(8, 4)', '0.bias = up.bias', '2.weight = down.weight', '2.bias = down.bias']
         >>> found.proved
         True
     """  # noqa: DOC502 - raised by what it calls

@@ -48,6 +48,14 @@ class Region:
         """Whether it is the whole tensor."""
         return all(f[1:] == (0, f[0], 1) for dim in self.factors for f in dim)
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Shape of the part as it is written: an axis of which one entry is read is gone."""
+        if self.whole:
+            return self.shape
+        parts = (f for dim in self.factors for f in dim if f[0] == 1 or f[2] > f[1] + 1)
+        return tuple(len(range(*f[1:])) for f in parts)
+
     def of_tensor(self, tensor: Tensor) -> Tensor:
         """The part, as a view of the tensor's own entries where torch has one."""
         spread = tensor.reshape([f[0] for dim in self.factors for f in dim])
@@ -62,6 +70,10 @@ class Region:
         while parts and parts[-1] == ":":
             parts.pop()
         return f"{self.name}{seen}[{', '.join(parts)}]"
+
+
+def _call(method: str, sizes: Sequence[int]) -> str:
+    return f".{method}({', '.join(map(str, sizes))})"
 
 
 def _slice(full: int, start: int, stop: int, step: int) -> str:
@@ -104,12 +116,13 @@ class Entry:
     def change(self) -> str:
         """What is done with B's part."""
         moved = [i for i in self.order if self.sizes[i] > 1]
-        shapes = [tuple(f[2] - f[1] for dim in r.factors for f in dim if f[2] - f[1] > 1) for r in (self.a, self.b)]
+        ours, theirs = self.a.sizes, self.b.sizes
         if moved == sorted(moved):
-            return "" if shapes[0] == shapes[1] else f".reshape({', '.join(map(str, shapes[0]))})"
-        if len(moved) == 2 and len(shapes[0]) == 2:
+            return "" if ours == theirs else _call("reshape", ours)
+        if len(moved) == len(ours) == len(theirs) == 2:
             return ".T"
-        return f".reshape({', '.join(map(str, self.sizes))}).permute({', '.join(map(str, self.order))})"
+        turned = _call("reshape", self.sizes) + _call("permute", self.order)
+        return turned if ours == tuple(self.sizes[i] for i in self.order) else turned + _call("reshape", ours)
 
 
 def entries_of(found: Pairing) -> tuple[Entry, ...]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..._above import call
 from ..._words import counted, sentence
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table
 from ..figures import Series, heatmap, lines
@@ -61,9 +60,6 @@ def write_all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, s
 
 def _blocks(r: Reproduction) -> list[Block]:
     blocks: list[Block] = [Paragraph(sentence(r.verdict), "verdict")]
-    age = call("age", r)
-    if age and age not in r.notes:
-        blocks.append(Paragraph(age, "note"))
     if not r.comparable and any(row.paper is not None and row.tolerance is None for row in r.rows):
         said = "The paper's numbers are of other networks, data or training, and are shown for orientation only."
         blocks.append(Paragraph(said, "note"))
@@ -74,10 +70,10 @@ def _blocks(r: Reproduction) -> list[Block]:
     if maps:
         blocks.append(Grid(maps))
     if r.claims:
-        rows = [
-            [c.text, f"{c.verdict}: {c.why}" if c.why else c.verdict, c.detail, c.required or None] for c in r.claims
-        ]
-        blocks.append(Table(["Statement", "Here", "Judged by", "Must hold at this scale"], rows))
+        verdict = lambda c: f"{c.verdict}: {c.why}" if c.why else c.verdict
+        rows = [[c.text, verdict(c), c.detail, c.p, c.adjusted, c.needed, c.required or None] for c in r.claims]
+        head = ["Statement", "Here", "Judged by", "p", "p (Holm)", "Networks needed", "Must hold at this scale"]
+        blocks.append(Table(head, rows))
     tables = [_table(r, panel) for panel in r.panels]
     if figures:
         blocks.append(Details("All numbers", tables))

@@ -21,7 +21,7 @@ from ...._untrusted.files import within
 from ....dissection import Concept, ConceptSet, Sample
 from ....errors import DataError
 from ..splits import MOST_CLASSES
-from ._masks import fitted, read_image, read_packed_mask
+from .masks import fitted, read_image, read_packed_mask
 
 _SIZES = ("ih", "iw", "sh", "sw")
 _DIGITS = 18  # of the largest numbers that 64 bits hold

@@ -10,7 +10,7 @@ import torch
 from ...._untrusted.files import json_of, within
 from ....dissection import Concept, ConceptSet, Sample
 from ....errors import DataError
-from ._masks import fitted, read_image
+from .masks import fitted, read_image
 
 
 class CocoConcepts(ConceptSet):

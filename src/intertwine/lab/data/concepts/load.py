@@ -6,9 +6,10 @@ from ....dissection import ConceptSet, WithColours
 from .broden import BrodenConcepts
 from .coco import CocoConcepts
 from .generated import GeneratedConcepts
-from .segmentation import FolderConcepts, ParquetConcepts
+from .masks import FolderConcepts, ParquetConcepts
 
 CONCEPT_FORMS = ("generated", "parquet:FILE", "masks:FOLDER", "coco:ANNOTATIONS.json@IMAGES", "broden:FOLDER")
+_PHOTOGRAPH = (90, 120)  # pixels
 
 
 def load_concepts(
@@ -59,6 +60,38 @@ def load_concepts(
     if images is not None:
         found = found.subset(range(min(images, len(found))))
     return WithColours(found) if colours else found
+
+
+def concept_sets(spec: str, images: tuple[int, int], side: int) -> tuple[ConceptSet, ConceptSet]:
+    """What networks learn from, and what they are dissected on.
+
+    Args:
+        spec: As ``lab.data.load_concepts`` takes it.
+        images: Most images of either.
+        side: Of generated images; photographs are brought to 90 x 120 pixels, and Broden's have one size.
+
+    Returns:
+        Generated images of two seeds; the splits of a set that has them (``train`` and ``test``, of Broden ``val``);
+        of another set every fourth image for the test.
+
+    Examples:
+        >>> [len(part) for part in concept_sets("generated", (6, 3), 16)]
+        [6, 3]
+    """
+    kind = spec.removesuffix("+colours").partition(":")[0]
+    if kind == "generated":
+        train, test = (load_concepts(spec, images=n, size=(side, side), seed=i) for i, n in enumerate(images))
+        return train, test
+    if kind == "broden":
+        parts = [load_concepts(spec, split=split) for split in ("train", "val")]
+    elif kind == "parquet":
+        parts = [load_concepts(spec, split=split, size=_PHOTOGRAPH) for split in ("train", "test")]
+    else:
+        whole = load_concepts(spec, size=_PHOTOGRAPH)
+        held_out = range(0, len(whole), 4)
+        parts = [whole.subset([i for i in range(len(whole)) if i % 4]), whole.subset(held_out)]
+    train, test = (part.subset(range(min(n, len(part)))) for part, n in zip(parts, images))
+    return train, test
 
 
 def _square(size: tuple[int, int] | None) -> int:

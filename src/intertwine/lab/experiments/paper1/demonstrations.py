@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..experiment import Experiment, Measured, Setting
-from ..reproduction import Row
-from ..verdicts import Claim, fact
+from ...runs import Job
+from ...statistics import Estimate
+from ..experiment import Experiment, Findings
+from ..plan import Design
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-
-def _shown(setting: Setting) -> Measured:
-    claims = [
-        _loss_is_invariant(setting.seed),
-        _permutations_cancel(setting.seed),
-        _chain_rule(setting.seed),
-        _appendix_c(),
-        _span(setting.seed),
-    ]
-    rows, drift = _drift(setting.seed)
-    decay_rows, decay = _weight_decay(setting)
-    return Measured([*rows, *decay_rows], claims=[*claims, drift, decay])
+_KERNELS, _CHANNELS, _DECAYS = ("max", "laplace", "linear"), (16, 64, 256), (0.0, 0.05)
+_RATE, _STEPS = 0.02, 300
 
 
-def _loss_is_invariant(seed: int) -> Claim:
+class Shown(Job):
+    """All demonstrations."""
+
+    code: ClassVar[str] = ""
+
+    seed: int  # Of networks, elements and inputs
+
+    def run(self, files: Path) -> list[dict[str, Any]]:
+        """The numbers of each demonstration."""
+        return [{"arm": name, "statistic": what, "value": value}
+                for name, shown in _DEMONSTRATIONS.items() for what, value in shown(self.seed).items()]  # fmt: skip
+
+
+def _loss_is_invariant(seed: int) -> dict[str, float]:
     """Corollary E.28."""
     import torch
     import torch.nn.functional as F
@@ -41,11 +47,10 @@ def _loss_is_invariant(seed: int) -> Claim:
     twin = found.act(found.random(seed=seed), model)
     one, two = F.cross_entropy(model(x), y).item(), F.cross_entropy(twin(x), y).item()
     moved = max((a - b).abs().max().item() for a, b in zip(model.parameters(), twin.parameters()))
-    detail = f"losses differ by {abs(one - two):.1e}, weights by up to {moved:.2g}"
-    return fact("the loss is invariant under the group (Cor. E.28)", abs(one - two) < 1e-9 < moved, detail)
+    return {"difference of losses": abs(one - two), "largest change of a weight": moved}
 
 
-def _permutations_cancel(seed: int) -> Claim:
+def _permutations_cancel(seed: int) -> dict[str, float]:
     """Corollary E.11: sigma(P A x) = P sigma(A x), so a permutation before the activation can be undone after it."""
     import torch
 
@@ -58,11 +63,10 @@ def _permutations_cancel(seed: int) -> Claim:
         (p.T @ f(p @ a @ x) - f(a @ x)).abs().max().item()
         for f in (torch.relu, torch.sigmoid, torch.tanh, torch.nn.functional.gelu)
     )
-    text = "permutations pass through every activation and cancel (Cor. E.11)"
-    return fact(text, gap < 1e-12, f"largest difference {gap:.1e}")
+    return {"gap": gap}
 
 
-def _chain_rule(seed: int) -> Claim:
+def _chain_rule(seed: int) -> dict[str, float]:
     """Lemma E.12, with a rotation as the control that must fail."""
     import torch
 
@@ -73,23 +77,21 @@ def _chain_rule(seed: int) -> Claim:
     x = torch.randn(5, generator=generator, dtype=torch.float64)
     inside, outside = (g(5).random(generator).matrix() for g in (PositiveMonomial, Orthogonal))
     one, other = (chain_rule_gap(torch.relu, a, a, x) for a in (inside, outside))
-    detail = f"gap {one:.1e} in G_ReLU, {other:.2g} for a rotation"
-    return fact("sigma'(A x) A = phi(A) sigma'(x) in the group only (Lemma E.12)", one < 1e-12 < 0.01 < other, detail)
+    return {"in G_ReLU": one, "rotation": other}
 
 
-def _appendix_c() -> Claim:
+def _appendix_c(seed: int) -> dict[str, float]:
     """Both the printed matrix and the one that the computation uses."""
     import torch
 
     from ....groups.activations.laws import equivariance_gap
 
     printed, used = (torch.tensor(m, dtype=torch.float64) for m in ([[0, 2], [1, 0]], [[0, 1], [2, 0]]))
-    gap = max(equivariance_gap(torch.relu, a, a) for a in (printed, used))
-    detail = f"[[0, 2], [1, 0]] is printed, [[0, 1], [2, 0]] computed with; both pass to {gap:.0e}"
-    return fact("the 2 x 2 example of Appendix C passes through ReLU", gap < 1e-12, detail)
+    gaps = [equivariance_gap(torch.relu, a, a) for a in (printed, used)]
+    return {"gap of [[0, 2], [1, 0]], printed": gaps[0], "gap of [[0, 1], [2, 0]], computed with": gaps[1]}
 
 
-def _span(seed: int) -> Claim:
+def _span(seed: int) -> dict[str, float]:
     """Remark E.6: the span of the coordinates of ReLU is stable under G_ReLU, and not under a rotation."""
     import torch
 
@@ -101,32 +103,26 @@ def _span(seed: int) -> Claim:
     coordinates = [partial(_unit, i) for i in range(3)]
     matrices = [group.random(generator).matrix() for group in (PositiveMonomial(3), Orthogonal(3))]
     gaps = [span_representation(coordinates, partial(torch.matmul, other=a.T), points)[1] for a in matrices]
-    detail = f"residual {gaps[0]:.1e} in G_ReLU, {gaps[1]:.2g} for a rotation"
-    return fact("the span of a layer's units is stable exactly under the group (Remark E.6)",
-                 gaps[0] < 1e-10 < 1e-2 < gaps[1], detail)  # fmt: skip
+    return {"in G_ReLU": gaps[0], "rotation": gaps[1]}
 
 
 def _unit(i: int, points: Tensor) -> Tensor:
     return points[:, i].relu()
 
 
-def _drift(seed: int) -> tuple[list[Row], Claim]:
+def _drift(seed: int) -> dict[str, float]:
     """D.8: with as much noise as signal, max-kernel CKA falls as channels grow; Laplace and linear CKA do not."""
     import torch
 
     from ....similarity import cka
 
-    rows, found = [], {}
-    for kernel in ("max", "laplace", "linear"):
-        for width in (16, 64, 256):
+    found = {}
+    for kernel in _KERNELS:
+        for width in _CHANNELS:
             generator = torch.Generator().manual_seed(seed)
             x, noise = (torch.randn(600, width, generator=generator) for _ in range(2))
-            found[kernel, width] = cka(x, x + noise, kernel)
-            rows.append(Row(f"{kernel}, {width} channels", found[kernel, width], group="CKA of noisy copies (D.8)"))
-    fall = found["max", 16] - found["max", 256]
-    steady = max(abs(found[k, 16] - found[k, 256]) for k in ("laplace", "linear"))
-    detail = f"the max kernel loses {fall:.2f} from 16 to 256 channels, the others change by {steady:.2f} at most"
-    return rows, fact("the max kernel drifts with the number of channels, others do not", fall > 2 * steady, detail)
+            found[f"{kernel}, {width} channels"] = float(cka(x, x + noise, kernel))
+    return found
 
 
 def imbalance(first: nn.Linear, second: nn.Linear) -> Tensor:
@@ -135,7 +131,7 @@ def imbalance(first: nn.Linear, second: nn.Linear) -> Tensor:
     return (into - second.weight.square().sum(0)).abs().sum()
 
 
-def _weight_decay(setting: Setting) -> tuple[list[Row], Claim]:
+def _weight_decay(seed: int) -> dict[str, float]:
     """Gradient flow keeps each unit's imbalance; weight decay shrinks it, and so breaks the scaling symmetry."""
     import torch
     import torch.nn.functional as F
@@ -144,34 +140,80 @@ def _weight_decay(setting: Setting) -> tuple[list[Row], Claim]:
 
     inputs, labels = next(iter(load("digits").loader("train", batch_size=512)))
     found = {}
-    for decay in (0.0, 0.05):
-        torch.manual_seed(setting.seed)
+    for decay in _DECAYS:
+        torch.manual_seed(seed)
         first, second = torch.nn.Linear(64, 32), torch.nn.Linear(32, 10)
         with torch.no_grad():
             for tensor, factor in ((first.weight, 2), (first.bias, 2), (second.weight, 0.5)):
                 tensor.mul_(factor)  # an element of the group: the same function, out of balance
         parameters = [*first.parameters(), *second.parameters()]
-        optimizer = torch.optim.SGD(parameters, 0.02, weight_decay=decay)
+        optimizer = torch.optim.SGD(parameters, _RATE, weight_decay=decay)
         before = imbalance(first, second).item()
-        for _ in range(300):
+        for _ in range(_STEPS):
             optimizer.zero_grad()
             F.cross_entropy(second(first(inputs.flatten(1)).relu()), labels).backward()
             optimizer.step()
-        found[decay] = imbalance(first, second).item() / before
-    rows = [
-        Row(f"weight decay {decay:g}", kept, group="imbalance left after 300 steps") for decay, kept in found.items()
-    ]
-    expected = (1 - 0.02 * 0.05) ** (2 * 300)
-    held = abs(found[0.0] - 1) < 0.05 and abs(found[0.05] / expected - 1) < 0.1
-    detail = (
-        f"{found[0.0]:.3f} left without decay, {found[0.05]:.3f} with it (exp(-2 rate decay steps) = {expected:.3f})"
+        found[f"weight decay {decay:g}"] = imbalance(first, second).item() / before
+    return found
+
+
+_DEMONSTRATIONS: dict[str, Callable[[int], dict[str, float]]] = {
+    "loss": _loss_is_invariant, "permutations": _permutations_cancel, "chain rule": _chain_rule, "example": _appendix_c,
+    "span": _span, "kernels": _drift, "decay": _weight_decay,
+}  # fmt: skip
+
+
+def _plan(plan: Design) -> None:
+    plan.add(Shown(seed=plan.setting.seed))
+
+
+def _analyse(found: Findings) -> None:
+    number = lambda arm, what: found.values.number(what, arm)
+    inside = lambda arm: number(arm, "in G_ReLU") / number(arm, "rotation")
+    found.fact(
+        "the loss is invariant under the group (Cor. E.28), whatever the weights move",
+        number("loss", "difference of losses") / number("loss", "largest change of a weight"),
+        below=1e-9,
     )
-    return rows, fact("weight decay breaks the scaling symmetry: imbalance decays", held, detail)
+    found.fact(
+        "permutations pass through every activation and cancel (Cor. E.11)", number("permutations", "gap"), below=1e-12
+    )
+    found.fact(
+        "sigma'(A x) A = phi(A) sigma'(x) in the group only (Lemma E.12): gap there / gap of a rotation",
+        inside("chain rule"),
+        below=1e-10,
+    )
+    gaps = {
+        what: Estimate(number("example", what), 0.0)
+        for what in ("gap of [[0, 2], [1, 0]], printed", "gap of [[0, 1], [2, 0]], computed with")
+    }
+    found.state("the 2 x 2 example of Appendix C passes through ReLU", gaps, below=1e-12, required=True)
+    found.fact(
+        "the span of a layer's units is stable exactly under the group (Remark E.6): residual / a rotation's",
+        inside("span"),
+        below=1e-8,
+    )
+    cka = {f"{k}, {n} channels": number("kernels", f"{k}, {n} channels") for k in _KERNELS for n in _CHANNELS}
+    found.show("CKA of noisy copies (D.8)", {name: Estimate(value, 0.0) for name, value in cka.items()})
+    fall = {k: cka[f"{k}, 16 channels"] - cka[f"{k}, 256 channels"] for k in _KERNELS}
+    found.fact(
+        "the max kernel drifts with the number of channels, others do not: its fall / their largest change",
+        fall["max"] / max(abs(fall[k]) for k in ("laplace", "linear")),
+        above=2,
+    )
+    left = {decay: number("decay", f"weight decay {decay:g}") for decay in _DECAYS}
+    expected = {decay: (1 - _RATE * decay) ** (2 * _STEPS) for decay in _DECAYS}  # exp(-2 rate decay steps)
+    found.show("imbalance left after 300 steps", {f"weight decay {d:g}": Estimate(v, 0.0) for d, v in left.items()})
+    off = {
+        f"weight decay {d:g}: (left / expected - 1) / {margin:g}": Estimate((left[d] / expected[d] - 1) / margin, 0.0)
+        for d, margin in zip(_DECAYS, (0.05, 0.1))
+    }
+    found.state("weight decay breaks the scaling symmetry: imbalance decays", off, above=-1, below=1, required=True)
 
 
 EXPERIMENTS = (
     Experiment(
         "demonstrations", "Consequences of the symmetries", "v2 Cor. E.28, E.11, Lemma E.12, Remark E.6, App. C, D.8",
-        _shown, None, ("smoke",), False,
+        _plan, _analyse, ("smoke",),
     ),
 )  # fmt: skip

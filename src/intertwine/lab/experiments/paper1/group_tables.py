@@ -1,8 +1,13 @@
 """The exact statements: groups of activations (Table 1), sizes of families (E.7), GELU's error (E.2.1)."""
 
-from ..experiment import Experiment, Measured, Setting
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ...runs import Job
+from ...statistics import Estimate
+from ..experiment import Experiment, Findings
+from ..plan import Design
 from ..reproduction import Row
-from ..verdicts import fact
 
 # Table 1 of version 2 (Fig. 4 of version 1): activation -> group and phi, in the words of groups.table
 TABLE_1 = {
@@ -15,99 +20,138 @@ TABLE_1 = {
 }
 # The integral of E.22 by quadrature, rounded; the paper shows a curve without numbers
 GELU = {0.25: 0.0650, 0.5: 0.0687, 1.0: 0.0, 2.0: 0.1767, 4.0: 0.4762, 10.0: 1.2611}
-_WIDTHS = (16, 64, 128, 256, 512)
+_WIDTHS, _RANKS = (16, 64, 128, 256, 512), (1, 2, 4)
+_ERROR, _FAR = "root-mean-square of GELU(a x) - a GELU(x)", 1e6
 
 
-def _table_1(setting: Setting) -> Measured:
-    import torch
+class Groups(Job):
+    """Each activation's group: whether it is the printed one, and how well a random element passes through."""
 
-    from ....groups import Intertwiner, intertwiner, table
-    from ....groups.activations.known import named_activation
-    from ....groups.activations.laws import equivariance_gap
+    code: ClassVar[str] = ""
 
-    generator = torch.Generator().manual_seed(setting.seed)
+    seed: int  # Of the element
 
-    claims = []
-    for name, wanted in TABLE_1.items():
-        (row,) = table((name,))
-        found = intertwiner(name)
-        assert isinstance(found, Intertwiner)  # no gated activation is in the table
-        element = found.group_for(5).random(generator)
-        gap = equivariance_gap(named_activation(name).function, element.matrix(), found.phi(element).matrix())
-        claims.append(
-            fact(
-                f"{name}: {wanted[0]}, phi(A) = {wanted[1]}",
-                (row.group, row.phi) == wanted and gap < 1e-9,
-                f"largest relative |sigma(A x) - phi(A) sigma(x)| of a random element: {gap:.1e}",
-            )
-        )
-    return Measured(claims=claims)
+    def run(self, files: Path) -> list[dict[str, Any]]:
+        """For each activation the largest relative ``|sigma(A x) - phi(A) sigma(x)|``, and 1 for another group."""
+        import torch
+
+        from ....groups import Intertwiner, intertwiner, table
+        from ....groups.activations.known import named_activation
+        from ....groups.activations.laws import equivariance_gap
+
+        generator, rows = torch.Generator().manual_seed(self.seed), []
+        for name, wanted in TABLE_1.items():
+            (row,) = table((name,))
+            found = intertwiner(name)
+            assert isinstance(found, Intertwiner)  # no gated activation is in the table
+            element = found.group_for(5).random(generator)
+            gap = equivariance_gap(named_activation(name).function, element.matrix(), found.phi(element).matrix())
+            told = {"gap": gap, "other than printed": (row.group, row.phi) != wanted}
+            rows += [{"layer": name, "statistic": what, "value": float(value)} for what, value in told.items()]
+        return rows
 
 
-def _counts(setting: Setting) -> Measured:
-    from ....groups.capacity import g_relu_dim, log_count_g_relu, log_count_rank, rank_dim, rank_outnumbers, threshold
+class Counts(Job):
+    """Dimensions and sizes of families of stitching layers."""
 
-    eps, rows = 2.0**-10, list[Row]()
+    code: ClassVar[str] = ""
+
+    def run(self, files: Path) -> list[dict[str, Any]]:
+        """By width: dimensions, logarithms of sizes, and whether each rank outnumbers G_ReLU."""
+        from ....groups.capacity import (
+            g_relu_dim,
+            log_count_g_relu,
+            log_count_rank,
+            rank_dim,
+            rank_outnumbers,
+            threshold,
+        )  # fmt: skip
+
+        eps, rows = 2.0**-10, []
+        for n in _WIDTHS:
+            told: dict[str, Any] = {"dim G_ReLU": g_relu_dim(n), **{f"dim rank {r}": rank_dim(n, r) for r in _RANKS},
+                    "log #G_ReLU": log_count_g_relu(n, eps, 1.0), "log #rank 1": log_count_rank(n, 1, eps, 1.0),
+                    "grid points from which rank 1 is larger": threshold(n),
+                    "every rank is larger": min(rank_outnumbers(n, r, 2.0 / n, 1.0) for r in _RANKS)}  # fmt: skip
+            rows += [{"layer": f"{n} channels", "statistic": k, "value": float(v)} for k, v in told.items()]
+        return rows
+
+
+class GeluError(Job):
+    """GELU's error under scales, in closed form and sampled."""
+
+    code: ClassVar[str] = ""
+
+    seed: int  # Of the sample
+
+    def run(self, files: Path) -> list[dict[str, Any]]:
+        """Errors by scale, and how far GELU is from ReLU near 0 and beyond."""
+        import torch
+
+        from ....groups import gelu_error, table
+
+        f = torch.nn.functional.gelu
+        x = torch.randn(400_000, generator=torch.Generator().manual_seed(self.seed), dtype=torch.float64)
+        rows = []
+        for a in (*GELU, 0.9, _FAR):
+            rows.append({"layer": f"a = {a:g}", "statistic": "error", "value": float(gelu_error(a))})
+            if a in GELU:
+                sampled = (f(a * x) - a * f(x)).square().mean().sqrt()
+                rows.append({"layer": f"a = {a:g}", "statistic": "sampled", "value": float(sampled)})
+        line = torch.linspace(-12, 12, 4801, dtype=torch.float64)
+        gap = (f(line) - line.relu()).abs()
+        (row,) = table(("gelu",))
+        told: dict[str, Any] = {"near": gap[line.abs() < 5].max(), "beyond": gap[line.abs() >= 5].max(),
+                "permutations only": row.group == "permutation matrices"}  # fmt: skip
+        return [*rows, *({"statistic": name, "value": float(v)} for name, v in told.items())]
+
+
+def _analyse_groups(found: Findings) -> None:
+    for name, (group, phi) in TABLE_1.items():
+        numbers = {what: Estimate(found.values.number(s, layer=name), 0.0) for what, s in
+                   (("largest relative |sigma(A x) - phi(A) sigma(x)| of a random element", "gap"),
+                    ("groups other than printed", "other than printed"))}  # fmt: skip
+        found.state(f"{name}: {group}, phi(A) = {phi}", numbers, below=1e-9, required=True)
+
+
+def _plan_counts(plan: Design) -> None:
+    plan.add(Counts())
+    plan.note("Counted on 2048 points for each coordinate, with the exact log n!; see groups.capacity.")
+
+
+def _analyse_counts(found: Findings) -> None:
     for n in _WIDTHS:
-        rows.append(Row("dim G_ReLU", float(g_relu_dim(n)), float(n), tolerance=0, group=f"{n} channels"))
-        for rank in (1, 2, 4):
-            exact = float(2 * n * rank - rank**2)
-            rows.append(Row(f"dim rank {rank}", float(rank_dim(n, rank)), exact, tolerance=0, group=f"{n} channels"))
-        rows.append(Row("log #G_ReLU", log_count_g_relu(n, eps, 1.0), group=f"{n} channels"))
-        rows.append(Row("log #rank 1", log_count_rank(n, 1, eps, 1.0), group=f"{n} channels"))
-        rows.append(Row("grid points from which rank 1 is larger", threshold(n), group=f"{n} channels"))
-    larger = all(rank_outnumbers(n, r, 2.0 / n, 1.0) for n in _WIDTHS for r in (1, 2, 4))
-    claims = [fact("on n grid points or more, every rank outnumbers G_ReLU", larger)]
-    return Measured(
-        rows, ["Counted on 2048 points for each coordinate, with the exact log n!; see groups.capacity."], claims=claims
-    )
+        group = f"{n} channels"
+        exact = {"dim G_ReLU": n, **{f"dim rank {r}": 2 * n * r - r**2 for r in _RANKS}}
+        for what in (*exact, "log #G_ReLU", "log #rank 1", "grid points from which rank 1 is larger"):
+            ours, paper = found.values.number(what, layer=group), exact.get(what)
+            how = {} if paper is None else {"paper": float(paper), "tolerance": 0.0}
+            found.rows.append(Row(what, ours, group=group, **how))
+    larger = min(found.values.number("every rank is larger", layer=f"{n} channels") for n in _WIDTHS)
+    found.fact("on n grid points or more, every rank outnumbers G_ReLU", larger, above=0.5)
 
 
-def _gelu(setting: Setting) -> Measured:
-    import torch
-
-    from ....groups import gelu_error, table
+def _analyse_gelu(found: Findings) -> None:
     from ....groups.activations.gelu import ASYMPTOTIC_SLOPE
 
-    scales = torch.tensor(list(GELU), dtype=torch.float64)
-    rows = [
-        Row(f"a = {a:g}", float(e), group="root-mean-square of GELU(a x) - a GELU(x)")
-        for a, e in zip(GELU, gelu_error(scales))
-    ]
-    x = torch.randn(400_000, generator=torch.Generator().manual_seed(setting.seed), dtype=torch.float64)
-    f = torch.nn.functional.gelu
-    sampled = [float((f(a * x) - a * f(x)).square().mean().sqrt()) for a in scales]
-    worst = max(abs(s - row.ours) for s, row in zip(sampled, rows) if row.ours is not None)
-    far = float(gelu_error(1e6)) / 1e6
-    off = max(abs(float(e) - wanted) for e, wanted in zip(gelu_error(scales), GELU.values()))
-    line = torch.linspace(-12, 12, 4801, dtype=torch.float64)
-    gap = (f(line) - line.relu()).abs()
-    near, beyond = (float(gap[where].max()) for where in (line.abs() < 5, line.abs() >= 5))
-    (row,) = table(("gelu",))
-    claims = [
-        fact("GELU and ReLU differ near 0 only (Fig. 17a)", beyond < 1e-5 < 0.1 < near,
-             f"by up to {near:.2f} within 5 standard deviations, {beyond:.0e} beyond"),
-        fact("GELU's group holds permutations only", row.group == "permutation matrices", row.group),
-        fact("the closed form is the integral", off < 5e-5, f"largest difference {off:.1e}"),
-        fact("sampling, as the paper does, gives the closed form", worst < 0.01, f"{worst:.1e}"),
-        fact("the error vanishes at a = 1, not beside it", float(gelu_error(1.0)) < 1e-7 < float(gelu_error(0.9))),
-        fact("it grows linearly", abs(far - ASYMPTOTIC_SLOPE) < 1e-6, f"slope {far:.5f}"),
-    ]  # fmt: skip
-    return Measured(rows, claims=claims)
+    of = lambda what, a: found.values.number(what, layer=f"a = {a:g}")
+    found.show(_ERROR, {f"a = {a:g}": Estimate(of("error", a), 0.0) for a in GELU})
+    near, beyond = found.values.number("near"), found.values.number("beyond")
+    found.fact("GELU and ReLU differ near 0 only (Fig. 17a): beyond 5 standard deviations 10,000 times less",
+               beyond / near, below=1e-4)  # fmt: skip
+    found.fact("GELU's group holds permutations only", found.values.number("permutations only"), above=0.5)
+    found.fact("the closed form is the integral", max(abs(of("error", a) - e) for a, e in GELU.items()), below=5e-5)
+    worst = max(abs(of("sampled", a) - of("error", a)) for a in GELU)
+    found.fact("sampling, as the paper does, gives the closed form", worst, below=0.01)
+    found.fact("the error vanishes at a = 1, not beside it", of("error", 1.0) / of("error", 0.9), below=1e-5)
+    found.fact("it grows linearly", abs(of("error", _FAR) / _FAR - ASYMPTOTIC_SLOPE), below=1e-6)
 
 
 EXPERIMENTS = (
-    Experiment(
-        "table1-groups",
-        "Intertwiner groups of activations",
-        "v2 Table 1 (v1 Fig. 4)",
-        _table_1,
-        None,
-        ("smoke",),
-        False,
-    ),
-    Experiment(
-        "e7-counts", "How many maps a family of stitching layers holds", "v2 E.7", _counts, None, ("smoke",), False
-    ),
-    Experiment("fig17-gelu", "How far GELU is from homogeneous", "v2 E.2.1, Fig. 17", _gelu, None, ("smoke",), False),
-)
+    Experiment("table1-groups", "Intertwiner groups of activations", "v2 Table 1 (v1 Fig. 4)",
+               lambda plan: plan.add(Groups(seed=plan.setting.seed)), _analyse_groups, ("smoke",)),
+    Experiment("e7-counts", "How many maps a family of stitching layers holds", "v2 E.7", _plan_counts, _analyse_counts,
+               ("smoke",)),
+    Experiment("fig17-gelu", "How far GELU is from homogeneous", "v2 E.2.1, Fig. 17",
+               lambda plan: plan.add(GeluError(seed=plan.setting.seed)), _analyse_gelu, ("smoke",)),
+)  # fmt: skip

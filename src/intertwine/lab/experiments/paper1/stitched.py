@@ -1,36 +1,29 @@
-"""Pairs of networks stitched at some layers by some families, as we prefer it and as the paper prints it."""
+"""Pairs of networks stitched at some layers by some families: as we prefer it, and as the papers print it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from ...statistics import Estimate, Sample
+from ...zoo import draw_pairs
+from ..experiment import Findings
+from ..plan import Design, PairJob, PlannedMember, PlannedZoo, activations_of, cyclic_pairs
+from ..setting import Setting
+from ..values import Values
 
-from ....features import layers
-from ....stitching import RECIPES, StitchOptions, stitch
-from ....stitching.layers.families import takes
-from ...data import DataSplits, load
-from ...training.augment import Augmented
-from ..estimates import Estimate, of_pairs
-from ..experiment import Setting
-from ..pairs import PairJob, Pairs, checkpoints, names_of
-from ..reproduction import Row
-from ..verdicts import Claim
-
-# layer -> family -> one number of each pair
-Values = Sequence[Mapping[str, Any]]
+FLAT = 0.02  # nats: the training loss changes by less in the last epoch, as a mean over layers and pairs
+_APART = 0.1  # 10 points: maps that lose so much more than ours did not train
+_FEWER = 6  # networks that printed arms stitch at the scale small
+_LOSS = "training loss, "
+_LARGEST = ("full", "lasso-0.0001", "g_relu")
 
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """One way to train stitching layers.
+    """One way to train stitching layers: settings that differ from the stitching recipe ``v1``, and ``StitchOptions``.
 
-    Attributes:
-        name: In tables.
-        recipe: Settings that differ from the stitching recipe ``v1``.
-        options: Of ``StitchOptions``.
-        crop: Networks and maps see random resized crops of at least this share of an image, not translations.
+    With ``crop``, networks and maps see random resized crops of at least this share of an image, not translations.
     """
 
     name: str
@@ -40,17 +33,16 @@ class Arm:
 
     def words(self, **recipe: Any) -> str:
         """What was done, from the recipe that ran."""
+        from ....stitching import RECIPES, StitchOptions
+
         how, options = replace(RECIPES["v1"], **self.recipe, **recipe), StitchOptions(**self.options)
         start = "their closed-form solutions" if options.start == "direct" else "random maps"
-        kept = (
-            "the last epoch counts"
-            if how.keep == "last"
-            else "the best of the start and all epochs, on training data, counts"
-        )
+        kept = "the last epoch" if how.keep == "last" else "the best of start and epochs, on training data,"
+        mode = "training" if options.tail_norm == "train" else "evaluation"
         return (
             f"{self.name}: maps start at {start}; {how.epochs} epochs at a rate of {how.learning_rate:g} with momentum "
-            f"{how.momentum:g}, scales held for {how.head_start}; {kept}; batch norm of the tail in "
-            f"{'training' if options.tail_norm == 'train' else 'evaluation'} mode, and measured anew before the test."
+            f"{how.momentum:g}, scales held for {how.head_start}; {kept} counts; batch norm of the tail in {mode} "
+            "mode, and measured anew before the test."
         )
 
 
@@ -62,151 +54,156 @@ ARMS = (OURS, PRINTED)
 
 
 class StitchedLayers(PairJob):
-    """One ordered pair of networks, stitched at some layers by some families.
+    """One ordered pair of networks, stitched at some layers by some families."""
 
-    Attributes:
-        examples: Training examples; all of them if ``None``.
-        tested: Test examples; all of them if ``None``.
-        layers: Where to stitch; every activation if empty.
-        families: Of maps.
-        recipe: Settings that differ from the stitching recipe ``v1``.
-        options: Of ``StitchOptions``.
-        translate: Pixels by which training images move at most.
-        flip: Whether they are mirrored.
-        crop: Least share of an image that a random resized crop keeps; 0 for none.
-        seed: Of starts and of the order of examples.
-    """
-
-    examples: int | None
-    tested: int | None
-    layers: tuple[str, ...]
-    families: tuple[str, ...]
-    recipe: dict[str, Any]
+    examples: int | None  # Training examples; all of them if ``None``
+    layers: tuple[str, ...]  # Where to stitch
+    families: tuple[str, ...]  # Of maps
+    recipe: dict[str, Any]  # Settings that differ from the stitching recipe ``v1``
     options: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
-    translate: int
-    flip: bool
-    crop: float = 0.0
-    seed: int
+    translate: int = 0  # Pixels by which training images move at most
+    flip: bool = False  # Whether they are mirrored
+    crop: float = 0.0  # Least share of an image that a random resized crop keeps; 0 for none
+    seed: int  # Of starts and of the order of examples
 
-    def run(self, files: Path) -> dict[str, Any]:
-        """Stitch.
+    def run(self, files: Path) -> list[dict[str, Any]]:
+        """Stitch: by family and layer (``*`` inside residual blocks) penalty on all test images, sparsity and so on.
 
-        Returns:
-            ``penalties``, ``sparsities`` and ``recovered`` (shares of channels matched as activations are) by layer
-            (``*`` inside residual blocks) and family.
+        ``agreement`` is the share of channels matched as in closed form, ``drift`` how far stitched features are from
+        the tail's own; the number of the epoch of a training loss stands under ``draws``.
         """
+        from ....stitching import RECIPES, StitchOptions, stitch
+        from ...data import load
+        from ...training.augment import Augmented
+
         data, (a, b) = load(self.data).first(self.examples), self.networks()
         recipe = replace(RECIPES["v1"], **self.recipe)
         train = data.loader("train", recipe.batch_size, shuffle=True)
         study = stitch(
-            a,
-            b,
-            list(self.layers) or activations(a, data),
-            list(self.families),
-            loader=Augmented(train, self.translate, self.flip, self.crop),
-            eval_loader=data.loader("test", examples=self.tested),
-            seeds=self.seed,
-            method=recipe,
+            a, b, list(self.layers), list(self.families), loader=Augmented(train, self.translate, self.flip, self.crop),
+            eval_loader=data.loader("test"), seeds=self.seed, method=recipe,
             options=StitchOptions(**self.options, state=files / "training.pt"),
-        )
-        found: dict[str, dict[str, dict[str, Any]]] = {"penalties": {}, "sparsities": {}, "recovered": {}}
+        )  # fmt: skip
+        rows = []
         for one in study.stitchings:  # type: ignore[union-attr]  # lists were given
-            for what, number in zip(found, (one.penalty, one.sparsity, one.agreement)):
-                found[what].setdefault(one.layer_name, {})[_full_name(one.family)] = number
-        return found
+            measured = {"penalty": one.penalty, "sparsity": one.sparsity, "agreement": one.agreement,
+                        "drift": one.drift.residual if one.drift else None}  # fmt: skip
+            family = "lasso-0.001" if one.family == "lasso" else one.family
+            rows += [
+                {"statistic": f"{what}, {family}", "layer": one.layer_name, "value": number,
+                 "images": len(data.test) if what == "penalty" else 0}
+                for what, number in measured.items() if number is not None
+            ]  # fmt: skip
+            rows += [
+                {"statistic": _LOSS + family, "layer": one.layer_name, "value": e["loss"], "draws": e["epoch"]}
+                for e in one.history
+            ]
+        return rows
 
 
-def _full_name(family: str) -> str:
-    return "lasso-0.001" if family == "lasso" else family
+def length_of(setting: Setting, arm: Arm) -> dict[str, Any]:
+    """Training images and epochs: as printed, at the scale small 4,000 steps of the 31,000 that the paper takes."""
+    ours, printed = {"epochs": 2, "head_start": 1, "judged": 512}, {"epochs": 8, "head_start": 4}
+    small = (6400, ours) if arm is OURS else (16_000, printed)
+    return dict(zip(("examples", "recipe"), setting.by_scale((96, {"epochs": 2, "head_start": 1}), small, (None, {}))))
 
 
-def stitch_jobs(
-    setting: Setting, pairs: Pairs, arm: Arm, families: Sequence[str], layers: Sequence[str], **how: Any
-) -> list[StitchedLayers]:
-    """A job for each pair.
+def pairs_of(
+    setting: Setting, zoo: PlannedZoo, arm: Arm = OURS, most: int = 32
+) -> list[tuple[PlannedMember, PlannedMember]]:
+    """Each network with the next, fewer where maps are trained longer; at the scale paper as the papers draw them."""
+    members = zoo.members
+    if setting.scale != "paper":
+        return cyclic_pairs(zoo if arm is OURS else replace(zoo, seeds=zoo.seeds[:_FEWER]))
+    if arm is PRINTED_V1:  # disjoint
+        return list(zip(members[::2], members[1::2]))
+    return list(dict.fromkeys((members[i], members[j]) for i, j in draw_pairs(len(members), most, setting.seed)))
 
-    Args:
-        setting: Data, seed, device.
-        pairs: Of networks; one that is drawn twice gets two seeds.
-        arm: How maps are trained.
-        families: Of maps.
-        layers: Where to stitch; every activation if empty.
-        how: ``examples``, ``tested``, and settings of the stitching recipe under ``recipe``.
+
+def enter(
+    plan: Design, zoo: PlannedZoo, arm: Arm, families: Sequence[str], layers: Sequence[str] = (), name: str = "",
+    pairs: Sequence[tuple[PlannedMember, PlannedMember]] = (), most: int = 32, **how: Any,
+) -> None:  # fmt: skip
+    """A job for each pair of a zoo (or those given, at most ``most`` at the scale paper), and a note on the arm.
+
+    All activations are stitched if no layers are given; ``how`` holds ``examples`` and ``recipe`` where they are not
+    those of ``length_of``.
     """
-    recipe, options = dict(how.pop("recipe", {})), dict(arm.options)
-    same: dict[str, Any] = {"data": setting.data_spec, "layers": tuple(layers), "families": tuple(families), **how}
+    from ....stitching.layers.families import takes
+
+    s, options, how = plan.setting, dict(arm.options), {**length_of(plan.setting, arm), **how}
     if settings := options.get("settings"):
         options["settings"] = {k: v for k, v in settings.items() if any(takes(f, k) for f in families)}
-    moved = not setting.digits
-    same |= {"translate": 2 if moved and not arm.crop else 0, "flip": moved, "crop": arm.crop if moved else 0}
-    same["device"] = setting.device
-    same |= {"recipe": {**arm.recipe, **recipe}, "options": options}
-    return [StitchedLayers(**checkpoints(pair), **same, seed=setting.seed + k) for k, pair in enumerate(pairs)]
+    moved = not s.digits
+    for k, pair in enumerate(pairs or pairs_of(s, zoo, arm, most)):
+        plan.pair(
+            StitchedLayers, pair, name or arm.name, examples=how["examples"], families=tuple(families), options=options,
+            layers=tuple(layers) or activations_of(zoo.network), recipe={**arm.recipe, **how["recipe"]}, flip=moved,
+            translate=2 if moved and not arm.crop else 0, crop=arm.crop if moved else 0.0, seed=s.seed + k,
+        )  # fmt: skip
+    if (note := arm.words(**how["recipe"])) not in plan.notes:
+        plan.note(note)
 
 
-def activations(model: nn.Module, data: DataSplits) -> list[str]:
-    """Names of a network's activations, in order."""
-    example = data.loader("test", 2).batch(slice(0, 2))[0].to(next(model.parameters()).device)
-    return [point.name for point in layers(model, example) if point.activation]
+def penalties(values: Values, arm: str = OURS.name) -> dict[str, dict[str, Sample]]:
+    """Penalties by family and layer."""
+    names = [n for n in values.frame["statistic"].unique() if n.startswith("penalty, ")]
+    found = {name.removeprefix("penalty, "): values.by_layer(name, arm) for name in names}
+    return {family: by for family, by in found.items() if by}
 
 
-def series(values: Values, pairs: Pairs, what: str = "penalties", title: str = "") -> list[Row]:
-    """A row for each family and layer: the mean over pairs, each network left out in turn.
+def minus(a: Mapping[str, Sample], b: Mapping[str, Sample], name: str = "") -> dict[str, Sample]:
+    """Differences by network at the layers that both have, named ``name, layer``."""
+    return {", ".join(filter(None, [name, k])): one - b[k] for k, one in a.items() if k in b}
 
-    Args:
-        values: What :class:`StitchedLayers` returned.
-        pairs: The pairs, in their order.
-        what: ``"penalties"``, ``"sparsities"`` or ``"recovered"``.
-        title: What stands behind the comma of a group's name.
+
+def curves(values: Values, arm: str) -> dict[str, list[float]]:
+    """Training losses by family, epoch by epoch: means over layers and pairs."""
+    rows = values.frame[(values.frame["arm"] == arm) & values.frame["statistic"].str.startswith(_LOSS)]
+    means = rows.groupby(["statistic", "draws"], sort=False)["value"].mean()
+    return {str(name).removeprefix(_LOSS): own.tolist() for name, own in means.groupby("statistic", sort=False)}
+
+
+def untrained(values: Values, arm: str, ours: str = OURS.name) -> str:
+    """Why the maps of an arm are not trained; empty where they are, or are ours.
+
+    Its loss is not flat, or its largest maps lose 10 points more than those that start at their closed form.
     """
-    first = values[0][what]
-    families = dict.fromkeys(f for by in first.values() for f in by)
-    known = {(f, k): [v[what][k][f] for v in values] for f in families for k, by in first.items() if f in by}
-    return [
-        Row.of(layer, of_pairs(names_of(pairs), numbers), group=", ".join(filter(None, [family, title])))
-        for (family, layer), numbers in known.items()
-        if any(number is not None for number in numbers)
-    ]
+    ends = {f: losses[-1] - losses[-2] for f, losses in curves(values, arm).items() if len(losses) > 1}
+    if arm != ours and (steep := {f: change for f, change in ends.items() if not abs(change) < FLAT}):
+        listed = ", ".join(f"{f} {change:+.3f}" for f, change in steep.items())
+        return f"maps not trained: their loss still changes in the last epoch, {listed} ({FLAT:g} would be flat)"
+    for family in _LARGEST:
+        lost, least = (values.averaged(f"penalty, {family}", one).mean for one in (arm, ours))
+        if lost - least > _APART:
+            return f"maps not trained: {100 * lost:.0f} points are lost by {family}, {100 * least:.0f} from our start"
+        if lost == lost:  # the largest that there is
+            break
+    return ""
 
 
-def contrast(values: Values, pairs: Pairs, more: str, less: str, title: str = "") -> list[Row]:
-    """How much more one family loses than another, pair by pair, at each layer."""
-    group = ", ".join(filter(None, [f"{more} - {less}", title]))
-    found = [{layer: by[more] - by[less] for layer, by in v["penalties"].items()} for v in values]
-    return [Row.of(k, of_pairs(names_of(pairs), [v[k] for v in found]), group=group) for k in found[0]]
+def telling(found: Findings, arm: str, networks: Sequence[str], kinds: Sequence[str] = ("",)) -> Callable[..., None]:
+    """``found.state`` for one arm: its name stands before statements, and its guard asks for trained maps too.
 
-
-def arm_claims(
-    table: Mapping[str, Mapping[str, Estimate]], judge: Callable[[Mapping[str, Mapping[str, Estimate]]], list[Claim]]
-) -> list[Claim]:
-    """The same statements about every arm that was run, which stands in front of their words.
-
-    Those of an arm whose maps did not train cannot be told: maps of its largest family that start at their closed form
-    show what such maps reach.
-
-    Args:
-        table: Of the result.
-        judge: Claims from the groups of one arm, by their names without it.
+    Maps of several kinds of networks stand under names that begin with the kind.
     """
-    claims: list[Claim] = []
-    for arm in (OURS, PRINTED, PRINTED_V1):
-        suffix = "" if arm is OURS else f", {arm.name}"
-        own = {g.removesuffix(suffix): by for g, by in table.items() if g.endswith(suffix) and (suffix or "," not in g)}
-        if own:
-            claims += [replace(_of_trained(c, own, table), text=f"{arm.name}: {c.text}") for c in judge(own)]
-    return claims
+    reasons = [untrained(found.values, f"{kind}{arm}", f"{kind}{OURS.name}") for kind in kinds]
+    guard = replace(found.guard(*networks), also=next(filter(None, reasons), ""))
+    return lambda text, effects, **limits: found.state(f"{arm}: {text}", effects, guard=guard, **limits)
 
 
-def _of_trained(
-    told: Claim, own: Mapping[str, Mapping[str, Estimate]], ours: Mapping[str, Mapping[str, Estimate]]
-) -> Claim:
-    """A claim about one arm; where its maps lose 10 points more than ours, it cannot be told, and why."""
-    largest = next((f for f in ("full", "lasso-0.0001", "g_relu") if f in own and f in ours), None)
-    if largest is None:
-        return told
-    lost, least = (sum(e.value for e in by[largest].values()) / len(by[largest]) for by in (own, ours))
-    if lost - least <= 0.1:
-        return told
-    words = f"{100 * lost:.0f} points are lost by {largest}, {100 * least:.0f} from our start"
-    measured = told.why.rpartition("; ")[2] or f"as measured it would {'hold' if told.held else 'not hold'}"
-    return replace(told, held=None, why=f"maps not trained: {words}; {measured}")
+def show_arms(found: Findings, arms: Sequence[Arm] = ARMS) -> list[str]:
+    """Penalties and training losses of each arm that was run; their names."""
+    names = [arm.name for arm in arms if penalties(found.values, arm.name)]
+    for name in names:
+        for family, by in penalties(found.values, name).items():
+            found.show(family if name == OURS.name else f"{family}, {name}", by)
+        show_losses(found, name)
+    return names
+
+
+def show_losses(found: Findings, arm: str) -> None:
+    """Training losses of an arm, epoch by epoch."""
+    for family, by in curves(found.values, arm).items():
+        numbers = {f"epoch {k}": Estimate(loss) for k, loss in enumerate(by, 1)}
+        found.show(f"{family}, training loss {arm}", numbers)

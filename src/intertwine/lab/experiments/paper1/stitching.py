@@ -3,68 +3,51 @@
 The figures are images: what is checked are their claims in words, of ours and of the paper's way to train maps.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from itertools import pairwise
 
-from ..estimates import Estimate, decreases, mean_of, minus, of_pairs
-from ..experiment import Experiment, Measured, Setting
-from ..pairs import names_of, pairs_at
+from ...statistics import Estimate, Sample, independent, mean_of
+from ..experiment import Experiment, Findings
+from ..plan import Design, PlannedZoo, cyclic_pairs
 from ..printed import ZOO_ACCURACY
-from ..reproduction import Reproduction, Row
-from ..verdicts import Claim, Trained, claim
-from ..zoos import accuracy_rows, recipe_at, trained, trained_words, zoo_for
-from .stitched import OURS, PRINTED, PRINTED_V1, arm_claims, contrast, series, stitch_jobs
+from .stitched import FLAT, OURS, PRINTED, PRINTED_V1, Arm, curves, enter, minus, penalties, show_arms, telling
 
 FAMILIES = ("g_relu", "full", "rank-4", "rank-2", "rank-1")
-_REDUCED = ("rank-4", "rank-2", "rank-1")
+_REDUCED = FAMILIES[2:]
 _NEARLY = 0.03  # "nearly achieve the accuracy of the original models": 3 points
-_GAIN = "closed form and best epoch - as printed in v2"
+_LOST = 0.6  # of accuracy: what is left of a network that was trained is near 10 %
+_CHANCE = "layer4.1.relu1*"  # layer 70, the penultimate inside a residual block
+_END = "as printed in v2, to the end"
+_EPOCHS = 22  # of the 45,000 images here: 31,000 steps, as 20 epochs of the paper's 50,000
 
-Table = Mapping[str, Mapping[str, Estimate]]
+Penalties = Mapping[str, Mapping[str, Sample]]
 
 
-def claims_of(table: Table, residual: bool, networks: Trained, ranked: bool = True) -> list[Claim]:
-    """What the text says of one figure.
-
-    Args:
-        table: Penalties by family and layer; ``*`` marks layers inside residual blocks.
-        residual: Whether the networks are residual.
-        networks: Those that were stitched.
-        ranked: Whether the text ranks the families, which it does not of ResNet18s.
-    """
-    outside = {f: {k: e for k, e in by.items() if not k.endswith("*")} for f, by in table.items()}
-    inside = {f: {k: e for k, e in by.items() if k.endswith("*")} for f, by in table.items()}
-    more = lambda by, f, g: by.get(f"{f} - {g}") or minus(by.get(f, {}), by.get(g, {}))
-    told = partial(claim, trained=networks)
-    full, g_relu = outside.get("full", {}), outside.get("g_relu", {})
-    claims = [
-        told(
-            "G_ReLU loses more than full convolutions outside residual blocks", more(outside, "g_relu", "full"), above=0
-        ),
-        told("G_ReLU loses less than rank 1 outside residual blocks", more(outside, "rank-1", "g_relu"), above=0),
-    ]
+def state_figure(tell: Callable[..., None], table: Penalties, residual: bool, ranked: bool = True) -> None:
+    """What the text says of one figure, but for ResNet18s it ranks no families; ``*``: inside residual blocks."""
+    part = lambda star: {f: {k: e for k, e in by.items() if k.endswith("*") is star} for f, by in table.items()}
+    outside, inside = part(False), part(True)
+    full, g_relu = outside["full"], outside["g_relu"]
+    if ranked:
+        tell("G_ReLU loses more than full convolutions outside residual blocks", minus(g_relu, full), above=0)
+        tell("G_ReLU loses less than rank 1 outside residual blocks", minus(outside["rank-1"], g_relu), above=0)
     if residual:
-        mean = {
-            f: mean_of(inside[f].values()) - mean_of(outside[f].values()) for f in ("full", "g_relu") if inside.get(f)
-        }
-        ranks = {f"{f}, {k}": e for f in FAMILIES[1:] for k, e in more(inside, "g_relu", f).items()}
-        claims.append(told("inside residual blocks G_ReLU loses more than all other families", ranks, above=0))
-        text = "layers inside residual blocks cost more on average, with full convolutions too"
-        return [*(claims if ranked else []), told(text, mean, above=0)]
-    costs = {f"{f}, {k}": e for f in _REDUCED for k, e in more(outside, f, "g_relu").items()}
-    steps = {f: decreases(table[f]) for f in FAMILIES if f != "rank-1" and f in table}
-    rises = {f"{f}, {k}": e.times(-1) for f, by in steps.items() for k, e in list(by.items())[:2]}
-    falls = {f"{f}, {k}": e for f, by in steps.items() for k, e in list(by.items())[2:]}
-    return [
-        *claims,
-        told("full convolutions nearly achieve the accuracy of the networks: within 3 points", full, below=_NEARLY),
-        told("G_ReLU comes within 10 points in all layers but one", g_relu, below=0.1, but=1),
-        told("maps of reduced rank lose more than G_ReLU at every layer", costs, above=0),
-        told("penalties rise to the third activation, for every family but rank 1", rises, above=0),
-        told("and fall at the last one", falls, above=0),
-    ]
+        if ranked:
+            beaten = {k: e for f in FAMILIES[1:] for k, e in minus(inside["g_relu"], inside.get(f, {}), f).items()}
+            tell("inside residual blocks G_ReLU loses more than all other families", beaten, above=0)
+        costs = {f: mean_of(inside[f].values()) - mean_of(outside[f].values()) for f in ("full", "g_relu")}
+        tell("layers inside residual blocks cost more on average, with full convolutions too", costs, above=0)
+        return
+    tell("full convolutions nearly achieve the accuracy of the networks: within 3 points", full, below=_NEARLY)
+    tell("G_ReLU comes within 10 points in all layers but one", g_relu, below=0.1, but=1)
+    reduced = {k: e for f in _REDUCED for k, e in minus(table.get(f, {}), g_relu, f).items()}
+    tell("maps of reduced rank lose more than G_ReLU at every layer", reduced, above=0)
+    steps = {f: [(b, by[b] - by[a]) for a, b in pairwise(by)] for f, by in table.items() if f != "rank-1"}
+    rises = {f"{f}, {k}": e for f, by in steps.items() for k, e in by[:2]}
+    falls = {f"{f}, {k}": e.times(-1) for f, by in steps.items() for k, e in by[2:]}
+    tell("penalties rise to the third activation, for every family but rank 1", rises, above=0)
+    tell("and fall at the last one", falls, above=0)
 
 
 @dataclass(frozen=True)
@@ -75,106 +58,128 @@ class _Figure:
     title: str
     papers: str
     networks: tuple[str, str, str]
-    layers: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
-    pairs: int
-    residual: bool
+    layers: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] = ((), (), ())
+    pairs: int = 16
+    residual: bool = True
+    ranked: bool = True
 
-    def measure(self, setting: Setting) -> Measured:
-        """Train the networks of both versions and stitch the pairs in every arm."""
-        network, count = setting.fitted(*self.networks), setting.by_scale(3, 6, 100)
-        zoos = dict.fromkeys((OURS, PRINTED, PRINTED_V1), zoo_for(setting, network, count))
-        pairs = {arm: pairs_at(setting, zoo, setting.by_scale(3, 6, 0), self.pairs) for arm, zoo in zoos.items()}
-        if setting.scale == "paper":
-            crops = recipe_at(setting, network, crop=PRINTED_V1.crop, translate=0)
-            own = zoos[PRINTED_V1] = zoo_for(setting, network, 10, crops)
-            pairs[PRINTED_V1] = list(zip(own.members[::2], own.members[1::2]))
-        elif setting.scale == "small":
-            pairs[PRINTED_V1] = pairs_at(setting, zoos[PRINTED_V1], 3, 0)
-        recipe: dict[str, Any] = setting.by_scale(*({"epochs": e, "head_start": e // 2} for e in (2, 2, 20)))
-        if setting.scale == "small":
-            recipe |= {"judged": 512}
+    def enter(
+        self, plan: Design, arm: Arm, zoo: PlannedZoo | None = None, zoo_arm: str = "", name: str = ""
+    ) -> PlannedZoo:
+        """The networks, unless they are there, and the pairs of one arm, with fewer families as v1 prints it."""
+        s = plan.setting
+        zoo = zoo or plan.zoo(zoo_arm or self.networks[-1], s.by_scale(*self.networks), s.by_scale(3, 8, 100))
         # Rank 4 of 64 channels is rank 1 of 16.
-        families = setting.by_scale(("g_relu", "full", "rank-1"), ("g_relu", "full", "rank-2", "rank-1"), FAMILIES)
-        how = {"examples": setting.by_scale(96, 1_600, None), "tested": setting.by_scale(None, 1_000, None)}
-        jobs = [
-            stitch_jobs(setting, pairs[arm], arm, families, setting.by_scale(*self.layers), recipe=recipe, **how)
-            for arm in zoos
-        ]
-        values = iter(setting.run([job for listed in jobs for job in listed]))
-        found = {arm: [next(values) for _ in drawn] for arm, drawn in pairs.items()}
-        rows = accuracy_rows({network.partition(":")[0]: zoos[OURS]}, ZOO_ACCURACY)
-        for arm, title in ((OURS, ""), (PRINTED, PRINTED.name), (PRINTED_V1, PRINTED_V1.name)):
-            rows += series(found[arm], pairs[arm], title=title)
-            rows += contrast(found[arm], pairs[arm], "g_relu", "full", title)
-            rows += contrast(found[arm], pairs[arm], "rank-1", "g_relu", title)
-            rows += series(found[arm], pairs[arm], "recovered", f"channels matched as activations are, {arm.name}")
-        one, two = ([v["penalties"] for v in found[arm]] for arm in (OURS, PRINTED))
-        gains = [{layer: v[layer]["g_relu"] - w[layer]["g_relu"] for layer in v} for v, w in zip(one, two)]
-        names = names_of(pairs[OURS])
-        rows += [Row.of(layer, of_pairs(names, [g[layer] for g in gains]), group=_GAIN) for layer in one[0]]
-        notes = [
-            "Stitching penalties: accuracy lost, 0.01 is a point; one line for each family.",
-            f"{trained_words(zoos[OURS])}; {len(pairs[OURS])} ordered pairs.",
-            *(arm.words(**recipe) for arm in zoos),
-            setting.by_scale(
-                "Digits are not cropped: v1 differs by momentum alone here.",
-                "v1 stitches the same networks here; its maps see random resized crops, on which its own were trained.",
-                "v1 has a zoo of its own, trained on random resized crops of at least 8 % of an image.",
-            ),
-        ]  # fmt: skip
-        return Measured(rows, notes, {"network": network, "models": len(zoos[OURS]), "pairs": len(pairs[OURS])})
+        ranks = s.by_scale(("rank-1",), ("rank-1",) if arm is PRINTED_V1 else ("rank-2", "rank-1"), _REDUCED)
+        enter(plan, zoo, arm, ("g_relu", "full", *ranks), s.by_scale(*self.layers), name, most=self.pairs)
+        return zoo
 
-    def judge(self, found: Reproduction) -> list[Claim]:
-        """The claims of every arm, and what our start and choice of epoch change."""
-        networks = trained(found)
-        ranked = self.networks[-1] != "resnet18"
-        claims = arm_claims(found.table, lambda own: claims_of(own, self.residual, networks, ranked))
-        text = "our closed-form start and best epoch lose less with G_ReLU than the paper's arm at every layer"
-        return [*claims, claim(text, found.table.get(_GAIN, {}), below=0, trained=networks)]
+    def plan(self, plan: Design) -> None:
+        """Networks of both versions, stitched in every arm."""
+        s = plan.setting
+        plan.baseline()
+        zoo = self.enter(plan, PRINTED, self.enter(plan, OURS))
+        if s.scale == "paper":
+            recipe = s.recipe(zoo.network, crop=PRINTED_V1.crop, translate=0)
+            zoo = plan.zoo(f"{zoo.arm}, cropped", zoo.network, 10, recipe)
+        self.enter(plan, PRINTED_V1, zoo)
+        plan.note("Stitching penalties: accuracy lost, 0.01 is a point; one line for each family.", s.by_scale(
+            "Digits are not cropped: v1 differs by momentum alone here.",
+            "v1 stitches the same networks here; its maps see random resized crops, on which its own were trained.",
+            "v1 has a zoo of its own, trained on random resized crops of at least 8 % of an image.",
+        ))  # fmt: skip
 
-    @property
-    def experiment(self) -> Experiment:
-        """The figure as an experiment."""
-        return Experiment(self.name, self.title, self.papers, self.measure, self.judge)
+    def analyse(self, found: Findings) -> None:
+        """The statements about every arm, and what our start and choice of epoch change."""
+        for name in show_arms(found, (OURS, PRINTED, PRINTED_V1)):
+            table = penalties(found.values, name)
+            found.show(f"channels matched as activations are, {name}", found.values.by_layer("agreement, g_relu", name))
+            state_figure(telling(found, name, self.networks[-1:]), table, self.residual, self.ranked)
+        ours, printed = (found.values.by_layer("penalty, g_relu", arm.name) for arm in (OURS, PRINTED))
+        gains = minus(ours, printed)
+        found.show("ours - as printed in v2", gains)
+        found.state("our closed-form start and best epoch lose less with G_ReLU than the paper's arm at every layer",
+                    gains, below=0, guard=found.guard(self.networks[-1]))  # fmt: skip
+        found.accuracies(ZOO_ACCURACY)
 
 
-EXPERIMENTS = tuple(
-    figure.experiment
-    for figure in (
-        _Figure(
-            "fig1-stitching-myrtle",
-            "Stitching penalties of Myrtle CNNs",
-            "v2 Fig. 1 (v1 Fig. 1)",
-            ("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn"),
-            ((), (), ()),
-            32,
-            False,
-        ),
-        _Figure(
-            "fig6-stitching-resnet20",
-            "Stitching penalties of ResNet20s",
-            "v2 Fig. 6 (v1 Fig. 8)",
-            ("resnet20:width=4", "resnet20:width=8", "resnet20"),
-            (
-                ("layer1.0.relu1", "layer2.2.relu2"),
-                ("relu", "layer1.1.relu1", "layer1.2.relu2", "layer2.1.relu1", "layer2.2.relu2", "layer3.2.relu1"),
-                (),
-            ),
-            16,
-            True,
-        ),
-        _Figure(
-            "fig7-stitching-resnet18",
-            "Stitching penalties of ResNet18s",
-            "v2 Fig. 7 (v1 Fig. 9)",
-            ("resnet18:width=4", "resnet18:width=8", "resnet18"),
-            (
-                ("layer1.0.relu1", "layer2.1.relu2"),
-                ("relu", "layer1.1.relu1", "layer2.1.relu2", "layer3.1.relu2", "layer4.1.relu1"),
-                (),
-            ),
-            16,
-            True,
-        ),
-    )
-)
+_FIG_1 = _Figure(
+    "fig1-stitching-myrtle", "Stitching penalties of Myrtle CNNs", "v2 Fig. 1 (v1 Fig. 1)",
+    ("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn"), pairs=32, residual=False,
+)  # fmt: skip
+_FIG_6 = _Figure(
+    "fig6-stitching-resnet20", "Stitching penalties of ResNet20s", "v2 Fig. 6 (v1 Fig. 8)",
+    ("resnet20:width=4", "resnet20:width=8", "resnet20"),
+    (("layer1.0.relu1", "layer2.2.relu2"),
+     ("relu", "layer1.1.relu1", "layer1.2.relu2", "layer2.1.relu1", "layer2.2.relu2", "layer3.2.relu1"), ()),
+)  # fmt: skip
+_FIG_7 = _Figure(
+    "fig7-stitching-resnet18", "Stitching penalties of ResNet18s", "v2 Fig. 7 (v1 Fig. 9)",
+    ("resnet18:width=4", "resnet18:width=8", "resnet18"),
+    (("layer1.0.relu1", "layer2.1.relu2"),
+     ("relu", "layer1.1.relu1", "layer2.1.relu2", "layer3.1.relu2", "layer4.1.relu1"), ()), ranked=False,
+)  # fmt: skip
+
+
+def _plan_end(plan: Design) -> None:
+    """One pair as printed, in as many steps as printed, beside the same pair in 4,000 steps."""
+    s = plan.setting
+    plan.baseline()
+    zoo = plan.zoo("myrtle_cnn", s.by_scale(*_FIG_1.networks), 2)
+    short = Design(s)
+    _FIG_1.enter(short, PRINTED)  # whose first job is found again
+    plan.tasks += short.tasks[:1]
+    epochs = s.by_scale(4, _EPOCHS, _EPOCHS)
+    length = {"examples": s.by_scale(96, None, None), "recipe": {"epochs": epochs, "head_start": epochs // 2}}
+    enter(plan, zoo, PRINTED, ("g_relu", "full"), name=_END, pairs=cyclic_pairs(zoo)[:1], **length)
+    plan.note("One pair of networks says nothing of others: the numbers are shown, nothing is concluded from them.")
+
+
+def _analyse_end(found: Findings) -> None:
+    short, end = (penalties(found.values, arm) for arm in (PRINTED.name, _END))
+    for family, by in end.items():
+        found.show(f"{family}, in 4000 steps", short[family])
+        found.show(f"{family}, the end - 4000 steps", minus(by, short[family]))
+    show_arms(found, (Arm(_END),))
+    if found.values.facts.get("scale") != "smoke":
+        told = {f: Estimate(by[-1] - by[-2], 0.0) for f, by in curves(found.values, _END).items()}
+        found.state(f"the training loss ends flat: it changes by less than {FLAT:g} in the last epoch", told,
+                    above=-FLAT, below=FLAT, check=True)  # fmt: skip
+    found.accuracies()
+
+
+_BESIDE = {"ResNet20": _FIG_6, "ResNet18": _FIG_7}
+
+
+def _plan_below(plan: Design) -> None:
+    plan.baseline()
+    for network, figure in _BESIDE.items():
+        figure.enter(plan, OURS, None, network, f"{network}, ours")
+    plan.note("Means leave layer 70 of the ResNet18 out, as the text does.")
+
+
+def _analyse_below(found: Findings) -> None:
+    tables = {network: penalties(found.values, f"{network}, ours") for network in _BESIDE}
+    mean = lambda by: mean_of(e for k, e in by.items() if k != _CHANCE)
+    usual = {network: {f: mean(by) for f, by in table.items()} for network, table in tables.items()}
+    for network, by in usual.items():
+        found.show(f"{network}, mean over layers", by)
+    lower = {f: independent((1, e), (-1, usual["ResNet18"][f])) for f, e in usual["ResNet20"].items()}
+    at_chance = {f: by[_CHANCE] for f, by in tables["ResNet18"].items() if _CHANCE in by}
+    found.show("at layer 70 of ResNet18s", at_chance)
+    found.state("penalties of ResNet18s are lower than those of ResNet20s, for every family", lower, above=0,
+                guard=found.guard(*_BESIDE))  # fmt: skip
+    lost = {f: e for f, e in at_chance.items() if f == "g_relu"}
+    found.state("at layer 70 stitched ResNet18s are at chance: 60 points are lost with G_ReLU", lost, above=_LOST,
+                guard=found.guard("ResNet18"))  # fmt: skip
+    found.accuracies()
+
+
+_FIGURES = [Experiment(f.name, f.title, f.papers, f.plan, f.analyse) for f in (_FIG_1, _FIG_6, _FIG_7)]
+EXPERIMENTS = (
+    *_FIGURES,
+    Experiment("fig1-to-the-end", "One pair of Myrtle CNNs, stitched for the paper's own number of steps",
+               "v2 Fig. 1, D.2", _plan_end, _analyse_end, scales=("smoke", "small")),
+    Experiment("fig7-below-fig6", "ResNet18s are stitched more cheaply than ResNet20s", "v2 D.3, Figs 6, 7",
+               _plan_below, _analyse_below),
+)  # fmt: skip

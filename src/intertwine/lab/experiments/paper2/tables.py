@@ -1,207 +1,115 @@
 """Tables I, II and III of the second paper: what constant inputs, permuted layers and linear gates cost."""
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...data import DataSplits, load
+from ...data import load
 from ...networks import Ensemble, parse
 from ...runs import Job
-from ...training import RECIPES, accuracy, train
-from ..estimates import Estimate, minus, of_runs
-from ..experiment import Experiment, Measured, Setting, trained_from
-from ..printed import COLUMNS, TABLE_I, TABLE_I_PERMUTED, TABLE_II, Printed
-from ..reproduction import Reproduction, Row, Scale
-from ..verdicts import Claim, Trained, claim
+from ...statistics import Sample, independent
+from ...training import RECIPES, Recipe, fast_precision, train
+from ..experiment import CEILING, Experiment, Findings
+from ..plan import Design, accuracy_rows, pooled
+from ..printed import COLUMNS, TABLE_I, TABLE_I_PERMUTED, TABLE_II
+from ..setting import Setting
 
-# Equivalence margins in points: about four times the largest spread that the tables print.
-_CONSTANT, _PERMUTED = 1.0, {"cifar100": 4.0}
-_PERMUTED_ELSE = 2.0
+# Equivalence margins, as fractions: about four times the largest spread that the tables print.
+_CONSTANT, _PERMUTED = 0.01, {"cifar100": 0.04}
+_PERMUTED_ELSE = 0.02
 _RECOVERED = 0.835  # "more than 83.5 %"
-_ABOUT_3, _ABOUT_10, _ABOUT_2, _ABOUT_6 = 4.0, (5.0, 15.0), (0.5, 3.5), (3.0, 9.0)
+_AT_MOST = 0.04  # "about 3 points"
+_ABOUT_10, _ABOUT_6, _ABOUT_2 = (0.05, 0.15), (0.03, 0.09), (0.0, 0.04)
+_SHALLOW = 0.5  # accuracy from which networks of four layers, or of single maps, count as trained
+_MEMBERS = {"smoke": 4, "small": 4, "paper": 16}
 
 
 class Accuracy(Job):
-    """One network, trained and tested."""
+    """The test accuracy of one network, trained from one seed."""
 
-    gpus: ClassVar[float] = 0.5
+    gpus: ClassVar[float] = 1 / 16
+    code: ClassVar[str] = ""
 
     network: str  # Built-in network, fitted to the data; members of an ensemble are trained one by one
     data: str  # As ``lab.data.load`` takes it
     examples: int | None  # Training examples; all without
-    recipe: dict[str, Any]  # Settings that differ from the recipe ``base_recipe``
-    base_recipe: str  # Name of a recipe
+    recipe: dict[str, Any]  # Settings
     seed: int  # Of weights and order
+    pool: int = 1  # Images are averaged over squares of so many pixels first
     device: str = "auto"  # Where
 
-    def run(self, files: Path) -> float:
+    def run(self, files: Path) -> list[dict[str, Any]]:
         """Train, or go on training, and test."""
-        data, recipe = load(self.data).first(self.examples), RECIPES[self.base_recipe].but(**self.recipe)
-        train_one = lambda network, seed: train(
-            network, data, recipe, seed=seed, out=files / f"{seed}.safetensors", device=self.device, progress=False
+        data, recipe = pooled(load(self.data).first(self.examples), self.pool), Recipe(**self.recipe)
+        train_one = lambda network, seed: (
+            train(
+                network, data, recipe, seed=seed, out=files / f"{seed}.safetensors", device=self.device, progress=False
+            ).model
         )
         if not self.network.startswith("c1gap_ensemble"):
-            return 100 * (train_one(self.network, self.seed).card.metrics["test_accuracy"] or 0.0)
-        return self._ensemble(data, train_one)
-
-    def _ensemble(self, data: DataSplits, train_one: Any) -> float:
-
+            return accuracy_rows(train_one(self.network, self.seed), data)
         arguments = parse(self.network)[1]
         members = arguments.pop("members", 16)
         member = "c1gap:" + ",".join(f"{name}={value}" for name, value in arguments.items())
-        models = [train_one(member, 1000 * self.seed + k).model for k in range(members)]
-        return 100 * accuracy(Ensemble(models).eval(), data.loader("test"))
+        models = [train_one(member, 1000 * self.seed + k) for k in range(members)]
+        return accuracy_rows(Ensemble(models).eval(), data)
 
 
-def _network(base: str, column: str, width: int | None, permutation: tuple[int, ...] | None = None) -> str:
-    """Text for ``networks.build``."""
+def column(base: str, name: str, width: int | None, permutation: Sequence[int] | None = None) -> str:
+    """Text for ``networks.build`` of one column of the tables: a network, or a gated counterpart of it.
+
+    Examples:
+        >>> column("vgg16", "DNN", 8), column("vgg16", "DGN(x, 1)", 8)
+        ('vgg16:width=8', 'dgn:base=vgg16,width=8,input=ones')
+    """
     shape = [] if width is None else [f"width={width}"]
-    if column == "DNN":
+    if name == "DNN":
         return ":".join(filter(None, [base, ",".join(shape)]))
-    kind, _, given = column.partition("(")
+    kind, _, given = name.partition("(")
     options = [f"base={base}", *shape, *(["input=ones"] if given.endswith("1)") else [])]
     if permutation is not None:
         options.append("permutation=" + "-".join(map(str, permutation)))
     return f"{kind.lower().replace('-', '_')}:{','.join(options)}"
 
 
-def _jobs(
-    setting: Setting, sets: Mapping[str, str], networks: Mapping[Any, str], runs: int, **how: Any
-) -> list[tuple[Any, Accuracy]]:
-    """Every network on every data set from several seeds, with the keys of data sets and networks."""
-    return [
-        ((data, key), Accuracy(network=text, data=spec, seed=setting.seed + k, device=setting.device, **how))
-        for data, spec in sets.items()
-        for key, text in networks.items()
-        for k in range(runs)
-    ]
+def _enter(plan: Design, arms: Mapping[str, str], runs: int, recipe: Recipe, first: int = 0, pool: int = 1) -> None:
+    """Every network from several seeds, under the name of its arm; the note says how they are trained."""
+    s = plan.setting
+    for (arm, network), k in itertools.product(arms.items(), range(s.seed + first, s.seed + first + runs)):
+        examples = s.by_scale(128, None, None)
+        job = Accuracy(network=network, data=s.data_spec, examples=examples, recipe=recipe.to_dict(), seed=k,
+                       pool=pool, device=s.device)  # fmt: skip
+        plan.add(job, arm, k)
+    length = f"{recipe.iterations:,} iterations" if recipe.iterations else f"{recipe.epochs} epochs"
+    shrunk = f" of images pooled over {pool} x {pool} pixels" if pool > 1 else ""
+    plan.note(f"{', '.join(arms)}: {length}{shrunk} in batches of {recipe.batch_size}, {runs} seeds each.")
 
 
-def _train(setting: Setting, jobs: Sequence[tuple[Any, Accuracy]]) -> dict[Any, list[float]]:
-    """Accuracies of every network, in percent, over its seeds."""
-    found: dict[Any, list[float]] = {}
-    for (key, _), value in zip(jobs, setting.run([job for _, job in jobs])):
-        found.setdefault(key, []).append(value)
-    return found
+def deep_recipe(setting: Setting) -> Recipe:
+    """Table II's recipe at scale: fewer iterations, in the same proportions; digits are neither moved nor mirrored."""
+    whole = RECIPES["vgg_resnet"]
+    if setting.scale == "paper":
+        return whole
+    length = setting.by_scale(6, 2112, 0)  # six epochs of 45,000
+    parts = (max(length // 160, 1), length // 2, 3 * length // 4)
+    moved = {"precision": fast_precision(setting.device)}
+    how = {"batch_size": 64, "translate": 0, "flip": False} if setting.digits else moved
+    return whole.but(iterations=length, boundaries=parts, **how)
 
 
-def _rows(found: Mapping[str, Sequence[float]], paper: Mapping[str, Printed], group: str) -> list[Row]:
-    return [Row.of(what, of_runs(values), paper.get(what), group) for what, values in found.items()]
+def _shallow_recipe(setting: Setting, name: str, epochs: int) -> Recipe:
+    """The recipe of networks without batch norm, shorter below the paper's scale."""
+    if setting.scale == "paper":
+        return RECIPES[name]
+    fast = {"batch_size": 128, "schedule": "cosine", "precision": fast_precision(setting.device)}
+    own = {} if setting.digits else fast
+    return RECIPES[name].but(epochs=setting.by_scale(2, epochs, 0), learning_rate=3e-3, **own)
 
 
-def _data_sets(setting: Setting) -> dict[str, str]:
-    """What is run: by the name that the paper's tables have, as ``load`` takes it; CIFAR-100 where a path is given."""
-    given = {setting.data_name: setting.data_spec}
-    return given | ({"cifar100": setting.cifar100} if setting.cifar100 and setting.scale != "smoke" else {})
-
-
-def _title(group: str, data: str) -> str:
-    return f"{group}, {data}" if data == "cifar100" else group
-
-
-def _not_run(tables: Mapping[str, Mapping[str, Mapping[str, Printed]]], run: Collection[str]) -> list[Row]:
-    """The paper's rows of the data sets that were not run; ``tables`` by group and data set."""
-    return [
-        Row(what, None, number, group=_title(group, data), spread=spread)
-        for group, by in tables.items()
-        for data, table in by.items()
-        if data == "cifar100" and data not in run
-        for what, (number, spread) in table.items()
-    ]
-
-
-def _by_data(found: Reproduction) -> dict[str, dict[str, dict[str, Estimate]]]:
-    """The groups of each data set, by their names without it."""
-    own = str(found.facts.get("data", "cifar10"))
-    parted: dict[str, dict[str, dict[str, Estimate]]] = {}
-    for group, by in found.table.items():
-        name, _, data = group.partition(", ")
-        parted.setdefault(data or own, {})[name] = by
-    return parted
-
-
-def _networks(found: Reproduction, data: str, by: Mapping[str, Estimate], names: Sequence[str] = ("DNN",)) -> Trained:
-    least = trained_from(replace(found, facts={**found.facts, "data": data}))
-    return Trained({name: by[name].times(0.01) for name in names}, least)
-
-
-def _suffix(data: str) -> str:
-    return f" ({data})"
-
-
-def gated_claims(by: Mapping[str, Estimate], what: str, networks: Trained) -> list[Claim]:
-    """What is said of one network and its gated counterparts."""
-    told = partial(claim, trained=networks)
-    gaps = {kind: by[f"{kind}(x, 1)"] - by[f"{kind}(x, x)"] for kind in ("DGN", "DLGN")}
-    share = by["DLGN(x, 1)"] / by["DNN"]
-    return [
-        told(f"constant 1 makes no difference in {what} (1 point)", gaps, above=-_CONSTANT, below=_CONSTANT),
-        told(
-            f"DLGN(x, 1) of {what} recovers more than 83.5 % of the DNN", {"DLGN(x, 1) / DNN": share}, above=_RECOVERED
-        ),
-    ]
-
-
-def _judge_1(found: Reproduction) -> list[Claim]:
-    claims = []
-    for data, groups in _by_data(found).items():
-        by, moved = groups["no permutation"], groups.get("permuted", {})
-        networks, margin = _networks(found, data, by), _PERMUTED.get(data, _PERMUTED_ELSE)
-        claims += gated_claims(by, f"C4GAP{_suffix(data)}", networks)
-        claims.append(
-            claim(f"permuting the layers of gates makes no difference ({margin:g} points){_suffix(data)}",
-                  minus(moved, by), above=-margin, below=margin, trained=networks)
-        )  # fmt: skip
-    return claims
-
-
-def _judge_2(found: Reproduction) -> list[Claim]:
-    claims = []
-    for data, groups in _by_data(found).items():
-        for what, by in ((what, by) for what, by in groups.items() if "DNN" in by):
-            networks, name = _networks(found, data, by), f"{what}{_suffix(data)}"
-            claims += gated_claims(by, name, networks)
-            claims += [
-                claim(f"DGN(x, x) of {name} loses about 3 points at most: below 4",
-                      {"DNN - DGN(x, x)": by["DNN"] - by["DGN(x, x)"]}, below=_ABOUT_3, trained=networks),
-                claim(f"DLGN(x, x) of {name} loses more than DGN(x, x)",
-                      {"DGN(x, x) - DLGN(x, x)": by["DGN(x, x)"] - by["DLGN(x, x)"]}, above=0, trained=networks),
-            ]  # fmt: skip
-    return claims
-
-
-def _judge_3(found: Reproduction) -> list[Claim]:
-    claims = []
-    for data, groups in _by_data(found).items():
-        by = groups[""]
-        ensemble = next(name for name in by if name.endswith("-ENS"))
-        c1, c4, deep, ens = (by[k] for k in ("C1GAP", "C4GAP-DLGN-SF(x, 1)", "VGG-16-DLGN-SF(x, 1)", ensemble))
-        least = trained_from(replace(found, facts={**found.facts, "data": data}))
-        told = partial(claim, trained=Trained({"VGG-16-DLGN-SF(x, 1)": deep.times(0.01)}, min(least, 0.7)))
-        of = _suffix(data)
-        # How many points is of CIFAR; which is better is not.
-        limits: Any = ({"above": 0.0} if data == "digits" else {"above": a, "below": b}
-                       for a, b in (_ABOUT_10, _ABOUT_2, _ABOUT_6))  # fmt: skip
-        ten, two, six = limits
-        claims += [
-            told(f"C4GAP-DLGN-SF is better than C1GAP (print: about 10 points){of}", {"DLGN-SF - C1GAP": c4 - c1},
-                 **ten),
-            *([] if data == "digits" else [
-                told(f"the ensemble comes within about 3 points of C4GAP-DLGN-SF{of}", {"DLGN-SF - ensemble": c4 - ens},
-                     below=_ABOUT_3)
-            ]),
-            told(f"VGG-16-DLGN-SF is better than the ensemble (print: about 10 points){of}",
-                 {"DLGN-SF - ensemble": deep - ens}, **ten),
-            told(f"DLGN-SF(x, x) is below DLGN-SF(x, 1) (print: about 2 points){of}",
-                 {"SF(x, 1) - SF(x, x)": c4 - by["C4GAP-DLGN-SF(x, x)"]}, **two),
-        ]  # fmt: skip
-        if "VGG-16-DLGN(x, 1)" in by:
-            text = "a deep linear gating network is better than single maps, VGG-16 (print: about 6 points)"
-            claims.append(told(f"{text}{of}", {"DLGN - DLGN-SF": by["VGG-16-DLGN(x, 1)"] - deep}, **six))
-    return claims
+def _pool(setting: Setting) -> int:
+    """Networks without batch norm learn CIFAR-10 in hours of a CPU at half the side, in days at the whole."""
+    return setting.by_scale(1, 2, 1)
 
 
 def _permutations(count: int) -> list[tuple[int, ...]]:
@@ -210,97 +118,127 @@ def _permutations(count: int) -> list[tuple[int, ...]]:
     return every if count >= len(every) else [every[-1 - k * len(every) // count] for k in range(count)]
 
 
-def _table_1(setting: Setting) -> Measured:
-    width, runs, count = setting.by_scale((8, 2, 2), (32, 6, 6), (128, 5, 23))
-    recipe = setting.by_scale({"epochs": 2, "learning_rate": 3e-3}, {"epochs": 20, "learning_rate": 3e-3}, {})
-    orders, sets = _permutations(count), _data_sets(setting)
-    plain: dict[Any, str] = {c: _network("c4gap", c, width) for c in COLUMNS}
-    permuted = {(c, order): _network("c4gap", c, width, order) for c in COLUMNS[1:] for order in orders}
-    how: dict[str, Any] = {"base_recipe": "c4gap", "recipe": recipe}
-    how["examples"] = setting.by_scale(128, None, None)
-    trained = _train(setting, _jobs(setting, sets, plain, runs, **how) + _jobs(setting, sets, permuted, 1, **how))
-    rows = []
-    for data in sets:
-        moved = {c: [v for order in orders for v in trained[data, (c, order)]] for c in COLUMNS[1:]}
-        rows += _rows({c: trained[data, c] for c in COLUMNS}, TABLE_I.get(data, {}), _title("no permutation", data))
-        rows += _rows(moved, TABLE_I_PERMUTED.get(data, {}), _title("permuted", data))
-    rows += _not_run({"no permutation": TABLE_I, "permuted": TABLE_I_PERMUTED}, sets)
-    return Measured(rows, [f"{count} of 23 permutations.", *_notes(setting, f"width {width}", how)])
+def _plan_1(plan: Design) -> None:
+    s = plan.setting
+    width, runs, count = s.by_scale((8, 2, 2), (32, 6, 6), (128, 5, 23))
+    recipe, orders, pool = _shallow_recipe(s, "c4gap", 12), _permutations(count), _pool(s)
+    plan.baseline()
+    _enter(plan, {c: column("c4gap", c, width) for c in COLUMNS}, runs, recipe, pool=pool)
+    for k, order in enumerate(orders):  # a permutation is a draw of its own, from a seed of its own
+        arms = {f"{c}, permuted": column("c4gap", c, width, order) for c in COLUMNS[1:]}
+        _enter(plan, arms, 1, recipe, 100 + k, pool)
+    del plan.notes[-len(orders) + 1 :]
+    _ceiling(plan, column("c4gap", "DNN", width), recipe, pool)
+    plan.note(f"Width {width}; {count} of 23 permutations, one network each.")
 
 
-def _table_2(setting: Setting) -> Measured:
-    runs, recipe, sets = setting.by_scale(2, 6, 5), _shorter(setting), _data_sets(setting)
-    bases = setting.by_scale(("vgg16", "resnet20"), ("vgg16", "resnet20"), ("vgg16", "resnet110"))
-    width = setting.by_scale(4, 8, None)
-    networks = {(base, c): _network(base, c, width) for base in bases for c in COLUMNS}
-    how = {"base_recipe": "vgg_resnet", "recipe": recipe, "examples": setting.by_scale(128, None, None)}
-    trained = _train(setting, _jobs(setting, sets, networks, runs, **how))
-    rows = []
-    for data in sets:
-        for base, name in zip(bases, ("vgg16", "resnet110")):
-            group = name if base == name else f"{base} for {name}"
-            found = {c: trained[data, (base, c)] for c in COLUMNS}
-            rows += _rows(found, TABLE_II.get(data, {}).get(name, {}), _title(group, data))
-    rows += _not_run({name: {d: t[name] for d, t in TABLE_II.items()} for name in ("vgg16", "resnet110")}, sets)
-    return Measured(rows, _notes(setting, f"width {width}" if width else "full width", how))
+def _ceiling(plan: Design, network: str, recipe: Recipe, pool: int = 1) -> None:
+    """The network itself, trained three times as long: what can be reached."""
+    s = plan.setting
+    if recipe.iterations:
+        longer = recipe.but(iterations=3 * recipe.iterations, boundaries=tuple(3 * b for b in recipe.boundaries))
+    else:
+        longer = recipe.but(epochs=3 * recipe.epochs)
+    _enter(plan, {CEILING: network}, s.by_scale(1, 2, 2), longer, 200, pool)
 
 
-def _table_3(setting: Setting) -> Measured:
-    width, members, runs = setting.by_scale((16, 4, 2), (16, 4, 6), (512, 16, 5))
-    shorter = setting.by_scale({"epochs": 2, "learning_rate": 3e-3}, {"epochs": 30, "learning_rate": 3e-3}, {})
-    sets, examples = _data_sets(setting), setting.by_scale(128, None, None)
-    small = {
-        "C1GAP": f"c1gap:width={width}",
-        "C4GAP-DLGN-SF(x, 1)": _network("c4gap", "DLGN-SF(x, 1)", width),
-        "C4GAP-DLGN-SF(x, x)": _network("c4gap", "DLGN-SF(x, x)", width),
-    }
-    how = {"base_recipe": "c1gap", "recipe": shorter, "examples": examples}
-    jobs = _jobs(setting, sets, small, runs, **how)
-    ensemble = {f"C1GAP-{members}-ENS": f"c1gap_ensemble:width={width},members={members}"}
-    longer = {**shorter, "epochs": 2 * shorter["epochs"]} if "epochs" in shorter else shorter
-    jobs += _jobs(
-        setting, sets, ensemble, setting.by_scale(2, 6, 2), base_recipe="c1gap_long", recipe=longer, examples=examples
-    )
-    columns = ("DLGN-SF(x, 1)", "DLGN(x, 1)")
-    deep = {f"VGG-16-{c}": _network("vgg16", c, setting.by_scale(4, 8, None)) for c in columns}
-    jobs += _jobs(setting, sets, deep, runs, base_recipe="vgg_resnet", recipe=_shorter(setting), examples=examples)
-    found = _train(setting, jobs)
-    rows = [
-        row
-        for data in sets
-        for row in _rows({what: values for (of, what), values in found.items() if of == data}, {}, _title("", data))
-    ]
-    notes = _notes(setting, f"C1GAP and C4GAP of width {width}", how)
-    return Measured(rows, [*notes, "The table itself is an image in our copy; the text has its differences."])
+def gated_statements(found: Findings, what: str, arm: str = "", least: float | None = None) -> None:
+    """What is said of one network and its gated counterparts."""
+    sample = lambda column: found.values.sample("accuracy", f"{arm}{column}")
+    guard = lambda *columns: found.guard(*(f"{arm}{c}" for c in columns), least=least)
+    gaps = {kind: independent((1, sample(f"{kind}(x, 1)")), (-1, sample(f"{kind}(x, x)"))) for kind in ("DGN", "DLGN")}
+    found.state(f"constant 1 makes no difference in {what} (1 point)", gaps, above=-_CONSTANT, below=_CONSTANT,
+                guard=guard("DNN"))  # fmt: skip
+    share = independent((1, sample("DLGN(x, 1)")), (-_RECOVERED, sample("DNN")))
+    found.state(f"DLGN(x, 1) of {what} recovers more than 83.5 % of the DNN",
+                {"DLGN(x, 1) - 0.835 DNN": share}, above=0, guard=guard("DNN"))  # fmt: skip
 
 
-def _shorter(setting: Setting) -> dict[str, Any]:
-    """Table II's recipe at scale: fewer iterations; digits in halved batches, neither moved nor mirrored."""
-    if setting.scale == "paper":
-        return {}
-    length = setting.by_scale(6, 600, 64_000)
-    boundaries = (max(length // 160, 1), length // 2, 3 * length // 4)
-    digits = {"translate": 0, "flip": False, "batch_size": 64}
-    return {"iterations": length, "boundaries": boundaries, **digits}
+def _analyse_1(found: Findings) -> None:
+    sample = lambda arm: found.values.sample("accuracy", arm)
+    found.show("no permutation", {c: sample(c) for c in COLUMNS}, TABLE_I.get(found.data), 100)
+    moved = {c: sample(f"{c}, permuted") for c in COLUMNS[1:]}
+    found.show("permuted", moved, TABLE_I_PERMUTED.get(found.data), 100)
+    found.accuracies()
+    gated_statements(found, "C4GAP", least=_SHALLOW)
+    margin = _PERMUTED.get(found.data, _PERMUTED_ELSE)
+    gaps = {c: independent((1, one), (-1, sample(c))) for c, one in moved.items()}
+    found.state(f"permuting the layers of gates makes no difference ({100 * margin:g} points)", gaps, above=-margin,
+                below=margin, guard=found.guard("DNN", least=_SHALLOW))  # fmt: skip
 
 
-def _notes(setting: Setting, what: str, how: Mapping[str, Any]) -> list[str]:
-    recipe = RECIPES[how["base_recipe"]].but(**how["recipe"])
-    length = f"{recipe.iterations:,} iterations" if recipe.iterations else f"{recipe.epochs} epochs"
-    images = f"{how['examples']:,}" if how["examples"] else "all"
-    words = f"{what}, {length} of {images} training images in batches of {recipe.batch_size}. Accuracies in %."
-    if setting.scale == "paper":
-        return [words, "Augmentation, and the epochs of Table I, are not printed: see the recipes."]
-    return [f"Made smaller: {words}", "Only differences speak, not the numbers."]
+def _bases(scale: str) -> dict[str, str]:
+    """The networks of Table II, by the paper's names."""
+    return {"vgg16": "vgg16", "resnet110": "resnet110" if scale == "paper" else "resnet20"}
 
 
-# Networks without batch norm take days on a CPU to learn CIFAR-10.
-_DIGITS: tuple[Scale, ...] = ("smoke", "small")
+def _plan_2(plan: Design) -> None:
+    s = plan.setting
+    recipe = deep_recipe(s)
+    plan.baseline()
+    for name, base in _bases(s.scale).items():
+        width = s.by_scale(4, {"vgg16": 16, "resnet110": 8}[name], None)
+        _enter(plan, {f"{name} {c}": column(base, c, width) for c in COLUMNS}, s.by_scale(2, 6, 5), recipe)
+        if name != base:
+            plan.note(f"{base} stands for {name}.")
+    _ceiling(plan, column("vgg16", "DNN", s.by_scale(4, 16, None)), recipe)
+
+
+def _analyse_2(found: Findings) -> None:
+    for name in _bases("paper"):
+        sample = lambda c, name=name: found.values.sample("accuracy", f"{name} {c}")
+        found.show(name, {c: sample(c) for c in COLUMNS}, TABLE_II.get(found.data, {}).get(name), 100)
+        gated_statements(found, name, f"{name} ")
+        arms, (dnn, dgn, dlgn) = [f"{name} {c}" for c in COLUMNS], map(sample, ("DNN", "DGN(x, x)", "DLGN(x, x)"))
+        guard = found.guard(arms[0])
+        found.state(f"DGN(x, x) of {name} loses about 3 points at most: below 4",
+                    {"DNN - DGN(x, x)": independent((1, dnn), (-1, dgn))}, below=_AT_MOST, guard=guard)  # fmt: skip
+        found.state(f"DLGN(x, x) of {name} loses more than DGN(x, x)",
+                    {"DGN(x, x) - DLGN(x, x)": independent((1, dgn), (-1, dlgn))}, above=0, guard=guard)  # fmt: skip
+    found.accuracies()
+
+
+def _plan_3(plan: Design) -> None:
+    s = plan.setting
+    width, members, runs = s.by_scale(16, 32, 512), _MEMBERS[s.scale], s.by_scale(2, 6, 5)
+    recipe, pool = _shallow_recipe(s, "c1gap", 12), _pool(s)
+    plan.baseline()
+    small = {"C1GAP": f"c1gap:width={width}",
+             "C4GAP-DLGN-SF(x, 1)": column("c4gap", "DLGN-SF(x, 1)", width),
+             "C4GAP-DLGN-SF(x, x)": column("c4gap", "DLGN-SF(x, x)", width)}  # fmt: skip
+    _enter(plan, small, runs, recipe, pool=pool)
+    longer = RECIPES["c1gap_long"] if s.scale == "paper" else recipe
+    ensemble = {"C1GAP ensemble": f"c1gap_ensemble:width={width},members={members}"}
+    _enter(plan, ensemble, s.by_scale(2, 6, 2), longer, pool=pool)
+    deep = {f"VGG-16-{c}": column("vgg16", c, s.by_scale(4, 16, None)) for c in ("DLGN-SF(x, 1)", "DLGN(x, 1)")}
+    _enter(plan, deep, runs, deep_recipe(s))
+    plan.note(f"Width {width}; ensembles of {members}. The table is an image in our copy; its text has differences.")
+
+
+def _analyse_3(found: Findings) -> None:
+    arms = [arm for arm in found.values.arms("accuracy") if "baseline" not in arm]
+    by: dict[str, Sample] = {arm: found.values.sample("accuracy", arm) for arm in arms}
+    found.show("", by, factor=100)
+    gap = lambda a, b: independent((1, by[a]), (-1, by[b]))
+    sf, ensemble, deep = "C4GAP-DLGN-SF(x, 1)", "C1GAP ensemble", "VGG-16-DLGN-SF(x, 1)"
+    points = found.data != "digits"  # how many points is of CIFAR; which is better is not
+    limits = lambda low, high: {"above": low, "below": high} if points else {"above": 0.0}
+    told = lambda text, effects, *of, **how: found.state(text, effects, guard=found.guard(*of, least=0.0), **how)
+    told("C4GAP-DLGN-SF is better than C1GAP (print: about 10 points)", {"DLGN-SF - C1GAP": gap(sf, "C1GAP")},
+         sf, "C1GAP", **limits(*_ABOUT_10))  # fmt: skip
+    told("the ensemble comes within about 3 points of C4GAP-DLGN-SF", {"DLGN-SF - ensemble": gap(sf, ensemble)}, sf,
+         ensemble, below=_AT_MOST)  # fmt: skip
+    told("VGG-16-DLGN-SF is better than the ensemble (print: about 10 points)", {"VGG - ensemble": gap(deep, ensemble)},
+         deep, ensemble, **limits(*_ABOUT_10))  # fmt: skip
+    told("DLGN-SF(x, x) is below DLGN-SF(x, 1) (print: about 2 points)",
+         {"SF(x, 1) - SF(x, x)": gap(sf, "C4GAP-DLGN-SF(x, x)")}, sf, **limits(*_ABOUT_2))  # fmt: skip
+    told("a deep linear gating network is better than single maps, VGG-16 (print: about 6 points)",
+         {"DLGN - DLGN-SF": gap("VGG-16-DLGN(x, 1)", deep)}, deep, **limits(*_ABOUT_6))  # fmt: skip
+    found.accuracies()
+
 
 EXPERIMENTS = (
-    Experiment("p2-table1", "C4GAP: constant inputs and permuted layers", "paper 2, Table I", _table_1, _judge_1,
-               digits=_DIGITS),
-    Experiment("p2-table2", "VGG-16 and ResNet-110, gated", "paper 2, Table II", _table_2, _judge_2, digits=_DIGITS),
-    Experiment("p2-table3", "Shallow features: depth of the value network", "paper 2, Table III", _table_3, _judge_3,
-               digits=_DIGITS),
-)  # fmt: skip
+    Experiment("p2-table1", "C4GAP: constant inputs and permuted layers", "paper 2, Table I", _plan_1, _analyse_1),
+    Experiment("p2-table2", "VGG-16 and ResNet-110, gated", "paper 2, Table II", _plan_2, _analyse_2),
+    Experiment("p2-table3", "Shallow features: depth of the value network", "paper 2, Table III", _plan_3, _analyse_3),
+)

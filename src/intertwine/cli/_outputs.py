@@ -1,0 +1,308 @@
+"""Outputs of a command: what it prints, and files, never over what it reads nor over what is not intertwine's.
+
+Tables for people and JSON for machines go to standard output, everything else to standard error. Every command that
+writes says first what it will write. Files of ours are known by what is in them, not by their names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._progress import is_silent
+from .._untrusted.text import printable, printable_json
+from ._command import running
+
+if TYPE_CHECKING:
+    from .._result import Result
+
+RESULTS = ("results.json", "results.parquet", "report.html")
+
+_WIDE = 200  # characters of a line where there is no terminal to fit
+_BESIDE = (".json", ".txt", ".model", ".jinja")  # tokenizers, generation and preprocessing
+_OF_ADAPTERS = ("adapter_config.json",)
+_GENERATION = "generation_config.json"
+_HEAD = 1 << 20  # bytes of a page in which its generator stands
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON; NaN and infinities become null."""
+    print(printable_json(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "") -> None:
+    """Print a table; numbers are aligned right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    table = Table(
+        box=box.SIMPLE_HEAD, title=Text(printable(title)) if title else None, title_justify="left", pad_edge=False
+    )
+    for k, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[k], int | float) for row in rows)
+        table.add_column(Text(printable(str(column))), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(_cell(value))) for value in row))
+    with console.capture() as drawn:
+        console.print(table)
+    # without the empty lines and spaces around it
+    print("\n".join(line.rstrip().removeprefix(" ") for line in drawn.get().splitlines() if line.strip()))
+
+
+def tell(text: str) -> None:
+    """Say something to the person at the terminal, on standard error, unless ``--quiet`` was said."""
+    if not is_silent():
+        print(printable(text), file=sys.stderr)
+
+
+def say(text: object) -> None:
+    """Print a result on standard output; names in it may be of anyone, and a terminal obeys none of them."""
+    print(printable(str(text)))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if value != value else f"{round(value, 3) + 0.0:.3f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def present(
+    result: Result,
+    out: Path,
+    as_json: bool,
+    show: Callable[[Any], object],
+    data: Mapping[str, Any] | None = None,
+    files: Mapping[str, Path] | None = None,
+) -> dict[str, Path]:
+    """Write ``results.json``, ``results.parquet`` and ``report.html``, and print the result.
+
+    Args:
+        result: What was found.
+        out: The folder.
+        as_json: Whether to print JSON.
+        show: Prints the result for people.
+        data: The JSON; the result's own otherwise.
+        files: Further files that were written, by name.
+
+    Returns:
+        Where all files are, by name.
+    """
+    paths = {name: result.save(out / name) for name in ("results.json", "results.parquet")}
+    paths |= {"report.html": result.to_html(out / "report.html"), **(files or {})}
+    if as_json:
+        print_json({"kind": type(result).__name__, **(result.to_dict() if data is None else data), "files": paths})
+    else:
+        show(result)
+        tell_written(paths)
+    return paths
+
+
+def write_one(found: Any, out: Path | None, save: Callable[[Path], Path] | None = None) -> None:
+    """Write one file, the page or the data (by ``save``, where not by the result's own), where one was asked for."""
+    if out is not None:
+        tell(f"wrote {(found.to_html if out.suffix in ('.html', '.htm') else save or found.save)(out)}")
+
+
+def show(found: Any, as_json: bool, **more: Any) -> None:
+    """Print a result: its summary, or its JSON with more in it."""
+    print_json({**found.to_dict(), **more}) if as_json else say(found.summary())
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """Print what a reader must know of a result."""
+    for note in notes:
+        say(f"Note: {note}")
+
+
+def tell_written(paths: Mapping[str, Path]) -> None:
+    """Tell the person at the terminal what was written."""
+    tell(f"wrote {', '.join(str(path) for path in paths.values())}")
+
+
+def claim_file(path: Path | None, inputs: Sequence[Path] = (), beside: Sequence[Path] = ()) -> None:
+    """Refuse a file that must not be written, before long work, and hold it until the command ends.
+
+    Args:
+        path: Where to write; ``None`` where nothing is written.
+        inputs: What the command reads: files, and folders with all that is in them.
+        beside: Other files that are written along.
+
+    Raises:
+        ValueError: If it is an input, or there is a file that is not ours, or nothing can be written there.
+    """  # noqa: DOC502 - helpers raise it
+    from .._io import check_writable
+
+    if path is not None:
+        check_writable(path)
+        _check([path, *beside], inputs)
+        _hold(path.with_name(f".{path.name[:100]}.lock"), path)
+
+
+def claim_folder(path: Path, names: Sequence[str] = (), inputs: Sequence[Path] = ()) -> None:
+    """Make a folder for results, before long work, and hold it until the command ends.
+
+    Args:
+        path: The folder.
+        names: Of the files in it that will be written, and of folders that are this command's own.
+        inputs: What the command reads: files, and folders with all that is in them.
+
+    Raises:
+        ValueError: If there is a file of that name, it is an input, or holds files of these names that are not ours.
+    """
+    from .._io import check_writable
+
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"--out must be a folder. Got the file {str(path)!r}.")
+    if any(_same(path, given) for given in inputs):
+        raise ValueError(f"--out must be another folder than what is read. Got {str(path)!r} for both.")
+    check_writable(path / "results.json")
+    _check([path / name for name in names], inputs)
+    _hold(path, path)
+
+
+def claim(path: Path | None, inputs: Sequence[Path]) -> None:
+    """Claim where weights are written: a file with its card, or a folder of which all is the command's own."""
+    if path is None or path.suffix == ".safetensors":
+        claim_file(path, inputs, [] if path is None else [path.with_suffix(".json")])
+    else:
+        claim_folder(path, ["."], inputs)
+
+
+def is_ours(path: Path) -> bool:
+    """Whether intertwine wrote a file, or all that is in a folder, by what is in it."""
+    if path.is_dir():
+        weights = list(path.glob("*.safetensors"))
+        return (
+            not any(path.iterdir())
+            or _has("Written by intertwine.", path / "README.md")
+            or (bool(weights) and all(map(is_ours, weights)))
+        )
+    with suppress(OSError, ValueError, KeyError):
+        return path.stat().st_size == 0 or (path.suffix in _IS_OURS and _IS_OURS[path.suffix](path))
+    return False
+
+
+def keep_beside(source: Path, target: Path) -> Path:
+    """Put what lies beside the weights of a directory, such as a tokenizer, beside those in another one.
+
+    Args:
+        source: A directory of transformers, or a file, beside which nothing is looked for.
+        target: Where a network was written; what is there already stays, but for settings of generation, which
+            transformers makes anew from the configuration.
+    """
+    from .._io import write_atomically
+
+    for file in sorted(source.iterdir()) if source.is_dir() and target.is_dir() else ():
+        other = file.suffix in _BESIDE and not file.name.endswith(".index.json") and file.name not in _OF_ADAPTERS
+        if other and file.is_file() and (file.name == _GENERATION or not (target / file.name).exists()):
+            write_atomically(target / file.name, partial(shutil.copyfile, file))
+    return target
+
+
+def largest_shard(source: Path) -> int | None:
+    """Bytes of tensors in the largest shard of a directory; ``None`` where its weights are in one file."""
+    files = source.glob("*-of-*.safetensors") if source.is_dir() else ()
+    return max(map(_tensor_bytes, files), default=None)
+
+
+def _tensor_bytes(file: Path) -> int:
+    with file.open("rb") as opened:
+        header = 8 + int.from_bytes(opened.read(8), "little")  # as the format has it: its length, then the header
+    return file.stat().st_size - header
+
+
+def _check(targets: Sequence[Path], inputs: Sequence[Path]) -> None:
+    given = [file for place in inputs for file in ([place, *place.iterdir()] if place.is_dir() else [place])]
+    for target in targets:
+        if not os.path.lexists(target):
+            continue
+        if any(_same(target, file) for file in given):
+            raise ValueError(
+                f"--out must be another place than what is read. Got {str(target)!r} for both, perhaps by a link."
+            )
+        if not running().overwrite and not is_ours(target):
+            raise ValueError(
+                f"--out must be a new place, or hold what intertwine wrote. Got {str(target)!r}, which is something "
+                "else. Choose another place, or say --overwrite to replace it."
+            )
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two paths are one file or folder: links, cases and detours do not matter."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # one of them does not exist
+        return False
+
+
+def _hold(lock: Path, what: Path) -> None:
+    from .._io.scratch import BusyError, hold
+
+    try:
+        running().stack.enter_context(hold(lock))
+    except BusyError:
+        raise ValueError(
+            f"--out must be written by one command at a time. Got {str(what)!r}, where another one is at work. Wait "
+            "for it, or choose another place."
+        ) from None
+
+
+def _json(path: Path) -> bool:
+    from .._io import read_json
+    from ..report.write import KINDS
+
+    said = read_json(path)
+    versions = said.get("versions") if isinstance(said, dict) else None
+    card = isinstance(versions, dict) and "intertwine" in versions and "architecture" in said
+    return card or (isinstance(said, dict) and said.get("kind") in KINDS)
+
+
+def _safetensors(path: Path) -> bool:
+    from safetensors import SafetensorError, safe_open
+
+    with suppress(SafetensorError), safe_open(path, framework="pt") as file:
+        return "intertwine" in (file.metadata() or {})
+    return False
+
+
+def _parquet(path: Path) -> bool:
+    import pyarrow
+    from pyarrow import parquet
+
+    with suppress(pyarrow.ArrowException):
+        return b'"intertwine"' in (parquet.read_schema(path).metadata or {}).get(b"PANDAS_ATTRS", b"")
+    return False
+
+
+def _has(words: str, path: Path) -> bool:
+    with suppress(OSError), path.open("rb") as file:
+        return words.encode() in file.read(_HEAD)
+    return False
+
+
+_page = partial(_has, '<meta name="generator" content="intertwine ')
+_recipe = partial(_has, "# Written by intertwine.")
+_IS_OURS: dict[str, Callable[[Path], bool]] = {
+    ".json": _json, ".safetensors": _safetensors, ".parquet": _parquet, ".html": _page, ".htm": _page,
+    ".yml": _recipe, ".yaml": _recipe,
+}  # fmt: skip

@@ -1,0 +1,68 @@
+"""``intertwine barrier``: loss and accuracy between networks, before and after alignment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from .._options import DataOptions, advanced, option
+from .._outputs import RESULTS, claim_folder, present, say
+from . import inputs, iw, solver_of
+
+if TYPE_CHECKING:
+    from ...merging.interpolate import Interpolation
+
+
+@dataclass(frozen=True)
+class BarrierOptions(DataOptions):
+    """Measure how much worse the networks between networks are, before and after alignment.
+
+    The barrier is the largest excess of the loss over the straight line between the losses of both ends. With three
+    networks or more every pair is measured, and the barrier comes with an interval, which leaves out networks and not
+    pairs. Batch norms are recalibrated on the training split.
+
+    Example:
+      intertwine barrier a.safetensors b.safetensors --data digits
+      intertwine barrier seed*.safetensors --model resnet20 --data cifar10:PATH --points 11 --out barrier
+    """
+
+    methods = ("none",)
+
+    checkpoints: list[Path]
+    model: str | None = None
+    method: str = option("weights", "How to align, see 'intertwine align --help'; none for the direct path only.")
+    points: int = option(25, "Points of each path, the ends included.", min=3)
+    recalibrate: bool = advanced(True, "Also with batch norms measured anew at every point.")
+    interpolation: str = "linear"
+    split: str = "test"
+    examples: int = 5000
+    batch_size: int = 250
+    seed: int = 0
+    device: str = "auto"
+    out: Path = Path("barrier")
+
+
+def run(asked: BarrierOptions) -> None:
+    """Measure how much worse the networks between networks are, before and after alignment."""
+    solver = solver_of(asked.method)
+    claim_folder(asked.out, RESULTS, asked.checkpoints)
+    group = inputs.open_group(asked.checkpoints, asked, "always")
+    group.need_data().need_labels("to measure losses")
+    found = iw.merging.barriers(
+        group.models,
+        group.loader(asked.split, asked.examples, asked.batch_size),
+        asked.points,
+        alignments=None if asked.method == "none" else solver,
+        names=group.names,
+        progress=True,
+        options=iw.merging.PathOptions(
+            recalibrate=asked.recalibrate,
+            calibration=group.loader("train", asked.examples, asked.batch_size),
+            interpolation=cast("Interpolation", asked.interpolation),
+            example_inputs=group.example,
+            seed=asked.seed,
+        ),
+    )
+    settings = {**group.facts(asked.split), "command": asked.line, "seed": asked.seed}
+    present(replace(found, settings=settings, notes=(*group.notes, *found.notes)), asked.out, asked.as_json, say)

@@ -1,0 +1,73 @@
+"""``intertwine groups``: what activations let through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .._options import Options, argument, option
+from .._outputs import print_json, print_table
+from . import inputs, iw
+
+
+@dataclass(frozen=True)
+class GroupsOptions(Options):
+    """Show the intertwiner groups of activations: the matrices A with sigma(A x) = phi(A) sigma(x).
+
+    Without names, the table of all known activations. A function of your own is measured in float64; the residual says
+    how well the laws hold that were accepted, the margin how clearly the others fail.
+
+    Example:
+      intertwine groups
+      intertwine groups relu gelu leaky_relu:0.1 --dim 64
+      intertwine groups mypackage.activations:my_sigma
+    """
+
+    activations: list[str] | None = argument(
+        None, "Name (relu, leaky_relu:0.1, swiglu) or module:function of any scalar function.", metavar="ACTIVATION"
+    )
+    dim: int | None = option(None, "Number of channels, to see the group's dimension.", min=1)
+
+
+def run(asked: GroupsOptions) -> None:
+    """Show the intertwiner groups of activations: the matrices A with sigma(A x) = phi(A) sigma(x)."""
+    if asked.activations:
+        rows = [_row(name, asked.dim) for name in asked.activations]
+    else:
+        known = iw.groups.table()
+        rows = [{**row._asdict(), **_size(iw.intertwiner(row.activation), asked.dim)} for row in known]
+    if asked.as_json:
+        print_json(rows)
+        return
+    columns = list(rows[0])
+    print_table(columns, [[row[column] for column in columns] for row in rows])
+
+
+def _row(name: str, dim: int | None) -> dict[str, Any]:
+    found = iw.intertwiner(_activation(name))
+    if isinstance(found, iw.groups.GatedIntertwiner):
+        words, phi, note = (*iw.groups.table((name,))[0][1:3], "")
+        margin = found.gate.margin
+    else:
+        words, phi = found.homogeneity.group(2).words, found.homogeneity.phi_words
+        margin, note = found.margin, found.note
+    # residual and margin as text: they range over many orders of magnitude
+    measured = {"residual": f"{found.residual:.1e}", "margin": f"{margin:.1e}"} if found.how == "measured" else {}
+    measured = measured or {"residual": "", "margin": ""}
+    facts = {"activation": name, "group": words, "phi": phi, "how": found.how, **measured, "note": note}
+    return {**facts, **_size(found, dim)}
+
+
+def _activation(name: str) -> str | Callable[..., Any]:
+    """A known name stays text; ``module:function`` is imported."""
+    if name.partition(":")[0] in iw.groups.activation_names() or ":" not in name:
+        return name
+    return inputs.call_factory(name, "activation")
+
+
+def _size(found: Any, dim: int | None) -> dict[str, Any]:
+    if dim is None:
+        return {}
+    group = found.group_for(dim)
+    return {f"on {dim} channels": repr(group), "dimension": group.dim}

@@ -1,0 +1,342 @@
+"""``intertwine merge``: one network from several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..._untrusted.checkpoints import check_checkpoint
+from .._checks import check
+from .._options import ExampleOptions, advanced, argument, option, split_commas
+from .._outputs import (
+    claim,
+    claim_file,
+    claim_folder,
+    keep_beside,
+    largest_shard,
+    print_json,
+    print_table,
+    say,
+    tell,
+    tell_written,
+)
+from . import inputs, iw, solver_of, torch
+from .align import looks_at_data
+
+_YAML = (".yml", ".yaml")
+
+
+@dataclass(frozen=True)
+class MergeOptions(ExampleOptions):
+    """Merge networks of one architecture into one of the same size: align, average, repair.
+
+    With data, statistics are repaired on the training split, and all networks are scored on the test split. Two
+    networks are merged in the basis and with the widths of A; more of them around their common mean.
+
+    Example:
+      intertwine merge a.safetensors b.safetensors --data digits --out merged.safetensors
+      intertwine merge seed*.safetensors --model resnet20 --data cifar10:PATH --out merged.safetensors
+      intertwine merge vit_a vit_b --data images:photos --out merged
+      intertwine merge ties.yml --out merged
+      intertwine merge llama_a llama_b --mergekit handover.yml
+    """
+
+    suffixes = (".safetensors", "")
+    methods = ("transport", "none")
+    unlike = ("checkpoints",)
+
+    def check(self) -> None:
+        """Refuse what cannot be right, before torch is imported.
+
+        Raises:
+            ValueError: If options do not go together, or mergekit could not do what is handed over.
+        """
+        super().check()
+        recipe = self.recipe is not None
+        if recipe:
+            check_checkpoint(self.checkpoints[0])
+        else:
+            check("checkpoints", self.checkpoints)
+        changed = self.ratio != 0.5 or self.interpolation != "linear" or bool(self.layers)
+        if recipe and (changed or self.method == "transport"):
+            raise ValueError(
+                "--ratio, --interpolation, --layers and --method transport must be left out with a recipe, which says "
+                f"them itself. Got {str(self.checkpoints[0])!r}."
+            )
+        if len(self.checkpoints) > 2 and (changed or self.method in ("transport", "none")):
+            raise ValueError(
+                "--ratio, --interpolation, --layers and --method transport must be for two networks. "
+                f"Got {len(self.checkpoints)}, which are averaged."
+            )
+        if self.out is None and self.mergekit is None:
+            raise ValueError("--out or --mergekit must be given. Got neither. Say --out merged, for example.")
+        if self.mergekit is not None:
+            self._check_hand_over(self.mergekit)
+
+    def _check_hand_over(self, file: Path) -> None:
+        if file.suffix not in _YAML:
+            raise ValueError(f"--mergekit must end in .yml or .yaml. Got {str(file)!r}.")
+        if self.layers or self.method == "transport":
+            raise ValueError(
+                "--layers and --method transport must be left out with --mergekit, which has no such thing."
+            )
+        files = [str(path) for path in self.checkpoints if self.recipe is None and not path.is_dir()]
+        if files:
+            raise ValueError(f"--mergekit must be for Hugging Face directories. Got {files[0]!r}.")
+
+    @property
+    def recipe(self) -> Path | None:
+        """The recipe of mergekit, if one is given in place of checkpoints."""
+        return self.checkpoints[0] if len(self.checkpoints) == 1 and self.checkpoints[0].suffix in _YAML else None
+
+    checkpoints: list[Path] = argument(
+        ...,
+        "Checkpoints of one architecture, or Hugging Face directories; or a recipe of mergekit that "
+        "names them (linear, slerp, task_arithmetic, ties, dare_ties, dare_linear).",
+        metavar="A B [C ...] | RECIPE.yml",
+    )
+    out: Path | None = option(None, "FILE.safetensors, or a folder for a model of transformers.", metavar="PATH")
+    mergekit: Path | None = option(
+        None,
+        "Write the recipe for mergekit, and the aligned networks that it names in a folder beside it.",
+        metavar="FILE.yml",
+    )
+    model: str | None = None
+    model_b: str | None = None
+    ratio: float = option(0.5, "The share of B, for two networks.", min=0, max=1)
+    method: str = option(
+        "weights", "How to align, see 'intertwine align --help'; none for networks in one basis already."
+    )
+    interpolation: str = "linear"
+    layers: list[str] | None = advanced(
+        None, "Merge only these, joined by commas: beginnings of tensor names or patterns.", metavar="NAMES"
+    )
+    repair: str = advanced("auto", "auto, none, recalibrate (batch norms), repair or rescale (networks without them).")
+    dtype: str | None = advanced(
+        None,
+        "Kind of numbers of the merged weights: float32, bfloat16 or float16; those of A otherwise.",
+        metavar="DTYPE",
+    )
+    examples: int = 5000
+    batch_size: int = 250
+    seed: int = 0
+    device: str = "auto"
+
+
+@dataclass(frozen=True)
+class _Merged:
+    """What came out."""
+
+    model: torch.nn.Module  # The merged network
+    plainly: torch.nn.Module | None  # The same without alignment; ``None`` where nothing was aligned
+    moved: Sequence[torch.nn.Module]  # All networks in one basis
+    distances: dict[str, float]  # How far they were apart, and are
+    recipe: iw.merging.Recipe  # For mergekit
+    repair: str | None  # What was done to the statistics
+
+
+def run(asked: MergeOptions) -> None:
+    """Merge networks of one architecture into one of the same size: align, average, repair."""
+    recipe = None if asked.recipe is None else iw.merging.read_recipe(asked.recipe)
+    paths = asked.checkpoints if recipe is None else [Path(place) for place in recipe.places]
+    inputs.check_tokenizers(paths, "to be merged", "Rows of embeddings that stand for different tokens have no mean.")
+    if asked.mergekit is not None:
+        claim_file(asked.mergekit, [*paths, *asked.checkpoints])
+        claim_folder(asked.mergekit.with_suffix(""), ["."], paths)
+    claim(asked.out, paths)
+    solver = solver_of(asked.method)
+    group = inputs.open_group(paths, asked, _use(asked))
+    loader = group.loader("train", asked.examples, asked.batch_size) if group.data is not None else None
+    found = _in_dtype(asked, recipe, solver, group, loader)
+    scores = _scores(group, found, asked.examples, asked.batch_size)
+    settings = {
+        "merged": group.names, "ratio": asked.ratio, "method": asked.method, "interpolation": asked.interpolation,
+        "layers": asked.layers or "all", "repair": found.repair or "none", "dtype": asked.dtype, "seed": asked.seed,
+        "command": asked.line,
+    }  # fmt: skip
+    written = {}
+    if asked.out is not None:
+        metrics = {} if not scores else {"test_accuracy": scores[-1][2], "test_loss": scores[-1][1]}
+        made = iw.merging.export(found.model, asked.out, group.card(settings, metrics), largest_shard(paths[0]))
+        written["merged"] = keep_beside(paths[0], made)
+    if asked.mergekit is not None:
+        written |= _handed_over(asked.mergekit, group, found)
+    if asked.as_json:
+        listed = [{"network": name, "loss": loss, "accuracy": accuracy} for name, loss, accuracy in scores]
+        print_json({**written, "scores": listed, "distances": found.distances, **settings})
+    else:
+        _print(group, found, scores)
+        tell_written(written)
+
+
+def _use(asked: MergeOptions) -> inputs.Use:
+    """Whether data is needed: to align, or to repair."""
+    reads = looks_at_data(asked.method)
+    if reads or asked.repair not in ("auto", "none"):
+        return "always"
+    return "of card" if asked.repair == "auto" else "if given"
+
+
+def _in_dtype(
+    asked: MergeOptions,
+    recipe: iw.merging.Recipe | None,
+    solver: str | iw.matching.Solver,
+    group: inputs.Group,
+    loader: Any,
+) -> _Merged:
+    """What came out, in the numbers that were asked for.
+
+    Raises:
+        ValueError: If they are too few for its weights.
+    """
+    from ...merging.recipe import cast
+
+    dtype = asked.dtype
+    if dtype == "float32":
+        for model in group.models:
+            model.float()  # so that means are not rounded to what the networks are kept in
+    if recipe is None:
+        found = _merged(asked, solver, group, loader)
+    else:
+        found = _by_recipe(asked, _of_dtype(recipe, dtype), solver, group, loader)
+    if dtype is None:
+        return found
+    made = cast(found.model, dtype)
+    for name, weight in made.named_parameters():
+        if not weight.isfinite().all():
+            raise ValueError(f"--dtype must hold all weights. Got {dtype}, in which {name} overflows. Say bfloat16.")
+    return replace(found, model=made, recipe=_of_dtype(found.recipe, dtype))
+
+
+def _of_dtype(recipe: iw.merging.Recipe, dtype: str | None) -> iw.merging.Recipe:
+    """The recipe with a result of another dtype; nothing is rounded on the way to the widest."""
+    if dtype is None:
+        return recipe
+    return replace(recipe, dtype=dtype if dtype == "float32" else recipe.dtype, out_dtype=dtype)
+
+
+def _repair(group: inputs.Group, repair: str) -> Any:
+    """What ``merge`` calls it."""
+    from ...merging.recalibrate import batch_norms
+
+    if repair == "auto" and group.data is None and batch_norms(group.models[0]):
+        raise ValueError(
+            "--data must be given to repair a network with batch norms. Got none. Say --data digits, for example, or "
+            "--repair none."
+        )
+    return {"auto": True, "none": False}.get(repair, repair)
+
+
+def _merged(asked: MergeOptions, solver: str | iw.matching.Solver, group: inputs.Group, loader: Any) -> _Merged:
+    """The mean of two networks or more, with and without alignment."""
+    from ...merging.merge import check_repair
+
+    example, seed, repair = group.example, asked.seed, _repair(group, asked.repair)
+    done = check_repair(group.models[0], repair, loader)
+    places = [str(checkpoint.path) for checkpoint in group.checkpoints]
+    recipe = iw.merging.Recipe
+    if len(group.models) > 2:
+        gathered = iw.matching.gather(group.models, example, solver, loader=loader, seed=seed, progress=True)
+        moved = gathered.apply(group.models)
+        merged = iw.merging.merge_moved(moved, repair, loader)
+        plainly = iw.merging.merge_moved(group.models, repair, loader) if _scored(group) else None
+        linear = recipe("linear", tuple((place, {"weight": 1.0}) for place in places), None, {})
+        return _Merged(merged, plainly, moved, _distances(gathered.distances[0], gathered.distances[-1]), linear, done)
+    one, other = group.models
+    found: Any = None
+    if solver == "transport":
+        found = iw.merging.transport(one, other, example)
+    elif solver != "none":
+        found = iw.align(one, other, example, method=solver, loader=loader, seed=seed, chance=False)
+    settings: Any = {"loader": loader, "interpolation": asked.interpolation}
+    settings["layers"] = split_commas(asked.layers, "--layers")
+    merged = iw.merge(one, other, found, asked.ratio, repair, **settings)
+    weights = [(places[0], {"weight": 1 - asked.ratio}), (places[1], {"weight": asked.ratio})]
+    handed = recipe("linear", tuple(weights), None, {})
+    if asked.interpolation == "spherical":
+        handed = recipe("slerp", tuple((place, {}) for place in places), places[0], {"t": asked.ratio})
+    if not isinstance(found, iw.Alignment):
+        return _Merged(merged, None, [one, other], {}, handed, done)
+    plainly = iw.merge(one, other, None, asked.ratio, repair, **settings) if _scored(group) else None
+    return _Merged(merged, plainly, [one, found.apply(other)], _distances(found.before, found.after), handed, done)
+
+
+def _by_recipe(
+    asked: MergeOptions, recipe: iw.merging.Recipe, solver: str | iw.matching.Solver, group: inputs.Group, loader: Any
+) -> _Merged:
+    """What a recipe says, after all networks were brought into the basis of the first."""
+    from ...merging.merge import check_repair
+
+    first, *others = group.models
+    repair = check_repair(first, _repair(group, asked.repair), loader)
+    if repair not in (None, "recalibrate"):
+        tell("Networks without batch norms are merged as the recipe says, without repair.")
+    moved = [first]
+    distances: dict[str, float] = {}
+    for name, other in zip(group.names[1:], others):
+        if solver == "none":
+            moved.append(other)
+            continue
+        found = iw.align(first, other, group.example, method=solver, loader=loader, seed=asked.seed, chance=False)
+        closer = found.after < found.before
+        moved.append(found.apply(other) if closer else other)
+        distances |= {f"{name}, {what}": value for what, value in _distances(found.before, found.after).items()}
+
+    def merged(models: Sequence[torch.nn.Module]) -> torch.nn.Module:
+        made = recipe.apply(dict(zip(recipe.places, models)), asked.seed)
+        return iw.merging.recalibrate_(made, loader) if repair == "recalibrate" else made
+
+    plainly = merged(group.models) if solver != "none" and _scored(group) else None
+    return _Merged(merged(moved), plainly, moved, distances, recipe, repair if repair == "recalibrate" else None)
+
+
+def _scored(group: inputs.Group) -> bool:
+    return group.data is not None and group.data.labelled
+
+
+def _distances(before: float, after: float) -> dict[str, float]:
+    return {"relative distance as they are": before, "relative distance aligned": after}
+
+
+def _handed_over(path: Path, group: inputs.Group, found: _Merged) -> dict[str, Path]:
+    """The recipe, and the networks in one basis beside it, which it names."""
+    places = {}
+    for k, (checkpoint, model) in enumerate(zip(group.checkpoints, found.moved)):
+        folder = path.with_suffix("") / f"{k}-{checkpoint.path.name}"
+        card = group.card({"aligned": str(checkpoint.path)})
+        iw.merging.export(model, folder, card, largest_shard(checkpoint.path))
+        places[str(checkpoint.path)] = str(keep_beside(checkpoint.path, folder).resolve())
+    return {"mergekit": found.recipe.moved(places).write(path)}
+
+
+def _scores(
+    group: inputs.Group, found: _Merged, examples: int, batch_size: int
+) -> list[tuple[str, float, float | None]]:
+    """Loss and accuracy of all networks on the test split, the merged one last."""
+    from ...features.evaluate import evaluate
+
+    if not _scored(group):
+        return []
+    loader = group.loader("test", examples, batch_size)
+    rows = list(zip(group.names, group.models))
+    if found.plainly is not None:
+        rows.append(("merged as they are", found.plainly))
+    rows.append(("merged" if found.plainly is None else "merged after alignment", found.model))
+    scores = [(name, evaluate(model, loader)) for name, model in rows]
+    return [(name, score.loss, score.accuracy) for name, score in scores]
+
+
+def _print(group: inputs.Group, found: _Merged, scores: list[tuple[str, float, float | None]]) -> None:
+    if not (found.distances or scores):
+        say(f"merged as they are: {', '.join(group.names)}")
+    for what, value in found.distances.items():
+        say(f"{what}: {value:.3g}")
+    if scores:
+        rows = [[name, loss, "" if accuracy is None else f"{accuracy:.1%}"] for name, loss, accuracy in scores]
+        print_table(["network", "test loss", "test accuracy"], rows)
+    if found.repair is not None:
+        tell(
+            f"Statistics of features were corrected on the training split ({found.repair}); --repair none does without."
+        )

@@ -1,1 +1,0 @@
-"""Options of the commands that bring networks into one basis and merge them."""

@@ -1,1 +1,0 @@
-"""Options of the commands on the symmetry of one network."""

@@ -1,0 +1,79 @@
+"""``intertwine train``: one network on one data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .._command import running
+from .._options import TrainingOptions, advanced, option
+from .._outputs import claim_file, print_json, print_table, say
+from . import inputs, iw, torch
+
+
+@dataclass(frozen=True)
+class TrainOptions(TrainingOptions):
+    """Train a network and keep the weights of its best validation epoch.
+
+    The default is the recipe of the first paper. A run that is interrupted goes on when the same command is given
+    again. It has the same bits on any number of cores, since it takes one thread, or as many as 'intertwine --threads N
+    train' says, which is faster for large networks.
+
+    Example:
+      intertwine train --model resnet20 --data cifar10:PATH --seed 0 --out a.safetensors
+      intertwine train --model digits_cnn --epochs 5 --out small.safetensors
+    """
+
+    suffixes = (".safetensors",)
+
+    model: str = option(..., "What to train; see 'intertwine compare --help'.", metavar="MODEL")
+    out: Path = option(..., "Checkpoint to write, ending in .safetensors; a card is written beside it.", metavar="FILE")
+    seed: int = 0
+    precision: str | None = advanced(
+        None, "float32, or bfloat16 for mixed precision, which is fast where the hardware has it."
+    )
+    device: str = "auto"
+
+
+def run(asked: TrainOptions) -> None:
+    """Train a network and keep the weights of its best validation epoch."""
+    training = iw.lab.training
+    where, card_path = training.choose_device(asked.device), training.card_path(asked.out)
+    claim_file(asked.out, beside=[card_path])
+    splits = inputs.read_data(replace(asked, data=asked.data or "digits"))[1]
+    splits.need_labels("to train on")
+    settings = recipe_of(asked, splits.shape, asked.precision)
+    network = _fresh(asked.model, asked.seed)
+    name = None if isinstance(network, str) else asked.model
+    run = training.train(
+        network, splits, settings, seed=asked.seed, name=name, out=asked.out, resume=asked.resume, device=where
+    )
+    card = run.card
+    if asked.as_json:
+        print_json({"checkpoint": asked.out, "card": card.model_dump(mode="json"), "history": run.history})
+        return
+    metrics = {key.replace("_", " "): value for key, value in card.metrics.items() if value is not None}
+    row = [card.architecture, card.data, card.seed, card.best_epoch, *metrics.values()]
+    print_table(["network", "data", "seed", "best epoch", *metrics], [row])
+    say(f"wrote {asked.out} and {card_path}")
+
+
+def recipe_of(asked: TrainingOptions, shape: tuple[int, ...], precision: str | None = None) -> iw.lab.training.Recipe:
+    """The recipe of a name, or of the size of the inputs, with those settings changed that were given."""
+    training = iw.lab.training
+    start = training.recipe_for(shape) if asked.recipe is None else training.RECIPES[asked.recipe]
+    changes = {key: getattr(asked, key) for key in ("epochs", "batch_size", "learning_rate")}
+    changes |= {"precision": precision, "threads": running().threads}
+    return start.but(**{key: value for key, value in changes.items() if value is not None})
+
+
+def _fresh(spec: str, seed: int) -> torch.nn.Module | str:
+    """A built-in network stays text, which training fits to the data; anything else is built here from the seed."""
+    return spec if inputs.is_builtin(spec) else seeded(spec, seed)
+
+
+def seeded(spec: str, seed: int) -> torch.nn.Module:
+    """A model whose fresh weights are those of a seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return inputs.build_model(spec)

@@ -1,0 +1,371 @@
+"""Data as a model takes it: sizes of images, tokens of texts, batches, and one example.
+
+The model says how, by its directory, its card or its code; options come before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ... import lab
+from ..._memory import check_fits
+from ..._nested import map_tensors, tensors_in
+from ..._untrusted.checkpoints import HF
+from ..._untrusted.files import json_of
+from ...errors import CheckpointError, DataError
+from ...lab.data import Batches, DataSplits, Preprocessing, TextBlocks
+from ...lab.networks.hugging_face import base_of, is_adapter, read_config
+from .._checks import shape as axes
+from .._checks import sides
+from .._command import threads_for
+from .._options import DataOptions, ExampleOptions
+from .._outputs import tell
+from .models import Checkpoint, Opened, build_model, is_builtin
+
+_TEXT = ("text:", "parquet:", "dataset:")
+_FILES = ("preprocessor_config.json", "processor_config.json")
+_CAUSAL = ("ForCausalLM", "LMHeadModel")
+_POSITIONS = ("n_positions", "max_position_embeddings", "n_ctx")
+_BLOCK = 128  # tokens
+_TOKENIZER = "tokenizer.json"
+_TOKENS = "2,8"  # texts of tokens
+_WITH_PATHS = ("parquet", "npz", "images", "dataset", "text")
+
+
+def preparation(
+    asked: DataOptions, data: str, sources: Sequence[tuple[Path | None, str | None]]
+) -> Preprocessing | TextBlocks | None:
+    """What brings the data to the form that the models take.
+
+    Args:
+        asked: ``--size`` and ``--max-length`` are obeyed.
+        data: The data.
+        sources: Path and ``--model`` of each network.
+
+    Returns:
+        The first one that a model says; ``None`` where the data is taken as it is.
+
+    Raises:
+        DataError: If the models take other sizes, or have other tokenizers.
+    """
+    kind = data.partition(":")[0] + ":"
+    folders = [folder for path, spec in sources if (folder := directory_of(path, spec)) is not None]
+    if kind in _TEXT and (blocks := _blocks(asked, folders)) is not None:
+        return blocks
+    if kind not in ("images:", "parquet:", "dataset:"):
+        return None
+    if asked.size is not None:
+        return _of_size(asked.size)
+    said = [*map(image_settings, folders), *(_of_factory(spec) for _, spec in sources)]
+    found = list(dict.fromkeys(one for one in said if one is not None))
+    if len({one.size for one in found}) > 1:
+        sizes = " and ".join("x".join(map(str, one.size)) for one in found)
+        raise DataError(f"networks must take images of one size. Got {sizes}. Say one for both, such as --size 224.")
+    return found[0] if found else None
+
+
+def normalised(splits: DataSplits, asked: DataOptions) -> DataSplits:
+    """Data with the means and deviations of ``--mean`` and ``--std``, where they are given.
+
+    Raises:
+        DataError: If the data has another number of channels.
+    """
+    if asked.statistics is None:
+        return splits
+    mean, std = asked.statistics
+    if len(mean) != len(splits.mean):
+        raise DataError(
+            f"--mean and --std must be {len(splits.mean)} numbers, one for each channel of {splits.name}. "
+            f"Got {len(mean)}."
+        )
+    return replace(splits, mean=mean, std=std)
+
+
+def directory_of(path: Path | None, spec: str | None) -> Path | None:
+    """The directory of transformers that a checkpoint is, or that ``--model`` names, the base model's for adapters."""
+    named = Path(spec.removeprefix(HF)) if spec and spec.startswith(HF) else None
+    beside = path.parent if path is not None and path.is_file() and spec is None else None
+    for folder in (path, beside, named):
+        if folder is not None and folder.is_dir() and is_adapter(folder):
+            return base_of(folder)
+        if folder is not None and (folder / "config.json").is_file():
+            return folder
+    return None
+
+
+def image_settings(folder: Path) -> Preprocessing | None:
+    """What a directory says of images, in the file of its preprocessor, or as ``image_size`` in ``config.json``.
+
+    Raises:
+        CheckpointError: If it says something that does not read.
+    """  # noqa: DOC502 - helpers raise it
+    said = _processor(folder)
+    if "size" in said:
+        return Preprocessing.of_transformers(said)
+    config = read_config(folder)
+    size = {**(config.get("vision_config") or {}), **config}.get("image_size")
+    return Preprocessing.square(size) if isinstance(size, int) else None
+
+
+def image_statistics(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Means and deviations of channels that a directory's preprocessor says, also where it says no size."""
+    said = _processor(folder)
+    mean, std = said.get("image_mean"), said.get("image_std")
+    return (tuple(mean), tuple(std)) if mean and std and said.get("do_normalize", True) else None
+
+
+def _processor(folder: Path) -> Mapping[str, Any]:
+    """What a directory says of images in the file of its preprocessor; nothing without one."""
+    for name in _FILES:
+        if (folder / name).is_file():
+            said = json_of(folder / name, name, CheckpointError)
+            said = said.get("image_processor", said) if isinstance(said, Mapping) else None
+            if isinstance(said, Mapping) and said.keys() & {"size", "image_mean"}:
+                return said
+    return {}
+
+
+def settings_of(model: nn.Module) -> Preprocessing | None:
+    """What a model says of its images itself, as those of timm do."""
+    said = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
+    return Preprocessing.of_timm(said) if isinstance(said, Mapping) and said.get("input_size") else None
+
+
+def _of_factory(spec: str | None) -> Preprocessing | None:
+    """What the model of a factory says of its images."""
+    if spec is None or spec.startswith(HF) or is_builtin(spec):
+        return None
+    with torch.device("meta"):
+        return settings_of(build_model(spec))
+
+
+def _of_size(text: str) -> Preprocessing:
+    """``--size``: the side of a square out of the middle, or the height and width that images are brought to."""
+    found = sides(text)
+    if len(found) == 1:
+        return Preprocessing.square(found[0])
+    both = found[0], found[1]
+    return Preprocessing(both, both)
+
+
+def _blocks(asked: DataOptions, folders: Sequence[Path]) -> TextBlocks | None:
+    """How texts are cut for models of these directories; ``None`` where none has a tokenizer."""
+    known = [folder for folder in folders if (folder / _TOKENIZER).is_file()]
+    if not known:
+        return TextBlocks(folders[0]) if folders and asked.data and asked.data.startswith("text:") else None
+    check_tokenizers(known, "to read the same text", "Give the tokens as npz:FILE, if they mean the same.")
+    said = [read_config(folder) for folder in folders]
+    configs = [{**(config.get("text_config") or {}), **config} for config in said]
+    most = [config[key] for config in configs for key in _POSITIONS if isinstance(config.get(key), int)]
+    causal = all(_named(config).endswith(_CAUSAL) for config in said)
+    return TextBlocks(known[0], asked.max_length or min([_BLOCK, *most]), causal)
+
+
+def check_tokenizers(folders: Sequence[Path], purpose: str, advice: str) -> None:
+    """Refuse directories in which one number stands for different tokens; those without a tokenizer pass.
+
+    Raises:
+        DataError: If vocabularies differ.
+    """
+    known = [folder for folder in folders if (folder / _TOKENIZER).is_file()]
+    vocabularies = [_vocabulary(folder) for folder in known]
+    if any(one != vocabularies[0] for one in vocabularies):
+        listed = ", ".join(repr(str(folder)) for folder in known)
+        raise DataError(f"networks must have one tokenizer {purpose}. Got different ones in {listed}. {advice}")
+
+
+def _vocabulary(folder: Path) -> Any:
+    """Numbers of tokens; rules of how words are divided are written in more than one way."""
+    said = json_of(folder / _TOKENIZER, _TOKENIZER, DataError)
+    model = said.get("model") if isinstance(said, Mapping) else None
+    return model.get("vocab") if isinstance(model, Mapping) else None
+
+
+def _named(config: Mapping[str, Any]) -> str:
+    names = config.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
+
+
+def read_data(
+    asked: DataOptions, checkpoints: Sequence[Checkpoint] = (), specs: Sequence[str | None] = ()
+) -> tuple[str, DataSplits]:
+    """Load the data that was asked for, or else what the first card names, as the networks take it.
+
+    Args:
+        asked: What ``--data`` and its like say.
+        checkpoints: Whose cards and directories to ask.
+        specs: The ``--model`` of each.
+
+    Raises:
+        DataError: If nothing says which data, or a card names data without saying where it lies.
+    """
+    if asked.data is not None:
+        sources = list(zip_longest([c.path for c in checkpoints], specs))
+        return asked.data, normalised(_loaded(asked.data, preparation(asked, asked.data, sources)), asked)
+    named = next((c.card.data for c in checkpoints if c.card and c.card.data), None)
+    if named is None:
+        raise DataError(
+            "--data must be given where no card lies beside the weights. Got none. Say --data digits, for example."
+        )
+    kind = named.partition(":")[0]
+    if kind in _WITH_PATHS:
+        raise DataError(
+            f"--data must say where the data lies. Got only its name from the card, {named!r}. Say --data {kind}:PATH."
+        )
+    return named, normalised(_loaded(named), asked)
+
+
+def _loaded(spec: str, prepared: Preprocessing | TextBlocks | None = None) -> DataSplits:
+    splits = lab.data.load(spec, prepared)
+    for note in splits.notes:
+        tell(note)
+    threads_for(values=math.prod(splits.shape))
+    return splits
+
+
+def data_facts(spec: str, split: str, data: DataSplits) -> dict[str, Any]:
+    """What a report says of the data."""
+    return {
+        "name": data.name,
+        "given as": spec,
+        "split": f"{split}, {len(data.split(split)):,} examples",  # type: ignore[arg-type]
+        "shape": " x ".join(map(str, data.shape)),
+        "classes": len(data.classes),
+    }
+
+
+def batches(
+    data: DataSplits, split: str, examples: int, batch_size: int, networks: Sequence[Opened]
+) -> tuple[Batches, list[str]]:
+    """Batches of a split, normalised as the networks were trained, and what a reader must know of that."""
+    loader = data.loader(split, batch_size=batch_size, examples=examples)  # type: ignore[arg-type]
+    if any(getattr(getattr(n.model, "config", None), "is_encoder_decoder", False) for n in networks):
+        loader = replace(loader, names=("input_ids", "decoder_input_ids"))
+    if len(loader.split) < 4:
+        raise DataError(
+            f"data must have at least 4 examples in the {split} split. Got {len(loader.split)} of {data.name}."
+        )
+    notes = [*data.notes, *_fewer(data, split, examples)]
+    known = {n.statistics for n in networks if n.statistics is not None and len(n.statistics[0]) == len(data.mean)}
+    if len(known) == 1:
+        mean, std = known.pop()
+        return replace(loader, mean=mean, std=std), notes
+    return loader, [*notes, *_unsaid(data, bool(known))]
+
+
+def _fewer(data: DataSplits, split: str, examples: int) -> list[str]:
+    """Why data of the user's own gives fewer examples than were asked for."""
+    here = len(data.split(split)) if split != "all" else examples  # type: ignore[arg-type]
+    all_of_them = len(data.train) + len(data.validation) + len(data.test) if data.labelled else len(data.train)
+    if ":" not in data.name or here >= min(examples, all_of_them):
+        return []
+    return [f"{here:,} of {all_of_them:,} examples are used, all of the {split} split; --split all takes all of them."]
+
+
+def _unsaid(data: DataSplits, different: bool) -> list[str]:
+    """What inputs are normalised with where the networks do not say it."""
+    if different:
+        return ["The networks were trained with different normalisations of their inputs; this data's own is used."]
+    if not data.mean:  # tokens
+        return []
+    mean, std = (", ".join(f"{value:.3g}" for value in values) for values in (data.mean, data.std))
+    return [
+        "Neither a card nor a preprocessor says how the networks' inputs were normalised: they get this data's own "
+        f"mean ({mean}) and deviation ({std}) of each channel. Networks that were trained on other numbers compute "
+        "other features: say --mean and --std."
+    ]
+
+
+def example_input(spec: str, asked: ExampleOptions, meta: bool = False) -> Any:
+    """The example that was asked for, or else one of the model's own shape.
+
+    Args:
+        spec: The model.
+        asked: What ``--data``, ``--input-shape`` and their like say.
+        meta: Without numbers.
+
+    Raises:
+        ValueError: If the shape does not read, or nothing says which shape.
+    """
+    directory = Path(spec.removeprefix(HF)) if spec.startswith(HF) else None
+    if asked.data is not None and asked.input_shape is None:
+        data = normalised(lab.data.load(asked.data, preparation(asked, asked.data, [(None, spec)])), asked)
+        example = data.loader("test", 2).batch(slice(0, 2))[0].to("meta" if meta else "cpu")
+    elif asked.input_shape is None and is_builtin(spec):
+        example = _random(",".join(map(str, (2, *lab.networks.input_shape(spec)))), None, meta)
+    else:
+        known = (asked.input_shape, asked.tokens) if asked.input_shape else directory and _of_config(directory)
+        both = None if known or directory is None else _of_two_configs(directory, meta)
+        if both:
+            return both
+        if not known:
+            build_model(spec)  # a factory that is not there is said first
+            raise ValueError(
+                "--input-shape or --data must be given for a model of your own. Got neither. Say --input-shape "
+                "2,3,32,32, or --input-shape 2,16 --tokens 50257 for text."
+            )
+        example = _random(*known, meta)
+    if directory is None or not read_config(directory).get("is_encoder_decoder"):
+        return example
+    name = "pixel_values" if example.ndim == 4 else "input_features" if example.is_floating_point() else "input_ids"
+    decoder = _random(_TOKENS, read_config(directory).get("vocab_size") or 2, meta)
+    return {name: example, "decoder_input_ids": decoder}
+
+
+def in_kind_of(model: nn.Module, example: Any) -> Any:
+    """An example with its real numbers in the kind of a model's first weights: models of sound convert none."""
+    return map_tensors(example, lambda x: x.to(_kind(model)) if x.is_floating_point() else x)
+
+
+def for_all(models: Collection[nn.Module], example: Any) -> Any:
+    """An example that all models take: of several kinds of weights, all become float32, which keeps every value."""
+    if any(x.is_floating_point() for x in tensors_in(example)) and len(set(map(_kind, models))) > 1:
+        for model in models:
+            model.float()
+    return in_kind_of(next(iter(models)), example)
+
+
+def _kind(model: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
+def _random(shape: str, tokens: int | None, meta: bool) -> Tensor:
+    """Random tokens, or real numbers, of a shape."""
+    sizes = axes(shape)
+    if meta:
+        return torch.empty(sizes, device="meta", dtype=torch.int64 if tokens else None)
+    check_fits(8 * math.prod(sizes), "--input-shape", f"{shape}", "Take a smaller example.")
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(tokens, sizes, generator=generator) if tokens else torch.randn(sizes, generator=generator)
+
+
+def _of_two_configs(directory: Path, meta: bool) -> dict[str, Tensor] | None:
+    """Texts beside images, where a configuration has one for each, as those of CLIP do."""
+    config = read_config(directory)
+    text, vision = ({**(config.get(key) or {})} for key in ("text_config", "vision_config"))
+    vocabulary, size = text.get("vocab_size"), vision.get("image_size")
+    if not isinstance(vocabulary, int) or not isinstance(size, int):
+        return None
+    pictures = f"2,{vision.get('num_channels') or 3},{size},{size}"
+    return {"input_ids": _random(_TOKENS, vocabulary, meta), "pixel_values": _random(pictures, None, meta)}
+
+
+def _of_config(directory: Path) -> tuple[str, int | None] | None:
+    """Shape and number of tokens of an example that a transformers configuration implies: an image, sound, or text."""
+    config = read_config(directory)
+    size, channels, bins, frames, vocabulary = (
+        config.get(key) for key in ("image_size", "num_channels", "num_mel_bins", "max_source_positions", "vocab_size")
+    )
+    if isinstance(size, int):
+        return f"2,{channels or 3},{size},{size}", None
+    if isinstance(bins, int) and isinstance(frames, int):
+        return f"2,{bins},{2 * frames}", None  # frames are halved before the encoder
+    return (_TOKENS, vocabulary) if isinstance(vocabulary, int) else None

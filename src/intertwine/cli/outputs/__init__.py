@@ -1,1 +1,0 @@
-"""Outputs of a command: files that are written, results as text or JSON, tables on the screen."""

@@ -1,1 +1,0 @@
-"""Work of the commands; each file is loaded when its command runs."""

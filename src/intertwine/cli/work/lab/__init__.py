@@ -1,1 +1,0 @@
-"""Work of the commands that train and reproduce."""

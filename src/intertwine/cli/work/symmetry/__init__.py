@@ -1,1 +1,0 @@
-"""Work of the commands on the symmetry of one network."""

@@ -1,0 +1,232 @@
+"""Images of others to numbers: formats that are known, sizes that fit, values that are not changed unseen.
+
+- Formats: PNG, JPEG, BMP, GIF, WebP, PPM and PGM, TIFF, by what a file holds and not by its name. Others are refused.
+- Grey and colour come as 8 bits. Values of 16 bits are scaled to 8; floating-point and 32-bit pixels are refused, since
+  nothing says their range.
+- Palettes become their colours, CMYK and YCbCr become RGB, transparency is left out: colours are as they are stored.
+- EXIF's orientation is applied, so that an image is as viewers show it. Of an animation the first picture is taken.
+- Masks are numbers, not colours: palette indices and values of 16 bits stay as they are.
+
+Decoded images of a data set are kept, so that they need not be decoded twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..._io import read_tensors, write_tensors
+from ..._memory import check_fits
+from ..._progress import track
+from ..._untrusted.files import regular_file
+from ...errors import CheckpointError, DataError
+from .preprocessing import Preprocessing
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
+
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
+_PIXELS = 2**26  # of one image: 67 megapixels
+_GREY = ("1", "L", "LA", "La")
+_COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
+_OF_16_BITS = ("PNG", "PPM")  # formats whose integer pixels have 16 bits
+_VERSION = 2  # of how images become numbers
+_HOME = Path("~/.cache/intertwine")
+
+
+def pixels(source: bytes | Path, name: str) -> np.ndarray:
+    """An image as ``(H, W)`` if it is grey, ``(H, W, 3)`` if it has colours, in ``uint8``. The values, 0 to 255."""
+    return _read(source, name, _in_8_bits)
+
+
+def in_colour(array: np.ndarray) -> np.ndarray:
+    """An image as ``(H, W, 3)``: three equal channels where it is grey."""
+    return array if array.ndim == 3 else np.repeat(array[:, :, None], 3, axis=2)
+
+
+def numbers(source: bytes | Path, name: str) -> np.ndarray:
+    """The numbers that an image stores, ``(H, W)`` or ``(H, W, C)``, such as the labels of a mask."""
+    return _read(source, name, lambda image, _: np.array(image))
+
+
+def _read(source: bytes | Path, name: str, convert: Callable[[Image, str], np.ndarray]) -> np.ndarray:
+    from PIL import Image
+
+    stream: Any = io.BytesIO(source) if isinstance(source, bytes) else regular_file(source, name, DataError)
+    try:
+        with Image.open(stream, formats=_FORMATS) as image:
+            _check_size(image, name)
+            return convert(image, name)
+    except DataError:
+        raise
+    except Image.DecompressionBombError:
+        raise DataError(f"{name} must have at most {_PIXELS:,} pixels. Got more. Make it smaller first.") from None
+    except Image.UnidentifiedImageError:
+        raise DataError(
+            f"images must decode as one of {', '.join(_FORMATS)}. Got a damaged one in {name}, or one of another "
+            "format. Convert it first."
+        ) from None
+    except Exception as error:  # a damaged file may raise nearly anything
+        raise DataError(f"images must decode. Got a damaged one in {name} ({error}).") from None
+
+
+def _check_size(image: Image, name: str) -> None:
+    width, height = image.size
+    if width * height > _PIXELS:
+        raise DataError(f"{name} must have at most {_PIXELS:,} pixels. Got {width} x {height}. Make it smaller first.")
+    size = f"{width} x {height} pixels"
+    check_fits(8 * width * height, name, size, "Make it smaller first.", error=DataError)
+
+
+def _in_8_bits(image: Image, name: str) -> np.ndarray:
+    from PIL import ImageOps
+
+    mode, upright = image.mode, ImageOps.exif_transpose(image)
+    assert upright is not None  # only where it turns in place
+    if mode.startswith("I;16") or (mode == "I" and image.format in _OF_16_BITS):
+        values = np.array(upright).astype(np.float64)
+        return np.round(values / 257).clip(0, 255).astype(np.uint8)
+    if mode not in _GREY + _COLOUR:
+        raise DataError(
+            f"{name} must have pixels of 8 or 16 bits. Got the mode {mode!r}, of which nothing says the range. "
+            "Scale it to 8 bits first."
+        )
+    return np.array(upright.convert("L" if mode in _GREY else "RGB"))
+
+
+def decode_images(
+    encoded: Iterable[tuple[str, Any]],
+    total: int,
+    what: str,
+    preprocessing: Preprocessing | None = None,
+    skipped: list[int] | None = None,
+) -> Tensor:
+    """Decode images; grey where all are grey, RGB otherwise.
+
+    Args:
+        encoded: A name for messages, and the compressed bytes or a path, of each image.
+        total: Number of images.
+        what: The data set, for the progress bar and for messages.
+        preprocessing: What brings images of other sizes to one.
+        skipped: Gets the numbers of images that do not decode; without it they are errors.
+
+    Returns:
+        ``(N, C, H, W)`` in ``uint8``.
+
+    Raises:
+        DataError: If an image is missing, does not decode, or has another size than the first.
+    """
+    arrays: list[np.ndarray] = []
+    for name, source in track(encoded, f"decoding {what}", total, enabled=total > 5000):
+        if source is None:
+            raise DataError(f"every image of {what} must have bytes. Got none in {name}.")
+        try:
+            array = pixels(source, f"{name} of {what}")
+        except DataError:
+            if skipped is None:
+                raise
+            skipped.append(len(arrays) + len(skipped))
+            continue
+        array = array if preprocessing is None else preprocessing(array)
+        if not arrays:
+            check_fits(
+                6 * total * array.shape[0] * array.shape[1],
+                what,
+                f"{total:,} images of {array.shape[1]}x{array.shape[0]}",
+                "Make them smaller, or take fewer.",
+                error=DataError,
+            )
+        if arrays and array.shape[:2] != arrays[0].shape[:2]:
+            (h, w), (h0, w0) = array.shape[:2], arrays[0].shape[:2]
+            raise DataError(
+                f"images of {what} must all have one size. Got {w}x{h} in {name} after {w0}x{h0}. Say "
+                "--size 224 (in Python, preprocessing=Preprocessing.square(224)), or resize them first."
+            )
+        arrays.append(array)
+    if not arrays:
+        raise DataError(f"{what} must hold at least one image. Got none.")
+    if any(array.ndim == 3 for array in arrays):
+        arrays = [in_colour(array) for array in arrays]
+    images = torch.from_numpy(np.stack(arrays))
+    return images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
+
+
+class Pictures:
+    """Images in files as a tensor ``(N, 3, H, W)`` in ``uint8`` that is decoded where it is indexed.
+
+    Args:
+        files: Of the images.
+        preprocessing: What brings them to one size.
+        device: Where decoded images go.
+    """
+
+    dtype, ndim = torch.uint8, 4
+
+    def __init__(self, files: Sequence[Path], preprocessing: Preprocessing, device: torch.device | str = "cpu") -> None:
+        self.files, self._prepare, self._device = list(files), preprocessing, torch.device(device)
+        self.shape = torch.Size((len(self.files), 3, *preprocessing.size))
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def take(self, index: Tensor | slice) -> Pictures:
+        """Some of them, not decoded yet."""
+        chosen = torch.arange(len(self))[index.cpu() if isinstance(index, Tensor) else index].tolist()
+        return Pictures([self.files[k] for k in chosen], self._prepare, self._device)
+
+    def joined(self, others: Sequence[Pictures]) -> Pictures:
+        """These and others, one after the other."""
+        files = [file for one in (self, *others) for file in one.files]
+        return Pictures(files, self._prepare, self._device)
+
+    def __getitem__(self, index: Tensor | slice) -> Tensor:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            arrays = list(pool.map(self._decoded, self.take(index).files))
+        return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).contiguous().to(self._device)
+
+    def to(self, device: torch.device | str) -> Pictures:
+        """The same images, decoded to another device."""
+        return Pictures(self.files, self._prepare, device)
+
+    def _decoded(self, file: Path) -> np.ndarray:
+        return in_colour(self._prepare(pixels(file, str(file))))
+
+
+def data_roots() -> list[Path]:
+    """Folders that may hold data sets: ``$INTERTWINE_DATA`` if set, then ``~/.cache/intertwine``."""
+    named = os.environ.get("INTERTWINE_DATA")
+    return [*([Path(named).expanduser()] if named else []), _HOME.expanduser()]
+
+
+def cached_tensors(sources: Iterable[Path], decode: Callable[[], dict[str, Tensor]], purpose: str) -> dict[str, Tensor]:
+    """Decode ``sources`` once; a changed size or modification time of any of them decodes again.
+
+    Decoded tensors lie under ``$INTERTWINE_CACHE`` or ``~/.cache/intertwine/decoded``. A folder that cannot be written
+    only costs the time to decode again.
+    """
+    folder = Path(os.environ.get("INTERTWINE_CACHE") or _HOME / "decoded").expanduser()
+    path = folder / f"{_key(sources, purpose)}.safetensors"
+    if path.is_file():
+        with suppress(CheckpointError):  # a damaged cache file is decoded again and replaced
+            return read_tensors(path)
+    tensors = decode()
+    with suppress(OSError):
+        write_tensors(path, tensors)
+    return tensors
+
+
+def _key(sources: Iterable[Path], purpose: str) -> str:
+    stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
+    return hashlib.sha256(repr((_VERSION, purpose, stats)).encode()).hexdigest()[:24]

@@ -1,1 +1,0 @@
-"""Images in files to tensors: one image, many, or those too large for memory, brought to one size."""

@@ -1,0 +1,288 @@
+"""Plan of an experiment: networks to train and jobs on them, as values; nothing is done when it is made."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import nn
+from torch.nn.functional import avg_pool2d
+
+from ...features.evaluate import evaluate
+from ..data import Batches, DataSplits, load
+from ..networks import build
+from ..runs import Job
+from ..training import Recipe, choose_device, load_checkpoint, read_card, train_many
+from ..training.many import member_path
+from .setting import Setting
+
+__all__ = [
+    "BASELINE", "BaselineJob", "Design", "PairJob", "PlannedJob", "PlannedMember", "PlannedZoo", "ZooJob",
+    "accuracy_rows", "activations_of", "cyclic_pairs", "ordered_pairs", "pooled", "unordered_pairs",
+]  # fmt: skip
+
+BASELINE = "trivial baseline"
+_BLOCKS = 20  # of test images, at most
+_FEW = 20_000  # training images of the trivial baseline
+
+
+@dataclass(frozen=True)
+class PlannedMember:
+    """A network of a zoo, trained or not yet.
+
+    Attributes:
+        path: Of its checkpoint.
+        name: By its seed.
+    """
+
+    path: Path
+    name: str
+
+
+@dataclass(frozen=True)
+class PlannedZoo:
+    """Networks of one architecture that differ in their seeds.
+
+    Attributes:
+        arm: What they are called in the table of values.
+        network: Text for ``networks.build``, fitted to the data.
+        data: As ``lab.data.load`` takes it.
+        recipe: How they are trained.
+        seeds: One for each.
+        folder: Where they lie: named by architecture, data and recipe, so that experiments share them.
+        examples: Training examples; all of them if ``None``.
+    """
+
+    arm: str
+    network: str
+    data: str
+    recipe: Recipe
+    seeds: tuple[int, ...]
+    folder: Path
+    examples: int | None = None
+
+    @property
+    def members(self) -> list[PlannedMember]:
+        """The networks, by seed."""
+        return [PlannedMember(member_path(self.folder, seed), f"{seed}") for seed in self.seeds]
+
+    @property
+    def words(self) -> str:
+        """What they are and how they are trained."""
+        length = f"{self.recipe.iterations:,} iterations" if self.recipe.iterations else f"{self.recipe.epochs} epochs"
+        data = self.data.partition(":")[0] + (f" ({self.examples:,} images)" if self.examples else "")
+        return f"{len(self.seeds)} {self.network}, {length} of {data} in batches of {self.recipe.batch_size}"
+
+    def job(self, device: str) -> ZooJob:
+        """The job that trains them."""
+        return ZooJob(
+            network=self.network, data=self.data, recipe=self.recipe.to_dict(), seeds=self.seeds,
+            folder=self.folder.as_posix(), examples=self.examples, device=device,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """A job, and the columns that its values have in common.
+
+    Attributes:
+        job: Whose ``run`` returns rows: dictionaries with ``statistic``, ``value`` and what else is known.
+        columns: ``arm``, ``network``, ``partner``.
+    """
+
+    job: Job
+    columns: dict[str, str]
+
+
+@dataclass
+class Design:
+    """All that an experiment would do.
+
+    Attributes:
+        setting: Scale, data, folder.
+        zoos: Networks to train first; their test accuracies are values too.
+        tasks: Jobs, most of them on these networks.
+        notes: What a reader must know.
+    """
+
+    setting: Setting
+    zoos: list[PlannedZoo] = field(default_factory=list)
+    tasks: list[PlannedJob] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def zoo(
+        self, arm: str, network: str, count: int, recipe: Recipe | None = None, *, first: int = 0,
+        examples: int | None = None,
+    ) -> PlannedZoo:  # fmt: skip
+        """Networks from the seeds ``setting.seed + first, ...``.
+
+        Args:
+            arm: Their name in the table.
+            network: Text for ``networks.build``; it is fitted to the data.
+            count: Number of networks.
+            recipe: How they are trained; ``setting.recipe(network)`` if ``None``.
+            first: Number of the first, where they must differ from another zoo's.
+            examples: Training examples; all of them if ``None``.
+        """
+        s = self.setting
+        network, recipe = s.fitted(network), recipe or s.recipe(network)
+        settings = json.dumps([recipe.to_dict(), examples], sort_keys=True).encode()
+        digest = hashlib.blake2b(settings, digest_size=4).hexdigest()
+        name = "-".join([network.replace(":", "-").replace(",", "-").replace("=", ""), s.data_name, digest])
+        start = s.seed + first
+        seeds, folder = tuple(range(start, start + count)), s.folder / "zoos" / name
+        made = PlannedZoo(arm, network, s.data_spec, recipe, seeds, folder, examples)
+        self.zoos.append(made)
+        return made
+
+    def add(self, job: Job, arm: str = "", network: object = "", partner: object = "") -> None:
+        """A job, with what its values are of."""
+        self.tasks.append(PlannedJob(job, {"arm": arm, "network": str(network), "partner": str(partner)}))
+
+    def pair(
+        self, kind: type[PairJob], pair: tuple[PlannedMember, PlannedMember], arm: str = "", **settings: Any
+    ) -> None:
+        """A job on an ordered pair of networks."""
+        a, b = pair
+        s = self.setting
+        job = kind(a=a.path.as_posix(), b=b.path.as_posix(), data=s.data_spec, device=s.device, **settings)
+        self.add(job, arm, a.name, b.name)
+
+    def baseline(self) -> None:
+        """What logistic regression on pixels reaches on the data, and chance: the floor of statements on accuracy."""
+        self.add(BaselineJob(data=self.setting.data_spec), BASELINE)
+
+    def note(self, *lines: str) -> None:
+        """What a reader must know."""
+        self.notes += lines
+
+
+class ZooJob(Job):
+    """Networks of one architecture, trained from several seeds; those that are there are left alone."""
+
+    gpus: ClassVar[float] = 1 / 16
+    code: ClassVar[str] = ""
+
+    network: str  # Text for ``networks.build``
+    data: str  # As ``lab.data.load`` takes it
+    recipe: dict[str, Any]  # Settings
+    seeds: tuple[int, ...]  # One for each network
+    folder: str  # Where their checkpoints lie
+    examples: int | None = None  # Training examples; all of them if ``None``
+    device: str = "auto"  # Where
+
+    def run(self, files: Path) -> list[dict[str, Any]]:
+        """Train. For each network its accuracy on the test images, and the training loss of its best epoch."""
+        data = load(self.data).first(self.examples)
+        made = train_many(
+            self.network, data, Recipe(**self.recipe), seeds=self.seeds, out=self.folder, device=self.device,
+            progress=False,
+        )  # fmt: skip
+        if made.diverged:
+            raise RuntimeError(f"networks must train. Got seeds {made.diverged} of {self.network} that diverged.")
+        reached = [(read_card(path), seed) for path, seed in zip(made.paths, self.seeds)]
+        return [
+            {"statistic": name, "network": f"{seed}", "value": card.metrics[metric], "images": images}
+            for card, seed in reached
+            if card is not None
+            for name, metric, images in (("accuracy", "test_accuracy", len(data.test)), ("loss", "training_loss", 0))
+        ]  # fmt: skip
+
+
+class PairJob(Job):
+    """What is done with two networks."""
+
+    gpus: ClassVar[float] = 1 / 16
+    code: ClassVar[str] = ""
+
+    a: str  # Checkpoint of network A
+    b: str  # Checkpoint of network B
+    data: str  # As ``lab.data.load`` takes it
+    device: str = "auto"  # Where the networks run
+
+    @property
+    def label(self) -> str:
+        """The two networks."""
+        return " and ".join(f"{Path(path).parent.name[:24]}/{Path(path).stem}" for path in (self.a, self.b))
+
+    def networks(self) -> tuple[Any, Any]:
+        """Both, on their device; on a CPU in the layout in which convolutions are fast."""
+        import torch
+
+        device = choose_device(self.device)
+        layout = torch.channels_last if device.type == "cpu" else torch.preserve_format
+        a, b = (load_checkpoint(path).to(device, memory_format=layout) for path in (self.a, self.b))  # type: ignore[call-overload]
+        return a, b
+
+
+class BaselineJob(Job):
+    """The trivial baseline of a data set: logistic regression on normalised pixels (L2, strength 1e-2), and chance."""
+
+    code: ClassVar[str] = ""
+
+    data: str  # As ``lab.data.load`` takes it
+
+    def run(self, files: Path) -> list[dict[str, Any]]:
+        """Fit to at most 20,000 training images. Accuracies on the test images."""
+        from sklearn.linear_model import LogisticRegression
+
+        data = load(self.data).first(_FEW)
+        (x, y), (new, truth) = (data.loader(split).batch(slice(None)) for split in ("train", "test"))
+        fitted = LogisticRegression(C=1e-2, max_iter=100).fit(x.flatten(1).numpy(), y.numpy())
+        reached = {"logistic regression": fitted.score(new.flatten(1).numpy(), truth.numpy()),
+                   "chance": truth.bincount().max().item() / len(truth)}  # fmt: skip
+        return [{"statistic": "accuracy", "layer": name, "value": float(share), "images": len(truth)}
+                for name, share in reached.items()]  # fmt: skip
+
+
+def ordered_pairs(zoo: PlannedZoo, most: int | None = None) -> list[tuple[PlannedMember, PlannedMember]]:
+    """Each network with the next, the next but one and so on: every ordered pair of distinct networks, or ``most``.
+
+    The first ``len(zoo)`` of them hold every network equally often. Intervals leave out networks, not pairs.
+    """
+    members, n = zoo.members, len(zoo.seeds)
+    every = [(members[k], members[(k + shift) % n]) for shift in range(1, n) for k in range(n)]
+    return every[:most]
+
+
+def cyclic_pairs(zoo: PlannedZoo) -> list[tuple[PlannedMember, PlannedMember]]:
+    """Each network with the next one, the last with the first: the fewest pairs that hold all equally often."""
+    return ordered_pairs(zoo, len(zoo.seeds))
+
+
+def unordered_pairs(zoo: PlannedZoo) -> list[tuple[PlannedMember, PlannedMember]]:
+    """Every pair of distinct networks once, for what does not depend on their order."""
+    return list(itertools.combinations(zoo.members, 2))
+
+
+def activations_of(network: str) -> tuple[str, ...]:
+    """Names of a built-in network's activations, in order."""
+    return tuple(n for n, _ in build(network).named_modules() if n.rpartition(".")[2].startswith("relu"))
+
+
+def accuracy_rows(model: nn.Module, data: DataSplits) -> list[dict[str, Any]]:
+    """Accuracy and loss on the test images, in blocks of equal size: arms are compared on the same images."""
+    split, device = data.test, next(model.parameters()).device
+    count = next(k for k in range(_BLOCKS, 0, -1) if len(split) % k == 0)
+    size, rows = len(split) // count, list[dict[str, Any]]()
+    for k in range(count):
+        block = split.take(slice(k * size, (k + 1) * size)).to(device)
+        found = evaluate(model, Batches(block, data.mean, data.std))
+        own = {"block": k if count > 1 else -1}
+        rows += [{"statistic": "accuracy", "value": found.accuracy, "images": size, **own},
+                 {"statistic": "loss", "value": found.loss, **own}]  # fmt: skip
+    return rows
+
+
+def pooled(data: DataSplits, size: int) -> DataSplits:
+    """The same images, averaged over squares of ``size`` pixels."""
+    if size == 1:
+        return data
+    scale = 1 if data.train.inputs.dtype.is_floating_point else 255
+    shrink = lambda split: replace(split, inputs=avg_pool2d(split.inputs.to("cpu").float() / scale, size))
+    train, validation, test = map(shrink, (data.train, data.validation, data.test))
+    return replace(data, name=f"{data.name}/{size}", train=train, validation=validation, test=test)

@@ -1,0 +1,317 @@
+"""Models and adapters of Hugging Face directories: sizes and weights are read, nothing of theirs is run.
+
+transformers never gets to see the directory. Its ``config.json`` is read as data, what could name code, kernels or
+other places is refused or left out, and the tensors are read from safetensors beside it.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..._io import read_tensors, write_json
+from ..._untrusted.checkpoints import HF
+from ..._untrusted.construction import limited_construction
+from ..._untrusted.files import json_of, within
+from ..._untrusted.weights import check_kinds
+from ...errors import CheckpointError, MissingExtraError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_ADAPTER = "adapter_config.json"
+# What says which function it is; settings that name places, code or ways of running are left out.
+_KEPT = ("r", "lora_alpha", "target_modules", "exclude_modules", "fan_in_fan_out", "bias", "use_rslora", "use_dora",
+         "modules_to_save", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern")  # fmt: skip
+_LAYERS = 10_000
+_COUNTED = 2**20
+_LARGEST = 2**31
+# Ways to compute the same function: those of torch are kept, any other is left out, and one of a repository refused.
+_WAYS = ("eager", "sdpa", "batched_mm", "grouped_mm")
+# What says where to load from or how to run, and nothing of the function.
+_LEFT_OUT = frozenset({
+    "auto_map", "custom_generate", "custom_pipelines", "kernel_config", "use_kernels", "fusion_config",
+    "distributed_config", "transformers_weights", "configuration_files", "device_map", "gguf_file", "adapters",
+    "_commit_hash", "_name_or_path", "name_or_path", "use_pretrained_backbone", "pretrained_backbone",
+})  # fmt: skip
+_DEPTH = re.compile(r"(^|_)(n_|num_)?(layers?|blocks?|depths?)$|^num_.*_(layers|blocks|stages)$")
+_ELSEWHERE = re.compile(r"^(hf[-_]hub:|local-dir:|[a-z]+://)")
+
+
+def load_pretrained(directory: Path, tensors: dict[str, Tensor] | None = None, source: Path | None = None) -> nn.Module:
+    """Load a Hugging Face model with weights: local safetensors only, and no code from the directory.
+
+    Args:
+        directory: Holds an adapter, or ``config.json`` and, without ``tensors``, ``model.safetensors`` or its shards.
+        tensors: State dict in the library's names, or in those that it writes to disk (they may differ).
+        source: Where ``tensors`` are from, for messages.
+
+    Raises:
+        CheckpointError: If a file is missing or damaged, or weights do not fit the configuration.
+    """
+    if is_adapter(directory) and tensors is None:
+        return _merged(directory)
+    config = _config(directory)
+    source = source or directory
+    state = _weights(directory) if tensors is None else dict(tensors)
+    try:
+        with _alone(), limited_construction(f"the model of {str(directory)!r}"):
+            model, info = _class_of(config).from_pretrained(
+                None, config=config, state_dict=state, local_files_only=True, trust_remote_code=False,
+                output_loading_info=True,
+            )  # fmt: skip
+    except CheckpointError:
+        raise
+    except Exception as error:  # transformers raises many kinds
+        raise CheckpointError(
+            f"checkpoint must be complete safetensors weights of the model in {str(directory)!r}. Got {str(source)!r}, "
+            f"which does not read ({_first_line(error)})."
+        ) from error
+    check_kinds(state, model.state_dict(), repr(str(source)))
+    wrong = [str(key) for kind in ("missing_keys", "mismatched_keys", "unexpected_keys") for key in info.get(kind, ())]
+    if wrong:
+        raise CheckpointError(
+            f"checkpoint must be of the architecture {HF}{directory}. Got {str(source)!r}, where {len(wrong)} tensors "
+            f"are missing, unexpected or of another shape: {', '.join(sorted(wrong)[:5])}."
+        )
+    return model.eval()
+
+
+def fresh_model(directory: Path) -> nn.Module:
+    """The model that a directory's ``config.json`` describes, with fresh weights."""
+    config = _config(directory)
+    kind, name = _class_of(config), f"the model of {str(directory)!r}"
+    try:
+        with _alone(), limited_construction(name):
+            # first without numbers, to see how large it is; some cannot be built so
+            with suppress(RuntimeError, NotImplementedError), torch.device("meta"):
+                _build(kind, config)
+            return _build(kind, config)
+    except CheckpointError:
+        raise
+    except Exception as error:  # transformers raises many kinds
+        raise CheckpointError(
+            f"config.json must be of a model that can be built. Got {str(directory)!r} ({_first_line(error)})."
+        ) from error
+
+
+def _build(kind: Any, config: Any) -> nn.Module:
+    return kind._from_config(copy.deepcopy(config))  # building writes into it
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The settings in ``config.json``, as data."""
+    if is_adapter(directory):
+        return read_config(base_of(directory))
+    if not (directory / "config.json").is_file():
+        raise CheckpointError(
+            f"model must be hf:DIRECTORY with a config.json. Got {str(directory)!r}, which has none. "
+            "Nothing is downloaded: save the model there first with save_pretrained()."
+        )
+    settings = json_of(directory / "config.json", "config.json", CheckpointError)
+    if not isinstance(settings, dict):
+        raise CheckpointError(
+            f"config.json must be of a model that transformers knows. Got a {type(settings).__name__} in "
+            f"{str(directory)!r}."
+        )
+    return settings
+
+
+def configuration(directory: Path) -> dict[str, Any]:
+    """All settings of a directory's model, those that ``config.json`` leaves out at their defaults."""
+    settings: dict[str, Any] = _config(directory).to_dict()
+    return settings
+
+
+def _config(directory: Path) -> Any:
+    """The configuration, from what remains of ``config.json`` without all that names code, kernels or places."""
+    settings, transformers = read_config(directory), _transformers()
+    kept = _checked(settings, directory)
+    known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if not isinstance(settings.get("model_type"), str) or settings["model_type"] not in known:
+        code = " Its auto_map names code, and code of a directory is never run." if "auto_map" in settings else ""
+        raise CheckpointError(
+            f"config.json must be of a model that transformers {transformers.__version__} knows. Got model_type "
+            f"{settings.get('model_type')!r} in {str(directory)!r}.{code} Give the model as package.module:factory."
+        )
+    with tempfile.TemporaryDirectory(prefix="intertwine-") as folder, _alone():
+        write_json(Path(folder) / "config.json", kept)
+        try:
+            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # transformers raises many kinds
+            raise CheckpointError(
+                f"config.json must be of a model that transformers {transformers.__version__} knows. "
+                f"Got {str(directory)!r} ({_first_line(error)})."
+            ) from None
+    config._name_or_path = str(directory)
+    return config
+
+
+def _checked(value: Any, directory: Path, key: str = "") -> Any:
+    """Settings without what says where to load from, each of them tested; those of parts of a model too."""
+    if isinstance(value, Mapping):
+        _check_plain(value, directory)
+        kept = {k: _checked(v, directory, key if _is_way(key) else k) for k, v in value.items() if k not in _LEFT_OUT}
+        return {k: v for k, v in kept.items() if not (_is_way(k) and v is None)}
+    if isinstance(value, list):
+        return [_checked(v, directory, key) for v in value]
+    if _is_way(key):
+        return _way(value, directory, key)
+    if isinstance(value, int) and not isinstance(value, bool):
+        most = _LAYERS if _DEPTH.search(key) else _COUNTED if key.startswith("num_") else _LARGEST
+        if abs(value) > most:
+            raise CheckpointError(
+                f"{key} of config.json must be at most {most:,}. Got {value:,} in {str(directory)!r}."
+            )
+    if isinstance(value, str) and _ELSEWHERE.search(value) and not key.startswith(("_", "license", "url")):
+        raise CheckpointError(
+            f"config.json must name nothing outside its directory. Got {key} = {value!r} in {str(directory)!r}."
+        )
+    return value
+
+
+def _check_plain(settings: Mapping[str, Any], directory: Path) -> None:
+    for key in ("quantization_config", "compression_config"):
+        if settings.get(key):
+            raise CheckpointError(
+                f"config.json must be of plain weights. Got a {key} in {str(directory)!r}, which needs code of another "
+                "package. Dequantise the model first, and save it with save_pretrained()."
+            )
+
+
+def _is_way(key: str) -> bool:
+    return key.removesuffix("_internal").endswith(("attn_implementation", "experts_implementation"))
+
+
+def _way(value: Any, directory: Path, key: str) -> str | None:
+    if isinstance(value, str) and ("/" in value or "\\" in value):
+        raise CheckpointError(
+            f"{key} of config.json must be one of {', '.join(_WAYS)}. Got {value!r} in {str(directory)!r}, which names "
+            "code from elsewhere. Nothing is downloaded, and no such code is run: remove that line."
+        )
+    return value if value in _WAYS else None
+
+
+def _class_of(config: Any) -> Any:
+    """The class that ``architectures`` names, if it is a model of transformers itself; else the one of AutoModel."""
+    transformers = _transformers()
+    named = next(iter(config.architectures or [""]), "")
+    found = getattr(transformers, named, None) if isinstance(named, str) and named.isidentifier() else None
+    is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
+    if is_model:
+        return found
+    base = transformers.MODEL_MAPPING.get(type(config), None)
+    if base is None:
+        raise CheckpointError(
+            f"architectures of config.json must name a model of transformers. Got {config.architectures!r}, and no "
+            f"model of its own for {type(config).__name__}."
+        )
+    return base[0] if isinstance(base, tuple) else base
+
+
+def _weights(directory: Path) -> dict[str, Tensor]:
+    """The tensors of ``model.safetensors``, or of the shards that its index names, all of them in the directory."""
+    from ...symmetry.sharded import ShardedState, no_weights
+
+    single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
+    if single.is_file():
+        return read_tensors(within(directory, single.name, "checkpoint", CheckpointError))
+    if index.is_file():
+        return ShardedState(index).tensors()
+    raise no_weights(directory)
+
+
+def is_adapter(directory: Path) -> bool:
+    """Whether a directory holds an adapter and no weights of a whole model."""
+    whole = ("model.safetensors", "model.safetensors.index.json")
+    return (directory / _ADAPTER).is_file() and not any((directory / name).is_file() for name in whole)
+
+
+def base_of(directory: Path) -> Path:
+    """The directory of the model that an adapter is for."""
+    named = _adapter_settings(directory).get("base_model_name_or_path")
+    places = [Path(named), directory / named, directory.parent / named] if isinstance(named, str) and named else []
+    for place in places:
+        if (place / "config.json").is_file():
+            return place
+    raise CheckpointError(
+        f"base_model_name_or_path of {_ADAPTER} must be a directory with a config.json. Got {named!r} in "
+        f"{str(directory)!r}. Nothing is downloaded: save the base model, and write its directory there."
+    )
+
+
+def _merged(directory: Path) -> nn.Module:
+    """The base model with the adapter's updates added to its weights.
+
+    Args:
+        directory: The adapter, as ``save_pretrained`` of peft writes it.
+
+    Raises:
+        CheckpointError: If it is no LoRA adapter, or not one for this base model.
+        MissingExtraError: If peft is not installed.
+    """
+    settings, base = _adapter_settings(directory), base_of(directory)
+    if settings.get("peft_type") != "LORA":
+        raise CheckpointError(f"peft_type must be LORA. Got {settings.get('peft_type')!r} in {str(directory)!r}.")
+    try:
+        import peft
+    except ImportError:
+        raise MissingExtraError("peft", "lora") from None
+    tensors = read_tensors(within(directory, "adapter_model.safetensors", "adapter", CheckpointError))
+    try:
+        config = peft.LoraConfig(**{key: settings[key] for key in _KEPT if settings.get(key) is not None})
+        wrapped = peft.get_peft_model(load_pretrained(base), config)
+        found: Any = peft.set_peft_model_state_dict(wrapped, tensors)
+    except (ValueError, TypeError, RuntimeError, KeyError) as error:
+        raise CheckpointError(
+            f"adapter must fit its base model. Got {str(directory)!r} for {str(base)!r} ({error})."
+        ) from error
+    wrong = [*found.unexpected_keys, *(key for key in found.missing_keys if "lora_" in key)]
+    if wrong:
+        raise CheckpointError(
+            f"adapter must hold all updates of its base model, and no others. Got {str(directory)!r}, where "
+            f"{len(wrong)} tensors are missing or unexpected: {', '.join(sorted(wrong)[:3])}."
+        )
+    model: nn.Module = wrapped.merge_and_unload()
+    return model.eval()
+
+
+def _adapter_settings(directory: Path) -> dict[str, Any]:
+    found = json_of(directory / _ADAPTER, _ADAPTER, CheckpointError)
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{_ADAPTER} must hold settings. Got a {type(found).__name__} in {str(directory)!r}.")
+    return found
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """No network while transformers is at work, whatever it thinks it needs."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise MissingExtraError("transformers", "hf") from None
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

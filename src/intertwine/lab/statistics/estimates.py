@@ -1,0 +1,370 @@
+"""Tests that fit a statement: what varies, how many independent networks stand behind a number, and how sure it is.
+
+A number of an experiment varies for two reasons: other networks could have been trained, and other images could have
+been drawn for the test. A :class:`Sample` holds the numbers as they were measured, one for each network or pair of
+networks, perhaps on each block of test images; arithmetic with samples is by network (a paired design), and
+:func:`independent` combines arms of different networks (Welch). Both end in an :class:`Estimate`: a number, its
+standard error and degrees of freedom, from which follow interval, one-sided p-values, and power (``power``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..._zoo_intervals import left_out
+
+__all__ = [
+    "Estimate", "Sample", "all_but", "holm", "independent", "jackknife", "mean_of", "of_runs", "spearman",
+    "student_quantile",
+]  # fmt: skip
+
+_FEWEST_OF_PAIRS = 3  # networks: leaving one of two out leaves no pair
+_EQUAL = 5  # networks with the same value to the last digit: fewer say nothing about how far others lie from them
+_MOST_HALVES = 256  # of a zoo
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its standard error.
+
+    Attributes:
+        value: The number.
+        error: Standard error; ``None`` where too few networks stand behind it, 0 for numbers without error.
+        freedom: Degrees of freedom of the error (Student's t).
+        networks: Independent networks or runs behind it; ``None`` where there are none, as in mathematics.
+        fixed: The part of the error that more networks do not make smaller: that of the test images.
+    """
+
+    value: float
+    error: float | None = None
+    freedom: float = math.inf
+    networks: int | None = None
+    fixed: float = 0.0
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
+        """Two-sided confidence interval, ``value -+ t error``; ``None`` without an error.
+
+        Examples:
+            >>> [round(end, 3) for end in Estimate(2.0, 0.577350269, 2).interval()]
+            [-0.484, 4.484]
+        """
+        if self.error is None:
+            return None
+        half = student_quantile((1 + confidence) / 2, self.freedom) * self.error
+        return self.value - half, self.value + half
+
+    def p_above(self, limit: float) -> float:
+        """One-sided p-value of "the number lies above the limit": how often as much is seen where it does not."""
+        return self._p(self.value - limit)
+
+    def p_below(self, limit: float) -> float:
+        """One-sided p-value of "the number lies below the limit"."""
+        return self._p(limit - self.value)
+
+    def _p(self, distance: float) -> float:
+        if self.error is None or math.isnan(distance):
+            return 1.0
+        if math.isinf(distance):
+            return 0.0 if distance > 0 else 1.0
+        if self.error == 0:
+            return 0.0 if distance > 0 else 1.0
+        return _t_tail(distance / self.error, self.freedom)
+
+    def times(self, factor: float) -> Estimate:
+        """Multiplied by a number that is known exactly."""
+        error = None if self.error is None else abs(factor) * self.error
+        return replace(self, value=factor * self.value, error=error, fixed=abs(factor) * self.fixed)
+
+    def __str__(self) -> str:
+        ends = self.interval()
+        return f"{self.value:.3g}" + ("" if ends is None or ends[0] == ends[1] else f" [{ends[0]:.3g}, {ends[1]:.3g}]")
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One number for each network or each ordered pair of networks, perhaps on each block of test images.
+
+    ``a - b`` and ``a + b`` are by network (or pair): a paired design, in which what two arms have in common goes out.
+
+    Attributes:
+        numbers: By ``(network,)`` or ``(network, partner)``: ``(B,)`` numbers, one for each of ``B`` blocks of test
+            images, or a single one.
+        variance: Of a single number over test images, such as ``p (1 - p) / n`` of an accuracy ``p`` on ``n`` images;
+            not used where there are blocks, which tell themselves. Differences add variances, which is too much where
+            both sides were right about the same images.
+    """
+
+    numbers: Mapping[tuple[str, ...], NDArray[np.float64]]
+    variance: float = 0.0
+
+    @classmethod
+    def of(cls, numbers: Mapping[Hashable, float], images: int = 0) -> Sample:
+        """Single numbers by network, or by pair of networks.
+
+        Args:
+            numbers: By name, or by a tuple of two names.
+            images: Test images behind each, where the numbers are accuracies or other shares of them; 0 for none.
+
+        Examples:
+            >>> print(Sample.of({"a": 1.0, "b": 2.0, "c": 3.0}).estimate())
+            2 [-0.484, 4.48]
+        """
+        keyed = {(k if isinstance(k, tuple) else (str(k),)): np.array([v], dtype=float) for k, v in numbers.items()}
+        mean = float(np.mean([v[0] for v in keyed.values()])) if keyed else math.nan
+        share = min(max(mean, 0.0), 1.0)
+        return cls(keyed, share * (1 - share) / images if images else 0.0)
+
+    @property
+    def means(self) -> dict[tuple[str, ...], float]:
+        """One number for each key, mean over blocks."""
+        return {key: float(values.mean()) for key, values in self.numbers.items()}
+
+    @property
+    def networks(self) -> list[str]:
+        """All networks that are part of it."""
+        return list(dict.fromkeys(name for key in self.numbers for name in key))
+
+    @property
+    def mean(self) -> float:
+        """Mean over networks or pairs."""
+        return sum(self.means.values()) / len(self.numbers) if self.numbers else math.nan
+
+    def __sub__(self, other: Sample) -> Sample:
+        return self._joined(other, -1.0)
+
+    def __add__(self, other: Sample) -> Sample:
+        return self._joined(other, 1.0)
+
+    def times(self, factor: float) -> Sample:
+        """Multiplied by a number that is known exactly."""
+        return Sample({k: factor * v for k, v in self.numbers.items()}, factor**2 * self.variance)
+
+    def _joined(self, other: Sample, sign: float) -> Sample:
+        both = {k: v + sign * other.numbers[k] for k, v in self.numbers.items() if k in other.numbers}
+        return Sample(both, self.variance + other.variance)
+
+    def estimate(self) -> Estimate:
+        """Mean with its error.
+
+        Over networks: ``s^2 / K`` with ``K - 1`` degrees of freedom. Over pairs of networks, which are not independent
+        where they share one, each network is left out in turn with all its pairs (``left_out``): with the means
+        ``m_k`` of what is left, ``v = (K - 1) / K Σ (m_k - m.)^2``. ``K`` networks count ``K`` times, not
+        ``K (K - 1) / 2`` times. The variance over test images is added (of block means, or binomial), its degrees of
+        freedom by Satterthwaite.
+
+        Without an error where there are fewer than 2 networks, or 3 in pairs, or one network is part of all pairs, or
+        fewer than 5 networks gave the same number to the last digit.
+
+        References:
+            - Efron, B. and Stein, C. The jackknife estimate of variance. Annals of Statistics 9 (1981).
+            - Aronow, P., Samii, C. and Assenova, V. Cluster-robust variance estimation for dyadic data. Political
+              Analysis 23 (2015).
+        """
+        return independent((1.0, self))
+
+    def _network_part(self) -> tuple[float, float, int] | None:
+        """Variance of the mean over networks, its degrees of freedom, networks; ``None`` where it cannot be told."""
+        means, names = self.means, self.networks
+        count, freedom = len(names), len(names) - 1.0
+        if all(len(key) == 1 for key in means):
+            if count < 2:
+                return None
+            variance = float(np.var(list(means.values()), ddof=1)) / count
+        else:
+            if count < _FEWEST_OF_PAIRS or any(all(name in key for key in means) for name in names):
+                return None
+            variance, freedom = left_out([(key[0], key[1]) for key in means], list(means.values()))
+        return None if count < _EQUAL and variance == 0 else (variance, freedom, count)
+
+    @property
+    def _blocks(self) -> int:
+        """Blocks of test images; 1 where they are not told apart."""
+        return min((len(values) for values in self.numbers.values()), default=1)
+
+    def _image_part(self) -> tuple[float, float]:
+        """Variance of the mean over test images, and its degrees of freedom."""
+        if self._blocks == 1:
+            return self.variance, math.inf
+        return float(np.var(self._block_means(), ddof=1)) / self._blocks, self._blocks - 1.0
+
+    def _block_means(self) -> NDArray[np.float64]:
+        return np.mean([*self.numbers.values()], axis=0)
+
+
+def mean_of(samples: Iterable[Sample]) -> Sample:
+    """Mean over samples of the same networks, such as over layers; networks that all of them have.
+
+    Examples:
+        >>> one, two = Sample.of({"a": 1.0, "b": 2.0}), Sample.of({"a": 3.0, "b": 6.0})
+        >>> mean_of([one, two]).means
+        {('a',): 2.0, ('b',): 4.0}
+    """
+    listed = list(samples)
+    if not listed:
+        return Sample({})
+    summed = reduce(Sample.__add__, listed).times(1 / len(listed))
+    deviation = sum(math.sqrt(s.variance) for s in listed) / len(listed)  # the same images: errors may go together
+    return replace(summed, variance=deviation**2)
+
+
+def independent(*terms: tuple[float, Sample]) -> Estimate:
+    """A combination ``Σ c_i mean(S_i)`` of arms that share no networks, only test images (Welch, somewhat stricter).
+
+    Args:
+        terms: Factors and arms. The ratio of two positive means against a limit ``r`` is ``(1, a), (-r, b)`` against 0.
+
+    Examples:
+        >>> a, b = Sample.of({"a": 1.0, "b": 3.0}), Sample.of({"c": 1.0, "d": 1.5, "e": 2.0})
+        >>> found = independent((1, a), (-1, b))
+        >>> found.value, round(found.freedom, 2), found.networks
+        (0.5, 1.0, 2)
+    """
+    value = sum(c * s.mean for c, s in terms)
+    parts, networks = [], []
+    for c, s in terms:
+        found = s._network_part()
+        if found is None:
+            return Estimate(value, networks=min((len(s.networks) for _, s in terms), default=None))
+        variance, freedom, count = found
+        parts.append((c**2 * variance, float(freedom)))
+        networks.append(count)
+    blocks = {s._blocks for _, s in terms}
+    if len(blocks) == 1 and (count := blocks.pop()) > 1:
+        together = sum(c * s._block_means() for c, s in terms)
+        images = [(float(np.var(together, ddof=1)) / count, count - 1.0)]
+    else:
+        images = [(c**2 * variance, freedom) for c, s in terms for variance, freedom in [s._image_part()]]
+    fixed = sum(v for v, _ in images)
+    parts += images
+    total = sum(v for v, _ in parts)
+    return Estimate(value, math.sqrt(total), _freedom_of(parts), min(networks), math.sqrt(fixed))
+
+
+def _freedom_of(parts: Sequence[tuple[float, float]]) -> float:
+    """Degrees of freedom of a sum of estimated variances ``v_i``: at least those of the least sure one.
+
+    Welch and Satterthwaite put estimates for the true variances in ``(Σ v)^2 / Σ v_i^2 / f_i``. With arms of 4 to 8
+    networks that is too many where one arm spreads three times as far as the other: verdicts at 0.25 % are wrong up to
+    1.7 times as often. With ``f_i - 1`` in their place levels hold.
+    """
+    known = [(v, f) for v, f in parts if v > 0 and math.isfinite(f)]
+    if not known:
+        return math.inf
+    least, total = min(f for _, f in known), sum(v for v, _ in parts)
+    return max(least, total**2 / sum(v**2 / (f - 1) for v, f in known)) if least > 1 else least
+
+
+def of_runs(values: Iterable[float | None]) -> Estimate:
+    """Mean of independent runs; unknown ones are left out.
+
+    Examples:
+        >>> print(of_runs([1.0, 2.0, 3.0, None]), of_runs([1.0]), sep="; ")
+        2 [-0.484, 4.48]; 1
+    """
+    return Sample.of({str(k): v for k, v in enumerate(values) if v is not None}).estimate()
+
+
+def jackknife(models: Sequence[Hashable], statistic: Callable[[frozenset[Hashable]], float]) -> Estimate:
+    """Any statistic of a zoo, such as a rank correlation over pairs of its networks: half of them left out at a time.
+
+    With the statistic ``t_S`` of each half ``S`` of ``h`` among ``K`` networks, ``v = h / (K - h)`` times the mean of
+    ``(t_S - t)^2``. Leaving out one at a time, as for means, is wrong for ranks: those of two layers that lie near each
+    other stay as they are whichever network is left out, and come out as certain.
+
+    Args:
+        models: All networks.
+        statistic: Of the networks that are kept; NaN where they do not tell.
+
+    Returns:
+        The statistic of all networks; without an error with fewer than 3, or where it is not known of a half. Of many
+        halves 256 are drawn, always the same.
+
+    References:
+        - Shao, J. and Wu, C. A general theory for jackknife variance estimation. Annals of Statistics 17 (1989).
+
+    Examples:
+        >>> heights = {"a": 1.0, "b": 2.0, "c": 3.0}
+        >>> print(jackknife(list(heights), lambda kept: sum(heights[m] for m in kept) / len(kept)))
+        2 [-0.484, 4.48]
+    """
+    count = len(models)
+    found = statistic(frozenset(models))
+    if count < _FEWEST_OF_PAIRS:
+        return Estimate(found, networks=count)
+    half = max((count + 1) // 2, 2)
+    if math.comb(count, half) <= _MOST_HALVES:
+        halves = list(itertools.combinations(models, half))
+    else:
+        drawn = random.Random(count)  # the same halves each time
+        halves = [tuple(drawn.sample(list(models), half)) for _ in range(_MOST_HALVES)]
+    values = [statistic(frozenset(kept)) for kept in halves]
+    if not all(map(math.isfinite, [found, *values])):
+        return Estimate(found, networks=count)
+    variance = half / (count - half) * float(np.mean((np.array(values) - found) ** 2))
+    error = None if variance == 0 and count < _EQUAL else math.sqrt(variance)
+    return Estimate(found, error, count - 1, count)
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float:
+    """Spearman's rank correlation; NaN where one of the two does not vary.
+
+    Examples:
+        >>> spearman([1.0, 2.0, 3.0], [1.0, 4.0, 9.0])
+        1.0
+    """
+    from scipy.stats import rankdata
+
+    if len(set(first)) < 2 or len(set(second)) < 2:
+        return math.nan
+    return round(float(np.corrcoef(rankdata(first), rankdata(second))[0, 1]), 12)
+
+
+def all_but(p_values: Sequence[float], but: int = 0) -> float:
+    """P-value of "all but ``but`` of these are so" (partial conjunction; Benjamini and Heller 2008, Bonferroni's form).
+
+    With ``but = 0`` it is the largest: a statement about every layer is as sure as its least sure layer
+    (intersection-union test), at whatever level, with no correction.
+
+    Examples:
+        >>> all_but([0.01, 0.03, 0.2]), all_but([0.01, 0.03, 0.2], but=1)
+        (0.2, 0.06)
+    """
+    count = len(p_values)
+    if count <= but:
+        return 1.0
+    return min(1.0, (but + 1) * sorted(p_values)[count - but - 1])
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values adjusted for all statements of one page (Holm 1979): one wrong verdict on a page of twenty at level 5 %.
+
+    Examples:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    adjusted, largest, count = [0.0] * len(p_values), 0.0, len(p_values)
+    for rank, k in enumerate(sorted(range(count), key=lambda k: p_values[k])):
+        largest = max(largest, min(1.0, (count - rank) * p_values[k]))
+        adjusted[k] = largest
+    return adjusted
+
+
+def student_quantile(share: float, freedom: float) -> float:
+    """The number below which a Student variable lies with this probability."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(min(freedom, 1e9), share))
+
+
+def _t_tail(t: float, freedom: float) -> float:
+    from scipy.special import stdtr
+
+    return float(stdtr(min(freedom, 1e9), -t))

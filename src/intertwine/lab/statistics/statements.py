@@ -1,0 +1,234 @@
+"""Statements: what a paper says, as a test of numbers, and the one rule by which all of a page are judged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .estimates import Estimate, Sample, all_but, holm
+from .power import detectable, networks_needed
+
+LEVEL = 0.05
+_SHOWN = 8  # numbers that a statement lists
+_SATURATED = 0.995  # of the ceiling
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Whether a task can tell what a statement is about: networks do more than the trivial, and are not all perfect.
+
+    Attributes:
+        reached: Accuracies (or other scores from 0 to 1) of the networks that the statement is about, by arm.
+        floor: What the trivial baseline reaches, such as logistic regression on pixels.
+        ceiling: What the same networks reach that are trained to the end; ``None`` where the statement does not compare
+            arms by what they reach.
+        least: From this on networks count as trained: declared for each data set.
+        also: A further reason why it cannot, such as maps that are not trained.
+    """
+
+    reached: Mapping[str, Estimate]
+    floor: float = 0.0
+    ceiling: float | None = None
+    least: float = 0.0
+    also: str = ""
+
+    @property
+    def why(self) -> str:
+        """Why the task cannot tell; empty where it can."""
+        if not self.reached or any(math.isnan(e.value) for e in self.reached.values()):
+            return "nobody knows what the networks reach"
+        said = lambda names: ", ".join(f"{name} {100 * self.reached[name].value:.1f} %" for name in names)
+        if low := [name for name, e in self.reached.items() if _low(e) <= self.floor]:
+            return f"no better than the trivial baseline ({100 * self.floor:.1f} %): {said(low)}"
+        if few := [name for name, e in self.reached.items() if e.value < self.least]:
+            return f"not trained: {said(few)}, {100 * self.least:.0f} % needed"
+        if self.ceiling is not None and all(_high(e) >= _SATURATED * self.ceiling for e in self.reached.values()):
+            return f"all arms are at the ceiling ({100 * self.ceiling:.1f} %): {said(self.reached)}"
+        return self.also
+
+
+def _low(found: Estimate) -> float:
+    ends = found.interval()
+    return found.value if ends is None else ends[0]
+
+
+def _high(found: Estimate) -> float:
+    ends = found.interval()
+    return found.value if ends is None else ends[1]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Numbers that lie above one limit and below another, if a paper is right.
+
+    Attributes:
+        text: The statement in words.
+        effects: The numbers, by name. A statement about every layer has one for each.
+        above: Lower limit; one limit is a one-sided test, two are a test of equivalence (two one-sided tests).
+        below: Upper limit.
+        but: How many of the numbers may lie elsewhere.
+        guard: Without whose consent it cannot be told.
+        required: Whether it must hold: mathematics must at every scale, a trend among a few networks need not.
+        check: Whether it is of the run itself, such as that what is frozen did not change: no statement, and required.
+    """
+
+    text: str
+    effects: Mapping[str, Estimate]
+    above: float = -math.inf
+    below: float = math.inf
+    but: int = 0
+    guard: Guard | None = None
+    required: bool = False
+    check: bool = False
+
+    @property
+    def p_holds(self) -> float:
+        """P-value of "the statement holds": of the least sure number, or the ``but + 1``-th least sure."""
+        inside = [max(e.p_above(self.above), e.p_below(self.below)) for e in self.effects.values()]
+        return all_but(inside, self.but) if inside else 1.0
+
+    @property
+    def p_fails(self) -> float:
+        """P-value of "it does not": more than ``but`` numbers lie outside."""
+        sides = sum(map(math.isfinite, (self.above, self.below)))
+        outside = [
+            min(1.0, sides * min(e.p_below(self.above) if math.isfinite(self.above) else 1.0,
+                                 e.p_above(self.below) if math.isfinite(self.below) else 1.0))
+            for e in self.effects.values()
+        ]  # fmt: skip
+        # more than ``but`` of n outside: all but n - but - 1 of them
+        return all_but(outside, len(outside) - self.but - 1) if len(outside) > self.but else 1.0
+
+    @property
+    def met(self) -> int:
+        """Numbers that lie between the limits as measured, whatever their errors."""
+        return sum(self.above < e.value < self.below for e in self.effects.values())
+
+    @property
+    def detail(self) -> str:
+        """The numbers it is judged by."""
+        finite = (("above", self.above), ("below", self.below))
+        limits = " and ".join(f"{word} {limit:g}" for word, limit in finite if math.isfinite(limit))
+        named = self.effects
+        shown = {n: e for n, e in named.items() if len(named) <= _SHOWN or not self.above < e.value < self.below}
+        listed = [f"{name}: {e}" if name else str(e) for name, e in list(shown.items())[:_SHOWN]]
+        if len(named) > _SHOWN:
+            listed = [f"{self.met} of {len(named)} as wanted{', not ' if listed else ''}" + ", ".join(listed)]
+        return f"{', '.join(listed)}; {'wanted' if len(named) < 2 else 'each'} {limits}" if named else ""
+
+    def needed(self, statements: int) -> int | None:
+        """Networks that would tell it, with power 0.8 for its least sure number; ``None`` where no number would."""
+        if not self.effects:
+            return None
+        found = [self._needed(e, LEVEL / statements) for e in self.effects.values()]
+        known = sorted(math.inf if n is None else n for n in found)
+        # It would hold by all but ``but`` of them, or fail by the ``but + 1`` that are told outside first.
+        chosen = known[len(known) - self.but - 1] if self.met >= len(known) - self.but else self._first_outside(known)
+        return None if math.isinf(chosen) else int(chosen)
+
+    def _first_outside(self, known: list[float]) -> float:
+        outside = sorted(
+            math.inf if (n := self._needed(e, LEVEL)) is None else n
+            for e in self.effects.values()
+            if not self.above < e.value < self.below
+        )
+        return outside[self.but] if len(outside) > self.but else known[-1]
+
+    def _needed(self, found: Estimate, level: float) -> int | None:
+        limits = [limit for limit in (self.above, self.below) if math.isfinite(limit)]
+        return networks_needed(found, min(limits, key=lambda limit: abs(found.value - limit)), level) if limits else 2
+
+    def smallest(self, networks: int, statements: int) -> float:
+        """Smallest distance from a limit that so many networks tell, for the number that varies most."""
+        return max((detectable(e, networks, LEVEL / statements) for e in self.effects.values()), default=math.inf)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement, judged.
+
+    Attributes:
+        text: In words.
+        held: Whether it holds here; ``None`` where the run cannot tell.
+        detail: The numbers it was judged by.
+        p: P-value of the verdict that the numbers point to; ``None`` where there is none.
+        adjusted: The same for all statements of the page together (Holm).
+        why: Why it cannot be told, and what it would be by the numbers as measured.
+        networks: Networks behind its numbers; ``None`` where there are none, as in mathematics.
+        needed: Networks that would tell it; ``None`` where it is told, or no number would.
+        required: Whether it must hold.
+        check: Whether it is of the run itself, and no statement.
+    """
+
+    text: str
+    held: bool | None
+    detail: str = ""
+    p: float | None = None
+    adjusted: float | None = None
+    why: str = ""
+    networks: int | None = field(default=None, kw_only=True)
+    needed: int | None = field(default=None, kw_only=True)
+    required: bool = field(default=False, kw_only=True)
+    check: bool = field(default=False, kw_only=True)
+
+    @property
+    def verdict(self) -> str:
+        """``holds``, ``does not hold`` or ``cannot be told``."""
+        return "cannot be told" if self.held is None else "holds" if self.held else "does not hold"
+
+
+def judge(statements: Sequence[Statement]) -> list[Claim]:
+    """Verdicts on all statements of one page.
+
+    A statement holds where its p-value, adjusted for all statements of the page (Holm), is at most 5 %: of pages whose
+    statements are false, one in twenty says of any of them that it holds. In the same way it does not hold where the
+    opposite is that sure. Otherwise, and where its guard says that the task cannot tell, it cannot be told.
+
+    Args:
+        statements: All of a page; checks of the run are judged beside them.
+    """
+    judged = [s for s in statements if not s.check and not (s.guard and s.guard.why)]
+    holds = dict(zip(map(id, judged), holm([s.p_holds for s in judged])))
+    fails = dict(zip(map(id, judged), holm([s.p_fails for s in judged])))
+    return [_claim(s, holds.get(id(s)), fails.get(id(s)), max(len(judged), 1)) for s in statements]
+
+
+def _claim(s: Statement, holds: float | None, fails: float | None, count: int) -> Claim:
+    blocked = s.guard.why if s.guard else ""
+    holds, fails = (s.p_holds if holds is None else holds), (s.p_fails if fails is None else fails)
+    held = None if blocked else True if holds <= LEVEL else False if fails <= LEVEL else None
+    towards = held if held is not None else s.met >= len(s.effects) - s.but
+    p, adjusted = (s.p_holds, holds) if towards else (s.p_fails, fails)
+    why = "" if held is not None else f"{blocked or _unsure(s)}{_as_measured(s)}"
+    exact = all(e.error == 0 for e in s.effects.values())
+    return Claim(
+        s.text, held, s.detail, None if exact or blocked else p, None if exact or blocked or s.check else adjusted, why,
+        networks=min((e.networks for e in s.effects.values() if e.networks), default=None),
+        needed=s.needed(count) if held is None and not blocked else None, required=s.required or s.check, check=s.check,
+    )  # fmt: skip
+
+
+def _unsure(s: Statement) -> str:
+    if not s.effects:
+        return "no such numbers in this result"
+    if all(e.error is None for e in s.effects.values()):
+        return "too few independent networks"
+    if min(s.p_holds, s.p_fails) <= LEVEL:
+        return "sure by itself, not among all statements of this page"
+    return "the numbers vary too much among networks"
+
+
+def _as_measured(s: Statement) -> str:
+    if not s.effects:
+        return ""
+    if len(s.effects) == 1:
+        return f"; as measured it would {'hold' if s.met else 'not hold'}"
+    enough = ", which is enough" if len(s.effects) - s.but <= s.met < len(s.effects) else ""
+    return f"; as measured {s.met} of {len(s.effects)} would hold{enough}"
+
+
+def estimates(found: Mapping[str, Sample | Estimate] | Sample | Estimate) -> dict[str, Estimate]:
+    """Samples or estimates by name, or one, as estimates by name."""
+    named = found if isinstance(found, Mapping) else {"": found}
+    return {name: one.estimate() if isinstance(one, Sample) else one for name, one in named.items()}

@@ -1,0 +1,103 @@
+"""Training to name concepts at every place of an image, for networks that are dissected."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..._progress import track
+from ...dissection import ConceptSet
+
+
+def dense_targets(labels: Tensor, concepts: int, size: tuple[int, int]) -> Tensor:
+    """The share of each cell of a coarse grid that each concept covers.
+
+    Args:
+        labels: ``(B, K, h, w)`` concept indices, -1 for none.
+        concepts: Number of concepts ``C``.
+        size: Rows and columns of the grid.
+
+    Returns:
+        ``(B, C, *size)`` in float32.
+
+    Examples:
+        >>> dense_targets(torch.tensor([[[[0, -1], [0, 1]]]]), 2, (1, 2))[0, :, 0]
+        tensor([[1.0000, 0.0000],
+                [0.0000, 0.5000]])
+    """
+    b, _, h, w = labels.shape
+    one_hot = torch.zeros(b, concepts + 1, h, w, device=labels.device)
+    one_hot.scatter_(1, labels.long() % (concepts + 1), 1.0)
+    return F.adaptive_avg_pool2d(one_hot[:, :concepts], size)
+
+
+def train_on_concepts(
+    model: nn.Module,
+    concepts: ConceptSet,
+    *,
+    epochs: int = 12,
+    batch_size: int = 32,
+    learning_rate: float = 5e-3,
+    seed: int = 0,
+    progress: bool = False,
+) -> list[float]:
+    """Teach a network to name the concepts at every place: binary cross-entropy with the covered shares, AdamW, cosine.
+
+    Args:
+        model: A network with a method ``dense``; trained in place, where it is, and left in evaluation mode.
+        concepts: Images with labels, small enough for memory.
+        epochs: Passes over the images.
+        batch_size: Images in a step.
+        learning_rate: Initial learning rate.
+        seed: Of the order of the images.
+        progress: Whether to show how far it is.
+
+    Returns:
+        The mean loss of each epoch.
+    """
+    whole, device = next(concepts.batches(len(concepts))), next(model.parameters()).device
+    images = whole.images.to(device)
+    with torch.no_grad():
+        grid = model.eval().dense(images[:1]).shape[2:]  # type: ignore[operator]
+    targets = dense_targets(whole.labels, len(concepts.concepts), (int(grid[0]), int(grid[1]))).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * -(-len(concepts) // batch_size))
+    generator = torch.Generator().manual_seed(seed)
+    history = []
+    model.train()
+    for _ in track(range(epochs), f"training on {concepts.name}", enabled=progress):
+        losses = []
+        for index in torch.randperm(len(concepts), generator=generator).split(batch_size):
+            at = index.to(device)
+            loss = F.binary_cross_entropy_with_logits(model.dense(images[at]), targets[at])  # type: ignore[operator]
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.item())
+        history.append(sum(losses) / len(losses))
+    model.eval()
+    return history
+
+
+@torch.no_grad()
+def place_accuracy(model: nn.Module, concepts: ConceptSet) -> float:
+    """Mean over concepts of the average precision with which a network ranks places that a concept mostly covers.
+
+    Args:
+        model: A network with a method ``dense``.
+        concepts: Images with labels that it was not trained on.
+
+    Returns:
+        Mean average precision, over the concepts that cover at least one place.
+    """
+    from sklearn.metrics import average_precision_score
+
+    scores, truths, device = [], [], next(model.parameters()).device
+    for batch in concepts.batches(64):
+        logits = model.eval().dense(batch.images.to(device)).cpu()  # type: ignore[operator]
+        truth = dense_targets(batch.labels, len(concepts.concepts), (logits.shape[2], logits.shape[3])) > 0.5
+        scores.append(logits.transpose(0, 1).flatten(1))
+        truths.append(truth.transpose(0, 1).flatten(1))
+    score, truth = torch.cat(scores, 1), torch.cat(truths, 1)
+    there = truth.any(1)
+    return float(sum(average_precision_score(t, s) for t, s in zip(truth[there], score[there])) / there.sum())

@@ -1,0 +1,146 @@
+"""Rotation penalties (paper 1, v1 D.0.1 and Fig. 7, v2 section 3.3 and Fig. 4): can later layers undo a map of units?
+
+A network is trained, one of its *pre-activation* layers is transformed, ``W_l, b_l -> A W_l, A b_l``, everything up to
+and including that layer is frozen, and the rest is trained again with the same recipe. An element of G_ReLU passes
+through the ReLU, so that ``W_{l+1} phi(A)^-1`` undoes it; no matrix undoes a rotation.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from ..._evaluation import copied
+from ...groups import Orthogonal, PositiveMonomial
+from ...programs import capture
+from ..data import Batches, DataSplits, load
+from ..networks import build, fit_to
+from .accuracy import accuracy
+from .recipe import Recipe
+from .train import train
+
+Kind = Literal["orthogonal", "g_relu"]
+
+
+@dataclass(frozen=True)
+class RotationPenalty:
+    """What one transformed layer cost."""
+
+    layer: str  # The layer whose outputs were transformed
+    kind: Kind  # ``"orthogonal"`` or ``"g_relu"``
+    before: float  # Accuracy of the trained network, 0 to 1
+    transformed: float  # Right after the transformation
+    after: float  # After fine-tuning the later layers
+    seed: int  # Of the element and of fine-tuning
+    loss: float = float("nan")  # On training images, of the epoch of fine-tuning that was kept
+
+    @property
+    def penalty(self) -> float:
+        """Accuracy before minus accuracy after, as a fraction."""
+        return self.before - self.after
+
+
+def transform_layer(model: nn.Module, layer: str, matrix: torch.Tensor) -> nn.Module:
+    """A copy with ``A W_l`` and ``A b_l``: channels of one convolution or linear layer mapped, on the spot.
+
+    Args:
+        model: Any module.
+        layer: Qualified name of a convolution or linear layer, before its activation.
+        matrix: ``(C, C)``.
+
+    Raises:
+        ValueError: If the layer is of another kind or width.
+    """
+    twin = copied(model)
+    module = dict(twin.named_modules()).get(layer)
+    if not isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        raise ValueError(
+            f"layer must be a convolution or linear layer, before its activation. Got {layer!r} "
+            f"({type(module).__name__})."
+        )
+    if matrix.shape != (len(module.weight), len(module.weight)):
+        raise ValueError(f"matrix must be {len(module.weight)} x {len(module.weight)}. Got {tuple(matrix.shape)}.")
+    with torch.no_grad():
+        a = matrix.to(module.weight)
+        module.weight.copy_((a @ module.weight.flatten(1)).view_as(module.weight))
+        if module.bias is not None:
+            module.bias.copy_(a @ module.bias)
+    return twin
+
+
+def freeze_up_to(model: nn.Module, layer: str, example: torch.Tensor) -> tuple[str, ...]:
+    """Freeze, in place, every parameter that the layer's output depends on.
+
+    Args:
+        model: Its parameters' ``requires_grad`` is set.
+        layer: The last frozen layer.
+        example: Inputs for one run.
+    """
+    program = capture(model, (example,))
+    read = {name for call in program.before(layer) for name in program.parameters_of(call)}
+    frozen = []
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in read)
+        if name in read:
+            frozen.append(name)
+    return tuple(frozen)
+
+
+def rotation_penalty(
+    model: nn.Module | str = "myrtle_cnn:bn=false",
+    layer: str = "conv1",
+    kind: Kind = "orthogonal",
+    data: DataSplits | str = "digits",
+    recipe: Recipe | str | None = None,
+    *,
+    seed: int = 0,
+    device: str = "auto",
+    progress: bool = False,
+) -> RotationPenalty:
+    """Transform a layer of a trained network, freeze it and all before it, train the rest again, and compare.
+
+    As in the paper: a network without batch norm, ``D`` lognormal with ``E[D] = 1``, the fine-tuning recipe that of the
+    training (50 epochs). Rotations are Haar distributed; a QR decomposition alone, as the paper's, is not.
+
+    Args:
+        model: A trained network, which is copied; or text for ``networks.build``, which is trained first.
+        layer: The pre-activation layer ``l``.
+        kind: ``"orthogonal"`` or ``"g_relu"``.
+        data: Splits, or text for ``data.load``.
+        recipe: Of fine-tuning, and of training where ``model`` is text; by the inputs' shape if ``None``.
+        seed: Of everything.
+        device: Where to train.
+        progress: Whether to show progress.
+
+    Raises:
+        ValueError: If ``kind`` is neither, the layer is no convolution or linear layer, or the network has batch norm.
+    """
+    if kind not in ("orthogonal", "g_relu"):
+        raise ValueError(f'kind must be "orthogonal" or "g_relu". Got {kind!r}.')
+    splits = load(data) if isinstance(data, str) else data
+    if isinstance(model, str):
+        spec = fit_to(model, splits.shape, len(splits.classes))
+        _check_network(build(spec), layer)
+        model = train(spec, splits, recipe, seed=seed, device=device, progress=progress).model
+    _check_network(model, layer)
+    width = len(model.get_submodule(layer).weight)  # type: ignore[arg-type]
+    group = Orthogonal(width) if kind == "orthogonal" else PositiveMonomial(width)
+    turned = transform_layer(model, layer, group.random(generator=seed).matrix())
+    test = Batches(splits.test, splits.mean, splits.std)
+    before, transformed = accuracy(model, test), accuracy(turned, test)
+    freeze_up_to(turned, layer, next(iter(test))[0][:2])
+    tuned = train(turned, splits, recipe, seed=seed + 1, name=f"{kind} at {layer}", device=device, progress=progress)
+    loss = tuned.card.metrics.get("training_loss")
+    return RotationPenalty(layer, kind, before, transformed, accuracy(tuned.model, test), seed, loss or float("nan"))
+
+
+def _check_network(model: nn.Module, layer: str) -> None:
+    norms = [name for name, m in model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    if norms:
+        raise ValueError(
+            f"model must have no batch norm, which would undo scales by itself. Got {norms[0]}. Use "
+            '"myrtle_cnn:bn=false".'
+        )
+    if not isinstance(dict(model.named_modules()).get(layer), nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        raise ValueError(f"layer must be a convolution or linear layer, before its activation. Got {layer!r}.")
