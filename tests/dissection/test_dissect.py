@@ -3,6 +3,7 @@
 import json
 import sys
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -31,6 +32,13 @@ def test_own_basis_equals_the_direct_computation(network, concept_set, slow_iou,
     best, concept = slow_iou(concept_set, maps, thresholds).max(1)
     assert found.own.iou == tuple(best.tolist())
     assert found.own.concept == tuple(torch.where(best > 0, concept, -1).tolist())
+
+
+def test_the_papers_threshold_and_overlap_are_the_defaults(found):
+    """v2 F.1: the top 0.5 % of a unit's values, and an IoU of more than 0.04."""
+    assert (Criterion().quantile, Criterion().iou) == (0.005, 0.04)
+    edges = replace(found.own, iou=(0.0, 0.04, 0.0401, 0.9), concept=(0, 0, 0, 0))
+    assert edges.detectors(Criterion().iou) == (2, 3)
 
 
 def test_networks_in_float64_get_images_in_float64(network, concept_set):

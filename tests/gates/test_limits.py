@@ -40,6 +40,17 @@ def test_tangent_kernel_tends_to_the_path_kernel_like_one_over_root_width():
     assert -0.65 < slope < -0.35
 
 
+def test_weights_are_independent_signs_of_one_size():
+    """Assumption 2.1: +sigma and -sigma with probability 1/2 each, whatever the gates."""
+    model = nn.Sequential(nn.Linear(60, 60), nn.Linear(60, 60)).double()
+    iw.gates.networks.bernoulli_(model, 0.25, seed=1)
+    first, second = (layer.weight.detach() / 0.25 for layer in model)
+    assert all((p.abs() == 0.25).all() for p in model.parameters())
+    assert abs(float(first.mean())) < 5 / 60  # five standard errors
+    assert abs(float((first * second).mean())) < 5 / 60
+    assert abs(float((first @ first.T / 60 - torch.eye(60)).mean())) < 5 / 60
+
+
 @pytest.mark.parametrize("gates", ["fixed_random", "fixed_learnt"])
 def test_expectation_is_exact_at_every_width(gates):
     width, x = 4, torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

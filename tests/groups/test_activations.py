@@ -286,6 +286,29 @@ def test_linear_activations_say_that_a_network_may_let_less_through():
     assert intertwiner(nn.LeakyReLU(0.999999), 3).note == ""
 
 
+ROWS = {  # Table 1 of version 2: group, phi in words, phi entry by entry
+    "identity": ("all invertible matrices", "A", lambda a: a),
+    "sigmoid": ("permutation matrices", "A", lambda a: a),
+    "relu": ("matrices P D, D with positive entries", "A", lambda a: a),
+    "leaky_relu:0.01": ("matrices P D, D with positive entries", "A", lambda a: a),
+    "rbf": ("matrices P D, D with entries -1 and 1", "abs(A)", torch.abs),
+    "power:2": ("matrices P D, D with nonzero entries", "abs(A)^2 (every entry)", lambda a: a**2),
+    "power:3": ("matrices P D, D with nonzero entries", "A^3 (every entry)", lambda a: a**3),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_papers_table_row_by_row(name):
+    """Group and phi, of elements that are not all alike under the rows' formulas."""
+    group, words, formula = ROWS[name]
+    (row,) = table((name,))
+    assert (row.group, row.phi) == (group, words)
+    found = intertwiner(name, 4)
+    for seed in range(4):
+        a = found.group.random(seed)
+        torch.testing.assert_close(found.phi(a).matrix(), formula(a.matrix()))
+
+
 def test_the_papers_table_is_computed():
     rows = {r.activation: r for r in table()}
     assert rows["identity"].group == "all invertible matrices"

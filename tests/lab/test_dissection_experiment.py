@@ -32,8 +32,9 @@ def test_training_lowers_the_loss_and_is_repeatable():
     assert 0 < place_accuracy(runs[0][1], data) < 1
 
 
-@pytest.mark.parametrize(("name", "situation"), SITUATIONS.items(), ids=str)
-def test_every_situation_has_its_layers(name, situation):
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_every_situation_has_its_layers(name):
+    situation = SITUATIONS[name]
     model = situation.build(7).eval()
     assert set(situation.places.values()) <= set(dict(model.named_modules()))
     assert ("inside" in situation.places) == ("CNN" not in name)

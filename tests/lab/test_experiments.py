@@ -8,27 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from intertwine.lab.experiments import (
-    Claim,
-    Estimate,
-    Map,
-    Reproduction,
-    Row,
-    Setting,
-    experiment,
-    experiments,
-    is_older,
-    rejudged,
-    reproduce,
-)  # fmt: skip
+from intertwine.lab.experiments import Claim, Map, Reproduction, Row, Setting, experiment, experiments, reproduce
 from intertwine.lab.experiments.paper1 import demonstrations as demonstrations_file
 from intertwine.lab.experiments.paper1.dissimilarity import map_numbers
+from intertwine.lab.statistics import Estimate, Sample
 from intertwine.report import page_of
 from intertwine.report.pages.reproduce import all_page, render, reproduction_page
 
 EXACT = ("table1-groups", "e7-counts", "fig17-gelu", "demonstrations")
-TRAINED = ("table2-dissimilarity", "table4-constant-width", "table3-leaky-slopes")
-SLOW = ("fig9-resnet20", "fig10-resnet18")
 
 
 @pytest.fixture(scope="module")
@@ -36,32 +23,24 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("reproduction")
 
 
+def page(name, folder):
+    return experiment(name).page(reproduce(name, Setting(folder=folder)))
+
+
 @pytest.mark.parametrize("name", EXACT)
 def test_exact_statements_hold(name, folder):
-    found = reproduce(name, Setting(folder=folder))
+    """The other experiments run at smoke scale in ``make smoke``, which compares their values with those kept."""
+    found = page(name, folder)
     assert found.passed
     assert all(claim.held for claim in found.claims)
     assert all(claim.required for claim in found.claims)
 
 
-@pytest.mark.parametrize("name", [*TRAINED, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
-def test_measured_statements_run_at_smoke_scale_and_go_on_from_what_is_there(name, folder):
-    found = reproduce(name, Setting(folder=folder))
-    assert found.passed
-    assert not found.comparable
-    assert all(row.low <= row.ours <= row.high for row in found.rows if row.low is not None)
-    assert all(row.ours is not None for row in found.rows if "v1 Fig. 5" not in row.group)
-    again = reproduce(name, Setting(folder=folder))
-    assert [row.ours for row in again.rows] == [row.ours for row in found.rows]
-    text = render(page_of(found))
-    assert "for orientation only" in text or not any(row.paper for row in found.rows)
-
-
-def test_a_broken_group_is_noticed(monkeypatch):
+def test_a_broken_group_is_noticed(monkeypatch, tmp_path):
     from intertwine.lab.experiments.paper1 import group_tables
 
     monkeypatch.setitem(group_tables.TABLE_1, "relu", ("permutation matrices", "A"))
-    assert not reproduce("table1-groups").passed
+    assert not page("table1-groups", tmp_path).passed
 
 
 def test_imbalance_is_what_positive_scales_change():
@@ -77,23 +56,26 @@ def test_what_is_said_of_a_map():
     """Blocks whose insides differ, on a diagonal that falls; every number by hand."""
     layers = ("relu", "layer1.0.relu1", "layer1.0.relu2")
     scores = [[0.9, 0.1, 0.2], [0.1, 0.5, 0.1], [0.2, 0.3, 0.7]]
-    found = map_numbers(layers, scores)
-    assert found == pytest.approx({
+    of = lambda names, rows: {(a, b): Sample.of({("0", "1"): rows[i][j]}) for i, a in enumerate(names)
+                              for j, b in enumerate(names)}  # fmt: skip
+    found = map_numbers(layers, of(layers, scores))
+    assert {name: sample.mean for name, sample in found.items()} == pytest.approx({
         "equal depth - other": 2.1 / 3 - 1.0 / 6, "early - late": 0.2, "lost by the last but one": 0.4,
         "outside blocks - inside": 0.2,
     })  # fmt: skip
-    assert "outside blocks - inside" not in map_numbers(("relu1", "relu2"), [[1.0, 0.0], [0.0, 1.0]])
+    two = ("relu1", "relu2")
+    assert "outside blocks - inside" not in map_numbers(two, of(two, [[1.0, 0.0], [0.0, 1.0]]))
 
 
 # --- the frame -----------------------------------------------------------------------------------
 
 
-def test_the_callers_random_numbers_stay_as_they_were():
+def test_the_callers_random_numbers_stay_as_they_were(tmp_path):
     torch.manual_seed(5)
     wanted = torch.rand(3)
     torch.manual_seed(5)
-    reproduce("fig17-gelu")
-    reproduce("table1-groups")
+    for name in ("fig17-gelu", "table1-groups"):
+        reproduce(name, Setting(folder=tmp_path))
     assert torch.equal(torch.rand(3), wanted)
 
 
@@ -116,8 +98,12 @@ def test_an_unknown_name_lists_the_known_ones():
         experiment("table99")
 
 
+def page_scale(name, setting):
+    return reproduce(name, setting).facts["scale"]
+
+
 def test_a_scale_that_an_experiment_lacks_is_its_largest(folder):
-    assert reproduce("e7-counts", Setting("paper", folder)).scale == "smoke"
+    assert page_scale("e7-counts", Setting("paper", folder)) == "smoke"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +125,7 @@ def test_verdicts_of_rows(row, verdict):
 
 
 def made(**changes):
-    rows = [Row("a", 0.5, 0.4, 0.3, 0.6, group="g"), Row.of("b", Estimate(0.1, 0.0, 0.2, 4), (0.5, 0.1), "g")]
+    rows = [Row("a", 0.5, 0.4, 0.3, 0.6, group="g"), Row.of("b", Estimate(0.1, 0.03, 3, 4), (0.5, 0.1), "g")]
     claims = [Claim("it falls", True, "0.5 > 0.1"), Claim("it rises", False), Claim("unclear", None)]
     options = {"rows": rows, "claims": claims, "comparable": True, "notes": ["few networks"], "facts": {"seed": 1}}
     return Reproduction("made-up", "Made up", "v2 Fig. 99", "small", **{**options, **changes})
@@ -184,14 +170,6 @@ def test_the_page_of_all_counts_and_names_what_failed():
     assert "no data &lt;here&gt;" in text
 
 
-def test_jobs_that_fail_are_said_with_what_is_kept(tmp_path):
-    from run_jobs import Moody
-
-    with pytest.raises(RuntimeError, match=r"jobs must all finish\. Got 1 of 2 that failed.*no luck"):
-        Setting(folder=tmp_path, name="x").run([Moody(mood="fine"), Moody(mood="raises")])
-    assert (tmp_path / "runs" / "x" / "plan.json").is_file()
-
-
 @pytest.mark.parametrize(
     ("points", "ordered"),
     [
@@ -218,13 +196,3 @@ def test_maps_are_kept_and_drawn(tmp_path):
     loaded = Reproduction.load(found.save(tmp_path / "r.json"))
     assert loaded.maps == found.maps
     assert "cka" in render(reproduction_page(loaded))
-
-
-def test_a_result_of_other_code_says_so():
-    own = Reproduction("e7-counts", "t", "p", "smoke", facts={"code": experiment("e7-counts").code})
-    older = Reproduction("e7-counts", "t", "p", "smoke", facts={"code": "01234567"})
-    assert (is_older(own), is_older(older), is_older(made())) == (False, True, False)
-    assert rejudged(own).notes == own.notes
-    assert "older than the code" in rejudged(rejudged(older)).notes[0]
-    assert len(rejudged(rejudged(older)).notes) == 1
-    assert ["older than the code" in render(page_of(r)) for r in (own, older)] == [False, True]

@@ -20,6 +20,17 @@ def test_c4gap_has_the_papers_layers(width):
     assert sum(p.numel() for p in networks.build(f"c4gap:width={width}").parameters()) == expected
 
 
+def test_cnn_gap_has_the_papers_layers():
+    """Figure 2: 64-64-128-128 filters of 3x3, a global average, dense layers of 256, 256 and 10."""
+    sizes = [(m.in_channels, m.out_channels, m.kernel_size) if isinstance(m, nn.Conv2d)
+             else (m.in_features, m.out_features) if isinstance(m, nn.Linear) else type(m)
+             for m in networks.build("cnn_gap") if not isinstance(m, nn.Flatten)]  # fmt: skip
+    filters = [(a, b, (3, 3)) for a, b in ((3, 64), (64, 64), (64, 128), (128, 128))]
+    behind = [entry for size in filters for entry in (size, nn.ReLU)]
+    dense = [(128, 256), nn.ReLU, (256, 256), nn.ReLU, (256, 10)]
+    assert sizes == [*behind, nn.AdaptiveAvgPool2d, *dense]
+
+
 def test_vgg16_has_sixteen_layers_of_weights_and_averages_for_pools():
     model = networks.build("vgg16")
     widths = [64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512]

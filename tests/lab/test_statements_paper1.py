@@ -345,3 +345,21 @@ def test_layer_70_of_figures_10_and_11():
     assert about(table) == [True, True, True]
     swapped = {m: by | {layers[3]: 0.3 if "procrustes" in m else 0.95} for m, by in table.items()}
     assert about(swapped) == [False, False, False]
+
+
+BLOCKS = ("relu", *(f"layer{s}.{b}.relu{k}" for s in (1, 2) for b in (0, 1) for k in (1, 2)))
+
+
+def test_figures_2_and_9():
+    """Of a ResNet20: thirds fall, for insides of blocks lie below what stands behind them."""
+    down = {k: 0.9 - 0.06 * i - 0.2 * k.endswith("relu1") for i, k in enumerate(BLOCKS)}
+    procrustes = {k: 0.7 - 0.05 * i + 0.02 * k.endswith("relu2") for i, k in enumerate(BLOCKS)}
+    procrustes[BLOCKS[-1]] = 0.5
+    table = {"g_relu_procrustes": procrustes, "orthogonal_procrustes": {k: v + 0.1 for k, v in procrustes.items()},
+             "g_relu_cka": {k: v - 0.04 * i for i, (k, v) in enumerate(down.items())}, "linear_cka": down,
+             "channel_normalized_cka": {k: v - 0.01 for k, v in down.items()}}  # fmt: skip
+    found = similarity("fig9-resnet20", table, "resnet20")
+    assert list(found.values()) == [True] * 8, found
+    mirrored = {m: {k: 1 - v for k, v in by.items()} for m, by in table.items()}
+    worse = similarity("fig9-resnet20", mirrored, "resnet20", maps=2.0)
+    assert list(worse.values())[:7] == [False] * 7, worse

@@ -341,6 +341,14 @@ def test_wrong_arguments_are_said_before_any_step(digits, arguments, message):
         train(**{"model": "mlp", "data": digits, "progress": False, **arguments})
 
 
+def test_the_transformers_recipe_has_what_the_paper_names():
+    """v2 D.4: AdamW with a cosine schedule, weight decay, mixup, CutMix and label smoothing."""
+    r = RECIPES["cct"]
+    assert (r.optimizer, r.schedule, r.learning_rate, r.epochs, r.batch_size) == ("adamw", "cosine", 5.5e-4, 300, 128)
+    assert (r.weight_decay, r.label_smoothing, r.mixup, r.cutmix) == (0.06, 0.1, 0.8, 1.0)
+    assert isinstance(r.make_optimizer(torch.nn.Linear(2, 2)), torch.optim.AdamW)
+
+
 def test_the_transformers_recipe_runs(digits):
     recipe = RECIPES["cct"].but(epochs=1, warmup=1, batch_size=64)
     run = train("cct_6_3x1:blocks=1,width=8", digits, recipe, progress=False)

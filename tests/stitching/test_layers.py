@@ -1,5 +1,6 @@
 """Every family: what is evaluated is a member, closed forms find planted members, bad input is refused."""
 
+import itertools
 from math import lgamma, log
 
 import pytest
@@ -207,6 +208,33 @@ def test_projection_keeps_the_polytope_and_the_scales_positive():
     assert (layer.scale > 0).all()
 
 
+def test_a_step_is_projected_back():
+    """Negative scales and entries off the polytope, as a large step leaves them."""
+    layer = family_of("g_relu", 5, 5)
+    with torch.no_grad():
+        layer.scale[0] = -0.3
+        layer.permutation.add_(torch.rand(5, 5, generator=torch.Generator().manual_seed(0)))
+        layer.permutation[0, 0] = -1.0
+    assert layer.doubly_stochastic_error() > 0.1
+    layer.after_step(0.1)
+    assert 0 < layer.scale[0] < 1e-5
+    assert (layer.scale[1:] == 1).all()
+    assert layer.permutation.min() >= 0
+    assert layer.doubly_stochastic_error() < 1e-2
+
+
+def test_rounding_is_the_best_assignment_of_all():
+    """v2 D.2.1, the Hungarian algorithm: where the largest entries of rows share a column too."""
+    shared = 0
+    for seed in range(20):
+        layer = family_of("g_relu", 4, 4, seed=seed)
+        p = layer.permutation.detach()
+        best = max(itertools.permutations(range(4)), key=lambda order, p=p: sum(p[i, j] for i, j in enumerate(order)))
+        assert layer.rounded().argmax(1).tolist() == list(best)
+        shared += len(set(p.argmax(1).tolist())) < 4
+    assert shared > 5
+
+
 def test_head_start_holds_the_scales():
     layer = family_of("g_relu", 8, 8)
     layer.head_start(True)
@@ -280,6 +308,12 @@ def test_lasso_zeros_are_zeros():
 
 def test_sparsity_of_a_permutation():
     assert sparsity(torch.eye(10).roll(3, 0)) == pytest.approx(1 - 1 / 10)
+
+
+def test_sparsity_counts_entries_of_at_most_a_thousandth():
+    """v2 eq. D.1, with the threshold of the experiments and on both sides of it."""
+    assert sparsity(torch.tensor([[9e-4, -9e-4], [1.1e-3, -1.0]])) == 0.5
+    assert sparsity(torch.tensor([[9e-4, -9e-4], [1.1e-3, -1.0]]), threshold=0.5) == 0.75
 
 
 def test_counts_are_those_of_the_paper():

@@ -355,6 +355,23 @@ def test_alpha_is_the_best_on_held_out_training_examples(cut):
     assert "held-out training examples" in repr(choice)
 
 
+def test_alpha_is_chosen_as_the_paper_does(cut, monkeypatch):
+    """v2 D.5: among five powers of ten, on a fifth of the examples, after 5 epochs without a head start."""
+    recipes = []
+
+    def spy(networks, loader, recipe, **options):
+        recipes.append(recipe)
+        return train_layers(networks, loader, replace(recipe, epochs=1), **options)
+
+    monkeypatch.setattr("intertwine.stitching.training.alpha.train_layers", spy)
+    choice = choose_alpha(cut, "g_relu", data(n=50))
+    assert list(choice.accuracies) == [1e-3, 1e-2, 1e-1, 1.0, 10.0]
+    assert choice.held_out == 10
+    (recipe,) = recipes
+    assert (recipe.epochs, recipe.head_start) == (5, 0)
+    assert replace(recipe, epochs=20, head_start=10) == RECIPES["v1"]
+
+
 def test_alpha_bad_input(cut):
     with pytest.raises(ValueError, match="must have a setting alpha"):
         choose_alpha(cut, "full", data())

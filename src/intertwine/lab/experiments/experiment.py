@@ -143,7 +143,7 @@ class Experiment:
 
     def page(self, values: Values) -> Reproduction:
         """Analysis of values: intervals, verdicts and everything that a page shows."""
-        found, facts = Findings(values), dict(values.facts)
+        found, facts = Findings(values), dict(sorted(values.facts.items()))  # in the order of the file
         self.analyse(found)
         notes, scale = facts.pop("notes", ()), facts.pop("scale", "small")
         return Reproduction(
@@ -222,7 +222,7 @@ def facts_of(plan: Design, seconds: Mapping[str, float]) -> dict[str, Any]:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() and s.device != "cpu" else ""
     return {
         "scale": s.scale,
-        "data": s.data_name,
+        "data": s.data_name if plan.zoos or any("data" in t.job.model_dump() for t in plan.tasks) else "",
         "seed": s.seed,
         "notes": [*(f"{zoo.arm}: {zoo.words}." for zoo in plan.zoos), *plan.notes],
         **commit(),

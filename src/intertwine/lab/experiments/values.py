@@ -192,4 +192,5 @@ def first_difference(kept: Values, found: Values, relative: float = 0.0) -> str:
         return ""
     first = int(np.argmax(unequal))
     where = ", ".join(str(part) for part in one.loc[first, keys] if part not in ("", -1, 0))
-    return f"{int(unequal.sum())} of {len(a)} numbers differ, such as {where}: {a[first]!r} kept, {b[first]!r} found"
+    told = f"{float(a[first])!r} kept, {float(b[first])!r} found"
+    return f"{int(unequal.sum())} of {len(a)} numbers differ, such as {where}: {told}"
