@@ -63,6 +63,10 @@ def other_architecture() -> Result:
     return iw.same(net(), nn.Sequential(nn.Linear(4, 3)), torch.zeros(2, 4))
 
 
+def correspondence() -> Result:
+    return iw.correspond(net(), nn.Sequential(net(1)), torch.randn(2, 4))
+
+
 def difference() -> Result:
     return iw.diff(net(), net(1), torch.zeros(2, 4))
 
@@ -162,6 +166,7 @@ KINDS = {
     "Tangent": tangent,
     "Match": match,
     "Match of other architectures": other_architecture,
+    "Correspondence": correspondence,
     "Diff": difference,
     "Alignment": alignment,
     "Gathering": gathering,

@@ -41,6 +41,8 @@ _NAMES = {
     "prune_channels": "exchange",
     # two networks in one basis
     "same": "matching",
+    "correspond": "matching",
+    "Correspondence": "matching",
     "align": "matching",
     "Alignment": "matching",
     "merge": "merging",
@@ -95,7 +97,7 @@ if TYPE_CHECKING:
     from .exchange import prune_channels, rotate
     from .features import collect
     from .groups import Intertwiner, intertwiner
-    from .matching import Alignment, align, same
+    from .matching import Alignment, Correspondence, align, correspond, same
     from .merging import Barrier, barrier, merge
     from .provenance import Diff, Lineage, diff, lineage, lineage_tree
     from .similarity import Comparison, ComparisonSet, compare, compare_many

@@ -36,6 +36,13 @@ def check_module(model: object, name: str = "model") -> None:
         raise TypeError(f"{name} must be a torch.nn.Module. Got {got}.{_instead(model)}")
 
 
+def without_weights(model: object) -> bool:
+    """Whether a module, or a state dict, has tensors on the meta device: shapes without numbers."""
+    if isinstance(model, nn.Module):
+        return any(t.is_meta for t in (*model.parameters(), *model.buffers()))
+    return isinstance(model, MutableMapping) and any(t.is_meta for t in tensors_in(dict(model)))
+
+
 def _instead(model: object) -> str:
     """How to get a module from what was given."""
     if isinstance(model, Mapping):

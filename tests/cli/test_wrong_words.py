@@ -36,7 +36,8 @@ for words in json.loads(sys.stdin.read()):
 A, B = "a.safetensors", "b.safetensors"
 RIGHT = {
     "compare": [A, B], "symmetries": [], "mappings": [], "fold": [A, "--out", "x.safetensors"], "same": [A, B],
-    "lineage": [A, B], "diff": [A, B], "align": [A, B], "merge": [A, B, "--out", "x.safetensors"], "barrier": [A, B],
+    "correspond": [A, B], "convert": [A, "--like", B, "--out", "x"], "lineage": [A, B], "diff": [A, B],
+    "align": [A, B], "merge": [A, B, "--out", "x.safetensors"], "barrier": [A, B],
     "stitch": [A, B], "dissect": ["--layer", "relu", "--weights", A], "gates": [A],
     "train": ["--out", "x.safetensors"], "zoo": ["train"], "reproduce": [], "runs": ["show", "mine"],
     "models": [], "groups": [], "report": ["x.json"], "demo": [],
@@ -44,7 +45,7 @@ RIGHT = {
 WRONG = {
     "--device": ["cdua", "gpu:0"], "--data": ["digts", "cifar10:nowhere", "images:nowhere"],
     "--model": ["mpl", "hf:nowhere", "gpt2", "nofile.py:f", "mlp:width=8", "mlp:widths=a", "mlp:bn=8", "nomodule:f"],
-    "--model-b": ["mpl"], "--recipe": ["papr"], "--families": ["ful", "rank-x", ","],
+    "--model-b": ["mpl"], "--model-like": ["mpl"], "--recipe": ["papr"], "--families": ["ful", "rank-x", ","],
     "--concepts": ["generatd", "parquet:none.parquet", "broden:none"], "--measures": ["linear_ckaa", ""],
     "--split": ["tst"], "--method": ["weigths", "sinkhorn:stps=3"], "--kinds": ["permutaton"],
     "--interpolation": ["lnear"], "--repair": ["rpair"], "--size": ["abc", "0x3"], "--input-shape": ["2,x", "0,1"],
@@ -59,7 +60,8 @@ WRONG = {
 MORE = [
     ["lineage", "tree", "nodir"], ["lineage", A], ["lineage", A, A], ["groups", "rleu"], ["groups", "nomodule:f"],
     ["reproduce", "table1-grups"], ["runs", "shw"], ["runs", "show"], ["zoo", "shw"], ["same", "none", B],
-    ["same", A, "gpt2"], ["symmetries", "--model", f"hf:{A}"],
+    ["same", A, "gpt2"], ["convert", A, "--like", "none", "--out", "x"], ["convert", A, "--out", "x"],
+    ["symmetries", "--model", f"hf:{A}"],
     ["same", A, "folder"], ["same", A, "text.txt"], ["same", A, "nan.safetensors"],
     ["same", A, "half.safetensors"], ["merge", A, "--out", "x.safetensors"], ["merge", A, B], ["barrier", A],
     ["stitch", A], ["stitch", A, B, "--split", "train"], ["symmetries"], ["symmetries", "mlp", "--model", "mlp"],

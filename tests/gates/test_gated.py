@@ -87,8 +87,11 @@ def test_soft_gates_let_gradients_through_and_frozen_parts_stay():
         optimiser.step()
         assert all(torch.equal(v, before[k]) for k, v in frozen.gating.state_dict().items())
         assert frozen.value[0].weight.grad.abs().sum() > 0 and frozen.value.training
+    with torch.no_grad():
+        model[0].weight.add_(1.0)  # so that no seed makes these weights anew
     learnt = iw.gates.dgn(model, regime="fixed_learnt")
     assert torch.equal(learnt.gating.network[0].weight, model[0].weight)
+    assert not torch.equal(learnt.value[0].weight, model[0].weight)
     random = iw.gates.dgn(model, regime="fixed_random", seed=7)
     assert not torch.equal(random.gating.network[0].weight, model[0].weight)
     assert not torch.equal(random.gating.network[0].weight, random.value[0].weight)
@@ -99,6 +102,7 @@ def test_gates():
     network = iw.gates.dlgn(model)
     for q, g in zip(network.pre_activations(x), network.gates(x)):
         equal(g, torch.sigmoid(10 * q))
+    assert iw.gates.dgn(model).beta == iw.gates.dlgn_sf(model, x[:1]).beta == 10
     hard = iw.gates.dlgn(model, gate="hard")
     assert all(set(g.unique().tolist()) <= {0.0, 1.0} for g in hard.gates(x))
 

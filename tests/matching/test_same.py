@@ -8,6 +8,7 @@ from handmade import MAKERS, make
 from torch import nn
 
 import intertwine as iw
+from intertwine.matching.judgement.verdict import APART
 from intertwine.matching.same import DIFFERENT, RELATED, SAME, UNTOLD, Match, same
 from intertwine.symmetry.action import act
 from intertwine.symmetry.transformation import random
@@ -136,7 +137,10 @@ def test_other_architectures_are_different():
     assert found.transformation is None and found.residual == float("inf")
     assert "only one has '2.weight'" in same(model, model[:1], x, sym).reason
     gelu = nn.Sequential(model[0], nn.GELU(), model[2], nn.ReLU(), model[4])
-    assert "other symmetries" in same(model, gelu, x).reason
+    apart = same(model, gelu, x)
+    assert apart.verdict == APART and "the programs part" in apart.reason
+    with pytest.raises(ValueError, match="must be comparable"):
+        bool(apart)
 
 
 def test_nan_weights_are_refused():

@@ -267,10 +267,14 @@ def test_penalties_are_fractions_of_the_mean_accuracy():
     (a, _), (b, _) = make("cnn", 0), make("cnn", 5)
     x = torch.randn(200, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     labels = torch.randint(0, 3, (200,), generator=torch.Generator().manual_seed(2))
+    labels[:120] = best = int(a(x).argmax(1).mode().values)
+    with torch.no_grad():
+        [*b.parameters()][-1][(best + 1) % 3] += 9.0  # B is worse, so that the mean is neither network's
     data = list(zip(x.split(64), labels.split(64)))
     pair = Pair(a, b, x)
     nets = [pair.cut(tap).stitch(Fixed(torch.eye(n))) for tap, n in (("2", 4), ("5", 8), ("2", 4))]
     found = evaluate(pair, nets, data)
+    assert found.accuracy_a > found.accuracy_b + 0.1
     right = lambda net: (net(x).argmax(1) == labels).double()
     expected = [right(net) for net in (a, b, *nets)]
     assert found.accuracy_a == expected[0].mean() and found.accuracy_b == expected[1].mean()

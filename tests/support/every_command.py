@@ -21,6 +21,8 @@ COMMANDS = {
     "symmetries": ("symmetries", "--model", "digits_cnn:width=4", "--out", "symmetries.json"),
     "mappings": ("mappings", "--model", "mlp:shape=2-5-5,widths=8-8", "--out", "recipe.yaml"),
     "fold": ("fold", "norms.safetensors", "--model", NORMS, "--out", "folded.safetensors"),
+    "correspond": ("correspond", *PAIR, "--out", "correspondence.json"),
+    "convert": ("convert", PAIR[1], "--like", PAIR[0], "--out", "converted"),
     "same": ("same", *PAIR, "--out", "element.safetensors"),
     "lineage": ("lineage", *PAIR),
     "diff": ("diff", *PAIR, "--out", "difference.json"),

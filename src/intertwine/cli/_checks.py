@@ -288,6 +288,7 @@ _DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "mtia", "npu", "xla")
 _CHECKS: dict[str, Callable[[Any], object]] = {
     "a": check_checkpoint,
     "b": check_checkpoint,
+    "like": check_checkpoint,
     "checkpoints": _several,
     "paths": lambda paths: None if str(paths[0]) == "tree" else _checkpoints(paths),
     "weights": check_checkpoint,
@@ -295,6 +296,7 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "network": _network,
     "model": check_model,
     "model_b": check_model,
+    "model_like": check_model,
     "data": _data,
     "concepts": _concepts,
     "cifar100": lambda spec: _data(spec) if spec else None,

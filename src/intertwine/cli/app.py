@@ -13,6 +13,8 @@ from .commands import (
     align,
     barrier,
     compare,
+    convert,
+    correspond,
     demo,
     diff,
     dissect,
@@ -35,8 +37,8 @@ from .commands import (
 
 # In the order of the help
 _COMMANDS = tuple(map(as_function, (
-    demo, compare, symmetries, mappings, fold, same, lineage, diff, align, merge, barrier, stitch, dissect, gates,
-    train, zoo, reproduce, runs, models, groups, report,
+    demo, compare, symmetries, mappings, fold, same, correspond, convert, lineage, diff, align, merge, barrier,
+    stitch, dissect, gates, train, zoo, reproduce, runs, models, groups, report,
 )))  # fmt: skip
 
 app = typer.Typer(

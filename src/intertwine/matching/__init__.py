@@ -3,6 +3,7 @@
 from .align import align
 from .alignment import Alignment
 from .carriers import Carrier, carriers
+from .correspondence.correspond import Correspondence, correspond
 from .joint import Gathering, gather
 from .judgement.verdict import Match
 from .same import same
@@ -10,6 +11,7 @@ from .sharded import align_sharded, same_sharded
 from .solvers import METHODS, Activations, CoordinateDescent, FrankWolfe, Gates, Sinkhorn, Solver, StraightThrough
 
 __all__ = [
-    "METHODS", "Activations", "Alignment", "Carrier", "CoordinateDescent", "FrankWolfe", "Gates", "Gathering", "Match",
-    "Sinkhorn", "Solver", "StraightThrough", "align", "align_sharded", "carriers", "gather", "same", "same_sharded",
+    "METHODS", "Activations", "Alignment", "Carrier", "CoordinateDescent", "Correspondence", "FrankWolfe", "Gates",
+    "Gathering", "Match", "Sinkhorn", "Solver", "StraightThrough", "align", "align_sharded", "carriers", "correspond",
+    "gather", "same", "same_sharded",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import KINDS, Transformation, identity
 from ..testing import outputs, relative_error
 from .components import Matched, Pair, matched
+from .correspondence.verdicts import other_code, other_settings
 from .judgement.configurations import differing_settings, settings_of
 from .judgement.deviation import HALVES, PRECISIONS, Deviation, constant, patterned, relative
 from .judgement.verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
@@ -42,7 +43,9 @@ _CAST = 2 * 2.0**-9  # residual that casts leave: each moves a weight by up to 2
 
 
 @of_networks("a", "b")
-def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None = None) -> Match:
+def same(
+    a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None = None, example_inputs_b: Any = None
+) -> Match:
     """Decide whether two networks are one network up to symmetry, and find the element between them.
 
     Both are brought into balanced form (scales and bases are then almost fixed), units are matched by assignment from
@@ -57,6 +60,11 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
     below 0.75 of what they leave (0.5 for purely linear networks, whose bases absorb much), or below 0.8 unit by unit
     in place; or a tenth of the matrices, by number or by weights, agree exactly.
 
+    Where names, shapes or classes differ, the programs are compared first (``correspond``): B's weights are then judged
+    in A's code, and one network may be part of the other. Programs that do not correspond are "not comparable", which
+    is no answer: ``bool()`` of it raises. They are different only where their outputs have other shapes, or where one
+    program has other settings and so computes something else.
+
     "Different" is only said where the symmetry is known and the outputs on the example differ. Where operations have no
     rule, the two runs took different paths, or the outputs are equal, copies may differ by more than the group that was
     found: then networks that do not agree "cannot be told", unless the tensors whose symmetry is known tell them apart.
@@ -66,6 +74,7 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
         b: The other.
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
         sym: The symmetry of both where it is known already.
+        example_inputs_b: What ``b`` is called with, where its code takes the same numbers in another form.
 
     Returns:
         The match. Matching is a local search: "the same" is proved by the weights, the other verdicts are not proofs.
@@ -86,6 +95,10 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
     """
     states = tensors_of(a), tensors_of(b)
     replaced = _replaced(*states)
+    if (replaced or example_inputs_b is not None) and sym is None:
+        found = other_code(a, b, example_inputs, example_inputs_b, same)
+        if found.correspondence or 2 * len(replaced) > len({*states[0], *states[1]}):
+            return found
     saved = {*a.state_dict(), *b.state_dict()}
     made = {name for name in replaced if name not in saved}  # from settings: what they do, outputs tell
     replaced = {name: why for name, why in replaced.items() if name in saved}
@@ -100,7 +113,9 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
         if (sym.spaces, sym.layouts) != (other.spaces, other.layouts):
             if not (sym.path_only or other.path_only):
                 tied = ", ".join(sorted(sym.aliases.keys() ^ other.aliases.keys()))
-                why = f"{tied} tied to another in one of them only: see diff" if tied else "the models other symmetries"
+                if not tied:
+                    return other_code(a, b, example_inputs, example_inputs_b, same)
+                why = f"{tied} tied to another in one of them only: see diff"
                 return _far({"": f"the tensors have the same shapes, but {why}"})
             one_path = False
     sym = narrowed(sym, sym.layouts.keys() - made)
@@ -109,9 +124,13 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
     def error(g: Transformation) -> float:
         theirs = outputs(b, example_inputs)
         with acting(sym, g, a):
-            return relative_error(outputs(a, example_inputs), theirs)
+            ours = outputs(a, example_inputs)
+        alike = [x.shape for x in ours] == [x.shape for x in theirs]
+        return relative_error(ours, theirs) if alike else float("inf")
 
     found = decided(sym, states, limit, replaced, error, one_path)
+    if found.verdict == DIFFERENT and found.precision and (settings := other_settings(a, b, example_inputs)):
+        found = replace(found, reason=f"{found.reason}; {settings}")
     told, _ = differing_settings(settings_of(a), settings_of(b), ran=True)
     return replace(found, reason=f"{found.reason}; configurations differ: {told}") if told else found
 

@@ -18,6 +18,7 @@ _PAGES = {
     "Barrier": ("merging", "barrier:barrier_page"),
     "Comparison": ("similarity", "comparison:comparison_page"),
     "ComparisonSet": ("similarity", "comparison_set:comparison_set_page"),
+    "Correspondence": ("matching", _PLAIN),
     "Diff": ("provenance", "diff:diff_page"),
     "Dissection": ("dissection", "dissection:dissection_page"),
     "Distances": ("similarity", "distances:distances_page"),

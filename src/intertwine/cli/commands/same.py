@@ -45,7 +45,8 @@ def run(asked: SameOptions) -> None:
     claim_file(asked.out, [asked.a, asked.b])
     found = _sharded(asked) if asked.sharded else _opened(asked)
     if found.residual == float("inf"):
-        raise ValueError(_UNLIKE.format(found.reason.partition(": ")[2]))
+        said = found.reason.removeprefix("other architectures: ")
+        raise ValueError(_UNLIKE.format(f"{said} ({found.verdict})"))
     if asked.out is not None and found.transformation is not None:
         tell(f"wrote {found.transformation.save(asked.out)}")
     if asked.as_json:
@@ -68,7 +69,8 @@ def _opened(asked: SameOptions) -> iw.matching.Match:
 
     where = iw.lab.training.choose_device(asked.device)
     left, right = (inputs.read_checkpoint(path) for path in (asked.a, asked.b))
-    _check_alike(left, right)
+    if asked.model is not None:  # one architecture: else the programs are compared
+        _check_alike(left, right)
     if asked.out is None and asked.a.resolve() == asked.b.resolve():
         said = f"A and B are one file, {str(asked.a)!r}: nothing was compared"
         return iw.matching.Match(SAME, 0.0, 0.0, "float64", said, moved=False)

@@ -340,17 +340,19 @@ class Group:
         return {**known, "recipe": recipe, "metrics": metrics or {}}
 
 
-def open_group(paths: Sequence[Path], asked: DataOptions, use: Use) -> Group:
+def open_group(paths: Sequence[Path], asked: DataOptions, use: Use, specs: Sequence[str | None] | None = None) -> Group:
     """Read checkpoints, find out their models and data, and build them.
 
     Args:
         paths: Files or Hugging Face directories.
         asked: What ``--model``, ``--model-b``, ``--data``, ``--input-shape``, ``--device`` and their like say.
         use: Without ``--data``, whether to do without, to take what a card names if one does, or to insist on data.
+        specs: The model of each; what ``--model`` and ``--model-b`` say otherwise.
     """
     where = choose_device(getattr(asked, "device", "cpu"))
-    model: str | None = getattr(asked, "model", None)
-    specs = [model, *[getattr(asked, "model_b", None) or model] * (len(paths) - 1)]
+    if specs is None:
+        model: str | None = getattr(asked, "model", None)
+        specs = [model, *[getattr(asked, "model_b", None) or model] * (len(paths) - 1)]
     checkpoints = tuple(read_checkpoint(path) for path in paths)
     named = any(c.card and c.card.data for c in checkpoints)
     if asked.data is None and (use == "if given" or (use == "of card" and not named)):

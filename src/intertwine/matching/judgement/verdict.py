@@ -6,11 +6,14 @@ from typing import Any
 
 from ..._result import UNSAVED, Result
 from ...symmetry.transformation import Transformation
+from ..correspondence.correspond import Correspondence
 
 SAME = "the same network up to symmetry"
 RELATED = "related (merged, fine-tuned)"
 DIFFERENT = "different"
 UNTOLD = "cannot be told"
+PART = "one is part of the other"
+APART = "not comparable"
 _LISTED = 12  # tensors that a summary lists
 
 
@@ -19,7 +22,7 @@ class Match(Result):
     """What ``same`` found; truthy where the networks are one up to symmetry.
 
     Attributes:
-        verdict: One of ``SAME``, ``RELATED``, ``DIFFERENT`` and ``UNTOLD``.
+        verdict: One of ``SAME``, ``PART``, ``RELATED``, ``DIFFERENT``, ``UNTOLD`` and ``APART``, "not comparable".
         residual: Share of the weights that is not explained after matching, the root mean square sine of the angle
             between tensors in balanced coordinates: 0 for one network, 1 for orthogonal ones; infinity for other
             architectures.
@@ -34,7 +37,8 @@ class Match(Result):
             affine maps that they are in eval mode, under the names of their gain and bias. Empty for networks that are
             the same, and for other architectures.
         transformation: The element that brings ``a`` closest to ``b``, or ``None`` for other architectures. It is not
-            part of the saved result: use its own ``save``.
+            part of the saved result: use its own ``save``. It moves ``a``, whatever the code of ``b``.
+        correspondence: Which entries of ``b`` are which of ``a``, where their code or names differ; not saved.
     """
 
     verdict: str
@@ -46,8 +50,11 @@ class Match(Result):
     chance: float | None = None
     differing: Mapping[str, float] = field(default_factory=dict)
     moved: bool = True
+    correspondence: Correspondence | None = field(default=None, metadata=UNSAVED)
 
     def __bool__(self) -> bool:
+        if self.verdict == APART:  # an unknown is not a no
+            raise ValueError(f"a and b must be comparable to be one network or not. Got: {self.reason}.")
         return self.verdict == SAME
 
     def summary(self) -> str:
@@ -63,7 +70,11 @@ class Match(Result):
             for name, d in shown
         ]
         lines += [f"  and {more:,} more, which differ less"] if more > 0 else []
-        verdict = self.verdict if self.moved or not self else "the same network, with nothing permuted or rescaled"
+        verdict = (
+            self.verdict
+            if self.moved or self.verdict != SAME
+            else "the same network, with nothing permuted or rescaled"
+        )
         return "\n".join([f"{verdict}: {self.reason}", *lines])
 
     def _rows(self) -> list[dict[str, Any]]:

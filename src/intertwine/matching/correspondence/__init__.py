@@ -1,0 +1,1 @@
+"""Correspondence: which parameter entries of one program are which of another, whatever their code calls them."""

@@ -1,0 +1,232 @@
+"""Entries of stored tensors: which part of one is which part of another, as a small expression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from torch import Tensor
+
+from .graph import Graph
+from .matching import Pairing
+from .terms import Factor
+
+
+@dataclass(frozen=True)
+class Region:
+    """Part of a stored tensor.
+
+    Attributes:
+        name: Its name in the state dict.
+        shape: Its shape.
+        factors: For each dimension the factors that it is seen as, each as ``(full, start, stop, step)``.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    factors: tuple[tuple[tuple[int, int, int, int], ...], ...]
+
+    @classmethod
+    def of(cls, name: str, layout: Sequence[Sequence[Factor]]) -> Region:
+        """What a leaf reads; neighbouring factors of which all entries are read are one."""
+        dims = []
+        for dim in layout:
+            found: list[tuple[int, int, int, int]] = []
+            for f in dim:
+                count = 1 if f.axis is None else f.axis.size
+                here = f.full, f.start, f.start + (count - 1) * f.step + 1, f.step if count > 1 else 1
+                if found and f.whole and found[-1][3] == 1:
+                    full, first, last, _ = found.pop()
+                    here = full * f.full, first * f.full, last * f.full, 1
+                found.append(here)
+            dims.append(tuple(found))
+        return cls(name, tuple(prod(f.full for f in dim) for dim in layout), tuple(dims))
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is the whole tensor."""
+        return all(f[1:] == (0, f[0], 1) for dim in self.factors for f in dim)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Shape of the part as it is written: an axis of which one entry is read is gone."""
+        if self.whole:
+            return self.shape
+        parts = (f for dim in self.factors for f in dim if f[0] == 1 or f[2] > f[1] + 1)
+        return tuple(len(range(*f[1:])) for f in parts)
+
+    def of_tensor(self, tensor: Tensor) -> Tensor:
+        """The part, as a view of the tensor's own entries where torch has one."""
+        spread = tensor.reshape([f[0] for dim in self.factors for f in dim])
+        return spread[tuple(slice(*f[1:]) for dim in self.factors for f in dim)]
+
+    def __str__(self) -> str:
+        if self.whole:
+            return self.name
+        flat = [f for dim in self.factors for f in dim]
+        seen = f".view({', '.join(str(f[0]) for f in flat)})" if any(len(dim) != 1 for dim in self.factors) else ""
+        parts = [_slice(*f) for f in flat]
+        while parts and parts[-1] == ":":
+            parts.pop()
+        return f"{self.name}{seen}[{', '.join(parts)}]"
+
+
+def _call(method: str, sizes: Sequence[int]) -> str:
+    return f".{method}({', '.join(map(str, sizes))})"
+
+
+def _slice(full: int, start: int, stop: int, step: int) -> str:
+    if stop == start + 1 and full > 1:
+        return str(start)
+    head, tail = str(start) if start else "", str(stop) if stop < full else ""
+    return f"{head}:{tail}" + (f":{step}" if step > 1 else "")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Part of a tensor of A that is part of a tensor of B.
+
+    Attributes:
+        a: Part of a tensor of A.
+        b: Part of a tensor of B.
+        sizes: Indices that B's part is seen as.
+        order: Their order in A's part.
+    """
+
+    a: Region
+    b: Region
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+
+    def fill(self, target: Tensor, source: Tensor) -> None:
+        """Put B's entries in their place in a tensor of A's shape."""
+        there = self.a.of_tensor(target)
+        there.copy_(self.b.of_tensor(source).reshape(self.sizes).permute(self.order).reshape(there.shape))
+
+    @property
+    def identity(self) -> bool:
+        """Whether it is one tensor under one name, entry by entry."""
+        return self.a == self.b and self.a.whole and self.order == tuple(range(len(self.order)))
+
+    def __str__(self) -> str:
+        return f"{self.a} = {self.b}{self.change}"
+
+    @property
+    def change(self) -> str:
+        """What is done with B's part."""
+        moved = [i for i in self.order if self.sizes[i] > 1]
+        ours, theirs = self.a.sizes, self.b.sizes
+        if moved == sorted(moved):
+            return "" if ours == theirs else _call("reshape", ours)
+        if len(moved) == len(ours) == len(theirs) == 2:
+            return ".T"
+        turned = _call("reshape", self.sizes) + _call("permute", self.order)
+        return turned if ours == tuple(self.sizes[i] for i in self.order) else turned + _call("reshape", ours)
+
+
+def entries_of(found: Pairing) -> tuple[Entry, ...]:
+    """The entries that paired leaves give.
+
+    Rows that the example did not read, such as later positions, go with those that it read.
+    """
+    entries: dict[tuple, Entry] = {}
+    for n, m in sorted(found.vertices.items()):
+        t, s = found.a.vertices[n].term, found.b.vertices[m].term
+        if t.op != "state" or s.op != "state":
+            continue
+        letters = found.letters[n]
+        ours, theirs = (_indices(g, x) for g, x in ((found.a, n), (found.b, m)))
+        if len(letters) < len(ours) or len(ours) != len(theirs):
+            continue
+        sizes = tuple(size for _, size in theirs)
+        place = {i: k for k, (i, _) in enumerate(theirs)}
+        order = tuple(place[letters[i]] for i, _ in ours)
+        regions = Region.of(str(t.source), t.layout), Region.of(str(s.source), s.layout)
+        entry = Entry(*regions, *_merged(sizes, order))
+        entries.setdefault((entry.a, entry.b), entry)
+    return tuple(_completed(_joined(list(entries.values()))))
+
+
+def _joined(entries: list[Entry]) -> list[Entry]:
+    """Entries of neighbouring slices of both tensors as one, such as the packed projections of both."""
+    found: list[Entry] = []
+    for entry in sorted(entries, key=lambda e: (e.a.name, e.a.factors)):
+        while found and (both := _beside(found[-1], entry)):
+            entry = both
+            found.pop()
+        found.append(entry)
+    return found
+
+
+def _beside(one: Entry, other: Entry) -> Entry | None:
+    """Two entries as one, where the second goes on where the first ends, in both tensors."""
+    regions, dims = [], []
+    for r, s in ((one.a, other.a), (one.b, other.b)):
+        apart = [d for d, (x, y) in enumerate(zip(r.factors, s.factors)) if x != y]
+        if r.name != s.name or len(r.factors) != len(s.factors) or len(apart) != 1:
+            return None
+        x, y = (t.factors[apart[0]] for t in (r, s))
+        if len(x) != 1 or len(y) != 1 or x[0][2] != y[0][1] or (x[0][0], x[0][3], y[0][3]) != (y[0][0], 1, 1):
+            return None
+        dims.append(apart[0])
+        whole = ((x[0][0], x[0][1], y[0][2], 1),)
+        regions.append(Region(r.name, r.shape, (*r.factors[: dims[-1]], whole, *r.factors[dims[-1] + 1 :])))
+    if one.order != other.order or len(one.sizes) > 2:
+        return None
+    k = dims[1] if len(one.sizes) == 2 else 0
+    if (one.order == (0,) and dims != [0, 0]) or (
+        one.order == (1, 0) and (dims[0] == dims[1] or len(one.b.factors) != 2)
+    ):
+        return None
+    if any(x != y for i, (x, y) in enumerate(zip(one.sizes, other.sizes)) if i != k):
+        return None
+    sizes = tuple(x + y if i == k else x for i, (x, y) in enumerate(zip(one.sizes, other.sizes)))
+    return Entry(regions[0], regions[1], sizes, one.order)
+
+
+def _merged(sizes: Sequence[int], order: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The same permutation of as few indices as there may be."""
+    runs: list[list[int]] = []
+    for i in order:
+        if runs and runs[-1][-1] + 1 == i:
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    ranked = sorted(runs)
+    return tuple(prod(sizes[i] for i in run) for run in ranked), tuple(ranked.index(run) for run in runs)
+
+
+def _indices(graph: Graph, n: int) -> list[tuple[int, int]]:
+    """Numbers and sizes of a leaf's indices in the order of its dimensions."""
+    t = graph.vertices[n].term
+    index = graph.place[id(t)][1]
+    return [(index[id(a)], a.size) for dim in t.layout for f in dim if f.axis is not None for a in f.axis.leaves()]
+
+
+def _completed(entries: list[Entry]) -> list[Entry]:
+    found = []
+    for entry in entries:
+        partners = [e for e in entries if e.a.name == entry.a.name or e.b.name == entry.b.name]
+        names = {(e.a.name, e.b.name) for e in partners}
+        if any(e.a.whole and e is not entry and e.a.name == entry.a.name for e in partners):
+            continue
+        alike = entry.a.factors == entry.b.factors and entry.order == tuple(range(len(entry.order)))
+        if len(partners) == len(names) == 1 and not entry.a.whole and alike and entry.a.shape == entry.b.shape:
+            full = tuple(((n, 0, n, 1),) for n in entry.a.shape)
+            sizes = tuple(n for n in entry.a.shape if n > 1)
+            entry = Entry(Region(entry.a.name, entry.a.shape, full), Region(entry.b.name, entry.a.shape, full), sizes,
+                          tuple(range(len(sizes))))  # fmt: skip
+        found.append(entry)
+    return found
+
+
+def carried(entries: Sequence[Entry], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of A made of those of B; entries that nothing fills are zero."""
+    made: dict[str, Tensor] = {}
+    for entry in entries:
+        source = state[entry.b.name]
+        if entry.a.name not in made:
+            made[entry.a.name] = source.new_zeros(entry.a.shape)
+        entry.fill(made[entry.a.name], source)
+    return made

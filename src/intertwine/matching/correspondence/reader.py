@@ -1,0 +1,324 @@
+"""Reading of a captured program as terms: one rule for each operation, the rest taken as it stands."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ..._nested import map_leaves
+from ...programs import Call, Program, Ref
+from ...programs.operations import registering
+from ...programs.steps import run_call
+from .axes import ConflictError
+from .terms import Operand, Slicer, Term, View, recast, stored, term
+
+Rule: TypeAlias = Callable[["Reader", dict[str, Any]], Any]
+RULES: dict[str, Rule] = {}
+_MASKING = -1e4  # numbers below it, added to logits, hide them
+_LARGEST = 1 << 24  # entries of a constant that are looked at
+
+
+def rule(names: str) -> Callable[[Rule], Rule]:
+    """Register the rule of operations of torch, by their plain names in one text."""
+    return registering(RULES, [f"aten::{name}" for name in names.split()])
+
+
+def rounded(x: Any) -> Any:
+    """A setting as it is compared: numbers to six digits."""
+    if isinstance(x, list | tuple):
+        return tuple(map(rounded, x))
+    if isinstance(x, float):
+        return float(f"{x:.6g}")
+    return x if isinstance(x, int | str | bool | type(None)) else str(x)
+
+
+class Reader:
+    """One program as terms.
+
+    Args:
+        program: The program.
+        contents: Parameters and buffers of its model by name.
+
+    Attributes:
+        views: Value number to its view.
+        outputs: Views that the program returns.
+    """
+
+    def __init__(self, program: Program, contents: Mapping[str, Tensor]) -> None:
+        self._program, self._contents = program, contents
+        self.views: dict[int, View] = {}
+        self._data: dict[int, Tensor] = {}
+        self._powers: dict[int, tuple[View, float, View]] = {}
+        self._slicer = Slicer()
+        self._stripped: dict[int, tuple[Term, Term, float]] = {}
+        read = [ref for ref in program.inputs if any(ref in call.inputs for call in program.calls)]
+        self._inputs = {ref.id: k for k, ref in enumerate(read)}
+        for call in program.calls:
+            self._read(call)
+        self.outputs = [self.view(ref) for ref in program.outputs]
+
+    def view(self, ref: Ref) -> View:
+        """The view of a value."""
+        if ref.id not in self.views:
+            value = self._program.values[ref.id]
+            if ref.id in self._inputs:
+                self.views[ref.id] = stored("input", value.shape, str(self._inputs[ref.id]))
+            elif (data := self.data(ref)) is not None:
+                self.views[ref.id] = self.constant(data)
+            else:
+                kind = "state" if value.kind in ("parameter", "buffer") else "constant"
+                self.views[ref.id] = stored(kind, value.shape, value.name)
+        return self.views[ref.id]
+
+    def data(self, ref: Ref) -> Tensor | None:
+        """The contents of a constant, and of a buffer that is one: whole numbers, or a mask."""
+        if ref.id in self._data:
+            return self._data[ref.id]
+        value = self._program.values[ref.id]
+        found = value.data if value.kind == "constant" else None
+        if value.kind == "buffer":
+            held = self._contents.get(value.name)
+            if held is not None and not held.is_meta and (not held.is_floating_point() or _is_mask(held)):
+                found = held
+        if found is not None and not found.is_meta:
+            self._data[ref.id] = found
+            return found
+        return None
+
+    def constant(self, data: Tensor) -> View:
+        """A constant without the dimensions along which it repeats; ``-inf`` for all that hides a logit."""
+        shape = data.shape
+        if data.is_floating_point():
+            data = data.double()
+            data = data.masked_fill(data <= _MASKING, -torch.inf)
+        for d in range(data.ndim):
+            if 0 < data.numel() <= _LARGEST and data.shape[d] > 1:
+                first = data.narrow(d, 0, 1)
+                data = first if bool((data == first).all()) else data
+        return stored("constant", data.shape, data).expanded(shape)
+
+    def _read(self, call: Call) -> None:
+        refs = call.inputs
+        if not call.outputs:
+            return
+        if refs and all(self.data(ref) is not None for ref in refs):
+            try:
+                made = run_call(call, {ref.id: self._data[ref.id] for ref in refs})
+            except (RuntimeError, TypeError, ValueError):
+                made = []
+            if made:
+                self._data.update({out.id: x for out, x in zip((o for o in call.outputs if o is not None), made)})
+                return
+        args = {name: map_leaves(x, self._argument) for name, x in call.args.items()}
+        args["#shapes"] = [() if out is None else self._program.values[out.id].shape for out in call.outputs]
+        args["#op"], args["#pointwise"] = call.op, call.func is not None and torch.Tag.pointwise in call.func.tags
+        made_by = RULES.get(call.op, _pointwise if args["#pointwise"] else _opaque)
+        try:
+            found = made_by(self, args)
+        except (ConflictError, NotImplementedError):
+            found = _opaque(self, args)
+        found = found if isinstance(found, list) else [found]
+        for out, view in zip(call.outputs, found):
+            if out is not None and view is not None:
+                self.views[out.id] = view
+                _locate(view.term, (call.module, call.line))
+        for k, out in enumerate(call.outputs):
+            if out is not None and out.id not in self.views:
+                self.views[out.id] = _opaque(self, args)[k]
+
+    def _argument(self, x: Any) -> Any:
+        return self.view(x) if isinstance(x, Ref) else x
+
+    # ---- arithmetic
+
+    def pointwise(self, op: str, given: Sequence[Any], attrs: tuple = ()) -> View:
+        """An operation entry by entry, with broadcasting."""
+        views = [x for x in given if isinstance(x, View)]
+        shape = torch.broadcast_shapes(*(v.shape for v in views))
+        letters = [f"d{i}" for i in range(len(shape))]
+        spec: list[Sequence[str]] = [(x,) for x in letters]
+        sizes = dict(zip(letters, shape))
+        return term(op, [(v, spec[len(shape) - len(v.dims) :]) for v in views], spec, sizes, attrs)
+
+    def mul(self, *given: Any) -> View:
+        """A product; numbers are factors of it."""
+        return self._nary("mul", given, 1.0)
+
+    def add(self, *given: Any) -> View:
+        """A sum; numbers are terms of it."""
+        return self._nary("add", given, 0.0)
+
+    def _nary(self, op: str, given: Sequence[Any], number: float) -> View:
+        neutral, views = number, []
+        shapes = [x.shape for x in given if isinstance(x, View)]
+        for x in given:
+            c = number_of(x)
+            if c is None:
+                views.append(x)
+            else:
+                number = number * c if op == "mul" else number + c
+        if not views:
+            return self.constant(torch.tensor(number, dtype=torch.float64)).expanded(torch.broadcast_shapes(*shapes))
+        shape = torch.broadcast_shapes(*shapes)
+        if len(views) == 1 and number == neutral:
+            return views[0].expanded(shape)
+        return self.pointwise(op, views, (number,)).expanded(shape)
+
+    def power(self, x: View, exponent: float) -> View:
+        """A power; roots and inverses are powers, and powers of them are joined."""
+        if exponent == 1:
+            return x
+        inner = self._powers.get(id(x.term))
+        if inner is not None and inner[1] in (0.5, -0.5, -1) and inner[2].dims == x.dims:
+            return self.power(inner[0], inner[1] * exponent)
+        made = self.pointwise("map", [x], ("pow", rounded(float(exponent))))
+        self._powers[id(made.term)] = x, exponent, made
+        return made
+
+    def total(self, x: View, dims: Sequence[int], keep: bool) -> View:
+        """A sum along dimensions."""
+        return self.along("contract", x, dims, keep, ())
+
+    def mean(self, x: View, dims: Sequence[int], keep: bool) -> View:
+        """A mean along dimensions."""
+        count = 1
+        for d in dims:
+            count *= x.shape[d]
+        return self.mul(self.total(x, dims, keep), 1 / count)
+
+    def along(self, op: str, x: View, dims: Sequence[int], keep: bool | None, attrs: tuple) -> View:
+        """An operation along dimensions, each entry of the others for itself; ``keep=None``: they stay as they are."""
+        shape, spec = x.shape, _letters("d", len(x.dims))
+        inside = {d % max(len(shape), 1) for d in dims}
+        out: list[Sequence[str]] = []
+        for d, letters in enumerate(spec):
+            if keep is None or d not in inside:
+                out.append(letters)
+            elif keep:
+                out.append(())
+        roles = {} if op == "contract" else {f"d{d}": "along" for d in inside}
+        return term(op, [(x, spec)], out, {f"d{i}": n for i, n in enumerate(shape)}, attrs, roles)
+
+    def contract(self, a: View, b: View, spec: str) -> View:
+        """Products summed over the indices that the result has not, such as ``"ik,kj->ij"``; numbers go in front."""
+        (left, right), out = spec.partition("->")[0].split(","), spec.partition("->")[2]
+        (a, one), (b, other) = (self._without_number(v) for v in (a, b))
+        number = one * other
+        sizes = {**dict(zip(left, a.shape))}
+        sizes.update({x: max(n, sizes.get(x, 1)) for x, n in zip(right, b.shape)})
+        made = term("contract", [(a, [*left]), (b, [*right])], [*out], sizes)
+        return self.mul(made, number) if number != 1 else made
+
+    def _without_number(self, view: View) -> tuple[View, float]:
+        """A product without the numbers in it, and their product."""
+        bare, number = self._bare(view.term)
+        return View(bare, view.dims), number
+
+    def _bare(self, t: Term) -> tuple[Term, float]:
+        if t.op != "mul":
+            return t, 1.0
+        if id(t) not in self._stripped:
+            inner = [self._bare(o.term) for o in t.operands]
+            number = float(t.attrs[0])
+            for _, c in inner:
+                number *= c
+            operands = [Operand(bare, o.pairs) for (bare, _), o in zip(inner, t.operands)]
+            bare = t if number == 1 else Term("mul", (1.0,), operands, t.out, t.roles, where=t.where)
+            self._stripped[id(t)] = t, bare, number
+        return self._stripped[id(t)][1:]
+
+    def part(self, x: View, dim: int, start: int, stop: int, step: int = 1) -> View:
+        """A slice."""
+        return self._slicer.part(x, dim % len(x.dims), start, stop, step)
+
+    def select(self, x: View, dim: int, index: int) -> View:
+        """One entry of a dimension."""
+        dim %= len(x.dims)
+        found = self.part(x, dim, index % x.shape[dim], index % x.shape[dim] + 1)
+        return View(found.term, found.dims[:dim] + found.dims[dim + 1 :])
+
+    def normalised(self, x: View, dims: Sequence[int], eps: float, centre: bool = True) -> View:
+        """``(x - mean) / sqrt(variance + eps)`` along dimensions, or without the mean."""
+        if centre:
+            x = self.add(x, self.mul(self.mean(x, dims, True), -1.0))
+        size = self.mean(self.power(x, 2.0), dims, True)
+        return self.mul(x, self.power(self.add(size, rounded(float(eps))), -0.5))
+
+    def affine(self, x: View, weight: View | None, bias: View | None, dim: int | None = None) -> View:
+        """Times a gain, plus a bias, along one dimension or the last ones."""
+        for op, v in ((self.mul, weight), (self.add, bias)):
+            if v is not None:
+                at = v if dim is None else View(v.term, (*v.dims, *((),) * (len(x.dims) - dim - 1)))
+                x = op(x, at)
+        return x
+
+
+def number_of(x: Any) -> float | None:
+    """A number, or what a constant has at every place."""
+    if not isinstance(x, View):
+        return float(x)
+    held = x.term.source
+    if x.term.op == "constant" and isinstance(held, Tensor) and held.numel() == 1 and not held.is_meta:
+        return float(held)
+    return None
+
+
+def _is_mask(x: Tensor) -> bool:
+    return x.ndim >= 2 and x.numel() <= _LARGEST and bool(((x == 0) | (x == 1)).all())
+
+
+def _locate(start: Term, where: tuple[str, str]) -> None:
+    todo = [start]
+    while todo:
+        t = todo.pop()
+        if not t.where[1] and not t.layout:
+            t.where = where
+            todo += [o.term for o in t.operands]
+
+
+def _pointwise(r: Reader, a: dict[str, Any]) -> View:
+    views = [x for x in _leaves(a) if isinstance(x, View)]
+    settings = [
+        rounded(x if not isinstance(x, float) or abs(x) != float("inf") else str(x))
+        for name, x in a.items()
+        if not isinstance(x, View) and name[0] != "#"
+    ]
+    return r.pointwise("map", views, (a["#op"].removeprefix("aten::"), *map(str, settings)))
+
+
+def _opaque(r: Reader, a: dict[str, Any]) -> list[View]:
+    """An operation without a rule: every dimension means what its place says."""
+    views = [x for x in _leaves(a) if isinstance(x, View)]
+    settings = tuple((k, str(rounded(x))) for k, x in a.items() if k[0] != "#" and not _has_view(x))
+    found = []
+    for out, shape in enumerate(a["#shapes"]):
+        sizes: dict[str, int] = {}
+        roles: dict[str, tuple] = {}
+        given = []
+        for k, v in enumerate(views):
+            spec = _letters(f"i{k}.", len(v.dims))
+            sizes.update({s[0]: n for s, n in zip(spec, v.shape)})
+            roles.update({s[0]: ("in", k, d) for d, s in enumerate(spec)})
+            given.append((recast(v, v.shape) if any(len(dim) > 1 for dim in v.dims) else v, spec))
+        dims = _letters("o", len(shape))
+        sizes.update({s[0]: n for s, n in zip(dims, shape)})
+        roles.update({s[0]: ("out", d) for d, s in enumerate(dims)})
+        name = a["#op"].removeprefix("aten::")
+        found.append(term("other", given, dims, sizes, (name, out, *settings), roles))
+    return found
+
+
+def _letters(head: str, count: int) -> list[Sequence[str]]:
+    """A letter of its own for each dimension."""
+    return [(f"{head}{d}",) for d in range(count)]
+
+
+def _leaves(a: Mapping[str, Any]) -> Iterator[Any]:
+    for name, x in a.items():
+        if name[0] != "#":
+            yield from x if isinstance(x, list) else [x]
+
+
+def _has_view(x: Any) -> bool:
+    return isinstance(x, View) or (isinstance(x, list) and any(isinstance(y, View) for y in x))

@@ -1,0 +1,396 @@
+"""Rules by which operations are read as terms: views vanish, fused operations are taken apart."""
+
+from collections.abc import Sequence
+from math import pi, prod, sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...programs.operations import BATCH_NORMS, COPIES, SCALED_DOT_PRODUCTS
+from .reader import Reader, number_of, rounded, rule
+from .terms import Spec, View, term
+
+_HIDING = -1e4
+
+
+def _plain(names: frozenset[str]) -> str:
+    return " ".join(name.removeprefix("aten::") for name in names)
+
+
+# ---- views
+
+
+@rule(f"{_plain(COPIES)} dropout native_dropout lift_fresh_copy positive feature_dropout alpha_dropout real")
+def _same(r: Reader, a: dict[str, Any]) -> View:
+    return next(x for x in a.values() if isinstance(x, View))
+
+
+@rule("view _unsafe_view reshape flatten unflatten squeeze unsqueeze view_as _reshape_alias")
+def _reshaped(r: Reader, a: dict[str, Any]) -> View:
+    found: View = a["self"].reshaped(a["#shapes"][0])
+    return found
+
+
+@rule("permute transpose t movedim")
+def _permuted(r: Reader, a: dict[str, Any]) -> View:
+    x = a["self"]
+    n = len(x.dims)
+    if a["#op"] == "aten::permute":
+        order = [d % n for d in a["dims"]]
+    else:
+        i, j = (0, n - 1) if a["#op"] == "aten::t" else (a["dim0"] % n, a["dim1"] % n)
+        order = list(range(n))
+        order[i], order[j] = j, i
+    return x.permuted(order)
+
+
+@rule("expand repeat")
+def _expanded(r: Reader, a: dict[str, Any]) -> View:
+    x, shape = a["self"], a["#shapes"][0]
+    old = (1,) * (len(shape) - len(x.dims)) + x.shape
+    if any(n not in (1, m) for n, m in zip(old, shape)):
+        raise NotImplementedError
+    return x.expanded(shape)
+
+
+@rule("select")
+def _selected(r: Reader, a: dict[str, Any]) -> View:
+    return r.select(a["self"], a["dim"], a["index"])
+
+
+@rule("slice narrow")
+def _sliced(r: Reader, a: dict[str, Any]) -> View:
+    n = a["self"].shape[a["dim"]]
+    if a["#op"] == "aten::narrow":
+        return r.part(a["self"], a["dim"], a["start"] % n, a["start"] % n + a["length"])
+    return r.part(a["self"], a["dim"], *slice(a["start"], a["end"], a["step"]).indices(n))
+
+
+@rule("split split_with_sizes chunk unbind")
+def _split(r: Reader, a: dict[str, Any]) -> list[View]:
+    x, dim = a["self"], a["dim"]
+    if a["#op"] == "aten::unbind":
+        return [r.select(x, dim, k) for k in range(x.shape[dim])]
+    found, start = [], 0
+    for shape in a["#shapes"]:
+        found.append(r.part(x, dim, start, start + shape[dim]))
+        start += shape[dim]
+    return found
+
+
+@rule("cat stack concat")
+def _joined(r: Reader, a: dict[str, Any]) -> View:
+    views, shape = a["tensors"], a["#shapes"][0]
+    dim = a["dim"] % len(shape)
+    if a["#op"] == "aten::stack":
+        views = [View(v.term, (*v.dims[:dim], (), *v.dims[dim:])) for v in views]
+    views = [v for v in views if prod(v.shape)]
+    if len(views) == 1:
+        return views[0]
+    letters: list[Sequence[str]] = [(f"d{d}",) for d in range(len(shape))]
+    sizes = {x[0]: n for x, n in zip(letters, shape)}
+    roles: dict[str, Any] = {f"d{dim}": "cat"}
+    given = []
+    for k, v in enumerate(views):
+        sizes[f"p{k}"] = v.shape[dim]
+        roles[f"p{k}"] = ("piece", k)
+        given.append((v, [*letters[:dim], (f"p{k}",), *letters[dim + 1 :]]))
+    return term("cat", given, letters, sizes, tuple(v.shape[dim] for v in views), roles)
+
+
+@rule("index_select")
+def _picked(r: Reader, a: dict[str, Any]) -> View:
+    x, rows = a["self"], a["index"].term.source
+    n = x.shape[a["dim"]]
+    if not isinstance(rows, Tensor) or rows.numel() % n or not torch.equal(rows, _repeated(n, rows.numel() // n)):
+        raise NotImplementedError
+    d, times = a["dim"] % len(x.dims), rows.numel() // n  # each entry several times, one after the other
+    wide = View(x.term, (*x.dims[: d + 1], (), *x.dims[d + 1 :]))
+    return wide.expanded((*x.shape[: d + 1], times, *x.shape[d + 1 :])).reshaped(a["#shapes"][0])
+
+
+def _repeated(n: int, times: int) -> Tensor:
+    return torch.arange(n).repeat_interleave(times)
+
+
+# ---- arithmetic
+
+
+@rule("add sub rsub")
+def _sum(r: Reader, a: dict[str, Any]) -> View:
+    one, other, alpha = a["self"], a["other"], float(a.get("alpha", 1))
+    if a["#op"] == "aten::rsub":
+        one, other = other, one
+    sign = alpha if a["#op"] == "aten::add" else -alpha
+    if sign != 1:
+        other = r.mul(other, sign) if isinstance(other, View) else other * sign
+    return r.add(one, other)
+
+
+@rule("mul")
+def _product(r: Reader, a: dict[str, Any]) -> View:
+    return r.power(a["self"], 2.0) if a["self"] is a["other"] else r.mul(a["self"], a["other"])
+
+
+@rule("div")
+def _quotient(r: Reader, a: dict[str, Any]) -> View:
+    if a.get("rounding_mode"):
+        raise NotImplementedError
+    number = number_of(a["other"])
+    return r.mul(a["self"], r.power(a["other"], -1.0) if number is None else 1 / number)
+
+
+@rule("neg")
+def _negative(r: Reader, a: dict[str, Any]) -> View:
+    return r.mul(a["self"], -1.0)
+
+
+@rule("pow sqrt rsqrt reciprocal square")
+def _power(r: Reader, a: dict[str, Any]) -> View:
+    known = {"aten::sqrt": 0.5, "aten::rsqrt": -0.5, "aten::reciprocal": -1.0, "aten::square": 2.0}
+    exponent: Any = known.get(a["#op"], a.get("exponent"))
+    if isinstance(exponent, View) or not isinstance(a["self"], View):
+        raise NotImplementedError
+    return r.power(a["self"], float(exponent))
+
+
+@rule("silu gelu hardswish hardsigmoid")
+def _gated(r: Reader, a: dict[str, Any]) -> View:
+    x, op = a["self"], a["#op"].removeprefix("aten::")
+    if op == "silu":
+        return r.mul(x, r.pointwise("map", [x], ("sigmoid",)))
+    if op.startswith("hard"):
+        part = r.pointwise("map", [r.add(x, 3.0)], ("clamp", "0.0", "6.0"))
+        return r.mul(part, 1 / 6) if op == "hardsigmoid" else r.mul(x, part, 1 / 6)
+    if a["approximate"] == "tanh":
+        inner = r.mul(r.add(x, r.mul(r.power(x, 3.0), 0.044715)), sqrt(2 / pi))
+        return r.mul(x, r.add(r.pointwise("map", [inner], ("tanh",)), 1.0), 0.5)
+    return r.mul(x, r.add(r.pointwise("map", [r.mul(x, 1 / sqrt(2))], ("erf",)), 1.0), 0.5)
+
+
+@rule("relu relu6 hardtanh clamp clamp_min clamp_max threshold")
+def _clamped(r: Reader, a: dict[str, Any]) -> View:
+    low, high = a.get("min", a.get("min_val")), a.get("max", a.get("max_val"))
+    if a["#op"] == "aten::threshold":
+        if a["threshold"] != a["value"]:
+            raise NotImplementedError
+        low = a["value"]
+    if a["#op"] in ("aten::relu", "aten::relu6"):
+        low, high = 0.0, 6.0 if a["#op"] == "aten::relu6" else None
+    if isinstance(low, View) or isinstance(high, View):
+        raise NotImplementedError
+    text = [str(None if x is None else float(x)) for x in (low, high)]
+    return r.pointwise("map", [a["self"]], ("clamp", *text))
+
+
+@rule("masked_fill where")
+def _hidden(r: Reader, a: dict[str, Any]) -> View:
+    if a["#op"] == "aten::where":
+        mask, kept, filled, when = a["condition"], a.get("self"), a.get("other"), False
+    else:
+        mask, kept, filled, when = a["mask"], a["self"], a["value"], True
+    number = None if filled is None else number_of(filled)
+    known = mask.term.source
+    if number is None or number > _HIDING or not isinstance(known, Tensor) or not isinstance(kept, View):
+        views = [x for x in (mask, kept, filled) if isinstance(x, View)]
+        return r.pointwise("map", views, ("where", when, *(str(x) for x in (kept, filled) if not isinstance(x, View))))
+    hide = known.bool() if when else ~known.bool()
+    added = torch.zeros(hide.shape, dtype=torch.float64).masked_fill(hide, -torch.inf)
+    if not bool(hide.any()):
+        return kept
+    return r.add(kept, _like(r.constant(added), mask))
+
+
+def _like(made: View, mask: View) -> View:
+    """A constant of the entries of a mask's term, seen as the mask is."""
+    known = {id(a): b for a, b in zip(mask.term.out, made.term.out)}
+    if len(known) != len(mask.term.out) or any(id(x) not in known and not x.free for d in mask.dims for x in d):
+        raise NotImplementedError
+    return View(made.term, tuple(tuple(known.get(id(x), x) for x in d) for d in mask.dims))
+
+
+# ---- products
+
+
+@rule("mm bmm addmm baddbmm mv dot addmv")
+def _matrix_product(r: Reader, a: dict[str, Any]) -> View:
+    op = a["#op"].removeprefix("aten::")
+    one, other = [x for name, x in a.items() if isinstance(x, View)][-2:]
+    spec = {"mm": "ik,kj->ij", "addmm": "ik,kj->ij", "mv": "ik,k->i", "addmv": "ik,k->i", "dot": "k,k->"}
+    found = r.contract(one, other, spec.get(op, "bik,bkj->bij"))
+    if "alpha" in a:
+        found = r.mul(found, float(a["alpha"])) if a["alpha"] != 1 else found
+        start = a["self"] if a["beta"] == 1 else r.mul(a["self"], float(a["beta"]))
+        found = r.add(found, start) if a["beta"] != 0 else found
+    return found
+
+
+@rule("convolution")
+def _convolution(r: Reader, a: dict[str, Any]) -> View:
+    x, w, groups, n = a["input"], a["weight"], a["groups"], len(a["input"].dims) - 2
+    kernel, stride, padding, dilation = (
+        tuple(v) * (n if len(v) == 1 else 1) for v in (w.shape[2:], a["stride"], a["padding"], a["dilation"])
+    )
+    sides, out = x.shape[2:], a["#shapes"][0][2:]
+    bias = a["bias"]
+    letters = {**{f"k{i}": kernel[i] for i in range(n)}, "n": x.shape[0], "g": groups}
+    if not a["transposed"]:
+        letters |= {"c": w.shape[1], "o": w.shape[0] // groups, **{f"s{i}": out[i] for i in range(n)}}
+        spec_w: Spec = [("g", "o"), ("c",), *((f"k{i}",) for i in range(n))]
+    else:
+        letters |= {"o": w.shape[1], "c": w.shape[0] // groups, **{f"s{i}": out[i] for i in range(n)}}
+        spec_w = [("g", "c"), ("o",), *((f"k{i}",) for i in range(n))]
+    spec: Spec
+    spec_out: Spec = [("n",), ("g", "o"), *((f"s{i}",) for i in range(n))]
+    tiles = kernel == stride and not any(padding) and all(d == 1 for d in dilation) and not a["transposed"]
+    if tiles and all(s == k * o for s, k, o in zip(sides, kernel, out)):  # every patch alone: a linear map
+        spec = [("n",), ("g", "c"), *((f"s{i}", f"k{i}") for i in range(n))]
+        found = term("contract", [(x, spec), (w, spec_w)], spec_out, letters)
+    else:
+        letters |= {f"i{i}": sides[i] for i in range(n)}
+        roles = {f"{x}{i}": (role, i) for i in range(n) for x, role in (("k", "kernel"), ("i", "in"), ("s", "out"))}
+        spec = [("n",), ("g", "c"), *((f"i{i}",) for i in range(n))]
+        attrs = (stride, padding, dilation, bool(a["transposed"]), tuple(a["output_padding"]), sides, out)
+        found = term("conv", [(x, spec), (w, spec_w)], spec_out, letters, attrs, roles)
+    return r.affine(found, None, bias, 1)
+
+
+@rule(_plain(SCALED_DOT_PRODUCTS))
+def _attention(r: Reader, a: dict[str, Any]) -> View:
+    q, k, v = a["query"], a["key"], a["value"]
+    mask = next((a[name] for name in ("attn_mask", "attn_bias") if a.get(name) is not None), None)
+    n, shape = len(q.dims), q.shape
+    if n == 4 and k.shape[1] != q.shape[1]:  # several heads read one key
+        groups = k.shape[1]
+        q = q.reshaped((shape[0], groups, shape[1] // groups, *shape[2:]))
+        k, v = (View(x.term, (*x.dims[:2], (), *x.dims[2:])) for x in (k, v))
+        if mask is not None and len(mask.dims) == 4:
+            ours = (
+                mask.reshaped((mask.shape[0], groups, shape[1] // groups, *mask.shape[2:]))
+                if mask.shape[1] > 1
+                else None
+            )
+            mask = ours or View(mask.term, (*mask.dims[:2], (), *mask.dims[2:]))
+        n = 5
+    batch = "abcdefgh"[: n - 2]
+    scale = a.get("scale") or q.shape[-1] ** -0.5
+    scores = r.mul(r.contract(q, k, f"{batch}qx,{batch}kx->{batch}qk"), rounded(float(scale)))
+    if a.get("is_causal"):
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).tril().logical_not()
+        added = torch.zeros(hidden.shape, dtype=torch.float64).masked_fill(hidden, -torch.inf)
+        scores = r.add(scores, r.constant(added)) if bool(hidden.any()) else scores
+    if mask is not None:
+        known = mask.term.source
+        if isinstance(known, Tensor) and known.dtype == torch.bool:
+            added = torch.zeros(known.shape, dtype=torch.float64).masked_fill(~known, -torch.inf)
+            mask = _like(r.constant(added), mask)
+        scores = r.add(scores, mask)
+    weights = r.along("along", scores, [n - 1], None, ("softmax",))
+    return r.contract(weights, v, f"{batch}qk,{batch}kx->{batch}qx").reshaped((*shape[:-1], v.shape[-1]))
+
+
+@rule("embedding")
+def _rows(r: Reader, a: dict[str, Any]) -> View:
+    weight, index = a["weight"], a["indices"]
+    rows = index.term.source
+    if isinstance(rows, Tensor) and index.term.op == "constant" and not rows.is_meta:
+        first, long = int(rows.flatten()[0]), [d for d in range(rows.ndim) if rows.shape[d] > 1]
+        if rows.numel() == 1 or (len(long) == 1 and bool((rows.flatten() == torch.arange(rows.numel()) + first).all())):
+            part = r.part(weight, 0, first, first + rows.numel())
+            at = [part.dims[0] if rows.numel() > 1 and not all(x.free for x in d) and d else () for d in index.dims]
+            return View(part.term, (*at, part.dims[1])).expanded(a["#shapes"][0])
+    spec: list[Sequence[str]] = [(f"d{d}",) for d in range(len(index.dims))]
+    sizes = {**{f"d{d}": n for d, n in enumerate(index.shape)}, "v": weight.shape[0], "c": weight.shape[1]}
+    return term("rows", [(weight, [("v",), ("c",)]), (index, spec)], [*spec, ("c",)], sizes, (), {"v": "rows"})
+
+
+# ---- norms, softmax and reductions
+
+
+@rule("native_layer_norm layer_norm _fused_rms_norm rms_norm")
+def _layer_norm(r: Reader, a: dict[str, Any]) -> list[View]:
+    x, count = a["input"], len(a["normalized_shape"])
+    centre = "layer_norm" in a["#op"]
+    eps = torch.finfo(torch.float32).eps if a["eps"] is None else a["eps"]
+    found = r.normalised(x, range(len(x.dims) - count, len(x.dims)), eps, centre)
+    return [r.affine(found, a.get("weight"), a.get("bias"))]
+
+
+@rule("native_group_norm")
+def _group_norm(r: Reader, a: dict[str, Any]) -> list[View]:
+    x, groups = a["input"], a["group"]
+    split = x.reshaped((x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
+    found = r.normalised(split, range(2, len(split.dims)), a["eps"]).reshaped(x.shape)
+    return [r.affine(found, a["weight"], a["bias"], 1)]
+
+
+@rule(_plain(BATCH_NORMS))
+def _batch_norm(r: Reader, a: dict[str, Any]) -> list[View]:
+    x, mean, variance = a["input"], a.get("running_mean"), a.get("running_var")
+    if mean is None or variance is None or a.get("training"):
+        raise NotImplementedError
+    eps: Any = a.get("eps", a.get("epsilon"))
+    factor = r.power(r.add(variance, rounded(float(eps))), -0.5)
+    x = r.affine(x, None, r.mul(mean, -1.0), 1)
+    x = r.affine(x, factor, None, 1)
+    return [r.affine(x, a["weight"], a["bias"], 1)]
+
+
+@rule("_softmax softmax _safe_softmax _log_softmax log_softmax cumsum logcumsumexp argsort flip roll")
+def _along(r: Reader, a: dict[str, Any]) -> View:
+    name = a["#op"].removeprefix("aten::").removeprefix("_").replace("safe_", "")
+    dims: Any = a.get("dim", a.get("dims"))
+    shifts = tuple(a.get("shifts", ()))
+    dims = [dims] if isinstance(dims, int) else list(dims)
+    if len(dims) > 1 and len(set(shifts)) > 1:
+        raise NotImplementedError
+    return r.along("along", a["self"], dims, None, (name, *shifts[:1]))
+
+
+@rule("sum mean amax amin linalg_vector_norm prod logsumexp any all var std")
+def _reduced(r: Reader, a: dict[str, Any]) -> View:
+    x, op = a["self"], a["#op"].removeprefix("aten::")
+    dims = a.get("dim")
+    dims = [dims] if isinstance(dims, int) else list(range(len(x.dims))) if not dims else list(dims)
+    keep = bool(a.get("keepdim", False))
+    if op in ("sum", "mean"):
+        return r.total(x, dims, keep) if op == "sum" else r.mean(x, dims, keep)
+    if op in ("var", "std"):
+        count = prod(x.shape[d] for d in dims)
+        correction = a.get("correction", 1 if a.get("unbiased", True) else 0)
+        centred = r.add(x, r.mul(r.mean(x, dims, True), -1.0))
+        size = r.total(r.power(centred, 2.0), dims, keep)
+        found = r.mul(size, 1 / (count - (1 if correction is None else correction)))
+        return r.power(found, 0.5) if op == "std" else found
+    if op == "linalg_vector_norm" and a["ord"] == 2:
+        return r.power(r.total(r.power(x, 2.0), dims, keep), 0.5)
+    return r.along("reduce", x, dims, keep, (op, str(a.get("ord"))))
+
+
+# ---- pooling and padding
+
+
+@rule(
+    "max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d "
+    "adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d constant_pad_nd "
+    "reflection_pad1d reflection_pad2d replication_pad2d upsample_nearest2d upsample_bilinear2d upsample_bicubic2d"
+)
+def _pooled(r: Reader, a: dict[str, Any]) -> list[View]:
+    x, op = a["self"], a["#op"].removeprefix("aten::")
+    shape = a["#shapes"][0]
+    n = len(a["pad"]) // 2 if op == "constant_pad_nd" else len(shape) - 2
+    keep = len(shape) - n
+    if "adaptive_avg" in op and all(s == 1 for s in shape[keep:]):
+        return [r.mean(x, range(keep, len(shape)), True)]
+    settings = {k: v for k, v in a.items() if k[0] != "#" and k != "self"}
+    if "stride" in settings and not settings["stride"]:
+        settings["stride"] = settings["kernel_size"]
+    letters = [f"d{d}" for d in range(keep)]
+    sizes = dict(zip(letters, shape))
+    sizes |= {f"i{i}": x.shape[keep + i] for i in range(n)} | {f"s{i}": shape[keep + i] for i in range(n)}
+    roles = {f"{y}{i}": (role, i) for i in range(n) for y, role in (("i", "in"), ("s", "out"))}
+    given: list[tuple[View, Spec]] = [(x, [*((d,) for d in letters), *((f"i{i}",) for i in range(n))])]
+    out: Sequence[Any] = [*((d,) for d in letters), *((f"s{i}",) for i in range(n))]
+    attrs = (op.strip("_"), *(str(rounded(v)) for v in settings.values()))
+    return [term("pool", given, out, sizes, attrs, roles)]

@@ -1,0 +1,87 @@
+"""``intertwine correspond`` and ``convert``: the same network in other code, printed and written."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+OTHER = """
+from torch import nn
+
+class Own(nn.Module):
+    def __init__(self, activation=nn.ReLU):
+        super().__init__()
+        self.up, self.activation, self.down = nn.Conv1d(4, 8, 1), activation(), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.down(self.activation(self.up(x[..., None])[..., 0]))
+
+def plain():
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+
+def own():
+    return Own()
+
+def smooth():
+    return Own(nn.Tanh)
+
+def longer():
+    return nn.Sequential(*plain(), nn.ReLU(), nn.Linear(3, 2))
+"""
+CODE = ("--input-shape", "5,4")
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Weights of two codes, unlike each other, and of one that goes on after both."""
+    (tmp_path / "other.py").write_text(OTHER)
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    save_file(plain.state_dict(), tmp_path / "a.safetensors")
+    save_file(nn.Sequential(*plain, nn.ReLU(), nn.Linear(3, 2)).state_dict(), tmp_path / "longer.safetensors")
+    up, down = nn.Conv1d(4, 8, 1), nn.Linear(8, 3)
+    theirs = {f"{n}.{k}": x for n, m in (("up", up), ("down", down)) for k, x in m.state_dict().items()}
+    save_file(theirs, tmp_path / "b.safetensors")
+    return theirs
+
+
+def pair(b="own"):
+    return ("a.safetensors", "b.safetensors", "--model", "other.py:plain", "--model-b", f"other.py:{b}", *CODE)
+
+
+def test_entries_are_printed_and_written(run, files, tmp_path):
+    ran = run("correspond", *pair(), "--out", "table.json")
+    assert ran.code == 0 and "proved" in ran.out and "0.weight = up.weight.reshape(8, 4)" in ran.out, ran.err
+    assert (tmp_path / "table.json").is_file()
+    found = json.loads(run("correspond", *pair(), "--json").out)
+    assert len(found["entries"]) == 4 and found["error"] <= found["rtol"]
+    assert run("correspond", *pair(), "--out", "page.html").code == 0
+    assert ".reshape(8, 4)" in (tmp_path / "page.html").read_text()
+
+
+def test_where_programs_part_is_named(run, files):
+    ran = run("correspond", *pair("smooth"))
+    assert ran.code == 0 and "the programs part" in ran.out and "tanh" in ran.out, ran.out + ran.err
+
+
+def test_weights_are_written_in_other_code(run, files, tmp_path):
+    words = ("b.safetensors", "--like", "a.safetensors", "--model-like", "other.py:plain", *CODE)
+    ran = run("convert", *words, "--model", "other.py:own", "--out", "made")
+    assert ran.code == 0, ran.err
+    written = load_file(tmp_path / "made" / "converted.safetensors")
+    torch.testing.assert_close(written["0.weight"], files["up.weight"][:, :, 0], rtol=0, atol=0)
+    assert {n: x.shape for n, x in written.items()} == {
+        n: x.shape for n, x in load_file(tmp_path / "a.safetensors").items()
+    }
+
+
+def test_nothing_is_written_where_nothing_corresponds_or_weights_are_missing(run, files, tmp_path):
+    words = ("b.safetensors", "--like", "a.safetensors", "--model-like", "other.py:plain", *CODE)
+    ran = run("convert", *words, "--model", "other.py:smooth", "--out", "made")
+    assert ran.code == 2 and "B must correspond to A" in ran.error and "tanh" in ran.error, ran.out
+    like = ("--like", "longer.safetensors", "--model-like", "other.py:longer")
+    ran = run("convert", "b.safetensors", *like, "--model", "other.py:own", *CODE, "--out", "made")
+    assert ran.code == 2 and "B must hold all that A reads. Got nothing for 4.weight" in ran.error, ran.out
+    assert not (tmp_path / "made" / "converted.safetensors").exists()
