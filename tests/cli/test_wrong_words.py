@@ -54,7 +54,7 @@ WRONG = {
     "--iou": ["-1"], "--rotations": ["0,x"], "--mean": ["x"], "--grid": ["3"], "--layers": [""], "--ratio": ["1.5"],
     "--level": ["3"], "--scale": ["smok"], "--format": ["spinqant"], "--epochs": ["-1"],
     "--learning-rate": ["-1"], "--batch-size": ["0"], "--seed": ["x"], "--mergekit": ["h.txt"], "--retries": ["-1"],
-    "--independent": ["none.safetensors"], "--cifar100": ["cifar100:nowhere"], "--dtype": ["int8"], "--points": ["1"],
+    "--independent": ["none.safetensors"], "--dtype": ["int8"], "--points": ["1"],
     "--weights": ["none.pt", "gpt2"], "--examples": ["0"], "--nosuch": ["1"],
 }  # fmt: skip
 MORE = [

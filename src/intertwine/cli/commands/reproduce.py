@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from .._command import FAILED, one_thread
-from .._options import Options, argument, option
+from .._options import Options, advanced, argument, option
 from .._outputs import claim_folder, print_json, print_table, say, tell
 from . import iw
 
@@ -53,7 +53,7 @@ class ReproduceOptions(Options):
     concepts: str = option("generated", "Labelled images for dissection, such as parquet:FILE.", metavar="SET")
     listing: bool = option(False, "Say of each experiment its hours, validity and verdicts in --out.", "--list")
     reanalyse: bool = option(False, "Make the pages again from the values in --out, without any network.")
-    against: Path | None = option(
+    against: Path | None = advanced(
         None, "Fingerprints to compare with at smoke scale: DIR/smoke/NAME.parquet.", metavar="DIR"
     )
     dry_run: bool = option(

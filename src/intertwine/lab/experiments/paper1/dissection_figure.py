@@ -17,8 +17,8 @@ from torch import nn
 from ....dissection import Bases, Criterion, Dissection, dissect
 from ...data.concepts import concept_sets
 from ...networks.convnext import small_convnext
-from ...networks.plain import PlainCNN
 from ...networks.resnet50 import resnet50
+from ...networks.small import PlainCNN
 from ...runs import Job
 from ...statistics import Guard, Sample, independent
 from ...training import choose_device
