@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..._threads import threads
-from ..networks import build, input_shape
+from ..networks import build, fit_to, input_shape
 from ..runs import Job, job_key
 from ..runs.store import finished
 from ..statistics import Statement
@@ -188,8 +188,11 @@ def _examples(data: str) -> int:
 def _network(job: Job, zoos: Mapping[Path, PlannedZoo], setting: Setting) -> str | None:
     settings = job.model_dump()
     if text := settings.get("network"):
-        own = replace(setting, data=settings.get("data") or setting.data)
-        return own.fitted(text) if "_ensemble" not in text else None
+        if "_ensemble" in text:
+            return None
+        if (name := _data_of(job)[0]) in SHAPES:
+            return fit_to(text, _shape(text, *_data_of(job)), SHAPES[name][1])
+        return replace(setting, data=settings.get("data") or setting.data).fitted(text)
     path = settings.get("a") or settings.get("checkpoint") or next(iter(settings.get("networks", ())), "")
     zoo = zoos.get(Path(path).parent)
     return zoo.network if zoo else None
