@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 import intertwine as iw
 from intertwine.lab.networks import build
-from intertwine.similarity.comparison.estimation.run import _UNTRAINED
+from intertwine.similarity.comparison.compare import UNTRAINED
 
 BUDGETS = {  # default, without resampling, linear CKA alone; extra memory in GB
     "resnet20": (6.0, 2.0, 1.4, 1.5),
@@ -140,7 +140,7 @@ def run_case(name: str, repeats: int) -> None:
         best, extra, found = float("inf"), 0.0, None
         for _ in range(repeats):
             if way == "default":
-                _UNTRAINED.clear()
+                UNTRAINED.clear()
             seconds, memory, found = measured(
                 lambda options=options: iw.compare(*models, batches, layers, progress=False, exact=False, **options)
             )

@@ -13,7 +13,7 @@ from torch import nn
 import intertwine as iw
 from intertwine.lab.networks import build
 from intertwine.similarity import Resampling
-from intertwine.similarity.comparison.estimation.permutations import Chance, spread_factor, third_moment, third_sums
+from intertwine.similarity.comparison.kernel_alignment import Chance, spread_factor, third_moment, third_sums
 from intertwine.similarity.hsic import center_gram
 from intertwine.similarity.kernels.linear import linear_gram
 

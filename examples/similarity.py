@@ -8,7 +8,7 @@
 import torch
 
 from intertwine import groups
-from intertwine.similarity.comparison.inference import infer
+from intertwine.similarity.inference import infer
 
 g = torch.Generator().manual_seed(0)
 signal = torch.randn(150, 20, generator=g)

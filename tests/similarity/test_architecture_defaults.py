@@ -203,7 +203,7 @@ def test_untrained_networks_come_from_the_seed_or_are_given():
     key = "g_relu_cka"
     assert torch.equal(first.untrained[key], again.untrained[key])
     assert not torch.equal(first.untrained[key], other.untrained[key])
-    assert first.untrained_pairs[key].shape == (4, 2, 2)
+    assert first.untrained_pairs[key].shape == (3, 2, 2)  # of three networks of one architecture
     assert torch.allclose(first.untrained[key], first.untrained_pairs[key].mean(0))
     assert not iw.compare(a, b, [X], resampling=Resampling(null=2, bootstrap=0, untrained=0)).untrained
     given = iw.compare(a, b, [X], resampling=Resampling(null=2, bootstrap=0, untrained=(a, b)))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from intertwine.similarity import measure, measure_names
-from intertwine.similarity.comparison.inference import infer
+from intertwine.similarity.inference import infer
 
 NEW = ("linear_regression", "r2_cca", "distance_correlation", "neighbour_jaccard", "cknna", "soft_matching")
 NEW = (*NEW, "linear_regression_backward", "distance_correlation_biased", "size_and_shape_procrustes")

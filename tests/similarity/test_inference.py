@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from intertwine.similarity import cka, measure
-from intertwine.similarity.comparison.draws import Draws
-from intertwine.similarity.comparison.inference import (
+from intertwine.similarity.hsic import center_gram, inner
+from intertwine.similarity.inference import (
+    Draws,
     calibrate,
     half_sample_scores,
     infer,
@@ -15,7 +16,6 @@ from intertwine.similarity.comparison.inference import (
     p_value,
     permutation_scores,
 )
-from intertwine.similarity.hsic import center_gram, inner
 
 
 def normal(*shape, generator):

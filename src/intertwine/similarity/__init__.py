@@ -1,15 +1,15 @@
 """Similarity of layers, up to a group of maps of their channels."""
 
+from . import inference
 from .base import Measure, Prepared
-from .comparison import inference
 from .comparison.compare import compare
-from .comparison.estimation.comparison_set import ComparisonSet
-from .comparison.estimation.many import MANY, compare_many
-from .comparison.resampling import Resampling
+from .comparison.many import MANY, compare_many
 from .comparison.result import Comparison
+from .comparison_set import ComparisonSet
 from .distances import Distances, distances
 from .embedding import Embedding
 from .hsic import hsic
+from .inference import Resampling
 from .kernels.base import Kernel
 from .kernels.gates import GatesKernel
 from .kernels.laplace import LaplaceKernel
@@ -26,12 +26,11 @@ from .measures.procrustes import Procrustes, procrustes
 from .measures.regression import LinearRegression
 from .measures.rsa import RSA
 from .measures.soft_matching import SoftMatching
-from .minibatch import minibatch_cka
 from .registry import DEFAULT, measure, measure_names, register
 
 __all__ = [
     # two networks
-    "compare", "Comparison", "Resampling", "minibatch_cka",
+    "compare", "Comparison", "Resampling",
     # many networks
     "compare_many", "ComparisonSet", "MANY", "distances", "Distances", "Embedding",
     # functions on features

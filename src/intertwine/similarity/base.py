@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from torch import Tensor
 
@@ -63,9 +63,6 @@ class Measure(ABC, Generic[P]):
 
     has_limit: ClassVar[bool] = True
     """Whether the score tends to a limit as examples grow, with a bias like 1/N: what confidence intervals are of."""
-
-    engine: ClassVar[Literal["pairs", "grams", "crosses"]] = "pairs"
-    """What ``compare`` computes for all layers at once: nothing, Gram matrices of examples, or products of channels."""
 
     @property
     def reads_gates(self) -> bool:

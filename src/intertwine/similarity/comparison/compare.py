@@ -1,35 +1,46 @@
 """Two networks, layer by layer: every pair of layers, with chance levels and confidence intervals."""
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from hashlib import sha256
+from itertools import combinations, product
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..._evaluation import check_module
 from ..._io import versions
 from ..._memory import parse_memory
+from ..._nested import tensors_in
 from ..._result import of_networks
 from ..._words import check_whole
 from ...features import Point, Reading, Tapped
 from ...features import batches as batching
 from ...features.residual import additions
 from ..base import Measure
+from ..inference import CONFIDENCE, NO_RESAMPLING, RESAMPLING, Draws, Resampling
+from ..layer_groups import acting, default_measures, joined
+from ..measures.cka import CKA
+from ..measures.procrustes import Procrustes
 from ..registry import DEFAULT
 from ..registry import measure as find
-from .all_pairs.plan import ordered_alike
-from .all_pairs.run import CONFIDENCE
-from .estimation.run import has_estimator, run_estimates
-from .estimation.statistics import channels_first_shape
-from .exact import Found, Request, check_work, run_exactly
-from .layer_groups import acting, default_measures, joined
-from .resampling import NO_RESAMPLING, RESAMPLING, Resampling, untrained_copies
+from .all_pairs import How, check_memory, has_estimator, score_all
+from .gather import FEWEST, Keeper, expected, gather
+from .layers import channels_first_shape
 from .result import Comparison
+from .statistics import Collector, Wanted
+from .untrained import Copies, untrained_copies
+from .whole import Features
 
 READING = Reading()
-_FEWEST = 4  # examples: the unbiased estimators divide by N (N - 3)
-_SHARE = 4  # of the memory, for fresh weights
+_SHARE = 4  # of the memory, for fresh weights, and for the features of a network
 _FEW, _SMALL = 256, 1 << 24  # examples, and numbers of all layers, up to which exact scores cost little
+_BRIEF = 256  # examples at least that untrained networks see, and a third of all
+UNTRAINED: dict[str, dict[str, Tensor]] = {}
+"""Scores of untrained networks that are known in this process: they depend on architectures and data alone."""
+Running = dict[str, tuple[nn.Module, Sequence[Point]]]
 
 
 @of_networks("a", "b")
@@ -97,46 +108,158 @@ def compare(
         (('1', '3'), 60)
         >>> result.scores["g_relu_cka"].diagonal().round(decimals=6).tolist()
         [1.0, 1.0]
-    """  # noqa: DOC502 - raised by what it calls
+    """
     for name, model in (("a", a), ("b", b)):
         check_module(model, name)
     if not isinstance(resampling, Resampling | None):
         raise TypeError(f"resampling must be a Resampling, such as Resampling(null=5), or None. Got {resampling!r}.")
     if exact not in (True, False, None):
         raise TypeError(f"exact must be True, False or None. Got {exact!r}.")
-    given = None if measures is None else _measures(measures)
-    _check_fewest(reading.max_examples)
-    drawn = resampling or NO_RESAMPLING
-    budget = parse_memory(reading.memory)
-    check_work(reading.work)
+    given = None if measures is None else chosen_measures(measures)
+    check_whole("max_examples", reading.max_examples or 0)
+    if reading.max_examples is not None and reading.max_examples < FEWEST:
+        raise ValueError(f"max_examples must be at least {FEWEST}. Got {reading.max_examples}.")
+    memory, drawn = parse_memory(reading.memory), resampling or NO_RESAMPLING
     first, stream = batching.peek(loader)
-    expected = _expected(loader, first, reading.max_examples)
-    points = [
-        _points(model, wanted, reading, first)
-        for model, wanted in ((a, layers), (b, layers if layers_b is None else layers_b))
-    ]
+    wanted = layers, layers if layers_b is None else layers_b
+    points = [points_of(model, some, reading, first) for model, some in zip((a, b), wanted)]
     notes = _unread((a, b), points, (layers, layers_b), first)
     kinds: list[tuple[str, ...]] = [("",) * len(some) for some in points]
     if given is None or len(given) > 1:
         kinds, unknown = _kinds((a, b), points, first)
         notes += unknown
-    shapes = [[(p.name, channels_first_shape(p)) for p in some] for some in points]
-    moving = joined(kinds[0], kinds[1], ordered_alike(*shapes))
-    chosen = _measures(default_measures(moving, DEFAULT)) if given is None else given
+    places = [[(p.name, channels_first_shape(p)) for p in some] for some in points]
+    in_order = any([x[k] for x in places[0]] == [x[k] for x in places[1]] for k in (0, 1))
+    chosen = chosen_measures(default_measures(joined(*kinds, in_order), DEFAULT)) if given is None else given
     _check_gates(chosen, a, b)
-    total = batching.length(loader)
-    asked = Request((a, b), points, chosen, first, stream, drawn, reading, budget, expected, total, progress)
-    if _exactly(exact, chosen, points, expected):
-        fresh, more = untrained_copies(a, b, drawn, budget // _SHARE)
-        found = run_exactly(asked, fresh)
-    else:
-        found, more = run_estimates(asked)
-    return _result(chosen, found, kinds, drawn.seed, [*notes, *more])
+    count = expected(loader, first, reading.max_examples)
+    exactly = _exactly(exact, chosen, points, count)
+    known = _key((a, b), points, chosen, drawn, first, count, exactly)
+    base = UNTRAINED.get(known)
+    fresh, said = (([], []), list[str]()) if base is not None else untrained_copies(a, b, drawn, memory // _SHARE)
+    anew, pairs = _pairs((a, b), points, fresh, isinstance(drawn.untrained, int))
+    same = a is b and points[0] == points[1]
+    running: Running = {"A": (a, points[0])} | ({} if same else {"B": (b, points[1])}) | anew
+    with ExitStack() as stack:
+        keepers: dict[str, Keeper]
+        if exactly:
+            if count:
+                check_memory(chosen, points[0], points[1], count, memory)
+            share, device = memory // _SHARE // (1 + max(map(len, fresh))), _work_device(a)
+            keepers = {
+                n: stack.enter_context(Features(n, some, share, count, device)) for n, (_, some) in running.items()
+            }
+        else:
+            want = wanted_of(chosen, [p for some in points for p in some], count, drawn.seed)
+            keepers = {n: Collector(n, some, want) for n, (_, some) in running.items()}
+        brief = {} if exactly else dict.fromkeys(anew, max(_BRIEF, (count or 0) // 3))
+        found = gather(running, keepers, stream, reading, total=batching.length(loader), progress=progress, most=brief,
+                       joined=not exactly)  # fmt: skip
+        one, other = found["A"], found.get("B", found["A"])
+        draws = Draws.make(one.examples, drawn.null, drawn.bootstrap, drawn.seed) if exactly else None
+        intervals = drawn.bootstrap > 0 and one.examples >= 2 * FEWEST
+        how = How(draws, drawn.null > 0, intervals, drawn.seed, memory, progress)
+        scored = score_all(chosen, one, other, how)
+        if base is None:
+            plain = replace(how, shuffled=False, intervals=False, draws=draws and Draws.make(one.examples, 0, 0, 0))
+            every = [score_all(chosen, found[x], found[y], plain, "Comparing untrained networks") for x, y in pairs]
+            base = {m.name: torch.stack([each[m.name].scores for each in every]) for m in chosen} if pairs else {}
+            if known:
+                UNTRAINED[known] = base
+    notes += [*said, *one.notes, *(note for note in other.notes if note not in one.notes)]
+    notes += [layer.silent for layer in (*one.layers, *other.layers) if layer.silent]
+    notes += [note for m in chosen for note in scored[m.name].notes]
+    if drawn.bootstrap and not intervals:
+        notes.append(f"No intervals: {one.examples} examples are too few to halve.")
+    columns = [scored[m.name].columns(m, drawn.null > 0, intervals, exactly) for m in chosen]
+    settings = {"null": drawn.null if exactly or not drawn.null else "closed form",
+                "bootstrap": drawn.bootstrap if exactly or not intervals else "jackknife"}  # fmt: skip
+    return Comparison(
+        layers_a=tuple(layer.name for layer in one.layers),
+        layers_b=tuple(layer.name for layer in other.layers),
+        measures=tuple(m.name for m in chosen),
+        groups={m.name: m.group for m in chosen},
+        channels_a=tuple(layer.channels for layer in one.layers),
+        channels_b=tuple(layer.channels for layer in other.layers),
+        dead_a=tuple(int(layer.dead.sum()) for layer in one.layers),
+        dead_b=tuple(int(layer.dead.sum()) for layer in other.layers),
+        shapes_a=tuple(layer.shape for layer in one.layers),
+        shapes_b=tuple(layer.shape for layer in other.layers),
+        examples=one.examples,
+        seed=drawn.seed,
+        settings={**settings, "confidence": CONFIDENCE, **({} if exactly else {"estimated": True})},
+        notes=tuple(dict.fromkeys(notes)),
+        versions=versions(),
+        untrained_pairs=base,
+        acting_a=kinds[0],
+        acting_b=kinds[1],
+        **{key: {m.name: one[key] for m, one in zip(chosen, columns)} for key in columns[0]},
+    )
 
 
-def _points(model: nn.Module, wanted: Any, reading: Reading, first: Any) -> list[Point]:
+def points_of(model: nn.Module, wanted: Any, reading: Reading, first: Any) -> list[Point]:
+    """The points where the layers of a network are read."""
     with Tapped(model, wanted, outputs=reading.outputs) as tap:
         return _with_axes(tap.prepare(first), reading.channel_dim)
+
+
+def wanted_of(chosen: Sequence[Measure[Any]], points: Sequence[Point], examples: int | None, seed: int) -> Wanted:
+    """What statistics of layers at all of these points are to hold for some measures."""
+    kernels = list(dict.fromkeys(m.kernel.name for m in chosen if isinstance(m, CKA)))
+    return Wanted.of(kernels, points, any(isinstance(m, Procrustes) for m in chosen), examples, seed)
+
+
+def _work_device(model: nn.Module) -> torch.device:
+    """Work where network A is; on the CPU for devices without float64."""
+    device = batching.device_of(model)
+    return device if device is not None and device.type == "cuda" else torch.device("cpu")
+
+
+def _pairs(
+    models: Sequence[nn.Module], points: Sequence[Sequence[Point]], fresh: Copies, drawn: bool
+) -> tuple[Running, list[tuple[str, str]]]:
+    """Untrained networks by name with their points, and which of them are compared: every one of A with every one of B.
+
+    Those that were drawn of one architecture stand for both sides: three networks make three pairs.
+    """
+    a, b = fresh
+    if drawn and a and _architecture(models[0]) == _architecture(models[1]) and points[0] == points[1]:
+        both = [*a, *b[: max(1, len(b) - 1)]]
+        every: Running = {f"untrained {k}": (model, points[0]) for k, model in enumerate(both)}
+        return every, list(combinations(every, 2))
+    ours, theirs = (
+        {f"untrained {name}{k}": (model, some) for k, model in enumerate(copies)}
+        for name, copies, some in zip("AB", (a, b), points)
+    )
+    return ours | theirs, list(product(ours, theirs))
+
+
+def _architecture(model: nn.Module) -> tuple[Any, ...]:
+    """What makes two models of one architecture: code and plain attributes of their modules, and shapes of tensors."""
+    modules = [
+        (name, type(m).__qualname__, getattr(getattr(type(m).forward, "__code__", None), "co_code", b""),
+         {k: v for k, v in vars(m).items() if isinstance(v, int | float | str | tuple) and k != "training"})
+        for name, m in model.named_modules()
+    ]  # fmt: skip
+    return repr(modules), tuple((name, tuple(x.shape)) for name, x in model.state_dict().items())
+
+
+def _key(
+    models: Sequence[nn.Module], points: Sequence[Sequence[Point]], chosen: Sequence[Measure[Any]], drawn: Resampling,
+    first: Any, *facts: Any,
+) -> str:  # fmt: skip
+    """What scores of untrained networks depend on: architectures, layers, measures, seeds, and the data's beginning.
+
+    Empty for networks that the caller built.
+    """
+    if not isinstance(drawn.untrained, int):
+        return ""
+    layers = [[(p.name, p.channel_dim) for p in some] for some in points]
+    asked = ([m.name for m in chosen], drawn.untrained, drawn.null > 0, drawn.seed, *facts)
+    known = sha256(repr(([_architecture(m) for m in models], layers, asked)).encode())
+    for tensor in tensors_in(batching.example(first, batching.size(first))):
+        known.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return known.hexdigest()
 
 
 def _exactly(
@@ -190,7 +313,8 @@ def _kinds(
     return kinds, notes
 
 
-def _measures(measures: str | Measure[Any] | Sequence[str | Measure[Any]]) -> list[Measure[Any]]:
+def chosen_measures(measures: str | Measure[Any] | Sequence[str | Measure[Any]]) -> list[Measure[Any]]:
+    """Measures, each once, from names or measures."""
     several = [measures] if isinstance(measures, str | Measure) else measures
     found = {m.name: m for m in map(find, several)}
     if not found:
@@ -210,26 +334,6 @@ def _check_gates(chosen: Sequence[Measure[Any]], *models: nn.Module) -> None:
         )
 
 
-def _check_fewest(max_examples: int | None) -> None:
-    check_whole("max_examples", max_examples or 0)
-    if max_examples is not None and max_examples < _FEWEST:
-        raise ValueError(f"max_examples must be at least {_FEWEST}. Got {max_examples}.")
-
-
-def _expected(loader: Iterable[Any], first: Any, max_examples: int | None) -> int | None:
-    """How many examples will come, as far as one can know."""
-    total = batching.length(loader)
-    if total is None:
-        return max_examples
-    if isinstance(loader, Sequence):
-        count = sum(map(batching.size, loader))
-    else:
-        dataset = getattr(loader, "dataset", None)
-        count = total * batching.size(first)
-        count = min(count, len(dataset)) if isinstance(dataset, Sized) else count
-    return count if max_examples is None else min(count, max_examples)
-
-
 def _with_axes(points: Sequence[Point], channel_dim: int | Mapping[str, int] | None) -> list[Point]:
     """Points with the channel axes that the caller gave."""
     by_name = channel_dim if isinstance(channel_dim, Mapping) else {}
@@ -244,32 +348,3 @@ def _with_axes(points: Sequence[Point], channel_dim: int | Mapping[str, int] | N
             )
         placed.append(replace(point, channel_dim=axis))
     return placed
-
-
-def _result(
-    measures: Sequence[Measure[Any]], found: Found, kinds: Sequence[tuple[str, ...]], seed: int, notes: list[str]
-) -> Comparison:
-    a, b = found.layers
-    keys = next(iter(found.columns.values()))
-    columns: dict[str, Any] = {key: {m.name: found.columns[m.name][key] for m in measures} for key in keys}
-    return Comparison(
-        layers_a=tuple(layer.name for layer in a),
-        layers_b=tuple(layer.name for layer in b),
-        measures=tuple(m.name for m in measures),
-        groups={m.name: m.group for m in measures},
-        channels_a=tuple(layer.shape[0] for layer in a),
-        channels_b=tuple(layer.shape[0] for layer in b),
-        dead_a=tuple(int(layer.dead.sum()) for layer in a),
-        dead_b=tuple(int(layer.dead.sum()) for layer in b),
-        shapes_a=tuple(layer.shape for layer in a),
-        shapes_b=tuple(layer.shape for layer in b),
-        examples=found.examples,
-        seed=seed,
-        settings={**found.settings, "confidence": CONFIDENCE},
-        notes=tuple(dict.fromkeys([*notes, *found.notes])),
-        versions=versions(),
-        untrained_pairs=found.untrained,
-        acting_a=kinds[0],
-        acting_b=kinds[1],
-        **columns,
-    )

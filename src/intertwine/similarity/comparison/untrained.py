@@ -8,6 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ..._evaluation import copied
+from ..inference import Resampling, given
+
+Copies = tuple[list[nn.Module], list[nn.Module]]
 
 _RESETS = ("reset_parameters", "_reset_parameters", "init_weights")  # of a module, by itself
 _FRESH = 738_145_000  # added to seeds: none that people give their own networks
@@ -40,6 +43,29 @@ def untrained(model: nn.Module, seed: int, builds: Sequence[Callable[[], nn.Modu
     if failed or left:
         return failed or f"its code does not say how to draw {', '.join(left[:3])}{' ...' if len(left) > 3 else ''}"
     return fresh.to(device)
+
+
+def untrained_copies(a: nn.Module, b: nn.Module, resampling: Resampling, memory: int) -> tuple[Copies, list[str]]:
+    """Networks with fresh weights, built as A and as B, in so many bytes; or none, and why."""
+    asked, seed = resampling.untrained, resampling.seed
+    if not isinstance(asked, int):
+        return given(asked), []
+    sizes = [sum(x.numel() * x.element_size() for x in model.parameters()) for model in (a, b)]
+    if not asked or not resampling.null or not any(sizes):
+        return ([], []), []
+    copies = max(1, min(asked, memory // sum(sizes)))
+    drawn = [[untrained(m, copies * (2 * seed + k) + i) for i in range(copies)] for k, m in enumerate((a, b))]
+    failed = [
+        f"{name} cannot be drawn anew, {x}" for name, some in zip("AB", drawn) for x in some if isinstance(x, str)
+    ]
+    if failed:
+        return ([], []), [
+            f"No untrained networks stand beside these: {failed[0]}. Give freshly built ones, "
+            "Resampling(untrained=([a0, a1], [b0, b1])), to see how much of the similarity comes from training."
+        ]
+    few = f"{copies} untrained of {asked} asked for stand beside each network: more would not fit in memory."
+    built_a, built_b = ([x for x in some if isinstance(x, nn.Module)] for some in drawn)
+    return (built_a, built_b), [few] if copies < asked else []
 
 
 def _reset(model: nn.Module) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .layer_groups import CENTRED, joined, own_measure
+from ..layer_groups import CENTRED, joined, own_measure
 
 _LEVEL = 0.05
 _STILL = ("", "trivial")  # groups of layers that nothing moves, or nothing that is known

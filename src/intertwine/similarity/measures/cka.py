@@ -73,7 +73,7 @@ class CKA(Measure[GramSide | ExplicitSide]):
     estimator: str = "unbiased"
 
     metric = True
-    engine = "grams"
+    pairwise = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kernel", kernel(self.kernel))

@@ -11,11 +11,13 @@ from ... import groups
 from ..._words import near
 from ...groups import Group, SpaceGroup, assign, canonical_name, name_of
 from .._features import check_same_examples
-from .._linalg import quick_nuclear_norm, singular_values
+from .._linalg import eigen, quick_nuclear_norm, singular, singular_values
 from .._sides import FeatureSide, cross_moments, feature_side, placed
 from ..base import Measure
 
 _LARGE = 256  # channels from which on singular values are worth avoiding
+_FEW, _WIDE = 8, 96  # channels from which on quick values, and maps, are not those of a singular decomposition
+_NULL = 1e-7  # of the largest singular value, below which a direction is rounding
 _ERROR = 2 * sqrt(2) * 1e-7  # of a trace ``t``, times ``sqrt(1 - t)``: an error of 1e-7 in ``1 - sqrt(2 - 2 t) / 2``
 
 _ROTATIONS = groups.Semidirect(groups.Orthogonal(2), groups.SignedPermutation(2))
@@ -76,7 +78,6 @@ class Procrustes(Measure[FeatureSide]):
     center: bool = False
 
     metric = True
-    engine = "crosses"
 
     def __post_init__(self) -> None:
         name = name_of(self.kind) if isinstance(self.kind, Group) else canonical_name(self.kind)
@@ -157,11 +158,6 @@ class Procrustes(Measure[FeatureSide]):
         return self._group.permutes
 
     @property
-    def signs(self) -> bool:
-        """Whether signs are free."""
-        return bool(self._group.signs)
-
-    @property
     def scales(self) -> bool:
         """Whether every channel has a scale of its own."""
         return bool(self._group.scales)
@@ -192,15 +188,32 @@ class Procrustes(Measure[FeatureSide]):
             cross, norm_a, norm_b = cross[alive_a][:, alive_b], norm_a[alive_a], norm_b[alive_b]
         return cross / (torch.outer(norm_a, norm_b) if self._group.scales else norm_a.norm() * norm_b.norm())
 
-    def best_trace(self, gains: Tensor) -> float:
-        """``max over g of tr(g^T gains)``, the narrower side padded with zero channels."""
+    def best_trace(self, gains: Tensor, quick: bool = False) -> float:
+        """``max over g of tr(g^T gains)``, the narrower side padded with zero channels.
+
+        Of a score, to 1e-7; ``quick`` is enough far from 1.
+        """
+        if self.rotates and self._group.permutes:
+            return _nuclear_norm(gains, quick)
+        return float((self.best_map(gains) * gains).sum())
+
+    def best_map(self, gains: Tensor, sure: bool = False) -> Tensor:
+        """The element of the group that has the best trace, as a matrix ``(c, c')``.
+
+        Of wide matrices by eigenvalues of the smaller product, unless ``sure``: small directions lose digits there.
+        """
         if not self._group.permutes:
-            return float(gains.diagonal().sum())
+            return torch.eye(*gains.shape, dtype=gains.dtype, device=gains.device)
         if self.rotates:
-            return _nuclear_norm(gains)
-        gains = gains.abs() if self._group.signs else gains
-        gains = gains if len(gains) <= gains.shape[1] else gains.T
-        return float(gains.gather(1, assign(gains)[:, None]).sum())
+            return _polar(gains, sure)
+        worth = gains.abs() if self._group.signs else gains
+        flipped = len(worth) > worth.shape[1]
+        columns = assign(worth.T if flipped else worth)
+        rows = torch.arange(len(columns), device=columns.device)
+        rows, columns = (columns, rows) if flipped else (rows, columns)
+        chosen = torch.zeros_like(gains)
+        chosen[rows, columns] = gains[rows, columns].sign() if self._group.signs else 1.0
+        return chosen
 
     def score_trace(self, trace: float, norm_a: Tensor, norm_b: Tensor, ratio: float = 1.0) -> float:
         """The score that belongs to a trace, with the arguments of :meth:`score_cross`."""
@@ -238,10 +251,23 @@ def procrustes(
     return Procrustes(group, center)(x, y, channel_dim)
 
 
-def _nuclear_norm(cross: Tensor) -> float:
+def _nuclear_norm(cross: Tensor, quick: bool) -> float:
     """Sum of the singular values, at most 1, to a precision at which the score is right to 1e-7."""
-    if min(cross.shape) >= _LARGE:
-        quick, error = quick_nuclear_norm(cross)
-        if error < _ERROR * sqrt(max(0.0, 1 - quick)):
-            return quick
+    if min(cross.shape) >= (_FEW if quick else _LARGE):
+        found, error = quick_nuclear_norm(cross)
+        if quick or error < _ERROR * sqrt(max(0.0, 1 - found)):
+            return found
     return float(singular_values(cross).sum())
+
+
+def _polar(gains: Tensor, sure: bool) -> Tensor:
+    """The orthogonal factor; 0 in directions that are rounding."""
+    if sure or min(gains.shape) < _WIDE:
+        u, _, v = singular(gains)
+        return u @ v
+    short = gains if len(gains) <= gains.shape[1] else gains.mT
+    values, vectors = eigen(short @ short.mT)
+    sizes = values.clamp(min=0).sqrt()
+    lifted = torch.where(sizes > _NULL * sizes[0], 1 / sizes.clamp(min=1e-300), 0.0)
+    found = vectors @ (lifted[:, None] * (vectors.mT @ short))
+    return found if short is gains else found.mT

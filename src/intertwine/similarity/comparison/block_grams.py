@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..._features import double
+from .._features import double
 
 _CHUNK = 1 << 18  # entries of the products of some channels, so that they stay in the cache
 _STILL = 1e-4  # of the mean square, a variance by which a channel might be constant

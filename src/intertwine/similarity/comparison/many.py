@@ -9,28 +9,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...._evaluation import check_module
-from ...._io import read_json, versions, write_json, write_tensors
-from ...._nested import tensors_in
-from ...._progress import track
-from ....features import Point, Reading, Tapped
-from ....features import batches as batching
-from ...base import Measure
-from ...registry import measure as find
-from .comparison_set import ComparisonSet
-from .procrustes import SHUFFLES
-from .run import Statistics, estimate, gather, has_estimator, kernels_of, needs_rows
-from .statistics import LayerStatistics, Wanted, read_layer, to_tensors
+from ..._evaluation import check_module
+from ..._io import read_json, versions, write_json, write_tensors
+from ..._nested import tensors_in
+from ..._progress import track
+from ...features import Point, Reading
+from ...features import batches as batching
+from ..base import Measure
+from ..comparison_set import ComparisonSet
+from .all_pairs import How, has_estimator, score_all
+from .compare import chosen_measures, points_of, wanted_of
+from .gather import gather
+from .layers import Network
+from .statistics import Collector, SampledLayer, Wanted, read_layer, to_tensors
 
 MANY = ("linear_cka", "orthogonal_procrustes_centered")
 """What ``compare_many`` measures unless told otherwise."""
 _TILE = 16  # networks whose statistics of one layer are in memory, on either side
 READING = Reading()
-Network = nn.Module | Callable[[], nn.Module]
+Built = nn.Module | Callable[[], nn.Module]
 
 
 def compare_many(
-    models: Mapping[str, Network] | Sequence[nn.Module],
+    models: Mapping[str, Built] | Sequence[nn.Module],
     loader: Iterable[Any],
     layers: str | Sequence[str] | None = None,
     measures: str | Measure[Any] | Sequence[str | Measure[Any]] = MANY,
@@ -73,8 +74,7 @@ def compare_many(
     named = dict(models) if isinstance(models, Mapping) else {f"network {k + 1}": m for k, m in enumerate(models)}
     if len(named) < 2:
         raise ValueError(f"models must be at least two. Got {len(named)}.")
-    several = [measures] if isinstance(measures, str | Measure) else measures
-    chosen = list({m.name: m for m in map(find, several)}.values())
+    chosen = chosen_measures(measures)
     if unknown := [m.name for m in chosen if not has_estimator(m)]:
         raise ValueError(f"measures must have an estimator. Got {', '.join(unknown)}. Compare two networks by them.")
     batching.check_repeatable(loader)
@@ -85,7 +85,7 @@ def compare_many(
 
 
 def _compare(
-    named: Mapping[str, Network],
+    named: Mapping[str, Built],
     loader: Iterable[Any],
     layers: str | Sequence[str] | None,
     chosen: Sequence[Measure[Any]],
@@ -96,36 +96,46 @@ def _compare(
 ) -> ComparisonSet:
     folder.mkdir(parents=True, exist_ok=True)
     first, _ = batching.peek(loader)
-    expected = reading.max_examples or sum(map(batching.size, loader))
-    points = {name: _points(_built(name, m), layers, reading, first) for name, m in named.items()}
+    examples, data = _digest(loader, reading.max_examples)
+    points = {name: points_of(_built(name, m), layers, reading, first) for name, m in named.items()}
     shared = [
         p.name for p in next(iter(points.values())) if all(p.name in {q.name for q in o} for o in points.values())
     ]
     if not shared:
         raise ValueError("layers must name one that all networks have. Got none. Name layers, or compare two by two.")
     points = {name: [p for p in some if p.name in shared] for name, some in points.items()}
-    every = [p for some in points.values() for p in some]
-    wanted = Wanted.of(kernels_of(chosen), every, needs_rows(chosen), expected, seed)
-    files = {}
+    wanted = wanted_of(chosen, [p for some in points.values() for p in some], examples, seed)
+    files: dict[str, Path] = {}
     for name, model in track(named.items(), "Running networks", len(named), progress):
-        files[name] = _kept(folder, name, _built(name, model), points[name], loader, first, wanted, reading)
-    blocks = {name: tuple(read_json(path.with_suffix(".json"))["blocks"]) for name, path in files.items()}
-    if len(set(blocks.values())) > 1:
-        raise ValueError(
-            f"loader must yield the same batches every time. Got {sorted(map(sum, set(blocks.values())))}."
-        )
-    return _result(files, shared, chosen, list(next(iter(blocks.values()))), seed, progress)
+        files[name] = _kept(folder, name, _built(name, model), points[name], loader, data, wanted, reading)
+    facts = {name: read_json(path.with_suffix(".json")) for name, path in files.items()}
+    blocks = {tuple(one["blocks"]) for one in facts.values()}
+    if len(blocks) > 1:
+        raise ValueError(f"loader must yield the same batches every time. Got {sorted(map(sum, blocks))} examples.")
+    read = lambda name, layer: read_layer(files[name], facts[name]["layers"].index(layer), layer, name)
+    return _result(list(files), read, shared, chosen, list(blocks.pop()), seed, progress)
 
 
-def _built(name: str, model: Network) -> nn.Module:
+def _digest(loader: Iterable[Any], most: int | None) -> tuple[int, bytes]:
+    """How many examples there are, and what they are."""
+    known, count = sha256(), 0
+    for batch in loader:
+        for tensor in tensors_in(batching.example(batch, batching.size(batch))):
+            known.update(_bytes(tensor))
+        count += batching.size(batch)
+        if most is not None and count >= most:
+            return most, known.digest()
+    return count, known.digest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _built(name: str, model: Built) -> nn.Module:
     built = model if isinstance(model, nn.Module) else model()
     check_module(built, name)
     return built
-
-
-def _points(model: nn.Module, layers: Any, reading: Reading, first: Any) -> list[Point]:
-    with Tapped(model, layers, outputs=reading.outputs) as tap:
-        return list(tap.prepare(first))
 
 
 def _kept(
@@ -134,52 +144,54 @@ def _kept(
     model: nn.Module,
     points: Sequence[Point],
     loader: Iterable[Any],
-    first: Any,
+    data: bytes,
     wanted: Wanted,
     reading: Reading,
 ) -> Path:
     """The file with a network's statistics, written by a pass where there is none of these weights and this data."""
-    known = sha256(repr((wanted, [(p.name, p.shape, p.channel_dim) for p in points], reading)).encode())
-    for tensor in (*model.state_dict().values(), *tensors_in(first)):
-        known.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    digest = known.hexdigest()
-    path = folder / f"{digest[:24]}.safetensors"
+    known = sha256(repr((wanted, [(p.name, p.shape, p.channel_dim) for p in points], reading, data)).encode())
+    for tensor in model.state_dict().values():
+        known.update(_bytes(tensor))
+    path = folder / f"{known.hexdigest()[:24]}.safetensors"
     facts = path.with_suffix(".json")
-    if facts.exists():
-        return path
-    _, stream = batching.peek(loader)
-    found = gather({name: model}, {name: points}, stream, wanted, reading, None, False)[name]
-    write_tensors(path, to_tensors(found.layers))
-    write_json(facts, {"name": name, "blocks": found.blocks, "layers": [p.name for p in points]})  # last: it says done
+    if not facts.exists():
+        keeper = {name: Collector(name, points, wanted)}
+        found = gather({name: (model, points)}, keeper, batching.peek(loader)[1], reading)[name]
+        if found.notes:
+            raise KeyboardInterrupt  # part of a pass is no pass
+        write_tensors(path, to_tensors(found.layers))
+        write_json(
+            facts, {"name": name, "blocks": list(found.blocks), "layers": [p.name for p in points]}
+        )  # it is done
     return path
 
 
 def _result(
-    files: Mapping[str, Path],
+    names: list[str],
+    read: Callable[[str, str], SampledLayer],
     layers: Sequence[str],
     chosen: Sequence[Measure[Any]],
     blocks: list[int],
     seed: int,
     progress: bool | None,
 ) -> ComparisonSet:
-    names, n = list(files), len(files)
-    parts = ("scores", "error", "chance", "p")
-    found = {
-        part: {m.name: torch.full((len(layers), n, n), torch.nan, dtype=torch.float64) for m in chosen}
-        for part in parts
-    }
+    n, parts = len(names), ("scores", "error", "chance", "p")
+    shape = len(layers), n, n
+    found = {part: {m.name: torch.full(shape, torch.nan, dtype=torch.float64) for m in chosen} for part in parts}
     notes: list[str] = []
     tiles = [range(k, min(n, k + _TILE)) for k in range(0, n, _TILE)]
     work = [(k, s, t) for k in range(len(layers)) for i, s in enumerate(tiles) for t in tiles[i:]]
+    how = How(intervals=False, seed=seed)
     for k, s, t in track(work, "Comparing layers of all pairs", len(work), progress):
-        a = Statistics([_layer(files, names[i], layers[k]) for i in s], blocks)
-        b = a if s == t else Statistics([_layer(files, names[i], layers[k]) for i in t], blocks)
+        a = Network([read(names[i], layers[k]) for i in s], blocks)
+        b = a if s == t else Network([read(names[i], layers[k]) for i in t], blocks)
         notes += [layer.silent for layer in (*a.layers, *b.layers) if layer.silent]
-        for m, one in estimate(chosen, a, b, SHUFFLES > 0, False, seed, False).items():
+        for m, one in score_all(chosen, a, b, how).items():
             for part in parts:
                 values = getattr(one, part)
                 found[part][m][k, s.start : s.stop, t.start : t.stop] = values
-                found[part][m][k, t.start : t.stop, s.start : s.stop] = _symmetric(values) if s == t else values.T
+                both = (values + values.T) / 2 if s == t else values.T
+                found[part][m][k, t.start : t.stop, s.start : s.stop] = both
     return ComparisonSet(
         names=tuple(names),
         layers=tuple(layers),
@@ -189,17 +201,5 @@ def _result(
         settings={"seed": seed, "blocks": len(blocks)},
         notes=tuple(dict.fromkeys(notes)),
         versions=versions(),
-        scores=found["scores"],
-        error=found["error"],
-        chance=found["chance"],
-        p=found["p"],
+        **found,
     )
-
-
-def _symmetric(values: Tensor) -> Tensor:
-    return (values + values.T) / 2
-
-
-def _layer(files: Mapping[str, Path], name: str, layer: str) -> LayerStatistics:
-    names = read_json(files[name].with_suffix(".json"))["layers"]
-    return read_layer(files[name], names.index(layer), layer, name)

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...._result import Result
-from ...._words import columns, counted
-from ...embedding import Embedding, classical_scaling, majorised
-from ..verdict import measure_title
+from .._result import Result
+from .._words import columns, counted
+from .comparison.verdict import measure_title
+from .embedding import Embedding, classical_scaling, majorised
 
 
 @dataclass(frozen=True, eq=False, repr=False)

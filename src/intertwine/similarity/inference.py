@@ -1,19 +1,128 @@
 """Inference on a similarity: chance level, p-value, calibrated score and confidence interval of any measure."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, nan, sqrt
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..._zoo_intervals import student_t
-from .._features import check_same_examples
-from ..base import Measure, Prepared
-from ..registry import measure as find
+from .._evaluation import check_module
+from .._words import check_whole
+from .._zoo_intervals import student_t
+from ._features import check_same_examples
+from .base import Measure, Prepared
+from .registry import measure as find
 
+CONFIDENCE = 0.95
 _TIE = 1e-6  # scores of float32 features differ by less in rounding
-_MIN_HALVED = 8  # half of them is 4, the least that any measure takes
+_FOLDS, _FEWEST = 20, 8  # folds, and examples: half of them must be enough for the unbiased estimators
+
+
+Untrained = int | tuple[nn.Module | Sequence[nn.Module], nn.Module | Sequence[nn.Module]]
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """What is drawn at random to judge a score: shuffles, halves of the examples, fresh weights.
+
+    Attributes:
+        null: Shuffles of the examples for chance levels, p-values and calibrated scores; 0 for none.
+        bootstrap: Random halves of the examples for the intervals, drawn without replacement; 0 for none.
+        untrained: How many copies of each network get fresh weights, from seeds of their own, by the models' own code;
+            every copy of A is compared with every copy of B: 4 pairs from 2 copies. 0 goes without, and so does
+            ``null=0``. Or networks built as A and B are: ``(a0, b0)`` or ``([a0, a1], [b0, b1])``.
+        seed: Seed of all of these: the same seed gives the same numbers.
+
+    Raises:
+        TypeError: If networks are asked for by anything but a number or modules.
+        ValueError: If a number is negative, ``bootstrap`` is 1, or networks are not given for both sides.
+    """
+
+    null: int = 20
+    bootstrap: int = 20
+    untrained: Untrained = 2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("null", "bootstrap", "untrained", "seed"):
+            value = getattr(self, name)
+            if name == "untrained" and isinstance(value, tuple | list):
+                given(value)
+                continue
+            check_whole(name, value)
+            if name != "seed" and value < 0:
+                raise ValueError(f"{name} must be 0 or more. Got {value}.")
+        if self.bootstrap == 1:
+            raise ValueError("bootstrap must be 0 or at least 2: one half has no spread. Got 1.")
+
+
+RESAMPLING = Resampling()
+NO_RESAMPLING = Resampling(0, 0, 0)
+
+
+def given(untrained: Any) -> tuple[list[nn.Module], list[nn.Module]]:
+    """The untrained networks that a caller built."""
+    if len(untrained) != 2:
+        raise ValueError(f"untrained must be (a0, b0): one built as A and one as B. Got {len(untrained)}.")
+    a, b = ([one] if isinstance(one, nn.Module) else list(one) for one in untrained)
+    for model in (*a, *b):
+        check_module(model, "untrained")
+    if not a or not b:
+        raise ValueError("untrained must hold networks built as A and as B. Got none of one of them.")
+    return a, b
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Shuffles of the examples and halves of them, drawn once and used for all pairs of layers.
+
+    Halves are unions of random folds, and no example occurs twice: duplicates would put a kernel's diagonal off the
+    diagonal, and the unbiased CKA of independent features would go from 0 to 0.97.
+
+    Shuffles are turns of one random wheel. Turns are a group, of which random ones are drawn without replacement, so
+    that p-values are exact (Hemerik and Goeman, "Exact testing with random permutations", TEST 2018). The ``N mod
+    parts`` examples that fit no part, of which there are as few as can be, keep their partners.
+    """
+
+    permutations: Tensor  # ``(shuffles, N)``
+    folds: tuple[Tensor, ...]  # random, disjoint parts of the examples; one, in order, where there are no halves
+    halves: Tensor  # ``(halves, folds)`` bool: the folds of each half
+
+    @classmethod
+    def make(cls, examples: int, null: int, bootstrap: int, seed: int) -> "Draws":
+        """Draw ``null`` shuffles and ``bootstrap`` halves of ``examples``; below 8 examples there are no halves."""
+        g = torch.Generator().manual_seed(seed)
+        permutations = _shuffles(examples, null, g)
+        if bootstrap == 0 or examples < _FEWEST:
+            return cls(permutations, (torch.arange(examples),), torch.ones(0, 1, dtype=torch.bool))
+        order, parts = torch.randperm(examples, generator=g), min(_FOLDS, examples // 2) // 2 * 2
+        halves = torch.zeros(bootstrap, parts, dtype=torch.bool)
+        for half in halves:
+            half[torch.randperm(parts, generator=g)[: parts // 2]] = True
+        return cls(permutations, order.tensor_split(parts), halves)
+
+    @cached_property
+    def subsamples(self) -> tuple[Tensor, ...]:
+        """The examples of each half, fold by fold."""
+        return tuple(torch.cat([f for f, chosen in zip(self.folds, half) if chosen]) for half in self.halves)
+
+
+def _shuffles(examples: int, count: int, generator: torch.Generator) -> Tensor:
+    """Turns of one wheel; independent permutations where too few examples make no wheel."""
+    most = min(examples, 3 * count + 3)
+    if not 0 < count < most:
+        orders = [torch.randperm(examples, generator=generator) for _ in range(count)]
+        return torch.stack(orders) if orders else torch.empty(0, examples, dtype=torch.int64)
+    parts = min(range(count + 1, most + 1), key=lambda n: (examples % n, n))
+    wheel = torch.randperm(examples, generator=generator)[: examples // parts * parts].view(parts, -1)
+    turns = torch.randperm(parts - 1, generator=generator)[:count] + 1
+    permutations = torch.arange(examples).repeat(count, 1)
+    for order, turn in zip(permutations, turns.tolist()):
+        order[wheel] = wheel.roll(-turn, 0)
+    return permutations
 
 
 @dataclass(frozen=True)
@@ -40,7 +149,7 @@ def infer(
     *,
     null: int = 99,
     bootstrap: int = 99,
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
     seed: int = 0,
     channel_dim: int = 1,
 ) -> Inference:
@@ -54,7 +163,7 @@ def infer(
 
     Examples:
         >>> import torch
-        >>> from intertwine.similarity.comparison.inference import infer
+        >>> from intertwine.similarity.inference import infer
         >>> g = torch.Generator().manual_seed(0)
         >>> x, y = torch.randn(64, 10, generator=g).relu(), torch.randn(64, 10, generator=g).relu()
         >>> chance = infer(x, y, "g_relu_procrustes")  # unrelated, yet far from 0
@@ -70,19 +179,8 @@ def infer(
     shuffled = permutation_scores(m, a, b, null, seed)
     halves = half_sample_scores(m, a, b, bootstrap, seed) if m.has_limit else None
     low, high = (nan, nan) if halves is None else interval(m, score, halves, a.n, confidence)
-    return Inference(
-        measure=m.name,
-        score=score,
-        chance=float(shuffled.mean()),
-        p_value=p_value(score, shuffled),
-        calibrated=calibrate(score, shuffled),
-        low=low,
-        high=high,
-        confidence=confidence,
-        floor=m.floor(a, b),
-        n=a.n,
-        dead=(a.dead, b.dead),
-    )
+    chance, p, calibrated = float(shuffled.mean()), p_value(score, shuffled), calibrate(score, shuffled)
+    return Inference(m.name, score, chance, p, calibrated, low, high, confidence, m.floor(a, b), a.n, (a.dead, b.dead))
 
 
 def permutation_scores(m: Measure[Any], a: Prepared, b: Prepared, null: int = 99, seed: int = 0) -> Tensor:
@@ -96,10 +194,7 @@ def permutation_scores(m: Measure[Any], a: Prepared, b: Prepared, null: int = 99
 
 
 def half_sample_scores(m: Measure[Any], a: Prepared, b: Prepared, bootstrap: int = 99, seed: int = 0) -> Tensor:
-    """Score random halves of the examples, drawn *without* replacement.
-
-    Resampling with replacement, the usual bootstrap, is wrong here: repeated examples put an example's similarity to
-    itself off the diagonal of a Gram matrix, and the unbiased CKA of independent features goes from 0 to 0.97.
+    """Score random halves of the examples, drawn *without* replacement: the usual bootstrap is wrong (:class:`Draws`).
 
     Raises:
         ValueError: If ``bootstrap`` is less than 2, there are fewer than 8 examples, or the sides do not hold the same
@@ -108,8 +203,8 @@ def half_sample_scores(m: Measure[Any], a: Prepared, b: Prepared, bootstrap: int
     check_same_examples(a.n, b.n)
     if bootstrap < 2:
         raise ValueError(f"bootstrap must be at least 2: one half has no spread. Got {bootstrap}.")
-    if a.n < _MIN_HALVED:
-        raise ValueError(f"examples must be at least {_MIN_HALVED} for a confidence interval. Got {a.n}.")
+    if a.n < _FEWEST:
+        raise ValueError(f"examples must be at least {_FEWEST} for a confidence interval. Got {a.n}.")
     generator = torch.Generator().manual_seed(seed)
     halves = (torch.randperm(a.n, generator=generator)[: a.n // 2] for _ in range(bootstrap))
     return torch.tensor([m.score(a.take(half), b.take(half)) for half in halves], dtype=torch.float64)
@@ -149,8 +244,18 @@ def calibrate(score: float, null: Tensor, quantile: float = 0.95) -> float:
     return (score - c) / (1 - c) if c < min(score, 1.0) - _TIE else 0.0
 
 
+def by_cell(summarise: Callable[[float, Tensor], float], scores: Tensor, samples: Tensor, fewest: int = 1) -> Tensor:
+    """Apply a summary to the samples of every cell that has a score and enough of them; NaN samples are left out."""
+    out = torch.full_like(scores, torch.nan)
+    for at in map(tuple, (~scores.isnan()).nonzero().tolist()):
+        valid = samples[at][~samples[at].isnan()]
+        if len(valid) >= fewest:
+            out[at] = summarise(float(scores[at]), valid)
+    return out
+
+
 def interval(
-    m: Measure[Any], score: float, halves: Tensor, n: int, confidence: float = 0.95, parts: int | None = None
+    m: Measure[Any], score: float, halves: Tensor, n: int, confidence: float = CONFIDENCE, parts: int | None = None
 ) -> tuple[float, float]:
     """Confidence interval for the score that infinitely many examples would give.
 

@@ -1,19 +1,64 @@
-"""Positions of feature maps that stand for all of them: the same in every network that has maps of one size."""
+"""Feature maps of different sizes brought to one, and positions that stand for all of a map, in every network alike."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-
-from ..spatial_sizes import common_space, pool
+from torch.nn import functional as F
 
 FEWEST = 16  # positions of each example, where there are as many
 _ROWS = 16_384  # rows, examples times positions, below which all positions are taken
 _PER_CHANNEL = 64  # rows for each channel, so that products of channels are not noise
 _FINER = 16  # times the number of positions are tried
 _PRODUCT = 2048  # positions up to which one product reads all sizes
+_POOLS: dict[int, Callable[..., Any]] = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
+
+
+class _Sized(Protocol):
+    @property
+    def space(self) -> tuple[int, ...]: ...
+
+
+def common_space(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The spatial size at which features of sizes ``a`` and ``b`` are compared.
+
+    The paper compares layers of equal size only (v2 D.7.1, v1 D.3.1). Here the finer side is averaged down to the
+    coarser one, axis by axis. Tokens and a map of as many positions are matched in row-major order; for any other
+    difference in the number of axes (a vector against a map) space is averaged away.
+
+    Examples:
+        >>> common_space((32, 32), (16, 16)), common_space((8, 8), ()), common_space((64,), (8, 8))
+        ((16, 16), (), (64,))
+    """
+    if len(a) == len(b) and len(a) in {0, *_POOLS}:
+        return tuple(map(min, a, b))
+    if 1 in (len(a), len(b)) and prod(a) == prod(b):
+        return (prod(a),)
+    return a if a == b else ()
+
+
+def pool(x: Tensor, space: tuple[int, ...]) -> Tensor:
+    """Features ``(N, C, *S)`` at the spatial size ``space``, as :func:`common_space` gives it."""
+    if tuple(x.shape[2:]) == space:
+        return x
+    if not space:
+        return x.flatten(2).mean(2)
+    if x.ndim - 2 != len(space):
+        return x.flatten(2)
+    return _POOLS[len(space)](x, space if len(space) > 1 else space[0])
+
+
+def pooling_note(measure: str, a: Sequence[_Sized], b: Sequence[_Sized]) -> list[str]:
+    """The sizes that were averaged to which for a measure, in words; nothing where all are equal."""
+    sizes = dict.fromkeys((x.space, y.space) for x in a for y in b if x.space != y.space)
+    words = lambda space: "x".join(map(str, space)) or "no map"
+    pairs = {" with ".join(sorted((words(s), words(t)))): common_space(s, t) for s, t in sizes}
+    listed = "; ".join(f"{pair} at {words(space)}" if space else f"{pair} by mean" for pair, space in pairs.items())
+    said = f"{measure} compares feature maps of different sizes after averaging the finer one: {listed}."
+    return [said] if sizes else []
 
 
 def enough(space: Sequence[int], examples: int, channels: int, times: int = 1) -> int:
@@ -24,9 +69,7 @@ def enough(space: Sequence[int], examples: int, channels: int, times: int = 1) -
         (17, 164, 49)
     """
     rows = max(_ROWS, _PER_CHANNEL * channels)
-    wanted = times * max(FEWEST, -(-rows // max(1, examples)))
-    every = prod(space)
-    return every if wanted >= every else wanted
+    return min(prod(space), times * max(FEWEST, -(-rows // max(1, examples))))
 
 
 @lru_cache(maxsize=4096)
@@ -37,12 +80,11 @@ def ordering(space: tuple[int, ...], seed: int) -> Tensor:
     visit; those that it misses come last.
     """
     dimensions, every = len(space), prod(space)
-    generator = torch.Generator().manual_seed(seed)
     ratio = 2.0
     for _ in range(50):
         ratio = (1 + ratio) ** (1 / (dimensions + 1))
     steps = torch.tensor([ratio ** -(k + 1) for k in range(dimensions)], dtype=torch.float64)
-    shift = torch.rand(dimensions, generator=generator, dtype=torch.float64)
+    shift = torch.rand(dimensions, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     count = min(_FINER * every, 200_000)
     points = (shift + torch.arange(count, dtype=torch.float64)[:, None] * steps) % 1
     place = torch.zeros(count, dtype=torch.int64)
@@ -58,28 +100,22 @@ def sampled(x: Tensor, spaces: Sequence[tuple[int, ...]], counts: Sequence[int],
     Where the map is finer than a size, each position is the mean over what it covers, as :func:`pool` takes it.
     """
     own = tuple(x.shape[2:])
-    every = prod(own)
     if not own:
         return [x[:, None, :] for _ in spaces]
     flat = x.flatten(2)
-    if every <= _PRODUCT and x.is_contiguous():
+    if prod(own) <= _PRODUCT and x.is_contiguous():
         weights = _reader(own, tuple(spaces), tuple(counts), seed).to(flat)
         found = (flat.flatten(0, 1) @ weights).unflatten(0, flat.shape[:2])
         return [part.mT for part in found.split([min(n, prod(s)) for s, n in zip(spaces, counts)], 2)]
-    pooled: dict[tuple[int, ...], Tensor] = {own: x}
-    found_each = []
+    pooled, found_each = {own: x}, {}
     for space, count in sorted(zip(spaces, counts), key=lambda one: -prod(one[0])):
-        finer = min((s for s in pooled if _divides(s, space)), key=prod, default=own)
-        map_ = pooled.setdefault(space, pool(pooled[finer], space)).flatten(2)
+        divided = (s for s in pooled if len(s) == len(space) > 0 and all(f % c == 0 for f, c in zip(s, space)))
+        map_ = pooled.setdefault(space, pool(pooled[min(divided, key=prod, default=own)], space))
+        map_ = map_.flatten(2) if space else map_[:, :, None]
         if count < prod(space):
             map_ = map_.index_select(2, ordering(space, seed)[:count].sort().values.to(x.device))
-        found_each.append((space, map_.mT if space else map_))
-    by_space = dict(found_each)
-    return [by_space[s] if s else flat.mean(2)[:, None, :] for s in spaces]
-
-
-def _divides(fine: tuple[int, ...], coarse: tuple[int, ...]) -> bool:
-    return len(fine) == len(coarse) > 0 and all(s % t == 0 for s, t in zip(fine, coarse))
+        found_each[space] = map_.mT
+    return [found_each[space] for space in spaces]
 
 
 @lru_cache(maxsize=256)
@@ -88,12 +124,6 @@ def _reader(own: tuple[int, ...], spaces: tuple[tuple[int, ...], ...], counts: t
     unit = torch.eye(prod(own)).view(prod(own), 1, *own)
     columns = []
     for space, count in zip(spaces, counts):
-        every = prod(space)
-        coarse = pool(unit, space).reshape(prod(own), every)
-        columns.append(coarse if count >= every else coarse[:, ordering(space, seed)[:count].sort().values])
+        coarse = pool(unit, space).reshape(prod(own), prod(space))
+        columns.append(coarse if count >= prod(space) else coarse[:, ordering(space, seed)[:count].sort().values])
     return torch.cat(columns, 1)
-
-
-def sizes(space: tuple[int, ...], others: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The sizes at which a layer meets layers of other sizes."""
-    return list(dict.fromkeys(common_space(space, other) for other in others))

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..._nested import map_tensors
-from ...errors import CaptureError
-from ...features import Point
-from ...features import batches as batching
-from ...features._hooks import unwrap
-from ...groups import Group, Monomial, Semidirect, SpaceGroup, Trivial, name_of, named
-from ...symmetry import Symmetry, symmetries
-from ...symmetry.spaces import Leaf, leaves
-from ..registry import measure, measure_names
+from .._nested import map_tensors
+from ..errors import CaptureError
+from ..features import Point
+from ..features import batches as batching
+from ..features._hooks import unwrap
+from ..groups import Group, Monomial, Semidirect, SpaceGroup, Trivial, name_of, named
+from ..symmetry import Symmetry, symmetries
+from ..symmetry.spaces import Leaf, leaves
+from .registry import measure, measure_names
 
 CENTRED = "_centered"  # what Procrustes on centred channels has behind its name
 _OWN: dict[str, tuple[str, ...]] = {  # by the group that they forgive; the first one that holds a layer's is taken

@@ -1,1 +1,0 @@
-"""Scores estimated from what one pass over the data keeps."""

@@ -1,0 +1,330 @@
+"""Procrustes measures of all pairs of layers from rows of channels, at all positions or at sampled ones."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from math import prod, sqrt
+
+import torch
+from torch import Tensor
+
+from ..._zoo_intervals import student_t
+from ..inference import CONFIDENCE, Draws
+from ..measures.procrustes import Procrustes
+from .estimates import Estimates, folds_of
+from .layers import Layer, Network, chunks
+from .positions import common_space, pooling_note
+
+SHUFFLES = 4
+_PARTS = 4  # of the positions, whose differences tell the error of their sampling
+_TABLE = 48 << 20  # numbers of the products of all folds and parts at a time: 192 MB
+_WIDTH = 768  # channels that are stacked in one product
+_FOLDS = 20
+SHARE = 8  # of the memory, for the features of each network
+_NUMBERS = 1 << 22  # of a side that are upcast to float64 at a time
+_WIDE, _SOLVED = 512, 2  # channels from which on best maps of so many shuffles are searched
+_STEP = 1e-6
+_NEAR = 0.995  # of the largest possible trace, from which on products are taken in float64
+_SLIGHT = 4  # times the bias of a best map that its other error must be for it not to be measured
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is asked for of all pairs of layers."""
+
+    measures: Sequence[Procrustes]
+    draws: Draws | None  # shuffles of all examples, which are one block, where every example and position counts
+    shuffled: bool = True
+    intervals: bool = True
+    seed: int = 0
+    memory: int = 1 << 40
+
+    @property
+    def exact(self) -> bool:
+        """Whether every example and position counts."""
+        return self.draws is not None
+
+
+def estimate_procrustes(task: Task, a: Network, b: Network, found: dict[str, Estimates]) -> Iterator[None]:
+    """Score all pairs of layers by Procrustes measures, with errors, intervals and chance levels, pair by pair.
+
+    All follow from products of channels ``X^T Y`` (v2 D.2), taken by folds of examples and parts of the positions. The
+    best map of a pair is found once; by the envelope theorem what a fold or a part adds to the score is what that map
+    gives there, so that the infinitesimal jackknife over folds is the interval over examples, and that over parts of
+    the positions the error of their sampling. The upward bias of a best map, which is fitted to noise as well, falls
+    like one over the number of rows: maps of half of the positions and of half of the folds tell it. Chance comes from
+    a few shuffles within blocks and Student's distribution, or from the shuffles of ``task.draws``.
+    """
+    for center in dict.fromkeys(m.center for m in task.measures):
+        some = [m for m in task.measures if m.center == center]
+        for rows, columns in product(_alike(a, b, task), _alike(b, a, task)):
+            space = common_space(a.layers[rows[0]].space, b.layers[columns[0]].space)
+            left, right = (_Stack([n.layers[k] for k in ks], space, center) for n, ks in ((a, rows), (b, columns)))
+            table = _Table(left, right, task, a.blocks)
+            for (i, x), (j, y) in product(enumerate(rows), enumerate(columns)):
+                for m in some:
+                    _Cell(m, table, i, j, task).fill(found[m.name], (x, y), a.layers[x], b.layers[y])
+                yield from (None for _ in some)
+    if task.measures:
+        found[task.measures[0].name].notes += pooling_note("Procrustes", a.layers, b.layers)
+
+
+def _alike(side: Network, other: Network, task: Task) -> Iterator[list[int]]:
+    """Layers of one size, in parts of a few hundred channels that fit in their share of the memory."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for k in side.living:
+        groups.setdefault(side.layers[k].space, []).append(k)
+    for some in groups.values():
+        shapes, others = [side.layers[k].shape for k in some], [layer.shape for layer in other.layers]
+        sizes = stack_sizes(shapes, others, side.examples if task.exact else 0, task.memory)
+        yield from ([some[k] for k in part] for part in chunks(sizes, task.memory, SHARE) if part)
+
+
+def stack_sizes(
+    shapes: Sequence[tuple[int, ...]], others: Sequence[tuple[int, ...]], examples: int, memory: int
+) -> list[int]:
+    """Bytes of layers of one size at the sizes of others, or as many as their part of the products takes."""
+    spaces = {common_space(shapes[0][1:], shape[1:]) for shape in others}
+    numbers, part = examples * max(map(prod, spaces), default=1), memory // SHARE
+    return [max(min(part, part * shape[0] // _WIDTH), 4 * numbers * shape[0]) for shape in shapes]
+
+
+class _Stack:
+    """Rows of some layers at one size, their channels beside each other, about their means.
+
+    Each layer is multiplied by the power of 2 that brings its largest value near 1, so that no product overflows; the
+    scores are told where sizes count.
+    """
+
+    def __init__(self, layers: Sequence[Layer], space: tuple[int, ...], center: bool) -> None:
+        self.every = prod(space)
+        edges = [0]
+        for layer in layers:
+            edges.append(edges[-1] + layer.channels)
+        self.channels = [slice(*pair) for pair in pairwise(edges)]
+        self._rows = [layer.rows(space) for layer in layers]
+        self.positions = min(parts[0].shape[1] for parts in self._rows)
+        self._silent = torch.cat([layer.constant if center else layer.dead for layer in layers])
+        tops = [max(float(part.abs().max()) for part in parts) or 1.0 for parts in self._rows]
+        self.scales = [2.0 ** -round(torch.tensor(top).log2().item()) for top in tops]
+        self._means: list[Tensor] = []
+        offsets = []
+        for parts, scale in zip(self._rows, self.scales):
+            total = sum(part.flatten(0, 1).sum(0, dtype=torch.float64) for part in parts)
+            mean = torch.as_tensor(total) / sum(part.shape[0] * part.shape[1] for part in parts)
+            self._means.append(mean if center else torch.zeros_like(mean))
+            offsets.append(mean * scale - self._means[-1] * scale)
+        self.offset = torch.where(self._silent.to(mean.device), 0.0, torch.cat(offsets))  # means that rows still have
+
+    def block(self, b: int) -> Tensor:
+        """Rows of a block, ``(n, positions, C)``."""
+        found = []
+        for parts, mean, scale in zip(self._rows, self._means, self.scales):
+            first = mean.to(parts[b])
+            found.append(((parts[b] - first) - (mean - first.double()).to(first)) * scale)
+        joined = torch.cat(found, 2) if len(found) > 1 else found[0]
+        if self._silent.any():
+            joined[:, :, self._silent.to(joined.device)] = 0
+        return joined
+
+
+class _Table:
+    """Products of the channels of two stacks by fold and part of the positions, and after shuffles."""
+
+    def __init__(self, x: _Stack, y: _Stack, task: Task, blocks: Sequence[int]) -> None:
+        self.x, self.y, self._task = x, y, task
+        c, d = x.channels[-1].stop, y.channels[-1].stop
+        self._each = min(x.positions, y.positions)
+        self.unseen = 0.0 if task.exact else 1 - self._each / max(1, x.every)
+        self.parts = min(_PARTS, self._each) if self.unseen > 0 else 1
+        folds = folds_of(blocks, max(2, min(_FOLDS if task.intervals else 2, _TABLE // (self.parts * c * d))))
+        self.block_of = torch.tensor([b for b, some in enumerate(folds) for _ in some])
+        first = x.block(0)
+        wide = torch.float64 if task.exact else first.dtype
+        self.cross = torch.zeros(len(self.block_of), self.parts, c, d, dtype=wide, device=first.device)
+        self.squares = tuple(torch.zeros(len(self.block_of), self.parts, n, dtype=torch.float64) for n in (c, d))
+        drawn = torch.empty(0) if task.draws is None else task.draws.permutations
+        count = len(drawn) if task.exact else SHUFFLES if task.shuffled else 0
+        self.shuffled = torch.zeros(count, c, d, dtype=torch.float64)
+        at, generator = 0, torch.Generator().manual_seed(task.seed)
+        height = max(1, _NUMBERS // (self._each * max(c, d))) if task.exact else 1 << 40
+        for b, some in enumerate(folds):
+            left, right = (side.block(b).to(first.device)[:, : self._each] for side in (x, y))
+            for fold in some:
+                for start, h in product(range(fold.start, fold.stop, height), range(self.parts)):
+                    rows = slice(start, min(fold.stop, start + height))
+                    u, v = (side[rows, h :: self.parts].flatten(0, 1).to(wide) for side in (left, right))
+                    self.cross[at, h].addmm_(u.mT, v)
+                    for k, z in enumerate((u, v)):
+                        self.squares[k][at, h] += torch.linalg.vector_norm(z, dim=0).double().square().cpu()
+                at += 1
+            if count:  # about means, so that large ones take no digits
+                left, right = (z - side.offset.to(z) for z, side in ((left, x), (right, y)))
+            if count and not task.exact and c * d >= _WIDE**2 and first.device.type == "cpu" and _short_floats():
+                left, right = left.bfloat16(), right.bfloat16()  # 0.2 % of each product is nothing beside chance
+            for s in range(count):
+                order = drawn[s] if task.exact else torch.randperm(len(left), generator=generator)
+                v = right[order.to(first.device)].flatten(0, 1)
+                self.shuffled[s] += (left.flatten(0, 1).mT @ v.to(left.dtype)).double().cpu()
+        self.shuffled += sum(blocks) * self._each * torch.outer(x.offset, y.offset.to(x.offset.device)).cpu()
+        self.cross = self.cross.cpu()
+        self.total = self._sum(slice(None), slice(None))
+        self._halves: dict[tuple[str, int], Tensor] = {}
+
+    def _sum(self, folds: slice, parts: slice) -> Tensor:
+        chosen = self.cross[folds, parts].flatten(0, 1).flatten(1)
+        return (chosen.new_ones(1, len(chosen)) @ chosen).view(self.cross.shape[2:]).double()
+
+    def half(self, of: str, which: int) -> Tensor:
+        """Products over every other fold, or over every other part of the positions."""
+        if (of, which) not in self._halves:
+            some = slice(which, None, 2)
+            self._halves[of, which] = self._sum(*((slice(None), some) if of == "parts" else (some, slice(None))))
+        return self._halves[of, which]
+
+    def precise(self, box: tuple[slice, slice]) -> tuple[Tensor, list[Tensor]]:
+        """Products and norms of a pair in float64: near 1 a score is as rough as the root of their rounding."""
+        cross, squares = torch.zeros((), dtype=torch.float64), [torch.zeros((), dtype=torch.float64)] * 2
+        for b in range(int(self.block_of.max()) + 1):
+            sides = [side.block(b)[:, : self._each, part].double() for side, part in zip((self.x, self.y), box)]
+            u, v = (z.flatten(0, 1).cpu() for z in sides)
+            cross, squares = cross + u.mT @ v, [s + z.square().sum(0) for s, z in zip(squares, (u, v))]
+        return cross, [s.sqrt() for s in squares]
+
+
+def _short_floats() -> bool:
+    """Whether this processor multiplies numbers of 16 bits in hardware."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+class _Cell:
+    """One pair of layers and the measure that compares them."""
+
+    def __init__(self, measure: Procrustes, table: _Table, i: int, j: int, task: Task) -> None:
+        self._m, self._t, self._task = measure, table, task
+        self._box = table.x.channels[i], table.y.channels[j]
+        self._ratio = table.x.scales[i] / table.y.scales[j]
+        self._squares = [table.squares[k][:, :, part] for k, part in enumerate(self._box)]
+        self._norms = [s.sum((0, 1)).sqrt() for s in self._squares]
+
+    def fill(self, found: Estimates, at: tuple[int, int], x: Layer, y: Layer) -> None:
+        """Write what is known of this pair."""
+        m, t = self._m, self._t
+        if not all((norm > 0).any() for norm in self._norms):
+            found.notes.append(
+                f"{m.name} has no score for layer {x.name!r} of A and {y.name!r} of B: at their common size all "
+                "channels are constant."
+            )
+            return
+        alive = [int((norm > 0).sum()) for norm in self._norms]
+        found.floor[at] = m.lowest(alive[0], alive[1], not (x.negative or y.negative))
+        gains = m.gains(t.total[self._box], *self._norms)
+        if self._task.exact:
+            trace, chosen = m.best_trace(gains), m.best_map(gains) if self._task.intervals else None
+        else:
+            trace, chosen = _best(m, gains)
+            if trace > _NEAR * (min(alive) if m.scales else 1):
+                cross, self._norms = t.precise(self._box)
+                trace, chosen = _best(m, m.gains(cross, *self._norms), sure=True)
+        adds = None if chosen is None else self._adds(trace, chosen)
+        bias, sampling = self._sampling(trace, adds) if adds is not None and t.unseen > 0 else (0.0, 0.0)
+        centre = trace - bias
+        found.scores[at] = score = self._score(centre)
+        found.error[at] = max(self._score(centre + sampling) - score, score - self._score(centre - sampling))
+        if self._task.intervals and adds is not None:
+            folds, count = adds.sum(1), len(adds)
+            spread = float(folds.square().sum()) * count / max(1, count - 1)
+            width = student_t(CONFIDENCE, max(1, count - 1)) * sqrt(spread)
+            middle = centre - self._bias(trace, "folds")
+            found.low[at] = min(score, self._score(middle - width))
+            found.high[at] = max(score, self._score(middle + width))
+        if len(t.shuffled):
+            self._chance(found, at, score)
+
+    def _score(self, trace: float) -> float:
+        least, most = self._m.range
+        return min(most, max(least, self._m.score_trace(trace, self._norms[0], self._norms[1], self._ratio)))
+
+    def _sampling(self, trace: float, adds: Tensor) -> tuple[float, float]:
+        """The bias of the best map for sampled positions, and within which the trace of all positions lies."""
+        t = self._t
+        blocks = torch.zeros(int(t.block_of.max()) + 1, t.parts, dtype=torch.float64).index_add_(0, t.block_of, adds)
+        spread = (blocks - blocks.mean(1, keepdim=True)).square().sum() * t.parts / max(1, t.parts - 1) * t.unseen
+        error = student_t(CONFIDENCE, max(1, len(blocks) * (t.parts - 1))) * sqrt(float(spread))
+        one, two = (t.half("parts", k)[self._box] for k in (0, 1))
+        noise = float((one - two).norm() / (one + two).norm().clamp(min=1e-300)) ** 2  # of the energy of the products
+        rough = noise * abs(trace) / 2 * t.unseen
+        if _SLIGHT * rough < error:
+            return 0.0, error + rough
+        bias = self._bias(trace, "parts") * t.unseen
+        bias = 0.0 if abs(bias) < _STEP * abs(trace) else bias  # rounding of the halves
+        return bias, error + abs(bias) / 2
+
+    def _adds(self, trace: float, chosen: Tensor) -> Tensor:
+        """What each fold and part adds to the trace, about 0: ``(folds, parts)``."""
+        m = self._m
+        alive = [norm > 0 for norm in self._norms]
+        cross = self._t.cross[:, :, self._box[0], self._box[1]]
+        if m.scales:
+            shares = [s / n.square().clamp(min=1e-300) for s, n in zip(self._squares, self._norms)]
+            rows, columns = (chosen != 0).nonzero(as_tuple=True)
+            own, other = alive[0].nonzero()[:, 0][rows], alive[1].nonzero()[:, 0][columns]
+            unit = (chosen[rows, columns] / (self._norms[0][own] * self._norms[1][other])).double()
+            picked = cross[:, :, own, other].double() * unit
+            worth = picked.sum((0, 1))
+            return (picked - worth / 2 * (shares[0][:, :, own] + shares[1][:, :, other])).sum(2)
+        placed = chosen
+        if m.permutes:
+            placed = chosen.new_zeros(len(alive[0]), len(alive[1]))
+            placed[alive[0].nonzero(), alive[1].nonzero()[:, 0]] = chosen
+        size = [n.norm() for n in self._norms]
+        gained = torch.einsum("fhcd,cd->fh", cross, (placed / (size[0] * size[1])).to(cross.dtype)).double()
+        totals = [s.sum(2) / n.square() for s, n in zip(self._squares, size)]
+        return gained - trace / 2 * (totals[0] + totals[1])
+
+    def _bias(self, trace: float, of: str) -> float:
+        """How much a best map gains from noise: the mean of those of two halves, less that of the whole."""
+        if self._t.cross.shape[of == "parts"] < 2:
+            return 0.0
+        found = []
+        for which in (0, 1):
+            half = slice(which, None, 2)
+            chosen = (slice(None), half) if of == "parts" else (half, slice(None))
+            norms = [s[chosen].sum((0, 1)).sqrt() for s in self._squares]
+            norms = [torch.where(whole > 0, n, 0.0) for n, whole in zip(norms, self._norms)]
+            if not all((n > 0).any() for n in norms):
+                return 0.0
+            found.append(self._m.best_trace(self._m.gains(self._t.half(of, which)[self._box], *norms), quick=True))
+        return sum(found) / 2 - trace
+
+    def _chance(self, found: Estimates, at: tuple[int, int], score: float) -> None:
+        exact = self._task.exact
+        few = not exact and min(part.stop - part.start for part in self._box) >= _WIDE
+        traces: list[float] = []
+        sizes: list[float] = []
+        for cross in self._t.shuffled:
+            gains = self._m.gains(cross[self._box], *self._norms)
+            sizes.append(float(gains.norm()))
+            if not few or len(traces) < _SOLVED:
+                traces.append(self._m.best_trace(gains, quick=not exact))
+        ratio = sum(traces) / max(sum(sizes[: len(traces)]), 1e-300)  # nearly the same in every shuffle
+        traces += [size * ratio for size in sizes[len(traces) :]]
+        drawn = torch.tensor([self._score(trace) for trace in traces], dtype=torch.float64)
+        if exact:
+            found.null[at] = drawn
+            return
+        count, mean = len(drawn), float(drawn.mean())
+        deviation = float(drawn.std()) * sqrt(1 + 1 / count)
+        found.chance[at], found.upper[at] = mean, mean + student_t(0.9, count - 1) * deviation
+        found.p[at] = _tail((score - mean) / max(deviation, _STEP), count - 1)
+
+
+def _best(m: Procrustes, gains: Tensor, sure: bool = False) -> tuple[float, Tensor]:
+    chosen = m.best_map(gains, sure)
+    return float((chosen * gains).sum()), chosen
+
+
+def _tail(z: float, freedom: int) -> float:
+    from scipy.special import stdtr
+
+    return float(max(1e-300, stdtr(freedom, -z)))

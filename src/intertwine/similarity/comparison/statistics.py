@@ -1,0 +1,182 @@
+"""Statistics of a network from one pass: enough for its comparison with any other on the same data."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ...features import Point
+from .._features import double
+from ..measures.cka import CKA
+from .block_grams import ChannelSums, Held, block_grams
+from .layers import Layer, Network, channels_first_shape, check_shape
+from .positions import common_space, enough, sampled
+
+BLOCK = 128  # examples whose pairs a kernel sees, where one example's features are few
+_HELD = 256 << 20  # bytes of products of channels of a network that wait for the moments of all batches
+_LARGE, _SMALL_BLOCK = 1_000_000, 64  # numbers of one example from which on blocks are smaller
+
+
+@dataclass
+class SampledLayer(Layer):
+    """One layer: centred Gram matrices of blocks of examples, and rows of channels at sampled positions.
+
+    Attributes:
+        grams: By kernel, one U-centred matrix ``(n_b, n_b)`` for each block of examples.
+        sampled: By spatial size, ``(n_b, positions, C)`` for each block.
+        held: Products of channels of blocks, until the moments of all examples are known.
+    """
+
+    grams: dict[str, list[Tensor]] = field(default_factory=dict)
+    sampled: dict[tuple[int, ...], list[Tensor]] = field(default_factory=dict)
+    held: list[Held] = field(default_factory=list)
+
+    def gram(self, measure: CKA, block: int) -> Tensor:
+        """The U-centred Gram matrix of a block of examples, ``(n, n)``."""
+        return self.grams[measure.kernel.name][block]
+
+    def rows(self, space: tuple[int, ...]) -> Sequence[Tensor]:
+        """Rows of channels at sampled positions, ``(n, positions, C)`` for each block."""
+        return self.sampled[space]
+
+    def join(self, new: "SampledLayer") -> None:
+        """Add the blocks of a batch."""
+        for kernel, grams in new.grams.items():
+            self.grams.setdefault(kernel, []).extend(grams)
+        for space, rows in new.sampled.items():
+            self.sampled.setdefault(space, []).extend(rows)
+        self.held += new.held
+        first = not len(self.low)
+        self.low = new.low if first else torch.minimum(self.low, new.low)
+        self.high = new.high if first else torch.maximum(self.high, new.high)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What statistics are to hold: for which kernels, at which spatial sizes, how many positions."""
+
+    kernels: tuple[str, ...]
+    spaces: tuple[tuple[int, ...], ...]  # of all layers of all networks; none where no measure needs rows of channels
+    examples: int  # that are expected
+    channels: int  # of the widest layer
+    block: int
+    seed: int = 0
+
+    @classmethod
+    def of(
+        cls, kernels: Sequence[str], points: Sequence[Point], rows: bool, examples: int | None, seed: int
+    ) -> "Wanted":
+        """What the layers of all networks together ask for."""
+        shapes = [channels_first_shape(point) for point in points]
+        spaces = tuple(dict.fromkeys(shape[1:] for shape in shapes)) if rows else ()
+        block = _SMALL_BLOCK if sum(map(prod, shapes)) > _LARGE else BLOCK
+        return cls(tuple(kernels), spaces, examples or 1000, max(s[0] for s in shapes), block, seed)
+
+
+class Collector:
+    """Turns the features of one network into statistics while the network runs: nothing else is kept of them.
+
+    Use :meth:`keep` as the ``keep`` of :class:`intertwine.features.Tapped`, and :meth:`commit` when all networks have
+    run on the batch: what was not committed does not count.
+    """
+
+    def __init__(self, side: str, points: Sequence[Point], wanted: Wanted) -> None:
+        self._points = {p.name: p for p in points}
+        self._wanted = wanted
+        self._layers = {p.name: SampledLayer(p.name, side, channels_first_shape(p)) for p in points}
+        self._sums = {p.name: ChannelSums() for p in points}
+        self._pending: dict[str, SampledLayer] = {}
+        self._blocks: list[int] = []  # examples
+        self._held = 0  # bytes
+
+    def keep(self, name: str, features: Tensor) -> Tensor:
+        """Take the statistics of a layer's features on one batch."""
+        layer, point, w = self._layers[name], self._points[name], self._wanted
+        check_shape(point, features)
+        x = features.detach().movedim(point.channel_dim, 1)
+        x = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        x = x.cpu() if x.device.type == "mps" else x
+        sums = self._sums[name]
+        new = SampledLayer(name, layer.side, layer.shape, *sums.add(x))
+        spaces = list(dict.fromkeys(common_space(layer.space, other) for other in w.spaces))
+        counts = [enough(space, w.examples, w.channels) for space in spaces]
+        for k, rows in enumerate(_blocks(len(x), w.block)):
+            grams, held = block_grams(x[rows], w.kernels, sums)
+            for kernel, gram in grams.items():
+                new.grams.setdefault(kernel, []).append(gram)
+            if held is not None:
+                new.held.append(held)
+                self._held += held.size
+            if spaces:
+                for space, one in zip(spaces, sampled(x[rows], spaces, counts, w.seed + len(self._blocks) + k)):
+                    new.sampled.setdefault(space, []).append(one.contiguous())
+        self._pending[name] = new
+        return features.new_empty(0)
+
+    def commit(self, examples: int) -> None:
+        """Count the batch."""
+        self._blocks += [part.stop - part.start for part in _blocks(examples, self._wanted.block)]
+        for name, new in self._pending.items():
+            self._layers[name].join(new)
+        self._pending = {}
+        if self._held > _HELD:
+            self._release()
+
+    def _release(self) -> None:
+        """Turn what is held into Gram matrices by the moments of all batches so far."""
+        for name, layer in self._layers.items():
+            for held in layer.held:
+                for kernel, gram in held.grams(self._wanted.kernels, self._sums[name]).items():
+                    layer.grams.setdefault(kernel, []).append(gram.to(held.rows))
+            layer.held = []
+        self._held = 0
+
+    def finished(self) -> Network:
+        """The statistics of all layers, their extremes in float64 on the CPU: the only copies to the host."""
+        self._release()
+        for layer in self._layers.values():
+            layer.low, layer.high = double(layer.low).cpu(), double(layer.high).cpu()
+        return Network(list(self._layers.values()), self._blocks)
+
+
+def _blocks(examples: int, size: int) -> list[slice]:
+    """Near-equal parts of a batch."""
+    count = max(1, round(examples / size))
+    edges = [round(k * examples / count) for k in range(count + 1)]
+    return [slice(a, b) for a, b in pairwise(edges)]
+
+
+def to_tensors(layers: Sequence[Layer]) -> dict[str, Tensor]:
+    """Statistics as named tensors, for a file."""
+    found: dict[str, Tensor] = {}
+    for k, layer in enumerate(layers):
+        assert isinstance(layer, SampledLayer)
+        found |= {f"{k}/low": layer.low, f"{k}/high": layer.high, f"{k}/shape": torch.tensor(layer.shape)}
+        for kernel, parts in layer.grams.items():
+            found |= {f"{k}/gram/{kernel}/{b}": part for b, part in enumerate(parts)}
+        for space, parts in layer.sampled.items():
+            at = "x".join(map(str, space))
+            found |= {f"{k}/rows/{at}/{b}": part for b, part in enumerate(parts)}
+    return found
+
+
+def read_layer(path: Path, position: int, name: str, side: str) -> SampledLayer:
+    """The statistics of one layer from a file, the others unread."""
+    from safetensors import safe_open
+
+    parts: dict[str, dict[str, dict[int, Tensor]]] = {"gram": {}, "rows": {}}
+    with safe_open(path, framework="pt") as file:
+        low, high, shape = (file.get_tensor(f"{position}/{key}") for key in ("low", "high", "shape"))
+        for key in file.keys():  # noqa: SIM118 - no mapping
+            of, *rest = key.split("/")
+            if of == str(position) and len(rest) == 3:
+                parts[rest[0]].setdefault(rest[1], {})[int(rest[2])] = file.get_tensor(key)
+    ordered = {
+        kind: {what: [one[b] for b in sorted(one)] for what, one in some.items()} for kind, some in parts.items()
+    }
+    rows = {tuple(map(int, at.split("x"))) if at else (): some for at, some in ordered["rows"].items()}
+    return SampledLayer(name, side, tuple(shape.tolist()), low, high, ordered["gram"], rows)
