@@ -1,8 +1,8 @@
 """Layer CKA: every block of a ResNet20 against every block of a ResNet32, on 2,000 CIFAR-10 images in batches of 250.
 
-Compares ``compare`` (exact, all pairs of examples) and ``minibatch_cka`` with two forward passes alone, and with the
+Compares ``compare`` (exact, and estimated from blocks) with two forward passes alone, and with the
 packages torch_cka and pytorch-cka where they are installed. Times are seconds, best of several; the limits are ratios
-of one run, which a busy machine distorts, and ``pytorch-cka`` takes turns with ``minibatch_cka``.
+of one run, which a busy machine distorts, and ``pytorch-cka`` takes turns with the estimate.
 
     python benchmarks/layer_cka.py [--quick] [--minibatch]
 """
@@ -31,7 +31,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import intertwine as iw
 from intertwine.features import Reading, collect, layers
 from intertwine.lab import networks
-from intertwine.similarity import minibatch_cka
 from intertwine.similarity.kernels.linear import linear_gram
 
 BLOCKS = "layer[0-9].[0-9]"
@@ -103,12 +102,12 @@ def measure_exact(a: nn.Module, b: nn.Module, batches: list[Tensor], repeats: in
     rate = work / grams / max(sgemm, sgemm_rate())
     features.clear()
     passes = best_of(lambda: forward([a, b], batches), repeats)
-    plain = {"resampling": None, "measures": "linear_cka"}
+    plain = {"resampling": None, "measures": "linear_cka", "exact": True}
     exact = best_of(lambda: iw.compare(a, b, batches, BLOCKS, **plain), repeats)
     spooled = best_of(lambda: iw.compare(a, b, batches, BLOCKS, reading=Reading(memory=BIT * count**2), **plain), 1)
     checked = best_of(
         lambda: iw.compare(
-            a, b, batches, BLOCKS, measures="linear_cka", resampling=iw.similarity.Resampling(untrained=0)
+            a, b, batches, BLOCKS, measures="linear_cka", resampling=iw.similarity.Resampling(untrained=0), exact=True
         ),
         1,
     )
@@ -133,13 +132,13 @@ def measure_minibatches(
     names = [[p.name for p in layers(net, batches[0]) if fnmatchcase(p.name, BLOCKS)] for net in (a, b)]
     runs = {
         "two forward passes alone": partial(forward, [a, b], batches),
-        "minibatch_cka": lambda: minibatch_cka(a, b, batches, BLOCKS, group_size=batch),
+        "compare": lambda: iw.compare(a, b, batches, BLOCKS, "linear_cka", resampling=None, exact=False),
     } | {name: partial(silent, partial(run, a, b, loader, *names)) for name, run in rivals().items()}
     seconds = dict(zip(runs, best_in_turns(list(runs.values()), repeats)))
     for name, spent in seconds.items():
         report(name, spent, seconds["two forward passes alone"])
     rival = seconds.get("pytorch-cka")
-    return [] if rival is None else [("minibatch: pytorch-cka / ours", rival / seconds["minibatch_cka"], 1.0)]
+    return [] if rival is None else [("minibatch: pytorch-cka / ours", rival / seconds["compare"], 1.0)]
 
 
 def main() -> None:

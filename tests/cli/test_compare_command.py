@@ -67,7 +67,7 @@ def test_many_checkpoints_are_compared_layer_by_layer(run, three, tmp_path):
     assert (told["kind"], told["measures"]) == ("ComparisonSet", ["linear_cka"])
 
 
-@pytest.mark.parametrize("words", [("--layers-b", "relu1"), ("--path-kernels",), ("--exact",), ("--exhaustive",)])
+@pytest.mark.parametrize("words", [("--layers-b", "relu1"), ("--path-kernels",), ("--exact",)])
 def test_options_of_two_networks_are_refused_with_three(run, pair, words):
     ran = run("compare", *pair, pair[0], *words)
     assert ran.code == 2

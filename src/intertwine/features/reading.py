@@ -16,8 +16,6 @@ class Reading:
         channel_dim: Axis of the channels, for all layers or by name, where the guess of
             :func:`intertwine.features.layers` is wrong.
         max_examples: Use this many examples at most.
-        work: Multiplications and additions that measures may take for which all pairs of layers would take hours;
-            ``math.inf`` for all of them. By default some minutes on two cores.
         memory: Bytes, or text such as ``"4 GiB"``: half for features, half for work. By default half of what is free.
     """
 
@@ -25,4 +23,3 @@ class Reading:
     channel_dim: int | Mapping[str, int] | None = None
     max_examples: int | None = None
     memory: int | str | None = None
-    work: float | None = None

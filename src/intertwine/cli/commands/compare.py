@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf, prod
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ _EXAMPLES = (1000, 8192)  # examples that are no text, and tokens
 _BATCH = (250, 2048)
 _FEWEST = 8  # blocks of text, however long
 _SHUFFLES = 200
-_OF_TWO = ("layers_b", "path_kernels", "exact", "exhaustive")
+_OF_TWO = ("layers_b", "path_kernels", "exact")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,6 @@ class CompareOptions(DataOptions):
     )
     exact: bool = advanced(False, "All pairs of examples and all positions, however long it takes.")
     memory: str | None = advanced(None, "Memory to use, such as 4GB; half of what is free otherwise.")
-    exhaustive: bool = advanced(False, "Procrustes of all pairs of layers, shuffles and halves, if it takes hours.")
     seed: int = 0
     device: str = "auto"
     out: Path = Path("comparison")
@@ -120,8 +119,8 @@ def run(asked: CompareOptions) -> None:
             seed=asked.seed,
         ),
         progress=True,
-        exact=True if asked.exact or asked.exhaustive else None,
-        reading=iw.features.Reading(memory=asked.memory, work=inf if asked.exhaustive else None),
+        exact=True if asked.exact else None,
+        reading=iw.features.Reading(memory=asked.memory),
     )
     comparison = replace(comparison, settings={**comparison.settings, **whole})
     facts = inputs.data_facts(group.data_spec, asked.split, splits)
