@@ -3,12 +3,14 @@
 Copies the package, changes one thing at a time (a split that leaks, an arm with the other arm's seed, a penalty on the
 wrong layer, a mean for a median, epochs, margins, a swapped pair of columns ...) and runs what is there to notice it:
 tests, and the check of values at smoke scale against those that are kept. All must pass on the copy as it is.
-Ends with 1 if any mutation survives. Numbers choose among them; ``--write`` writes the table of who kills what.
+Ends with 1 if any mutation survives. Numbers choose among them; ``--write`` writes the table of who kills what. A run
+that was stopped goes on where it was: what is known stands in ``build/mutants.json``, to be removed when code changed.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import sys
@@ -18,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "mutants.md"
+PAGE, KNOWN = ROOT / "docs" / "mutants.md", ROOT / "build" / "mutants.json"
 L = "src/intertwine/lab"
 E = f"{L}/experiments"
 P1, P2 = f"{E}/paper1", f"{E}/paper2"
@@ -250,30 +252,33 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 def main(asked: list[str]) -> int:
     """Run the mutations, or those with the given numbers; 1 if one survives."""
     numbers = [word for word in asked if word.isdigit()]
+    rows: list[str] = []
     chosen = {k: one for k, one in enumerate(MUTATIONS) if not numbers or str(k) in numbers}
-    survived, rows = 0, []
+    known: dict[str, str] = json.loads(KNOWN.read_text(encoding="utf-8")) if KNOWN.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
         _copy(Path(folder))
-        for watcher in dict.fromkeys(w for *_, watchers in chosen.values() for w in watchers):
-            if not _passes(watcher):
-                raise SystemExit(f"{watcher} must pass on what is not changed.")
         for number, (file, old, new, watchers) in chosen.items():
             path = Path(folder) / file
             right = path.read_text(encoding="utf-8")
             if old not in right:
                 raise SystemExit(f"mutation {number} must change its file. Got no {old!r} in {file}.")
-            path.write_text(right.replace(old, new), encoding="utf-8")
-            killer = next((w for w in watchers if not _passes(w)), "")
-            path.write_text(right, encoding="utf-8")
-            survived += not killer
+            key = f"{file}: {old} -> {new}"
+            if key not in known:
+                for watcher in watchers:
+                    if known.setdefault(watcher, "passes" if _passes(watcher) else "") == "":
+                        raise SystemExit(f"{watcher} must pass on what is not changed.")
+                path.write_text(right.replace(old, new), encoding="utf-8")
+                known[key] = next((w for w in watchers if not _passes(w)), "")
+                path.write_text(right, encoding="utf-8")
+                KNOWN.parent.mkdir(exist_ok=True)
+                KNOWN.write_text(json.dumps(known, indent=0), encoding="utf-8")
+            killer = known[key]
             said = killer if killer.startswith("tests/") or not killer else f"{killer} at smoke scale"
             rows.append(
                 f"| {number} | `{Path(file).name}` | `{_short(old)}` | `{_short(new)}` | {said or '**survives**'} |"
             )
-            print(
-                f"{number:2} {f'killed by {said}' if killer else 'SURVIVES'}: {Path(file).name}: {_short(old)}",
-                flush=True,
-            )
+            print(f"{number:2} {f'killed by {said}' if killer else 'SURVIVES'}: {key[:90]}", flush=True)
+    survived = sum("**survives**" in row for row in rows)
     print(f"{len(chosen) - survived} of {len(chosen)} killed")
     if "--write" in asked:
         _write(rows, len(chosen) - survived)
