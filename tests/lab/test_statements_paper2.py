@@ -187,6 +187,9 @@ def test_veit_et_al():
     assert removal(one_dear, 0.6) == [True, False, True, True]
     assert removal({"a": 0.7, "b": 0.2, "c": 0.02}, 0.6)[2] is False
     assert removal(0.02, 0.6, sd=2.0) == [None] * 4
+    near = {"a": 0.2, "b": 0.01, "c": 0.199}  # two blocks that are nearly the worst: each must be told
+    assert removal(near, {"d": 0.21, "e": 0.6})[1] is True
+    assert removal(near, {"d": 0.2005, "e": 0.6})[1] is None
     assert removal(0.02, 0.6, accuracy=0.6) == [None] * 4  # not trained
 
 

@@ -186,6 +186,31 @@ def test_too_few_networks_have_no_error_and_tell_nothing(sample):
     assert found.p_above(-100) == found.p_below(100) == 1.0
 
 
+def test_equal_numbers_are_equal_whatever_their_rounding():
+    """Differences 0.1 of three networks, of which none is 0.1 to the last bit."""
+    one, two = (Sample.of(dict(zip("abc", numbers))) for numbers in ((0.9, 0.2, 0.4), (0.8, 0.1, 0.3)))
+    assert len({*(one - two).means.values()}) == 3
+    assert (one - two).estimate().error is None
+
+
+@pytest.mark.parametrize("count", [5, 8])
+def test_networks_that_are_all_equal_say_what_as_many_signs_do(count):
+    found = named(np.full(count, 0.3)).estimate()
+    assert (found.p_above(0.2), found.p_below(0.2), found.p_above(-math.inf)) == (2.0**-count, 1.0, 0.0)
+    page = [Statement(f"{k}", {"": found}, above=0.2) for k in range(2)]
+    assert [c.held for c in judge(page)] == [True if count == 8 else None] * 2  # two at 1 / 32 each are not sure
+    assert judge(page)[0].p == 2.0**-count
+    assert judge([Statement("mathematics", {"": Estimate(0.3, 0.0)}, above=0.2)])[0].p is None
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_number_that_is_not_finite_tells_nothing(value):
+    found = named(np.array([0.1, 0.2, 0.3, 0.4, value])).estimate()
+    one = Statement("", {"": found}, above=0.0)
+    assert (judge([one])[0].held, judge([one])[0].why[:6]) == (None, "no fin")
+    assert found.p_above(0.0) == found.p_below(0.0) == 1.0
+
+
 # --- test images ---------------------------------------------------------------------------------
 
 
@@ -305,6 +330,16 @@ def test_the_networks_needed_tell_and_one_fewer_do_not():
     rng = np.random.default_rng(6)
     told = sum(named(0.5 + rng.normal(size=count)).estimate().p_above(0) <= 0.01 for _ in range(1500))
     assert told / 1500 > 0.77
+
+
+def test_between_two_limits_both_tests_must_tell():
+    """With the networks that are said to be needed, equivalence is told four times in five."""
+    earlier = Estimate(0.0, 1 / 6**0.5, 5, 6)
+    count = Statement("", {"": earlier}, above=-0.5, below=0.5).needed(1)
+    assert count == networks_needed(earlier, 0.5, power=0.9) > networks_needed(earlier, 0.5)
+    rng = np.random.default_rng(7)
+    pages = [Statement("", {"": named(rng.normal(size=count)).estimate()}, above=-0.5, below=0.5) for _ in range(1500)]
+    assert sum(one.p_holds <= 0.05 for one in pages) / 1500 > 0.77
 
 
 def test_images_bound_what_more_networks_tell():

@@ -28,6 +28,7 @@ __all__ = [
 
 _FEWEST_OF_PAIRS = 3  # networks: leaving one of two out leaves no pair
 _EQUAL = 5  # networks with the same value to the last digit: fewer say nothing about how far others lie from them
+_ROUNDING = 1e-12  # spread beside the numbers that is none
 _MOST_HALVES = 256  # of a zoo
 
 
@@ -70,13 +71,12 @@ class Estimate:
         return self._p(limit - self.value)
 
     def _p(self, distance: float) -> float:
-        if self.error is None or math.isnan(distance):
+        """Of a distance from a limit; K networks that are all equal say what K signs do, ``2^-K``, and no more."""
+        if self.error is None or not math.isfinite(self.value):
             return 1.0
-        if math.isinf(distance):
-            return 0.0 if distance > 0 else 1.0
-        if self.error == 0:
-            return 0.0 if distance > 0 else 1.0
-        return _t_tail(distance / self.error, self.freedom)
+        if self.error == 0 and math.isfinite(distance):
+            return 1.0 if not distance > 0 else 2.0**-self.networks if self.networks else 0.0
+        return _t_tail(distance / self.error, self.freedom) if self.error else float(distance < 0)
 
     def times(self, factor: float) -> Estimate:
         """Multiplied by a number that is known exactly."""
@@ -174,6 +174,8 @@ class Sample:
         """Variance of the mean over networks, its degrees of freedom, networks; ``None`` where it cannot be told."""
         means, names = self.means, self.networks
         count, freedom = len(names), len(names) - 1.0
+        if not all(map(math.isfinite, means.values())):
+            return None
         if all(len(key) == 1 for key in means):
             if count < 2:
                 return None
@@ -182,6 +184,8 @@ class Sample:
             if count < _FEWEST_OF_PAIRS or any(all(name in key for key in means) for name in names):
                 return None
             variance, freedom = left_out([(key[0], key[1]) for key in means], list(means.values()))
+        if variance <= (_ROUNDING * max(map(abs, means.values()))) ** 2:
+            variance = 0.0  # differences of equal numbers, such as 0.9 - 0.8 and 0.5 - 0.4
         return None if count < _EQUAL and variance == 0 else (variance, freedom, count)
 
     @property

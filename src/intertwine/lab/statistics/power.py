@@ -10,20 +10,20 @@ from .estimates import Estimate, student_quantile
 __all__ = ["detectable", "networks_needed"]
 
 _MOST_NETWORKS = 10_000
-_POWER = 0.8
 
 
-def detectable(found: Estimate, networks: int | None = None, level: float = 0.05) -> float:
-    """Smallest distance from a limit that a plan tells with power 0.8, in the units of the number.
+def detectable(found: Estimate, networks: int | None = None, level: float = 0.05, power: float = 0.8) -> float:
+    """Smallest distance from a limit that a plan tells with a power, in the units of the number.
 
     Args:
         found: An earlier estimate of the same number, whose spread the plan is expected to have.
         networks: That the plan has; as many as the estimate's if ``None``.
         level: Of one statement; 0.05 divided by the statements of the page for the first step of Holm's rule.
+        power: How often it is told.
 
     Returns:
-        ``d`` with ``P(t' > t_{1 - level}) = 0.8`` for the noncentral ``t'`` of ``d / error``; infinity where the spread
-        is not known.
+        ``d`` with ``P(t' > t_{1 - level}) = power`` for the noncentral ``t'`` of ``d / error``; infinity where the
+        spread is not known.
 
     Examples:
         >>> round(detectable(Estimate(0.0, 1.0, 5, 6)), 2), round(detectable(Estimate(0.0, 1.0, 5, 6), 24), 2)
@@ -32,11 +32,11 @@ def detectable(found: Estimate, networks: int | None = None, level: float = 0.05
     if found.error is None or not found.networks:
         return math.inf if found.error is None else 0.0
     error, freedom = _scaled(found, networks or found.networks)
-    return error * _noncentrality(freedom, level)
+    return error * _noncentrality(freedom, level, power)
 
 
-def networks_needed(found: Estimate, limit: float, level: float = 0.05) -> int | None:
-    """Networks with which a number would be told from a limit with power 0.8, if it is what it seems to be.
+def networks_needed(found: Estimate, limit: float, level: float = 0.05, power: float = 0.8) -> int | None:
+    """Networks with which a number would be told from a limit with a power, if it is what it seems to be.
 
     Returns:
         ``None`` where no number of networks up to 10,000 would: the test images alone do not tell, or the spread is not
@@ -49,7 +49,7 @@ def networks_needed(found: Estimate, limit: float, level: float = 0.05) -> int |
     distance = abs(found.value - limit)
     if found.error is None or not found.networks or not math.isfinite(distance):
         return None
-    enough = lambda n: detectable(found, n, level) <= distance
+    enough = lambda n: detectable(found, n, level, power) <= distance
     if not enough(_MOST_NETWORKS):
         return None
     low, high = 2, _MOST_NETWORKS
@@ -73,13 +73,13 @@ def _scaled(found: Estimate, networks: int) -> tuple[float, float]:
 
 
 @cache
-def _noncentrality(freedom: float, level: float) -> float:
-    """Distance in standard errors that a one-sided test tells with power 0.8."""
+def _noncentrality(freedom: float, level: float, power: float) -> float:
+    """Distance in standard errors that a one-sided test tells with this power."""
     from scipy.optimize import brentq
     from scipy.stats import nct, norm
 
     if freedom > 1e6:
-        return float(norm.ppf(1 - level) + norm.ppf(_POWER))
+        return float(norm.ppf(1 - level) + norm.ppf(power))
     critical = student_quantile(1 - level, freedom)
-    power = lambda distance: float(nct.sf(critical, freedom, distance)) - _POWER
-    return float(brentq(power, 0.0, 4 * critical + 10))
+    missing = lambda distance: float(nct.sf(critical, freedom, distance)) - power
+    return float(brentq(missing, 0.0, 4 * critical + 10))

@@ -137,7 +137,10 @@ class Statement:
 
     def _needed(self, found: Estimate, level: float) -> int | None:
         limits = [limit for limit in (self.above, self.below) if math.isfinite(limit)]
-        return networks_needed(found, min(limits, key=lambda limit: abs(found.value - limit)), level) if limits else 2
+        # Between two limits both tests must tell: each with power 0.9, so that both do with 0.8.
+        power = 0.9 if len(limits) == 2 and self.above < found.value < self.below else 0.8
+        nearest = min(limits, key=lambda limit: abs(found.value - limit), default=math.nan)
+        return networks_needed(found, nearest, level, power) if limits else 2
 
     def smallest(self, networks: int, statements: int) -> float:
         """Smallest distance from a limit that so many networks tell, for the number that varies most."""
@@ -201,7 +204,7 @@ def _claim(s: Statement, holds: float | None, fails: float | None, count: int) -
     towards = held if held is not None else s.met >= len(s.effects) - s.but
     p, adjusted = (s.p_holds, holds) if towards else (s.p_fails, fails)
     why = "" if held is not None else f"{blocked or _unsure(s)}{_as_measured(s)}"
-    exact = all(e.error == 0 for e in s.effects.values())
+    exact = all(e.error == 0 and not e.networks for e in s.effects.values())
     return Claim(
         s.text, held, s.detail, None if exact or blocked else p, None if exact or blocked or s.check else adjusted, why,
         networks=min((e.networks for e in s.effects.values() if e.networks), default=None),
@@ -212,6 +215,8 @@ def _claim(s: Statement, holds: float | None, fails: float | None, count: int) -
 def _unsure(s: Statement) -> str:
     if not s.effects:
         return "no such numbers in this result"
+    if unknown := [name for name, e in s.effects.items() if not math.isfinite(e.value)]:
+        return f"no finite number {unknown[0]}".rstrip()
     if all(e.error is None for e in s.effects.values()):
         return "too few independent networks"
     if min(s.p_holds, s.p_fails) <= LEVEL:
