@@ -24,9 +24,9 @@ from intertwine.groups import (
     intertwiner,
     table,
 )
-from intertwine.groups.activations.known import RULE_NAMES, known_activation, named_activation
-from intertwine.groups.activations.laws import equivariance_gap, phi_by_definition
-from intertwine.groups.activations.measured import measure
+from intertwine.groups.activations import RULE_NAMES, known_activation, named_activation
+from intertwine.groups.intertwiner_laws import equivariance_gap, phi_by_definition
+from intertwine.groups.measured_activations import measure
 
 
 def label(value):

@@ -14,7 +14,7 @@ from intertwine.groups import (
     capacity,
     gelu_error,
 )
-from intertwine.groups.activations.gelu import ASYMPTOTIC_SLOPE
+from intertwine.groups.intertwiner_laws import ASYMPTOTIC_SLOPE
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 64])

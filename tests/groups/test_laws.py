@@ -16,8 +16,8 @@ from intertwine.groups import (
     SignedPermutation,
     intertwiner,
 )
-from intertwine.groups.activations.known import RULE_NAMES, named_activation
-from intertwine.groups.activations.laws import (
+from intertwine.groups.activations import RULE_NAMES, named_activation
+from intertwine.groups.intertwiner_laws import (
     chain_rule_gap,
     equivariance_gap,
     identity_image_eigenvalues,

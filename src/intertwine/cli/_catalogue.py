@@ -31,7 +31,7 @@ def catalogue() -> dict[str, Any]:
 def gathered() -> dict[str, Any]:
     """Names by what they are names of, gathered from the registries themselves."""
     from .. import exchange, groups, matching, similarity, stitching
-    from ..groups.activations.intertwiners import GATED_UNITS
+    from ..groups.intertwiners import GATED_UNITS
     from ..lab import data, experiments, networks, training
     from ..lab.data.concepts import CONCEPT_FORMS
     from ..lab.training.engines.engine import ENGINES

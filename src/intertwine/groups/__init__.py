@@ -1,15 +1,13 @@
 """Groups of hidden transformations as values, and the group that each activation lets through."""
 
-from .activations.gelu import gelu_error
-from .activations.homogeneity import Homogeneity
-from .activations.intertwiners import GatedIntertwiner, Intertwiner, TableRow, classify, intertwiner, table
-from .activations.known import activation_names
+from .activations import Homogeneity, activation_names
 from .assignment import assign
 from .dense import DenseElement, GeneralLinear, Orthogonal, UnitRowSum
 from .element import Element
 from .group import Group, MatrixElement, Unattained
-from .monomial import Monomial, Permutation, PositiveMonomial, SignedPermutation, Trivial
-from .monomial_element import MonomialElement
+from .intertwiner_laws import gelu_error
+from .intertwiners import GatedIntertwiner, Intertwiner, TableRow, classify, intertwiner, table
+from .monomial import Monomial, MonomialElement, Permutation, PositiveMonomial, SignedPermutation, Trivial
 from .naming import canonical_name, name_of, named, names
 from .products import BlockElement, Product, Wreath
 from .representation import Representation

@@ -1,4 +1,4 @@
-"""Representations: how an element ``M D P`` of a space's group acts on one axis of a tensor."""
+"""Representations: how an element ``M D P`` of a space's group acts on one axis of a tensor; numerals of symbols."""
 
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -33,3 +33,22 @@ class Representation:
     def dual(self) -> Self:
         """The inverse transpose, ``(M D P)^-T = M^-T D^-1 P``: how an axis that reads the features moves."""
         return replace(self, scale=tuple(-e for e in self.scale), variance=-self.variance)
+
+
+_LOW = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+_HIGH = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def subscript(number: int) -> str:
+    """A lowered number.
+
+    Examples:
+        >>> f"S{subscript(48)}", f"R{superscript(7)}", f"R{superscript(1)}"
+        ('S₄₈', 'R⁷', 'R')
+    """
+    return str(number).translate(_LOW)
+
+
+def superscript(number: int, always: bool = False) -> str:
+    """A raised number; nothing for 1, unless ``always`` is said."""
+    return str(number).translate(_HIGH) if always or number != 1 else ""

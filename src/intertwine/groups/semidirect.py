@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ._numerals import subscript
 from .dense import GeneralLinear, Orthogonal
 from .monomial import Monomial, Permutation, chosen
-from .representation import Representation
+from .representation import Representation, subscript
 
 __all__ = ["Semidirect", "SpaceGroup"]
 

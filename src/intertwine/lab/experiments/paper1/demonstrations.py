@@ -71,7 +71,7 @@ def _chain_rule(seed: int) -> dict[str, float]:
     import torch
 
     from ....groups import Orthogonal, PositiveMonomial
-    from ....groups.activations.laws import chain_rule_gap
+    from ....groups.intertwiner_laws import chain_rule_gap
 
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(5, generator=generator, dtype=torch.float64)
@@ -84,7 +84,7 @@ def _appendix_c(seed: int) -> dict[str, float]:
     """Both the printed matrix and the one that the computation uses."""
     import torch
 
-    from ....groups.activations.laws import equivariance_gap
+    from ....groups.intertwiner_laws import equivariance_gap
 
     printed, used = (torch.tensor(m, dtype=torch.float64) for m in ([[0, 2], [1, 0]], [[0, 1], [2, 0]]))
     gaps = [equivariance_gap(torch.relu, a, a) for a in (printed, used)]
@@ -96,7 +96,7 @@ def _span(seed: int) -> dict[str, float]:
     import torch
 
     from ....groups import Orthogonal, PositiveMonomial
-    from ....groups.activations.laws import span_representation
+    from ....groups.intertwiner_laws import span_representation
 
     generator = torch.Generator().manual_seed(seed)
     points = torch.randn(200, 3, generator=generator, dtype=torch.float64)

@@ -36,8 +36,8 @@ class Groups(Job):
         import torch
 
         from ....groups import Intertwiner, intertwiner, table
-        from ....groups.activations.known import named_activation
-        from ....groups.activations.laws import equivariance_gap
+        from ....groups.activations import named_activation
+        from ....groups.intertwiner_laws import equivariance_gap
 
         generator, rows = torch.Generator().manual_seed(self.seed), []
         for name, wanted in TABLE_1.items():
@@ -132,7 +132,7 @@ def _analyse_counts(found: Findings) -> None:
 
 
 def _analyse_gelu(found: Findings) -> None:
-    from ....groups.activations.gelu import ASYMPTOTIC_SLOPE
+    from ....groups.intertwiner_laws import ASYMPTOTIC_SLOPE
 
     of = lambda what, a: found.values.number(what, layer=f"a = {a:g}")
     found.show(_ERROR, {f"a = {a:g}": Estimate(of("error", a), 0.0) for a in GELU})

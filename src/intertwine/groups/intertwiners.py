@@ -7,12 +7,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..group import Group, MatrixElement
-from ..monomial import Monomial, Permutation
-from ..monomial_element import MonomialElement
-from .homogeneity import Homogeneity
-from .known import RULE_NAMES, known_activation, named_activation
-from .measured import measure
+from .activations import RULE_NAMES, Homogeneity, known_activation, named_activation
+from .group import Group, MatrixElement
+from .measured_activations import measure
+from .monomial import Monomial, MonomialElement, Permutation
 
 __all__ = ["GatedIntertwiner", "Intertwiner", "TableRow", "classify", "intertwiner", "table"]
 

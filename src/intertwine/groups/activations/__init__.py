@@ -1,1 +1,0 @@
-"""Activations: what they let through, known by proof or measured."""
