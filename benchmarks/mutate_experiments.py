@@ -235,13 +235,13 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (f"{E}/printed.py", "0.6208±0.008", "0.6028±0.008", ("tests/lab/test_printed.py",)),
     # the libraries that experiments stand on
     (
-        "src/intertwine/stitching/layers/birkhoff.py",
+        "src/intertwine/stitching/permutation_layers.py",
         "sinkhorn_steps: int = 16",
         "sinkhorn_steps: int = 1",
         ("fig1-stitching-myrtle",),
     ),
     (
-        "src/intertwine/stitching/training/recipe.py",
+        "src/intertwine/stitching/options.py",
         "learning_rate: float = 1e-3",
         "learning_rate: float = 2e-3",
         ("fig1-stitching-myrtle",),

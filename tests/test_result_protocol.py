@@ -131,7 +131,7 @@ def effective_maps() -> Result:
 
 def dissection() -> Result:
     from intertwine.dissection import ArmResult, Dissection
-    from intertwine.dissection.arms import Arm
+    from intertwine.dissection.bases import Arm
     from intertwine.dissection.concepts import Concept
 
     concepts = (Concept("<a>", "colour"), Concept("b", "part"))

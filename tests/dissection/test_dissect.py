@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from intertwine.dissection import Bases, Concept, Criterion, Dissection, Maps, TensorConcepts, WithColours, dissect
-from intertwine.dissection.arms import Arm
+from intertwine.dissection.bases import Arm
 from intertwine.dissection.result import Count
 from intertwine.errors import DataError
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from intertwine.dissection.quantiles import top_thresholds
+from intertwine.dissection.overlap import top_thresholds
 
 
 def direct(values, q):
@@ -40,7 +40,7 @@ def test_thresholds_are_exact(name, q, memory):
 
 
 def test_little_is_kept_of_a_long_stream(monkeypatch):
-    monkeypatch.setattr("intertwine.dissection.quantiles._GATHERED", 100)
+    monkeypatch.setattr("intertwine.dissection.overlap._GATHERED", 100)
     values = torch.randn(2, 100_000, generator=torch.Generator().manual_seed(1))
     held = []
     cat = torch.cat

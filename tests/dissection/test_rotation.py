@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from intertwine.dissection.rotation import Rotation, random_rotation
+from intertwine.dissection.bases import Rotation, random_rotation
 
 
 def haar(n, seed):

@@ -300,7 +300,7 @@ def test_a_network_without_a_path():
 
 def test_a_rule_teaches_the_path_kernel_an_operation(monkeypatch):
     """Without its rule an operation is refused; with it, it is covered."""
-    from intertwine.gates.kernels.path.rules import registry
+    from intertwine.gates.kernels import propagation as registry
 
     rule = registry.rule_of(capture(Fn(torch.neg), (X,)).calls[0])
     x = X.double()

@@ -6,7 +6,7 @@ from numeric import equal
 from torch import nn
 
 import intertwine as iw
-from intertwine.gates.networks.gated import Features
+from intertwine.gates.gated_network import Features
 
 
 @pytest.mark.parametrize("input", ["x", "ones"])
@@ -22,7 +22,7 @@ def test_tiles_sides_and_logarithms_agree(name, monkeypatch):
     model, x = gate_models.make(name), gate_models.inputs(name, 5)
     whole = iw.gates.neural_path_kernel(model, x)
     equal(iw.gates.neural_path_kernel(model, x, x[:3]), whole[:, :3])
-    monkeypatch.setattr("intertwine.gates.kernels.path.path_kernel._tile_size", lambda *_: 2)
+    monkeypatch.setattr("intertwine.gates.kernels.path_kernel._tile_size", lambda *_: 2)
     equal(iw.gates.neural_path_kernel(model, x), whole)
     log, sign = iw.gates.neural_path_kernel(model, x, log=True)
     equal(log.exp() * sign, whole)

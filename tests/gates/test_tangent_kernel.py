@@ -71,7 +71,7 @@ def test_kinds_on_a_network_with_everything(kind, method):
 @pytest.mark.parametrize("ghost", [True, False])
 def test_both_ways_to_do_a_convolution(ghost, monkeypatch):
     monkeypatch.setattr(
-        "intertwine.gates.kernels.tangent.layer_kernel.Layer._pairs_are_cheaper", lambda s, *_: ghost and s.groups == 1
+        "intertwine.gates.kernels.layer_kernel.Layer._pairs_are_cheaper", lambda s, *_: ghost and s.groups == 1
     )
     model, x = odd()
     for kind in ("full", "trace", "per_output"):
@@ -85,8 +85,8 @@ def test_both_ways_to_do_a_convolution(ghost, monkeypatch):
 @pytest.mark.parametrize("memory", [1.0, 3e3, 2e4, 2**30])
 def test_memory_and_batches_change_nothing(memory, kind, monkeypatch):
     """From tile by tile through some channels at a time to everything at once, for one side and for two."""
-    monkeypatch.setattr("intertwine.gates.kernels.tangent.layer_sum._FEW", 2)
-    monkeypatch.setattr("intertwine.gates.kernels.tangent.layer_kernel._MANY", 2)
+    monkeypatch.setattr("intertwine.gates.kernels.layer_sum._FEW", 2)
+    monkeypatch.setattr("intertwine.gates.kernels.layer_kernel._MANY", 2)
     model, x = odd()
     full = oracle(model, x, x)
     diagonal = full.diagonal(dim1=2, dim2=3)
@@ -103,7 +103,7 @@ def test_jacobians_of_few_examples_at_a_time():
 
 def test_less_memory_takes_more_runs_and_only_a_channel_that_does_not_fit_makes_tiles(monkeypatch):
     model, x = odd()
-    module = "intertwine.gates.kernels.tangent.layer_sum"
+    module = "intertwine.gates.kernels.layer_sum"
     runs = []
     keep = importlib.import_module(module)._keep
     monkeypatch.setattr(f"{module}._keep", lambda *a: runs.append(a[3]) or keep(*a))
@@ -117,7 +117,7 @@ def test_less_memory_takes_more_runs_and_only_a_channel_that_does_not_fit_makes_
 
     # layers are checked against a gradient first, which is a matter of its own
     monkeypatch.setattr(
-        importlib.import_module("intertwine.gates.kernels.tangent.tangent_kernel"), "_certified", lambda *a: True
+        importlib.import_module("intertwine.gates.kernels.tangent_kernel"), "_certified", lambda *a: True
     )
 
     everything, blocks, nothing = parts_for(2**30), parts_for(8e3), parts_for(1.0)

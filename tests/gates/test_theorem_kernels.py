@@ -11,7 +11,8 @@ from theorem_kernels import ensemble_kernel, rotation_kernel, sum_kernel
 from torch import nn
 
 import intertwine as iw
-from intertwine.gates.kernels import ensemble_tangent_kernel, gate_gram
+from intertwine.gates.kernels import product_kernel as gate_gram
+from intertwine.gates.kernels.wide_limits import ensemble_tangent_kernel
 
 
 @pytest.mark.parametrize("input", ["x", "ones"])
@@ -198,7 +199,7 @@ def test_fully_connected_networks_go_to_the_product_kernel(name, log, monkeypatc
     model, x = gate_models.make(name), gate_models.inputs(name)
     value = lambda found: found[1] * found[0].exp() if log else found
     fast = [value(iw.gates.neural_path_kernel(model, x, *y, log=log)) for y in ((), (x[:4],))]
-    module = sys.modules["intertwine.gates.kernels.path.path_kernel"]
+    module = sys.modules["intertwine.gates.kernels.path_kernel"]
     monkeypatch.setattr(module, "propagate", None)
     equal(value(iw.gates.neural_path_kernel(model, x, log=log)), fast[0])  # the general way is not taken
     monkeypatch.undo()

@@ -13,7 +13,7 @@ from intertwine.lab.experiments.paper1.stitched import OURS, PRINTED, PRINTED_V1
 from intertwine.lab.runs import job_key
 from intertwine.lab.training.augment import augment, draw_crops, resized
 from intertwine.stitching import RECIPES, family_of
-from intertwine.stitching.training.alpha import ALPHAS
+from intertwine.stitching.choose_alpha import ALPHAS
 
 SMALL = Setting("small", data="cifar10")
 

@@ -14,8 +14,8 @@ from intertwine.programs import Part, capture_dynamic, flat_inputs
 from intertwine.programs.per_example import PerExample
 from intertwine.stitching import Pair, Stitched, family_of, recalibrate
 from intertwine.stitching.layer import Fixed
-from intertwine.stitching.networks.cut import Crossing
-from intertwine.stitching.networks.relation import relate
+from intertwine.stitching.pair import Crossing
+from intertwine.stitching.stitched import relate
 
 
 def identity(cut):

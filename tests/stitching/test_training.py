@@ -10,9 +10,9 @@ from stitching_models import cnn, fingerprint
 
 from intertwine.errors import CheckpointError
 from intertwine.stitching import Epoch, Pair, Recipe, family_of, recalibrate, train_layers
-from intertwine.stitching.training.alpha import InMemory, choose_alpha, split_examples
-from intertwine.stitching.training.recipe import RECIPES
-from intertwine.stitching.training.state import TrainingState
+from intertwine.stitching.choose_alpha import InMemory, choose_alpha, split_examples
+from intertwine.stitching.options import RECIPES
+from intertwine.stitching.training_state import TrainingState
 
 FAMILIES = ["full", "rank-2", "lasso", "g_relu", "softsort", "orthogonal", "identity"]
 QUICK = Recipe(epochs=3, learning_rate=0.05, head_start=1, batch_size=8)
@@ -363,7 +363,7 @@ def test_alpha_is_chosen_as_the_paper_does(cut, monkeypatch):
         recipes.append(recipe)
         return train_layers(networks, loader, replace(recipe, epochs=1), **options)
 
-    monkeypatch.setattr("intertwine.stitching.training.alpha.train_layers", spy)
+    monkeypatch.setattr("intertwine.stitching.choose_alpha.train_layers", spy)
     choice = choose_alpha(cut, "g_relu", data(n=50))
     assert list(choice.accuracies) == [1e-3, 1e-2, 1e-1, 1.0, 10.0]
     assert choice.held_out == 10

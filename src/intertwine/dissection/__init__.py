@@ -1,14 +1,22 @@
 """Network dissection: is the neuron basis special?"""
 
-from .arms import BASES, Bases
-from .colours import COLOURS, WithColours, name_colours
-from .concepts import Concept, ConceptBatch, ConceptSet, Sample, Subset, TensorConcepts
+from .bases import BASES, Bases, Rotation, random_rotation
+from .concepts import (
+    COLOURS,
+    Concept,
+    ConceptBatch,
+    ConceptSet,
+    Sample,
+    Subset,
+    TensorConcepts,
+    WithColours,
+    name_colours,
+)
 from .dissect import dissect
-from .options import Criterion, Maps
+from .maps import Criterion, Maps
+from .overlap import top_thresholds
 from .privileged import PrivilegedBases, SpaceBasis, predict, privileged_bases
-from .quantiles import top_thresholds
 from .result import ArmResult, Count, Dissection, Picture
-from .rotation import Rotation, random_rotation
 
 __all__ = [
     "dissect", "Bases", "BASES", "Criterion", "Maps",

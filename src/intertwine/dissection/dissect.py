@@ -11,15 +11,12 @@ from .._progress import track
 from .._result import of_networks
 from .._words import counted
 from ..errors import DataError
-from .arms import BASES, Arm, Bases
+from .bases import BASES, Arm, Bases
 from .concepts import ConceptSet
-from .maps import LabelledMaps, MapStream, values_of
-from .options import Criterion, Maps
-from .overlap import Tally, label_areas
+from .maps import Criterion, LabelledMaps, Maps, MapStream, values_of
+from .overlap import Tally, label_areas, top_thresholds
 from .pictures import TopImages, take_pictures
-from .quantiles import top_thresholds
-from .result import ArmResult, Dissection, Picture
-from .resume import Folder, digest, digest_data
+from .result import ArmResult, Dissection, Folder, Picture, digest, digest_data
 
 __all__ = ["dissect"]
 

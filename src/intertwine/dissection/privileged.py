@@ -23,11 +23,10 @@ from ..features import Point, layers, tap
 from ..groups.representation import KINDS
 from ..symmetry import Symmetry
 from ..symmetry.spaces import Leaf, leaves
-from .arms import Bases
+from .bases import Bases
 from .concepts import ConceptSet
 from .dissect import CRITERION, MAPS, dissect
-from .maps import as_maps
-from .options import Criterion, Maps
+from .maps import Criterion, Maps, as_maps
 
 
 @dataclass(frozen=True)

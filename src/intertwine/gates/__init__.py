@@ -1,9 +1,10 @@
-"""Gates and paths: the dual view of ReLU networks.
+"""Gates and paths: the dual view of ReLU networks. Its kernels of inputs are in the folder ``kernels``."""
 
-Folders hold the rest: ``networks`` (gated counterparts), ``path_space`` (paths one by one), ``kernels`` (of a network,
-of gates, limits, regression), ``study`` (what gates tell about a data set or one input).
-"""
-
+from .affine_maps import active_subnetwork, effective_maps
+from .counterparts import dgn, dlgn, dlgn_sf, rectified
+from .examine import GateStudy, examine
+from .gate_statistics import shared_gates
+from .gated_network import GatedNetwork, gate_permutations
 from .kernels import (
     Budget,
     kernel_regression,
@@ -16,10 +17,8 @@ from .kernels import (
     register_kernel_rule,
 )
 from .match_gates import GateMatch, match_gates
-from .networks import GatedNetwork, dgn, dlgn, dlgn_sf, gate_permutations, rectified
-from .path_space import paths
+from .path_enumeration import paths
 from .patterns import gate_patterns
-from .study import GateStudy, active_subnetwork, effective_maps, examine, shared_gates
 
 __all__ = [
     # gates and paths

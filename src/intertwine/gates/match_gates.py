@@ -13,7 +13,7 @@ from ..matching import Gates, align
 from ..matching.costs.likeness import Likeness
 from ..symmetry import Symmetry, Transformation
 from ..symmetry.spaces import Space
-from .networks.gated import GatedNetwork
+from .gated_network import GatedNetwork
 from .patterns import gate_patterns
 
 __all__ = ["GateMatch", "SpaceMatch", "match_gates"]

@@ -11,7 +11,7 @@ from .._evaluation import evaluating, in_usual_mode
 from ..programs import Call, Program, capture_dynamic
 from ..programs.operations import MAX_POOLS, is_gate, slope_of
 from ..programs.steps import Handler
-from .networks.gated import GatedNetwork
+from .gated_network import GatedNetwork
 from .relu_program import OTHERS, ReluProgram, capture_relu
 
 

@@ -1,20 +1,17 @@
 """Stitching: can network B read network A's features through a map of one family?"""
 
-from .drift import Drift, drift
+from .closed_form import Moments
+from .families import families, family_of
 from .layer import Fixed, StitchingLayer
-from .layers.families import families, family_of
-from .moments import Moments
-from .networks.cut import Cut
-from .networks.pair import Pair, stream_moments
-from .networks.stitched import Stitched
-from .options import StitchOptions
-from .penalty import Evaluation, accuracies, evaluate, penalty
+from .options import RECIPES, Recipe, StitchOptions
+from .pair import Cut, Pair, stream_moments
+from .penalty import Drift, Evaluation, accuracies, drift, evaluate, penalty
 from .recalibrate import recalibrate
 from .result import Stitching, StitchingStudy
 from .stitch import stitch
-from .training.recipe import RECIPES, Recipe
-from .training.state import Epoch
-from .training.train_layers import Trained, train_layers
+from .stitched import Stitched
+from .train_layers import Trained, train_layers
+from .training_state import Epoch
 
 __all__ = [
     # one call

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..groups.capacity import log_count
-from .closed_form import intercept
-from .moments import Moments
+from .closed_form import Moments, intercept
 
 
 class Common(TypedDict, total=False):

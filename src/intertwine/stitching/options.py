@@ -1,11 +1,64 @@
-"""Options of stitching beside models, layers, families and data."""
+"""Options of stitching beside models, layers, families and data, and recipes of training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from .networks.cut import Skip
+from .pair import Skip
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How stitching layers are trained (paper 1, D.2).
+
+    Attributes:
+        epochs: Passes over the training data.
+        learning_rate: Constant.
+        momentum: 0.9 in v1, none in v2.
+        head_start: Epochs in which permutations learn while scales are held.
+        batch_size: Of the loaders that the command line makes; a loader given to ``train_layers`` has its own.
+        keep: ``"best"`` keeps, of the start and all epochs, the map with the least training loss as it is evaluated;
+            ``"last"`` the last epoch's, as in the paper.
+        judged: Training examples that ``"best"`` is judged on: the first batches that hold so many.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    epochs: int = 20
+    learning_rate: float = 1e-3
+    momentum: float = 0.9
+    head_start: int = 10
+    batch_size: int = 32
+    keep: Literal["best", "last"] = "best"
+    judged: int = 2048
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "head_start"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0. Got {getattr(self, name)}.")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be positive. Got {self.learning_rate}.")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be from 0 to below 1. Got {self.momentum}.")
+        for name in ("batch_size", "judged"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1. Got {getattr(self, name)}.")
+        if self.keep not in ("best", "last"):
+            raise ValueError(f'keep must be "best" or "last". Got {self.keep!r}.')
+
+
+RECIPES: Mapping[str, Recipe] = {"v1": Recipe(), "v2": Recipe(momentum=0.0)}
+
+
+def recipe_of(recipe: Recipe | str) -> Recipe:
+    """A recipe, or the one of a name."""
+    if isinstance(recipe, Recipe):
+        return recipe
+    if recipe not in RECIPES:
+        raise ValueError(f"recipe must be one of {', '.join(RECIPES)}, or a Recipe. Got {recipe!r}.")
+    return RECIPES[recipe]
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,10 @@ from .._result import APART, UNSAVED, Result
 from .._words import columns, counted
 from .._zoo_intervals import pair_interval
 from ..groups.capacity import log_count
-from .drift import Drift
 from .layer import Fixed
-from .networks.cut import Skip
-from .networks.pair import Pair
-from .networks.stitched import Stitched
-from .penalty import penalty
+from .pair import Pair, Skip
+from .penalty import Drift, penalty
+from .stitched import Stitched
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ from .._outputs import RESULTS, claim_folder, present, print_table, say, say_not
 from . import inputs, iw, torch
 
 if TYPE_CHECKING:
-    from ...stitching.networks.pair import At
+    from ...stitching.pair import At
 
 _FAMILIES = ("g_relu", "full", "rank-1", "rank-4", "lasso")
 _COLUMNS = (
@@ -146,7 +146,7 @@ def _recipe(asked: StitchOptions) -> iw.stitching.Recipe:
 
 def _families(asked: StitchOptions) -> tuple[list[str], iw.stitching.StitchOptions]:
     """Names of the families, and options for all of them."""
-    from ...stitching.layers import takes
+    from ...stitching.families import takes
 
     wanted = list(dict.fromkeys(split_commas(asked.families, "--families") or _FAMILIES))
     pulled = any(takes(family, "alpha") for family in wanted)

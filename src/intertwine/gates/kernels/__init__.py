@@ -1,14 +1,14 @@
 """Kernels of inputs: path kernels, overlaps, tangent kernels, their limits, and regression with them."""
 
-from .alignment import kernel_alignment, npk_alignment
-from .arc_cosine import convolutional_tangent_kernel
+from . import layer_rules, view_rules
+from .alignment import kernel_alignment, npk_alignment, overlap
 from .budget import Budget
 from .kernel_regression import KernelRegression, kernel_regression
-from .overlap import overlap
-from .path import neural_path_kernel, neural_path_kernel_cost, register_kernel_rule
+from .path_kernel import neural_path_kernel, neural_path_kernel_cost
 from .product_kernel import base_kernels, product_kernel
-from .residual_limit import ensemble_tangent_kernel
-from .tangent import neural_tangent_kernel
+from .propagation import register_kernel_rule
+from .tangent_kernel import neural_tangent_kernel
+from .wide_limits import convolutional_tangent_kernel, ensemble_tangent_kernel
 
 __all__ = [
     # of a network
@@ -18,6 +18,8 @@ __all__ = [
     "base_kernels", "product_kernel",
     # limits
     "convolutional_tangent_kernel", "ensemble_tangent_kernel",
+    # rules, which register themselves
+    "layer_rules", "view_rules",
     # learning
     "KernelRegression", "kernel_regression",
 ]  # fmt: skip

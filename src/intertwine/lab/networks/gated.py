@@ -47,7 +47,7 @@ def gated(
         (3, 1, 0, 2)
     """
     from ...gates import dgn, dlgn, dlgn_sf  # where it is asked for: most networks are not gated
-    from ...gates.networks import ShallowMaps
+    from ...gates.gated_network import ShallowMaps
 
     if kind != "dgn" and regime != "standalone":
         raise ValueError(f"regime must be standalone for a {kind}, both of whose halves are trained. Got {regime!r}.")

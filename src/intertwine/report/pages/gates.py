@@ -16,7 +16,8 @@ from ..provenance import provenance
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...gates.study import EffectiveMap, GateStudy
+    from ...gates.affine_maps import EffectiveMap
+    from ...gates.examine import GateStudy
 
 _UNITS = 24  # pictures of each layer
 _TABS = 6

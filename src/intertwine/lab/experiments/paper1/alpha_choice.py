@@ -36,7 +36,7 @@ class ChosenAlphas(PairJob):
     def run(self, files: Path) -> list[dict[str, Any]]:
         """Choose and stitch, by layer; where training diverged an alpha reaches 0; the planted one is no choice."""
         from ....stitching import RECIPES, Pair, StitchOptions, evaluate, stitch, stream_moments
-        from ....stitching.training.alpha import ALPHAS, choose_alpha
+        from ....stitching.choose_alpha import ALPHAS, choose_alpha
         from ...data import load
         from ...training.augment import Augmented
 

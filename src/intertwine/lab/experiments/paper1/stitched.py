@@ -129,7 +129,7 @@ def enter(
     All activations are stitched if no layers are given; ``how`` holds ``examples`` and ``recipe`` where they are not
     those of ``length_of``.
     """
-    from ....stitching.layers.families import takes
+    from ....stitching.families import takes
 
     s, options, how = plan.setting, dict(arm.options), {**length_of(plan.setting, arm), **how}
     if settings := options.get("settings"):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ....gates import dgn, kernel_regression, neural_path_kernel, neural_tangent_kernel
-from ....gates.kernels import convolutional_tangent_kernel
+from ....gates.kernels.wide_limits import convolutional_tangent_kernel
 from ...data import DataSplits, load
 from ...networks import build, fit_to
 from ...runs import Job

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ....gates import GatedNetwork, dgn, neural_path_kernel, neural_tangent_kernel
-from ....gates.kernels import ensemble_tangent_kernel
-from ....gates.networks import bernoulli_
+from ....gates.kernels.wide_limits import bernoulli_, ensemble_tangent_kernel
 from ...runs import Job
 from ...statistics import Estimate
 from ..experiment import Experiment, Findings

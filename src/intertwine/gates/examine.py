@@ -1,0 +1,233 @@
+"""Study of a ReLU network in one call: gate statistics, kernels, shared gates, and the sub-network of one input."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._progress import track
+from .._result import Result, of_networks
+from .._words import counted
+from .affine_maps import ActiveSubnetwork, EffectiveMaps, active_subnetwork
+from .gate_statistics import SharedGates, shared_gates
+from .gated_network import GatedNetwork
+from .kernels.alignment import kernel_alignment, unscaled
+from .kernels.budget import Budget
+from .kernels.path_kernel import neural_path_kernel
+from .kernels.product_kernel import base_kernels
+from .kernels.tangent_kernel import neural_tangent_kernel
+from .patterns import gate_patterns
+
+
+@dataclass(frozen=True)
+class GateLayer:
+    """How one layer of ReLUs switches over the examples.
+
+    Attributes:
+        name: The layer.
+        shape: Of its units ``(C, *S)``.
+        on: Share of units that are on, on average over examples.
+        never: Units that are off for every example.
+        always: Units that are on for every example: they are linear.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    on: float
+    never: int
+    always: int
+
+    @property
+    def units(self) -> int:
+        """Number of units, all positions counted."""
+        return torch.Size(self.shape).numel()
+
+
+@dataclass(frozen=True, repr=False)
+class GateStudy(Result):
+    """What ``examine`` found.
+
+    Kernels are normalised, ``K[i, j] / sqrt(K[i, i] K[j, j])``, and their examples are in the order of the classes.
+
+    Attributes:
+        model: The network's name.
+        layers: Gate statistics.
+        examples: Number of examples behind them.
+        labels: Class of each example of the kernels ``(N,)``.
+        shared: Which gates classes share.
+        base: Base kernels by layer ``(N, N)``: the share of units on for both of two examples, normalised.
+        npk: The neural path kernel ``(N, N)``.
+        ntk: The neural tangent kernel, its trace over outputs ``(N, N)``.
+        alignments: Centred alignments of pairs of kernels by the names of both; ``"labels"`` is 1 within classes.
+        example: The input that was looked at closely ``(C, *S)``.
+        active: The sub-network that it switches on.
+        features: What each unit of a linear gating network looks for, where one was given.
+        settings: How it was made, and what the caller adds.
+        notes: What a reader should know.
+    """
+
+    model: str
+    layers: tuple[GateLayer, ...]
+    examples: int
+    labels: Tensor
+    shared: SharedGates
+    base: Mapping[str, Tensor]
+    npk: Tensor
+    ntk: Tensor
+    alignments: Mapping[str, Mapping[str, float]]
+    example: Tensor
+    active: ActiveSubnetwork
+    features: EffectiveMaps | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """One row per layer of gates."""
+        return [
+            {
+                "layer": l.name,
+                "shape": "x".join(map(str, l.shape)),
+                "units": l.units,
+                "on": l.on,
+                "never on": l.never,
+                "always on": l.always,
+                "base kernel ~ labels": self.alignments[l.name]["labels"],
+                "base kernel ~ path kernel": self.alignments[l.name]["path kernel"],
+            }
+            for l in self.layers
+        ]
+
+    def summary(self) -> str:
+        """How every layer switches, and how the kernels agree."""
+        lines = [f"{l.name}: {l.on:.0%} of {l.units} units on, {l.never} never, {l.always} always" for l in self.layers]
+        kernels = f"path kernel ~ tangent kernel: {self.alignments['path kernel']['tangent kernel']:.3f}"
+        return "\n".join([f"Gates of {self.model} over {counted(self.examples, 'example')}", *lines, kernels])
+
+
+@of_networks("model")
+def examine(
+    model: nn.Module,
+    x: Tensor,
+    labels: Tensor,
+    classes: Sequence[str] | None = None,
+    *,
+    kernel_examples: int = 60,
+    index: int = 0,
+    max_operations: float = 1e12,
+    progress: bool | None = None,
+) -> GateStudy:
+    """Take a ReLU network apart: gate statistics, shared gates, three kinds of kernels, one input's sub-network.
+
+    Args:
+        model: A ReLU network that returns ``(N, outputs)``, in evaluation mode, or a gated network: then its tangent
+            kernel is that of the value network, and a soft gate counts as on above 1/2.
+        x: Inputs ``(N, C, *S)``.
+        labels: Class of each ``(N,)``, from 0; at least two examples of each.
+        classes: Names of the classes; their numbers without.
+        kernel_examples: How many examples the kernels take, as evenly over classes as there are.
+        index: Which input to look at closely.
+        max_operations: Multiply-adds above which the path kernel is refused.
+        progress: Show how far the work is.
+
+    Returns:
+        The study. ``to_html`` writes its page; ``dataclasses.replace`` gives the network another name than its class's,
+        and ``features`` to show beside.
+
+    Raises:
+        ValueError: If an argument is out of range, or the network is not made of gates and linear maps.
+
+    Examples:
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 3)).eval()
+        >>> study = examine(model, torch.randn(60, 5), torch.arange(60) % 3, kernel_examples=12)
+        >>> study.npk.shape, [layer.name for layer in study.layers]
+        (torch.Size([12, 12]), ['1'])
+    """
+    if not 0 <= index < len(x):
+        raise ValueError(f"index must be from 0 to {len(x) - 1}. Got {index}.")
+    if kernel_examples < 4:
+        raise ValueError(f"kernel_examples must be at least 4. Got {kernel_examples}.")
+    steps = iter(track(range(5), "taking the network apart", enabled=progress))
+    switches = _switches(model)
+    shared = shared_gates(switches, x, labels, classes)
+    next(steps)
+    chosen = _spread(labels, kernel_examples)
+    z = x[chosen]
+    patterns = {n: g for n, g in gate_patterns(switches, x).items() if g.dtype != torch.long}
+    layers = tuple(_layer(n, g) for n, g in patterns.items())
+    base = {n: _normalised(base_kernels([g[chosen].flatten(1)])[0].cpu()) for n, g in patterns.items()}
+    next(steps)
+    log, sign = neural_path_kernel(model, z, log=True, budget=Budget(max_operations=max_operations))
+    npk = _normalised(unscaled(log, sign).cpu())
+    next(steps)
+    names = [n for n, _ in model.named_parameters() if n.startswith("value.")]
+    learnt = names if isinstance(model, GatedNetwork) else None
+    ntk = _normalised(neural_tangent_kernel(model, z, kind="trace", parameters=learnt).cpu().double())
+    next(steps)
+    one = x[index : index + 1]
+    active = active_subnetwork(model, one)
+    notes = _notes(model)
+    if not npk.any():
+        notes = (*notes, "No path from an input to the output is on for any two of the kernels' examples: their path "
+                 "kernel is 0 and aligned to nothing.")  # fmt: skip
+    next(steps)
+    for _ in steps:
+        pass
+    same = (labels[chosen][:, None] == labels[chosen][None]).double().cpu()
+    kernels = {**base, "path kernel": npk, "tangent kernel": ntk, "labels": same}
+    alignments = {a: {b: _alignment(k, l) for b, l in kernels.items()} for a, k in kernels.items()}
+    settings = {"kernel examples": len(chosen), "example": index}
+    return GateStudy(
+        type(model).__name__, layers, len(x), labels[chosen].cpu(), shared, base, npk, ntk, alignments,
+        one[0].detach().cpu().double(), active, None, settings, notes,
+    )  # fmt: skip
+
+
+def _switches(model: nn.Module) -> nn.Module:
+    """The network whose gates are counted: hard ones in the place of soft ones."""
+    if not isinstance(model, GatedNetwork):
+        return model
+    return GatedNetwork(model.gating, model.value, gate="hard", input=model.input, permutation=model.permutation)
+
+
+def _notes(model: nn.Module) -> tuple[str, ...]:
+    if not isinstance(model, GatedNetwork):
+        return ()
+    text = "The network is a gated one: the tangent kernel is that of its value network"
+    if model.gate == "soft":
+        text += ", and soft gates count as on above 1/2 in statistics, shared gates and base kernels"
+    return (f"{text}.",)
+
+
+def _spread(labels: Tensor, count: int) -> Tensor:
+    """Examples in the order of their classes, taken in turns from each class until there are ``count``.
+
+    Where that is fewer than two of each class, of some classes only: pairs within a class must be among them.
+    """
+    places = torch.full_like(labels, len(labels))
+    for c in labels.unique()[: count // 2]:
+        here = labels == c
+        places[here] = torch.arange(int(here.sum()), device=labels.device)
+    count = min(count, int((places < len(labels)).sum()))
+    first = (places * (int(labels.max()) + 1) + labels).argsort(stable=True)[:count]
+    return first[labels[first].argsort(stable=True)]
+
+
+def _layer(name: str, gates: Tensor) -> GateLayer:
+    on = gates if gates.dtype == torch.bool else gates == 1  # a leaky ReLU is on where its slope is 1
+    always, ever = int(on.all(0).sum()), int(on.any(0).sum())
+    return GateLayer(name, tuple(on.shape[1:]), float(on.double().mean()), on[0].numel() - ever, always)
+
+
+def _normalised(kernel: Tensor) -> Tensor:
+    size = kernel.diagonal().clamp_min(1e-300).sqrt()
+    return kernel / size[:, None] / size[None]
+
+
+def _alignment(k: Tensor, l: Tensor) -> float:
+    try:
+        return kernel_alignment(k, l)
+    except ValueError:  # a kernel that tells no examples apart has no alignment
+        return float("nan")

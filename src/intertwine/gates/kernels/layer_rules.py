@@ -1,0 +1,190 @@
+"""Rules of gates, of arithmetic and of layers: where a signal is multiplied, added and summed over channels."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...programs import Call, Ref
+from ...programs.operations import BATCH_NORMS, MAX_POOLS, RELUS
+from .moments import Grid, Signal, Source, Term, add, channel_slice, contract, multiply, renewed, settle
+from .propagation import Tile, refuse, register_kernel_rule
+
+
+@register_kernel_rule(*RELUS)
+def relu(tile: Tile, call: Call, signal: Signal) -> Signal:
+    """Multiply by the gates of both sides."""
+    shape = (-1, signal.channels, signal.positions)
+    left, right = tile.gates[id(call)]
+    return multiply(signal, left.reshape(shape), right.reshape(shape), tile.layout)
+
+
+@register_kernel_rule(*MAX_POOLS)
+def max_pool(tile: Tile, call: Call, signal: Signal) -> Signal:
+    """Each example takes its own position: the kernel between the positions taken, for each channel."""
+    left, right = (g.flatten(2) for g in tile.gates[id(call)])
+    signal = settle(signal, tile.layout)
+    space = tile.shape(call.outputs[0])[2:]
+    if signal.positions == math.prod(space) == 1:
+        return replace(signal, space=space)
+    terms = []
+    for t in signal.terms:
+        masks = [
+            None if m is None else m.expand(len(g), *m.shape[1:]).gather(2, g)
+            for m, g in ((t.left, left), (t.right, right))
+        ]
+        source = tile.constant_source(math.prod(space)) if t.source.constant else _taken(t.source, left, right)
+        terms.append(Term(source, *masks))
+    return Signal(tuple(terms), signal.channels, space)
+
+
+def _taken(source: Source, left: Tensor, right: Tensor) -> Source:
+    """The kernel between the positions that both sides took, channel by channel."""
+    kernel = source.kernel if source.per_channel else source.kernel[None]
+    c, n, m = (torch.arange(k, device=left.device) for k in (len(kernel), len(left), len(right)))
+    i, j = left.transpose(0, 1)[..., None, None], right.transpose(0, 1)[:, None, None]  # (C, n, P', m, P')
+    chosen = kernel[c[:, None, None, None, None], n[:, None, None, None], i, m[:, None], j]
+    return Source(chosen, source.log_scale, per_channel=True, root=source.origin, taken=source.taken)
+
+
+@register_kernel_rule("aten::add", "aten::sub", "aten::rsub")
+def plus(tile: Tile, call: Call, signal: Signal) -> Signal:
+    """A sum of activations, biases and constants."""
+    sign = float(call.args["alpha"] * (1 if call.op == "aten::add" else -1))
+    first, second = ("other", "self") if call.op == "aten::rsub" else ("self", "other")
+    operands = [(call.args[first], 1.0), (call.args[second], sign)]
+    total, *others = [_times(tile, tile.signals[v.id], f) for v, f in operands if tile.is_activation(v)]
+    for other in others:
+        if (other.channels, other.space, other.flat) != (total.channels, total.space, total.flat):
+            refuse(call, "a sum of activations of different shapes")
+        total = add(total, other, tile.layout)
+    for value, factor in operands:
+        if not tile.is_activation(value):
+            total = _shifted(tile, call, total, value, factor)
+    return total
+
+
+@register_kernel_rule("aten::neg")
+def negative(tile: Tile, call: Call, signal: Signal) -> Signal:
+    """The same with the other sign."""
+    return _times(tile, signal, -1.0)
+
+
+@register_kernel_rule("aten::mul", "aten::div")
+def scale(tile: Tile, call: Call, signal: Signal) -> Signal:
+    """A product with a constant, or with one parameter for each channel."""
+    other = call.args["other"]
+    if tile.is_activation(other):
+        other = call.args["self"]
+        if call.op == "aten::div":
+            refuse(call, "a division by an activation")
+    if tile.is_weight(other):
+        if call.op == "aten::div" or not tile.is_per_channel(other, signal):
+            refuse(call, "a parameter that multiplies anything but channels")
+        return renewed(signal)
+    value = tile.constant(call, other, signal)
+    return multiply(signal, *tile.masks(1 / value if call.op == "aten::div" else value), tile.layout)
+
+
+def _times(tile: Tile, signal: Signal, factor: float) -> Signal:
+    if factor == 1.0:
+        return signal
+    shape = (1, signal.channels, signal.positions)
+    value = torch.full(shape, factor, dtype=torch.float64, device=tile.layout.device)
+    return multiply(signal, *tile.masks(value), tile.layout)
+
+
+def _shifted(tile: Tile, call: Call, total: Signal, value: Any, factor: float) -> Signal:
+    """A signal plus a bias for each channel, or a constant of the model."""
+    if not tile.is_weight(value):
+        masks = tile.masks(tile.constant(call, value, total) * factor)
+        term = Term(tile.constant_source(total.positions), *masks)
+        return add(settle(total, tile.layout), replace(total, terms=(term,)), tile.layout)
+    if not tile.is_per_channel(value, total):
+        refuse(call, "a parameter added that is not one for each channel")
+    return add(total, replace(total, terms=(Term(Source(tile.layout.ones(total.positions))),)), tile.layout)
+
+
+@register_kernel_rule("aten::addmm", "aten::mm")
+def linear(tile: Tile, call: Call, signal: Signal) -> Signal:
+    """Sum over channels; a bias is a path from a constant 1."""
+    _check_parameters(tile, call)
+    if signal.positions > 1 and not signal.flat:
+        refuse(call, "a linear layer over another axis than the channels of (N, C, *S)")
+    kernel, scale = contract(signal, tile.layout)
+    if signal.flat:
+        kernel = tile.layout.trace(kernel)
+    fan = signal.channels * signal.positions
+    kernel, scale = kernel / fan, scale + math.log(fan)
+    if isinstance(call.args["self"], Ref) and call.op == "aten::addmm":
+        kernel = kernel + math.exp(-scale)
+    _, channels, *space = tile.shape(call.outputs[0])
+    return Signal((Term(Source(kernel, scale)),), channels, tuple(space))
+
+
+@register_kernel_rule("aten::convolution")
+def convolution(tile: Tile, call: Call, signal: Signal) -> Signal:
+    """Sum over channels and window, group by group; a bias is a path from a constant 1."""
+    _check_parameters(tile, call)
+    _, channels, *space = tile.shape(call.outputs[0])
+    grid = _grid(tile, call, len(signal.space))
+    if call.args["transposed"]:
+        signal, grid = _spread(tile, signal, grid, tuple(space))
+    groups = call.args["groups"]
+    size = signal.channels // groups
+    kernels, scale, fan = [], 0.0, size * math.prod(grid.size)
+    for part in (channel_slice(signal, g * size, (g + 1) * size) for g in range(groups)):
+        kernel, scale = contract(part, tile.layout)
+        kernels.append(tile.layout.slide(kernel, signal.space, grid) / fan)
+    scale += math.log(fan)
+    if isinstance(call.args["bias"], Ref):
+        kernels = [k + math.exp(-scale) for k in kernels]
+    if groups == 1:
+        source = Source(kernels[0], scale)
+    else:
+        source = Source(torch.stack(kernels).repeat_interleave(channels // groups, 0), scale, per_channel=True)
+    return Signal((Term(source),), channels, tuple(space))
+
+
+@register_kernel_rule(*BATCH_NORMS)
+def batch_norm(tile: Tile, call: Call, signal: Signal) -> Signal:
+    """A gain and a shift for each channel, in evaluation mode."""
+    if call.args.get("training") or call.args.get("use_input_stats"):
+        refuse(call, "a norm by the statistics of its own input, which is not linear")
+    terms = list(renewed(signal).terms)
+    if len(terms) == 1 and terms[0].left is None and terms[0].post is None:
+        source = terms[0].source
+        terms = [Term(replace(source, kernel=source.kernel + math.exp(-source.log_scale)))]
+    else:
+        terms.append(Term(Source(tile.layout.ones(signal.positions))))
+    return replace(signal, terms=tuple(terms))
+
+
+def _check_parameters(tile: Tile, call: Call) -> None:
+    fixed = [r for r in call.inputs if not tile.is_activation(r) and len(tile.shape(r)) > 1]
+    if not all(map(tile.is_weight, fixed)):
+        refuse(call, "a layer whose weights are a constant of the model, not a parameter")
+
+
+def _grid(tile: Tile, call: Call, axes: int) -> Grid:
+    spread = lambda value: tuple(value) * axes if len(value) == 1 else tuple(value)
+    stride, padding, dilation = (spread(call.args[name]) for name in ("stride", "padding", "dilation"))
+    return Grid(tile.shape(call.args["weight"])[2:], stride, padding, dilation)
+
+
+def _spread(tile: Tile, signal: Signal, grid: Grid, out: tuple[int, ...]) -> tuple[Signal, Grid]:
+    """What a transposed convolution slides over: its input, zeros between the positions and around them."""
+    reach = [d * (k - 1) for d, k in zip(grid.dilation, grid.size)]
+    space = tuple(o + r for o, r in zip(out, reach))
+    numbers = torch.arange(1, signal.positions + 1, device=tile.layout.device).view(signal.space)
+    for axis, size in enumerate(space):
+        begin = reach[axis] - grid.padding[axis]
+        at = begin + grid.stride[axis] * torch.arange(numbers.shape[axis], device=numbers.device)
+        inside = (at >= 0) & (at < size)
+        wider = numbers.new_zeros(*numbers.shape[:axis], size, *numbers.shape[axis + 1 :])
+        numbers = wider.index_copy(axis, at[inside], numbers.index_select(axis, inside.nonzero()[:, 0]))
+    terms = tuple(replace(t, post=numbers.flatten()) for t in settle(signal, tile.layout).terms)
+    ones, zeros = (1,) * len(out), (0,) * len(out)
+    return Signal(terms, signal.channels, space), Grid(grid.size, ones, zeros, grid.dilation)

@@ -1,0 +1,305 @@
+"""Second moments of a network's signals over random weights of independent signs, with the gates held fixed.
+
+A signal is a sum of terms ``mask * source``: the mask holds gates and constants, for each example; the source is a
+random field whose channels are independent. ``E[z_n(c, p) z_m(c, q)]`` is the sum over terms of
+``mask_n(c, p) mask_m(c, q) kernel(n, p, m, q)``. Masks travel along skip connections, so that a ReLU after an addition
+gives Grams of *products of masks*.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from .product_kernel import gram
+
+_EXACT_IN_FLOAT32 = 1 << 24  # counts below this are exact in float32
+
+
+class Uncovered(ValueError):
+    """A network that the rules do not cover."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How kernels of a tile of ``n`` by ``m`` examples lie in memory.
+
+    With ``pairs`` they are ``(n, P, m, P)``: every position against every other. Without, ``(P, n, m)``: each position
+    against itself, which is enough where nothing averages or chooses among positions.
+    """
+
+    n: int
+    m: int
+    pairs: bool
+    device: torch.device
+
+    def ones(self, positions: int) -> Tensor:
+        """The kernel of a constant."""
+        shape = (self.n, positions, self.m, positions) if self.pairs else (positions, self.n, self.m)
+        return torch.ones(shape, dtype=torch.float64, device=self.device)
+
+    def gram(self, left: Tensor, right: Tensor) -> Tensor:
+        """Sum over channels of mask products; ``left`` is ``(n, C, P)``, ``right`` ``(m, C, P)``."""
+        n, channels, p = left.shape
+        if self.pairs:
+            a, b = (m.transpose(1, 2).reshape(-1, channels) for m in (left, right))
+            return gram(a, b).view(n, p, len(right), p)
+        exact = left.dtype == right.dtype == torch.bool and channels < _EXACT_IN_FLOAT32
+        dtype = torch.float32 if exact else torch.float64
+        return left.permute(2, 0, 1).to(dtype) @ right.permute(2, 1, 0).to(dtype)
+
+    def outer(self, left: Tensor, right: Tensor) -> Tensor:
+        """Mask products of each channel, channels first."""
+        a, b = left.double(), right.double()
+        return torch.einsum("ncp,mcq->cnpmq" if self.pairs else "ncp,mcp->cpnm", a, b)
+
+    def move(self, kernel: Tensor, matrix: Tensor) -> Tensor:
+        """Apply a linear map of positions ``(P', P)`` on both sides; without pairs it must choose positions."""
+        if self.pairs:
+            return torch.einsum("ap,...npmq,bq->...namb", matrix, kernel, matrix)
+        return torch.einsum("ap,...pnm->...anm", matrix, kernel)
+
+    def window(self, kernel: Tensor, offsets: Tensor) -> Tensor:
+        """Sum shifted copies: ``offsets`` ``(K, P')`` says which position each reads, from 1; 0 is padding."""
+        if self.pairs:
+            padded = torch.nn.functional.pad(kernel, (1, 0, 0, 0, 1, 0))
+            return sum_of(padded[:, o][:, :, :, o] for o in offsets)
+        padded = torch.nn.functional.pad(kernel, (0, 0, 0, 0, 1, 0))
+        return sum_of(padded[o] for o in offsets)
+
+    def slide(self, kernel: Tensor, space: tuple[int, ...], grid: "Grid") -> Tensor:
+        """Sum over a convolution's window, one axis after the other, by views instead of :meth:`window`'s gathers."""
+        shape = (self.n, *space, self.m, *space) if self.pairs else (*space, self.n, self.m)
+        kernel = kernel.reshape(shape)
+        for axis in range(len(space)):
+            dims = (1 + axis, 2 + axis + len(space)) if self.pairs else (axis,)
+            pad = [0] * (2 * kernel.dim())
+            for dim in dims if grid.padding[axis] else ():
+                at = 2 * (kernel.dim() - 1 - dim)
+                pad[at] = pad[at + 1] = grid.padding[axis]
+            padded = torch.nn.functional.pad(kernel, pad) if any(pad) else kernel
+            kernel = sum_of(_strided(padded, dims, start, grid, axis) for start in range(grid.size[axis]))
+        positions = math.prod(kernel.shape[1 : 1 + len(space)] if self.pairs else kernel.shape[: len(space)])
+        return kernel.reshape((self.n, positions, self.m, positions) if self.pairs else (positions, self.n, self.m))
+
+    def trace(self, kernel: Tensor) -> Tensor:
+        """Sum over positions against themselves, kept as one position."""
+        if self.pairs:
+            return torch.einsum("npmp->nm", kernel)[:, None, :, None]
+        return kernel.sum(0, keepdim=True)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How a convolution's window lies on its input, for each axis."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
+def _strided(kernel: Tensor, dims: tuple[int, ...], start: int, grid: Grid, axis: int) -> Tensor:
+    """A view of what every output reads at one place of the window."""
+    reach = grid.dilation[axis] * (grid.size[axis] - 1)
+    for dim in dims:
+        count = (kernel.shape[dim] - reach - 1) // grid.stride[axis] + 1
+        begin = start * grid.dilation[axis]
+        cut = [slice(None)] * kernel.dim()
+        cut[dim] = slice(begin, begin + (count - 1) * grid.stride[axis] + 1, grid.stride[axis])
+        kernel = kernel[tuple(cut)]
+    return kernel
+
+
+@dataclass(eq=False)
+class Source:
+    """A random field: its kernel times ``exp(log_scale)``."""
+
+    kernel: Tensor  # In the layout of its tile; with channels first if ``per_channel``
+    log_scale: float = 0.0
+    per_channel: bool = False
+    constant: bool = False  # Not random at all: the 1 that the input and constants of the model are multiples of
+    # The field that this one is read from, through a map of positions or a choice of channels, so that the two are not
+    # independent
+    root: "Source | None" = None
+    # Which channel of its root each channel is, -1 for none; all in order if ``None``
+    taken: tuple[int, ...] | None = None
+
+    @property
+    def origin(self) -> "Source":
+        """The field that it comes from."""
+        return self if self.root is None else self.root
+
+    def meets(self, other: "Source", channels: int) -> bool:
+        """Whether some channel of both is one and the same channel of one field: sums are then correlated."""
+        if self.origin is not other.origin:
+            return False
+        mine, theirs = (s.taken or tuple(range(channels)) for s in (self, other))
+        return any(c == d != -1 for c, d in zip(mine, theirs))
+
+    def of_channels(self, taken: tuple[int, ...], kernel: Tensor) -> "Source":
+        """The same field read in other channels; -1 is none."""
+        mine = tuple(c if self.taken is None or c < 0 else self.taken[c] for c in taken)
+        return replace(self, kernel=kernel, root=self.origin, taken=mine)
+
+
+@dataclass(frozen=True)
+class Term:
+    """A masked source.
+
+    ``post`` is a map of positions still to be applied after the mask: a matrix ``(P', P)``, or ``(P',)`` where each
+    position takes one other, counted from 1; 0 is padding. Masks are ``(n, C, P)`` and ``(m, C, P)``; both or none.
+    """
+
+    source: Source
+    left: Tensor | None = None
+    right: Tensor | None = None
+    post: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A sum of terms over ``channels`` and positions of shape ``space``."""
+
+    terms: tuple[Term, ...]
+    channels: int
+    space: tuple[int, ...] = field(default=())
+    # The positions have been flattened into channels, so that weights of the next layer differ between them
+    flat: bool = False
+
+    @property
+    def positions(self) -> int:
+        """Number of positions."""
+        return math.prod(self.space)
+
+
+def sum_of(parts: Iterator[Tensor]) -> Tensor:
+    """Sum without a list of all parts."""
+    total = next(parts).clone()
+    for part in parts:
+        total += part
+    return total
+
+
+def multiply(signal: Signal, left: Tensor, right: Tensor, layout: Layout) -> Signal:
+    """Multiply by masks ``(n, C, P)`` and ``(m, C, P)``."""
+    signal = settle(signal, layout)
+    terms = tuple(replace(t, left=_times(t.left, left), right=_times(t.right, right)) for t in signal.terms)
+    return replace(signal, terms=terms)
+
+
+def renewed(signal: Signal) -> Signal:
+    """The signal times new independent values: terms that shared a source still do."""
+    new: dict[int, Source] = {}
+    for t in signal.terms:  # fields of one origin still have one
+        new.setdefault(id(t.source.origin), replace(t.source.origin, constant=False))
+    for t in signal.terms:
+        new.setdefault(id(t.source), replace(t.source, constant=False, root=new[id(t.source.origin)]))
+    return replace(signal, terms=tuple(replace(t, source=new[id(t.source)]) for t in signal.terms))
+
+
+def add(a: Signal, b: Signal, layout: Layout, apart: bool = False) -> Signal:
+    """Sum of two signals: terms with one source add their masks, others are independent.
+
+    ``apart`` says that they live in different channels, where nothing they have in common meets.
+
+    Raises:
+        Uncovered: If terms are one field that was read in two ways, which have more in common than masks tell.
+    """
+    terms = list(a.terms)
+    plus: Callable[[Tensor | None, Tensor | None, int], Tensor] = lambda x, y, n: _double(x, n, a) + _double(y, n, a)
+    for term in b.terms:
+        same = next((i for i, t in enumerate(terms) if t.source is term.source and t.post is term.post), None)
+        if same is None:
+            if not apart and any(t.source.meets(term.source, a.channels) for t in terms):
+                raise Uncovered(
+                    "model must not add up one activation read in two ways, such as z + max_pool(z) or two crops of "
+                    "it: the path kernel does not know what they have in common. Use paths or neural_tangent_kernel."
+                )
+            terms.append(term)
+            continue
+        old = terms[same]
+        terms[same] = replace(
+            term, left=plus(old.left, term.left, layout.n), right=plus(old.right, term.right, layout.m)
+        )
+    return replace(a, terms=tuple(terms))
+
+
+def settle(signal: Signal, layout: Layout) -> Signal:
+    """Apply what waits after the masks, at the price of one kernel for each channel."""
+    return replace(signal, terms=tuple(_settled(t, signal.channels, layout) for t in signal.terms))
+
+
+def contract(signal: Signal, layout: Layout) -> tuple[Tensor, float]:
+    """Sum over channels, as a layer of independent weights does: a kernel and its log scale."""
+    scale = max(t.source.log_scale for t in signal.terms)
+    kernels = (
+        _channel_sum(t, signal.channels, layout).mul_(math.exp(t.source.log_scale - scale)) for t in signal.terms
+    )
+    return sum_of(kernels), scale
+
+
+def channel_slice(signal: Signal, start: int, stop: int, step: int = 1) -> Signal:
+    """Some of the channels."""
+    chosen = range(signal.channels)[start:stop:step]
+    if len(chosen) == signal.channels:
+        return signal
+
+    def cut(term: Term) -> Term:
+        source, masks = term.source, (term.left, term.right)
+        if not source.constant:
+            kernel = source.kernel[start:stop:step] if source.per_channel else source.kernel
+            source = source.of_channels(tuple(chosen), kernel)
+        left, right = (None if m is None else m[:, start:stop:step] for m in masks)
+        return replace(term, source=source, left=left, right=right)
+
+    return replace(signal, terms=tuple(map(cut, signal.terms)), channels=len(chosen))
+
+
+def _settled(term: Term, channels: int, layout: Layout) -> Term:
+    if term.post is None:
+        return term
+    source, matrix = term.source, term.post
+    if matrix.dim() == 1:  # each position takes one other, from 1; 0 is padding
+        matrix = torch.eye(1 + source.kernel.shape[-1 if layout.pairs else -3]).to(source.kernel)[matrix, 1:]
+    kernel = layout.move(_each_channel(term, channels, layout), matrix)
+    return Term(Source(kernel, source.log_scale, per_channel=True, root=source.origin, taken=source.taken))
+
+
+def _each_channel(term: Term, channels: int, layout: Layout) -> Tensor:
+    kernel = term.source.kernel
+    if not term.source.per_channel:
+        kernel = kernel[None].expand(channels, *kernel.shape)
+    return kernel if term.left is None or term.right is None else layout.outer(term.left, term.right) * kernel
+
+
+def _channel_sum(term: Term, channels: int, layout: Layout) -> Tensor:
+    kernel = term.source.kernel
+    if term.left is None or term.right is None:
+        kernel = kernel.sum(0) if term.source.per_channel else kernel * channels
+    elif not term.source.per_channel:
+        kernel = kernel * layout.gram(term.left, term.right)
+    else:  # channel by channel, so that no kernel of all channels is made beside the source's own
+        left, right = term.left, term.right
+        outer = lambda c: layout.outer(left[:, c : c + 1], right[:, c : c + 1])[0]
+        kernel = sum_of(kernel[c] * outer(c) for c in range(channels))
+    if term.post is None:
+        return kernel
+    return layout.move(kernel, term.post) if term.post.dim() == 2 else layout.window(kernel, term.post[None])
+
+
+def _times(mask: Tensor | None, by: Tensor) -> Tensor:
+    if mask is None:
+        return by
+    if mask.dtype == by.dtype == torch.bool:
+        return mask & by
+    return mask.double() * by.double()
+
+
+def _double(mask: Tensor | None, n: int, signal: Signal) -> Tensor:
+    if mask is None:
+        device = signal.terms[0].source.kernel.device
+        return torch.ones(n, signal.channels, signal.positions, dtype=torch.float64, device=device)
+    return mask.double()

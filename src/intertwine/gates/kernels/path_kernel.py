@@ -1,0 +1,197 @@
+"""Neural path kernel of any ReLU network: its options, budget and tiles."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..._evaluation import in_usual_mode
+from ..._progress import track
+from ...programs.operations import MAX_POOLS
+from ..patterns import observe, structure
+from ..relu_program import ReluProgram, capture_relu, check_input
+from .budget import DEFAULT, Budget, check_fits
+from .moments import Layout
+from .product_kernel import product_kernel
+from .propagation import CHOICES, Tile, fully_connected, needs_pairs, propagate
+
+_LARGEST_LOG = math.log(torch.finfo(torch.float64).max)
+
+
+@in_usual_mode
+def neural_path_kernel(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor | None = None,
+    *,
+    input: str = "x",
+    log: bool = False,
+    output: int = 0,
+    budget: Budget = DEFAULT,
+    progress: bool | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Neural path kernel ``NPK(x, y) = <phi(x), phi(y)>`` of any ReLU network (P2 lemma 2.1), exactly.
+
+    Where we differ from print, see :func:`paths`: biases, batch norms and the constants of poolings.
+
+    Paths with the same weights form one bundle, and values of different bundles are uncorrelated when all weights are
+    independent random signs. So ``<phi(x), phi(y)> = E[f(x) f(y)]`` over such weights with the gates held fixed: second
+    moments are carried through the captured network. On fully connected networks this is the product of layer Grams
+    (theorem 3.1), and :func:`product_kernel` does it; on circular convolutions with global average pooling it is the
+    sum over rotations (theorem 3.2), on residual networks the ensemble over 2^b sub-networks in O(b) (theorem 3.3);
+    padding, strides, poolings, biases, batch norms and a ReLU after an addition (O(b^2) Grams of products of masks)
+    need nothing special. Sums of activations that have more in common than these rules know (two crops of one map) and
+    operations without a rule are refused.
+
+    Cost, for each layer: ``N M C`` times the number of positions, or its square where something averages or chooses
+    among positions; :func:`neural_path_kernel_cost` counts it. Gates are bool, pairs of examples are done in tiles.
+
+    Args:
+        model: A ReLU network that returns ``(N, outputs)``, in evaluation mode, or a gated network.
+        x: Inputs ``(N, C, *S)``.
+        y: Inputs ``(M, C, *S)``; ``x`` itself without.
+        input: ``"x"``, or ``"ones"`` for a value network with constant input 1 (a gated network knows its own).
+        log: Return ``(log |K|, sign)`` instead: nothing overflows at any width and depth.
+        output: Which output the paths lead to; all are equal where the network ends in a layer of weights.
+        budget: Memory and operations that it may take; ``iw.gates.Budget``.
+        progress: Show the tiles.
+
+    Returns:
+        The kernel ``(N, M)`` in float64.
+
+    Raises:
+        ValueError: If an option or a shape is wrong, the work or memory goes over its budget, or the result overflows.
+
+    Examples:
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+        >>> x = torch.randn(4, 3)
+        >>> neural_path_kernel(model, x).shape
+        torch.Size([4, 4])
+    """
+    source = model
+    model, input = structure(model, input)
+    program = capture_relu(model, x)
+    program.check_output(output)
+    if y is not None:
+        check_input(model, y)
+        if y.shape[1:] != x.shape[1:]:
+            raise ValueError(f"y must have examples of x's shape {tuple(x.shape[1:])}. Got {tuple(y.shape[1:])}.")
+    _check_cost(_operations(program, len(x), len(x if y is None else y)), budget.max_operations)
+    check_fits((len(x), len(x if y is None else y)), 17 if log else 16, x.device, _gate_bytes(program, x, y))
+    biases = fully_connected(program)
+    tile = 0 if biases is not None else _tile_size(program, budget.memory)
+    sides = [_side(source, program, z, input, budget.batch_size) for z in ([x] if y is None else [x, y])]
+    if biases is not None:
+        return _product(sides, biases, log, progress)
+    kernel, scale = _tiles(program, sides, tile, output, progress)
+    if log:
+        sign = kernel.sign().to(torch.int8)
+        return kernel.abs_().log_().add_(scale), sign
+    largest = max(float(kernel.max()), -float(kernel.min()))
+    if scale + math.log(max(largest, 1e-300)) > _LARGEST_LOG:
+        raise ValueError(f"the kernel must fit in float64. Got entries near exp({scale:.0f}). Use log=True.")
+    return kernel.mul_(math.exp(scale / 2)).mul_(math.exp(scale / 2))  # in place: it may be most of the memory
+
+
+def _product(
+    sides: list[list[Tensor]], biases: tuple[bool, ...], log: bool, progress: bool | None
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Theorem 3.1, which needs one Gram of each layer and nothing else."""
+    inputs = [side[0].flatten(1) for side in sides]
+    other = (inputs[1], sides[1][1:]) if len(sides) > 1 else (None, None)
+    return product_kernel(inputs[0], sides[0][1:], *other, log=log, biases=biases, progress=progress)
+
+
+def neural_path_kernel_cost(model: nn.Module, x: Tensor, y: Tensor | None = None) -> float:
+    """Multiply-adds that :func:`neural_path_kernel` needs, without doing them.
+
+    Args:
+        model: A ReLU network, in evaluation mode.
+        x: Inputs ``(N, C, *S)``.
+        y: Inputs ``(M, C, *S)``; ``x`` itself without.
+
+    Returns:
+        The count: for each layer ``N M C P^2`` with all pairs of positions, ``N M C P`` without.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 1))
+        >>> neural_path_kernel_cost(model, torch.zeros(10, 3))
+        6700.0
+    """
+    return _operations(capture_relu(structure(model, "x")[0], x), len(x), len(x if y is None else y))
+
+
+def _operations(program: ReluProgram, n: int, m: int) -> float:
+    power = 2 if needs_pairs(program) else 1
+    total = 0.0
+    padded = {c.outputs[0]: c.inputs[0] for c in program.calls if c.op in CHOICES | {"aten::constant_pad_nd"}}
+    for call in program.calls:
+        if call.op in ("aten::addmm", "aten::mm", "aten::convolution"):
+            read = next(r for r in call.inputs if r.id in program.varying)
+            while read in padded and call.op == "aten::convolution":
+                read = padded[read]
+            _, channels, *space = program.values[read.id].shape
+            total += float(n) * m * channels * math.prod(space) ** power
+    return total
+
+
+def _check_cost(operations: float, most: float) -> None:
+    """State the cost where it is too high."""
+    if operations > most:
+        raise ValueError(
+            f"the kernel must need at most max_operations = {most:.1e} multiply-adds. Got {operations:.1e}. Take fewer "
+            "examples or smaller images, or raise max_operations."
+        )
+
+
+def _gate_bytes(program: ReluProgram, x: Tensor, y: Tensor | None) -> int:
+    """Bytes of all gates: one for each unit, eight for each position that a max pooling takes."""
+    calls = program.gate_calls
+    sizes = ((8 if c.op in MAX_POOLS else 1) * math.prod(program.values[c.inputs[0].id].shape) for c in calls)
+    return sum(sizes) * (len(x) + (0 if y is None else len(y)))
+
+
+def _tile_size(program: ReluProgram, memory: float) -> int:
+    """How many examples a side of a tile may have."""
+    pairs = needs_pairs(program)
+    most = 1.0
+    for call in program.calls:
+        if not any(r.id in program.varying for r in call.inputs) or call.outputs[0] is None:
+            continue
+        shapes = [program.values[r.id].shape for r in (call.inputs[0], call.outputs[0])]
+        positions = max(math.prod(s[2:]) for s in shapes)
+        most = max(most, positions ** (2 if pairs else 1))
+        if call.op in MAX_POOLS:  # one kernel for each channel
+            most = max(most, shapes[1][1] * math.prod(shapes[1][2:]) ** 2)
+    bytes_per_pair = 8 * 5 * most
+    tile = int(math.sqrt(memory / bytes_per_pair))
+    if tile < 1:
+        raise ValueError(
+            f"memory must hold one pair of examples, {bytes_per_pair:.1e} bytes for this network. Got {memory:.1e}."
+        )
+    return min(tile, 1024)
+
+
+def _side(model: nn.Module, program: ReluProgram, x: Tensor, input: str, batch_size: int) -> list[Tensor]:
+    return [x if input == "x" else torch.ones_like(x), *observe(model, program, x, batch_size)]
+
+
+def _tiles(
+    program: ReluProgram, sides: list[list[Tensor]], tile: int, output: int, progress: bool | None
+) -> tuple[Tensor, float]:
+    """Every tile of the kernel, one triangle where both sides are one; and the scale that all tiles share."""
+    left, right, same = sides[0], sides[-1], len(sides) == 1
+    n, m = len(left[0]), len(right[0])
+    pairs = needs_pairs(program)
+    kernel = torch.empty(n, m, dtype=torch.float64, device=left[0].device)
+    starts = [(i, j) for i in range(0, n, tile) for j in range(i if same else 0, m, tile)]
+    scale = 0.0
+    for i, j in track(starts, "path kernel", enabled=progress):
+        a, b = ([t[k : k + tile] for t in side] for side, k in ((left, i), (right, j)))
+        layout = Layout(len(a[0]), len(b[0]), pairs, kernel.device)
+        part, scale = propagate(Tile(program, a, b, layout), output)  # the scale is the same for all tiles
+        kernel[i : i + tile, j : j + tile] = part
+        if same and j > i:
+            kernel[j : j + tile, i : i + tile] = part.T
+    return kernel, scale

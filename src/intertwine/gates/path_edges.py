@@ -1,0 +1,290 @@
+"""Edges between scalar nodes that each call of a captured ReLU network makes, found by basis vectors.
+
+A call is run: on the numbers of its nodes, which shows what only chooses and scales (views, paddings, sums, gains), on
+one channel (poolings), or on every basis vector. Its edges are checked on random numbers against the call itself. The
+rules of path kernels share none of it, so that one can be tested against the other.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..programs import Call
+from ..programs.operations import AVERAGE_POOLS, BATCH_NORMS, MAX_POOLS, is_gate
+from .relu_program import ReluProgram
+
+_LARGEST = 2.0**31  # bytes of a table of edges
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Edges of one call from the nodes of one value to those of its result, as lists."""
+
+    ref: int | None  # The value that they leave; ``None`` for the constant-1 node
+    src: Tensor  # Where each edge begins ``(E,)``
+    dst: Tensor  # Where it ends ``(E,)``
+    coefficient: Tensor  # A constant on the edge ``(E,)``
+    slot: int | None = None  # Which column of path weights the edge fills, if any
+    weight: Tensor | None = None  # Flat index of the weight on the edge ``(E,)``
+    # For max pooling, what must be added to a position within its channel to get a node, for each output
+    offset: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Linearised:
+    """All edges by position of the call, and what stands in each slot: its name and its numbers."""
+
+    edges: dict[int, list[Edges]]
+    slots: tuple[str, ...]
+    slot_values: tuple[Tensor, ...]
+
+
+def linearise(program: ReluProgram, x: Tensor) -> Linearised:
+    """Edges of every call that depends on the input, at one example ``x`` ``(1, C, *S)``."""
+    slots = _Slots()
+    with torch.no_grad():
+        values = _values(program, x.detach())
+        edges = {
+            i: _edges_of(_Linear(program, call, values), slots)
+            for i, call in enumerate(program.calls)
+            if any(r.id in program.varying for r in call.inputs)
+        }
+    return Linearised(edges, tuple(slots.names), tuple(slots.values))
+
+
+def _values(program: ReluProgram, x: Tensor) -> dict[int, Tensor]:
+    """What stands at every value but constants."""
+    read = {r.id for call in program.calls for r in call.inputs}
+    outputs = [out for call in program.calls for out in call.outputs if out is not None and out.id in read]
+    states = {program.states[name].id: tensor for name, tensor in program.contents.items()}
+    results = program.run(x, outputs)
+    return {**states, program.inputs[0].id: x, **{out.id: tensor for out, tensor in zip(outputs, results)}}
+
+
+class _Slots:
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.values: list[Tensor] = []
+
+    def new(self, name: str, values: Tensor) -> int:
+        self.names.append(name)
+        self.values.append(values.detach().flatten().double())
+        return len(self.names) - 1
+
+
+class _Linear:
+    """A call as a function of the activations and weights that it reads."""
+
+    def __init__(self, program: ReluProgram, call: Call, values: dict[int, Tensor]) -> None:
+        self.call, self.values = call, values
+        self.alone = replace(program, calls=(call,))
+        read = {r.id: r for r in call.inputs if r.id in values}
+        self.refs = sorted(read.values(), key=lambda r: r.id not in program.varying)  # the batch is read off the first
+        self.inputs = [i for i in read if i in program.varying]
+        self.weights = {i: "/".join(program.weights[i]) for i in read if i in program.weights}
+        self.zeros = {i: torch.zeros_like(values[i]) for i in (*self.inputs, *self.weights)}
+        self.constant = torch.empty(0) if is_gate(call) else self.apply({})
+
+    def run(self, given: dict[int, Tensor]) -> Tensor:
+        """The first result, with some of its tensors replaced."""
+        tensors = [given.get(r.id, self.values[r.id]) for r in self.refs]
+        return self.alone.run(tensors, self.call.outputs[:1], start=self.refs)[0]  # type: ignore[arg-type]
+
+    def apply(self, given: dict[int, Tensor]) -> Tensor:
+        """The result at ``given``, with 0 for all other activations and weights."""
+        return self.run({**self.zeros, **given}).flatten().double()
+
+    def along(self, i: int, w: int | None = None) -> Callable[[Tensor], Tensor]:
+        """The linear part in one activation; with ``w`` the bilinear part, with numbers of weights in their place."""
+        if w is None:
+            return lambda t: self.apply({i: t}) - self.constant
+        numbers = self.numbers(w)
+        shift = self.apply({w: numbers}) - self.constant
+        return lambda t: self.apply({i: t, w: numbers}) - self.apply({i: t}) - shift
+
+    def numbers(self, w: int) -> Tensor:
+        """Each weight's number, from 1."""
+        weight = self.values[w]
+        return torch.arange(1, weight.numel() + 1, device=weight.device).to(weight).view_as(weight)
+
+
+def _edges_of(linear: _Linear, slots: _Slots) -> list[Edges]:
+    call = linear.call
+    if is_gate(call):
+        return [_maxima(linear) if call.op in MAX_POOLS else _identity(linear)]
+    found: list[Edges] = []
+    if call.op in BATCH_NORMS:
+        found += _batch_norm(linear, slots)
+    else:
+        found += [_from_constant(linear.constant), *_by_weights(linear, slots)]
+        for i in linear.inputs:
+            along = _sparse(linear, i, linear.along(i))
+            found.append(_pooled(linear, i, along, slots) if call.op in AVERAGE_POOLS else Edges(i, *along))
+        found = [e for e in found if len(e.src)]
+    _check(linear, found, slots)
+    return found
+
+
+def _by_weights(linear: _Linear, slots: _Slots) -> list[Edges]:
+    """Edges that carry a weight, from the constant-1 node and from each activation."""
+    found: list[Edges] = []
+    for w, name in linear.weights.items():
+        slot = slots.new(name, linear.values[w])
+        shift = linear.apply({w: linear.numbers(w)}) - linear.constant
+        found.append(_numbered(_from_constant(shift), slot))
+        found += [_numbered(Edges(i, *_sparse(linear, i, linear.along(i, w))), slot) for i in linear.inputs]
+    return found
+
+
+_Sparse = tuple[Tensor, Tensor, Tensor]  # where entries begin and end, and the entries
+
+
+def _sparse(linear: _Linear, i: int, f: Callable[[Tensor], Tensor]) -> _Sparse:
+    """A linear map of one activation."""
+    given = linear.zeros[i]
+    if linear.call.op in AVERAGE_POOLS and _over_space(linear.call, given):
+        return _by_channel(f, given)
+    return _choice(f, given) or _tried(linear.call, f, given)
+
+
+def _over_space(call: Call, given: Tensor) -> bool:
+    """Whether a pooling leaves examples and channels as they are."""
+    return call.op != "aten::mean" or not {d % given.dim() for d in call.args["dim"] or (0,)} & {0, 1}
+
+
+def _by_channel(f: Callable[[Tensor], Tensor], given: Tensor) -> _Sparse:
+    """Every basis vector of one channel, put into all channels at once: they are alike."""
+    one, channels = given[:, :1], given.shape[1]
+    rows = _rows(lambda t: f(t.expand_as(given).contiguous()).view(channels, -1)[0], one)
+    src, dst = rows.nonzero(as_tuple=True)
+    number = torch.arange(channels, device=given.device)[:, None]
+    every = lambda nodes, size: (nodes + size * number).flatten()
+    return every(src, one.numel()), every(dst, rows.shape[1]), rows[src, dst].repeat(channels)
+
+
+def _choice(f: Callable[[Tensor], Tensor], given: Tensor) -> _Sparse | None:
+    """What reads at most one node for each of its own, found from node numbers; ``None`` where that is not so."""
+    ones = f(torch.ones_like(given))
+    weight = torch.where(ones == 0, 1.0, ones)
+    nodes = torch.arange(1, given.numel() + 1, device=given.device).view(given.shape)
+    high, low = ((f(part.to(given)) / weight).round() for part in (nodes // 1024, nodes % 1024))  # exact in float32
+    src = (high * 1024 + low).long() - 1
+    if bool(((src < 0) & (ones != 0)).any()) or bool((src >= given.numel()).any()):
+        return None
+    trial = torch.randint(1, 1024, given.shape, generator=torch.Generator().manual_seed(0)).to(given)
+    expected = trial.flatten().double()[src.clamp(min=0)] * ones if given.numel() else ones
+    if not torch.allclose(f(trial), expected, rtol=1e-4, atol=1e-5 * float(ones.abs().max() if len(ones) else 0)):
+        return None
+    dst = ones.nonzero()[:, 0]
+    return src[dst], dst, ones[dst]
+
+
+def _tried(call: Call, f: Callable[[Tensor], Tensor], given: Tensor) -> _Sparse:
+    """Every basis vector."""
+    size = len(f(given))
+    needed = 16.0 * given.numel() * size
+    if needed > _LARGEST:
+        raise ValueError(
+            f"every layer's table of edges take at most {_LARGEST:.0e} bytes. Got {needed:.1e} for {call.where}, "
+            f"{given.numel()} by {size} nodes. Give smaller inputs."
+        )
+    rows = _rows(f, given)
+    src, dst = rows.nonzero(as_tuple=True)
+    return src, dst, rows[src, dst]
+
+
+def _rows(f: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+    """``f(e_i)`` for every basis vector."""
+    rows = []
+    for i in range(like.numel()):
+        basis = torch.zeros_like(like, memory_format=torch.contiguous_format)
+        basis.view(-1)[i] = 1
+        rows.append(f(basis))
+    return torch.stack(rows) if rows else f(like)[None][:0]
+
+
+def _from_constant(values: Tensor) -> Edges:
+    dst = values.nonzero()[:, 0]
+    return Edges(None, torch.zeros_like(dst), dst, values[dst])
+
+
+def _numbered(edges: Edges, slot: int) -> Edges:
+    """Edges whose coefficients number the weight that stands on them."""
+    ones = torch.ones_like(edges.coefficient)
+    return replace(edges, coefficient=ones, slot=slot, weight=edges.coefficient.round().long() - 1)
+
+
+def _pooled(linear: _Linear, i: int, along: _Sparse, slots: _Slots) -> Edges:
+    """An average: its 1/size is a weight; sizes may differ, at borders or where they do not divide the map."""
+    src, dst, value = along
+    sizes, which = value.unique(return_inverse=True)
+    return Edges(i, src, dst, torch.ones_like(value), slots.new(linear.call.where, sizes), which)
+
+
+def _identity(linear: _Linear) -> Edges:
+    x = linear.values[linear.inputs[0]]
+    nodes = torch.arange(x.numel(), device=x.device)
+    return Edges(linear.inputs[0], nodes, nodes, torch.ones(len(nodes), dtype=torch.float64, device=x.device))
+
+
+def _maxima(linear: _Linear) -> Edges:
+    """All positions that each output of a max pooling may take: where a single 1 among zeros is the maximum."""
+    x = linear.values[linear.inputs[0]]
+    result = linear.run({})
+    src, dst, ones = _by_channel(lambda t: linear.run({linear.inputs[0]: t}).flatten(), torch.zeros_like(x))
+    offset = torch.arange(result.numel(), device=x.device) // result[0, 0].numel() * x[0, 0].numel()
+    return Edges(linear.inputs[0], src, dst, torch.ones_like(ones).double(), offset=offset)
+
+
+def _batch_norm(linear: _Linear, slots: _Slots) -> list[Edges]:
+    """In evaluation mode ``y_c = s_c x_c + t_c``: the gain is a weight and the shift a bias."""
+    (i,) = linear.inputs
+    x, where = linear.values[i], linear.call.where
+    shift = linear.run({i: torch.zeros_like(x)}).double()
+    gain = linear.run({i: torch.ones_like(x)}).double() - shift
+    channels = x.shape[1]
+    nodes = torch.arange(x.numel(), device=x.device)
+    channel = nodes // (x.numel() // channels)
+    once = lambda t: t.view(channels, -1)[:, 0]
+    ones = torch.ones(len(nodes), dtype=torch.float64, device=x.device)
+    return [
+        Edges(i, nodes, nodes, ones, slots.new(f"gain of {where}", once(gain)), channel),
+        Edges(None, torch.zeros_like(nodes), nodes, ones, slots.new(f"shift of {where}", once(shift)), channel),
+    ]
+
+
+def _check(linear: _Linear, edges: list[Edges], slots: _Slots) -> None:
+    """Check on random numbers that the edges give what the call does."""
+    call, generator = linear.call, torch.Generator().manual_seed(0)
+    given = {
+        i: torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t)
+        for i, t in ((i, linear.values[i]) for i in linear.inputs)
+    }
+    result = linear.run(given)
+    if not result.numel():
+        return
+    total = torch.zeros(result.numel(), dtype=torch.float64, device=result.device)
+    for e in edges:
+        before = None if e.ref is None else given[e.ref].flatten().double()
+        total += _contribution(e, before, slots, result.numel())
+    error = float((total - result.flatten()).abs().max())
+    if not error <= 1e3 * torch.finfo(result.dtype).eps * max(1.0, float(result.abs().max())):
+        raise ValueError(
+            f"model must be linear between its gates, with one weight between two nodes. Got {call.where} at "
+            f"{call.line}, which is not (error {error:.2g})."
+        )
+
+
+def _contribution(edges: Edges, before: Tensor | None, slots: _Slots, size: int) -> Tensor:
+    """What edges add to the nodes in which they end; NaN where what stands on them is no weight."""
+    value = edges.coefficient.double()
+    if edges.slot is not None and edges.weight is not None:
+        known = slots.values[edges.slot]
+        if len(edges.weight) and not 0 <= int(edges.weight.min()) <= int(edges.weight.max()) < len(known):
+            return torch.full((size,), math.nan, dtype=torch.float64, device=value.device)
+        value = value * known[edges.weight]
+    start = value if before is None else before[edges.src] * value
+    return torch.zeros(size, dtype=torch.float64, device=value.device).index_add_(0, edges.dst, start)

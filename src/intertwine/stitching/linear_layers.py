@@ -1,0 +1,292 @@
+"""Stitching layers without a permutation to find: full, low-rank, sparse, diagonal, orthogonal, of any group."""
+
+from math import log
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+
+from .. import groups
+from ..groups import Group, Unattained
+from ..groups.dense import polar_factor
+from .closed_form import FLOOR, Moments, diagonal, group_procrustes, least_squares, reduced_rank
+from .layer import Common, StitchingLayer
+
+__all__ = ["Diagonal", "Full", "Identity", "Lasso", "Orthogonal", "Projected", "Rank", "sparsity"]
+
+
+class Full(StitchingLayer):
+    """A full 1x1 convolution (paper 1, section 4): any ``(C_out, C_in)`` matrix, so widths may differ.
+
+    Attributes:
+        weight: ``(C_out, C_in)``.
+    """
+
+    family = "full"
+
+    def create(self, generator: torch.Generator | None) -> None:
+        """Uniform in ``+-1 / sqrt(C_in)``."""
+        self.weight = nn.Parameter(uniform(self.c_out, self.c_in, generator))
+
+    @property
+    def dim(self) -> int:
+        """``C_out C_in``."""
+        return self.c_in * self.c_out
+
+    def matrix(self) -> Tensor:
+        """The weight."""
+        return self.weight
+
+    def fit(self, moments: Moments) -> None:
+        """Least squares: ``min sum |y - A x|^2``, the solution of smallest norm."""
+        self.weight.copy_(least_squares(moments))
+
+
+def uniform(rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
+    """Entries uniform in ``+-1 / sqrt(columns)``, as torch starts a convolution."""
+    return (2 * torch.rand(rows, columns, generator=generator) - 1) / columns**0.5
+
+
+class Rank(StitchingLayer):
+    """Maps of rank at most ``r``: two 1x1 convolutions, ``C_in -> r -> C_out`` (paper 1, v2 D.2).
+
+    Their dimension is ``r (C_in + C_out) - r^2``, less than the numbers stored, since ``U G`` and ``G^-1 V`` make the
+    same map (v2 E.30). Widths may differ.
+
+    Args:
+        rank: ``r``.
+        **common: Of every ``StitchingLayer``.
+
+    Attributes:
+        down: ``V``, ``(r, C_in)``.
+        up: ``U``, ``(C_out, r)``.
+
+    Raises:
+        ValueError: If the rank is not between 1 and the smaller width.
+    """
+
+    def __init__(self, c_in: int, c_out: int, rank: int, **common: Unpack[Common]) -> None:
+        super().__init__(c_in, c_out, **common)
+        generator = common.get("generator")
+        if not 1 <= rank <= min(c_in, c_out):
+            raise ValueError(f"rank must be from 1 to {min(c_in, c_out)}, the smaller width. Got {rank}.")
+        self.family, self.rank = f"rank-{rank}", rank
+        self.down = nn.Parameter(uniform(rank, c_in, generator))
+        self.up = nn.Parameter(uniform(c_out, rank, generator))
+
+    @property
+    def dim(self) -> int:
+        """``r (C_in + C_out) - r^2``."""
+        return self.rank * (self.c_in + self.c_out) - self.rank**2
+
+    def matrix(self) -> Tensor:
+        """``U V``."""
+        return self.up @ self.down
+
+    def fit(self, moments: Moments) -> None:
+        """Reduced-rank regression; both factors get equal sizes, so that one learning rate suits them."""
+        up, down = reduced_rank(moments, self.rank)  # orthonormal columns, so `down` has all the size
+        u, s, vh = torch.linalg.svd(down, full_matrices=False)
+        root = s.sqrt()
+        self.up.copy_(up @ u * root)
+        self.down.copy_(root[:, None] * vh)
+
+
+class Lasso(Full):
+    """A full map with the penalty ``lambda |A|_1`` (paper 1, v2 D.6).
+
+    Differs from the paper: the penalty acts by its proximal step, ``a <- sign(a) max(|a| - lr lambda, 0)`` after each
+    step on the loss, so that zeros *are* zeros; a gradient step on ``|a|`` jumps over zero for ever. Same minimiser;
+    ``proximal=False`` is as printed. A bias is not penalised.
+
+    Args:
+        strength: ``lambda``. The paper takes 1e-4, 1e-3, 1e-2 and 1e-1.
+        proximal: Whether the penalty acts by its proximal step, or as a term of the loss.
+        **common: Of every ``StitchingLayer``.
+
+    Raises:
+        ValueError: If the strength is negative.
+    """
+
+    def __init__(
+        self, c_in: int, c_out: int, strength: float = 1e-3, proximal: bool = True, **common: Unpack[Common]
+    ) -> None:
+        if not strength >= 0:
+            raise ValueError(f"strength must be at least 0. Got {strength}.")
+        super().__init__(c_in, c_out, **common)
+        self.proximal = proximal
+        self.family, self.strength = "lasso" if strength == 1e-3 else f"lasso-{strength:g}", strength
+
+    def regulariser(self) -> Tensor:
+        """``lambda |A|_1`` where there is no proximal step; what is added to the loss."""
+        return self.weight.new_zeros(()) if self.proximal else self.strength * self.weight.abs().sum()
+
+    def penalty(self) -> float:
+        """``lambda |A|_1``, which the proximal step stands for."""
+        return self.strength * float(self.weight.detach().abs().sum())
+
+    @torch.no_grad()
+    def after_step(self, lr: float) -> None:
+        """Soft thresholding by ``lr lambda``."""
+        if self.proximal:
+            self.weight.copy_(torch.nn.functional.softshrink(self.weight, lr * self.strength))
+
+
+def sparsity(matrix: Tensor, threshold: float = 1e-3) -> float:
+    """Share of entries with ``|a_ij| <= threshold`` (v2 D.1); ``1 - 1/n`` for a permutation.
+
+    Args:
+        matrix: Any shape.
+        threshold: What counts as zero. The paper takes 1e-3.
+
+    Returns:
+        Between 0 and 1.
+
+    Examples:
+        >>> sparsity(torch.eye(4))
+        0.75
+    """
+    return float((matrix.detach().abs() <= threshold).double().mean())
+
+
+class Diagonal(StitchingLayer):
+    """``y_i = d_i x_i``, any signs: for networks whose channels correspond already.
+
+    Of unequal widths the channels that both have, and zeros.
+
+    Attributes:
+        scale: ``d``, ``(min(C_in, C_out),)``.
+    """
+
+    family = "diagonal"
+
+    def create(self, generator: torch.Generator | None) -> None:
+        """The identity."""
+        self.scale = nn.Parameter(torch.ones(min(self.c_in, self.c_out)))
+
+    @property
+    def dim(self) -> int:
+        """The smaller width."""
+        return len(self.scale)
+
+    def matrix(self) -> Tensor:
+        """``diag(d)``."""
+        return nn.functional.pad(torch.diag(self.scale), (0, self.c_in - self.dim, 0, self.c_out - self.dim))
+
+    def fit(self, moments: Moments) -> None:
+        """Least squares channel by channel; channels of A that never respond keep factor one."""
+        self.scale.copy_(diagonal(moments).diagonal())
+
+
+class Identity(StitchingLayer):
+    """``y = x``; of unequal widths the channels that both have, and zeros."""
+
+    family = "identity"
+
+    @property
+    def dim(self) -> int:
+        """0."""
+        return 0
+
+    def matrix(self) -> Tensor:
+        """Ones on the diagonal."""
+        return torch.eye(self.c_out, self.c_in, device=None if self.bias is None else self.bias.device)
+
+    def fit(self, moments: Moments) -> None:
+        """Only a bias has something to fit."""
+
+
+class Orthogonal(StitchingLayer):
+    """Orthogonal matrices, by gradient steps each followed by the polar factor, the nearest orthogonal matrix.
+
+    Of unequal widths: matrices with orthonormal columns (``C_in < C_out``) or rows.
+
+    Attributes:
+        weight: ``(C_out, C_in)``.
+    """
+
+    family = "orthogonal"
+
+    def create(self, generator: torch.Generator | None) -> None:
+        """Uniform over the family."""
+        self._group = groups.Orthogonal(max(self.c_in, self.c_out))
+        drawn = self._group.random(generator, torch.get_default_dtype()).matrix()
+        self.weight = nn.Parameter(drawn[: self.c_out, : self.c_in].clone())
+
+    @property
+    def dim(self) -> int:
+        """``N m - m (m + 1) / 2`` for widths ``m <= N``: ``n (n - 1) / 2`` where they are equal."""
+        small, large = sorted((self.c_in, self.c_out))
+        return large * small - small * (small + 1) // 2
+
+    @property
+    def log_components(self) -> float:
+        """``log 2`` for the two determinants; unequal widths make one piece."""
+        return log(2) if self.c_in == self.c_out else 0.0
+
+    def matrix(self) -> Tensor:
+        """The weight."""
+        return self.weight
+
+    @torch.no_grad()
+    def after_step(self, lr: float) -> None:
+        """The polar factor."""
+        self.weight.copy_(polar_factor(self.weight))
+
+    def fit(self, moments: Moments) -> None:
+        """Orthogonal Procrustes: ``max tr(A x.T y)``; the least ``sum |y - A x|^2`` unless ``C_in > C_out``."""
+        self.weight.copy_(group_procrustes(self._group, moments))
+
+
+class Projected(StitchingLayer):
+    """A layer generated from a group: ``group.project`` after each step, ``group.procrustes`` to start.
+
+    Made for groups in which one can move continuously (rotations, all invertible matrices, unit row sums). Permutations
+    need a relaxation: small steps never leave a permutation that is rounded after each of them, so that in products and
+    wreath products units and blocks keep the places that they start at.
+
+    Args:
+        group: Any group of this library, or one of your own.
+        bias: Whether to add a bias.
+        channel_dim: The channel axis.
+        generator: Source of the random start, ``group.random``.
+
+    Attributes:
+        group: The group.
+        weight: ``(n, n)``.
+    """
+
+    def __init__(
+        self, group: Group, *, bias: bool = False, channel_dim: int = 1, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__(group.n, group.n, bias=bias, channel_dim=channel_dim)
+        self.family, self.group = repr(group), group
+        self.weight = nn.Parameter(group.random(generator, torch.get_default_dtype()).matrix().clone())
+
+    @property
+    def dim(self) -> int:
+        """Of the group."""
+        return self.group.dim
+
+    @property
+    def log_components(self) -> float:
+        """Of the group."""
+        return self.group.log_components
+
+    def matrix(self) -> Tensor:
+        """The weight."""
+        return self.weight
+
+    @torch.no_grad()
+    def after_step(self, lr: float) -> None:
+        """The nearest element; one near the weight where that is a limit of elements, as behind dead channels."""
+        try:
+            found = self.group.project(self.weight)
+        except Unattained:
+            wide = self.weight.cpu().double()
+            found = self.group.project(wide + FLOOR * torch.eye(len(wide), dtype=wide.dtype))
+        self.weight.copy_(found.matrix())
+
+    def fit(self, moments: Moments) -> None:
+        """The group's element with the least ``sum |y - g x|^2``."""
+        self.weight.copy_(group_procrustes(self.group, moments))

@@ -1,1 +1,0 @@
-"""Stitched networks: two networks, cut at a tap of both and joined by a layer."""

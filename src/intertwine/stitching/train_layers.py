@@ -1,0 +1,230 @@
+"""Training stitching layers: many families, seeds and alphas at one tap at once, behind one run of the frozen trunk.
+
+Differs from the paper's reference code, which trains the tail's batch norms along, has weight decay that the paper does
+not mention, and keeps the epoch with the best *test* accuracy: here nothing but the layers learns (``tail_norm`` of the
+stitched network says what batch norms do meanwhile), and the epoch that counts is chosen by *training* loss.
+
+Differs from the paper, which takes the last epoch (``Recipe(keep="last")``): what training lowers is the loss of a
+relaxed map, what is evaluated is its nearest permutation behind batch norms measured anew, and the second can get worse
+while the first gets better. So the start and every epoch's map are judged as they would be evaluated, on training data,
+and the best one is kept, in every family alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from .._evaluation import in_usual_mode
+from .._io import check_writable
+from .._progress import track
+from .._random import mixed, seeded
+from ..features.batches import check_repeatable, device_of, length, size
+from ..features.evaluate import known
+from ..features.repeatable import repeatable
+from ..programs import flat_inputs
+from .layer import StitchingLayer
+from .options import Recipe, recipe_of
+from .penalty import labels_of
+from .recalibrate import evaluated_losses, some_batches
+from .stitched import Stitched, Trunk
+from .training_state import Epoch, TrainingState, describe, identity_of, resume, save
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A layer after training.
+
+    Attributes:
+        network: The stitched network, in evaluation mode; its layer was trained in place.
+        history: One entry for each finished epoch.
+        stopped_at: Step, from 1, at which the loss or its gradient was no longer finite; ``None`` if it always was. The
+            layer is then as it was when the loss was last finite, or the best that was judged before.
+        seconds: Time of the whole run, which all layers trained together share.
+        kept: The epoch whose map the layer holds, 0 for the start; ``None`` where the last state counts.
+        start_loss: Training loss of the start as it would be evaluated; ``None`` where nothing was judged.
+    """
+
+    network: Stitched
+    history: tuple[Epoch, ...]
+    stopped_at: int | None
+    seconds: float
+    kept: int | None = None
+    start_loss: float | None = None
+
+    @classmethod
+    def of(cls, run: TrainingState, seconds: float) -> Self:
+        """The end of a run: the best state where states were judged, in evaluation mode."""
+        run.network.eval()
+        run.take_best()
+        for layer in run.network.layers:
+            layer.head_start(False)
+        kept = None if run.best is None else run.best.epoch
+        return cls(run.network, tuple(run.history), run.stopped_at, seconds, kept, run.start_loss)
+
+    @property
+    def layer(self) -> StitchingLayer:
+        """The stitching layer."""
+        return self.network.layer
+
+
+@in_usual_mode
+def train_layers(
+    networks: Sequence[Stitched],
+    loader: Iterable[Any],
+    recipe: Recipe | str = "v1",
+    *,
+    seed: int = 0,
+    recalibration: bool = True,
+    state: str | Path | None = None,
+    progress: bool | None = None,
+) -> list[Trained]:
+    """Train the layers of stitched networks that share a trunk, each on the cross-entropy of its own tail's outputs.
+
+    For every batch the frozen trunk runs once and every tail once, forwards and backwards. A layer's result does not
+    depend on which others are trained along: random numbers are drawn anew for each step of each. Layers without
+    parameters pass through. A layer whose loss or gradient stops being finite stops alone.
+
+    A layer ends as the best of its start and its epochs, judged on training data as it is evaluated, so that its
+    training loss is never above that of its start; ``Recipe(keep="last")`` takes the last epoch.
+
+    Args:
+        networks: From ``Cut.stitch`` of one cut; their layers are trained in place.
+        loader: Batches ``(inputs, labels, ...)``, readable several times. One that shuffles by torch's global random
+            numbers has the same order for the same seed.
+        recipe: ``"v1"``, ``"v2"`` or a :class:`Recipe`.
+        seed: Of the order of examples, and of noise in layers.
+        recalibration: Whether maps are judged behind batch norms measured anew; say ``False`` if they will not be.
+        state: File that keeps the run after every epoch; the same call after a kill goes on from there, and ends where
+            an undisturbed run ends.
+        progress: Whether to show how far it is.
+
+    Raises:
+        ValueError: If there are no networks, they do not share a trunk, two share a layer, or batches have no labels.
+        RuntimeError: If the loss of every layer that learns stopped being finite.
+        CheckpointError: If ``state`` is damaged or of another run.
+    """  # noqa: DOC502 - the helpers raise
+    chosen, trunk = recipe_of(recipe), _shared_trunk(networks)
+    check_repeatable(loader)
+    loader = repeatable(loader, mixed(seed, "order"))
+    runs = [TrainingState.of(network, chosen) for network in networks]
+    path = None if state is None else check_writable(state, "state")
+    device, began = device_of(networks[0]), time.monotonic()
+    settings = {
+        "recipe": asdict(chosen), "seed": seed, "layers": [describe(run) for run in runs],
+        "recalibration": recalibration, "networks and data": identity_of(networks, loader, path is not None),
+    }  # fmt: skip
+    done, step = resume(path, settings, runs)
+    judge = _Judge.of(runs, loader, chosen, recalibration)
+    if not done:
+        judge(runs, 0)
+    per_epoch = length(loader)
+    total = None if per_epoch is None else per_epoch * (chosen.epochs - done)
+    passes = _passes(loader, range(done, chosen.epochs), seed)
+    for place, batch in track(passes, _title(runs), total, progress):
+        live = [run for run in runs if run.live]
+        if not live:
+            break
+        if place.first:
+            for run in live:
+                run.begin_epoch(place.epoch < chosen.head_start)
+        step += 1
+        _update(live, trunk, batch, step, chosen.learning_rate, seed, device)
+        if place.last:
+            for run in runs:
+                if run.live:
+                    run.end_epoch(place.epoch + 1)
+            judge(runs, place.epoch + 1)
+            save(path, settings, runs, place.epoch + 1, step)
+    trained = [Trained.of(run, time.monotonic() - began) for run in runs]
+    if any(run.stopped_at for run in runs) and not any(run.live for run in runs):
+        raise RuntimeError(_diverged(runs, chosen))
+    return trained
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Judges maps as they would be evaluated, on the same training batches every time."""
+
+    batches: list[Any]
+    recalibration: bool
+
+    @classmethod
+    def of(cls, runs: Sequence[TrainingState], loader: Iterable[Any], recipe: Recipe, recalibration: bool) -> _Judge:
+        wanted = recipe.keep == "best" and recipe.epochs > 0 and any(run.live for run in runs)
+        return cls(some_batches(loader, recipe.judged) if wanted else [], recalibration)
+
+    def __call__(self, runs: Sequence[TrainingState], epoch: int) -> None:
+        live = [run for run in runs if run.live and self.batches]
+        networks = [run.network for run in live]
+        for run, loss in zip(live, evaluated_losses(networks, self.batches, recalibration=self.recalibration)):
+            run.judge(epoch, loss)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a batch stands: epoch and batch from 0."""
+
+    epoch: int
+    batch: int
+    last: bool
+
+    @property
+    def first(self) -> bool:
+        return self.batch == 0
+
+
+def _update(
+    live: list[TrainingState], trunk: Trunk, batch: Any, step: int, rate: float, seed: int, device: torch.device | None
+) -> None:
+    if size(batch) == 1 and any(run.network.tail_norm == "train" for run in live):
+        return  # batch norm cannot normalise one example
+    labels = labels_of(batch, live[0].network.classes)
+    if not known(labels).any():
+        return  # the mean loss of no labels is no number
+    crossing = trunk(*flat_inputs(batch, device))
+    labels = labels.to(crossing[0].device)
+    for run in live:
+        with seeded(mixed(seed, "step", step), device):
+            if not run.update(crossing, labels, rate):
+                run.stopped_at = step
+                run.network.eval()
+
+
+def _passes(loader: Iterable[Any], epochs: range, seed: int) -> Iterator[tuple[_Place, Any]]:
+    """All batches of all epochs, each epoch in an order of its own."""
+    for epoch in epochs:
+        batches = iter(repeatable(loader, mixed(seed, "order", epoch)))
+        ahead = next(batches, None)
+        count = 0
+        while ahead is not None:
+            batch, ahead = ahead, next(batches, None)
+            yield _Place(epoch, count, ahead is None), batch
+            count += 1
+
+
+def _shared_trunk(networks: Sequence[Stitched]) -> Trunk:
+    if not networks:
+        raise ValueError("networks must hold at least one stitched network. Got none.")
+    if any(network.trunk is not networks[0].trunk for network in networks):
+        raise ValueError("networks must share a trunk: make all of them from one cut. Got several trunks.")
+    if len({id(network.layer) for network in networks}) < len(networks):
+        raise ValueError("every network must have a layer of its own. Got one layer in two networks.")
+    return networks[0].trunk
+
+
+def _title(runs: list[TrainingState]) -> str:
+    return f"stitching by {len(runs)} layers" if len(runs) > 1 else f"stitching by {runs[0].network.layer.family}"
+
+
+def _diverged(runs: list[TrainingState], recipe: Recipe) -> str:
+    stops = ", ".join(f"{run.network.layer.family} at step {run.stopped_at}" for run in runs if run.stopped_at)
+    return (
+        f"the loss and its gradient must stay finite. Got NaN or infinity: {stops}. Each layer is as it was when its "
+        f"loss was last finite. Lower the learning rate (it is {recipe.learning_rate})."
+    )
