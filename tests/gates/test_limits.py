@@ -22,7 +22,7 @@ def relative_error(width, seed, x, build=fully_connected, depth=3):
     torch.manual_seed(seed)
     sigma = 1 / math.sqrt(width)
     network = iw.gates.dgn(build(width), regime="fixed_random", seed=seed).eval()
-    iw.gates.networks.bernoulli_(network.value, sigma, seed)
+    iw.gates.kernels.wide_limits.bernoulli_(network.value, sigma, seed)
     names = [f"value.{n}" for n, _ in network.value.named_parameters()]
     tangent = iw.gates.neural_tangent_kernel(network, x, kind="trace", parameters=names)
     limit = depth * sigma ** (2 * (depth - 1)) * iw.gates.neural_path_kernel(network, x)
@@ -43,7 +43,7 @@ def test_tangent_kernel_tends_to_the_path_kernel_like_one_over_root_width():
 def test_weights_are_independent_signs_of_one_size():
     """Assumption 2.1: +sigma and -sigma with probability 1/2 each, whatever the gates."""
     model = nn.Sequential(nn.Linear(60, 60), nn.Linear(60, 60)).double()
-    iw.gates.networks.bernoulli_(model, 0.25, seed=1)
+    iw.gates.kernels.wide_limits.bernoulli_(model, 0.25, seed=1)
     first, second = (layer.weight.detach() / 0.25 for layer in model)
     assert all((p.abs() == 0.25).all() for p in model.parameters())
     assert abs(float(first.mean())) < 5 / 60  # five standard errors
@@ -60,7 +60,7 @@ def test_expectation_is_exact_at_every_width(gates):
     total = torch.zeros(4, 4).double()
     draws = 800
     for seed in range(draws):
-        iw.gates.networks.bernoulli_(network.value, 0.5, seed)
+        iw.gates.kernels.wide_limits.bernoulli_(network.value, 0.5, seed)
         total += iw.gates.neural_tangent_kernel(network, x, kind="trace", parameters=names) / draws
     limit = 3 * 0.5**4 * iw.gates.neural_path_kernel(network, x)
     assert (total - limit).norm() < 0.1 * limit.norm()
@@ -73,7 +73,7 @@ def mean_tangent_kernel(name, sigma, draws=600):
     names = [f"value.{n}" for n, _ in network.value.named_parameters()]
     total = torch.zeros(4, 4).double()
     for seed in range(draws):
-        iw.gates.networks.bernoulli_(network.value, sigma, seed)
+        iw.gates.kernels.wide_limits.bernoulli_(network.value, sigma, seed)
         total += iw.gates.neural_tangent_kernel(network, x, kind="per_output", parameters=names)[..., 0] / draws
     return network, x, total
 
@@ -144,7 +144,7 @@ def test_convolutional_kernel_is_the_tangent_kernel_of_a_wide_network():
 
 def test_bad_arguments():
     with pytest.raises(ValueError, match="sigma must be positive"):
-        iw.gates.networks.bernoulli_(nn.Linear(1, 1), 0.0)
+        iw.gates.kernels.wide_limits.bernoulli_(nn.Linear(1, 1), 0.0)
     with pytest.raises(ValueError, match="depth must be at least 1"):
         iw.gates.kernels.convolutional_tangent_kernel(torch.ones(1, 1, 2, 2), 0)
     with pytest.raises(ValueError, match="window odd"):

@@ -11,7 +11,7 @@ from theorem_kernels import ensemble_kernel, rotation_kernel, sum_kernel
 from torch import nn
 
 import intertwine as iw
-from intertwine.gates.kernels import product_kernel as gate_gram
+from intertwine.gates.kernels import gate_products
 from intertwine.gates.kernels.wide_limits import ensemble_tangent_kernel
 
 
@@ -29,7 +29,7 @@ def test_fully_connected_kernel_is_a_product_of_grams(input):
 
 
 def test_product_kernel_of_two_sides_and_many_tiles(monkeypatch):
-    monkeypatch.setattr(sys.modules["intertwine.gates.kernels.product_kernel"], "tile_size", lambda gates: 3)
+    monkeypatch.setattr(gate_products, "tile_size", lambda gates: 3)
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(n, 4, generator=generator).double() for n in (7, 5))
     gx, gy = ([torch.rand(n, w, generator=generator) > 0.4 for w in (6, 8)] for n in (7, 5))
@@ -45,17 +45,17 @@ def test_product_kernel_of_two_sides_and_many_tiles(monkeypatch):
 
 @pytest.mark.parametrize("bytes_are_exact", [True, False])
 def test_grams_of_gates_are_exact_counts_in_bytes_and_in_float32(monkeypatch, bytes_are_exact):
-    if bytes_are_exact and not gate_gram._bytes_are_exact():
+    if bytes_are_exact and not gate_products._bytes_are_exact():
         pytest.skip("this processor does not multiply bytes")
-    monkeypatch.setattr(gate_gram, "_bytes_are_exact", lambda: bytes_are_exact)
+    monkeypatch.setattr(gate_products, "_bytes_are_exact", lambda: bytes_are_exact)
     generator = torch.Generator().manual_seed(1)
     for n, m, width in ((1, 1, 1), (3, 17, 5), (33, 16, 300), (5, 2, 4099)):
         a, b = (torch.rand(k, width, generator=generator) > 0.3 for k in (n, m))
         for left in (a, a.T.contiguous().T):  # the second is not contiguous
-            assert torch.equal(gate_gram.gram(left, b).double(), a.double() @ b.double().T)
+            assert torch.equal(gate_products.gram(left, b).double(), a.double() @ b.double().T)
     full = [(torch.ones(2, 1000, dtype=torch.bool),) * 2] * 7  # 1000^7 fits in no integer that is held
     product = torch.ones(2, 2, dtype=torch.float64)
-    for part in gate_gram.exact_products(full):
+    for part in gate_products.exact_products(full):
         product *= part
     equal(product, torch.full((2, 2), 1e21, dtype=torch.float64))
 

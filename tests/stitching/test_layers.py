@@ -9,14 +9,11 @@ import torch
 from intertwine import groups
 from intertwine.features.moments import CrossMoments
 from intertwine.groups.capacity import log_count_g_relu, log_count_rank
-from intertwine.stitching import families
-from intertwine.stitching import permutation_layers as sinkhorn
-from intertwine.stitching import permutation_layers as soft_sort
 from intertwine.stitching.closed_form import Moments
-from intertwine.stitching.families import family_of, takes
+from intertwine.stitching.families import families, family_of, takes
 from intertwine.stitching.layer import doubly_stochastic_error
 from intertwine.stitching.linear_layers import Lasso, sparsity
-from intertwine.stitching.permutation_layers import frobenius_on_polytope
+from intertwine.stitching.permutation_layers import frobenius_on_polytope, sinkhorn, soft_sort
 
 NAMES = [
     "identity", "diagonal", "permutation", "signed_permutation", "g_relu", "monomial", "softsort",

@@ -15,8 +15,8 @@ from .gate_statistics import SharedGates, shared_gates
 from .gated_network import GatedNetwork
 from .kernels.alignment import kernel_alignment, unscaled
 from .kernels.budget import Budget
+from .kernels.gate_products import base_kernels
 from .kernels.path_kernel import neural_path_kernel
-from .kernels.product_kernel import base_kernels
 from .kernels.tangent_kernel import neural_tangent_kernel
 from .patterns import gate_patterns
 

@@ -197,7 +197,7 @@ def intertwiner(
     Args:
         activation: A name (``"relu"``, ``"leaky_relu:0.1"``, ``"swiglu"``), a module (any slope is taken exactly), a
             torch function, or any scalar function of yours, which is then measured in float64 (limits in
-            ``intertwine.groups.activations.measured``).
+            ``intertwine.groups.measured_activations``).
         n: Number of channels; ``None`` for the family over all ``n``.
 
     Returns:

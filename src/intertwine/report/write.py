@@ -13,7 +13,7 @@ _PLAIN = "plain:plain_page"  # a page of the table
 # Kind of result -> the module that has its class, and the function among the pages that lays out its own; both are
 # imported when used.
 _PAGES = {
-    "ActiveSubnetwork": ("gates.study.active_subnetwork", _PLAIN),
+    "ActiveSubnetwork": ("gates.affine_maps", _PLAIN),
     "Alignment": ("matching", "align:alignment_page"),
     "Barrier": ("merging", "barrier:barrier_page"),
     "Comparison": ("similarity", "comparison:comparison_page"),
@@ -22,7 +22,7 @@ _PAGES = {
     "Diff": ("provenance", "diff:diff_page"),
     "Dissection": ("dissection", "dissection:dissection_page"),
     "Distances": ("similarity", "distances:distances_page"),
-    "EffectiveMaps": ("gates.study.effective_maps", _PLAIN),
+    "EffectiveMaps": ("gates.affine_maps", _PLAIN),
     "Embedding": ("similarity", _PLAIN),
     "Fold": ("symmetry", _PLAIN),
     "GateMatch": ("gates", _PLAIN),
@@ -34,7 +34,7 @@ _PAGES = {
     "PrivilegedBases": ("dissection", _PLAIN),
     "Reproduction": ("lab.experiments", "reproduce:reproduction_page"),
     "Rotation": ("exchange", _PLAIN),
-    "SharedGates": ("gates.study.shared_gates", _PLAIN),
+    "SharedGates": ("gates.gate_statistics", _PLAIN),
     "Stitching": ("stitching", "stitching:stitching_page"),
     "StitchingStudy": ("stitching", "stitching:stitching_page"),
     "Symmetry": ("symmetry", "symmetry:symmetry_page"),

@@ -180,7 +180,7 @@ def gated_version(name: str, model: nn.Module, x: Tensor, seed: int) -> GatedNet
 
     input = "ones" if name.endswith("-ones") else "x"
     if name.startswith("dlgn-sf"):
-        maps = gates.networks.ShallowMaps(batch_norm=networks.has_batch_norm(model))
+        maps = gates.gated_network.ShallowMaps(batch_norm=networks.has_batch_norm(model))
         return gates.dlgn_sf(model, x, input=input, maps=maps, seed=seed)
     if name.startswith("dlgn"):
         return gates.dlgn(model, input=input, seed=seed)

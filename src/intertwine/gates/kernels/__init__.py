@@ -3,9 +3,9 @@
 from . import layer_rules, view_rules
 from .alignment import kernel_alignment, npk_alignment, overlap
 from .budget import Budget
+from .gate_products import base_kernels, product_kernel
 from .kernel_regression import KernelRegression, kernel_regression
 from .path_kernel import neural_path_kernel, neural_path_kernel_cost
-from .product_kernel import base_kernels, product_kernel
 from .propagation import register_kernel_rule
 from .tangent_kernel import neural_tangent_kernel
 from .wide_limits import convolutional_tangent_kernel, ensemble_tangent_kernel

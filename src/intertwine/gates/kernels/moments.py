@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from .product_kernel import gram
+from .gate_products import gram
 
 _EXACT_IN_FLOAT32 = 1 << 24  # counts below this are exact in float32
 

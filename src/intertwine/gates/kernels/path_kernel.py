@@ -11,8 +11,8 @@ from ...programs.operations import MAX_POOLS
 from ..patterns import observe, structure
 from ..relu_program import ReluProgram, capture_relu, check_input
 from .budget import DEFAULT, Budget, check_fits
+from .gate_products import product_kernel
 from .moments import Layout
-from .product_kernel import product_kernel
 from .propagation import CHOICES, Tile, fully_connected, needs_pairs, propagate
 
 _LARGEST_LOG = math.log(torch.finfo(torch.float64).max)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._progress import track
-from .product_kernel import gram, product_kernel
+from .gate_products import gram, product_kernel
 
 
 def bernoulli_(model: nn.Module, sigma: float, seed: int = 0) -> nn.Module:
