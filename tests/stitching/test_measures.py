@@ -10,8 +10,17 @@ from torch import nn
 from intertwine import groups
 from intertwine._zoo_intervals import pair_interval
 from intertwine.features.moments import CrossMoments
-from intertwine.stitching import Moments, Pair, accuracies, evaluate, family_of, penalty, recalibrate, stream_moments
-from intertwine.stitching import penalty as drift
+from intertwine.stitching import (
+    Moments,
+    Pair,
+    accuracies,
+    drift,
+    evaluate,
+    family_of,
+    penalty,
+    recalibrate,
+    stream_moments,
+)
 from intertwine.stitching.closed_form import (
     diagonal,
     group_procrustes,
