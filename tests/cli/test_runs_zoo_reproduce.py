@@ -108,6 +108,9 @@ def test_pages_are_made_again_from_values_byte_for_byte(run, tmp_path):
     assert run("reproduce", "e7-counts", "--reanalyse", "--out", "r").code == 0
     assert page.read_bytes() == before
     assert not (tmp_path / "r" / "smoke" / "work").exists()
+    everything = run("reproduce", "--all", "--reanalyse", "--out", "r")  # of those that there are
+    assert everything.code == 0
+    assert "no values in r of table1-groups, fig17-gelu, " in everything.err
     values = tmp_path / "r" / "smoke" / "e7-counts.parquet"
     values.write_bytes(values.read_bytes()[:100])
     refused = run("reproduce", "e7-counts", "--reanalyse", "--out", "r")
@@ -117,6 +120,9 @@ def test_pages_are_made_again_from_values_byte_for_byte(run, tmp_path):
 def test_values_that_differ_from_the_kept_ones_are_told(run, tmp_path):
     assert run("reproduce", "e7-counts", "--out", "r").code == 0
     assert run("reproduce", "e7-counts", "--out", "again", "--against", "r").code == 0
+    mistyped = run("reproduce", "e7-counts", "--out", "again", "--against", "rr")
+    assert mistyped.code == 2
+    assert "--against must hold fingerprints as DIR/smoke/NAME.parquet. Got 'rr'." in mistyped.error
     kept = Values.load(tmp_path / "r" / "smoke" / "e7-counts.parquet")
     kept.frame.loc[0, "value"] += 1e-9
     kept.save(tmp_path / "r" / "smoke" / "e7-counts.parquet")

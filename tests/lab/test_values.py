@@ -12,7 +12,7 @@ from pyarrow import parquet
 from tiny_experiment import TINY
 
 from intertwine.errors import DataError
-from intertwine.lab.experiments import COLUMNS, Values
+from intertwine.lab.experiments import COLUMNS, Values, experiment
 from intertwine.lab.experiments.values import first_difference
 
 FACTS = {"scale": "small", "data": "cifar10", "seed": 0, "hours": 0.25, "notes": ["one", "two"], "torch": "2"}
@@ -103,6 +103,9 @@ SPOILT = {
     "of another version": (lambda p: rewritten(p, lambda t: t, {"format": 2}), "of format 1. Got 2 in"),
     "of anyone": (lambda p: pd.DataFrame({"x": [1]}).to_parquet(p), "of format 1. Got none in"),
     "a list for facts": (lambda p: rewritten(p, lambda t: t, [1]), "of format 1. Got none in"),
+    "half the rows": (lambda p: rewritten(p, lambda t: t.slice(0, 6)), "whole. Got 6 rows of 13"),
+    "no rows": (lambda p: rewritten(p, lambda t: t.slice(0, 0), {"format": 1, "facts": {}}), "whole. Got 0 rows of 0"),
+    "a list for its facts": (lambda p: rewritten(p, lambda t: t, {"format": 1, "facts": [1]}), "must be whole"),
     "words for numbers": (
         lambda p: rewritten(
             p, lambda t: t.set_column(t.column_names.index("value"), "value", pa.array(["a"] * len(t)))
@@ -136,6 +139,11 @@ def test_noise_in_the_middle_is_refused_or_harmless(place, saved):
     saved.write_bytes(bytes(data))
     with contextlib.suppress(DataError):
         assert list(Values.load(saved).frame) == list(COLUMNS)
+
+
+def test_values_of_another_experiment_are_refused(values):
+    with pytest.raises(DataError, match=r"values must be of e7-counts\. Got those of tiny\."):
+        experiment("e7-counts").page(values)
 
 
 def test_rows_with_other_columns_are_refused():

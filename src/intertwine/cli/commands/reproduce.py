@@ -79,6 +79,13 @@ def run(asked: ReproduceOptions) -> None:
     if asked.dry_run:
         _tell_plans(chosen, setting, asked)
         return
+    if asked.against and not (asked.against / "smoke").is_dir():
+        raise ValueError(f"--against must hold fingerprints as DIR/smoke/NAME.parquet. Got {str(asked.against)!r}.")
+    if asked.reanalyse and asked.everything:
+        missing = [name for name in chosen if not _kept(asked.out, name, asked.scale.value).is_file()]
+        if 0 < len(missing) < len(chosen):
+            tell(f"no values in {asked.out} of {', '.join(missing)}")
+            chosen = [name for name in chosen if name not in missing]
     folder = asked.out / asked.scale.value
     claim_folder(folder, ["report.html", *(f"{name}/report.html" for name in chosen)])
     failed: dict[str, str] = {}

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from ...errors import DataError
 from ..data import load
 from ..runs import InProcess, Job, Jobs, Local, RunReport, job_key, run
 from ..runs.store import remove
@@ -142,7 +143,13 @@ class Experiment:
             load(own.data_spec)
 
     def page(self, values: Values) -> Reproduction:
-        """Analysis of values: intervals, verdicts and everything that a page shows."""
+        """Analysis of values: intervals, verdicts and everything that a page shows.
+
+        Raises:
+            DataError: If the values are of another experiment.
+        """
+        if others := {*values.frame["experiment"].unique()} - {"", self.name}:
+            raise DataError(f"values must be of {self.name}. Got those of {', '.join(sorted(others))}.")
         found, facts = Findings(values), dict(sorted(values.facts.items()))  # in the order of the file
         self.analyse(found)
         notes, scale = facts.pop("notes", ()), facts.pop("scale", "small")

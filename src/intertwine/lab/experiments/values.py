@@ -65,7 +65,7 @@ class Values:
         from pyarrow import parquet
 
         table = pa.Table.from_pandas(self.frame, preserve_index=False)
-        said = json.dumps({"format": FORMAT, "facts": self.facts}, sort_keys=True)
+        said = json.dumps({"format": FORMAT, "rows": len(self.frame), "facts": self.facts}, sort_keys=True)
         table = table.replace_schema_metadata({_KEY: said.encode()})
         return write_atomically(path, lambda temporary: parquet.write_table(table, temporary, compression="zstd"))
 
@@ -74,12 +74,12 @@ class Values:
         """Read a table that ``save`` wrote.
 
         Raises:
-            DataError: If the file is missing or damaged, of another version, or lacks a column.
+            DataError: If the file is missing or damaged, of another version, or lacks a column or rows.
         """
         from pyarrow import ArrowException, parquet
 
         path = Path(path)
-        again = "Make it again with: intertwine reproduce NAME."
+        again = f"Make it again with: intertwine reproduce {path.stem}."
         if not path.is_file():
             raise DataError(f"values must be a Parquet file of an experiment. Got nothing at {str(path)!r}. {again}")
         try:
@@ -94,13 +94,16 @@ class Values:
                 f"values must be of format {FORMAT}. Got {said.get('format', 'none')} in {str(path)!r}, "
                 f"which another version wrote. {again}"
             )
+        facts, rows = said.get("facts") or {}, said.get("rows", len(table))
+        if not (isinstance(facts, dict) and len(table) == rows and rows):
+            raise DataError(f"values must be whole. Got {len(table)} rows of {rows} in {str(path)!r}. {again}")
         if missing := [name for name in COLUMNS if name not in table.column_names]:
             raise DataError(f"values must have a column {missing[0]!r}. Got none in {str(path)!r}. {again}")
         try:
             frame = table.to_pandas()[list(COLUMNS)].astype(COLUMNS)
         except (ValueError, TypeError) as error:
             raise DataError(f"values must have the columns' types. Got {str(path)!r} ({error}). {again}") from None
-        return cls(frame, dict(said.get("facts") or {}))
+        return cls(frame, facts)
 
     @cached_property
     def _groups(self) -> dict[tuple[str, str, str, str], list[tuple[str, str, int, float, int]]]:

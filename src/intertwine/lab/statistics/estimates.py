@@ -148,7 +148,8 @@ class Sample:
         return Sample({k: factor * v for k, v in self.numbers.items()}, factor**2 * self.variance)
 
     def _joined(self, other: Sample, sign: float) -> Sample:
-        both = {k: v + sign * other.numbers[k] for k, v in self.numbers.items() if k in other.numbers}
+        with np.errstate(invalid="ignore"):  # infinity minus infinity tells nothing, which it says itself
+            both = {k: v + sign * other.numbers[k] for k, v in self.numbers.items() if k in other.numbers}
         return Sample(both, self.variance + other.variance)
 
     def estimate(self) -> Estimate:
