@@ -313,7 +313,9 @@ def test_the_result_prints_saves_and_becomes_a_table(tmp_path):
     ].item() == pytest.approx(float(result.scores["linear_cka"][1, 0]))
     best = result.best("linear_cka")
     assert best["layer_a"].tolist() == ["1", "3", "7"]
-    assert best["score"].tolist() == result.scores["linear_cka"].max(1).values.tolist()
+    scores, chance = result.scores["linear_cka"], result.chance["linear_cka"]
+    at = ((scores - chance) / (1 - chance)).argmax(1)  # by the excess over chance
+    assert best["score"].tolist() == scores[torch.arange(3), at].tolist()
     assert json.dumps(result.to_dict())
     again = Comparison.load(result.save(tmp_path / "result.json"))
     assert again.to_dict() == result.to_dict()

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from .._result import Result
 from .._words import columns, counted
-from .comparison.verdict import measure_title
 from .embedding import Embedding, classical_scaling, majorised
+from .registry import measure_title
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -16,9 +16,8 @@ from ..features._hooks import unwrap
 from ..groups import Group, Monomial, Semidirect, SpaceGroup, Trivial, name_of, named
 from ..symmetry import Symmetry, symmetries
 from ..symmetry.spaces import Leaf, leaves
-from .registry import measure, measure_names
+from .registry import CENTRED, measure, measure_names
 
-CENTRED = "_centered"  # what Procrustes on centred channels has behind its name
 _OWN: dict[str, tuple[str, ...]] = {  # by the group that they forgive; the first one that holds a layer's is taken
     "permutation": ("permutation_procrustes_centered",),
     "signed_permutation": ("signed_permutation_procrustes_centered",),

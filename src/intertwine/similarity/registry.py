@@ -17,6 +17,21 @@ from .measures.soft_matching import SoftMatching
 DEFAULT = ("orthogonal_procrustes_centered", "g_relu_procrustes_centered", "linear_cka", "g_relu_cka")
 """What ``compare`` measures unless told otherwise: the four measures of paper 1, of centred channels all of them."""
 
+CENTRED = "_centered"
+"""What Procrustes on centred channels has behind its name."""
+_TITLES = {  # words of measure names that people write otherwise
+    "cka": "CKA",
+    "rbf": "RBF",
+    "svcca": "SVCCA",
+    "pwcca": "PWCCA",
+    "knn": "k-NN",
+    "rsa": "RSA",
+    "r2": "R2",
+    "cca": "CCA",
+    "cknna": "CKNNA",
+    "jaccard": "Jaccard",
+    "procrustes": "Procrustes",
+}
 _REGISTRY: dict[str, Measure[Any]] = {}
 
 
@@ -54,6 +69,18 @@ def measure(name: str | Measure[Any]) -> Measure[Any]:
 def measure_names() -> tuple[str, ...]:
     """Names of all registered measures."""
     return tuple(_REGISTRY)
+
+
+def measure_title(name: str) -> str:
+    """A measure's name for people.
+
+    Examples:
+        >>> measure_title("g_relu_cka"), measure_title("orthogonal_procrustes_centered")
+        ('G-ReLU CKA', 'Orthogonal Procrustes (centred)')
+    """
+    words = name.removesuffix(CENTRED).replace("g_relu", "G-ReLU").split("_")
+    title = " ".join(_TITLES.get(word, word) for word in words)
+    return title[:1].upper() + title[1:] + (" (centred)" if name.endswith(CENTRED) else "")
 
 
 for _kind in KINDS:

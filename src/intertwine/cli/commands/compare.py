@@ -180,12 +180,13 @@ def fresh(
 
 def print_comparison(comparison: iw.Comparison) -> None:
     """Print every layer of A: its scores with its partner, chance in brackets, and its best match."""
-    from ...similarity.comparison.verdict import best_partners, headline, lead, measure_title, paired, searched
+    from ...similarity.comparison.verdict import best_partners, headline, lead, paired, searched
+    from ...similarity.registry import measure_title
 
     first = lead(comparison)
     ordered = [first, *[m for m in comparison.measures if m != first]]
     by = next((m for m in ordered if searched(comparison, m)), first)
-    own, best = (best_partners(comparison.scores[name]) for name in (first, by))
+    own, best = (best_partners(comparison, name) for name in (first, by))
     rows: list[list[Any]] = []
     for i, layer in enumerate(comparison.layers_a):
         partner = i if paired(comparison) else int(own[i])

@@ -12,12 +12,12 @@ from ...similarity.comparison.verdict import (
     best_partners,
     headline,
     lead,
-    measure_title,
     paired,
     searched,
     summarise,
     untrained_levels,
 )
+from ...similarity.registry import measure_title
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs
 from ..figures import Series, bars, heatmap, lines
 from ..page import Page
@@ -174,7 +174,7 @@ def _curves_text(comparison: Comparison) -> str:
 
 def _curves(comparison: Comparison, measure: str) -> Figure:
     scores = comparison.scores[measure]
-    rows, best = torch.arange(len(scores)), best_partners(scores)
+    rows, best = torch.arange(len(scores)), best_partners(comparison, measure)
 
     def along(matrix: Tensor | None, partner: Tensor) -> list[float] | None:
         return None if matrix is None else matrix[rows, partner].tolist()

@@ -2,7 +2,7 @@
 
 from ..._words import counted
 from ...similarity import ComparisonSet
-from ...similarity.comparison.verdict import measure_title
+from ...similarity.registry import measure_title
 from ..blocks import Facts, Grid, Heading, Paragraph, Table, Tabs
 from ..figures import Figure, heatmap, scatter
 from ..page import Page

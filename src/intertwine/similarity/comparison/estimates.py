@@ -74,13 +74,14 @@ class Estimates:
             found["floor"] = self.floor
         if shuffled:
             found |= {"chance": self.chance, "null_p": self.p}
+            excess = (self.scores - self.chance) / (1 - self.chance).clamp(min=1e-9)
             if self.null.shape[2]:
-                found["best_p"] = best_p_values(self.scores, self.null)
+                chance = self.chance[:, :, None]
+                found["best_p"] = best_p_values(excess, (self.null - chance) / (1 - chance).clamp(min=1e-9))
                 found["calibrated"] = by_cell(calibrate, self.scores, self.null)
             else:
+                p = self.p.gather(1, excess.nan_to_num(nan=-torch.inf).argmax(1)[:, None])[:, 0]
                 columns = (~self.scores.isnan()).sum(1)
-                best = self.scores.nan_to_num(nan=-torch.inf).argmax(1)
-                p = self.p.gather(1, best[:, None])[:, 0]
                 found["best_p"] = (p * columns).clamp(max=1)  # Bonferroni: the best of many scores is high more often
                 found["calibrated"] = ((self.scores - self.upper) / (1 - self.upper).clamp(min=1e-9)).clamp(min=0)
         if intervals and measure.has_limit and not self.low.isnan().all():

@@ -16,6 +16,7 @@ from . import verdict
 if TYPE_CHECKING:
     import pandas as pd
 
+_NAMED = 12  # layers that a summary names
 _MATRICES = ("error", "low", "high", "chance", "untrained", "null_p", "calibrated", "floor")
 
 
@@ -111,8 +112,8 @@ class Comparison(Result):
     def best(self, measure: str | None = None) -> pd.DataFrame:
         """The layer of B that each layer of A is most similar to, by the first measure unless told otherwise.
 
-        The highest of many scores is biased upwards: read it beside its chance level. ``null_p`` is ``best_p`` here,
-        which takes that into account.
+        Scores are ranked by their excess over chance, which differs with widths. The highest of many is biased upwards:
+        ``null_p`` is ``best_p`` here, which takes that into account.
 
         Raises:
             ValueError: If there is no such measure here.
@@ -121,13 +122,9 @@ class Comparison(Result):
         if measure not in self.measures:
             raise ValueError(f"measure must be one of {list(self.measures)}. Got {measure!r}.")
         frame = self.to_frame()
-        frame = frame[frame["measure"] == measure]
-        position = (
-            frame.reset_index(drop=True)
-            .groupby("layer_a", sort=False)["score"]
-            .apply(lambda s: s.index[0] if s.isna().all() else s.idxmax())
-        )
-        found = frame.iloc[position.to_list()].reset_index(drop=True)
+        frame = frame[frame["measure"] == measure].reset_index(drop=True)
+        best = verdict.best_partners(self, measure)
+        found = frame.iloc[(torch.arange(len(best)) * len(self.layers_b) + best).tolist()].reset_index(drop=True)
         p = self.best_p.get(measure)
         return found if p is None else found.assign(null_p=p.numpy())
 
@@ -147,9 +144,10 @@ class Comparison(Result):
 
     def summary(self) -> str:
         """The verdict, and for every measure and layer of A the most similar layer of B."""
-        head = (
-            f"{verdict.headline(self)}\n"
-            f"Comparison of {len(self.layers_a)} with {counted(len(self.layers_b), 'layer')} on "
+        yes, no = verdict.agreeing(self)
+        which = [f"Beyond chance and untrained networks: {_listed(yes)}; not: {_listed(no)}."] if yes or no else []
+        head = "\n".join([verdict.headline(self), *which]) + (
+            f"\nComparison of {len(self.layers_a)} with {counted(len(self.layers_b), 'layer')} on "
             f"{counted(self.examples, 'example')}, seed {self.seed}"
         )
         tables = [_table(self, measure) for measure in self.measures]
@@ -168,6 +166,10 @@ def _table(result: Comparison, measure: str) -> str:
     used = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
     lines = columns([[row[i] for i in used] for row in rows])
     return "\n".join([f"{measure} (invariant under: {result.groups.get(measure, 'unknown')})", *lines])
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "") or "no layer"
 
 
 def _number(value: float) -> str:

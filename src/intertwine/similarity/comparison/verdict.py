@@ -1,14 +1,14 @@
 """The verdict on a comparison, in words and in a few numbers."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from ..layer_groups import CENTRED, joined, own_measure
+from ..layer_groups import joined, own_measure
+from ..registry import CENTRED, measure_title
 
 _LEVEL = 0.05
 _STILL = ("", "trivial")  # groups of layers that nothing moves, or nothing that is known
@@ -28,60 +28,9 @@ _DISTANCES = {"g_relu_cka": "g_relu_procrustes", "linear_cka": "orthogonal_procr
 _FEWEST = 8  # examples: fewer have no halves
 _MOST_OPEN = 2  # steps between words that an interval may hold
 _PART = 0.25  # of the layers: fewer that are judged by a measure of their own are not in the headline
-_TITLES = {  # words of measure names that people write otherwise
-    "cka": "CKA",
-    "rbf": "RBF",
-    "svcca": "SVCCA",
-    "pwcca": "PWCCA",
-    "knn": "k-NN",
-    "rsa": "RSA",
-    "r2": "R2",
-    "cca": "CCA",
-    "cknna": "CKNNA",
-    "jaccard": "Jaccard",
-    "procrustes": "Procrustes",
-}
 
 
-class Compared(Protocol):
-    """The fields of a ``Comparison`` that a verdict is made of."""
-
-    @property
-    def layers_a(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def layers_b(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def shapes_a(self) -> tuple[tuple[int, ...], ...]: ...  # noqa: D102
-    @property
-    def shapes_b(self) -> tuple[tuple[int, ...], ...]: ...  # noqa: D102
-    @property
-    def acting_a(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def acting_b(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def measures(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def examples(self) -> int: ...  # noqa: D102
-    @property
-    def scores(self) -> Mapping[str, Tensor]: ...  # noqa: D102
-    @property
-    def low(self) -> Mapping[str, Tensor | None]: ...  # noqa: D102
-    @property
-    def high(self) -> Mapping[str, Tensor | None]: ...  # noqa: D102
-    @property
-    def chance(self) -> Mapping[str, Tensor | None]: ...  # noqa: D102
-    @property
-    def null_p(self) -> Mapping[str, Tensor | None]: ...  # noqa: D102
-    @property
-    def best_p(self) -> Mapping[str, Tensor | None]: ...  # noqa: D102
-    @property
-    def calibrated(self) -> Mapping[str, Tensor | None]: ...  # noqa: D102
-    @property
-    def untrained_pairs(self) -> Mapping[str, Tensor]: ...  # noqa: D102
-    @property
-    def groups(self) -> Mapping[str, str]: ...  # noqa: D102
-    @property
-    def settings(self) -> Mapping[str, Any]: ...  # noqa: D102
+Compared: TypeAlias = Any  # a Comparison, whose file imports this one
 
 
 @dataclass(frozen=True)
@@ -120,19 +69,14 @@ def paired(comparison: Compared) -> str:
     return "order" if comparison.shapes_a == comparison.shapes_b else ""
 
 
-def kinds(comparison: Compared) -> tuple[str, ...]:
-    """The groups that may move either side of every layer of A and its partner; empty where nothing is known."""
-    ours, theirs = (side or ("",) * len(comparison.layers_a) for side in (comparison.acting_a, comparison.acting_b))
-    return joined(ours, theirs, bool(paired(comparison)))
-
-
 def judges(comparison: Compared) -> dict[str, list[int]]:
     """The measures that layers of A are judged by, each with its layers; that of most layers first.
 
     A layer is judged by the measure whose group is that of the networks themselves. Layers that nothing moves, such as
     logits, and those of which nothing is known go with most others.
     """
-    found = kinds(comparison)
+    ours, theirs = (side or ("",) * len(comparison.layers_a) for side in (comparison.acting_a, comparison.acting_b))
+    found = joined(ours, theirs, bool(paired(comparison)))
     moving = [kind for kind in found if kind not in _STILL]
     usual = Counter(moving).most_common(1)[0][0] if moving else ""
     by: dict[str, list[int]] = {}
@@ -147,27 +91,21 @@ def lead(comparison: Compared) -> str:
     return next(iter(judges(comparison)), comparison.measures[0])
 
 
-def measure_title(name: str) -> str:
-    """A measure's name for people.
-
-    Examples:
-        >>> measure_title("g_relu_cka"), measure_title("orthogonal_procrustes_centered")
-        ('G-ReLU CKA', 'Orthogonal Procrustes (centred)')
-    """
-    words = name.removesuffix(CENTRED).replace("g_relu", "G-ReLU").split("_")
-    title = " ".join(_TITLES.get(word, word) for word in words)
-    return title[:1].upper() + title[1:] + (" (centred)" if name.endswith(CENTRED) else "")
-
-
 def too_few_shuffles(comparison: Compared) -> bool:
     """Whether even a score above all shuffles is not beyond chance at the 5 % level: 19 shuffles are the fewest."""
     shuffles = comparison.settings.get("null")
     return isinstance(shuffles, int) and shuffles > 0 and 1 / (shuffles + 1) > _LEVEL
 
 
-def best_partners(scores: Tensor) -> Tensor:
-    """The column with the highest score in each row ``(R,)``; 0 in rows without any."""
-    return scores.nan_to_num(nan=-torch.inf).argmax(dim=1)
+def excess(comparison: Compared, measure: str) -> Tensor:
+    """How far scores lie above chance, of the way to 1, ``(L_a, L_b)``; the scores where it is not known."""
+    scores, chance = comparison.scores[measure], comparison.chance[measure]
+    return scores if chance is None else (scores - chance) / (1 - chance).clamp(min=1e-9)
+
+
+def best_partners(comparison: Compared, measure: str) -> Tensor:
+    """The layer of B most similar to each layer of A ``(L_a,)``, by the excess over chance; 0 without scores."""
+    return excess(comparison, measure).nan_to_num(nan=-torch.inf).argmax(dim=1)
 
 
 def searched(comparison: Compared, measure: str) -> bool:
@@ -178,8 +116,30 @@ def searched(comparison: Compared, measure: str) -> bool:
 
 def partners(comparison: Compared, measure: str) -> Tensor:
     """The layer of B that each layer of A is judged with: its counterpart, or the most similar one."""
-    scores = comparison.scores[measure]
-    return torch.arange(len(scores)) if paired(comparison) else best_partners(scores)
+    every = torch.arange(len(comparison.layers_a))
+    return every if paired(comparison) else best_partners(comparison, measure)
+
+
+def agreeing(comparison: Compared) -> tuple[list[str], list[str]]:
+    """Layers of A that agree with their partner beyond shuffled examples and untrained networks, and those that do not.
+
+    Each by the measure that judges it; both are empty without chance.
+    """
+    yes: list[int] = []
+    no: list[int] = []
+    for name, rows in judges(comparison).items():
+        if comparison.null_p[name] is None or too_few_shuffles(comparison):
+            continue
+        at = torch.arange(len(comparison.layers_a)), partners(comparison, name)
+        scores, p = comparison.scores[name][at], comparison.null_p[name][at]
+        best_p = comparison.best_p.get(name)
+        p = p if best_p is None or paired(comparison) else best_p
+        levels = untrained_levels(comparison, name)
+        above = (scores > levels.nan_to_num(nan=-torch.inf).amax(0)) if len(levels) else scores > -torch.inf
+        for row in rows:
+            if not scores[row].isnan():
+                (yes if bool(above[row] & (p[row] <= _LEVEL)) else no).append(row)
+    return tuple([comparison.layers_a[k] for k in sorted(some)] for some in (yes, no))  # type: ignore[return-value]
 
 
 def untrained_levels(comparison: Compared, measure: str) -> Tensor:
@@ -201,7 +161,9 @@ def summarise(comparison: Compared, measure: str, rows: list[int] | None = None)
     def along(matrix: Tensor | None) -> Tensor | None:
         return None if matrix is None else matrix[torch.arange(len(scores)), partner][chosen]
 
-    own, best = scores[torch.arange(len(scores)), partner][chosen], scores.nan_to_num(nan=-torch.inf).amax(1)[chosen]
+    own, above_chance = along(scores), excess(comparison, measure)
+    assert own is not None
+    best = above_chance.nan_to_num(nan=-torch.inf).amax(1)[chosen]
     known = ~own.isnan()
     low, high = (along(ends[measure]) for ends in (comparison.low, comparison.high))
     chance, p, calibrated = (along(m[measure]) for m in (comparison.chance, comparison.null_p, comparison.calibrated))
@@ -221,7 +183,7 @@ def summarise(comparison: Compared, measure: str, rows: list[int] | None = None)
         left=tuple(left.nanmean(1).tolist()),
         interval=None if low is None or high is None or low.isnan().all() else (_mean(low), _mean(high)),
         # a tie with the partner counts as a match: equal layers, such as an identity, have no order
-        matched=int((own >= best - 1e-9)[known].sum())
+        matched=int((above_chance[torch.arange(len(scores)), partner][chosen] >= best - 1e-9)[known].sum())
         if paired(comparison) and searched(comparison, measure)
         else None,
         beyond=None if p is None or too_few_shuffles(comparison) else int((p <= _LEVEL)[known].sum()),
@@ -234,7 +196,8 @@ def brief(comparison: Compared) -> str:
     summary = summarise(comparison, lead(comparison))
     if not summary.layers:
         return "no pair of layers could be compared"
-    levels = [(summary.chance, "by chance"), (_average(summary.untrained), "untrained")]
+    untrained = sum(summary.untrained) / len(summary.untrained) if summary.untrained else None
+    levels = [(summary.chance, "by chance"), (untrained, "untrained")]
     others = [f"{_two(value)} {what}" for value, what in levels if value is not None]
     word = _word(summary, comparison.examples)
     return f"{f'{word}: ' if word else ''}{measure_title(summary.measure)} {', '.join([_two(summary.score), *others])}"
@@ -263,7 +226,8 @@ def _spoken(comparison: Compared, measure: str, rows: list[int] | None) -> str:
     if summary.chance is not None:
         levels.append(f"unrelated features would get {_two(summary.chance)}")
     if summary.untrained:
-        levels.append(f"untrained networks of the same architecture get {_range(summary.untrained)}")
+        ends = dict.fromkeys(map(_two, (min(summary.untrained), max(summary.untrained))))
+        levels.append(f"untrained networks of the same architecture get {' to '.join(ends)}")
     where = f", where {' and '.join(levels)}" if levels else ""
     few = too_few_shuffles(comparison)
     caveat = [f"{comparison.settings['null']} shuffles are too few for the 5 % level: take 19 or more."] if few else []
@@ -311,12 +275,13 @@ def _word(summary: Summary, examples: int) -> str:
         return ""
     if summary.score <= max(summary.untrained):
         return "no more similar than untrained networks"
-    least, most = (_word_for(end) for end in _widened(summary.left))
+    low, high = min(summary.left), max(summary.left)
+    wider = (high - low) / 2  # other pairs of untrained networks would reach beyond the range of a few
+    otherwise = "hardly more similar than untrained networks"
+    least, most = (
+        next((word for need, word in _WORDS if left >= need), otherwise) for left in (low - wider, high + wider)
+    )
     return least if least == most else f"between {least} and {most}"
-
-
-def _word_for(left: float) -> str:
-    return next((word for least, word in _WORDS if left >= least), "hardly more similar than untrained networks")
 
 
 def _open(summary: Summary) -> bool:
@@ -328,31 +293,14 @@ def _open(summary: Summary) -> bool:
     return sum(low < least <= high for least, _ in (*_WORDS, (0.0, ""))) > _MOST_OPEN
 
 
-def _widened(values: Sequence[float]) -> tuple[float, float]:
-    """The range of a few values, half as far again on either side: other pairs would reach beyond it."""
-    low, high = min(values), max(values)
-    return low - (high - low) / 2, high + (high - low) / 2
-
-
-def _range(values: Sequence[float]) -> str:
-    low, high = _two(min(values)), _two(max(values))
-    return low if low == high else f"{low} to {high}"
-
-
-def _average(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
 def _counts(summary: Summary) -> list[str]:
-    every = summary.layers
+    every, matched, beyond = summary.layers, summary.matched, summary.beyond
     found = []
-    if summary.matched is not None:
-        who = "Every layer resembles" if summary.matched == every else f"{summary.matched} of {every} layers resemble"
-        found.append(
-            f"{who} its own counterpart most." if summary.matched == every else f"{who} their own counterpart most."
-        )
-    if summary.beyond is not None:
-        who = "All scores are" if summary.beyond == every else f"{summary.beyond} of {every} scores are"
+    if matched is not None:
+        all_ = "Every layer resembles its", f"{matched} of {every} layers resemble their"
+        found.append(f"{all_[matched != every]} own counterpart most.")
+    if beyond is not None:
+        who = "All scores are" if beyond == every else f"{beyond} of {every} scores are"
         found.append(f"{who} beyond those of shuffled examples at the 5 % level.")
     return found
 
