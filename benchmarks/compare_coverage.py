@@ -15,7 +15,7 @@ from intertwine.lab.networks import build
 from intertwine.similarity import Resampling
 from intertwine.similarity.comparison.kernel_alignment import Chance, spread_factor, third_moment, third_sums
 from intertwine.similarity.hsic import center_gram
-from intertwine.similarity.kernels.linear import linear_gram
+from intertwine.similarity.measures.kernels import linear_gram
 
 MEASURES = ("linear_cka", "g_relu_cka", "orthogonal_procrustes_centered", "g_relu_procrustes_centered")
 EXAMPLES, SHUFFLES = 600, 2000

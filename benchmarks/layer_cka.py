@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import intertwine as iw
 from intertwine.features import Reading, collect, layers
 from intertwine.lab import networks
-from intertwine.similarity.kernels.linear import linear_gram
+from intertwine.similarity.measures.kernels import linear_gram
 
 BLOCKS = "layer[0-9].[0-9]"
 GRAM_RATE, OVERHEAD = 1.3, 1.4  # least rate of the Gram matrices over sgemm; most time in units of them

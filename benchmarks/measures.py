@@ -17,7 +17,7 @@ import torch
 from _timing import best_of, describe, verdict
 
 from intertwine.similarity import CKA, measure, measure_names
-from intertwine.similarity.measures import factors as _factors
+from intertwine.similarity.measures import canonical as _factors
 
 LONG, WIDE = (2000, 64), (100, 512)
 

@@ -129,7 +129,7 @@ def test_biased_max_cka_may_be_negative_and_says_so():
 
 def test_the_fused_max_kernel_agrees(monkeypatch):
     """The path around torch.compile, with its function left uncompiled: compiling takes a minute."""
-    from intertwine.similarity.kernels import maximum
+    from intertwine.similarity.measures import channel_kernels as maximum
 
     monkeypatch.setattr(maximum, "_fused", lambda: lambda a, b: (a[:, None] * b[None]).amax(-1))
     x = normal(40, 6)
@@ -139,7 +139,7 @@ def test_the_fused_max_kernel_agrees(monkeypatch):
 
 def test_max_cka_of_noise_stays_at_zero_as_channels_grow():
     """v2 D.8: the maximum over more channels drifts, as sqrt(2 log C); its CKA does not."""
-    from intertwine.similarity.kernels.maximum import max_gram
+    from intertwine.similarity.measures.channel_kernels import max_gram
 
     means = []
     for c in (16, 256):

@@ -6,7 +6,7 @@ from numeric import normal
 
 from intertwine.similarity import CKA, cka, hsic, measure, prepare_gram
 from intertwine.similarity import _linalg as linalg
-from intertwine.similarity.measures.explicit import ExplicitSide
+from intertwine.similarity.measures.cka import ExplicitSide
 from intertwine.similarity.measures.soft_matching import _by_program, transport
 
 

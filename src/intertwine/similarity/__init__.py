@@ -10,20 +10,14 @@ from .distances import Distances, distances
 from .embedding import Embedding
 from .hsic import hsic
 from .inference import Resampling
-from .kernels.base import Kernel
-from .kernels.gates import GatesKernel
-from .kernels.laplace import LaplaceKernel
-from .kernels.linear import ChannelNormalizedKernel, LinearKernel
-from .kernels.maximum import MaxKernel
-from .kernels.rbf import RBFKernel
-from .kernels.registry import kernel, kernel_names
 from .locations import location_cka, location_cost
-from .measures.cca import PWCCA, R2CCA, SVCCA
-from .measures.cka import CKA, GramSide, cka, prepare_gram
+from .measures.canonical import PWCCA, R2CCA, SVCCA, LinearRegression
+from .measures.channel_kernels import LaplaceKernel, MaxKernel
+from .measures.cka import CKA, GramSide, cka, kernel, kernel_names, prepare_gram
 from .measures.distance_correlation import DistanceCorrelation
+from .measures.kernels import ChannelNormalizedKernel, GatesKernel, Kernel, LinearKernel, RBFKernel
 from .measures.neighbours import CKNNA, MutualKNN, NeighbourJaccard
 from .measures.procrustes import Procrustes, procrustes
-from .measures.regression import LinearRegression
 from .measures.rsa import RSA
 from .measures.soft_matching import SoftMatching
 from .registry import DEFAULT, measure, measure_names, register

@@ -9,8 +9,8 @@ from torch import Tensor
 from .._progress import track
 from ._features import Moments, check_same_examples, double, working_dtype
 from ._sides import check_same_size, living_channels
-from .kernels.maximum import fill_maximum
-from .kernels.symmetric import triangle_tiles
+from .measures.channel_kernels import fill_maximum
+from .measures.kernels import triangle_tiles
 
 _TILE = 1024
 _KERNELS = ("linear", "channel_normalized", "max")

@@ -4,13 +4,11 @@ from typing import Any
 
 from .._words import near
 from .base import Measure
-from .kernels.registry import kernel, kernel_names
-from .measures.cca import PWCCA, R2CCA, SVCCA
-from .measures.cka import CKA
+from .measures.canonical import PWCCA, R2CCA, SVCCA, LinearRegression
+from .measures.cka import CKA, kernel, kernel_names
 from .measures.distance_correlation import DistanceCorrelation
 from .measures.neighbours import CKNNA, MutualKNN, NeighbourJaccard
 from .measures.procrustes import KINDS, Procrustes
-from .measures.regression import LinearRegression
 from .measures.rsa import RSA
 from .measures.soft_matching import SoftMatching
 

@@ -130,7 +130,9 @@ def compare(
         notes += unknown
     places = [[(p.name, channels_first_shape(p)) for p in some] for some in points]
     in_order = any([x[k] for x in places[0]] == [x[k] for x in places[1]] for k in (0, 1))
-    chosen = chosen_measures(default_measures(joined(*kinds, in_order), DEFAULT)) if given is None else given
+    chosen = (
+        chosen_measures(default_measures(joined(kinds[0], kinds[1], in_order), DEFAULT)) if given is None else given
+    )
     _check_gates(chosen, a, b)
     count = expected(loader, first, reading.max_examples)
     exactly = _exactly(exact, chosen, points, count)
@@ -174,6 +176,7 @@ def compare(
     columns = [scored[m.name].columns(m, drawn.null > 0, intervals, exactly) for m in chosen]
     settings = {"null": drawn.null if exactly or not drawn.null else "closed form",
                 "bootstrap": drawn.bootstrap if exactly or not intervals else "jackknife"}  # fmt: skip
+    fields: dict[str, Any] = {key: {m.name: one[key] for m, one in zip(chosen, columns)} for key in columns[0]}
     return Comparison(
         layers_a=tuple(layer.name for layer in one.layers),
         layers_b=tuple(layer.name for layer in other.layers),
@@ -193,7 +196,7 @@ def compare(
         untrained_pairs=base,
         acting_a=kinds[0],
         acting_b=kinds[1],
-        **{key: {m.name: one[key] for m, one in zip(chosen, columns)} for key in columns[0]},
+        **fields,
     )
 
 
@@ -235,13 +238,15 @@ def _pairs(
 
 
 def _architecture(model: nn.Module) -> tuple[Any, ...]:
-    """What makes two models of one architecture: code and plain attributes of their modules, and shapes of tensors."""
+    """What makes two models of one architecture: code and attributes of their modules, shapes and ties of tensors."""
     modules = [
         (name, type(m).__qualname__, getattr(getattr(type(m).forward, "__code__", None), "co_code", b""),
          {k: v for k, v in vars(m).items() if isinstance(v, int | float | str | tuple) and k != "training"})
         for name, m in model.named_modules()
     ]  # fmt: skip
-    return repr(modules), tuple((name, tuple(x.shape)) for name, x in model.state_dict().items())
+    places: dict[int, int] = {}  # of tensors that are tied
+    state = model.state_dict(keep_vars=True).items()
+    return repr(modules), tuple((name, tuple(x.shape), places.setdefault(id(x), len(places))) for name, x in state)
 
 
 def _key(
@@ -301,16 +306,11 @@ def _kinds(
     models: tuple[nn.Module, nn.Module], points: Sequence[Sequence[Point]], first: Any
 ) -> tuple[list[tuple[str, ...]], list[str]]:
     """The groups that act on every layer of A and of B, by name, and where that is not known."""
-    kinds: list[tuple[str, ...]] = []
-    notes: list[str] = []
-    for name, model, some in zip("AB", models, points):
-        if kinds and models[1] is models[0] and [p.name for p in some] == [p.name for p in points[0]]:
-            kinds.append(kinds[0])
-            continue
-        found, why = acting(model, list(some), first)
-        kinds.append(found)
-        notes += [f"What may move the features of {name} is not known: {why}"] if why else []
-    return kinds, notes
+    found = [acting(models[0], list(points[0]), first)]
+    alike = _architecture(models[0]) == _architecture(models[1]) and points[0] == points[1]
+    found.append(found[0] if alike else acting(models[1], list(points[1]), first))
+    notes = [f"What may move the features of {name} is not known: {why}" for name, (_, why) in zip("AB", found) if why]
+    return [kinds for kinds, _ in found], notes
 
 
 def chosen_measures(measures: str | Measure[Any] | Sequence[str | Measure[Any]]) -> list[Measure[Any]]:

@@ -48,7 +48,8 @@ class Estimates:
     def empty(cls, rows: int, columns: int, shuffles: int = 0, halves: int = 0) -> "Estimates":
         """Nothing known."""
         shapes = [()] * len(PARTS) + [(shuffles,), (halves,)]
-        return cls(*(torch.full((rows, columns, *s), torch.nan, dtype=torch.float64) for s in shapes))
+        parts: list[Any] = [torch.full((rows, columns, *s), torch.nan, dtype=torch.float64) for s in shapes]
+        return cls(*parts)
 
     def put(self, box: tuple[slice, slice], part: "Estimates") -> None:
         """Take over what was found for some rows and columns."""

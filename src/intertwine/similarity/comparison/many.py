@@ -201,5 +201,8 @@ def _result(
         settings={"seed": seed, "blocks": len(blocks)},
         notes=tuple(dict.fromkeys(notes)),
         versions=versions(),
-        **found,
+        scores=found["scores"],
+        error=found["error"],
+        chance=found["chance"],
+        p=found["p"],
     )

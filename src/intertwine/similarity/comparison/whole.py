@@ -14,8 +14,8 @@ from ..._io.scratch import Scratch, sweep
 from ..._memory import readable
 from ...features import Point
 from .._features import unit_scale
-from ..kernels.linear import LinearKernel, linear_gram
 from ..measures.cka import CKA, prepare_gram
+from ..measures.kernels import LinearKernel, linear_gram
 from .layers import Layer, Network, channels_first_shape, check_shape
 from .positions import pool
 

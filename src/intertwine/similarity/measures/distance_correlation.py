@@ -9,8 +9,8 @@ from .._features import check_same_examples
 from .._sides import living_channels
 from ..base import Measure
 from ..hsic import check_estimator, inner
-from ..kernels.linear import square_distances
 from .cka import GramSide, prepare_gram
+from .kernels import square_distances
 
 
 @dataclass(frozen=True)

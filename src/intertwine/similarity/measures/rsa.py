@@ -8,7 +8,7 @@ from torch import Tensor
 from .._features import check_same_examples, double
 from .._sides import PairwiseSide, living_channels
 from ..base import Measure
-from ..kernels.linear import square_distances
+from .kernels import square_distances
 
 _ROUNDING = 1e-13  # share of the largest squared dissimilarity within which two are equal
 _GROUPS = {

@@ -1,1 +1,0 @@
-"""Kernels of examples for centred kernel alignment."""

@@ -1,0 +1,268 @@
+"""Similarities by principal directions: SVCCA, PWCCA, R2_CCA, and the share that a linear map explains."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Self
+
+from torch import Tensor
+
+from .._features import check_distinct, check_same_examples
+from .._linalg import eigen, singular
+from .._sides import FeatureSide, check_same_size, cross_moments, feature_side, products
+from ..base import Measure
+
+_NULL = 1e-9  # share of the largest variance below which a direction is taken for rounding
+
+
+@dataclass(frozen=True)
+class FactorSide:
+    """One side with its principal directions: centred features ``U S V^T``, by the smaller of their two products.
+
+    With more rows than channels they follow from the second moments, and ``U`` is features times ``V / S``; with fewer,
+    from the products of rows, and ``U`` itself is kept.
+    """
+
+    side: FeatureSide  # The features
+    share: float  # Share of the variance that is kept
+    # ``S V^T``, ``(k, C)`` of the living channels: what each direction contributes to each channel
+    weights: Tensor = field(repr=False)
+    sizes: Tensor = field(repr=False)  # ``S``, ``(k,)``, the largest first
+    # ``U`` as ``(N, P, k)``, where there are fewer rows than living channels
+    basis: Tensor | None = field(default=None, repr=False)
+
+    @property
+    def n(self) -> int:
+        """Number of examples."""
+        return self.side.n
+
+    @property
+    def channels(self) -> int:
+        """Number of channels, dead ones included."""
+        return self.side.channels
+
+    @property
+    def dead(self) -> int:
+        """Number of constant channels, left out."""
+        return self.side.dead
+
+    @property
+    def rank(self) -> int:
+        """Number of directions that were kept."""
+        return len(self.weights)
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """``directions``: how many were kept."""
+        return {"directions": self.rank}
+
+    def take(self, index: Tensor) -> Self:
+        """Return the side with the examples ``index``; a subsample is decomposed anew."""
+        side = self.side.take(index)
+        if not check_distinct(index, self.n):
+            return type(self)(side, self.share, *_directions(side, self.share))
+        basis = None if self.basis is None else self.basis[index.to(self.basis.device)]
+        return type(self)(side, self.share, self.weights, self.sizes, basis)
+
+    def block(self, b: slice) -> Tensor:
+        """Rows of the examples ``b``: of ``U`` where it is kept, of the centred features elsewhere."""
+        return self.side.block(b) if self.basis is None else self.basis[b].flatten(0, 1)
+
+    def whiten(self, rows: Tensor) -> Tensor:
+        """Turn products with :meth:`block`'s columns ``(c, m)`` into products with the columns of ``U``, ``(k, m)``."""
+        return rows if self.basis is not None else self.weights / self.sizes[:, None].square() @ rows
+
+
+def _directions(side: FeatureSide, share: float) -> tuple[Tensor, Tensor, Tensor | None]:
+    """``S V^T``, ``S`` and perhaps ``U``; null directions and the last ``1 - share`` of the variance dropped."""
+    few = side.n * prod(side.size) < int(side.kept.sum())
+    x = side.block(slice(0, side.n)) if few else None
+    variance, vectors = eigen(cross_moments(side, side) if x is None else x @ x.T)
+    variance = variance[variance > _NULL * variance[0]]
+    held = variance.cumsum(0) / variance.sum()
+    k = min(len(variance), int((held < share - 1e-12).sum()) + 1)
+    sizes, kept = variance[:k].sqrt(), vectors[:, :k]
+    if x is None:
+        return sizes[:, None] * kept.T, sizes, None
+    return kept.T @ x, sizes, kept.reshape(side.n, -1, k)
+
+
+def _forced(a: FactorSide, b: FactorSide) -> int:
+    """How many canonical correlations are 1 whatever the features: two subspaces of centred rows must meet."""
+    rows = a.n * prod(a.side.size)
+    return min(a.rank, b.rank, max(0, a.rank + b.rank - (rows - 1)))
+
+
+def _overlap(a: FactorSide, b: FactorSide) -> Tensor:
+    """``U_a^T U_b``, ``(k, k')``: cosines between the directions of the two sides."""
+    check_same_examples(a.n, b.n)
+    check_same_size(a.side.size, b.side.size)
+    cross = products(a.side, b.side, a.block, b.block)
+    return b.whiten(a.whiten(cross).T).T
+
+
+def _correlations(a: FactorSide, b: FactorSide) -> tuple[Tensor, Tensor]:
+    """Canonical directions of ``a``, ``(k, r)``, and the correlations ``(r,)``, clamped to [0, 1]."""
+    left, rho, _ = singular(_overlap(a, b))
+    return left, rho.clamp(0, 1)
+
+
+class _ByDirections(Measure[FactorSide]):
+    """A measure of the main directions of both sides: all of them unless a share of the variance is asked for.
+
+    Every position of an example counts as a row, so both sides need one spatial size. Directions of less than 1e-9 of
+    the largest variance are taken for rounding, so "all invertible maps" means well-conditioned ones. Constant channels
+    are left out; an example without any living activity is a row like others.
+    """
+
+    share: float = 1.0
+    range = (0.0, 1.0)
+
+    def prepare(self, x: Tensor, channel_dim: int = 1) -> FactorSide:
+        """Centre the features and find their directions."""
+        side = feature_side(x, channel_dim, center=True)
+        return FactorSide(side, self.share, *_directions(side, self.share))
+
+    def floor(self, a: FactorSide, b: FactorSide) -> float:
+        """Share of the correlations that are 1 for want of rows: all of them from as many directions as rows on."""
+        return _forced(a, b) / min(a.rank, b.rank)
+
+
+@dataclass(frozen=True)
+class SVCCA(_ByDirections):
+    """Mean canonical correlation of the two sides' main directions.
+
+    ``sum of rho_i / min(k, k')`` over the canonical correlations of the ``k`` and ``k'`` singular directions that hold
+    ``share`` of each side's variance. Every position of an example counts as a row, so both sides need one spatial
+    size. About ten rows per direction are needed at least: with fewer, unrelated sides correlate by chance. Constant
+    channels are left out; an example without any living activity is a row like others.
+
+    Args:
+        share: Share of the variance to keep, in (0, 1].
+
+    Raises:
+        ValueError: If the share is outside (0, 1].
+
+    References:
+        Raghu, Gilmer, Yosinski, Sohl-Dickstein, "SVCCA: singular vector canonical correlation analysis for deep
+        learning dynamics and interpretability", NeurIPS 2017.
+    """
+
+    share: float = 0.99
+
+    group = "orthogonal maps times isotropic scales, and translations"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share must lie in (0, 1]. Got {self.share}.")
+
+    @property
+    def name(self) -> str:
+        """``svcca``, with the share of the variance where it is not 0.99."""
+        return "svcca" if self.share == 0.99 else f"svcca_{self.share:g}"
+
+    def score(self, a: FactorSide, b: FactorSide) -> float:
+        """Mean canonical correlation."""
+        return min(1.0, float(_correlations(a, b)[1].mean()))
+
+
+@dataclass(frozen=True)
+class PWCCA(_ByDirections):
+    """Canonical correlations weighted by how much of the *first* side they account for; not symmetric.
+
+    ``sum of alpha_i rho_i / sum of alpha_i`` with ``alpha_i = sum over c of |<h_i, x_c>|``, ``h_i`` the canonical
+    variates and ``x_c`` the channels of the first side. Rows and constant channels are as in :class:`SVCCA`; directions
+    of less than 1e-9 of the largest variance are taken for rounding.
+
+    References:
+        Morcos, Raghu, Bengio, "Insights on representational similarity in neural networks with canonical correlation",
+        NeurIPS 2018.
+    """
+
+    name = "pwcca"
+    group = "first side: signed permutations times isotropic scales; second side: invertible maps; and translations"
+
+    def score(self, a: FactorSide, b: FactorSide) -> float:
+        """Weighted canonical correlation of ``a``'s directions with those of ``b``."""
+        turn, rho = _correlations(a, b)
+        alpha = (turn.T @ a.weights).abs().sum(1)  # <h_i, x_c> for h = U turn and x = U S V^T
+        return min(1.0, float(alpha @ rho / alpha.sum()))
+
+    def floor(self, a: FactorSide, b: FactorSide) -> float:
+        """1 where there are too few rows for any correlation below 1; the weights decide in between."""
+        return float(_forced(a, b) == min(a.rank, b.rank))
+
+
+@dataclass(frozen=True)
+class R2CCA(_ByDirections):
+    """Mean squared canonical correlation, ``sum of rho_i^2 / min(k, k')`` for sides of rank ``k`` and ``k'``.
+
+    It equals ``|Q_a^T Q_b|^2 / min(k, k')`` for orthonormal bases ``Q`` of the two sides' centred channels. Rows and
+    directions are as in :class:`PWCCA`. Chance is about ``max(k, k') / (rows - 1)``: with fewer rows than directions
+    every score is 1.
+
+    References:
+        Kornblith, Norouzi, Lee, Hinton, "Similarity of neural network representations revisited", ICML 2019, table 1.
+    """
+
+    name = "r2_cca"
+    group = "invertible maps, and translations"
+
+    def score(self, a: FactorSide, b: FactorSide) -> float:
+        """Mean squared canonical correlation."""
+        return min(1.0, float(_overlap(a, b).square().sum()) / min(a.rank, b.rank))
+
+
+_SIDES = ("invertible maps", "orthogonal maps times isotropic scales")
+_DIRECTIONS = {"forward": ("linear_regression", *_SIDES), "backward": ("linear_regression_backward", *_SIDES[::-1])}
+
+
+@dataclass(frozen=True)
+class LinearRegression(_ByDirections):
+    """Share of the variance of one side that the best linear map of the other explains; not symmetric.
+
+    With centred channels as columns, ``R2 = 1 - min over A of |Y - X A|^2 / |Y|^2 = |Q_x^T Y|^2 / |Y|^2`` for an
+    orthonormal basis ``Q_x`` of the predictors. It is the fit to the very examples that it is scored on: chance is
+    about the rank of the predictors over ``rows - 1``, and with fewer rows than directions every score is 1. Rows and
+    directions are as in :class:`PWCCA`.
+
+    Args:
+        direction: ``"forward"``: the first side predicts the second; ``"backward"``: the second predicts the first.
+
+    Raises:
+        ValueError: If the direction is unknown.
+
+    References:
+        Kornblith, Norouzi, Lee, Hinton, "Similarity of neural network representations revisited", ICML 2019, table 1.
+    """
+
+    direction: str = "forward"
+
+    def __post_init__(self) -> None:
+        if self.direction not in _DIRECTIONS:
+            raise ValueError(f"direction must be one of {', '.join(map(repr, _DIRECTIONS))}. Got {self.direction!r}.")
+
+    @property
+    def name(self) -> str:
+        """``linear_regression``, with ``_backward`` where the second side predicts."""
+        return _DIRECTIONS[self.direction][0]
+
+    @property
+    def group(self) -> str:
+        """The exact invariance group of either side, in words."""
+        return "first side: {1}; second side: {2}; and translations".format(*_DIRECTIONS[self.direction])
+
+    def score(self, a: FactorSide, b: FactorSide) -> float:
+        """Explained share of the variance."""
+        cosines, target = _overlap(a, b).square(), self._target(a, b)
+        explained = cosines.sum(0 if target is b else 1)  # of each direction of the target
+        energy = target.sizes.square()
+        return min(1.0, float(explained @ energy / energy.sum()))
+
+    def floor(self, a: FactorSide, b: FactorSide) -> float:
+        """Share of as many of the smallest variances as directions must be shared for want of rows."""
+        energy = self._target(a, b).sizes.square()
+        return float(energy[len(energy) - _forced(a, b) :].sum() / energy.sum())
+
+    def _target(self, a: FactorSide, b: FactorSide) -> FactorSide:
+        return b if self.direction == "forward" else a

@@ -1,0 +1,275 @@
+"""Kernels of examples, what a CKA asks of them, and those that follow from inner products of whole examples."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from .._features import Moments, double, unit_scale, working_dtype
+
+_EXACT = 4096  # examples for a median; of more, evenly spaced ones are used
+_ROUNDING = 1e-14  # share of the largest squared distance that differences of products cannot tell from 0
+_BLOCK, _COLUMNS = 1 << 18, 512  # elements and columns of centred features at a time, so that they stay in the cache
+
+
+class Kernel(ABC):
+    """A function of two examples' features; its Gram matrix over all examples is all that a CKA sees.
+
+    Concrete kernels are small frozen dataclasses.
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name in the registry."""
+
+    @property
+    @abstractmethod
+    def measure(self) -> str:
+        """Name of the CKA that uses it."""
+
+    @property
+    @abstractmethod
+    def group(self) -> str:
+        """The exact invariance group of that CKA, in words."""
+
+    @property
+    @abstractmethod
+    def psd(self) -> bool:
+        """Whether every Gram matrix is positive semi-definite."""
+
+    reads_gates: ClassVar[bool] = False
+    """Whether signs of features are taken for the gates of their units."""
+
+    @abstractmethod
+    def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
+        """Gram matrix ``(N, N)`` of features without constant channels, and what was chosen on the way."""
+
+    def explicit(self, x: Tensor, moments: Moments) -> Tensor | None:
+        """Numbers of each example whose inner products are the Gram matrix, ``(N, ...)``, where there are such.
+
+        Where they are fewer than examples, a CKA needs no Gram matrix.
+        """
+        return None
+
+
+@dataclass(frozen=True)
+class LinearKernel(Kernel):
+    """``k(x, y) = <x, y>``, summed over channels and space: standard, truly orthogonally invariant linear CKA."""
+
+    name = "linear"
+    measure = "linear_cka"
+    group = "orthogonal maps times isotropic scales, and translations"
+    psd = True
+
+    def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
+        """Gram matrix of the centred features, divided by a power of 4 that keeps it in range."""
+        return linear_gram(x, unit_scale(moments.spread).expand(x.shape[1])), {}
+
+    def explicit(self, x: Tensor, moments: Moments) -> Tensor:
+        """The features themselves."""
+        return double(x) * unit_scale(moments.spread)
+
+
+@dataclass(frozen=True)
+class ChannelNormalizedKernel(Kernel):
+    """``k(x, y) = sum over c of <x_c, y_c> / |c|^2``, each channel centred and divided by its norm.
+
+    Differs from linear CKA: it is *not* orthogonally invariant. The paper's figures 2b, 5b and 11b show it under the
+    name orthogonal CKA; it is here to reproduce them.
+    """
+
+    name = "channel_normalized"
+    measure = "channel_normalized_cka"
+    group = "monomial maps (permutations times nonzero scales per channel), and translations"
+    psd = True
+
+    def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
+        """Gram matrix of the centred, normalised features."""
+        return linear_gram(x, 1 / moments.spread), {}
+
+    def explicit(self, x: Tensor, moments: Moments) -> Tensor:
+        """The normalised features."""
+        return double(x) / moments.spread.view(-1, *[1] * (x.ndim - 2))
+
+
+def linear_gram(x: Tensor, scale: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    """Gram matrix of features centred over examples: ``K[m, n] = sum over c, s of s_c^2 x[m, c, s] x[n, c, s]``.
+
+    Centring beforehand changes no HSIC and keeps large means from eating the digits. One triangle is computed, from a
+    block of channels at a time, so that no copy is made; in float32, or float64 for float64 features, unless told.
+
+    Examples:
+        >>> import torch
+        >>> from intertwine.similarity.measures.kernels import linear_gram
+        >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
+        >>> torch.equal(linear_gram(x), x @ x.T)
+        True
+    """
+    n, channels = x.shape[:2]
+    dtype = dtype or working_dtype(x)
+    gram = torch.zeros(n, n, dtype=dtype, device=x.device)
+    step = max(1, max(_BLOCK // n, _COLUMNS) * n * channels // x.numel())
+    for start in range(0, channels, step):
+        z = x[:, start : start + step].to(dtype)
+        z = z - z.mean(0)
+        if scale is not None:
+            z *= scale[start : start + step].to(z).view(-1, *[1] * (x.ndim - 2))
+        add_product(gram, z.flatten(1))
+    return mirror(gram)
+
+
+def unit_gram(x: Tensor, moments: Moments) -> Tensor:
+    """Gram matrix of the centred features in float64, divided by a power of 4 that keeps it in range."""
+    return linear_gram(x, unit_scale(moments.spread).expand(x.shape[1]), torch.float64)
+
+
+def square_distances(x: Tensor, moments: Moments | None = None) -> Tensor:
+    """Squared Euclidean distances of all pairs of examples, from their Gram matrix in float64.
+
+    With the moments given, up to a factor for all that brings them near 1.
+    """
+    return square_distances_of(linear_gram(x, dtype=torch.float64) if moments is None else unit_gram(x, moments))
+
+
+def square_distances_of(products: Tensor) -> Tensor:
+    """Squared distances of the points whose inner products these are, ``(N, N)``; equal points are at exactly 0."""
+    norms = products.diagonal()
+    distances = (-2 * products).add_(norms).add_(norms[:, None]).fill_diagonal_(0)
+    return distances.masked_fill_(distances < _ROUNDING * distances.max(), 0)
+
+
+@dataclass(frozen=True)
+class GatesKernel(Kernel):
+    """``k(x, y) = sum over c, s of 1{x_cs > 0} 1{y_cs > 0}``: one layer's overlap of active units (paper 2, section 2).
+
+    Give it features behind a ReLU, whose signs are the layer's gates: ``q > 0`` and ``relu(q) > 0`` are the same, and
+    so they are behind leaky ReLUs and all activations that keep signs. The Gram matrix is what one layer contributes to
+    the neural path kernel of a fully connected network (theorem 3.1), so that this CKA compares what two layers switch
+    on, not how strongly, and sees no scale at all. A channel that is positive for all examples, or for none, says
+    nothing and is centred away.
+
+    Behind a ReLU the group is exactly that of the ReLU. On features without zeros, such as pre-activations, it is
+    larger: a flipped sign exchanges on and off, which centring cannot tell apart.
+
+    Examples:
+        >>> import torch
+        >>> from intertwine.similarity import cka
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.randn(50, 8, generator=g)
+        >>> scales, signs = torch.rand(8, generator=g) + 0.1, torch.tensor([1.0] * 7 + [-1.0])
+        >>> round(cka(x, x.relu() * scales, kernel="gates"), 6)
+        1.0
+        >>> round(cka(x, x * signs, kernel="gates"), 6), cka(x, x.relu() * signs, kernel="gates") < 0.95
+        (1.0, True)
+    """
+
+    name = "gates"
+    measure = "gates_cka"
+    group = "positive monomial maps (permutations times positive scales per channel); signs too where nothing is 0"
+    psd = True
+    reads_gates = True
+
+    def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
+        """Gram matrix of the gates, each centred over examples."""
+        return linear_gram(x > 0, dtype=working_dtype(x)), {}
+
+    def explicit(self, x: Tensor, moments: Moments) -> Tensor:
+        """The gates."""
+        return double(x > 0)
+
+
+@dataclass(frozen=True)
+class RBFKernel(Kernel):
+    """``k(x, y) = exp(-|x - y|^2 / (2 bandwidth^2))``, the Euclidean distance over channels and space.
+
+    The bandwidth is the median distance between different examples unless given, which makes the score invariant to
+    isotropic scales; it is told in the side's ``details``.
+
+    Raises:
+        ValueError: If the bandwidth is not positive.
+    """
+
+    bandwidth: float | None = None
+
+    name = "rbf"
+    measure = "rbf_cka"
+    psd = True
+
+    def __post_init__(self) -> None:
+        check_bandwidth(self.bandwidth)
+
+    @property
+    def group(self) -> str:
+        """The exact invariance group: isotropic scales belong to it only under the median rule."""
+        return "orthogonal maps" + (" times isotropic scales" if self.bandwidth is None else "") + ", and translations"
+
+    def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
+        """Gram matrix of the features, and the bandwidth that was used."""
+        square = square_distances(x)
+        bandwidth = self.bandwidth or median_distance(square, root=True)
+        return square.div_(-2 * bandwidth**2).exp_().to(working_dtype(x)), {"bandwidth": bandwidth}
+
+
+def check_bandwidth(bandwidth: float | None) -> None:
+    """Refuse bandwidths that are no lengths."""
+    if bandwidth is not None and not 0 < bandwidth < float("inf"):
+        raise ValueError(f"bandwidth must be positive, or None for the median rule. Got {bandwidth}.")
+
+
+def median_distance(distances: Tensor, root: bool = False) -> float:
+    """Median over pairs of different examples, of at most 4096 evenly spaced ones; ``root`` for squared distances."""
+    n = len(distances)
+    if n > _EXACT:
+        chosen = torch.linspace(0, n - 1, _EXACT, device=distances.device).long()
+        distances = distances[chosen][:, chosen]
+        n = _EXACT
+    below = distances[torch.ones(n, n, dtype=torch.bool, device=distances.device).tril_(-1)]
+    middle = torch.stack([below.median(), -(-below).median()])  # torch takes the lower one of the two in the middle
+    median = float((middle.sqrt() if root else middle).mean())
+    if median <= 0:
+        raise ValueError(
+            "bandwidth must be given here: at least half of all pairs of examples have equal features. Got a median "
+            "distance of 0. Pass LaplaceKernel(bandwidth=...) or RBFKernel(bandwidth=...), or leave duplicates out."
+        )
+    return median
+
+
+def row_tiles(n: int, tile: int) -> Iterator[slice]:
+    """Yield slices of at most ``tile`` rows."""
+    for start in range(0, n, tile):
+        yield slice(start, min(n, start + tile))
+
+
+def triangle_tiles(n: int, tile: int, corner: int | None = None) -> Iterator[tuple[slice, slice]]:
+    """Yield tiles (rows, columns) that cover the lower triangle; those on the diagonal in pieces of ``corner`` rows."""
+    for rows in row_tiles(n, tile):
+        for columns in row_tiles(rows.start, tile):
+            yield rows, columns
+        size, start = rows.stop - rows.start, rows.start
+        for inner in row_tiles(size, corner or tile):
+            for columns in row_tiles(inner.stop, corner or tile):
+                yield _shift(inner, start), _shift(columns, start)
+
+
+def _shift(part: slice, by: int) -> slice:
+    return slice(part.start + by, part.stop + by)
+
+
+def add_product(gram: Tensor, z: Tensor) -> None:
+    """Add ``z z^T`` to the lower triangle of ``gram``, in blocks of rows; the upper triangle is left undefined."""
+    n = len(z)
+    for rows in row_tiles(n, min(256, max(64, -(-n // 5)))):  # five tiles of rows: 60 % of the full product
+        gram[rows, : rows.stop].addmm_(z[rows], z[: rows.stop].T)
+
+
+def mirror(gram: Tensor) -> Tensor:
+    """Copy the lower triangle onto the upper one, in place, so that the matrix is symmetric to the last bit."""
+    for rows in row_tiles(len(gram), 512):
+        gram[: rows.start, rows] = gram[rows, : rows.start].T
+        corner = gram[rows, rows]
+        corner.copy_(corner.tril() + corner.tril(-1).T)
+    return gram
