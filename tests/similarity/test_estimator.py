@@ -235,3 +235,65 @@ def test_large_offsets_take_no_digits():
     found = iw.compare(Moved(0.0), Moved(1000.0), x.split(100), "last", MEASURES, resampling=PLAIN, exact=False)
     for m in MEASURES:
         assert found.scores[m].item() > 0.9995, m
+
+
+class Of(nn.Module):
+    """A network whose one layer is a function of its inputs."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.layer = function, nn.Identity()
+
+    def forward(self, x):
+        return self.layer(self.function(x))
+
+
+PATTERN = 10 * torch.randn(2, 1, 6, 8, 8, generator=torch.Generator().manual_seed(0))
+ODD = {
+    "tiny and huge": (lambda x: x * 1e25, lambda x: x.flip(1) * 1e-25),
+    "one position lives": (lambda x: nn.functional.pad(x[..., :1, :1], (0, 7, 0, 7)), lambda x: x),
+    "dead channels": (lambda x: torch.cat([x[:, :3], x[:, 3:] * 0], 1), lambda x: x),
+    "binary": (lambda x: (x > 0).float(), lambda x: (x.flip(1) > 0).float()),
+    "other sizes": (lambda x: x[..., ::2, ::2], lambda x: x.mean((2, 3))),
+    "half precision": (lambda x: x.half(), lambda x: x.flip(1).bfloat16()),
+    "unrelated": (lambda x: x.roll(1, 0), lambda x: x),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_estimates_of_odd_features_hold_their_error(name):
+    x, (one, two) = torch.randn(300, 6, 8, 8, generator=torch.Generator().manual_seed(1)), ODD[name]
+    found, exact = (
+        iw.compare(Of(one), Of(two), x.split(100), "layer", MEASURES, resampling=PLAIN, exact=way)
+        for way in (False, True)
+    )
+    for m in MEASURES:
+        assert abs(found.scores[m].item() - exact.scores[m].item()) <= 1.5 * found.error[m].item() + 1e-4, m
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_what_all_examples_share_is_no_similarity(exact):
+    x = torch.randn(300, 6, 8, 8, generator=torch.Generator().manual_seed(1))
+    large = [lambda x, p=p: 10 * p + x for p in PATTERN]
+    score = iw.compare(Of(large[0]), Of(large[1]), x.split(100), "layer", "linear_cka", resampling=PLAIN, exact=exact)
+    assert score.scores["linear_cka"].item() == pytest.approx(1, abs=1e-4)  # though 1,000 times smaller
+    alone = [lambda x, p=p: p + 0 * x for p in PATTERN]
+    found = iw.compare(Of(alone[0]), Of(alone[1]), x.split(100), "layer", MEASURES[:2], resampling=PLAIN, exact=exact)
+    assert all(found.scores[m].isnan().all() for m in MEASURES[:2])
+    assert any("features must tell examples apart" in note for note in found.notes)
+
+
+def test_untrained_scores_are_not_those_of_other_code():
+    """Scores of untrained networks are kept; modules that print alike may differ."""
+
+    class Scaled(nn.Module):
+        def __init__(self, power):
+            super().__init__()
+            self.power, self.map, self.act = power, nn.Linear(10, 12), nn.ReLU()
+
+        def forward(self, x):
+            return self.act(self.map(x.sign() * x.abs() ** self.power))
+
+    x = torch.randn(300, 10, generator=torch.Generator().manual_seed(0)).split(100)
+    one, two = (iw.compare(Scaled(p), Scaled(p), x, measures="linear_cka", exact=False).untrained for p in (1, 4))
+    assert (one["linear_cka"] - two["linear_cka"]).abs().max() > 1e-3

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...features import Point
-from .._features import double
+from .._features import double, unit_scale
 from ..measures.cka import CKA
 from .block_grams import ChannelSums, Held, block_grams
 from .layers import Layer, Network, channels_first_shape, check_shape
@@ -18,6 +18,7 @@ from .positions import common_space, enough, sampled
 
 BLOCK = 128  # examples whose pairs a kernel sees, where one example's features are few
 _HELD = 256 << 20  # bytes of products of channels of a network that wait for the moments of all batches
+_TINY = 1e-8  # largest values below which, or above whose inverse, products would leave the range of float32
 _LARGE, _SMALL_BLOCK = 1_000_000, 64  # numbers of one example from which on blocks are smaller
 
 
@@ -89,6 +90,7 @@ class Collector:
         self._wanted = wanted
         self._layers = {p.name: SampledLayer(p.name, side, channels_first_shape(p)) for p in points}
         self._sums = {p.name: ChannelSums() for p in points}
+        self._units: dict[str, float] = {}  # factors by which kernels see features whose squares leave float32
         self._pending: dict[str, SampledLayer] = {}
         self._blocks: list[int] = []  # examples
         self._held = 0  # bytes
@@ -100,12 +102,13 @@ class Collector:
         x = features.detach().movedim(point.channel_dim, 1)
         x = x if x.dtype in (torch.float32, torch.float64) else x.float()
         x = x.cpu() if x.device.type == "mps" else x
-        sums = self._sums[name]
-        new = SampledLayer(name, layer.side, layer.shape, *sums.add(x))
+        sums, unit = self._sums[name], self._unit(name, x)
+        scaled = x if unit == 1 else x * unit
+        new = SampledLayer(name, layer.side, layer.shape, *(end / unit for end in sums.add(scaled)))
         spaces = list(dict.fromkeys(common_space(layer.space, other) for other in w.spaces))
         counts = [enough(space, w.examples, w.channels) for space in spaces]
         for k, rows in enumerate(_blocks(len(x), w.block)):
-            grams, held = block_grams(x[rows], w.kernels, sums)
+            grams, held = block_grams(scaled[rows], w.kernels, sums)
             for kernel, gram in grams.items():
                 new.grams.setdefault(kernel, []).append(gram)
             if held is not None:
@@ -116,6 +119,14 @@ class Collector:
                     new.sampled.setdefault(space, []).append(one.contiguous())
         self._pending[name] = new
         return features.new_empty(0)
+
+    def _unit(self, name: str, x: Tensor) -> float:
+        if name not in self._units:
+            top = x.abs().max().double().cpu()
+            self._units[name] = (
+                1.0 if _TINY < top < 1 / _TINY or not 0 < top < torch.inf else float(unit_scale(top[None]))
+            )
+        return self._units[name]
 
     def commit(self, examples: int) -> None:
         """Count the batch."""
