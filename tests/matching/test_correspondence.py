@@ -17,8 +17,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def carried(pair: Pair, found: iw.Correspondence) -> nn.Module:
     """A with B's weights."""
     twin = copy.deepcopy(pair.a)
-    result = twin.load_state_dict(found.convert(pair.b.state_dict()), strict=False)
-    assert not result.unexpected_keys
+    state = twin.state_dict()
+    for name, tensor in found.convert(pair.b.state_dict()).items():
+        state[name].copy_(tensor)
     return twin
 
 
@@ -85,6 +86,43 @@ def test_a_backbone_is_part_of_the_network_with_a_head():
     back = iw.correspond(whole, body, x)
     assert back.verdict == "b is part of a"
     assert back.unread == ("head.weight", "head.bias")
+
+
+def test_weights_that_make_up_for_a_setting_are_not_called_different():
+    class Scaled(nn.Module):
+        def __init__(self, scale: float):
+            super().__init__()
+            self.scale, self.first, self.last = scale, nn.Linear(4, 6, bias=False), nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.last((self.first(x) * self.scale).tanh())
+
+    a, b = Scaled(1.0), Scaled(2.0)
+    b.load_state_dict(a.state_dict())
+    x = torch.randn(5, 4)
+    assert iw.same(a, b, x).verdict == DIFFERENT
+    with torch.no_grad():
+        b.first.weight.div_(2)
+    match = iw.same(a, b, x)
+    assert match.verdict not in (SAME, DIFFERENT), match.summary()
+
+
+def test_a_norm_of_all_tokens_is_the_norm_of_the_one_that_is_read():
+    class Pooled(nn.Module):
+        def __init__(self, first: bool):
+            super().__init__()
+            self.body, self.norm, self.head, self.first = (
+                rewritten("attention"),
+                nn.LayerNorm(8),
+                nn.Linear(8, 2),
+                first,
+            )
+
+        def forward(self, x):
+            x = self.body(x)
+            return self.head(self.norm(x[:, 0]) if self.first else self.norm(x)[:, 0])
+
+    assert iw.correspond(Pooled(True), Pooled(False), torch.randn(3, 5, 8)).proved
 
 
 def mlp(**changed) -> nn.Module:

@@ -301,6 +301,36 @@ class Nano(nn.Module):
         return self.head(self.n3(x + self.down(h)))
 
 
+class Rotary(nn.Module):
+    """Attention with rotary positions, their dimensions as ``"halves"`` or as ``"pairs"``."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        self.order, self.tokens = order, nn.Embedding(30, 16)
+        self.q, self.k, self.v, self.o = (nn.Linear(16, 16) for _ in range(4))
+
+    def turned(self, x: Tensor) -> Tensor:
+        t, d = x.shape[-2:]
+        angle = torch.arange(t)[:, None] * 10_000 ** (-torch.arange(0, d, 2) / d)
+        c, s = angle.cos(), angle.sin()
+        if self.order == "pairs":
+            y, z = x[..., ::2], x[..., 1::2]
+            return torch.stack([y * c - z * s, y * s + z * c], -1).flatten(-2)
+        y, z = x.chunk(2, -1)
+        return x * torch.cat([c, c], -1) + torch.cat([-z, y], -1) * torch.cat([s, s], -1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids)
+        q, k, v = (f(x).view(*ids.shape, 2, 8).transpose(1, 2) for f in (self.q, self.k, self.v))
+        y = F.scaled_dot_product_attention(self.turned(q), self.turned(k), v, is_causal=True)
+        return x + self.o(y.transpose(1, 2).flatten(2))
+
+
+@pair("rotary halves against pairs")
+def _() -> Pair:
+    return Pair(Rotary("halves"), Rotary("pairs"), torch.randint(0, 30, (2, 7)))
+
+
 @pair("gpt against fused")
 def _() -> Pair:
     return Pair(Nano(False), Nano(True), torch.randint(0, 30, (2, 7)))

@@ -26,6 +26,7 @@ from .entries import Entry, carried, entries_of
 from .graph import Graph
 from .matching import Pairing, Parting, inside, pairing, parting
 from .reader import Reader
+from .slices import sink_slices
 
 __all__ = ["Correspondence", "correspond", "in_code_of", "unwrapped"]
 
@@ -187,6 +188,11 @@ class _Side:
         said = tuple(f"{name} wrapped in {kind}" for kind in wrapped)
         return cls(inner, prefix, inputs, program, reader, Graph.of(reader.outputs), said)
 
+    def sunk(self) -> _Side:
+        """The same with slices where nothing but they are used; its terms are rewritten."""
+        sink_slices([view.term for view in self.reader.outputs])
+        return replace(self, graph=Graph.of(self.reader.outputs))
+
     @property
     def meta(self) -> bool:
         """Whether it has no numbers."""
@@ -232,6 +238,10 @@ def _compared(a: _Side, b: _Side) -> Correspondence:
             found = pairing(*ours)
             if found is not None:
                 return _proved(a, b, found, verdict, tuple(n for n, _ in where))
+    a, b = a.sunk(), b.sunk()
+    found = pairing(a.graph, b.graph)
+    if found is not None:
+        return _proved(a, b, found, WHOLE)
     loose = pairing(a.graph, b.graph, strict=False)
     if loose is not None:
         differing = _settings(loose)

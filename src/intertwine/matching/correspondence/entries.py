@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TypeAlias
 
 from torch import Tensor
 
 from .graph import Graph
 from .matching import Pairing
 from .terms import Factor
+
+Range: TypeAlias = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -25,22 +28,16 @@ class Region:
 
     name: str
     shape: tuple[int, ...]
-    factors: tuple[tuple[tuple[int, int, int, int], ...], ...]
+    factors: tuple[tuple[Range, ...], ...]
 
     @classmethod
     def of(cls, name: str, layout: Sequence[Sequence[Factor]]) -> Region:
         """What a leaf reads; neighbouring factors of which all entries are read are one."""
         dims = []
         for dim in layout:
-            found: list[tuple[int, int, int, int]] = []
-            for f in dim:
-                count = 1 if f.axis is None else f.axis.size
-                here = f.full, f.start, f.start + (count - 1) * f.step + 1, f.step if count > 1 else 1
-                if found and f.whole and found[-1][3] == 1:
-                    full, first, last, _ = found.pop()
-                    here = full * f.full, first * f.full, last * f.full, 1
-                found.append(here)
-            dims.append(tuple(found))
+            counts = [(f, 1 if f.axis is None else f.axis.size) for f in dim]
+            dims.append(_fewest([(f.full, f.start, f.start + (n - 1) * f.step + 1, f.step if n > 1 else 1)
+                                 for f, n in counts]))  # fmt: skip
         return cls(name, tuple(prod(f.full for f in dim) for dim in layout), tuple(dims))
 
     @property
@@ -70,6 +67,17 @@ class Region:
         while parts and parts[-1] == ":":
             parts.pop()
         return f"{self.name}{seen}[{', '.join(parts)}]"
+
+
+def _fewest(ranges: Sequence[Range]) -> tuple[Range, ...]:
+    """Factors of a dimension, those of which all entries are read joined to the one before."""
+    found: list[Range] = []
+    for here in ranges:
+        if found and here[1:] == (0, here[0], 1) and found[-1][3] == 1:
+            full, first, last, _ = found.pop()
+            here = full * here[0], first * here[0], last * here[0], 1
+        found.append(here)
+    return tuple(found)
 
 
 def _call(method: str, sizes: Sequence[int]) -> str:
@@ -161,25 +169,30 @@ def _joined(entries: list[Entry]) -> list[Entry]:
 
 def _beside(one: Entry, other: Entry) -> Entry | None:
     """Two entries as one, where the second goes on where the first ends, in both tensors."""
-    regions, dims = [], []
+    regions, dims, before = [], [], []
     for r, s in ((one.a, other.a), (one.b, other.b)):
-        apart = [d for d, (x, y) in enumerate(zip(r.factors, s.factors)) if x != y]
-        if r.name != s.name or len(r.factors) != len(s.factors) or len(apart) != 1:
+        if r.name != s.name or [len(x) for x in r.factors] != [len(x) for x in s.factors]:
             return None
-        x, y = (t.factors[apart[0]] for t in (r, s))
-        if len(x) != 1 or len(y) != 1 or x[0][2] != y[0][1] or (x[0][0], x[0][3], y[0][3]) != (y[0][0], 1, 1):
+        flat = [(d, x, y) for d, dims_of in enumerate(zip(r.factors, s.factors)) for x, y in zip(*dims_of)]
+        apart = [k for k, (_, x, y) in enumerate(flat) if x != y]
+        if len(apart) != 1:
             return None
-        dims.append(apart[0])
-        whole = ((x[0][0], x[0][1], y[0][2], 1),)
-        regions.append(Region(r.name, r.shape, (*r.factors[: dims[-1]], whole, *r.factors[dims[-1] + 1 :])))
-    if one.order != other.order or len(one.sizes) > 2:
+        d, x, y = flat[apart[0]]
+        if x[2] != y[1] or (x[0], x[3], y[3]) != (y[0], 1, 1):
+            return None
+        flat[apart[0]] = d, (x[0], x[1], y[2], 1), y
+        dims.append(d)
+        before.append(prod(len(range(*x[1:])) for _, x, _ in flat[: apart[0]]))
+        factors = tuple(_fewest([x for e, x, _ in flat if e == d]) for d in range(len(r.factors)))
+        regions.append(Region(r.name, r.shape, factors))
+    if one.order != other.order or one.order not in ((0,), (1, 0)):
         return None
-    k = dims[1] if len(one.sizes) == 2 else 0
-    if (one.order == (0,) and dims != [0, 0]) or (
-        one.order == (1, 0) and (dims[0] == dims[1] or len(one.b.factors) != 2)
-    ):
-        return None
-    if any(x != y for i, (x, y) in enumerate(zip(one.sizes, other.sizes)) if i != k):
+    if one.order == (0,):
+        total = one.sizes[0] + other.sizes[0]
+        return Entry(regions[0], regions[1], (total,), (0,)) if before[0] == before[1] else None
+    k = dims[1]
+    matrices = all(len(r.factors) == 2 and all(len(x) == 1 for x in r.factors) for r in (one.a, one.b))
+    if not matrices or dims[0] == k or one.sizes[1 - k] != other.sizes[1 - k]:
         return None
     sizes = tuple(x + y if i == k else x for i, (x, y) in enumerate(zip(one.sizes, other.sizes)))
     return Entry(regions[0], regions[1], sizes, one.order)

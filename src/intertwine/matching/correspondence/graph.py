@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .axes import leaves
-from .terms import Factor, Term, View
+from .terms import Factor, Term, View, ordered
 
 COMMUTATIVE = {"add", "mul", "contract"}
 Colours: TypeAlias = dict[Hashable, int]
@@ -59,7 +59,7 @@ class Graph:
         """The graph of what some views need; those ``beside`` are outputs that nobody reads."""
         graph = cls([], [], {})
         uses: dict[int, int] = {}
-        order = _ordered([view.term for view in (*outputs, *beside)])
+        order = ordered([view.term for view in (*outputs, *beside)])
         for t in order:
             for operand in t.operands:
                 uses[id(operand.term)] = uses.get(id(operand.term), 0) + 1
@@ -105,6 +105,9 @@ class Graph:
             letters[index[id(axis)]] = axis.size, roles.get(id(axis)), id(axis) in shown
         operands, attrs = [], t.attrs
         for operand in t.operands:
+            if t.op in ("add", "mul") and (c := operand.term.number) is not None and len(t.operands) > 1:
+                attrs = (attrs[0] + c if t.op == "add" else attrs[0] * c,)
+                continue
             number, known = self.place[id(operand.term)]
             own = {known[id(a)]: index[id(b)] for a, b in operand.flat() if id(a) in known}
             inner = self.vertices[number]
@@ -137,30 +140,14 @@ class Graph:
         self.vertices.append(Vertex(t.op, attrs, operands, row, t))
 
 
-def _ordered(roots: Sequence[Term]) -> list[Term]:
-    """Terms behind those that they read."""
-    found: list[Term] = []
-    state: dict[int, bool] = {}
-    todo = list(roots)[::-1]
-    while todo:
-        t = todo[-1]
-        if id(t) not in state:
-            state[id(t)] = False
-            todo += [o.term for o in t.operands if id(o.term) not in state]
-            continue
-        todo.pop()
-        if not state[id(t)]:
-            state[id(t)] = True
-            found.append(t)
-    return found
-
-
 def _origin(t: Term) -> Hashable:
     """What tells one stored tensor, or part of it, from another."""
     if not t.layout:
         return None
+    if t.op == "constant" and isinstance(t.source, Tensor) and not t.source.is_meta:
+        return hash(held(t.layout, t.source).contiguous().cpu().numpy().tobytes())
     place = tuple((d, f.full, f.start, f.step, f.axis is None) for d, dim in enumerate(t.layout) for f in dim)
-    return (_contents(t) if t.op == "constant" and isinstance(t.source, Tensor) else t.source), place
+    return (_contents(t) if isinstance(t.source, Tensor) else t.source), place
 
 
 def held(layout: Sequence[Sequence[Factor]], tensor: Tensor) -> Tensor:

@@ -27,6 +27,8 @@ def described(graph: Graph, n: int) -> str:
     name = str(v.attrs[0]) if v.op in ("map", "other", "along", "reduce", "pool") and v.attrs else v.op
     if v.op in ("add", "mul") and len(v.operands) == 1:
         name = f"{v.op} {v.attrs[0]:g}"
+    if v.op == "state":
+        name = f"{v.term.source} {tuple(size for size, *_ in v.letters)}"
     if v.op == "conv":
         name = f"conv with stride {v.attrs[0]}, padding {v.attrs[1]}, dilation {v.attrs[2]}"
     return " ".join(x for x in (name, f"in {module}" if module else "", f"({line})" if line else "") if x)

@@ -10,12 +10,15 @@ from ..._nested import map_leaves
 from ...programs import Call, Program, Ref
 from ...programs.operations import registering
 from ...programs.steps import run_call
-from .axes import ConflictError
-from .terms import Operand, Slicer, Term, View, recast, stored, term
+from .axes import Axis, ConflictError, leaves
+from .slices import Slicer
+from .terms import Operand, Term, View, recast, stored, term
 
 Rule: TypeAlias = Callable[["Reader", dict[str, Any]], Any]
 RULES: dict[str, Rule] = {}
 _MASKING = -1e4  # numbers below it, added to logits, hide them
+_SEAM = 4  # operations between a product and what was put together
+_FRESH = 0x100  # letters from here on are no letters of rules
 _LARGEST = 1 << 24  # entries of a constant that are looked at
 
 
@@ -203,12 +206,36 @@ class Reader:
     def contract(self, a: View, b: View, spec: str) -> View:
         """Products summed over the indices that the result has not, such as ``"ik,kj->ij"``; numbers go in front."""
         (left, right), out = spec.partition("->")[0].split(","), spec.partition("->")[2]
+        for letter in left:
+            if letter in right and letter not in out and (found := self._by_pieces(a, b, left, right, out, letter)):
+                return found
         (a, one), (b, other) = (self._without_number(v) for v in (a, b))
         number = one * other
         sizes = {**dict(zip(left, a.shape))}
         sizes.update({x: max(n, sizes.get(x, 1)) for x, n in zip(right, b.shape)})
         made = term("contract", [(a, [*left]), (b, [*right])], [*out], sizes)
         return self.mul(made, number) if number != 1 else made
+
+    def _by_pieces(self, a: View, b: View, left: str, right: str, out: str, letter: str) -> View | None:
+        """The sum over pieces of an index that both put together alike, such as rotary halves or pairs."""
+        views, names = [], []
+        for view, own in ((a, left), (b, right)):
+            d = own.index(letter)
+            inside = leaves(view.dims[d])
+            seam = next(((k, s) for k, x in enumerate(inside) if (s := _seam(view.term, x, _SEAM))), None)
+            fresh = "".join(chr(_FRESH + len(left + right) + k) for k in range(len(inside)))
+            dims = (*view.dims[:d], *((x,) for x in inside), *view.dims[d + 1 :])
+            views.append((View(view.term, dims), d, seam, [x.size for x in inside]))
+            names.append(own[:d] + fresh + own[d + 1 :])
+        (one, i, seam, sizes), (other, j, theirs, others) = views
+        if seam is None or seam != theirs or sizes != others:
+            return None
+        found, start = [], 0
+        for n in seam[1]:
+            pieces = (self.part(v, d + seam[0], start, start + n) for v, d in ((one, i), (other, j)))
+            found.append(self.contract(*pieces, f"{names[0]},{names[1]}->{out}"))
+            start += n
+        return self.add(*found)
 
     def _without_number(self, view: View) -> tuple[View, float]:
         """A product without the numbers in it, and their product."""
@@ -254,14 +281,19 @@ class Reader:
         return x
 
 
+def _seam(t: Term, axis: Axis, depth: int) -> tuple[int, ...] | None:
+    """Sizes of the pieces that an index was put together from, as far as operations entry by entry lie between."""
+    if t.op == "cat" and any(axis is leaf for a, role in t.roles if role == "cat" for leaf in a.leaves()):
+        return t.attrs if sum(t.attrs) == axis.size else None
+    if t.op not in ("add", "mul", "map") or depth == 0:
+        return None
+    inner = (_seam(o.term, a, depth - 1) for o in t.operands for a, b in o.flat() if b is axis)
+    return next((s for s in inner if s), None)
+
+
 def number_of(x: Any) -> float | None:
     """A number, or what a constant has at every place."""
-    if not isinstance(x, View):
-        return float(x)
-    held = x.term.source
-    if x.term.op == "constant" and isinstance(held, Tensor) and held.numel() == 1 and not held.is_meta:
-        return float(held)
-    return None
+    return x.term.number if isinstance(x, View) else float(x)
 
 
 def _is_mask(x: Tensor) -> bool:

@@ -32,6 +32,16 @@ def _reshaped(r: Reader, a: dict[str, Any]) -> View:
     return found
 
 
+@rule("as_strided")
+def _restrided(r: Reader, a: dict[str, Any]) -> View:
+    """The same entries, as pooling to one place lays its result out anew."""
+    x: View = a["self"]
+    plain = [prod(x.shape[d + 1 :]) for d in range(len(x.dims))]
+    if tuple(a["size"]) != x.shape or any(s != p for n, s, p in zip(x.shape, a["stride"], plain) if n > 1):
+        raise NotImplementedError
+    return x
+
+
 @rule("permute transpose t movedim")
 def _permuted(r: Reader, a: dict[str, Any]) -> View:
     x = a["self"]
@@ -243,8 +253,9 @@ def _convolution(r: Reader, a: dict[str, Any]) -> View:
         spec_w = [("g", "c"), ("o",), *((f"k{i}",) for i in range(n))]
     spec: Spec
     spec_out: Spec = [("n",), ("g", "o"), *((f"s{i}",) for i in range(n))]
-    tiles = kernel == stride and not any(padding) and all(d == 1 for d in dilation) and not a["transposed"]
-    if tiles and all(s == k * o for s, k, o in zip(sides, kernel, out)):  # every patch alone: a linear map
+    plain = not any(padding) and all(d == 1 for d in dilation) and not a["transposed"]
+    if plain and all(s == k * o and (k == t or o == 1) for s, k, t, o in zip(sides, kernel, stride, out)):
+        # every patch alone: a linear map
         spec = [("n",), ("g", "c"), *((f"s{i}", f"k{i}") for i in range(n))]
         found = term("contract", [(x, spec), (w, spec_w)], spec_out, letters)
     else:
@@ -383,6 +394,8 @@ def _pooled(r: Reader, a: dict[str, Any]) -> list[View]:
     keep = len(shape) - n
     if "adaptive_avg" in op and all(s == 1 for s in shape[keep:]):
         return [r.mean(x, range(keep, len(shape)), True)]
+    if "adaptive_avg" in op and x.shape == tuple(shape):
+        return [x]
     settings = {k: v for k, v in a.items() if k[0] != "#" and k != "self"}
     if "stride" in settings and not settings["stride"]:
         settings["stride"] = settings["kernel_size"]

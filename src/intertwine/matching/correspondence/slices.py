@@ -1,0 +1,273 @@
+"""Slices of terms: carried to the parameters, or before operations of which nothing else is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from torch import zeros
+
+from .axes import Axis, ConflictError, grouped, join, leaves, volume
+from .terms import Factor, Operand, Spec, Term, View, ordered, stored, term
+
+SUNK = {"add", "mul", "contract", "map", "rows", "cat"}  # operations that a slice of what they return can pass
+_DEPTH = 12  # operations that a slice passes
+
+Cut: TypeAlias = tuple[Term, Axis | None, list[tuple[Axis, Axis]]]
+"""A restricted term, the index over what is left, and its other indices beside the old ones."""
+
+
+class Slicer:
+    """Slices of terms, each made once."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple, Cut | None] = {}
+        self._kept: list[Any] = []
+
+    def part(self, view: View, dim: int, start: int, stop: int, step: int = 1) -> View:
+        """``view[..., start:stop:step, ...]``; carried to the parameters where all operations on the way let it."""
+        count = len(range(start, stop, step))
+        dims = list(view.dims)
+        own = leaves(dims[dim])
+        if count == volume(own):
+            return view
+        if count == 0:
+            shape = (*view.shape[:dim], 0, *view.shape[dim + 1 :])
+            return stored("constant", shape, zeros(shape))
+        if all(axis.free for axis in own):
+            dims[dim] = (Axis(count, True),) if count > 1 else ()
+            return View(view.term, tuple(dims))
+        found = None
+        if not any(axis.free for axis in own):
+            found = self._cut(view.term, own, (start, stop, step), _DEPTH)
+        if found is None:
+            return _cut_of(view, dim, start, step, count)
+        new, fresh, renamed = found
+        names = _by_id(renamed)
+        changed = [tuple(names.get(id(x), x) for x in leaves(axes)) for axes in dims]
+        changed[dim] = () if fresh is None else (fresh,)
+        return View(new, tuple(changed))
+
+    def _cut(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int], depth: int) -> Cut | None:
+        """A term restricted along a row of its indices."""
+        key = (id(old), tuple(map(id, xs)), region)
+        if key not in self._made:
+            self._kept.append((old, xs))
+            self._made[key] = self._leaf(old, xs, region) if old.layout else self._passed(old, xs, region, depth)
+        return self._made[key]
+
+    def _leaf(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int]) -> Cut | None:
+        start, stop, step = region
+        if old.op == "input":
+            return None
+        renamed: list[tuple[Axis, Axis]] = []
+        fresh: Axis | None = None
+        layout: list[list[Factor]] = []
+        for factors in old.layout:
+            here: list[Factor] = []
+            for f in factors:
+                parts = [] if f.axis is None else f.axis.leaves()
+                place = next((i for i, a in enumerate(parts) if a is xs[0]), None)
+                if place is None:
+                    twin = None if f.axis is None else _twin(f.axis, renamed)
+                    here.append(Factor(twin, f.full, f.start, f.step))
+                    continue
+                if [id(a) for a in parts[place : place + len(xs)]] != [id(a) for a in xs]:
+                    return None
+                count = len(range(start, stop, step))
+                fresh = Axis(count) if count > 1 else None
+                head = len(xs) if place == 0 else 1  # what carries the region that was taken before
+                rest = volume(parts[head:])
+                if not f.whole and (f.full % rest or f.start % rest or (f.step != 1 and rest > 1)):
+                    return None
+                first, full = (f.start // rest, f.full // rest) if not f.whole else (0, volume(parts[:head]))
+                if place == 0:
+                    here.append(Factor(fresh, full, first + start * f.step, f.step * step))
+                else:
+                    here.append(Factor(_twin(parts[0], renamed), full, first, f.step))
+                    here += [Factor(_twin(a, renamed), a.size) for a in parts[1:place]]
+                    here.append(Factor(fresh, volume(xs), start, step))
+                here += [Factor(_twin(a, renamed), a.size) for a in parts[max(place, 0) + len(xs) :]]
+            layout.append(here)
+        out = [f.axis for factors in layout for f in factors if f.axis is not None]
+        return Term(old.op, old.attrs, [], out, [], layout, old.source, old.where), fresh, renamed
+
+    def _passed(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int], depth: int) -> Cut | None:
+        bound = {id(leaf) for axis, _ in old.roles for leaf in axis.leaves()}
+        if old.op not in SUNK or depth == 0:
+            return None
+        if old.op == "cat" and any(id(x) in bound for x in xs):
+            return self._piece(old, xs, region, depth)
+        if any(id(x) in bound for x in xs):
+            return None
+        cut: list[Any] = []
+        for operand in old.operands:
+            inside = {id(b): a for a, b in operand.flat()}
+            own = [inside[id(x)] for x in xs if id(x) in inside]
+            if own and len(own) < len(xs):
+                return None
+            cut.append(self._cut(operand.term, own, region, depth - 1) if own else ())
+            if cut[-1] is None:
+                return None
+        count = len(range(*region))
+        fresh = Axis(count) if count > 1 else None
+        renamed: list[tuple[Axis, Axis]] = []
+        gone, seen = {id(x) for x in xs}, set[int]()
+        for axis in leaves([*old.out, *(b for o in old.operands for _, b in o.pairs), *(a for a, _ in old.roles)]):
+            if id(axis) not in gone and id(axis) not in seen:
+                seen.add(id(axis))
+                _twin(axis, renamed)
+        new = _by_id(renamed)
+        operands = []
+        for operand, found in zip(old.operands, cut):
+            read, left, others = found or (operand.term, None, [])
+            names = _by_id(others)
+            pairs = [(names.get(id(a), a), new[id(b)]) for a, b in operand.flat() if id(b) not in gone]
+            if left is not None and fresh is not None:
+                join([left], [fresh])
+                pairs += list(zip(left.leaves(), fresh.leaves(), strict=True))
+            operands.append(Operand(read, pairs))
+        out = [new[id(a)] for a in leaves(old.out) if id(a) in new] + ([] if fresh is None else [fresh])
+        roles = [(new[id(a)], role) for axis, role in old.roles for a in axis.leaves()]
+        return Term(old.op, old.attrs, operands, out, roles, where=old.where), fresh, renamed
+
+    def _piece(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int], depth: int) -> Cut | None:
+        """A slice within one of the tensors that were put side by side."""
+        whole = [leaf for axis, role in old.roles if role == "cat" for leaf in axis.leaves()]
+        rest = whole[len(xs) :]
+        if [id(x) for x in whole[: len(xs)]] != [id(x) for x in xs] or (rest and region[2] != 1):
+            return None
+        count = len(range(*region))
+        start, stop, step = region[0] * volume(rest), region[1] * volume(rest), region[2]
+        ends = [0]
+        for n in old.attrs:
+            ends.append(ends[-1] + n)
+        k = next((k for k in range(len(old.attrs)) if ends[k] <= start and stop <= ends[k + 1]), None)
+        if k is None or volume(whole) != ends[-1]:
+            return None
+        operand = old.operands[k]
+        roles = {id(leaf): role for axis, role in old.roles for leaf in axis.leaves()}
+        own = [a for a, b in operand.flat() if roles.get(id(b)) == ("piece", k)]
+        names = [(b, a) for a, b in operand.flat() if id(b) not in roles]
+        here = {id(b) for b, _ in names} | {id(x) for x in whole}
+        if any(id(a) not in here for a in leaves(old.out)):
+            return None  # a dimension along which that piece was repeated
+        if (start, stop, step) == (ends[k], ends[k + 1], 1):
+            try:
+                groups = grouped(own, [count, *(x.size for x in rest)]) if own else []
+            except ConflictError:
+                return None
+            if any(len(group) > 1 for group in groups):
+                return None
+            names += [(x, group[0]) for x, group in zip(rest, groups[1:])]
+            return operand.term, groups[0][0] if groups and groups[0] else None, names
+        found = self._cut(operand.term, own, (start - ends[k], stop - ends[k], step), depth - 1) if own else None
+        if found is None or rest:
+            return None
+        new, fresh, renamed = found
+        now = _by_id(renamed)
+        return new, fresh, [(b, now.get(id(a), a)) for b, a in names]
+
+
+def _cut_of(view: View, dim: int, start: int, step: int, count: int) -> View:
+    """A slice as an operation of its own."""
+    letters = [f"d{d}" for d in range(len(view.dims))]
+    sizes = {**dict(zip(letters, view.shape)), "out": count}
+    out: Spec = [(x,) if d != dim else ("out",) for d, x in enumerate(letters)]
+    roles = {letters[dim]: "in", "out": "out"}
+    return term("cut", [(view, [(x,) for x in letters])], out, sizes, (start, step), roles)
+
+
+def sink_slices(roots: Sequence[Term]) -> None:
+    """Put slices before the operations of which nothing but one slice is used, as dead code is left out.
+
+    So a norm of all tokens of which one is read is the norm of that token.
+
+    Args:
+        roots: Terms that are read whole; what they are computed from is rewritten in place.
+    """
+    order = ordered(roots)
+    users: dict[int, list[Term]] = {}
+    for t in order:
+        for operand in t.operands:
+            users.setdefault(id(operand.term), []).append(t)
+    kept, made, slicer = {id(t) for t in roots}, dict[tuple, View](), Slicer()
+    for old in reversed(order):
+        cuts = [*{id(t): t for t in users.get(id(old), ())}.values()]
+        if id(old) in kept or old.op not in SUNK | {"along"} or len({_region_of(t) for t in cuts}) != 1:
+            continue
+        region = _region_of(cuts[0])
+        if region is None or not _passable(old, region[0]):
+            continue
+        for t in cuts:
+            _sink(t, old, made, slicer)
+            for operand in t.operands:
+                users.setdefault(id(operand.term), []).append(t)
+                for inner in operand.term.operands if operand.term.op == "cut" else ():
+                    users[id(inner.term)].append(operand.term)
+        for operand in old.operands:
+            users[id(operand.term)] = [t for t in users[id(operand.term)] if t is not old]
+
+
+def _region_of(t: Term) -> tuple[tuple[int, ...], tuple[int, int], int] | None:
+    """What a cut takes: indices of what it reads, start and step, and how many; ``None`` for what is no cut."""
+    if t.op != "cut":
+        return None
+    inside = {id(leaf) for axis, role in t.roles if role == "in" for leaf in axis.leaves()}
+    count = volume(axis for axis, role in t.roles if role == "out")
+    return tuple(id(a) for a, b in t.operands[0].flat() if id(b) in inside), t.attrs, count
+
+
+def _passable(old: Term, xs: Sequence[int]) -> bool:
+    """Whether an operation does the same for each entry of some of its indices."""
+    if any(id(leaf) in xs for axis, _ in old.roles for leaf in axis.leaves()):
+        return False
+    own = [sum(id(b) in xs for _, b in operand.flat()) for operand in old.operands]
+    return bool(xs) and all(count in (0, len(xs)) for count in own)
+
+
+def _sink(t: Term, old: Term, made: dict[tuple, View], slicer: Slicer) -> None:
+    """Let a cut be the operation that it reads, on slices of what that reads."""
+    xs, (start, step), count = _region_of(t) or ((), (0, 1), 0)
+    new = {id(a): b for a, b in t.operands[0].flat() if id(a) not in xs}
+    fresh = [leaf for axis, role in t.roles if role == "out" for leaf in axis.leaves()]
+
+    def named(axis: Axis) -> Axis:
+        if id(axis) not in new:
+            renamed: list[tuple[Axis, Axis]] = []
+            new[id(axis)] = _twin(axis, renamed)
+        return new[id(axis)]
+
+    operands = []
+    for operand in old.operands:
+        pairs = operand.flat()
+        own, rest = [a for a, b in pairs if id(b) in xs], [(a, b) for a, b in pairs if id(b) not in xs]
+        if not own:
+            operands.append(Operand(operand.term, [(a, named(b)) for a, b in rest]))
+            continue
+        key = id(operand.term), start, step, count, *map(id, own), None, *(id(a) for a, _ in rest)
+        if key not in made:
+            view = View(operand.term, (tuple(own), *((a,) for a, _ in rest)))
+            stop = start + (count - 1) * step + 1
+            leaf = bool(operand.term.layout)
+            made[key] = slicer.part(view, 0, start, stop, step) if leaf else _cut_of(view, 0, start, step, count)
+        found = made[key]
+        here = [(dim[0], named(b)) for dim, (_, b) in zip(found.dims[1:], rest)]
+        if fresh:
+            join(found.dims[0], fresh)
+            here += list(zip(leaves(found.dims[0]), leaves(fresh), strict=True))
+        operands.append(Operand(found.term, here))
+    roles = [(named(leaf), role) for axis, role in old.roles for leaf in axis.leaves()]
+    t.op, t.attrs, t.operands, t.roles, t.where = old.op, old.attrs, operands, roles, old.where
+
+
+def _twin(axis: Axis, renamed: list[tuple[Axis, Axis]]) -> Axis:
+    twin = Axis(axis.size)
+    join([axis], [twin])
+    renamed.append((axis, twin))
+    return twin
+
+
+def _by_id(renamed: Sequence[tuple[Axis, Axis]]) -> dict[int, Axis]:
+    """The new axis by the id of the old one, both split as far as they are."""
+    return {id(a): b for old, new in renamed for a, b in zip(old.leaves(), new.leaves(), strict=True)}
