@@ -18,8 +18,11 @@ from ._catalogue import catalogue
 
 def check(field: str, value: Any) -> None:
     """Refuse the value of a field of the options that cannot be right."""
-    if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
-        words(value, f"--{field.replace('_', '-')}")
+    option = f"--{field.replace('_', '-')}"
+    texts = isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)
+    given = words(value, option) if texts else [value]
+    for word in given if value is not None and field in _CHOICES else ():
+        check_known(option, word, [n for name in _CHOICES[field] for n in catalogue().get(name, [name])])
     if value is not None and field in _CHECKS:
         _CHECKS[field](value)
 
@@ -241,10 +244,6 @@ def _families(values: Sequence[str]) -> None:
             (whole if numbered == "rank-R" else number)(f"{head}-", value)
 
 
-def _recipe(name: str) -> None:
-    check_known("--recipe", name, catalogue()["recipes"])
-
-
 def _device(text: str) -> None:
     kind, colon, index = text.partition(":")
     check_known("--device", kind, _DEVICES)
@@ -266,61 +265,33 @@ def _activations(names: Sequence[str]) -> None:
         check_factory("activation", head)
 
 
-def _experiments(names: Sequence[str]) -> None:
-    for name in names:
-        check_known("experiment", name, catalogue()["experiments"])
-
-
-def _words(option: str, names: str, *others: str) -> Callable[[Sequence[str]], None]:
-    def check_words(values: Sequence[str]) -> None:
-        for word in words(values, option):
-            check_known(option, word, [*catalogue()[names], *others])
-
-    return check_words
-
-
-def _choice(option: str, *known: str) -> Callable[[str], None]:
-    return lambda value: check_known(option, value, known)
-
-
 _DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "mtia", "npu", "xla")
 
+# What an option may say: words, and names of lists in the catalogue.
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "format": ("formats",), "measures": ("measures",), "kinds": ("kinds",), "engine": ("engines",),
+    "recipe": ("recipes",), "gated": ("gated", "none"), "split": ("train", "validation", "test", "all"),
+    "precision": ("float32", "bfloat16"), "dtype": ("float32", "bfloat16", "float16"),
+    "interpolation": ("linear", "spherical"), "repair": ("auto", "none", "recalibrate", "repair", "rescale"),
+    "keep": ("best", "last"), "start": ("direct", "random"), "skip": ("a", "mapped", "b"),
+    "tail_norm": ("eval", "train"),
+}  # fmt: skip
+
 _CHECKS: dict[str, Callable[[Any], object]] = {
-    "a": check_checkpoint,
-    "b": check_checkpoint,
-    "like": check_checkpoint,
+    **dict.fromkeys(("a", "b", "like", "weights"), check_checkpoint),
+    **dict.fromkeys(("model", "model_b", "model_like"), check_model),
     "checkpoints": _several,
     "paths": lambda paths: None if str(paths[0]) == "tree" else _checkpoints(paths),
-    "weights": check_checkpoint,
     "independent": _checkpoints,
     "network": _network,
-    "model": check_model,
-    "model_b": check_model,
-    "model_like": check_model,
     "data": _data,
     "concepts": _concepts,
-    "cifar100": lambda spec: _data(spec) if spec else None,
     "size": sides,
     "input_shape": shape,
     "memory": parse_memory,
     "device": _device,
     "activations": _activations,
-    "gated": _words("--gated", "gated", "none"),
     "families": _families,
-    "recipe": _recipe,
-    "names": _experiments,
+    "names": lambda names: [check_known("experiment", name, catalogue()["experiments"]) for name in names],
     "results": lambda path: existing("results", path),
-    "format": lambda value: check_known("--format", value, catalogue()["formats"]),
-    "split": _choice("--split", "train", "validation", "test", "all"),
-    "measures": _words("--measures", "measures"),
-    "kinds": _words("--kinds", "kinds"),
-    "engine": lambda value: check_known("--engine", value, catalogue()["engines"]),
-    "precision": _choice("--precision", "float32", "bfloat16"),
-    "dtype": _choice("--dtype", "float32", "bfloat16", "float16"),
-    "interpolation": _choice("--interpolation", "linear", "spherical"),
-    "repair": _choice("--repair", "auto", "none", "recalibrate", "repair", "rescale"),
-    "keep": _choice("--keep", "best", "last"),
-    "start": _choice("--start", "direct", "random"),
-    "skip": _choice("--skip", "a", "mapped", "b"),
-    "tail_norm": _choice("--tail-norm", "eval", "train"),
 }

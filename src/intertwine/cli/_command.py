@@ -11,7 +11,6 @@ from dataclasses import MISSING, dataclass, fields
 from importlib.metadata import version
 from inspect import Parameter, Signature
 from pathlib import Path
-from types import ModuleType
 from typing import Any, get_type_hints
 
 import typer
@@ -22,7 +21,8 @@ from .._untrusted.checkpoints import HF
 from .._untrusted.text import on_one_screen, printable
 from .._words import near
 from ..errors import CaptureError
-from ._options import ADVANCED, Options, declared
+from ._checks import words
+from ._options import ADVANCED, Declared, Options, declared
 
 FAILED = 1
 STOPPED, TERMINATED = 130, 143  # by Ctrl-C and by SIGTERM, as the shell has it
@@ -154,27 +154,23 @@ class Command(TyperCommand):
             raise typer.Exit(WRONG if isinstance(error, _INPUT_ERRORS) else FAILED) from None
 
 
-def as_function(module: ModuleType) -> Callable[..., None]:
-    """The function that typer makes a command of, from a module with ``run(asked: Options)``.
-
-    Its parameters are the fields of the options, and their docstring is its help.
-    """
-    options: type[Options] = getattr(module, module.run.__annotations__["asked"])
+def as_function(options: type[Options]) -> Callable[..., None]:
+    """The function that typer makes a command of: its parameters are the fields, its help is the docstring."""
+    own = {f.name: declared(f) for f in fields(options) if f.name != "line"}
 
     def command(context: typer.Context, **values: Any) -> None:
-        asked = options(**{name: _plain(value) for name, value in values.items()}, line=context.obj)
-        asked.check()
-        module.run(asked)
+        listed = {name: _listed(name, value, own[name]) for name, value in values.items()}
+        options(**listed, line=context.obj)()
 
     kind, hints = Parameter.POSITIONAL_OR_KEYWORD, get_type_hints(options)
     parameters = [Parameter("context", kind, annotation=typer.Context)]
     for f in sorted(fields(options), key=lambda f: f.default is not MISSING and _place_in_help(f.name, options)):
-        if f.name != "line":
+        if f.name in own:
             default = Parameter.empty if f.default is MISSING else f.default
             parameters.append(
-                Parameter(f.name, kind, default=default, annotation=declared(f).annotation(hints[f.name], f))
+                Parameter(f.name, kind, default=default, annotation=own[f.name].annotation(hints[f.name], f))
             )
-    command.__name__, command.__doc__, command.__annotations__ = module.__name__.rpartition(".")[2], options.__doc__, {}
+    command.__name__, command.__doc__, command.__annotations__ = options.__name__.lower(), options.__doc__, {}
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command
 
@@ -184,10 +180,12 @@ def _place_in_help(name: str, options: type[Options]) -> int:
     return _LAST.index(name) + 3 if name in _LAST else 1 + (name not in options.__annotations__)
 
 
-def _plain(value: Any) -> Any:
-    """Paths without ``hf:``: a directory says itself what it is."""
+def _listed(name: str, value: Any, said: Declared) -> Any:
+    """Paths without ``hf:``, for a directory says itself what it is; one list of the words joined by commas."""
+    if isinstance(value, list) and said.kind is typer.Option and all(isinstance(one, str) for one in value):
+        return words(value, f"--{name.replace('_', '-')}") or None
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_listed(name, one, said) for one in value]
     return Path(str(value).removeprefix(HF)) if isinstance(value, Path) else value
 
 
@@ -212,7 +210,9 @@ def _tidy() -> None:
 
 def _with_examples(text: str | None) -> str | None:
     # A backspace tells the help formatter to leave the lines of a paragraph as they are.
-    return text.replace("\n\nExample:", "\n\n\b\nExample:") if text else text
+    for head in ("Example:", "Python:"):
+        text = text.replace(f"\n\n{head}", f"\n\n\b\n{head}") if text else text
+    return text
 
 
 @contextmanager

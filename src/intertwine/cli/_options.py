@@ -1,12 +1,14 @@
 """Options of commands as fields of dataclasses; those that several commands have stand here once, by name."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import typer
 
-from ._checks import check, check_method, check_suffix, numbers, words
+from ._checks import check, check_method, check_suffix, numbers
 
 ADVANCED = "Advanced options"
 OF_PAGES = (".html", ".htm", ".json", ".parquet")  # what the file of a page or of its data ends in
@@ -92,19 +94,21 @@ _SHARED: dict[str, Field[Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Options:
-    """Base of the options of one command: its fields are the arguments and options, its docstring is the help."""
+@dataclass(frozen=True, kw_only=True)
+class Options(ABC):
+    """Base of all commands: its fields are the arguments and options, its docstring is the help, a call runs it.
 
-    line: str = field(default="", kw_only=True)  # The command line as text, for results to remember
-    as_json: bool = field(default=False, kw_only=True)
+    What cannot be right is refused when it is made, before torch is imported.
+    """
+
+    line: str = ""  # The command line as text, for results to remember
+    as_json: bool = False
 
     suffixes: ClassVar[tuple[str, ...]] = ()  # of the file of --out; an empty one for a folder
     methods: ClassVar[tuple[str, ...]] = ()  # of --method, beside the solvers
     unlike: ClassVar[tuple[str, ...]] = ()  # fields that mean something else than in other commands
 
-    def check(self) -> None:
-        """Refuse what cannot be right, before torch is imported."""
+    def __post_init__(self) -> None:
         for f in fields(self):
             if f.name not in self.unlike:
                 check(f.name, getattr(self, f.name))
@@ -112,6 +116,15 @@ class Options:
             check_suffix(getattr(self, "out", None), self.suffixes)
         if self.methods:
             check_method(getattr(self, "method", ""), self.methods)
+
+    @abstractmethod
+    def __call__(self) -> None: ...
+
+    @property
+    def reads(self) -> list[Path]:
+        """The checkpoints that are named."""
+        given = [getattr(self, name, None) or [] for name in ("a", "b", "like", "checkpoints", "paths")]
+        return [path for one in given for path in (one if isinstance(one, list) else [one])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,13 +137,8 @@ class ImageOptions(Options):
     )
     std: str | None = advanced(None, "Images: deviation of each channel to divide by, likewise.")
 
-    def check(self) -> None:
-        """Refuse what cannot be right, before torch is imported.
-
-        Raises:
-            ValueError: If one of both is missing, or they are not as many numbers.
-        """
-        super().check()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.mean is None) != (self.std is None):
             raise ValueError("--mean and --std must be given together. Got one of them.")
         if self.statistics is not None and [*map(len, self.statistics)] not in ([1, 1], [3, 3]):
@@ -200,18 +208,8 @@ class NetworkOptions(ExampleOptions):
     model: str | None = None
     meta: bool = option(False, "Build the model without weights: any size fits.")
 
-    def check(self) -> None:
-        """Refuse what cannot be right, before torch is imported.
-
-        Raises:
-            ValueError: If no model is named, or two are.
-        """
-        super().check()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.network is None) == (self.model is None):
             given = "none" if self.model is None else f"{self.network!r} and {self.model!r}"
             raise ValueError(f"MODEL must be given once. Got {given}. Say resnet20, for example, or hf:DIRECTORY.")
-
-
-def split_commas(values: list[str] | None, option: str) -> list[str] | None:
-    """Words of an option that may be repeated and may hold several, joined by commas; ``None`` without."""
-    return words(values, option) or None

@@ -21,6 +21,8 @@ from .._untrusted.text import printable, printable_json
 from ._command import running
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from .._result import Result
 
 RESULTS = ("results.json", "results.parquet", "report.html")
@@ -117,10 +119,11 @@ def present(
     return paths
 
 
-def write_one(found: Any, out: Path | None, save: Callable[[Path], Path] | None = None) -> None:
-    """Write one file, the page or the data (by ``save``, where not by the result's own), where one was asked for."""
+def write_one(found: Any, out: Path | None) -> None:
+    """Write one file, the page or the data (by ``write``, where a result has it for other tools), if asked for."""
     if out is not None:
-        tell(f"wrote {(found.to_html if out.suffix in ('.html', '.htm') else save or found.save)(out)}")
+        write = found.to_html if out.suffix in (".html", ".htm") else getattr(found, "write", found.save)
+        tell(f"wrote {write(out)}")
 
 
 def show(found: Any, as_json: bool, **more: Any) -> None:
@@ -202,6 +205,13 @@ def is_ours(path: Path) -> bool:
     return False
 
 
+def write_network(model: nn.Module, place: Path, card: Mapping[str, Any], like: Path) -> Path:
+    """Write a network with its card, in shards and with the files beside it of a checkpoint that it is made of."""
+    from ..merging import export
+
+    return keep_beside(like, export(model, place, card, _largest_shard(like)))
+
+
 def keep_beside(source: Path, target: Path) -> Path:
     """Put what lies beside the weights of a directory, such as a tokenizer, beside those in another one.
 
@@ -219,7 +229,7 @@ def keep_beside(source: Path, target: Path) -> Path:
     return target
 
 
-def largest_shard(source: Path) -> int | None:
+def _largest_shard(source: Path) -> int | None:
     """Bytes of tensors in the largest shard of a directory; ``None`` where its weights are in one file."""
     files = source.glob("*-of-*.safetensors") if source.is_dir() else ()
     return max(map(_tensor_bytes, files), default=None)

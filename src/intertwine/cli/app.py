@@ -9,36 +9,31 @@ from typing import Annotated, Any
 import typer
 
 from ._command import Command, Commands, Termination, as_function
-from .commands import (
-    align,
-    barrier,
-    compare,
-    convert,
-    correspond,
-    demo,
-    diff,
-    dissect,
-    fold,
-    gates,
-    groups,
-    lineage,
-    mappings,
-    merge,
-    models,
-    report,
-    reproduce,
-    runs,
-    same,
-    stitch,
-    symmetries,
-    train,
-    zoo,
-)  # fmt: skip
+from .commands.align import Align
+from .commands.barrier import Barrier
+from .commands.compare import Compare
+from .commands.correspond import Convert, Correspond
+from .commands.demo import Demo
+from .commands.diff import Diff
+from .commands.dissect import Dissect
+from .commands.fold import Fold
+from .commands.gates import Gates
+from .commands.lineage import Lineage
+from .commands.lists import Groups, Models
+from .commands.merge import Merge
+from .commands.report import Report
+from .commands.reproduce import Reproduce
+from .commands.runs import Runs
+from .commands.same import Same
+from .commands.stitch import Stitch
+from .commands.symmetries import Mappings, Symmetries
+from .commands.train import Train
+from .commands.zoo import Zoo
 
 # In the order of the help
 _COMMANDS = tuple(map(as_function, (
-    demo, compare, symmetries, mappings, fold, same, correspond, convert, lineage, diff, align, merge, barrier,
-    stitch, dissect, gates, train, zoo, reproduce, runs, models, groups, report,
+    Demo, Compare, Symmetries, Mappings, Fold, Same, Correspond, Convert, Lineage, Diff, Align, Merge, Barrier, Stitch,
+    Dissect, Gates, Train, Zoo, Reproduce, Runs, Models, Groups, Report,
 )))  # fmt: skip
 
 app = typer.Typer(

@@ -1,4 +1,4 @@
-"""One file a command: its options, its call of the library, its words.
+"""Commands: each a dataclass with its options, its help, its call of the library and its words.
 
 What loads torch is loaded when a command first uses it: help and the refusal of wrong words need no torch.
 """
@@ -6,10 +6,15 @@ What loads torch is loaded when a command first uses it: help and the refusal of
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from abc import abstractmethod
+from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from .._options import OF_PAGES, ExampleOptions, Options, option, page_or_data
+from .._outputs import claim, claim_file, print_json, say, show, tell, write_network, write_one
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +32,53 @@ else:
 
     torch, iw, inputs = map(_Later, ("torch", "intertwine", "intertwine.cli.inputs"))
 
-__all__ = ["inputs", "iw", "solver_of", "torch"]
+__all__ = ["Finding", "Rewriting", "inputs", "iw", "solver_of", "torch"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding(Options):
+    """Base of a command that prints what it finds, and writes its page or its data where ``--out`` says so."""
+
+    suffixes = OF_PAGES
+
+    out: Path | None = page_or_data()
+
+    @abstractmethod
+    def find(self) -> Any:
+        """The result."""
+
+    def tell(self, found: Any) -> None:
+        """Print the result."""
+        show(found, self.as_json)
+
+    def __call__(self) -> None:
+        claim_file(self.out, self.reads)
+        found = self.find()
+        write_one(found, self.out)
+        self.tell(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewriting(ExampleOptions):
+    """Base of a command that writes the same network with other weights, and says how they were found."""
+
+    suffixes = (".safetensors", "")
+
+    a: Path
+    out: Path = option(..., "FILE.safetensors, or a folder for a model of transformers.", metavar="PATH")
+    model: str | None = None
+
+    @abstractmethod
+    def rewrite(self, group: inputs.Group) -> tuple[torch.nn.Module, Any, dict[str, Any]]:
+        """The network, the result of the library, and what its card says of how it was made."""
+
+    def __call__(self) -> None:
+        claim(self.out, self.reads)
+        group = inputs.open_group(self.reads, self, "if given")
+        made, found, recipe = self.rewrite(group)
+        written = write_network(made, self.out, group.card({**recipe, "command": self.line}), self.a)
+        print_json({**found.to_dict(), "written": written}) if self.as_json else say(found.summary())
+        tell(f"wrote {written}")
 
 
 def solver_of(spec: str) -> str | iw.matching.Solver:

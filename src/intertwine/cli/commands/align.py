@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._options import ExampleOptions, advanced, option, split_commas
-from .._outputs import claim_folder, keep_beside, largest_shard, print_json, say, tell_written
+from .._options import ExampleOptions, advanced, option
+from .._outputs import claim_folder, keep_beside, print_json, say, tell_written, write_network
 from . import inputs, iw, solver_of
 
 _WRITTEN = ("alignment.safetensors", "results.json", "report.html", "moved", "moved.safetensors", "moved.json")
 
 
-@dataclass(frozen=True)
-class AlignOptions(ExampleOptions):
+@dataclass(frozen=True, kw_only=True)
+class Align(ExampleOptions):
     """Bring checkpoint B into the basis of checkpoint A: other weights, the same function.
 
     Units are permuted, rescaled, flipped and rotated as far as the architecture allows, so that B lies as close to A as
@@ -52,52 +52,43 @@ class AlignOptions(ExampleOptions):
     device: str = "auto"
     out: Path = option(Path("alignment"), "Folder for the moved network, the alignment and report.html.", metavar="DIR")
 
+    def __call__(self) -> None:
+        solver = solver_of(self.method)
+        claim_folder(self.out, _WRITTEN, self.reads)
+        said, files = self._part_by_part() if self.sharded else self._in_memory(solver)
+        if self.as_json:
+            return print_json({**said, "files": files})
+        say(said["text"])
+        return tell_written(files)
 
-def run(asked: AlignOptions) -> None:
-    """Bring checkpoint B into the basis of checkpoint A: other weights, the same function."""
-    solver, kinds = solver_of(asked.method), split_commas(asked.kinds, "--kinds")
-    claim_folder(asked.out, _WRITTEN, [asked.a, asked.b])
-    said, files = _sharded(asked, kinds) if asked.sharded else _opened(asked, solver, kinds)
-    if asked.as_json:
-        print_json({**said, "files": files})
-        return
-    say(said["text"])
-    tell_written(files)
+    def _in_memory(self, solver: str | iw.matching.Solver) -> tuple[dict[str, Any], dict[str, Path]]:
+        """Align networks in memory, on data where the method looks at it."""
+        group = inputs.open_group(self.reads, self, "always" if looks_at_data(self.method) else "if given")
+        loader = group.loader("train", self.examples, self.batch_size) if group.data is not None else None
+        one, other = group.models
+        if self.method == "transport":
+            brought = iw.merging.transport(one, other, group.example)
+            files: dict[str, Path] = {}
+            said: dict[str, Any] = {"text": brought.summary(), "method": "transport"}
+            said |= {"sizes": dict(brought.sizes), "costs": dict(brought.costs)}
+            moved = brought.apply(other)
+        else:
+            found = iw.align(one, other, group.example, method=solver, loader=loader, seed=self.seed, kinds=self.kinds)
+            moved, (said, files) = found.apply(other), _written(found, self.out)
+        # a folder where B came as one, a file otherwise
+        place = self.out / ("moved" if group.checkpoints[1].tensors is None else "moved.safetensors")
+        a, b = group.names
+        card = group.card({"aligned": b, "to": a, "method": self.method, "command": self.line})
+        return said, {**files, "moved": write_network(moved, place, card, self.b)}
 
-
-def _opened(
-    asked: AlignOptions, solver: str | iw.matching.Solver, kinds: list[str] | None
-) -> tuple[dict[str, Any], dict[str, Path]]:
-    """Align networks in memory, on data where the method looks at it."""
-    group = inputs.open_group([asked.a, asked.b], asked, "always" if looks_at_data(asked.method) else "if given")
-    loader = group.loader("train", asked.examples, asked.batch_size) if group.data is not None else None
-    one, other = group.models
-    if asked.method == "transport":
-        brought = iw.merging.transport(one, other, group.example)
-        files: dict[str, Path] = {}
-        said: dict[str, Any] = {"text": brought.summary(), "method": "transport"}
-        said |= {"sizes": dict(brought.sizes), "costs": dict(brought.costs)}
-        moved = brought.apply(other)
-    else:
-        found = iw.align(one, other, group.example, method=solver, loader=loader, seed=asked.seed, kinds=kinds)
-        moved, (said, files) = found.apply(other), _written(found, asked.out)
-    # a folder where B came as one, a file otherwise
-    place = asked.out / ("moved" if group.checkpoints[1].tensors is None else "moved.safetensors")
-    a, b = group.names
-    card = group.card({"aligned": b, "to": a, "method": asked.method, "command": asked.line})
-    files["moved"] = keep_beside(asked.b, iw.merging.export(moved, place, card, largest_shard(asked.b)))
-    return said, files
-
-
-def _sharded(asked: AlignOptions, kinds: list[str] | None) -> tuple[dict[str, Any], dict[str, Path]]:
-    """Align without ever holding a network; the model is built without weights."""
-    if asked.method != "weights":
-        raise ValueError(f"--method must be weights for --sharded. Got {asked.method!r}.")
-    sym = inputs.symmetry_of(asked.model or inputs.model_named_by(asked.a), asked)
-    place = asked.out / "moved"
-    found = iw.matching.align_sharded(asked.a, asked.b, sym, place, kinds or ("permutation", "sign"), asked.seed)
-    said, files = _written(found, asked.out)
-    return said, {**files, "moved": keep_beside(asked.b, place)}
+    def _part_by_part(self) -> tuple[dict[str, Any], dict[str, Path]]:
+        """Align without ever holding a network; the model is built without weights."""
+        if self.method != "weights":
+            raise ValueError(f"--method must be weights for --sharded. Got {self.method!r}.")
+        sym, place = inputs.symmetry_of(self.model or inputs.model_named_by(self.a), self), self.out / "moved"
+        kinds = self.kinds or ("permutation", "sign")
+        said, files = _written(iw.matching.align_sharded(self.a, self.b, sym, place, kinds, self.seed), self.out)
+        return said, {**files, "moved": keep_beside(self.b, place)}
 
 
 def _written(found: iw.Alignment, out: Path) -> tuple[dict[str, Any], dict[str, Path]]:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ...merging.interpolate import Interpolation
 
 
-@dataclass(frozen=True)
-class BarrierOptions(DataOptions):
+@dataclass(frozen=True, kw_only=True)
+class Barrier(DataOptions):
     """Measure how much worse the networks between networks are, before and after alignment.
 
     The barrier is the largest excess of the loss over the straight line between the losses of both ends. With three
@@ -42,27 +42,25 @@ class BarrierOptions(DataOptions):
     device: str = "auto"
     out: Path = Path("barrier")
 
-
-def run(asked: BarrierOptions) -> None:
-    """Measure how much worse the networks between networks are, before and after alignment."""
-    solver = solver_of(asked.method)
-    claim_folder(asked.out, RESULTS, asked.checkpoints)
-    group = inputs.open_group(asked.checkpoints, asked, "always")
-    group.need_data().need_labels("to measure losses")
-    found = iw.merging.barriers(
-        group.models,
-        group.loader(asked.split, asked.examples, asked.batch_size),
-        asked.points,
-        alignments=None if asked.method == "none" else solver,
-        names=group.names,
-        progress=True,
-        options=iw.merging.PathOptions(
-            recalibrate=asked.recalibrate,
-            calibration=group.loader("train", asked.examples, asked.batch_size),
-            interpolation=cast("Interpolation", asked.interpolation),
-            example_inputs=group.example,
-            seed=asked.seed,
-        ),
-    )
-    settings = {**group.facts(asked.split), "command": asked.line, "seed": asked.seed}
-    present(replace(found, settings=settings, notes=(*group.notes, *found.notes)), asked.out, asked.as_json, say)
+    def __call__(self) -> None:
+        solver = solver_of(self.method)
+        claim_folder(self.out, RESULTS, self.checkpoints)
+        group = inputs.open_group(self.checkpoints, self, "always")
+        group.need_data().need_labels("to measure losses")
+        found = iw.merging.barriers(
+            group.models,
+            group.loader(self.split, self.examples, self.batch_size),
+            self.points,
+            alignments=None if self.method == "none" else solver,
+            names=group.names,
+            progress=True,
+            options=iw.merging.PathOptions(
+                recalibrate=self.recalibrate,
+                calibration=group.loader("train", self.examples, self.batch_size),
+                interpolation=cast("Interpolation", self.interpolation),
+                example_inputs=group.example,
+                seed=self.seed,
+            ),
+        )
+        settings = {**group.facts(self.split), "command": self.line, "seed": self.seed}
+        present(replace(found, settings=settings, notes=(*group.notes, *found.notes)), self.out, self.as_json, say)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._untrusted.checkpoints import HF
-from .._options import DataOptions, advanced, option, split_commas
+from .._options import DataOptions, advanced, option
 from .._outputs import RESULTS, claim_folder, present, print_table, say, say_notes
 from . import inputs, iw, torch
 
@@ -21,8 +21,8 @@ _SHUFFLES = 200
 _OF_TWO = ("layers_b", "path_kernels", "exact")
 
 
-@dataclass(frozen=True)
-class CompareOptions(DataOptions):
+@dataclass(frozen=True, kw_only=True)
+class Compare(DataOptions):
     """Compare two networks, every layer of A with every layer of B; or many networks, layer by layer.
 
     Prints a table and writes results.json, results.parquet and report.html. Model and data may be left out where a card
@@ -35,17 +35,6 @@ class CompareOptions(DataOptions):
       intertwine compare runs/*.safetensors --model resnet20 --data cifar10:PATH
       intertwine compare a.safetensors b.safetensors --path-kernels --measures gates_cka,g_relu_cka
     """
-
-    def check(self) -> None:
-        """Refuse what cannot be right, before torch is imported.
-
-        Raises:
-            ValueError: If options of two networks are given for more.
-        """
-        super().check()
-        given = [f"--{name.replace('_', '-')}" for name in _OF_TWO if getattr(self, name)]
-        if given and len(self.checkpoints) > 2:
-            raise ValueError(f"{' and '.join(given)} must go with two checkpoints. Got {len(self.checkpoints)}.")
 
     checkpoints: list[Path]
     model: str | None = None
@@ -79,71 +68,54 @@ class CompareOptions(DataOptions):
     device: str = "auto"
     out: Path = Path("comparison")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [f"--{name.replace('_', '-')}" for name in _OF_TWO if getattr(self, name)]
+        if given and len(self.checkpoints) > 2:
+            raise ValueError(f"{' and '.join(given)} must go with two checkpoints. Got {len(self.checkpoints)}.")
 
-def run(asked: CompareOptions) -> None:
-    """Compare two networks, every layer of A with every layer of B, or many networks, layer by layer."""
-    names = split_commas(asked.measures, "--measures")
-    chosen = [iw.similarity.measure(name) for name in names] if names else None
-    group = inputs.open_group(asked.checkpoints, asked, "always")
-    splits, networks = group.need_data(), group.networks
-    examples = asked.examples or _size(_EXAMPLES, splits)
-    batch_size = asked.batch_size or _size(_BATCH, splits)
-    loader, notes = inputs.batches(splits, asked.split, examples, batch_size, networks)
-    shared = split_commas(asked.layers, "--layers")
-    wanted = [shared, split_commas(asked.layers_b, "--layers-b") or shared]
-    for network, layers in zip(networks, [*wanted, *wanted[1:] * (len(networks) - 2)]):
-        inputs.check_layers(network, loader, layers)
-    claim_folder(asked.out, RESULTS, asked.checkpoints)
-    if len(networks) > 2:
-        present(
-            _many(asked, group, loader, chosen, notes), asked.out, asked.as_json, lambda found: say(found.summary())
-        )
-        return
-    one, other = group.models
-    whole: dict[str, Any] = {}
-    if asked.path_kernels:
-        x = loader.batch(slice(0, len(loader.split)))[0]
-        whole["path kernels"], said = _path_kernels(one, other, x, asked.seed)
-        notes = [said, *notes]
-    comparison = iw.compare(
-        one,
-        other,
-        loader,
-        layers=wanted[0],
-        layers_b=wanted[1],
-        measures=chosen,
-        resampling=iw.similarity.Resampling(
-            null=asked.null,
-            bootstrap=asked.bootstrap,
-            untrained=fresh(networks, splits, asked.seed, asked.untrained if asked.null else 0),
-            seed=asked.seed,
-        ),
-        progress=True,
-        exact=True if asked.exact else None,
-        reading=iw.features.Reading(memory=asked.memory),
-    )
-    comparison = replace(comparison, settings={**comparison.settings, **whole})
-    facts = inputs.data_facts(group.data_spec, asked.split, splits)
-    present(annotate(comparison, networks, facts, asked.line, notes), asked.out, asked.as_json, print_comparison)
+    def __call__(self) -> None:
+        chosen = [iw.similarity.measure(name) for name in self.measures or ()] or None
+        group = inputs.open_group(self.checkpoints, self, "always")
+        splits, networks = group.need_data(), group.networks
+        examples = self.examples or _size(_EXAMPLES, splits)
+        batch_size = self.batch_size or _size(_BATCH, splits)
+        loader, notes = inputs.batches(splits, self.split, examples, batch_size, networks)
+        wanted = [self.layers, self.layers_b or self.layers]
+        for network, layers in zip(networks, [*wanted, *wanted[1:] * (len(networks) - 2)]):
+            inputs.check_layers(network, loader, layers)
+        claim_folder(self.out, RESULTS, self.checkpoints)
+        if len(networks) > 2:
+            many = _many(self, group, loader, chosen, notes)
+            present(many, self.out, self.as_json, lambda found: say(found.summary()))
+            return
+        one, other = group.models
+        whole: dict[str, Any] = {}
+        if self.path_kernels:
+            x = loader.batch(slice(0, len(loader.split)))[0]
+            whole["path kernels"], said = _path_kernels(one, other, x, self.seed)
+            notes = [said, *notes]
+        copies = fresh(networks, splits, self.seed, self.untrained if self.null else 0)
+        comparison = iw.compare(
+            one, other, loader, layers=wanted[0], layers_b=wanted[1], measures=chosen,
+            resampling=iw.similarity.Resampling(self.null, self.bootstrap, copies, self.seed),
+            progress=True, exact=True if self.exact else None,
+            reading=iw.features.Reading(memory=self.memory),
+        )  # fmt: skip
+        comparison = replace(comparison, settings={**comparison.settings, **whole})
+        facts = inputs.data_facts(group.data_spec, self.split, splits)
+        present(annotate(comparison, networks, facts, self.line, notes), self.out, self.as_json, print_comparison)
 
 
 def _many(
-    asked: CompareOptions,
-    group: inputs.Group,
-    loader: iw.lab.data.Batches,
-    measures: Sequence[iw.similarity.Measure] | None,
+    asked: Compare, group: inputs.Group, loader: iw.lab.data.Batches, measures: Sequence[iw.similarity.Measure] | None,
     notes: Sequence[str],
-) -> iw.ComparisonSet:
+) -> iw.ComparisonSet:  # fmt: skip
     """Compare many networks; what their passes kept stays in the folder, so that a stopped run goes on."""
     found = iw.compare_many(
-        dict(zip(group.names, group.models)),
-        loader,
-        split_commas(asked.layers, "--layers"),
-        measures or iw.similarity.MANY,
-        folder=asked.out / "statistics",
-        seed=asked.seed,
-        progress=True,
-    )
+        dict(zip(group.names, group.models)), loader, asked.layers, measures or iw.similarity.MANY,
+        folder=asked.out / "statistics", seed=asked.seed, progress=True,
+    )  # fmt: skip
     settings = {**found.settings, **group.facts(asked.split), "command": asked.line}
     return replace(found, settings=settings, notes=(*notes, *found.notes))
 

@@ -1,17 +1,19 @@
-"""``intertwine correspond``: which parameter entries of one network are which of another."""
+"""``intertwine correspond`` and ``convert``: which entries of one network are which of another, and carried over."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._options import OF_PAGES, ExampleOptions, page_or_data
-from .._outputs import claim_file, show, write_one
-from . import inputs, iw
+from .._options import ExampleOptions, option
+from .._outputs import claim_folder, print_json, say, tell_written, write_network
+from . import Finding, inputs, iw
+
+_WRITTEN = ("converted", "converted.safetensors", "converted.json", "correspondence.json")
 
 
-@dataclass(frozen=True)
-class CorrespondOptions(ExampleOptions):
+@dataclass(frozen=True, kw_only=True)
+class Correspond(Finding, ExampleOptions):
     """Find which parameter entries of B are which of A, whatever the code of each calls and packs them.
 
     The programs are compared, not names: packed projections, transposed weights and wrappers are seen through, and one
@@ -23,22 +25,60 @@ class CorrespondOptions(ExampleOptions):
       intertwine correspond a.safetensors b.safetensors --model resnet20 --model-b mypackage.nets:resnet --out page.html
     """
 
-    suffixes = OF_PAGES
-
     a: Path
     b: Path
     model: str | None = None
     model_b: str | None = None
     device: str = "cpu"
-    out: Path | None = page_or_data()
+
+    def find(self) -> iw.Correspondence:
+        """The table of entries."""
+        group = inputs.open_group(self.reads, self, "if given")
+        return iw.correspond(*group.models, group.example)
 
 
-def run(asked: CorrespondOptions) -> None:
-    """Find which parameter entries of B are which of A, and print the table."""
-    paths = [asked.a, asked.b]
-    claim_file(asked.out, paths)
-    group = inputs.open_group(paths, asked, "if given")
-    a, b = group.models
-    found = iw.correspond(a, b, group.example)
-    write_one(found, asked.out)
-    show(found, asked.as_json)
+@dataclass(frozen=True, kw_only=True)
+class Convert(ExampleOptions):
+    """Write B's weights under A's names and in A's shapes, for A's code.
+
+    Proved before anything is written: A with these weights computes B's function, in float64. Written as A is: a
+    Hugging Face directory with its configuration untouched, or a safetensors file. Refuses where nothing corresponds,
+    and where A reads weights that B has not.
+
+    Example:
+      intertwine convert b.safetensors --like hf:one_directory --model mypackage.nets:decoder --out converted
+    """
+
+    b: Path
+    like: Path = option(..., "A: a checkpoint or directory in whose code the weights shall be.", metavar="A")
+    out: Path = option(..., "Folder to write.", metavar="DIR")
+    model: str | None = None
+    model_like: str | None = option(
+        None, "Model of A, where neither a card nor its directory says it.", metavar="MODEL"
+    )
+    device: str = "cpu"
+
+    def __call__(self) -> None:
+        from ...matching.correspondence.correspond import in_code_of
+
+        claim_folder(self.out, _WRITTEN, self.reads)
+        group = inputs.open_group([self.like, self.b], self, "if given", (self.model_like, self.model))
+        a, b = group.models
+        found = iw.correspond(a, b, group.example)
+        if not found.proved:
+            raise ValueError(
+                f"B must correspond to A for its weights to be carried over. Got {found.verdict}: {found.reason}."
+            )
+        if found.unread:
+            missing = ", ".join(found.unread[:4])
+            raise ValueError(
+                f"B must hold all that A reads. Got nothing for {missing} of A: B is part of it, or A has more."
+            )
+        place = self.out / ("converted" if group.checkpoints[0].tensors is None else "converted.safetensors")
+        card = group.card({"converted": group.names[1], "like": group.names[0], "command": self.line})
+        written = write_network(in_code_of(a, b, found), place, card, self.like)
+        files = {"converted": written, "correspondence": found.save(self.out / "correspondence.json")}
+        if self.as_json:
+            return print_json({"verdict": found.verdict, "error": found.error, "files": files})
+        say(found.headline)
+        return tell_written(files)

@@ -23,8 +23,8 @@ Open {page} in a browser. What to look at:
 Then compare your own networks: intertwine compare --help"""
 
 
-@dataclass(frozen=True)
-class DemoOptions(Options):
+@dataclass(frozen=True, kw_only=True)
+class Demo(Options):
     """Train two small ReLU networks on handwritten digits, compare them, write a report.
 
     Needs no download: scikit-learn brings the digits. Takes about a minute.
@@ -35,23 +35,23 @@ class DemoOptions(Options):
 
     out: Path = option(Path("demo"), "Folder for checkpoints, results and report.html.", metavar="DIR")
 
-
-def run(asked: DemoOptions) -> None:
-    """Train two small ReLU networks on handwritten digits, compare them, write a report."""
-    claim_folder(asked.out, [*RESULTS, *(f"seed{seed}{end}" for seed in _SEEDS for end in (".safetensors", ".json"))])
-    splits = iw.lab.data.load("digits")
-    one_thread()
-    tell(f"Training two networks ({_MODEL}) that differ in their seeds only, on {len(splits.train):,} digits.")
-    networks = []
-    for seed in _SEEDS:
-        path = asked.out / f"seed{seed}.safetensors"
-        iw.lab.training.train(_MODEL, "digits", "digits", seed=seed, out=path, device="cpu")
-        networks.append(inputs.open_network(inputs.read_checkpoint(path), None, splits))
-    loader, notes = inputs.batches(splits, "test", 1000, 250, networks)
-    resampling = iw.similarity.Resampling(untrained=fresh(networks, splits, 0, 2))
-    comparison = iw.compare(networks[0].model, networks[1].model, loader, resampling=resampling, progress=True)
-    facts = inputs.data_facts("digits", "test", splits)
-    described = annotate(comparison, networks, facts, asked.line, notes)
-    paths = present(described, asked.out, asked.as_json, print_comparison)
-    if not asked.as_json:
-        say(_LOOK_AT.format(page=paths["report.html"]))
+    def __call__(self) -> None:
+        claim_folder(
+            self.out, [*RESULTS, *(f"seed{seed}{end}" for seed in _SEEDS for end in (".safetensors", ".json"))]
+        )
+        splits = iw.lab.data.load("digits")
+        one_thread()
+        tell(f"Training two networks ({_MODEL}) that differ in their seeds only, on {len(splits.train):,} digits.")
+        networks = []
+        for seed in _SEEDS:
+            path = self.out / f"seed{seed}.safetensors"
+            iw.lab.training.train(_MODEL, "digits", "digits", seed=seed, out=path, device="cpu")
+            networks.append(inputs.open_network(inputs.read_checkpoint(path), None, splits))
+        loader, notes = inputs.batches(splits, "test", 1000, 250, networks)
+        resampling = iw.similarity.Resampling(untrained=fresh(networks, splits, 0, 2))
+        comparison = iw.compare(networks[0].model, networks[1].model, loader, resampling=resampling, progress=True)
+        facts = inputs.data_facts("digits", "test", splits)
+        described = annotate(comparison, networks, facts, self.line, notes)
+        paths = present(described, self.out, self.as_json, print_comparison)
+        if not self.as_json:
+            say(_LOOK_AT.format(page=paths["report.html"]))

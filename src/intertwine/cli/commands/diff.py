@@ -10,13 +10,13 @@ import typer
 
 from ...errors import CheckpointError
 from .._command import FAILED, threads_for
-from .._options import OF_PAGES, ExampleOptions, page_or_data
-from .._outputs import claim_file, show, tell, write_one
-from . import inputs, iw, torch
+from .._options import ExampleOptions
+from .._outputs import show, tell
+from . import Finding, inputs, iw, torch
 
 
-@dataclass(frozen=True)
-class DiffOptions(ExampleOptions):
+@dataclass(frozen=True, kw_only=True)
+class Diff(Finding, ExampleOptions):
     """Say what was done to checkpoint A to make B: by symmetry, by conversion and casts, by training.
 
     First what keeps the function (heads swapped, units permuted or rescaled, gains folded, names and layouts
@@ -30,48 +30,54 @@ class DiffOptions(ExampleOptions):
       intertwine diff base/ finetuned/ --model hf:base --sharded --json
     """
 
-    suffixes = OF_PAGES
-
     a: Path
     b: Path
     model: str | None = None
     sharded: bool = False
-    out: Path | None = page_or_data()
 
+    def find(self) -> iw.Diff:
+        """The difference, in memory or tensor by tensor."""
+        if self.a.resolve() == self.b.resolve():
+            tell(f"A and B are the same file, {str(self.a)!r}")
+        return self._part_by_part() if self.sharded else self._in_memory()
 
-def run(asked: DiffOptions) -> None:
-    """Say what was done to checkpoint A to make B."""
-    paths = [asked.a, asked.b]
-    claim_file(asked.out, paths)
-    if paths[0].resolve() == paths[1].resolve():
-        tell(f"A and B are the same file, {str(paths[0])!r}")
-    found = _sharded(asked, *paths) if asked.sharded else _opened(asked, *paths)
-    write_one(found, asked.out)
-    show(found, asked.as_json, blocks=dict(found.blocks))
-    if not found.same_function:
-        raise typer.Exit(FAILED)
+    def tell(self, found: iw.Diff) -> None:
+        """Print it; the exit code says whether the function changed."""
+        show(found, self.as_json, blocks=dict(found.blocks))
+        if not found.same_function:
+            raise typer.Exit(FAILED)
 
+    def _in_memory(self) -> iw.Diff:
+        """Both checkpoints in their models; tensors alone where names are those of other code."""
+        checkpoints = [inputs.read_checkpoint(path) for path in self.reads]
+        specs = [self.model or _named(*pair) for pair in (self.reads, self.reads[::-1])]
+        example = inputs.example_input(specs[1], self)
+        sides: list[torch.nn.Module | Mapping[str, torch.Tensor]] = []
+        refusals = []
+        for spec, checkpoint in zip(specs, checkpoints):
+            try:
+                sides.append(inputs.open_alone(spec, checkpoint))
+            except CheckpointError as refusal:
+                if checkpoint.tensors is None:
+                    raise
+                sides.append(checkpoint.tensors)
+                refusals.append(refusal)
+        if len(refusals) == 2:
+            raise refusals[1]
+        models = [side for side in sides if isinstance(side, torch.nn.Module)]
+        plain = [x for side in sides if isinstance(side, Mapping) for x in side.values()]
+        threads_for(weights=sum(x.numel() for x in [*plain, *(p for model in models for p in model.parameters())]))
+        return iw.diff(*sides, inputs.for_all(models, example))
 
-def _opened(asked: DiffOptions, *paths: Path) -> iw.Diff:
-    """Both checkpoints in their models; tensors alone where names are those of other code."""
-    checkpoints = [inputs.read_checkpoint(path) for path in paths]
-    specs = [asked.model or _named(side, other) for side, other in (paths, paths[::-1])]
-    example = inputs.example_input(specs[1], asked)
-    sides: list[torch.nn.Module | Mapping[str, torch.Tensor]] = []
-    refusals = []
-    for spec, checkpoint in zip(specs, checkpoints):
-        try:
-            sides.append(inputs.open_alone(spec, checkpoint))
-        except CheckpointError as refusal:
-            if checkpoint.tensors is None:
-                raise
-            sides.append(checkpoint.tensors)
-            refusals.append(refusal)
-    if len(refusals) == 2:
-        raise refusals[1]
-    threads_for(weights=sum(p.numel() for side in sides for p in _tensors(side)))
-    models = [side for side in sides if isinstance(side, torch.nn.Module)]
-    return iw.diff(sides[0], sides[1], inputs.for_all(models, example))
+    def _part_by_part(self) -> iw.Diff:
+        """Both checkpoints read from disk when tensors are needed; the model is built without weights."""
+        from ...provenance.diff import with_configurations
+
+        sym = inputs.symmetry_of(self.model or _named(*self.reads), self)
+        found = iw.diff(*map(iw.symmetry.ShardedState, self.reads), None, sym)
+        if not all((path / "config.json").is_file() for path in self.reads):
+            return found
+        return with_configurations(found, *map(inputs.configuration, self.reads))
 
 
 def _named(path: Path, other: Path) -> str:
@@ -80,20 +86,3 @@ def _named(path: Path, other: Path) -> str:
         return inputs.model_named_by(path)
     except CheckpointError:
         return inputs.model_named_by(other)
-
-
-def _sharded(asked: DiffOptions, *paths: Path) -> iw.Diff:
-    """Both checkpoints read from disk when tensors are needed; the model is built without weights."""
-    from ...provenance.diff import with_configurations
-    from ...symmetry import ShardedState
-
-    sym = inputs.symmetry_of(asked.model or _named(*paths), asked)
-    a, b = map(ShardedState, paths)
-    found = iw.diff(a, b, None, sym)
-    if not all((path / "config.json").is_file() for path in paths):
-        return found
-    return with_configurations(found, *map(inputs.configuration, paths))
-
-
-def _tensors(side: torch.nn.Module | Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-    return list(side.parameters()) if isinstance(side, torch.nn.Module) else list(side.values())

@@ -20,8 +20,8 @@ CONCEPTS_HELP = (
 )
 
 
-@dataclass(frozen=True)
-class DissectOptions(ImageOptions):
+@dataclass(frozen=True, kw_only=True)
+class Dissect(ImageOptions):
     """Dissect a layer: which units detect a concept, in the network's own basis and in rotated ones.
 
     Prints a table and writes results.json, results.parquet and report.html. Every finished basis is kept in the
@@ -32,22 +32,6 @@ class DissectOptions(ImageOptions):
       intertwine dissect --model resnet50 --weights resnet50.pth --layer layer4 --concepts broden:broden1_224
       intertwine dissect --weights hf_vit --layer vit.layernorm --concepts parquet:camvid.parquet --size 224x224
     """
-
-    def check(self) -> None:
-        """Refuse what cannot be right, before torch is imported.
-
-        Raises:
-            ValueError: If numbers do not read, or neither weights nor training are asked for.
-        """
-        super().check()
-        numbers("--rotations", self.rotations)
-        if self.grid is not None:
-            pair("--grid", self.grid)
-        if self.weights is None and (self.model is None or not self.train):
-            raise ValueError(
-                "--weights must name a checkpoint. Got none. To try dissection out, let a built-in network learn the "
-                "concepts first: --model resnet50:width=8,blocks=2-2,stem=small --train 3."
-            )
 
     layer: str = option(..., "The layer, as named_modules() calls it.", metavar="NAME")
     model: str | None = None
@@ -70,48 +54,53 @@ class DissectOptions(ImageOptions):
     device: str = "auto"
     out: Path = option(Path("dissection"), "Folder for results; a stopped run goes on there.", metavar="DIR")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        numbers("--rotations", self.rotations)
+        if self.grid is not None:
+            pair("--grid", self.grid)
+        if self.weights is None and (self.model is None or not self.train):
+            raise ValueError(
+                "--weights must name a checkpoint. Got none. To try dissection out, let a built-in network learn the "
+                "concepts first: --model resnet50:width=8,blocks=2-2,stem=small --train 3."
+            )
 
-def run(asked: DissectOptions) -> None:
-    """Dissect a layer: which units detect a concept, in the network's own basis and in rotated ones."""
-    from ...report.pages.dissection import headline
+    def __call__(self) -> None:
+        from ...report.pages.dissection import headline
 
-    claim_folder(asked.out, RESULTS, [asked.weights] if asked.weights else [])
-    powers = numbers("--rotations", asked.rotations)
-    patches = None if asked.grid is None else pair("--grid", asked.grid)
-    data = iw.lab.data.load_concepts(
-        asked.concepts,
-        images=asked.examples,
-        size=_size(asked),
-        split=asked.concept_split,
-        seed=asked.seed,
-    )
-    if asked.train:
-        one_thread()
-    network, facts, statistics = _taught(asked, data) if asked.weights is None else _opened(asked, asked.weights)
-    transform, note = _transform(asked.statistics or statistics, asked.weights is None)
-    where = iw.lab.training.choose_device(asked.device)
-    images = transform(next(data.batches(2)).images)
-    said = f"--concepts must be images that {facts['name']} accepts. Got images of shape {tuple(images.shape[1:])}"
-    inputs.check_takes(network.to(where), images, where, said)
-    result = iw.dissect(
-        network,
-        asked.layer,
-        data,
-        iw.dissection.Bases(powers, range(asked.seed, asked.seed + asked.rotation_seeds), asked.g_relu),
-        criterion=iw.dissection.Criterion(asked.quantile, asked.iou, asked.standardise, empty="drop"),
-        maps=iw.dissection.Maps(transform, grid=patches, batch_size=asked.batch_size, device=where),
-        pictures=asked.pictures,
-        resume=asked.out / "bases",
-        progress=True,
-    )
-    settings = {**result.settings, "network": facts, "command": asked.line}
-    settings |= _prediction(network, asked.layer, images.to(where))
-    result = replace(result, model=facts["name"], settings=settings, notes=(*result.notes, *note))
-    shown = {"table": result.table().to_dict("records"), "headline": headline(result)}
-    present(result, asked.out, asked.as_json, _print, shown)
+        claim_folder(self.out, RESULTS, [self.weights] if self.weights else [])
+        powers = numbers("--rotations", self.rotations)
+        patches = None if self.grid is None else pair("--grid", self.grid)
+        data = iw.lab.data.load_concepts(
+            self.concepts, images=self.examples, size=_size(self), split=self.concept_split, seed=self.seed
+        )
+        if self.train:
+            one_thread()
+        network, facts, statistics = _taught(self, data) if self.weights is None else _opened(self, self.weights)
+        transform, note = _transform(self.statistics or statistics, self.weights is None)
+        where = iw.lab.training.choose_device(self.device)
+        images = transform(next(data.batches(2)).images)
+        said = f"--concepts must be images that {facts['name']} accepts. Got images of shape {tuple(images.shape[1:])}"
+        inputs.check_takes(network.to(where), images, where, said)
+        result = iw.dissect(
+            network,
+            self.layer,
+            data,
+            iw.dissection.Bases(powers, range(self.seed, self.seed + self.rotation_seeds), self.g_relu),
+            criterion=iw.dissection.Criterion(self.quantile, self.iou, self.standardise, empty="drop"),
+            maps=iw.dissection.Maps(transform, grid=patches, batch_size=self.batch_size, device=where),
+            pictures=self.pictures,
+            resume=self.out / "bases",
+            progress=True,
+        )
+        settings = {**result.settings, "network": facts, "command": self.line}
+        settings |= _prediction(network, self.layer, images.to(where))
+        result = replace(result, model=facts["name"], settings=settings, notes=(*result.notes, *note))
+        shown = {"table": result.table().to_dict("records"), "headline": headline(result)}
+        present(result, self.out, self.as_json, _print, shown)
 
 
-def _opened(asked: DissectOptions, weights: Path) -> tuple[torch.nn.Module, dict[str, Any], tuple[Any, Any] | None]:
+def _opened(asked: Dissect, weights: Path) -> tuple[torch.nn.Module, dict[str, Any], tuple[Any, Any] | None]:
     """The network, facts about it, and the channel statistics of its inputs where a card knows them."""
     checkpoint = inputs.read_checkpoint(weights)
     card, spec = checkpoint.card, asked.model or inputs.model_named_by(weights)
@@ -121,7 +110,7 @@ def _opened(asked: DissectOptions, weights: Path) -> tuple[torch.nn.Module, dict
     return network, {"name": weights.name, "model": spec, "file": str(weights)}, known
 
 
-def _taught(asked: DissectOptions, data: iw.dissection.ConceptSet) -> tuple[torch.nn.Module, dict[str, Any], None]:
+def _taught(asked: Dissect, data: iw.dissection.ConceptSet) -> tuple[torch.nn.Module, dict[str, Any], None]:
     """A network that learns the concepts first, and facts about it."""
     from ...lab.training.concepts import place_accuracy, train_on_concepts
 
@@ -140,7 +129,7 @@ def _taught(asked: DissectOptions, data: iw.dissection.ConceptSet) -> tuple[torc
     return network, {**facts, "mean average precision": f"{place_accuracy(network, data):.3f}"}, None
 
 
-def _size(asked: DissectOptions) -> tuple[int, int] | None:
+def _size(asked: Dissect) -> tuple[int, int] | None:
     """The size that is asked for, or else what the directory of the model says of its images."""
     if asked.size is not None:
         found = sides(asked.size)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._catalogue import catalogue
 from .._command import one_thread
-from .._options import DataOptions, advanced, argument, option, split_commas
+from .._options import DataOptions, advanced, argument, option
 from .._outputs import RESULTS, claim_folder, present, print_table, say, say_notes, tell
 from . import inputs, iw, torch
 from .train import seeded
@@ -29,8 +29,8 @@ _FEWER = (
 )
 
 
-@dataclass(frozen=True)
-class GatesOptions(DataOptions):
+@dataclass(frozen=True, kw_only=True)
+class Gates(DataOptions):
     """Take a ReLU network apart into gates and paths, and train its gated versions.
 
     Says how units switch, which gates classes share, what the path and tangent kernels are, and which paths make one
@@ -50,16 +50,6 @@ class GatesOptions(DataOptions):
       intertwine gates converted/dlgn.safetensors
     """
 
-    def check(self) -> None:
-        """Refuse what cannot be right, before torch is imported.
-
-        Raises:
-            ValueError: If there is nothing to convert.
-        """
-        super().check()
-        if self.a is None and not self.epochs:
-            raise ValueError("--epochs must be at least 1 where no checkpoint is given. Got 0, and nothing to convert.")
-
     a: Path | None = argument(None, "Checkpoint of a ReLU network; without it one is trained.", metavar="[A]")
     b: Path | None = argument(None, "A second one, to align with A by its gates.", metavar="[B]")
     model: str | None = None
@@ -76,51 +66,54 @@ class GatesOptions(DataOptions):
     device: str = "auto"
     out: Path = Path("gates")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.a is None and not self.epochs:
+            raise ValueError("--epochs must be at least 1 where no checkpoint is given. Got 0, and nothing to convert.")
 
-def run(asked: GatesOptions) -> None:
-    """Take a ReLU network apart into gates and paths, and train its gated versions."""
-    where = iw.lab.training.choose_device(asked.device)
-    if where.type == "cpu":
-        one_thread()
-    given = [path for path in (asked.a, asked.b) if path is not None]
-    sides = [inputs.read_checkpoint(path) for path in given]
-    asked_data = asked if sides or asked.data else replace(asked, data="digits")
-    spec, splits = inputs.read_data(asked_data, sides, [asked.model])
-    splits.need_labels("to study gates by class")
-    made = [f"{name}{end}" for name in (*inputs.VERSIONS, "network") for end in (".safetensors", ".json")]
-    claim_folder(asked.out, [*RESULTS, "kernels.safetensors", *made], given)
-    training = _Training(asked, splits.first(asked.train_examples), where)
-    networks = [inputs.open_network(side, asked.model, splits, asked) for side in sides] or [training.fresh()]
-    base, versions = networks[0], _buildable(networks, asked.gated)
-    loader, notes = inputs.batches(splits, asked.split, asked.examples, 250, networks)
-    for network in networks:
-        inputs.check_run(network, loader, splits)
-    x, labels = (torch.cat(parts) for parts in zip(*loader))
-    iw.gates.gate_patterns(base.model, x[:1])  # what is no ReLU network is refused before anything is trained
-    if asked.example >= len(x):
-        raise ValueError(f"--example must be below {len(x)}, the number of examples. Got {asked.example}.")
-    count, said = affordable(base.model, x, asked.kernel_examples)
-    built = {name: inputs.gated_version(name, base.model, x[:1], asked.seed) for name in versions}
-    accuracies = [_own_row(base, splits, where), *(training.version(name, net, base) for name, net in built.items())]
-    study = iw.gates.examine(
-        base.model.to(where), x.to(where), labels.to(where), splits.classes, kernel_examples=count,
-        index=asked.example, progress=True,
-    )  # fmt: skip
-    title, features = _features(study, base, built, x[:1])
-    settings = {
-        **study.settings, "seed": asked.seed, "accuracies": accuracies, "network": base.facts,
-        "data": inputs.data_facts(spec, asked.split, splits), "command": asked.line, "feature network": title,
-        "other": _beside(base, networks[1], x, study) if len(networks) > 1 else None,
-    }  # fmt: skip
-    settings = {key: value for key, value in settings.items() if value is not None}
-    if len(training.data.train) < len(splits.train) and built and asked.epochs:
-        said.append(_FEWER.format(examples=len(training.data.train), epochs=asked.epochs))
-    notes = [*notes, *said, *study.notes]
-    study = replace(study, model=base.name, features=features, settings=settings, notes=tuple(notes))
-    _write(study, asked)
+    def __call__(self) -> None:
+        where = iw.lab.training.choose_device(self.device)
+        if where.type == "cpu":
+            one_thread()
+        sides = [inputs.read_checkpoint(path) for path in self.reads]
+        asked_data = self if sides or self.data else replace(self, data="digits")
+        spec, splits = inputs.read_data(asked_data, sides, [self.model])
+        splits.need_labels("to study gates by class")
+        made = [f"{name}{end}" for name in (*inputs.VERSIONS, "network") for end in (".safetensors", ".json")]
+        claim_folder(self.out, [*RESULTS, "kernels.safetensors", *made], self.reads)
+        training = _Training(self, splits.first(self.train_examples), where)
+        networks = [inputs.open_network(side, self.model, splits, self) for side in sides] or [training.fresh()]
+        base, versions = networks[0], _buildable(networks, self.gated)
+        loader, notes = inputs.batches(splits, self.split, self.examples, 250, networks)
+        for network in networks:
+            inputs.check_run(network, loader, splits)
+        x, labels = (torch.cat(parts) for parts in zip(*loader))
+        iw.gates.gate_patterns(base.model, x[:1])  # what is no ReLU network is refused before anything is trained
+        if self.example >= len(x):
+            raise ValueError(f"--example must be below {len(x)}, the number of examples. Got {self.example}.")
+        count, said = affordable(base.model, x, self.kernel_examples)
+        built = {name: inputs.gated_version(name, base.model, x[:1], self.seed) for name in versions}
+        trained = [training.version(name, network, base) for name, network in built.items()]
+        accuracies = [_own_row(base, splits, where), *trained]
+        study = iw.gates.examine(
+            base.model.to(where), x.to(where), labels.to(where), splits.classes, kernel_examples=count,
+            index=self.example, progress=True,
+        )  # fmt: skip
+        title, features = _features(study, base, built, x[:1])
+        settings = {
+            **study.settings, "seed": self.seed, "accuracies": accuracies, "network": base.facts,
+            "data": inputs.data_facts(spec, self.split, splits), "command": self.line, "feature network": title,
+            "other": _beside(base, networks[1], x, study) if len(networks) > 1 else None,
+        }  # fmt: skip
+        settings = {key: value for key, value in settings.items() if value is not None}
+        if len(training.data.train) < len(splits.train) and built and self.epochs:
+            said.append(_FEWER.format(examples=len(training.data.train), epochs=self.epochs))
+        notes = [*notes, *said, *study.notes]
+        study = replace(study, model=base.name, features=features, settings=settings, notes=tuple(notes))
+        _write(study, self)
 
 
-def _write(study: iw.gates.GateStudy, asked: GatesOptions) -> None:
+def _write(study: iw.gates.GateStudy, asked: Gates) -> None:
     from ..._io import write_tensors
     from ...report.pages.gates import headline
 
@@ -137,7 +130,7 @@ def _write(study: iw.gates.GateStudy, asked: GatesOptions) -> None:
 class _Training:
     """What is trained here: a network where no checkpoint was given, and gated versions."""
 
-    asked: GatesOptions
+    asked: Gates
     data: DataSplits
     device: torch.device
 
@@ -192,7 +185,7 @@ class _Training:
 
 def _buildable(networks: list[inputs.Opened], gated: list[str] | None) -> list[str]:
     """The gated versions to build: none of what is a gated network itself."""
-    names = split_commas(gated, "--gated") or ["dgn", "dlgn", "dlgn-ones"]
+    names = gated or ["dgn", "dlgn", "dlgn-ones"]
     versions = [name for name in dict.fromkeys(names) if name != "none"]
     if not any(isinstance(network.model, iw.gates.GatedNetwork) for network in networks):
         return versions

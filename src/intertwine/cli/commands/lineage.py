@@ -10,17 +10,17 @@ from pathlib import Path
 
 from ..._untrusted.checkpoints import HF, SETTINGS
 from ...errors import CheckpointError
-from .._options import OF_PAGES, ExampleOptions, advanced, argument, page_or_data
-from .._outputs import claim_file, show, tell, write_one
-from . import inputs, iw, torch
+from .._options import ExampleOptions, advanced, argument
+from .._outputs import show, tell
+from . import Finding, inputs, iw, torch
 
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 _LARGE = 500_000_000  # weights from which on networks are not run
 _PRESENT = 0.25  # share of the model's tensors that a checkpoint must have: heads are replaced, layers dropped
 
 
-@dataclass(frozen=True)
-class LineageOptions(ExampleOptions):
+@dataclass(frozen=True, kw_only=True)
+class Lineage(Finding, ExampleOptions):
     """Test whether two checkpoints were trained independently, from their weights alone.
 
     Says "derived", with a p-value and the blocks that were, "no sign of descent", or "cannot be told". In place the
@@ -35,23 +35,6 @@ class LineageOptions(ExampleOptions):
       intertwine lineage a.safetensors b.safetensors --independent seed1.safetensors --independent seed2.safetensors ...
     """
 
-    suffixes = OF_PAGES
-
-    def check(self) -> None:
-        """Refuse what cannot be right, before torch is imported.
-
-        Raises:
-            ValueError: If paths are not two checkpoints, or 'tree' and a folder.
-        """
-        super().check()
-        if len(self.paths) != 2:
-            raise ValueError(f"lineage must be given A and B, or tree and DIR. Got {len(self.paths)} paths.")
-        if str(self.paths[0]) == "tree":
-            if not self.paths[1].is_dir():
-                raise ValueError(f"DIR must be a folder of checkpoints. Got {str(self.paths[1])!r}.")
-        elif self.paths[0].resolve() == self.paths[1].resolve():
-            raise ValueError(f"B must be another checkpoint than A. Got {str(self.paths[0])!r} twice.")
-
     paths: list[Path] = argument(
         ..., "Two checkpoints (files, or folders of shards), or a folder of checkpoints.", metavar="A B | tree DIR"
     )
@@ -62,18 +45,27 @@ class LineageOptions(ExampleOptions):
         metavar="FILE",
     )
     level: float = advanced(1e-06, "p-value from which on independence is rejected.", min=0, max=1)
-    out: Path | None = page_or_data()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.paths) != 2:
+            raise ValueError(f"lineage must be given A and B, or tree and DIR. Got {len(self.paths)} paths.")
+        if str(self.paths[0]) == "tree":
+            if not self.paths[1].is_dir():
+                raise ValueError(f"DIR must be a folder of checkpoints. Got {str(self.paths[1])!r}.")
+        elif self.paths[0].resolve() == self.paths[1].resolve():
+            raise ValueError(f"B must be another checkpoint than A. Got {str(self.paths[0])!r} twice.")
+
+    def find(self) -> iw.Lineage | iw.provenance.Tree:
+        """Descent of two networks, or the families of many."""
+        return _families(self) if str(self.paths[0]) == "tree" else _pair(self)
+
+    def tell(self, found: iw.Lineage | iw.provenance.Tree) -> None:
+        """Print it."""
+        show(found, self.as_json, **({"p_value": found.p_value} if isinstance(found, iw.Lineage) else {}))
 
 
-def run(asked: LineageOptions) -> None:
-    """Test whether two checkpoints were trained independently, or find the families among many."""
-    claim_file(asked.out, asked.paths)
-    found = _families(asked) if str(asked.paths[0]) == "tree" else _pair(asked)
-    write_one(found, asked.out)
-    show(found, asked.as_json, **({"p_value": found.p_value} if isinstance(found, iw.Lineage) else {}))
-
-
-def _pair(asked: LineageOptions) -> iw.Lineage:
+def _pair(asked: Lineage) -> iw.Lineage:
     paths = asked.paths
     states = [_opened(path) for path in paths]
     spec = asked.model or inputs.model_named_by(paths[0])
@@ -97,7 +89,7 @@ def _fits(sym: iw.Symmetry, state: Mapping[str, torch.Tensor]) -> bool:
     return sum(map(prod, shapes.values())) < _LARGE and all(n in state and state[n].shape == shapes[n] for n in shapes)
 
 
-def _families(asked: LineageOptions) -> iw.provenance.Tree:
+def _families(asked: Lineage) -> iw.provenance.Tree:
     folder = asked.paths[1]
     found = sorted(p for p in folder.iterdir() if p.suffix in _SUFFIXES or _holds_one(p))
     files = [p for p in found if not _is_result(p)]

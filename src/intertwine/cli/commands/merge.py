@@ -9,27 +9,16 @@ from typing import Any
 
 from ..._untrusted.checkpoints import check_checkpoint
 from .._checks import check
-from .._options import ExampleOptions, advanced, argument, option, split_commas
-from .._outputs import (
-    claim,
-    claim_file,
-    claim_folder,
-    keep_beside,
-    largest_shard,
-    print_json,
-    print_table,
-    say,
-    tell,
-    tell_written,
-)
+from .._options import ExampleOptions, advanced, argument, option
+from .._outputs import claim, claim_file, claim_folder, print_json, print_table, say, tell, tell_written, write_network
 from . import inputs, iw, solver_of, torch
 from .align import looks_at_data
 
 _YAML = (".yml", ".yaml")
 
 
-@dataclass(frozen=True)
-class MergeOptions(ExampleOptions):
+@dataclass(frozen=True, kw_only=True)
+class Merge(ExampleOptions):
     """Merge networks of one architecture into one of the same size: align, average, repair.
 
     With data, statistics are repaired on the training split, and all networks are scored on the test split. Two
@@ -46,50 +35,6 @@ class MergeOptions(ExampleOptions):
     suffixes = (".safetensors", "")
     methods = ("transport", "none")
     unlike = ("checkpoints",)
-
-    def check(self) -> None:
-        """Refuse what cannot be right, before torch is imported.
-
-        Raises:
-            ValueError: If options do not go together, or mergekit could not do what is handed over.
-        """
-        super().check()
-        recipe = self.recipe is not None
-        if recipe:
-            check_checkpoint(self.checkpoints[0])
-        else:
-            check("checkpoints", self.checkpoints)
-        changed = self.ratio != 0.5 or self.interpolation != "linear" or bool(self.layers)
-        if recipe and (changed or self.method == "transport"):
-            raise ValueError(
-                "--ratio, --interpolation, --layers and --method transport must be left out with a recipe, which says "
-                f"them itself. Got {str(self.checkpoints[0])!r}."
-            )
-        if len(self.checkpoints) > 2 and (changed or self.method in ("transport", "none")):
-            raise ValueError(
-                "--ratio, --interpolation, --layers and --method transport must be for two networks. "
-                f"Got {len(self.checkpoints)}, which are averaged."
-            )
-        if self.out is None and self.mergekit is None:
-            raise ValueError("--out or --mergekit must be given. Got neither. Say --out merged, for example.")
-        if self.mergekit is not None:
-            self._check_hand_over(self.mergekit)
-
-    def _check_hand_over(self, file: Path) -> None:
-        if file.suffix not in _YAML:
-            raise ValueError(f"--mergekit must end in .yml or .yaml. Got {str(file)!r}.")
-        if self.layers or self.method == "transport":
-            raise ValueError(
-                "--layers and --method transport must be left out with --mergekit, which has no such thing."
-            )
-        files = [str(path) for path in self.checkpoints if self.recipe is None and not path.is_dir()]
-        if files:
-            raise ValueError(f"--mergekit must be for Hugging Face directories. Got {files[0]!r}.")
-
-    @property
-    def recipe(self) -> Path | None:
-        """The recipe of mergekit, if one is given in place of checkpoints."""
-        return self.checkpoints[0] if len(self.checkpoints) == 1 and self.checkpoints[0].suffix in _YAML else None
 
     checkpoints: list[Path] = argument(
         ...,
@@ -124,6 +69,75 @@ class MergeOptions(ExampleOptions):
     seed: int = 0
     device: str = "auto"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        recipe = self.recipe is not None
+        if recipe:
+            check_checkpoint(self.checkpoints[0])
+        else:
+            check("checkpoints", self.checkpoints)
+        changed = self.ratio != 0.5 or self.interpolation != "linear" or bool(self.layers)
+        if recipe and (changed or self.method == "transport"):
+            raise ValueError(
+                "--ratio, --interpolation, --layers and --method transport must be left out with a recipe, which says "
+                f"them itself. Got {str(self.checkpoints[0])!r}."
+            )
+        if len(self.checkpoints) > 2 and (changed or self.method in ("transport", "none")):
+            raise ValueError(
+                "--ratio, --interpolation, --layers and --method transport must be for two networks. "
+                f"Got {len(self.checkpoints)}, which are averaged."
+            )
+        if self.out is None and self.mergekit is None:
+            raise ValueError("--out or --mergekit must be given. Got neither. Say --out merged, for example.")
+        if self.mergekit is None:
+            return
+        if self.mergekit.suffix not in _YAML:
+            raise ValueError(f"--mergekit must end in .yml or .yaml. Got {str(self.mergekit)!r}.")
+        if self.layers or self.method == "transport":
+            raise ValueError(
+                "--layers and --method transport must be left out with --mergekit, which has no such thing."
+            )
+        files = [str(path) for path in self.checkpoints if not recipe and not path.is_dir()]
+        if files:
+            raise ValueError(f"--mergekit must be for Hugging Face directories. Got {files[0]!r}.")
+
+    @property
+    def recipe(self) -> Path | None:
+        """The recipe of mergekit, if one is given in place of checkpoints."""
+        return self.checkpoints[0] if len(self.checkpoints) == 1 and self.checkpoints[0].suffix in _YAML else None
+
+    def __call__(self) -> None:
+        recipe = None if self.recipe is None else iw.merging.read_recipe(self.recipe)
+        paths = self.checkpoints if recipe is None else [Path(place) for place in recipe.places]
+        inputs.check_tokenizers(
+            paths, "to be merged", "Rows of embeddings that stand for different tokens have no mean."
+        )
+        if self.mergekit is not None:
+            claim_file(self.mergekit, [*paths, *self.checkpoints])
+            claim_folder(self.mergekit.with_suffix(""), ["."], paths)
+        claim(self.out, paths)
+        reads = looks_at_data(self.method) or self.repair not in ("auto", "none")
+        use: inputs.Use = "always" if reads else "of card" if self.repair == "auto" else "if given"
+        group = inputs.open_group(paths, self, use)
+        found = _merged(self, recipe, group)
+        scores = _scores(group, found, self.examples, self.batch_size)
+        settings = {
+            "merged": group.names, "ratio": self.ratio, "method": self.method, "interpolation": self.interpolation,
+            "layers": self.layers or "all", "repair": found.repair or "none", "dtype": self.dtype, "seed": self.seed,
+            "command": self.line,
+        }  # fmt: skip
+        written = {}
+        if self.out is not None:
+            metrics = {} if not scores else {"test_accuracy": scores[-1][2], "test_loss": scores[-1][1]}
+            written["merged"] = write_network(found.model, self.out, group.card(settings, metrics), paths[0])
+        if self.mergekit is not None:
+            written["mergekit"] = _hand_over(self.mergekit, group, found)
+        if self.as_json:
+            listed = [{"network": name, "loss": loss, "accuracy": accuracy} for name, loss, accuracy in scores]
+            return print_json({**written, "scores": listed, "distances": found.distances, **settings})
+        _print(group, found, scores)
+        return tell_written(written)
+
 
 @dataclass(frozen=True)
 class _Merged:
@@ -137,55 +151,7 @@ class _Merged:
     repair: str | None  # What was done to the statistics
 
 
-def run(asked: MergeOptions) -> None:
-    """Merge networks of one architecture into one of the same size: align, average, repair."""
-    recipe = None if asked.recipe is None else iw.merging.read_recipe(asked.recipe)
-    paths = asked.checkpoints if recipe is None else [Path(place) for place in recipe.places]
-    inputs.check_tokenizers(paths, "to be merged", "Rows of embeddings that stand for different tokens have no mean.")
-    if asked.mergekit is not None:
-        claim_file(asked.mergekit, [*paths, *asked.checkpoints])
-        claim_folder(asked.mergekit.with_suffix(""), ["."], paths)
-    claim(asked.out, paths)
-    solver = solver_of(asked.method)
-    group = inputs.open_group(paths, asked, _use(asked))
-    loader = group.loader("train", asked.examples, asked.batch_size) if group.data is not None else None
-    found = _in_dtype(asked, recipe, solver, group, loader)
-    scores = _scores(group, found, asked.examples, asked.batch_size)
-    settings = {
-        "merged": group.names, "ratio": asked.ratio, "method": asked.method, "interpolation": asked.interpolation,
-        "layers": asked.layers or "all", "repair": found.repair or "none", "dtype": asked.dtype, "seed": asked.seed,
-        "command": asked.line,
-    }  # fmt: skip
-    written = {}
-    if asked.out is not None:
-        metrics = {} if not scores else {"test_accuracy": scores[-1][2], "test_loss": scores[-1][1]}
-        made = iw.merging.export(found.model, asked.out, group.card(settings, metrics), largest_shard(paths[0]))
-        written["merged"] = keep_beside(paths[0], made)
-    if asked.mergekit is not None:
-        written |= _handed_over(asked.mergekit, group, found)
-    if asked.as_json:
-        listed = [{"network": name, "loss": loss, "accuracy": accuracy} for name, loss, accuracy in scores]
-        print_json({**written, "scores": listed, "distances": found.distances, **settings})
-    else:
-        _print(group, found, scores)
-        tell_written(written)
-
-
-def _use(asked: MergeOptions) -> inputs.Use:
-    """Whether data is needed: to align, or to repair."""
-    reads = looks_at_data(asked.method)
-    if reads or asked.repair not in ("auto", "none"):
-        return "always"
-    return "of card" if asked.repair == "auto" else "if given"
-
-
-def _in_dtype(
-    asked: MergeOptions,
-    recipe: iw.merging.Recipe | None,
-    solver: str | iw.matching.Solver,
-    group: inputs.Group,
-    loader: Any,
-) -> _Merged:
+def _merged(asked: Merge, recipe: iw.merging.Recipe | None, group: inputs.Group) -> _Merged:
     """What came out, in the numbers that were asked for.
 
     Raises:
@@ -193,21 +159,23 @@ def _in_dtype(
     """
     from ...merging.recipe import cast
 
-    dtype = asked.dtype
-    if dtype == "float32":
+    loader = group.loader("train", asked.examples, asked.batch_size) if group.data is not None else None
+    if asked.dtype == "float32":
         for model in group.models:
             model.float()  # so that means are not rounded to what the networks are kept in
-    if recipe is None:
-        found = _merged(asked, solver, group, loader)
+    if recipe is not None:
+        found = _by_recipe(asked, _of_dtype(recipe, asked.dtype), group, loader)
     else:
-        found = _by_recipe(asked, _of_dtype(recipe, dtype), solver, group, loader)
-    if dtype is None:
+        found = (_of_two if len(group.models) == 2 else _of_many)(asked, group, loader)
+    if asked.dtype is None:
         return found
-    made = cast(found.model, dtype)
+    made = cast(found.model, asked.dtype)
     for name, weight in made.named_parameters():
         if not weight.isfinite().all():
-            raise ValueError(f"--dtype must hold all weights. Got {dtype}, in which {name} overflows. Say bfloat16.")
-    return replace(found, model=made, recipe=_of_dtype(found.recipe, dtype))
+            raise ValueError(
+                f"--dtype must hold all weights. Got {asked.dtype}, in which {name} overflows. Say bfloat16."
+            )
+    return replace(found, model=made, recipe=_of_dtype(found.recipe, asked.dtype))
 
 
 def _of_dtype(recipe: iw.merging.Recipe, dtype: str | None) -> iw.merging.Recipe:
@@ -217,69 +185,66 @@ def _of_dtype(recipe: iw.merging.Recipe, dtype: str | None) -> iw.merging.Recipe
     return replace(recipe, dtype=dtype if dtype == "float32" else recipe.dtype, out_dtype=dtype)
 
 
-def _repair(group: inputs.Group, repair: str) -> Any:
-    """What ``merge`` calls it."""
+def _repair(asked: Merge, group: inputs.Group, loader: Any) -> tuple[Any, str | None]:
+    """What ``merge`` calls the repair, and what it will do."""
+    from ...merging.merge import check_repair
     from ...merging.recalibrate import batch_norms
 
-    if repair == "auto" and group.data is None and batch_norms(group.models[0]):
+    if asked.repair == "auto" and group.data is None and batch_norms(group.models[0]):
         raise ValueError(
             "--data must be given to repair a network with batch norms. Got none. Say --data digits, for example, or "
             "--repair none."
         )
-    return {"auto": True, "none": False}.get(repair, repair)
+    repair = {"auto": True, "none": False}.get(asked.repair, asked.repair)
+    return repair, check_repair(group.models[0], repair, loader)
 
 
-def _merged(asked: MergeOptions, solver: str | iw.matching.Solver, group: inputs.Group, loader: Any) -> _Merged:
-    """The mean of two networks or more, with and without alignment."""
-    from ...merging.merge import check_repair
+def _of_many(asked: Merge, group: inputs.Group, loader: Any) -> _Merged:
+    """The mean of more than two networks around their common basis, with and without alignment."""
+    repair, done = _repair(asked, group, loader)
+    solver = solver_of(asked.method)
+    found = iw.matching.gather(group.models, group.example, solver, loader=loader, seed=asked.seed, progress=True)
+    moved = found.apply(group.models)
+    merged = iw.merging.merge_moved(moved, repair, loader)
+    plainly = iw.merging.merge_moved(group.models, repair, loader) if _scored(group) else None
+    linear = tuple((str(checkpoint.path), {"weight": 1.0}) for checkpoint in group.checkpoints)
+    distances = _distances(found.distances[0], found.distances[-1])
+    return _Merged(merged, plainly, moved, distances, iw.merging.Recipe("linear", linear, None, {}), done)
 
-    example, seed, repair = group.example, asked.seed, _repair(group, asked.repair)
-    done = check_repair(group.models[0], repair, loader)
-    places = [str(checkpoint.path) for checkpoint in group.checkpoints]
-    recipe = iw.merging.Recipe
-    if len(group.models) > 2:
-        gathered = iw.matching.gather(group.models, example, solver, loader=loader, seed=seed, progress=True)
-        moved = gathered.apply(group.models)
-        merged = iw.merging.merge_moved(moved, repair, loader)
-        plainly = iw.merging.merge_moved(group.models, repair, loader) if _scored(group) else None
-        linear = recipe("linear", tuple((place, {"weight": 1.0}) for place in places), None, {})
-        return _Merged(merged, plainly, moved, _distances(gathered.distances[0], gathered.distances[-1]), linear, done)
-    one, other = group.models
+
+def _of_two(asked: Merge, group: inputs.Group, loader: Any) -> _Merged:
+    """A network between two, with and without alignment."""
+    (one, other), (repair, done) = group.models, _repair(asked, group, loader)
+    a, b = (str(checkpoint.path) for checkpoint in group.checkpoints)
     found: Any = None
-    if solver == "transport":
-        found = iw.merging.transport(one, other, example)
-    elif solver != "none":
-        found = iw.align(one, other, example, method=solver, loader=loader, seed=seed, chance=False)
-    settings: Any = {"loader": loader, "interpolation": asked.interpolation}
-    settings["layers"] = split_commas(asked.layers, "--layers")
+    if asked.method == "transport":
+        found = iw.merging.transport(one, other, group.example)
+    elif asked.method != "none":
+        found = _aligned(asked, group, other, loader)
+    settings: Any = {"loader": loader, "interpolation": asked.interpolation, "layers": asked.layers}
     merged = iw.merge(one, other, found, asked.ratio, repair, **settings)
-    weights = [(places[0], {"weight": 1 - asked.ratio}), (places[1], {"weight": asked.ratio})]
-    handed = recipe("linear", tuple(weights), None, {})
+    handed = iw.merging.Recipe("linear", ((a, {"weight": 1 - asked.ratio}), (b, {"weight": asked.ratio})), None, {})
     if asked.interpolation == "spherical":
-        handed = recipe("slerp", tuple((place, {}) for place in places), places[0], {"t": asked.ratio})
+        handed = iw.merging.Recipe("slerp", ((a, {}), (b, {})), a, {"t": asked.ratio})
     if not isinstance(found, iw.Alignment):
         return _Merged(merged, None, [one, other], {}, handed, done)
     plainly = iw.merge(one, other, None, asked.ratio, repair, **settings) if _scored(group) else None
     return _Merged(merged, plainly, [one, found.apply(other)], _distances(found.before, found.after), handed, done)
 
 
-def _by_recipe(
-    asked: MergeOptions, recipe: iw.merging.Recipe, solver: str | iw.matching.Solver, group: inputs.Group, loader: Any
-) -> _Merged:
+def _by_recipe(asked: Merge, recipe: iw.merging.Recipe, group: inputs.Group, loader: Any) -> _Merged:
     """What a recipe says, after all networks were brought into the basis of the first."""
-    from ...merging.merge import check_repair
-
     first, *others = group.models
-    repair = check_repair(first, _repair(group, asked.repair), loader)
+    _, repair = _repair(asked, group, loader)
     if repair not in (None, "recalibrate"):
         tell("Networks without batch norms are merged as the recipe says, without repair.")
     moved = [first]
     distances: dict[str, float] = {}
     for name, other in zip(group.names[1:], others):
-        if solver == "none":
+        if asked.method == "none":
             moved.append(other)
             continue
-        found = iw.align(first, other, group.example, method=solver, loader=loader, seed=asked.seed, chance=False)
+        found = _aligned(asked, group, other, loader)
         closer = found.after < found.before
         moved.append(found.apply(other) if closer else other)
         distances |= {f"{name}, {what}": value for what, value in _distances(found.before, found.after).items()}
@@ -288,8 +253,13 @@ def _by_recipe(
         made = recipe.apply(dict(zip(recipe.places, models)), asked.seed)
         return iw.merging.recalibrate_(made, loader) if repair == "recalibrate" else made
 
-    plainly = merged(group.models) if solver != "none" and _scored(group) else None
+    plainly = merged(group.models) if asked.method != "none" and _scored(group) else None
     return _Merged(merged(moved), plainly, moved, distances, recipe, repair if repair == "recalibrate" else None)
+
+
+def _aligned(asked: Merge, group: inputs.Group, other: torch.nn.Module, loader: Any) -> iw.Alignment:
+    how: Any = {"method": solver_of(asked.method), "loader": loader, "seed": asked.seed, "chance": False}
+    return iw.align(group.models[0], other, group.example, **how)
 
 
 def _scored(group: inputs.Group) -> bool:
@@ -300,15 +270,14 @@ def _distances(before: float, after: float) -> dict[str, float]:
     return {"relative distance as they are": before, "relative distance aligned": after}
 
 
-def _handed_over(path: Path, group: inputs.Group, found: _Merged) -> dict[str, Path]:
-    """The recipe, and the networks in one basis beside it, which it names."""
+def _hand_over(path: Path, group: inputs.Group, found: _Merged) -> Path:
+    """Write the recipe, and the networks in one basis beside it, which it names."""
     places = {}
     for k, (checkpoint, model) in enumerate(zip(group.checkpoints, found.moved)):
-        folder = path.with_suffix("") / f"{k}-{checkpoint.path.name}"
         card = group.card({"aligned": str(checkpoint.path)})
-        iw.merging.export(model, folder, card, largest_shard(checkpoint.path))
-        places[str(checkpoint.path)] = str(keep_beside(checkpoint.path, folder).resolve())
-    return {"mergekit": found.recipe.moved(places).write(path)}
+        folder = write_network(model, path.with_suffix("") / f"{k}-{checkpoint.path.name}", card, checkpoint.path)
+        places[str(checkpoint.path)] = str(folder.resolve())
+    return found.recipe.moved(places).write(path)
 
 
 def _scores(

@@ -10,8 +10,8 @@ from .._outputs import claim_file, print_json, say
 from . import iw
 
 
-@dataclass(frozen=True)
-class ReportOptions(Options):
+@dataclass(frozen=True, kw_only=True)
+class Report(Options):
     """Write the page of saved results again.
 
     Example:
@@ -23,19 +23,17 @@ class ReportOptions(Options):
     results: Path = argument(..., "Results that a command or save() wrote: .json or .safetensors.", metavar="RESULTS")
     out: Path | None = option(None, "The page; beside the results otherwise.", metavar="FILE")
 
-
-def run(asked: ReportOptions) -> None:
-    """Write the page of saved results again."""
-    result = iw.report.load_result(asked.results)
-    place = asked.out or asked.results.with_suffix(".html")
-    claim_file(place, [asked.results])
-    try:
-        path = iw.report.write_page(result, place)
-    except OSError:
-        raise
-    except Exception as error:  # parts that were changed may not fit each other anywhere
-        raise ValueError(
-            f"results must be a complete {type(result).__name__}. Got {str(asked.results)!r}, of which no page can be "
-            f"made ({type(error).__name__}: {error})."
-        ) from error
-    print_json({"page": path}) if asked.as_json else say(f"wrote {path}")
+    def __call__(self) -> None:
+        result = iw.report.load_result(self.results)
+        place = self.out or self.results.with_suffix(".html")
+        claim_file(place, [self.results])
+        try:
+            path = iw.report.write_page(result, place)
+        except OSError:
+            raise
+        except Exception as error:  # parts that were changed may not fit each other anywhere
+            raise ValueError(
+                f"results must be a complete {type(result).__name__}. Got {str(self.results)!r}, of which no page can "
+                f"be made ({type(error).__name__}: {error})."
+            ) from error
+        print_json({"page": path}) if self.as_json else say(f"wrote {path}")

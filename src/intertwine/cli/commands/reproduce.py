@@ -27,8 +27,8 @@ class Scale(StrEnum):
     PAPER = "paper"
 
 
-@dataclass(frozen=True)
-class ReproduceOptions(Options):
+@dataclass(frozen=True, kw_only=True)
+class Reproduce(Options):
     """Reproduce tables and figures of the papers: their numbers, ours, the difference, and a verdict in words.
 
     Everything may be interrupted: the same command goes on from what is finished. All measured numbers are kept as
@@ -64,55 +64,56 @@ class ReproduceOptions(Options):
     device: str = "auto"
     out: Path = option(Path("reproduction"), "Folder for networks, finished jobs, values and pages.", metavar="DIR")
 
-
-def run(asked: ReproduceOptions) -> None:
-    """Reproduce tables and figures of the papers: their numbers, ours, the difference, and a verdict in words."""
-    lab = iw.lab.experiments
-    chosen = [lab.experiment(name).name for name in asked.names or lab.experiments()]
-    if asked.listing or not (asked.names or asked.everything):
-        _list(chosen, asked)
-        return
-    setting = lab.Setting(
-        asked.scale.value, asked.out, asked.data, asked.seed, asked.device, asked.workers, progress=True,
-        concepts=asked.concepts,
-    )  # fmt: skip
-    if asked.dry_run:
-        _tell_plans(chosen, setting, asked)
-        return
-    if asked.against and not (asked.against / "smoke").is_dir():
-        raise ValueError(f"--against must hold fingerprints as DIR/smoke/NAME.parquet. Got {str(asked.against)!r}.")
-    if asked.reanalyse and asked.everything:
-        missing = [name for name in chosen if not _kept(asked.out, name, asked.scale.value).is_file()]
-        if 0 < len(missing) < len(chosen):
-            tell(f"no values in {asked.out} of {', '.join(missing)}")
-            chosen = [name for name in chosen if name not in missing]
-    folder = asked.out / asked.scale.value
-    claim_folder(folder, ["report.html", *(f"{name}/report.html" for name in chosen)])
-    failed: dict[str, str] = {}
-    if not asked.reanalyse:
-        if asked.scale is Scale.SMOKE:
-            one_thread()
-        found, failed = lab.run_experiments([lab.experiment(name) for name in chosen], setting)
-        if len(chosen) == 1 and failed:
-            raise RuntimeError(f"{chosen[0]}: {failed[chosen[0]]}")
-    else:
-        found = {name: lab.Values.load(_kept(asked.out, name, asked.scale.value)) for name in chosen}
-    differ = _compare(found, asked.against) if asked.against and asked.scale is Scale.SMOKE else {}
-    done = [lab.experiment(name).page(values) for name, values in found.items()]
-    paths = _write(done, failed, folder)
-    if asked.as_json:
-        print_json(
-            {"results": {r.name: _timeless(r) for r in done}, "failed": failed, "differ": differ, "files": paths}
-        )
-    else:
-        print_table(
-            ["experiment", "verdict", "hours"],
-            [[r.name, r.verdict + ("" if r.passed else " (what must hold does NOT)"), r.facts["hours"]] for r in done]
-            + [[name, f"failed: {error}", ""] for name, error in failed.items()],
-        )
-        say(f"wrote {paths['page']}")
-    if failed or differ or not all(r.passed for r in done):
-        raise typer.Exit(FAILED)
+    def __call__(self) -> None:
+        lab = iw.lab.experiments
+        chosen = [lab.experiment(name).name for name in self.names or lab.experiments()]
+        if self.listing or not (self.names or self.everything):
+            _list(chosen, self)
+            return
+        setting = lab.Setting(
+            self.scale.value, self.out, self.data, self.seed, self.device, self.workers, progress=True,
+            concepts=self.concepts,
+        )  # fmt: skip
+        if self.dry_run:
+            _tell_plans(chosen, setting, self)
+            return
+        if self.against and not (self.against / "smoke").is_dir():
+            raise ValueError(f"--against must hold fingerprints as DIR/smoke/NAME.parquet. Got {str(self.against)!r}.")
+        if self.reanalyse and self.everything:
+            missing = [name for name in chosen if not _kept(self.out, name, self.scale.value).is_file()]
+            if 0 < len(missing) < len(chosen):
+                tell(f"no values in {self.out} of {', '.join(missing)}")
+                chosen = [name for name in chosen if name not in missing]
+        folder = self.out / self.scale.value
+        claim_folder(folder, ["report.html", *(f"{name}/report.html" for name in chosen)])
+        failed: dict[str, str] = {}
+        if not self.reanalyse:
+            if self.scale is Scale.SMOKE:
+                one_thread()
+            found, failed = lab.run_experiments([lab.experiment(name) for name in chosen], setting)
+            if len(chosen) == 1 and failed:
+                raise RuntimeError(f"{chosen[0]}: {failed[chosen[0]]}")
+        else:
+            found = {name: lab.Values.load(_kept(self.out, name, self.scale.value)) for name in chosen}
+        differ = _compare(found, self.against) if self.against and self.scale is Scale.SMOKE else {}
+        done = [lab.experiment(name).page(values) for name, values in found.items()]
+        paths = _write(done, failed, folder)
+        if self.as_json:
+            print_json(
+                {"results": {r.name: _timeless(r) for r in done}, "failed": failed, "differ": differ, "files": paths}
+            )
+        else:
+            print_table(
+                ["experiment", "verdict", "hours"],
+                [
+                    [r.name, r.verdict + ("" if r.passed else " (what must hold does NOT)"), r.facts["hours"]]
+                    for r in done
+                ]
+                + [[name, f"failed: {error}", ""] for name, error in failed.items()],
+            )
+            say(f"wrote {paths['page']}")
+        if failed or differ or not all(r.passed for r in done):
+            raise typer.Exit(FAILED)
 
 
 def _kept(out: Path, name: str, scale: str) -> Path:
@@ -122,7 +123,7 @@ def _kept(out: Path, name: str, scale: str) -> Path:
     return lab.values_path(out, name, scale if scale in scales else scales[-1])
 
 
-def _list(names: list[str], asked: ReproduceOptions) -> None:
+def _list(names: list[str], asked: Reproduce) -> None:
     """Every experiment, and what there is of it: scale, hours, validity, verdicts."""
     lab = iw.lab.experiments
     columns = ["experiment", "papers", "title", "scales", "kept", "hours", "validity", "verdicts"]
@@ -143,7 +144,7 @@ def _list(names: list[str], asked: ReproduceOptions) -> None:
         print_table(columns, rows)
 
 
-def _tell_plans(names: list[str], setting: Setting, asked: ReproduceOptions) -> None:
+def _tell_plans(names: list[str], setting: Setting, asked: Reproduce) -> None:
     """What would be done, about how long it takes here, and what each statement could tell; nothing is done."""
     from ...lab.experiments.plans import outlook_of, tell_plan
 

@@ -15,8 +15,8 @@ from .._outputs import print_json, print_table, say, tell
 from . import inputs, iw
 
 
-@dataclass(frozen=True)
-class RunsOptions(Options):
+@dataclass(frozen=True, kw_only=True)
+class Runs(Options):
     """List runs, show the jobs of one, go on with one that was stopped, or remove results that nobody plans any more.
 
     A run is a folder with a log and one file for each finished job. It may be killed at any moment; 'resume' runs
@@ -29,16 +29,6 @@ class RunsOptions(Options):
       intertwine runs resume my-plan --workers 4
       intertwine runs clean my-plan
     """
-
-    def check(self) -> None:
-        """Refuse what cannot be right, before torch is imported.
-
-        Raises:
-            ValueError: If no run is named.
-        """
-        super().check()
-        if self.name is None and self.action != "list":
-            raise ValueError(f"NAME must be given to {self.action}. Got none. 'intertwine runs' lists the runs.")
 
     action: Literal["list", "show", "resume", "clean"] = argument("list", "list, show, resume or clean.")
     name: str | None = argument(None, "Of the run, for all but list.", metavar="NAME")
@@ -53,39 +43,42 @@ class RunsOptions(Options):
         None, "Resume: a module of yours that the plan's classes are in.", "--import", metavar="MODULE"
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.name is None and self.action != "list":
+            raise ValueError(f"NAME must be given to {self.action}. Got none. 'intertwine runs' lists the runs.")
 
-def run(asked: RunsOptions) -> None:
-    """List runs, show the jobs of one, go on with one that was stopped, or remove stale results."""
-    runs = iw.lab.runs
-    if asked.action == "list":
-        _list(runs.overviews(asked.folder), asked.folder, asked.as_json)
-        return
-    home = asked.folder / runs.plan_name(str(asked.name))
-    if asked.action == "clean":
-        count = runs.clean(home, asked.everything)
-        left = "" if asked.everything else " of earlier plans and earlier code"
-        print_json({"removed": count}) if asked.as_json else say(f"removed {counted(count, 'result')}{left}")
-        return
-    found = runs.overview(home)
-    if asked.action == "show":
-        _show(found, asked.as_json)
-        return
-    modules = asked.imported or []
-    executor = _executor(asked)
-    for module in modules:
-        inputs.import_module_of_user(module)
-    report = runs.run(runs.load_plan(home, modules), asked.folder, executor=executor, retries=asked.retries)
-    if asked.as_json:
-        print_json({"plan": report.plan, "ran": report.ran, "found": report.found, "failed": report.failed})
-    else:
-        say(report)
-    for label, error in report.failed.items():
-        tell(f"failed: {label}: {error}")
-    if report.failed:
-        raise typer.Exit(FAILED)
+    def __call__(self) -> None:
+        runs = iw.lab.runs
+        if self.action == "list":
+            _list(runs.overviews(self.folder), self.folder, self.as_json)
+            return
+        home = self.folder / runs.plan_name(str(self.name))
+        if self.action == "clean":
+            count = runs.clean(home, self.everything)
+            left = "" if self.everything else " of earlier plans and earlier code"
+            print_json({"removed": count}) if self.as_json else say(f"removed {counted(count, 'result')}{left}")
+            return
+        found = runs.overview(home)
+        if self.action == "show":
+            _show(found, self.as_json)
+            return
+        modules = self.imported or []
+        executor = _executor(self)
+        for module in modules:
+            inputs.import_module_of_user(module)
+        report = runs.run(runs.load_plan(home, modules), self.folder, executor=executor, retries=self.retries)
+        if self.as_json:
+            print_json({"plan": report.plan, "ran": report.ran, "found": report.found, "failed": report.failed})
+        else:
+            say(report)
+        for label, error in report.failed.items():
+            tell(f"failed: {label}: {error}")
+        if report.failed:
+            raise typer.Exit(FAILED)
 
 
-def _executor(asked: RunsOptions) -> iw.lab.runs.Executor:
+def _executor(asked: Runs) -> iw.lab.runs.Executor:
     if asked.ray is None:
         return iw.lab.runs.Local(asked.workers, asked.threads, timeout=asked.timeout or None)
     local = asked.ray == "local"

@@ -14,8 +14,8 @@ from . import inputs, iw
 _UNLIKE = "A and B must be of one architecture. Got other ones: {}. To compare features, use intertwine compare."
 
 
-@dataclass(frozen=True)
-class SameOptions(ExampleOptions):
+@dataclass(frozen=True, kw_only=True)
+class Same(ExampleOptions):
     """Decide whether two checkpoints are one network, up to the symmetries of its architecture.
 
     Says "the same network up to symmetry" (a cast to a lower precision is seen through), "related (merged,
@@ -39,48 +39,41 @@ class SameOptions(ExampleOptions):
     device: str = "cpu"
     out: Path | None = option(None, "Write the element from A to B (.safetensors).", metavar="FILE")
 
-
-def run(asked: SameOptions) -> None:
-    """Decide whether two checkpoints are one network, up to the symmetries of its architecture."""
-    claim_file(asked.out, [asked.a, asked.b])
-    found = _sharded(asked) if asked.sharded else _opened(asked)
-    if found.residual == float("inf"):
-        said = found.reason.removeprefix("other architectures: ")
-        raise ValueError(_UNLIKE.format(f"{said} ({found.verdict})"))
-    if asked.out is not None and found.transformation is not None:
-        tell(f"wrote {found.transformation.save(asked.out)}")
-    if asked.as_json:
-        print_json(found.to_dict())
-    else:
+    def __call__(self) -> None:
+        claim_file(self.out, self.reads)
+        found = self._part_by_part() if self.sharded else self._in_memory()
+        if found.residual == float("inf"):
+            said = found.reason.removeprefix("other architectures: ")
+            raise ValueError(_UNLIKE.format(f"{said} ({found.verdict})"))
+        if self.out is not None and found.transformation is not None:
+            tell(f"wrote {found.transformation.save(self.out)}")
+        if self.as_json:
+            return print_json(found.to_dict())
         said = found.summary()
-        say(said if "residual" in said else f"{said}\nresidual {found.residual:.3g}")
+        return say(said if "residual" in said else f"{said}\nresidual {found.residual:.3g}")
 
+    def _part_by_part(self) -> iw.matching.Match:
+        sym = inputs.symmetry_of(self.model or inputs.model_named_by(self.a), self)
+        return iw.matching.same_sharded(self.a, self.b, sym)
 
-def _sharded(asked: SameOptions) -> iw.matching.Match:
-    """Both checkpoints read part by part."""
-    sym = inputs.symmetry_of(asked.model or inputs.model_named_by(asked.a), asked)
-    return iw.matching.same_sharded(asked.a, asked.b, sym)
+    def _in_memory(self) -> iw.matching.Match:
+        from ..._nested import map_tensors
+        from ...matching.judgement.verdict import SAME
 
-
-def _opened(asked: SameOptions) -> iw.matching.Match:
-    """Both checkpoints in their models."""
-    from ..._nested import map_tensors
-    from ...matching.judgement.verdict import SAME
-
-    where = iw.lab.training.choose_device(asked.device)
-    left, right = (inputs.read_checkpoint(path) for path in (asked.a, asked.b))
-    if asked.model is not None:  # one architecture: else the programs are compared
-        _check_alike(left, right)
-    if asked.out is None and asked.a.resolve() == asked.b.resolve():
-        said = f"A and B are one file, {str(asked.a)!r}: nothing was compared"
-        return iw.matching.Match(SAME, 0.0, 0.0, "float64", said, moved=False)
-    specs = [asked.model or inputs.model_named_by(side.path) for side in (left, right)]
-    example = inputs.example_input(specs[0], asked)
-    pair = inputs.open_alone(specs[0], left), inputs.open_alone(specs[1], right)
-    threads_for(weights=sum(p.numel() for model in pair for p in model.parameters()))
-    example = inputs.for_all(pair, example)
-    a, b = (model.to(where) for model in pair)
-    return iw.same(a, b, map_tensors(example, lambda x: x.to(where)))
+        where = iw.lab.training.choose_device(self.device)
+        sides = [inputs.read_checkpoint(path) for path in self.reads]
+        if self.model is not None:  # one architecture: else the programs are compared
+            _check_alike(*sides)
+        if self.out is None and self.a.resolve() == self.b.resolve():
+            said = f"A and B are one file, {str(self.a)!r}: nothing was compared"
+            return iw.matching.Match(SAME, 0.0, 0.0, "float64", said, moved=False)
+        specs = [self.model or inputs.model_named_by(side.path) for side in sides]
+        example = inputs.example_input(specs[0], self)
+        pair = [inputs.open_alone(spec, side) for spec, side in zip(specs, sides)]
+        threads_for(weights=sum(p.numel() for model in pair for p in model.parameters()))
+        example = inputs.for_all(pair, example)
+        a, b = (model.to(where) for model in pair)
+        return iw.same(a, b, map_tensors(example, lambda x: x.to(where)))
 
 
 def _check_alike(left: inputs.Checkpoint, right: inputs.Checkpoint) -> None:

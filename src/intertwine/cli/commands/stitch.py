@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from .._checks import check_known, number, words
-from .._options import DataOptions, advanced, option, split_commas
+from .._options import DataOptions, advanced, option
 from .._outputs import RESULTS, claim_folder, present, print_table, say, say_notes
 from . import inputs, iw, torch
 
@@ -22,8 +22,8 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class StitchOptions(DataOptions):
+@dataclass(frozen=True, kw_only=True)
+class Stitch(DataOptions):
     """Stitch networks: how much accuracy is lost when B goes on from A's features, through a map of one family.
 
     The early layers of A go before the late layers of B; of more than two networks, every ordered pair is stitched.
@@ -38,25 +38,6 @@ class StitchOptions(DataOptions):
     """
 
     unlike = ("recipe",)
-
-    def check(self) -> None:
-        """Refuse what cannot be right, before torch is imported.
-
-        Raises:
-            ValueError: If options do not exist or do not go together.
-        """
-        super().check()
-        if (self.model_b or self.layers_b) and len(self.checkpoints) > 2:
-            raise ValueError(f"--model-b and --layers-b must go with two checkpoints. Got {len(self.checkpoints)}.")
-        if self.split not in ("test", "validation"):
-            raise ValueError(
-                f"--split must be test or validation, never the data that maps are trained on. Got {self.split!r}."
-            )
-        check_known("--recipe", self.recipe, ("v1", "v2"))
-        for method in words([self.method], "--method"):
-            check_known("--method", method, ("task_loss", "direct"))
-        if self.alpha != "cv":
-            number("--alpha, where it is not cv,", self.alpha)
 
     checkpoints: list[Path]
     model: str | None = None
@@ -99,44 +80,56 @@ class StitchOptions(DataOptions):
     device: str = "auto"
     out: Path = Path("stitching")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.model_b or self.layers_b) and len(self.checkpoints) > 2:
+            raise ValueError(f"--model-b and --layers-b must go with two checkpoints. Got {len(self.checkpoints)}.")
+        if self.split not in ("test", "validation"):
+            raise ValueError(
+                f"--split must be test or validation, never the data that maps are trained on. Got {self.split!r}."
+            )
+        check_known("--recipe", self.recipe, ("v1", "v2"))
+        for method in words([self.method], "--method"):
+            check_known("--method", method, ("task_loss", "direct"))
+        if self.alpha != "cv":
+            number("--alpha, where it is not cv,", self.alpha)
 
-def run(asked: StitchOptions) -> None:
-    """Stitch networks: how much accuracy is lost when B goes on from A's features, through a map of one family."""
-    import hashlib  # openssl is not for help
+    def __call__(self) -> None:
+        import hashlib  # openssl is not for help
 
-    from ...lab.training.augment import Augmented
+        from ...lab.training.augment import Augmented
 
-    claim_folder(asked.out, [*RESULTS, "results.safetensors"], asked.checkpoints)
-    recipe, count = _recipe(asked), len(asked.checkpoints)
-    group = inputs.open_group(asked.checkpoints, asked, "always")
-    group.need_data().need_labels("to score stitched networks")
-    fit = replace(group.loader("train", asked.examples, recipe.batch_size), shuffle=True)
-    train = Augmented(fit, asked.translate, asked.flip) if asked.translate or asked.flip else fit
-    score = group.loader(asked.split, asked.examples, 250)
-    state = asked.out / f"training-{hashlib.blake2b(asked.line.encode(), digest_size=6).hexdigest()}.pt"
-    families, options = _families(asked)
-    methods = [recipe if method == "task_loss" else method for method in words([asked.method], "--method")]
-    given: dict[str, Any] = {"loader": train, "eval_loader": score, "method": methods}
-    given["seeds"] = list(range(asked.seed, asked.seed + asked.seeds))
-    at = split_commas(asked.layers, "--layers"), split_commas(asked.layers_b, "--layers-b")
-    studies = []
-    # of two checkpoints, A's early layers are meant
-    for i, j in itertools.permutations(range(count), 2) if count > 2 else [(0, 1)]:
-        a, b, names = group.models[i], group.models[j], (group.names[i], group.names[j])
-        how = replace(options, names=names, state=state.with_stem(f"{state.stem}-{i}-{j}"))
-        found = iw.stitch(a, b, list(_layers(a, b, score, *at)), families, options=how, **given)
-        studies.append(cast("iw.stitching.StitchingStudy", found))
-    augmentation = {"translate": asked.translate, "flip": asked.flip}
-    settings = {**studies[0].settings, **group.facts(asked.split), "command": asked.line}
-    settings |= {"augmentation": augmentation, "notes": list(group.notes)}
-    study = iw.stitching.StitchingStudy.join(studies, settings)
-    stitchings = [{**one.to_dict(), "penalty": one.penalty} for one in study.stitchings]
-    present(study, asked.out, asked.as_json, _print, {**study.to_dict(), "stitchings": stitchings})
-    for file in asked.out.glob(f"*{state.stem}*.pt"):
-        file.unlink()
+        claim_folder(self.out, [*RESULTS, "results.safetensors"], self.checkpoints)
+        recipe, count = _recipe(self), len(self.checkpoints)
+        group = inputs.open_group(self.checkpoints, self, "always")
+        group.need_data().need_labels("to score stitched networks")
+        fit = replace(group.loader("train", self.examples, recipe.batch_size), shuffle=True)
+        train = Augmented(fit, self.translate, self.flip) if self.translate or self.flip else fit
+        score = group.loader(self.split, self.examples, 250)
+        state = self.out / f"training-{hashlib.blake2b(self.line.encode(), digest_size=6).hexdigest()}.pt"
+        families, options = _families(self)
+        methods = [recipe if method == "task_loss" else method for method in words([self.method], "--method")]
+        given: dict[str, Any] = {"loader": train, "eval_loader": score, "method": methods}
+        given["seeds"] = list(range(self.seed, self.seed + self.seeds))
+        at = self.layers, self.layers_b
+        studies = []
+        # of two checkpoints, A's early layers are meant
+        for i, j in itertools.permutations(range(count), 2) if count > 2 else [(0, 1)]:
+            a, b, names = group.models[i], group.models[j], (group.names[i], group.names[j])
+            how = replace(options, names=names, state=state.with_stem(f"{state.stem}-{i}-{j}"))
+            found = iw.stitch(a, b, list(_layers(a, b, score, *at)), families, options=how, **given)
+            studies.append(cast("iw.stitching.StitchingStudy", found))
+        augmentation = {"translate": self.translate, "flip": self.flip}
+        settings = {**studies[0].settings, **group.facts(self.split), "command": self.line}
+        settings |= {"augmentation": augmentation, "notes": list(group.notes)}
+        study = iw.stitching.StitchingStudy.join(studies, settings)
+        stitchings = [{**one.to_dict(), "penalty": one.penalty} for one in study.stitchings]
+        present(study, self.out, self.as_json, _print, {**study.to_dict(), "stitchings": stitchings})
+        for file in self.out.glob(f"*{state.stem}*.pt"):
+            file.unlink()
 
 
-def _recipe(asked: StitchOptions) -> iw.stitching.Recipe:
+def _recipe(asked: Stitch) -> iw.stitching.Recipe:
     """The recipe of training, changed as was asked for."""
     chosen = replace(iw.stitching.RECIPES[asked.recipe], keep=cast("Literal['best', 'last']", asked.keep))
     if asked.epochs is not None:
@@ -144,11 +137,11 @@ def _recipe(asked: StitchOptions) -> iw.stitching.Recipe:
     return chosen if asked.learning_rate is None else replace(chosen, learning_rate=asked.learning_rate)
 
 
-def _families(asked: StitchOptions) -> tuple[list[str], iw.stitching.StitchOptions]:
+def _families(asked: Stitch) -> tuple[list[str], iw.stitching.StitchOptions]:
     """Names of the families, and options for all of them."""
     from ...stitching.families import takes
 
-    wanted = list(dict.fromkeys(split_commas(asked.families, "--families") or _FAMILIES))
+    wanted = list(dict.fromkeys(asked.families or _FAMILIES))
     pulled = any(takes(family, "alpha") for family in wanted)
     options = iw.stitching.StitchOptions(
         skip=cast(Any, asked.skip),

@@ -1,4 +1,4 @@
-"""``intertwine symmetries``: the group that an architecture has."""
+"""``intertwine symmetries`` and ``mappings``: the group that an architecture has, for people and for other tools."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..._words import near
-from .._options import OF_PAGES, NetworkOptions, option, page_or_data
-from .._outputs import claim_file, print_json, say, show, write_one
-from . import inputs, iw
+from .._options import NetworkOptions, option
+from .._outputs import print_json, say, show
+from . import Finding, inputs, iw
 
 
-@dataclass(frozen=True)
-class SymmetriesOptions(NetworkOptions):
+@dataclass(frozen=True, kw_only=True)
+class Symmetries(Finding, NetworkOptions):
     """Find the weight-space symmetries of an architecture, and say what restricts them.
 
     Prints one line for every hidden space: its size, its group, the generators of scales and signs, and which operation
@@ -24,29 +24,45 @@ class SymmetriesOptions(NetworkOptions):
       intertwine symmetries resnet20 --explain layer1.0.conv1.weight
     """
 
-    suffixes = OF_PAGES
-
     explain: str | None = option(None, "Say of one parameter why each axis moves or stays.", metavar="NAME")
-    out: Path | None = page_or_data()
+
+    def find(self) -> iw.Symmetry:
+        """The symmetry, of a model that is built here."""
+        return inputs.model_and_symmetry(inputs.model_of(self.network, self.model), self, self.meta)[1]
+
+    def tell(self, found: iw.Symmetry) -> None:
+        """Print all spaces, or one parameter."""
+        if self.explain is None:
+            return show(found, self.as_json, dim=found.dim, log_size=found.log_size)
+        name = found.aliases.get(self.explain, self.explain)
+        if name not in found.layouts:
+            close = near(name, (*found.layouts, *found.aliases)) or f" There are {', '.join([*found.layouts][:6])}, ..."
+            raise ValueError(f"--explain must name a parameter. Got {self.explain!r}.{close}")
+        lines = [found.explain(self.explain, i) for i in range(len(found.layouts[name].axes))]
+        return print_json(lines) if self.as_json else say("\n".join(lines))
 
 
-def run(asked: SymmetriesOptions) -> None:
-    """Find the weight-space symmetries of an architecture, and say what restricts them."""
-    spec = inputs.model_of(asked.network, asked.model)
-    claim_file(asked.out)
-    _network, sym = inputs.model_and_symmetry(spec, asked, asked.meta)
-    write_one(sym, asked.out)
-    if asked.explain is None:
-        show(sym, asked.as_json, dim=sym.dim, log_size=sym.log_size)
-        return
-    axes = sym.layouts[_known(sym, asked.explain)].axes
-    lines = [sym.explain(asked.explain, i) for i in range(len(axes))]
-    print_json(lines) if asked.as_json else say("\n".join(lines))
+@dataclass(frozen=True, kw_only=True)
+class Mappings(Finding, NetworkOptions):
+    """Write the symmetries of a model as another tool takes them, each entry verified numerically.
 
+    Prints every mapping as patterns of module names with its proof, and for what is not listed the reason. A model
+    without weights, or too large, is proved on a small one of its class.
 
-def _known(sym: iw.Symmetry, name: str) -> str:
-    found = sym.aliases.get(name, name)
-    if found not in sym.layouts:
-        close = near(name, (*sym.layouts, *sym.aliases)) or f" There are {', '.join(list(sym.layouts)[:6])}, ..."
-        raise ValueError(f"--explain must name a parameter. Got {name!r}.{close}")
-    return found
+    Example:
+      intertwine mappings hf:DIRECTORY --format llm-compressor --meta --out recipe.yaml
+      intertwine mappings mypackage.nets:decoder --input-shape 2,16 --tokens 50000 --out page.html
+    """
+
+    suffixes = (".yaml", ".yml", ".py", ".json", ".html", ".htm")
+
+    format: str = option(
+        "llm-compressor",
+        "The tool: llm-compressor, model-optimizer, spinquant, quarot, torch-pruning, perm-spec or graph.",
+    )
+    out: Path | None = option(None, "Write for the tool (.yaml, .py, .json), or the page (.html).", metavar="FILE")
+
+    def find(self) -> iw.exchange.Mappings:
+        """The mappings, proved on the model while it is there."""
+        _network, sym = inputs.model_and_symmetry(inputs.model_of(self.network, self.model), self, self.meta)
+        return sym.mappings(self.format)

@@ -11,8 +11,8 @@ from .._outputs import claim_file, print_json, print_table, say
 from . import inputs, iw, torch
 
 
-@dataclass(frozen=True)
-class TrainOptions(TrainingOptions):
+@dataclass(frozen=True, kw_only=True)
+class Train(TrainingOptions):
     """Train a network and keep the weights of its best validation epoch.
 
     The default is the recipe of the first paper. A run that is interrupted goes on when the same command is given
@@ -34,28 +34,26 @@ class TrainOptions(TrainingOptions):
     )
     device: str = "auto"
 
-
-def run(asked: TrainOptions) -> None:
-    """Train a network and keep the weights of its best validation epoch."""
-    training = iw.lab.training
-    where, card_path = training.choose_device(asked.device), training.card_path(asked.out)
-    claim_file(asked.out, beside=[card_path])
-    splits = inputs.read_data(replace(asked, data=asked.data or "digits"))[1]
-    splits.need_labels("to train on")
-    settings = recipe_of(asked, splits.shape, asked.precision)
-    network = _fresh(asked.model, asked.seed)
-    name = None if isinstance(network, str) else asked.model
-    run = training.train(
-        network, splits, settings, seed=asked.seed, name=name, out=asked.out, resume=asked.resume, device=where
-    )
-    card = run.card
-    if asked.as_json:
-        print_json({"checkpoint": asked.out, "card": card.model_dump(mode="json"), "history": run.history})
-        return
-    metrics = {key.replace("_", " "): value for key, value in card.metrics.items() if value is not None}
-    row = [card.architecture, card.data, card.seed, card.best_epoch, *metrics.values()]
-    print_table(["network", "data", "seed", "best epoch", *metrics], [row])
-    say(f"wrote {asked.out} and {card_path}")
+    def __call__(self) -> None:
+        training = iw.lab.training
+        where, card_path = training.choose_device(self.device), training.card_path(self.out)
+        claim_file(self.out, beside=[card_path])
+        splits = inputs.read_data(replace(self, data=self.data or "digits"))[1]
+        splits.need_labels("to train on")
+        settings = recipe_of(self, splits.shape, self.precision)
+        network = _fresh(self.model, self.seed)
+        name = None if isinstance(network, str) else self.model
+        run = training.train(
+            network, splits, settings, seed=self.seed, name=name, out=self.out, resume=self.resume, device=where
+        )
+        card = run.card
+        if self.as_json:
+            print_json({"checkpoint": self.out, "card": card.model_dump(mode="json"), "history": run.history})
+            return
+        metrics = {key.replace("_", " "): value for key, value in card.metrics.items() if value is not None}
+        row = [card.architecture, card.data, card.seed, card.best_epoch, *metrics.values()]
+        print_table(["network", "data", "seed", "best epoch", *metrics], [row])
+        say(f"wrote {self.out} and {card_path}")
 
 
 def recipe_of(asked: TrainingOptions, shape: tuple[int, ...], precision: str | None = None) -> iw.lab.training.Recipe:

@@ -16,8 +16,8 @@ from . import inputs, iw
 from .train import recipe_of
 
 
-@dataclass(frozen=True)
-class ZooOptions(TrainingOptions):
+@dataclass(frozen=True, kw_only=True)
+class Zoo(TrainingOptions):
     """Train many seeds of one network at once, or show a zoo.
 
     Each network is, up to rounding, the one that 'intertwine train' makes of its seed. The kind of network decides how
@@ -40,34 +40,32 @@ class ZooOptions(TrainingOptions):
     engine: str = advanced("auto", "auto (by the kind of network), 'in turn', stacked, grouped or 'grouped by 2'.")
     device: str = "auto"
 
-
-def run(asked: ZooOptions) -> None:
-    """Train many seeds of one network at once, or show a zoo."""
-    if asked.action == "show":
-        _present(iw.lab.zoo.read_zoo(asked.out), asked.as_json)
-        return
-    if asked.model is None or not inputs.is_builtin(asked.model):
-        raise ValueError(f"--model must be a built-in network. Got {asked.model!r}. 'intertwine models' lists them.")
-    seeds = range(asked.seed, asked.seed + asked.count)
-    claim_folder(asked.out, [f"seed-{k:04d}{end}" for k in seeds for end in (".safetensors", ".json")])
-    splits = inputs.read_data(replace(asked, data=asked.data or "digits"))[1]
-    splits.need_labels("to train on")
-    made = iw.lab.training.train_many(
-        asked.model,
-        splits,
-        recipe_of(asked, splits.shape),
-        seeds=seeds,
-        out=asked.out,
-        engine=asked.engine,
-        together=asked.together,
-        resume=asked.resume,
-        device=asked.device,
-    )
-    if made.paths:
-        _present(iw.lab.zoo.read_zoo(asked.out), asked.as_json)
-    if made.diverged:
-        tell(f"diverged, and not written: seeds {', '.join(map(str, made.diverged))}. Lower --learning-rate.")
-        raise typer.Exit(FAILED)
+    def __call__(self) -> None:
+        if self.action == "show":
+            _present(iw.lab.zoo.read_zoo(self.out), self.as_json)
+            return
+        if self.model is None or not inputs.is_builtin(self.model):
+            raise ValueError(f"--model must be a built-in network. Got {self.model!r}. 'intertwine models' lists them.")
+        seeds = range(self.seed, self.seed + self.count)
+        claim_folder(self.out, [f"seed-{k:04d}{end}" for k in seeds for end in (".safetensors", ".json")])
+        splits = inputs.read_data(replace(self, data=self.data or "digits"))[1]
+        splits.need_labels("to train on")
+        made = iw.lab.training.train_many(
+            self.model,
+            splits,
+            recipe_of(self, splits.shape),
+            seeds=seeds,
+            out=self.out,
+            engine=self.engine,
+            together=self.together,
+            resume=self.resume,
+            device=self.device,
+        )
+        if made.paths:
+            _present(iw.lab.zoo.read_zoo(self.out), self.as_json)
+        if made.diverged:
+            tell(f"diverged, and not written: seeds {', '.join(map(str, made.diverged))}. Lower --learning-rate.")
+            raise typer.Exit(FAILED)
 
 
 def _present(zoo: iw.lab.zoo.Zoo, as_json: bool) -> None:

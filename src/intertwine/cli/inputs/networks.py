@@ -21,16 +21,7 @@ from ...symmetry import ShardedState, Symmetry, symmetries
 from .._command import threads_for
 from .._options import DataOptions, ExampleOptions
 from .._outputs import tell
-from .data import (
-    batches,
-    data_facts,
-    directory_of,
-    example_input,
-    image_statistics,
-    in_kind_of,
-    read_data,
-    settings_of,
-)
+from .data import batches, data_facts, directory_of, example_input, image_statistics, in_kind_of, read_data, settings_of
 from .models import GATED, Checkpoint, Opened, build_model, gated_version, is_builtin
 
 if TYPE_CHECKING:

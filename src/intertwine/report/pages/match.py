@@ -12,10 +12,7 @@ from ..page import Page
 def match_page(found: Match) -> Page:
     """Lay out a verdict on two networks."""
     rows = [[name, d if isfinite(d) else "only in one, or reshaped"] for name, d in found.differing.items()]
-    blocks: list[Block] = [
-        Paragraph(sentence(found.summary().splitlines()[0]), "verdict"),
-        *_picture(found),
-    ]
+    blocks: list[Block] = [Paragraph(sentence(found.summary().splitlines()[0]), "verdict"), *_picture(found)]
     if rows:
         caption = "What is left of each tensor once the first network is moved, relative to the tensor's size."
         blocks += [Heading("What differs"), Table(["tensor", "difference"], rows, caption, digits=4)]

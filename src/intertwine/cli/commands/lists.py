@@ -1,4 +1,4 @@
-"""``intertwine groups``: what activations let through."""
+"""``intertwine models`` and ``groups``: the built-in networks, and what activations let through."""
 
 from __future__ import annotations
 
@@ -6,13 +6,41 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .._catalogue import catalogue
 from .._options import Options, argument, option
-from .._outputs import print_json, print_table
+from .._outputs import print_json, print_table, say
 from . import inputs, iw
 
 
-@dataclass(frozen=True)
-class GroupsOptions(Options):
+@dataclass(frozen=True, kw_only=True)
+class Models(Options):
+    """List the built-in networks with their parameter counts.
+
+    Example:
+      intertwine models
+      intertwine models --json
+    """
+
+    def __call__(self) -> None:
+        found = catalogue()["models"]
+        if self.as_json:
+            return print_json([{"name": name, **facts} for name, facts in found.items()])
+        rows = []
+        for name, n in found.items():
+            arguments = ", ".join(f"{key}={_shown(value)}" for key, value in n["arguments"].items())
+            rows.append([name, n["parameters"], " x ".join(map(str, n["input"])), arguments, n["source"]])
+        print_table(["model", "parameters", "input", "arguments and defaults", "source"], rows)
+        return say("Arguments follow the name: myrtle_cnn:width=512,bn=false")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return "-".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groups(Options):
     """Show the intertwiner groups of activations: the matrices A with sigma(A x) = phi(A) sigma(x).
 
     Without names, the table of all known activations. A function of your own is measured in float64; the residual says
@@ -29,19 +57,15 @@ class GroupsOptions(Options):
     )
     dim: int | None = option(None, "Number of channels, to see the group's dimension.", min=1)
 
-
-def run(asked: GroupsOptions) -> None:
-    """Show the intertwiner groups of activations: the matrices A with sigma(A x) = phi(A) sigma(x)."""
-    if asked.activations:
-        rows = [_row(name, asked.dim) for name in asked.activations]
-    else:
-        known = iw.groups.table()
-        rows = [{**row._asdict(), **_size(iw.intertwiner(row.activation), asked.dim)} for row in known]
-    if asked.as_json:
-        print_json(rows)
-        return
-    columns = list(rows[0])
-    print_table(columns, [[row[column] for column in columns] for row in rows])
+    def __call__(self) -> None:
+        if self.activations:
+            rows = [_row(name, self.dim) for name in self.activations]
+        else:
+            known = iw.groups.table()
+            rows = [{**row._asdict(), **_size(iw.intertwiner(row.activation), self.dim)} for row in known]
+        if self.as_json:
+            return print_json(rows)
+        return print_table([*rows[0]], [list(row.values()) for row in rows])
 
 
 def _row(name: str, dim: int | None) -> dict[str, Any]:
