@@ -143,7 +143,7 @@ def test_ctrl_c_is_one_word_and_exit_code_130(run, monkeypatch):
     def stopped():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("intertwine.cli.commands.models.catalogue", stopped)
+    monkeypatch.setattr("intertwine.cli.commands.lists.catalogue", stopped)
     ran = run("models")
     assert (ran.code, ran.out, ran.err) == (130, "", "stopped\n")
 
@@ -170,10 +170,10 @@ def test_failures_are_exit_code_1_and_surprises_say_so(run, monkeypatch):
 
         return catalogue
 
-    monkeypatch.setattr("intertwine.cli.commands.models.catalogue", fail(RuntimeError))
+    monkeypatch.setattr("intertwine.cli.commands.lists.catalogue", fail(RuntimeError))
     ran = run("models")
     assert (ran.code, ran.err) == (1, "error: it broke\n")
-    monkeypatch.setattr("intertwine.cli.commands.models.catalogue", fail(KeyError))
+    monkeypatch.setattr("intertwine.cli.commands.lists.catalogue", fail(KeyError))
     ran = run("models")
     assert ran.code == 1
     assert "KeyError" in ran.error

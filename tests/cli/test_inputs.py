@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from intertwine.cli._command import session
 from intertwine.cli._outputs import keep_beside
-from intertwine.cli.commands.same import SameOptions
+from intertwine.cli.commands.same import Same
 from intertwine.cli.inputs import example_input, open_group
 from intertwine.cli.inputs.networks import read_checkpoint
 from intertwine.errors import CheckpointError
@@ -187,7 +187,7 @@ def test_photos_of_any_size_without_labels(run, vits):
     ran = run("align", "vit_a", "vit_b", "--data", "images:photos", "--method", "activations", "--out", "x")
     assert ran.code == 0, ran.err
     assert "photos: 8 images, resized to 8x8, bilinear, without labels; left out: 1 image that did not" in ran.err
-    asked = SameOptions(vits / "vit_a", vits / "vit_b", data="images:photos")
+    asked = Same(a=vits / "vit_a", b=vits / "vit_b", data="images:photos")
     shown = example_input(f"hf:{vits / 'vit_a'}", asked)
     assert shown.shape == (2, 1, 8, 8)
     with session():
@@ -236,7 +236,7 @@ def test_models_of_texts_and_images_get_both(run, tmp_path):
     vision = {**small, "image_size": 16, "patch_size": 8}
     config = transformers.CLIPConfig(text_config={**small, "vocab_size": 50}, vision_config=vision, projection_dim=4)
     transformers.CLIPModel(config).save_pretrained(tmp_path / "clip")
-    found = example_input(f"hf:{tmp_path / 'clip'}", SameOptions(tmp_path / "clip", tmp_path / "clip"))
+    found = example_input(f"hf:{tmp_path / 'clip'}", Same(a=tmp_path / "clip", b=tmp_path / "clip"))
     assert {name: tuple(x.shape) for name, x in found.items()} == {"input_ids": (2, 8), "pixel_values": (2, 3, 16, 16)}
     ran = run("symmetries", "hf:clip")
     assert ran.code == 0 and "fixed" in ran.out, ran.err

@@ -6,7 +6,7 @@ import transformers_zoo as hf_zoo
 from torch import nn
 
 import intertwine as iw
-from intertwine.exchange.hadamard import hadamard
+from intertwine.exchange.rotation import hadamard
 from intertwine.groups.sampling import haar
 from intertwine.merging import export
 from intertwine.symmetry.action import tensors_of

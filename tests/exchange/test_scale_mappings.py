@@ -12,8 +12,8 @@ import intertwine as iw
 from intertwine.exchange.exported_model import Proving, subject_of
 from intertwine.exchange.names import expression, matches, outline
 from intertwine.exchange.scale_entries import scale_entries
+from intertwine.exchange.scale_formats import prove_scales
 from intertwine.exchange.scales import Use, channels
-from intertwine.exchange.verification import prove_scales
 
 transformers = pytest.importorskip("transformers")
 

@@ -27,6 +27,7 @@ AWAY = [
     (re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?(\+00:00|Z)?"), "DATE"),
     (re.compile(r'"commit": "[0-9a-f]*"'), '"commit": -'),
     (re.compile(r"(?m)^[0-9a-f]{8}$"), "COMMIT"),
+    (re.compile(r"\d+(\.\d+)? jobs/s"), "- jobs/s"),
     (re.compile(r"/tmp/[\w./-]*"), "PLACE"),
 ]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 import intertwine as iw
-from intertwine.exchange.experts import packed
 from intertwine.exchange.exported_model import Proving, Subject, subject_of
+from intertwine.exchange.names import packed
 from intertwine.symmetry.verification.probe import Probe
 
 ROOT = Path(__file__).parents[2]

@@ -1,11 +1,10 @@
 """Mappings for other tools: quantisers, rotations, pruners, mergers, metanetworks."""
 
 from ..symmetry.kept_rows import kept_rows
-from .hadamard import hadamard
 from .mappings import FORMATS, mappings
-from .pruning.prune import prune_channels
+from .pruning import prune_channels
 from .result import Absent, Entry, Mappings, Place, Proof
-from .rotation import Rotation, rotate
+from .rotation import Rotation, hadamard, rotate
 
 __all__ = [
     "FORMATS", "Absent", "Entry", "Mappings", "Place", "Proof", "Rotation", "hadamard", "kept_rows", "mappings",

@@ -11,10 +11,10 @@ from .._evaluation import in_usual_mode
 from .._words import near
 from ..symmetry import Symmetry
 from .exported_model import Proving, Subject, subject_of
-from .formats import graph, llm_compressor, model_optimizer, perm_spec, spinquant, torch_pruning
-from .result import Entry, Mappings
-from .scale_entries import scale_entries
-from .verification import prove_scales
+from .permutation_formats import graph, groups, specification
+from .result import Mappings
+from .rotation_formats import rotations
+from .scale_formats import llm_compressor, model_optimizer
 
 
 @in_usual_mode
@@ -59,38 +59,12 @@ def mappings(
     return replace(found, format=format, model=subject.name, notes=notes, graph=sym.graph, networks=sym.networks)
 
 
-def _scales(subject: Subject, proving: Proving) -> tuple[tuple[Entry, ...], Mappings]:
-    """Entries of scale mappings with their proofs."""
-    scales = scale_entries(subject)
-    entries, notes = tuple(scales.entries.values()), proving.notes
-    if proving.probe is not None:
-        there = scales.mappings if proving.subject is subject else scale_entries(proving.subject).mappings
-        proofs = {
-            key: prove_scales(proving.subject, proving.probe, there[key]) for key in scales.entries if key in there
-        }
-        entries = tuple(replace(entry, proof=proofs.get(key)) for key, entry in scales.entries.items())
-    return entries, Mappings("", "", entries, scales.absent, notes=notes)
-
-
-def _llm_compressor(subject: Subject, proving: Proving) -> Mappings:
-    entries, found = _scales(subject, proving)
-    return replace(
-        found, document=llm_compressor.document(entries, sorted(subject.last)), python=llm_compressor.python(entries)
-    )
-
-
-def _model_optimizer(subject: Subject, proving: Proving) -> Mappings:
-    entries, found = _scales(subject, proving)
-    document = model_optimizer.document(entries, subject.network)
-    return replace(found, document=document, python=model_optimizer.python(document))
-
-
 FORMATS: dict[str, Callable[[Subject, Proving], Mappings]] = {
-    "llm-compressor": _llm_compressor,
-    "model-optimizer": _model_optimizer,
-    "spinquant": spinquant.rotations,
-    "quarot": spinquant.rotations,
-    "torch-pruning": torch_pruning.groups,
-    "perm-spec": perm_spec.specification,
-    "graph": graph.graph,
+    "llm-compressor": llm_compressor,
+    "model-optimizer": model_optimizer,
+    "spinquant": rotations,
+    "quarot": rotations,
+    "torch-pruning": groups,
+    "perm-spec": specification,
+    "graph": graph,
 }

@@ -11,9 +11,8 @@ from .._words import counted
 from ..symmetry import Axis, Fixed, Leaf
 from ..symmetry.description import Description
 from ..symmetry.spaces import UNREAD, leaves
-from .experts import packed, unpacked
 from .exported_model import Subject
-from .names import expression, outline
+from .names import expression, outline, packed, unpacked
 from .result import Absent, Entry, Place
 from .scales import ScaleMapping, channels, scale_mappings
 

@@ -20,8 +20,8 @@ from ..symmetry.description import Description
 from ..symmetry.detection.linear_equations import RationalEquations
 from ..symmetry.spaces import leaves, spaces_of
 from ..symmetry.transformation import identity, with_parts
-from .experts import packed
-from .units import unit_numbers
+from .names import packed
+from .permutations import unit_numbers
 
 Powers = tuple[tuple[int, Fraction], ...]
 

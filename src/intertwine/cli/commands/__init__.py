@@ -66,7 +66,6 @@ class Rewriting(ExampleOptions):
 
     a: Path
     out: Path = option(..., "FILE.safetensors, or a folder for a model of transformers.", metavar="PATH")
-    model: str | None = None
 
     @abstractmethod
     def rewrite(self, group: inputs.Group) -> tuple[torch.nn.Module, Any, dict[str, Any]]:

@@ -23,6 +23,7 @@ class Fold(Rewriting):
       intertwine fold a.safetensors --model mypackage.nets:decoder --input-shape 2,16 --tokens 50000 --out b.safetensors
     """
 
+    model: str | None = None
     norms: bool = option(True, "Fold the gains of norms.")
     center: bool = option(True, "Centre what is written to layer norms.")
     biases: bool = option(True, "Fold biases of norms, and push biases of values on.")

@@ -1,6 +1,10 @@
-"""Structured pruning: some units of a hidden space taken out of every tensor that carries it."""
+"""Structured pruning: some units of a hidden space taken out of every tensor that carries it.
 
-from collections.abc import Iterable, Iterator, Sequence
+A pruned model must equal the masked one: the whole model, of which some units no longer contribute.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import combinations
 from math import prod
@@ -8,22 +12,24 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from ..._evaluation import in_usual_mode
-from ..._nested import map_tensors
-from ...errors import VerificationError
-from ...features.spectral_norms import spectral_norms
-from ...symmetry import Symmetry
-from ...symmetry.action import rewritable
-from ...symmetry.affine.saving import is_configured, misfits, set_unsaveable
-from ...symmetry.kept_rows import axis_rows, kept_rows
-from ...symmetry.spaces import Axis, Product, Sum, axis_size, spaces_of
-from ...symmetry.verification.float64 import Wide, in_float64
-from ...testing import relative_error
-from ..exported_model import check_plain
-from .configuration import fitting, write
-from .masking import Rows, excluded, masked
+from .._evaluation import in_usual_mode
+from .._nested import map_tensors
+from ..errors import VerificationError
+from ..features.spectral_norms import spectral_norms
+from ..symmetry import Symmetry
+from ..symmetry.action import rewritable, tensors_of
+from ..symmetry.affine.saving import is_configured, misfits, set_unsaveable
+from ..symmetry.description import Description
+from ..symmetry.kept_rows import axis_rows, kept_rows
+from ..symmetry.spaces import Axis, Product, Sum, axis_size, spaces_of
+from ..symmetry.verification.float64 import Wide, in_float64
+from ..testing import relative_error
+from .exported_model import check_plain
+from .pruned_configuration import fitting, write
 
+Rows = Mapping[str, Mapping[int, Tensor]]
 Change = tuple[str, str, int, int]  # module, attribute, old and new value
 
 _REMOVE = (
@@ -260,3 +266,56 @@ def _lengths(axis: Axis, spaces: Sequence[str], new: int) -> Iterator[tuple[int,
     inner = axis.factors if isinstance(axis, Product) else [p.axis for p in axis.parts] if isinstance(axis, Sum) else ()
     for part in inner:
         yield from _lengths(part, here, new) if set(here).intersection(spaces_of([part])) else ()
+
+
+def masked(sym: Description, model: nn.Module, kept: Rows) -> nn.Module:
+    """The model with the slices of all other units set to zero; running statistics and spectral norms stay."""
+    twin = rewritable(sym, model)
+    divisors = {name: norm.size for name, norm in spectral_norms(twin).items()}
+    with torch.no_grad():
+        for tensor, axis, gone in _gone(sym, twin, kept):
+            tensor.index_fill_(axis, gone, 0)
+        for name, norm in spectral_norms(twin).items():
+            norm.u.mul_(divisors[name] / norm.size)  # else what is left would be divided by a norm of its own
+    return twin
+
+
+@contextmanager
+def excluded(sym: Description, model: nn.Module, kept: Rows) -> Iterator[nn.Module]:
+    """The model in which units that a softmax or a top-k compares are never chosen: their logits are minus infinity."""
+    twin = rewritable(sym, model)
+    columns: dict[int, Tensor] = {}
+    for tensor, axis, gone in _gone(sym, twin, kept):
+        with torch.no_grad():
+            if tensor.ndim == 1:
+                tensor.index_fill_(0, gone, -torch.inf)
+            elif tensor.ndim == 2 and axis == 0:
+                columns[tensor.data_ptr()] = gone
+    with _Logits(columns):
+        yield twin
+
+
+class _Logits(TorchFunctionMode):
+    """Some outputs of some linear maps are minus infinity."""
+
+    def __init__(self, columns: dict[int, Tensor]) -> None:
+        super().__init__()
+        self._columns = columns
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        gone = self._columns.get(args[1].data_ptr()) if func is nn.functional.linear and len(args) > 1 else None
+        return result if gone is None or len(args[1]) != result.shape[-1] else result.index_fill(-1, gone, -torch.inf)
+
+
+def _gone(sym: Description, twin: nn.Module, kept: Rows) -> Iterator[tuple[Tensor, int, Tensor]]:
+    """Every tensor and axis with the rows that do not stay."""
+    statistics = {name for norm in sym.batch_norms for name in (norm.mean, norm.variance)}
+    statistics |= {name for norm in spectral_norms(twin).values() for name in (norm.u_name, norm.v_name)}
+    live = tensors_of(twin)
+    for name, axes in kept.items():
+        for axis, rows in axes.items() if name not in statistics else ():
+            every = torch.arange(live[name].shape[axis])
+            yield live[name], axis, every[~torch.isin(every, rows)].to(live[name].device)

@@ -1,4 +1,4 @@
-"""The page of a comparison: two networks, every layer against every layer."""
+"""Pages of similarity: two networks layer by layer, many networks by their layers, and distances of many."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..._words import counted, sentence
-from ...similarity import Comparison
+from ...similarity import Comparison, ComparisonSet, Distances
 from ...similarity.comparison.verdict import (
     best_partners,
     headline,
@@ -19,7 +19,7 @@ from ...similarity.comparison.verdict import (
 )
 from ...similarity.registry import measure_title
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs
-from ..figures import Series, bars, heatmap, lines
+from ..figures import Series, bars, heatmap, lines, scatter
 from ..page import Page
 from ..provenance import provenance
 
@@ -273,3 +273,77 @@ def _groups_table(comparison: Comparison) -> Table:
     ]
     caption = "The changes of either network's channels that leave a score exactly as it is. Everything else lowers it."
     return Table(["Measure", "Name in Python", "What it does not see"], rows, caption)
+
+
+def comparison_set_page(found: ComparisonSet) -> Page:
+    """Lay out a matrix for each layer, a map, and the tree of the networks."""
+    order = found.order() if len(found.names) > 2 else list(range(len(found.names)))
+    names = [found.names[k] for k in order]
+
+    def matrix(measure: str, layer: str | None) -> list[list[float]]:
+        return found.matrix(measure, layer)[order][:, order].tolist()
+
+    def heat(measure: str, layer: str | None) -> Figure:
+        title = f"{measure_title(measure)}: {layer or 'mean over layers'}"
+        return heatmap(matrix(measure, layer), names, names, title=title, name="score", hover={})
+
+    points = found.embedding()
+    caption = f"Stress {points.stress:.3f}: 0 where the map tells every distance; above 0.2 it misleads."
+    chart = scatter(list(found.names), points.points.tolist(), title="A map of the networks", caption=caption)
+    layers = {layer: [Grid([heat(m, layer) for m in found.measures], width=420)] for layer in found.layers}
+    joined = [[k + 1, members, distance] for k, (members, distance) in enumerate(_merges(found))]
+    return Page(
+        f"Comparison of {counted(len(names), 'network')}",
+        [
+            Paragraph(found.summary().partition("\n")[0], "verdict"),
+            *(Paragraph(f"Note: {note}", "note") for note in found.notes),
+            Grid([heat(found.measures[0], None), chart]),
+            Heading("Layer by layer"),
+            Tabs(layers, "Which layer"),
+            Heading("The tree of the networks"),
+            Paragraph("Average linkage: which networks join, and at which distance, the nearest first."),
+            Table(["Step", "Joined", "Distance"], joined),
+            Facts(found.versions, "Versions"),
+        ],
+        f"{counted(len(found.layers), 'layer')} on {counted(found.examples, 'example')}",
+    )
+
+
+def _merges(found: ComparisonSet) -> list[tuple[str, float]]:
+    """The steps of the dendrogram in words."""
+    clusters = list(found.names)
+    steps = []
+    for left, right, distance, _ in found.dendrogram().tolist():
+        members = f"{clusters[int(left)]}, {clusters[int(right)]}"
+        clusters.append(members)
+        steps.append((members, distance))
+    return steps
+
+
+def distances_page(found: Distances) -> Page:
+    """Lay out distances as a matrix, a map and a table."""
+    title = measure_title(found.measure)
+    matrix, names = found.distances.tolist(), list(found.names)
+    top = max(max(row) for row in matrix) or 1.0
+    heat = heatmap(
+        matrix, names, names, title=title, name="distance", limits=(0.0, top), hover={"score": found.scores.tolist()}
+    )
+    points = found.embedding()
+    caption = f"Stress {points.stress:.3f}: 0 where the map tells every distance; above 0.2 it misleads."
+    chart = scatter(names, points.points.tolist(), title="A map of the networks", caption=caption)
+    kind = "They obey the triangle inequality" if found.metric else "They order pairs; they obey no triangle inequality"
+    rows = [list(row) for row in found.nearest().itertuples(index=False)]
+    return Page(
+        f"Distances of {counted(len(names), 'network')}",
+        [
+            Paragraph(f"Unchanged under {found.group}. {kind}.", "verdict"),
+            *(Paragraph(f"Note: {note}", "note") for note in found.notes),
+            Grid([heat, chart]),
+            Heading("The nearest of each"),
+            Table(["Network", "Nearest", "Distance"], rows),
+            Heading("Networks"),
+            Table(["Network", "Channels", "Dead"], [list(row) for row in zip(names, found.channels, found.dead)]),
+            Facts(found.versions, "Versions"),
+        ],
+        f"{title} on {counted(found.examples, 'example')}",
+    )

@@ -8,15 +8,15 @@ what stands before lets no rotation through, so that these are online. ``iw.exch
 import re
 from collections.abc import Iterable
 
-from ...errors import IntertwineError
-from ...symmetry import Fixed
-from ...symmetry.description import Description
-from ..exported_model import Proving, Subject
-from ..names import expression
-from ..result import Absent, Entry, Mappings, Place, Proof
-from ..rotation import Rotation, rotate
-from ..scales import Use, scale_mappings
-from ..units import carriers
+from ..errors import IntertwineError
+from ..symmetry import Fixed
+from ..symmetry.description import Description
+from .exported_model import Proving, Subject
+from .names import expression
+from .permutations import carriers
+from .result import Absent, Entry, Mappings, Place, Proof
+from .rotation import Rotation, rotate
+from .scales import Use, scale_mappings
 
 _CONSTANT = "a constant that differs from unit to unit"
 

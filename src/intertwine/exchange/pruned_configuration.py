@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..._random import seeded
-from ...symmetry.affine.saving import Shapes, built, shapes
+from .._random import seeded
+from ..symmetry.affine.saving import Shapes, built, shapes
 
 _MOST = 4  # settings that change together
 

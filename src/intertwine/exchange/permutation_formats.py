@@ -1,4 +1,12 @@
-"""Permutation specifications: which permutation moves each axis of each tensor.
+"""Formats of permutations: Torch-Pruning, git-re-basin and universal neural functionals, metanetworks.
+
+Groups of Torch-Pruning: channels that must go together, with the layers, functions and indices of each.
+
+A unit is what may be removed at once: a channel, a head of attention with all of its channels, a group of query heads
+with the key and value head that they share, a hidden unit of a gated MLP in all of its tensors. Torch-Pruning calls the
+same a group of (layer, pruning function, indices); ``iw.exchange.prune_channels`` removes them.
+
+Permutation specifications: which permutation moves each axis of each tensor.
 
 git-re-basin (Ainsworth et al. 2023, ``weight_matching.py``) takes ``axes_to_perm``: for every tensor a tuple with the
 name of a permutation for each axis, or ``None`` where there is none. universal_neural_functional (Zhou et al. 2024,
@@ -11,18 +19,52 @@ holds the shape that the tensor must be given first, with one axis for the block
 view. Permutations that lie in one segment of an axis (packed projections, concatenations), or differ from head to
 head, are in ``left_out`` with the places of their units, and are nowhere else: a permutation of which a tool knew only
 some axes would change the function.
+
+Graph of a network for metanetworks: hidden spaces as nodes, tensors as edges between them, with their symmetry.
+
+Plain JSON. A node is a space (its units may be permuted, scaled, flipped or mixed, as its symmetry says) or an axis
+that stays (input, output, kernel). An edge is a tensor with the nodes of its axes, in order; an axis that is a product
+or a concatenation names several.
 """
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
-from ...symmetry import Axis, Fixed, Leaf, Product
-from ...symmetry.description import Description
-from ...symmetry.spaces import axis_size, leaves
-from ..exported_model import Proving, Subject
-from ..permutations import Units, permutation_entries, units_of
-from ..result import Absent, Mappings
+from ..symmetry import Axis, Fixed, Leaf, Product
+from ..symmetry.description import Description
+from ..symmetry.spaces import axis_size, leaves
+from .exported_model import Proving, Subject
+from .permutations import Held, Units, permutation_entries, units_of
+from .result import Absent, Mappings
+
+
+def groups(subject: Subject, proving: Proving) -> Mappings:
+    """One group for each space whose units may be removed."""
+    units = units_of(subject.sym)
+    entries, absent = permutation_entries(subject, proving, units)
+    document = {"groups": [_group(unit) for unit in units]}
+    return Mappings("", "", entries, absent, document, notes=proving.notes)
+
+
+def _group(units: Units) -> dict[str, Any]:
+    return {
+        "name": units.space.name,
+        "units": units.space.size,
+        "for_each_unit_of": list(units.space.parents),
+        "members": [
+            {"module": h.tensor.rpartition(".")[0], "tensor": h.tensor, "axis": h.axis, **_indices(h)}
+            for h in units.held
+        ],
+    }
+
+
+def _indices(held: Held) -> dict[str, Any]:
+    """Positions of every unit: in order and in blocks, or one by one."""
+    if held.block:
+        return {"channels_of_unit": held.block}
+    return {"channels_of_unit": len(held.positions[0]), "positions": [list(places) for places in held.positions]}
+
 
 Pieces = tuple[Axis, ...]  # the axes of a view that one axis of a tensor becomes
 
@@ -146,3 +188,35 @@ def _python(axes_to_perm: dict[str, list[str | None]]) -> str:
         "from weight_matching import permutation_spec_from_axes_to_perm\n\n"
         f"axes_to_perm = {named!r}\npermutation_spec = permutation_spec_from_axes_to_perm(axes_to_perm)\n"
     )
+
+
+def graph(subject: Subject, proving: Proving) -> Mappings:
+    """Nodes, edges and their symmetry."""
+    entries, absent = permutation_entries(subject, proving, units_of(subject.sym))
+    nodes: dict[str, dict[str, Any]] = {}
+    for space in subject.sym.spaces:
+        group = space.group
+        nodes[space.name] = {
+            "id": space.name, "size": space.size, "symmetry": space.symbol, "permutes": group.permutes,
+            "scales": group.scales, "signs": group.signs, "mixes": group.mixes, "parents": list(space.parents),
+        }  # fmt: skip
+    edges = []
+    for name, layout in subject.sym.layouts.items():
+        axes = []
+        for axis in layout.axes:
+            parts = []
+            for place, leaf in leaves(axis):
+                node = leaf.space if isinstance(leaf, Leaf) else _still(nodes, leaf)
+                scale = [str(e) for e in leaf.scale] if isinstance(leaf, Leaf) and any(leaf.scale) else []
+                parts.append({"node": node, "place": place.strip(), "scale_exponents": scale})
+            axes.append(parts)
+        edges.append({"tensor": name, "module": name.rpartition(".")[0], "axes": axes})
+    document = {"nodes": list(nodes.values()), "edges": edges, "tied": dict(subject.sym.aliases)}
+    return Mappings("", "", entries, absent, document, notes=proving.notes)
+
+
+def _still(nodes: dict[str, dict[str, Any]], leaf: Fixed) -> str:
+    """The node of an axis that stays, one for each reason and size."""
+    name = f"{leaf.reason} ({leaf.size})"
+    nodes.setdefault(name, {"id": name, "size": leaf.size, "symmetry": "none", "fixed": leaf.reason})
+    return name

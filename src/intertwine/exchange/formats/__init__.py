@@ -1,1 +1,0 @@
-"""Formats of other tools, one file for each."""

@@ -1,1 +1,0 @@
-"""Structured pruning: channels taken out of every tensor that carries them, and of the configuration."""

@@ -1,0 +1,251 @@
+"""Pages of two networks in one basis: an alignment, whether they are one, and the barrier between them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isfinite
+from statistics import fmean
+from typing import Any
+
+from torch import Tensor
+
+from ..._words import counted, sentence
+from ...matching import Alignment, Match
+from ...merging import Barrier
+from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Table
+from ..figures import Series, bars, heatmap, label, lines, strip
+from ..page import Page
+from ..provenance import provenance
+
+_PICTURES = 24  # spaces whose permutation is drawn
+_DOTS = 2048  # units of one picture
+_RANKS = 11  # of the units of a space, from best to worst
+_BLUE = "#3b7dd8"
+
+
+def alignment_page(alignment: Alignment) -> Page:
+    """Lay out an alignment."""
+    frame = alignment.to_frame()
+    table = frame.to_numpy().tolist()
+    names, titles = ([str(name) for name in frame[column]] for column in ("name", "space"))
+    pictures = [_permutation(name, title, alignment) for name, title in zip(names[:_PICTURES], titles)]
+    rest = f" (the first {_PICTURES} of {len(names)} spaces)" if len(names) > _PICTURES else ""
+    blocks: list[Block] = [
+        Paragraph(_verdict(alignment), "verdict"),
+        _cosines(titles, [alignment.quality[name] for name in names], frame["chance"].tolist()),
+        *(Paragraph(f"Note: {note}", "note") for note in alignment.notes),
+        Heading("Space by space"),
+        Table(
+            ["space", "name", "units", "group", "moved", "signs flipped", "largest log scale", "mean cosine",
+             "worst cosine", "mean by chance"],
+            table,
+            caption="The cosine of a unit is that between its weights in A and in the moved B: 1 for equal directions. "
+            "By chance is what the same kind of search finds in a network whose units are unrelated.",
+        ),
+        Details(
+            f"Where the units went{rest}",
+            [
+                Paragraph(
+                    "A dot for each unit: its place in A along the x axis, the unit of B that was moved there along "
+                    "the y axis. Units in place lie on the diagonal."
+                ),
+                Grid(pictures, width=300),
+            ],
+        ),
+        Details("The objective along the way", [_history(alignment)]),
+        Details("The alignment as text", [Listing(alignment.summary())]),
+        Facts(
+            {
+                "method": alignment.method, "kinds searched": ", ".join(alignment.kinds), "seed": alignment.seed,
+                "objective": f"{alignment.objective:.6g}",
+                "starts": ", ".join(f"{x:.6g}" for x in alignment.starts) or "one",
+            },
+            "How this was made",
+        ),
+    ]  # fmt: skip
+    units = sum(e.permutation.numel() for e in alignment.transformation.elements.values())
+    sizes = f"{counted(len(names), 'space')}, {counted(units, 'unit')}"
+    return Page("Two networks in one basis", blocks, f"{sizes}, by {alignment.method}")
+
+
+def _verdict(alignment: Alignment) -> str:
+    frame = alignment.to_frame()
+    moved, units = int(frame["moved"].sum()), int(frame["units"].sum())
+    mean, chance = alignment.cosines
+    by_chance = f", where unrelated networks would get {chance:.3f}" if chance == chance else ""
+    return (
+        f"{moved:,} of {units:,} units of B changed places or bases. The distance between the networks, relative to "
+        f"A, went from {alignment.before:.3g} to {alignment.after:.3g}; the mean cosine of matched units is "
+        f"{mean:.3f}{by_chance}."
+    )
+
+
+def _cosines(titles: list[str], qualities: list[Tensor], chance: list[float]) -> Figure:
+    """Cosines of the units of each space from best to worst, as colours."""
+    columns = []
+    for quality in qualities:
+        known = quality.flatten()[~quality.flatten().isnan()].sort(descending=True).values.tolist()
+        places = [round(k * (len(known) - 1) / (_RANKS - 1)) for k in range(_RANKS)]
+        columns.append([known[i] if known else None for i in places])
+    ranks = ["best", *(f"{k / (_RANKS - 1):.0%}" for k in range(1, _RANKS - 1)), "worst"]
+    if any(x == x for x in chance):
+        ranks, columns = [*ranks, "mean by chance"], [[*column, x] for column, x in zip(columns, chance)]
+    low = min((v for column in columns for v in column if v is not None and v == v), default=0.0)
+    figure = heatmap(
+        list(zip(*columns)), ranks, titles, title="How well units fit, space by space",
+        caption="Each column is a space, its units from the best match to the worst. Dark columns are spaces in which "
+        "the two networks learned different units.",
+        row_title="units", column_title="space", name="cosine", limits=(min(0.0, low), 1.0),
+    )  # fmt: skip
+    return replace(figure, height=420)
+
+
+def _history(alignment: Alignment) -> Figure:
+    steps = [str(k) for k in range(len(alignment.history))]
+    return lines(
+        steps,
+        [Series("objective", alignment.history)],
+        title="The objective along the way",
+        caption="After each sweep of the best start; it never falls.",
+        y_title="objective",
+        limits=None,
+    )
+
+
+def _permutation(name: str, title: str, alignment: Alignment) -> Figure:
+    order = alignment.transformation[name].permutation
+    flat = order.reshape(-1, order.shape[-1])
+    places = [k for row in flat.tolist() for k in range(len(row))][:_DOTS]
+    units = [unit for row in flat.tolist() for unit in row][:_DOTS]
+    copies = f" ({flat.shape[0]} copies drawn over each other)" if flat.shape[0] > 1 else ""
+    trace = {
+        "type": "scatter", "mode": "markers", "x": places, "y": units,
+        "marker": {"color": _BLUE, "size": 5 if len(places) < 200 else 3},
+        "hovertemplate": "place %{x}<br>unit %{y}<extra></extra>", "showlegend": False,
+    }  # fmt: skip
+    side = {"range": [-0.5, order.shape[-1] - 0.5], "zeroline": False}
+    layout = {
+        "margin": {"l": 40, "r": 10, "t": 10, "b": 40},
+        "xaxis": {**side, "title": {"text": label("place in A")}, "constrain": "domain"},
+        "yaxis": {**side, "title": {"text": label("unit of B")}, "scaleanchor": "x", "constrain": "domain"},
+    }
+    return Figure({"data": [trace], "layout": layout}, title, f"{order.shape[-1]} units{copies}", height=300)
+
+
+def match_page(found: Match) -> Page:
+    """Lay out a verdict on two networks."""
+    rows = [[name, d if isfinite(d) else "only in one, or reshaped"] for name, d in found.differing.items()]
+    blocks: list[Block] = [Paragraph(sentence(found.summary().splitlines()[0]), "verdict"), *_picture(found)]
+    if rows:
+        caption = "What is left of each tensor once the first network is moved, relative to the tensor's size."
+        blocks += [Heading("What differs"), Table(["tensor", "difference"], rows, caption, digits=4)]
+    facts = {
+        "residual": f"{found.residual:.3g}", "deviation of single weights": f"{found.deviation:.3g}",
+        "coarsest precision that explains it": found.precision or "none",
+        "residual by chance": "not needed" if found.chance is None else f"{found.chance:.3g}",
+    }  # fmt: skip
+    return Page("Are two networks one?", [*blocks, Facts(facts, "In numbers")])
+
+
+def _picture(found: Match) -> list[Figure]:
+    known = {name: d for name, d in found.differing.items() if isfinite(d)}
+    if known:
+        title, row = "Where the networks differ", "difference"
+        return [strip(list(known.values()), list(known), row=row, title=title, places="tensor")]
+    if not isfinite(found.residual):
+        return []
+    levels = {"these two": found.residual, "unrelated networks": 1.0 if found.chance is None else found.chance}
+    caption = "The share of the weights that is not explained after matching: 0 for one network."
+    return [bars(list(levels), {"residual": list(levels.values())}, title="What is left", caption=caption)]
+
+
+def barrier_page(barrier: Barrier) -> Page:
+    """Lay out a barrier.
+
+    Facts of the networks and the data, and the command line, are shown where ``barrier.settings`` holds them as
+    ``networks`` (a list of mappings), ``data`` (a mapping) and ``command`` (text).
+    """
+    measures = ["loss", *(["accuracy"] if all(c.accuracy is not None for c in barrier.curves) else [])]
+    blocks: list[Block] = [
+        Paragraph(_verdict_of_barrier(barrier), "verdict"),
+        *(Paragraph(f"Note: {note}", "note") for note in barrier.notes),
+        Heading("Along the path"),
+        Grid([_curves(barrier, measure) for measure in measures]),
+        _table(barrier, measures),
+    ]
+    if len(barrier.pairs) > 1:
+        blocks += [Heading("Pair by pair"), _pairs(barrier)]
+    made = {"alignment": barrier.alignment or "none", "interpolation": barrier.interpolation}
+    blocks += provenance(barrier.settings, made)
+    names = list(dict.fromkeys(name for pair in barrier.pairs for name in pair))
+    title = " and ".join(names) if len(names) == 2 else f"{len(names)} networks"
+    return Page(
+        f"The barrier between {title}",
+        blocks,
+        f"{counted(len(barrier.ratios), 'point')} on each path, {counted(barrier.examples, 'example')}",
+    )
+
+
+def _verdict_of_barrier(barrier: Barrier) -> str:
+    again = any(recalibrated for _, recalibrated in barrier.variants)
+    direct, aligned = (barrier.heights(path, again) for path in ("direct", "aligned"))
+    head = "With batch norms recalibrated, the loss" if again else "The loss"
+    if not aligned or not direct:
+        when, heights = ("without", direct) if direct else ("after", aligned)
+        return f"{head} between the networks rises {fmean(heights):.3g} above its chord {when} alignment."
+    before, after = fmean(direct), fmean(aligned)
+    share = f", {after / before:.0%} of it" if before > 0 else ""
+    return (
+        f"{head} between the networks rises {before:.3g} above the straight line between their own losses; "
+        f"after alignment it rises {after:.3g}{share}."
+    )
+
+
+def _curves(barrier: Barrier, measure: str) -> Figure:
+    places = [f"{t:.3g}" for t in barrier.ratios]
+    series = []
+    for path, recalibrated in barrier.variants:
+        chosen = [c for c in barrier.curves if (c.path, c.recalibrated) == (path, recalibrated)]
+        values = [list(c.loss if measure == "loss" else c.accuracy or ()) for c in chosen]
+        name = _name(path, recalibrated)
+        band: dict[str, Any] = {}
+        if len(values) > 1:
+            band = {"low": [min(v) for v in zip(*values)], "high": [max(v) for v in zip(*values)]}
+        series.append(Series(name, [fmean(v) for v in zip(*values)], **band))
+    shown = "Means over pairs; bands reach from the lowest to the highest." if len(barrier.pairs) > 1 else ""
+    return lines(
+        places,
+        series,
+        title=f"{measure.capitalize()} between the networks",
+        caption=f"The x axis is the share of B. {shown}".strip(),
+        y_title=measure,
+        limits=None if measure == "loss" else (0.0, 1.0),
+    )
+
+
+def _name(path: str, recalibrated: bool) -> str:
+    return f"{path}, batch norms recalibrated" if recalibrated else path
+
+
+def _table(barrier: Barrier, measures: Sequence[str]) -> Table:
+    rows = []
+    for path, recalibrated in barrier.variants:
+        row: list[Any] = [_name(path, recalibrated)]
+        for measure in measures:
+            heights = barrier.heights(path, recalibrated, measure)
+            found = barrier.interval(path, recalibrated, measure)
+            most = 1.0 if measure == "accuracy" else float("inf")
+            ends = "" if found is None else f"{max(found.low, 0):.3f} to {min(found.high, most):.3f}"
+            row += [fmean(heights), ends]
+        rows.append(row)
+    columns = ["path", *(text for m in measures for text in (f"{m} barrier", "95 % interval"))]
+    models = len({name for pair in barrier.pairs for name in pair})
+    over = f"Intervals leave out networks, of which there are {models}." if len(barrier.pairs) > 1 else ""
+    caption = f"The barrier is the largest distance from the chord between the ends. {over}".strip()
+    return Table(columns, rows, caption=caption, digits=4)
+
+
+def _pairs(barrier: Barrier) -> Table:
+    columns = ["A", "B", *(_name(*variant) for variant in barrier.variants)]
+    heights = [barrier.heights(*variant) for variant in barrier.variants]
+    rows = [[a, b, *(h[k] for h in heights)] for k, (a, b) in enumerate(barrier.pairs)]
+    return Table(columns, rows, caption="Loss barriers.", digits=4)
