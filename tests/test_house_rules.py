@@ -41,7 +41,7 @@ WATCHERS = {
     "merging/repair.py": ANY_MODULE,
     "gates/kernels/layer_gradients.py": ANY_MODULE,
     "gates/substitution.py": "gated networks are trained by the code of their modules",
-    "exchange/pruning/masking.py": "cuts logits off in the model's own code",
+    "exchange/pruning.py": "cuts logits off in the model's own code",
     "symmetry/action.py": "moves weights as the model's own code reads them",
     "symmetry/verification/float64.py": "runs the model's own code without its casts, and sees its lowest precision",
     "lab/experiments/plans.py": "counts what a training step keeps",

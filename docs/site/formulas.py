@@ -12,6 +12,7 @@ from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
+_LONG = 40  # letters of LaTeX, beyond which a formula in a line may be wider than a small screen
 _CODE = re.compile(r"<(pre|code|script)\b.*?</\1>", re.DOTALL)
 
 
@@ -26,8 +27,9 @@ def on_page_content(content: str, page: Any, **_: Any) -> str:
         latex = html.unescape(found[3]).strip()
         try:
             if found[2] == "(":
-                return convert(latex, display="inline")
-            return f'<div style="overflow: auto hidden; padding: .3em 0">{convert(latex, display="block")}</div>'
+                made = convert(latex, display="inline")
+                return f'<span class="formula">{made}</span>' if len(latex) > _LONG else made
+            return f'<div class="formula">{convert(latex, display="block")}</div>'
         except Exception as error:  # the converter raises many kinds
             raise PluginError(f"formula must be LaTeX. Got {latex!r} in {page.file.src_path} ({error!r}).") from error
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from operator import attrgetter
 
 import pytest
 from typer.main import get_command
@@ -30,6 +31,17 @@ def test_every_command_has_help_with_an_example_that_stays_in_lines(run, name):
     assert ran.code == 0
     assert f"Example:\n    intertwine {name}" in ran.out
     assert "--json" in ran.out
+
+
+def test_every_help_has_the_python_call_of_public_names(run):
+    import intertwine as iw
+
+    for name in NAMES:
+        said = " ".join(run(name, "--help").out.partition("Python:\n")[2].partition("\n\n")[0].split())
+        found = re.findall(r"\biw((?:\.\w+)+)", said)
+        assert found, name
+        for dotted in found:
+            attrgetter(dotted[1:])(iw)
 
 
 def test_help_lists_all_commands_and_loads_nothing_heavy(tmp_path):

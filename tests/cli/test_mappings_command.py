@@ -28,6 +28,10 @@ def test_recipe_page_and_json(run, llama, tmp_path):
     assert "input_layernorm" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
+def test_a_directory_needs_no_further_words(run, llama):
+    assert "4 entries of LlamaForCausalLM, 4 verified numerically" in run("mappings", llama).out
+
+
 def test_bad_use(run, tmp_path):
     for words, message in (
         ((), "MODEL must be given once"),

@@ -25,7 +25,7 @@ AWAY = [
     (re.compile(r'"(seconds|date|duration|hours|timestamp)": [^,}\]]+'), r'"\1": -'),
     (re.compile(r"\b\d+(\.\d+)? (s|ms|seconds|minutes|min|hours|h|MB|GB|MiB|GiB)\b"), r"- \2"),
     (re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?(\+00:00|Z)?"), "DATE"),
-    (re.compile(r'"commit": "[0-9a-f]*"'), '"commit": -'),
+    (re.compile(r'"(commit|source)": "[0-9a-f]*"'), r'"\1": -'),
     (re.compile(r"(?m)^[0-9a-f]{8}$"), "COMMIT"),
     (re.compile(r"\d+(\.\d+)? jobs/s"), "- jobs/s"),
     (re.compile(r"/tmp/[\w./-]*"), "PLACE"),
@@ -164,7 +164,7 @@ def lines(text: str) -> list[str]:
 
 def written(folder: Path) -> dict[str, object]:
     """What is in all files: the words of pages, the text of data, names and sums of tensors."""
-    files = (p for p in sorted(folder.rglob("*")) if p.is_file())
+    files = (p for p in sorted(folder.rglob("*")) if p.is_file() and "work" not in p.parts)
     # pages of reproductions say seconds and the state of the code
     return {str(p.relative_to(folder)): "" if "smoke" in p.parts else content(p) for p in files}
 
@@ -195,11 +195,9 @@ def content(path: Path) -> object:
 
 def record() -> dict[str, object]:
     import torch
-    from every_command import COMMANDS, NORMS
-    from safetensors.torch import save_file
+    from every_command import COMMANDS, prepare
 
     from intertwine.cli import app
-    from intertwine.lab import networks
     from intertwine.lab.training import RECIPES
 
     os.environ["COLUMNS"] = "100"
@@ -210,8 +208,7 @@ def record() -> dict[str, object]:
     for kind in ("text", "json"):
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
-            torch.manual_seed(0)
-            save_file(networks.build(NORMS).state_dict(), "norms.safetensors")
+            prepare()
             Path("text.safetensors").write_text("no tensors " * 200)
             Path("pickle.pt").write_bytes(b"\x80\x02cos\nsystem\nq\x00.")
             Path("empty").mkdir()

@@ -114,6 +114,15 @@ def test_text_becomes_blocks_whose_labels_are_the_next_tokens(tokenizer):
     assert not around.labelled and {tuple(row[[0, -1]].tolist()) for row in around.train.inputs} == {(1, 2)}
 
 
+@pytest.mark.parametrize(("how", "first"), [("bytes", [98, 195, 164]), ("chars", [1, 2, 0])])
+def test_text_without_a_tokenizer(tmp_path, how, first):
+    (tmp_path / "t.txt").write_text("bäabäabäabäa", encoding="utf-8")
+    found = data.load(f"text:{tmp_path / 't.txt'}", TextBlocks(how, max_length=3, next_token=False))
+    assert found.train.inputs[0].tolist() == first and found.shape == (3,)
+    with pytest.raises(DataError, match="at least one block of 129 tokens"):
+        data.load(f"text:{tmp_path / 't.txt'}", TextBlocks(how))
+
+
 def test_text_that_cannot_be_read(tokenizer):
     text = tokenizer / "t.txt"
     text.write_bytes("w1 é".encode("latin-1"))

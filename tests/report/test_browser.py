@@ -33,7 +33,7 @@ def visit(browser, tmp_path):
     def opened(result, ready="html[data-ready]", script=None, **options):
         path = report.write_page(result, tmp_path / "page.html")
         assert path.stat().st_size < 5_000_000
-        context = browser.new_context(viewport={"width": 1366, "height": 768}, **options)
+        context = browser.new_context(**{"viewport": {"width": 1366, "height": 768}, **options})
         page = context.new_page()
         page.said, page.asked = [], []
         page.on("console", lambda message: page.said.append(message.text))
@@ -65,6 +65,22 @@ def test_the_toolbar_waits_for_the_pointer_and_shares_nothing(visit, made_compar
     page.locator(".plot:visible").first.hover()
     page.wait_for_timeout(500)
     assert opacity() == "1"
+
+
+def test_the_toolbar_is_never_over_data_on_a_small_touch_screen(visit, made_comparison):
+    page = visit(made_comparison(), viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    for k in range(visible_plots(page).count()):
+        plot = visible_plots(page).nth(k)
+        bar = plot.locator(".modebar").first
+        assert bar.locator(".modebar-group").first.evaluate("e => getComputedStyle(e).opacity") == "0"
+        above, below = bar.bounding_box(), plot.locator(".nsewdrag").first.bounding_box()
+        assert above["y"] + above["height"] <= below["y"] + 1
+        bar.locator(".modebar-btn").first.focus()
+        page.wait_for_timeout(400)
+        assert bar.locator(".modebar-group").first.evaluate("e => getComputedStyle(e).opacity") == "1"
+        page.evaluate("document.activeElement.blur()")
+    assert page.said == []
 
 
 def test_every_plot_is_drawn_quietly(visit, made_comparison):

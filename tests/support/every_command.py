@@ -10,6 +10,12 @@ from pathlib import Path
 TRAINING = ("--model", "digits_cnn:width=4", "--epochs", 1, "--data", "digits")
 PAIR = ("a.safetensors", "b.safetensors")
 NORMS = "small_convnext:widths=4-4,blocks=1"
+STREAM = "nets.py:stream"  # a residual stream that may rotate
+NETS = """from torch import nn
+
+def stream():
+    return nn.Sequential(nn.Linear(3, 8), nn.RMSNorm(8), nn.Linear(8, 2))
+"""
 LITTLE = ("--examples", 100)
 
 # In this order: later ones read what earlier ones wrote.
@@ -21,6 +27,12 @@ COMMANDS = {
     "symmetries": ("symmetries", "--model", "digits_cnn:width=4", "--out", "symmetries.json"),
     "mappings": ("mappings", "--model", "mlp:shape=2-5-5,widths=8-8", "--out", "recipe.yaml"),
     "fold": ("fold", "norms.safetensors", "--model", NORMS, "--out", "folded.safetensors"),
+    "rotate": ("rotate", "stream.safetensors", "--model", STREAM, "--input-shape", "5,3",
+               "--out", "rotated.safetensors"),
+    "canonical": ("canonical", PAIR[0], "--out", "canonical.safetensors"),
+    "fingerprint": ("fingerprint", "canonical.safetensors"),
+    "prune": ("prune", PAIR[0], "--space", "conv1.weight[0]", "--units", "0-1,3", "--out", "pruned.safetensors"),
+    "transport": ("transport", *PAIR, "--out", "transported.safetensors"),
     "correspond": ("correspond", *PAIR, "--out", "correspondence.json"),
     "convert": ("convert", PAIR[1], "--like", PAIR[0], "--out", "converted"),
     "same": ("same", *PAIR, "--out", "element.safetensors"),
@@ -46,19 +58,30 @@ COMMANDS = {
 }  # fmt: skip
 
 
-def main(folder):
+def prepare():
+    """Write what the commands read before any of them has run."""
     import torch
     from safetensors.torch import save_file
+
+    from intertwine.lab import networks
+
+    torch.manual_seed(0)
+    save_file(networks.build(NORMS).state_dict(), "norms.safetensors")
+    Path("nets.py").write_text(NETS)
+    g = torch.Generator().manual_seed(0)
+    sizes = {"0.weight": (8, 3), "0.bias": (8,), "1.weight": (8,), "2.weight": (2, 8), "2.bias": (2,)}
+    save_file({name: torch.randn(size, generator=g) for name, size in sizes.items()}, "stream.safetensors")
+
+
+def main(folder):
     from typer.testing import CliRunner
 
     from intertwine.cli import app
-    from intertwine.lab import networks
     from intertwine.lab.training import RECIPES
 
     RECIPES["digits"] = RECIPES["digits"].but(epochs=1)  # for the demonstration
     os.chdir(folder)
-    torch.manual_seed(0)
-    save_file(networks.build(NORMS).state_dict(), "norms.safetensors")
+    prepare()
     for name, words in COMMANDS.items():
         ran = CliRunner().invoke(app, [*map(str, words), "--json"])
         Path(f"{name}.stdout").write_text(ran.stdout)

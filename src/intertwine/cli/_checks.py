@@ -64,6 +64,16 @@ def numbers(name: str, text: str) -> list[float]:
     return _read(name, text, lambda t: [float(part) for part in t.split(",")], "numbers joined by commas")
 
 
+def units(text: str) -> list[int]:
+    """``--units``: whole numbers and ranges of them, such as ``0-2,5``."""
+
+    def listed(said: str) -> list[int]:
+        ends = [[int(end) for end in part.split("-")] for part in said.split(",")]
+        return [number for first, *last in ends for number in range(first, max(last, default=first) + 1)]
+
+    return _read("--units", text, listed, "whole numbers and ranges joined by commas, such as 0-2,5")
+
+
 def pair(name: str, text: str) -> tuple[int, int]:
     """Two whole numbers joined by ``x``."""
 
@@ -274,7 +284,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "precision": ("float32", "bfloat16"), "dtype": ("float32", "bfloat16", "float16"),
     "interpolation": ("linear", "spherical"), "repair": ("auto", "none", "recalibrate", "repair", "rescale"),
     "keep": ("best", "last"), "start": ("direct", "random"), "skip": ("a", "mapped", "b"),
-    "tail_norm": ("eval", "train"),
+    "tail_norm": ("eval", "train"), "stream": ("hadamard", "random", "principal", "none"),
+    "heads": ("hadamard", "random", "none"),
 }  # fmt: skip
 
 _CHECKS: dict[str, Callable[[Any], object]] = {
@@ -287,6 +298,8 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "data": _data,
     "concepts": _concepts,
     "size": sides,
+    "units": units,
+    "tokenizer": lambda said: None if said in ("bytes", "chars") else existing("--tokenizer", Path(said), DataError),
     "input_shape": shape,
     "memory": parse_memory,
     "device": _device,

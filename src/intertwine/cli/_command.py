@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, fields
 from importlib.metadata import version
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, getdoc
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -170,7 +170,8 @@ def as_function(options: type[Options]) -> Callable[..., None]:
             parameters.append(
                 Parameter(f.name, kind, default=default, annotation=own[f.name].annotation(hints[f.name], f))
             )
-    command.__name__, command.__doc__, command.__annotations__ = options.__name__.lower(), options.__doc__, {}
+    command.__name__, command.__annotations__ = options.__name__.lower(), {}
+    command.__doc__ = f"{getdoc(options)}\n\nPython:\n  " + options.python.replace("; ", "\n  ")
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command
 

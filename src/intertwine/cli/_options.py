@@ -104,6 +104,7 @@ class Options(ABC):
     line: str = ""  # The command line as text, for results to remember
     as_json: bool = False
 
+    python: ClassVar[str] = ""  # the same in Python, for the help
     suffixes: ClassVar[tuple[str, ...]] = ()  # of the file of --out; an empty one for a folder
     methods: ClassVar[tuple[str, ...]] = ()  # of --method, beside the solvers
     unlike: ClassVar[tuple[str, ...]] = ()  # fields that mean something else than in other commands
@@ -169,6 +170,12 @@ class DataOptions(ImageOptions):
         "Images: the shorter side resized to this and a square cut out, or height and width; what the model's own "
         "preprocessing says otherwise.",
         metavar="PIXELS|HxW",
+    )
+    tokenizer: str | None = advanced(
+        None,
+        "Text: how to read it where the model's directory has no tokenizer.json: bytes, chars (the characters of the "
+        "text in order), or a directory or tokenizer.json.",
+        metavar="bytes|chars|PATH",
     )
     max_length: int | None = advanced(None, "Text: tokens of each block; 128, or the model's most, otherwise.", min=2)
 

@@ -16,24 +16,25 @@ from .commands.correspond import Convert, Correspond
 from .commands.demo import Demo
 from .commands.diff import Diff
 from .commands.dissect import Dissect
-from .commands.fold import Fold
 from .commands.gates import Gates
 from .commands.lineage import Lineage
 from .commands.lists import Groups, Models
 from .commands.merge import Merge
 from .commands.report import Report
 from .commands.reproduce import Reproduce
+from .commands.rewrite import Canonical, Fold, Prune, Rotate, Transport
 from .commands.runs import Runs
 from .commands.same import Same
 from .commands.stitch import Stitch
-from .commands.symmetries import Mappings, Symmetries
+from .commands.symmetries import Fingerprint, Mappings, Symmetries
 from .commands.train import Train
 from .commands.zoo import Zoo
 
 # In the order of the help
 _COMMANDS = tuple(map(as_function, (
-    Demo, Compare, Symmetries, Mappings, Fold, Same, Correspond, Convert, Lineage, Diff, Align, Merge, Barrier, Stitch,
-    Dissect, Gates, Train, Zoo, Reproduce, Runs, Models, Groups, Report,
+    Demo, Compare, Symmetries, Mappings, Fold, Rotate, Prune, Canonical, Fingerprint, Same, Correspond, Convert,
+    Lineage, Diff, Align, Transport, Merge, Barrier, Stitch, Dissect, Gates, Train, Zoo, Reproduce, Runs, Models,
+    Groups, Report,
 )))  # fmt: skip
 
 app = typer.Typer(

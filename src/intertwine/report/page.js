@@ -3,6 +3,7 @@
 (() => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const drawn = new Map();
+  const TOOLBAR = 34; // pixels above the data, in which plotly's tool bar has room
   let printing = false;
 
   // ------------------------------------------------------------------------------------------------------ elements
@@ -52,6 +53,7 @@
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, 'Segoe UI', Roboto, sans-serif", size: 12, color: ink },
       hoverlabel: { font: { size: 12 } },
+      margin: { ...layout.margin, t: Math.max(TOOLBAR, layout.margin?.t ?? 0) },
       xaxis: { ...axis, ...layout.xaxis },
       yaxis: { ...axis, ...layout.yaxis },
     };

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -32,7 +33,7 @@ else:
 
     torch, iw, inputs = map(_Later, ("torch", "intertwine", "intertwine.cli.inputs"))
 
-__all__ = ["Finding", "Rewriting", "inputs", "iw", "solver_of", "torch"]
+__all__ = ["Finding", "Rewriting", "Rewritten", "inputs", "iw", "solver_of", "torch"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +59,20 @@ class Finding(Options):
         self.tell(found)
 
 
+@dataclass(frozen=True)
+class Rewritten:
+    """A network that was written anew."""
+
+    model: torch.nn.Module
+    text: str  # what is said of it
+    data: dict[str, Any]  # the same as JSON
+    recipe: dict[str, Any]  # how its card says that it was made
+    sizes: str = ""  # what its card says of sizes that its architecture does not have
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rewriting(ExampleOptions):
-    """Base of a command that writes the same network with other weights, and says how they were found."""
+    """Base of a command that writes the last network that it reads with other weights, for the code of the first."""
 
     suffixes = (".safetensors", "")
 
@@ -68,15 +80,24 @@ class Rewriting(ExampleOptions):
     out: Path = option(..., "FILE.safetensors, or a folder for a model of transformers.", metavar="PATH")
 
     @abstractmethod
-    def rewrite(self, group: inputs.Group) -> tuple[torch.nn.Module, Any, dict[str, Any]]:
-        """The network, the result of the library, and what its card says of how it was made."""
+    def rewrite(self, group: inputs.Group) -> Rewritten: ...
+
+    def check_added(self, added: Sequence[str]) -> None:
+        biases = [name for name in added if name.endswith(".bias")]
+        if biases and self.out.suffix != ".safetensors":
+            raise ValueError(
+                "--out must end in .safetensors for this model: folding adds biases that its class does not have, such "
+                f"as {', '.join(biases[:3])}. Got the folder {str(self.out)!r}. Or say --no-extend, which adds none."
+            )
 
     def __call__(self) -> None:
         claim(self.out, self.reads)
         group = inputs.open_group(self.reads, self, "if given")
-        made, found, recipe = self.rewrite(group)
-        written = write_network(made, self.out, group.card({**recipe, "command": self.line}), self.a)
-        print_json({**found.to_dict(), "written": written}) if self.as_json else say(found.summary())
+        made = self.rewrite(group)
+        card = group.card({**made.recipe, "command": self.line})
+        card["architecture"] = f"{made.sizes}{card['architecture']}"
+        written = write_network(made.model, self.out, card, self.reads[-1])
+        print_json({**made.data, "written": written}) if self.as_json else say(made.text)
         tell(f"wrote {written}")
 
 

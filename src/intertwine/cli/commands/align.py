@@ -31,6 +31,8 @@ class Align(ExampleOptions):
       intertwine align llama_a llama_b --sharded
     """
 
+    python = "iw.align(a, b, example_inputs).apply(b)"
+
     methods = ("transport",)
 
     a: Path

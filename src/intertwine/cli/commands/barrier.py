@@ -27,6 +27,8 @@ class Barrier(DataOptions):
       intertwine barrier seed*.safetensors --model resnet20 --data cifar10:PATH --points 11 --out barrier
     """
 
+    python = "iw.barrier(a, b, loader)"
+
     methods = ("none",)
 
     checkpoints: list[Path]

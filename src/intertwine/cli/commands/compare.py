@@ -36,6 +36,8 @@ class Compare(DataOptions):
       intertwine compare a.safetensors b.safetensors --path-kernels --measures gates_cka,g_relu_cka
     """
 
+    python = 'iw.compare(a, b, loader); iw.compare_many({"a": a, "b": b, "c": c}, loader)'
+
     checkpoints: list[Path]
     model: str | None = None
     model_b: str | None = None

@@ -25,6 +25,8 @@ class Correspond(Finding, ExampleOptions):
       intertwine correspond a.safetensors b.safetensors --model resnet20 --model-b mypackage.nets:resnet --out page.html
     """
 
+    python = "iw.correspond(a, b, example_inputs)"
+
     a: Path
     b: Path
     model: str | None = None
@@ -48,6 +50,8 @@ class Convert(ExampleOptions):
     Example:
       intertwine convert b.safetensors --like hf:one_directory --model mypackage.nets:decoder --out converted
     """
+
+    python = "iw.correspond(a, b, example_inputs).convert(b.state_dict())"
 
     b: Path
     like: Path = option(..., "A: a checkpoint or directory in whose code the weights shall be.", metavar="A")

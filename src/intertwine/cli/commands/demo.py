@@ -33,6 +33,8 @@ class Demo(Options):
       intertwine demo --out demo
     """
 
+    python = 'iw.compare(a, b, loader).to_html("report.html")'
+
     out: Path = option(Path("demo"), "Folder for checkpoints, results and report.html.", metavar="DIR")
 
     def __call__(self) -> None:

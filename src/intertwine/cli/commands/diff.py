@@ -30,6 +30,8 @@ class Diff(Finding, ExampleOptions):
       intertwine diff base/ finetuned/ --model hf:base --sharded --json
     """
 
+    python = "iw.diff(a, b, example_inputs)"
+
     a: Path
     b: Path
     model: str | None = None

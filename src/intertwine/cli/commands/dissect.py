@@ -33,6 +33,8 @@ class Dissect(ImageOptions):
       intertwine dissect --weights hf_vit --layer vit.layernorm --concepts parquet:camvid.parquet --size 224x224
     """
 
+    python = 'iw.dissect(model, "layer4", iw.lab.data.load_concepts("generated"))'
+
     layer: str = option(..., "The layer, as named_modules() calls it.", metavar="NAME")
     model: str | None = None
     weights: Path | None = option(None, "Checkpoint, or a Hugging Face directory.", metavar="FILE")

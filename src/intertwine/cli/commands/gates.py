@@ -50,6 +50,8 @@ class Gates(DataOptions):
       intertwine gates converted/dlgn.safetensors
     """
 
+    python = "iw.gates.examine(model, x, labels); iw.gates.dgn(model); iw.gates.dlgn(model)"
+
     a: Path | None = argument(None, "Checkpoint of a ReLU network; without it one is trained.", metavar="[A]")
     b: Path | None = argument(None, "A second one, to align with A by its gates.", metavar="[B]")
     model: str | None = None

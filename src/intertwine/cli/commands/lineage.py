@@ -35,6 +35,8 @@ class Lineage(Finding, ExampleOptions):
       intertwine lineage a.safetensors b.safetensors --independent seed1.safetensors --independent seed2.safetensors ...
     """
 
+    python = 'iw.lineage(a, b, example_inputs); iw.lineage_tree({"a": a, "b": b, "c": c}, example_inputs)'
+
     paths: list[Path] = argument(
         ..., "Two checkpoints (files, or folders of shards), or a folder of checkpoints.", metavar="A B | tree DIR"
     )

@@ -21,6 +21,8 @@ class Models(Options):
       intertwine models --json
     """
 
+    python = "iw.lab.networks.describe()"
+
     def __call__(self) -> None:
         found = catalogue()["models"]
         if self.as_json:
@@ -51,6 +53,8 @@ class Groups(Options):
       intertwine groups relu gelu leaky_relu:0.1 --dim 64
       intertwine groups mypackage.activations:my_sigma
     """
+
+    python = 'iw.intertwiner("relu"); iw.groups.table()'
 
     activations: list[str] | None = argument(
         None, "Name (relu, leaky_relu:0.1, swiglu) or module:function of any scalar function.", metavar="ACTIVATION"

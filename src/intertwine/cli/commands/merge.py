@@ -32,6 +32,8 @@ class Merge(ExampleOptions):
       intertwine merge llama_a llama_b --mergekit handover.yml
     """
 
+    python = "iw.merge(a, b, iw.align(a, b, example_inputs))"
+
     suffixes = (".safetensors", "")
     methods = ("transport", "none")
     unlike = ("checkpoints",)

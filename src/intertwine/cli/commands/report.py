@@ -18,6 +18,8 @@ class Report(Options):
       intertwine report comparison/results.json --out page.html
     """
 
+    python = 'iw.report.write_page(iw.report.load_result("results.json"), "page.html")'
+
     suffixes = (".html", ".htm")
 
     results: Path = argument(..., "Results that a command or save() wrote: .json or .safetensors.", metavar="RESULTS")

@@ -44,6 +44,8 @@ class Reproduce(Options):
       intertwine reproduce --all --scale paper --dry-run
     """
 
+    python = 'iw.lab.experiments.run_experiments([iw.lab.experiments.experiment("table1-groups")], setting)'
+
     names: list[str] | None = argument(None, "Experiments; none lists them.", metavar="NAME")
     scale: Scale = option(
         Scale.SMOKE, "smoke: seconds on digits; small: what a CPU can train; paper: the papers' sizes."

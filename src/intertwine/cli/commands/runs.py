@@ -30,6 +30,8 @@ class Runs(Options):
       intertwine runs clean my-plan
     """
 
+    python = 'iw.lab.runs.overviews("runs"); iw.lab.runs.run(iw.lab.runs.load_plan("runs/name"), "runs")'
+
     action: Literal["list", "show", "resume", "clean"] = argument("list", "list, show, resume or clean.")
     name: str | None = argument(None, "Of the run, for all but list.", metavar="NAME")
     folder: Path = option(Path("runs"), "Folder of runs.", "--runs", metavar="DIR")

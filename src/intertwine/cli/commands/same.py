@@ -30,6 +30,8 @@ class Same(ExampleOptions):
       intertwine same llama_a llama_b --sharded
     """
 
+    python = "iw.same(a, b, example_inputs)"
+
     suffixes = (".safetensors",)
 
     a: Path

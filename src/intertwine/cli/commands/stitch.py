@@ -37,6 +37,8 @@ class Stitch(DataOptions):
       intertwine stitch seed*.safetensors --layers 'relu*' --families g_relu,full --method direct,task_loss
     """
 
+    python = 'iw.stitch(a, b, "relu2", "g_relu", loader=train, eval_loader=test)'
+
     unlike = ("recipe",)
 
     checkpoints: list[Path]

@@ -1,4 +1,4 @@
-"""``intertwine symmetries`` and ``mappings``: the group that an architecture has, for people and for other tools."""
+"""``intertwine symmetries``, ``mappings`` and ``fingerprint``: an architecture's group, and what it leaves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..._words import near
-from .._options import NetworkOptions, option
+from .._options import ExampleOptions, NetworkOptions, option
 from .._outputs import print_json, say, show
 from . import Finding, inputs, iw
 
@@ -23,6 +23,8 @@ class Symmetries(Finding, NetworkOptions):
       intertwine symmetries mypackage.nets:decoder --input-shape 2,16 --tokens 50000 --meta
       intertwine symmetries resnet20 --explain layer1.0.conv1.weight
     """
+
+    python = "iw.symmetries(model, example_inputs)"
 
     explain: str | None = option(None, "Say of one parameter why each axis moves or stays.", metavar="NAME")
 
@@ -54,6 +56,8 @@ class Mappings(Finding, NetworkOptions):
       intertwine mappings mypackage.nets:decoder --input-shape 2,16 --tokens 50000 --out page.html
     """
 
+    python = 'iw.symmetries(model, example_inputs).mappings("llm-compressor").write("recipe.yaml")'
+
     suffixes = (".yaml", ".yml", ".py", ".json", ".html", ".htm")
 
     format: str = option(
@@ -66,3 +70,25 @@ class Mappings(Finding, NetworkOptions):
         """The mappings, proved on the model while it is there."""
         _network, sym = inputs.model_and_symmetry(inputs.model_of(self.network, self.model), self, self.meta)
         return sym.mappings(self.format)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fingerprint(ExampleOptions):
+    """Print a short string that is equal for symmetric copies of a network, and other for other networks.
+
+    It begins with the architecture. A copy that was rounded may miss: to decide, use 'intertwine same'.
+
+    Example:
+      intertwine fingerprint a.safetensors
+      intertwine fingerprint hf:one_directory
+    """
+
+    python = "iw.fingerprint(model, example_inputs)"
+
+    a: Path
+    model: str | None = None
+
+    def __call__(self) -> None:
+        group = inputs.open_group([self.a], self, "if given")
+        found = iw.fingerprint(group.models[0], group.example)
+        print_json({"fingerprint": found}) if self.as_json else say(found)

@@ -24,6 +24,8 @@ class Train(TrainingOptions):
       intertwine train --model digits_cnn --epochs 5 --out small.safetensors
     """
 
+    python = 'iw.lab.training.train("resnet20", "cifar10", seed=0, out="a.safetensors")'
+
     suffixes = (".safetensors",)
 
     model: str = option(..., "What to train; see 'intertwine compare --help'.", metavar="MODEL")

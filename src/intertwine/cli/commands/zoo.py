@@ -31,6 +31,8 @@ class Zoo(TrainingOptions):
       intertwine zoo show --out zoo
     """
 
+    python = 'iw.lab.training.train_many("digits_cnn", "digits", seeds=range(8), out="zoo")'
+
     action: Literal["train", "show"] = argument(..., "train, or show what is there.")
     out: Path = option(Path("zoo"), "Folder of the zoo.", metavar="DIR")
     model: str | None = option(None, "Built-in network; see 'intertwine models'.", metavar="MODEL")

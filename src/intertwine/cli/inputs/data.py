@@ -157,16 +157,17 @@ def _of_size(text: str) -> Preprocessing:
 
 
 def _blocks(asked: DataOptions, folders: Sequence[Path]) -> TextBlocks | None:
-    """How texts are cut for models of these directories; ``None`` where none has a tokenizer."""
+    """How texts are cut: by ``--tokenizer``, or as the directories of the models say; ``None`` where none does."""
     known = [folder for folder in folders if (folder / _TOKENIZER).is_file()]
-    if not known:
+    if asked.tokenizer is None and not known:
         return TextBlocks(folders[0]) if folders and asked.data and asked.data.startswith("text:") else None
     check_tokenizers(known, "to read the same text", "Give the tokens as npz:FILE, if they mean the same.")
+    tokenizer = known[0] if asked.tokenizer is None else asked.tokenizer
     said = [read_config(folder) for folder in folders]
     configs = [{**(config.get("text_config") or {}), **config} for config in said]
     most = [config[key] for config in configs for key in _POSITIONS if isinstance(config.get(key), int)]
     causal = all(_named(config).endswith(_CAUSAL) for config in said)
-    return TextBlocks(known[0], asked.max_length or min([_BLOCK, *most]), causal)
+    return TextBlocks(tokenizer, asked.max_length or min([_BLOCK, *most]), causal)
 
 
 def check_tokenizers(folders: Sequence[Path], purpose: str, advice: str) -> None:

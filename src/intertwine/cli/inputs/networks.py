@@ -212,7 +212,8 @@ def spec_of(card: Card | None, path: Path) -> str:
             f"built from. Got none for {str(path)!r}. Say --model package.module:factory."
         )
     if not is_builtin(card.architecture):
-        said = card.architecture if ":" in card.architecture else "package.module:factory"
+        named = ":" in card.architecture and " " not in card.architecture  # not what was pruned
+        said = card.architecture if named else "package.module:factory"
         # a card is data: it must not make us import code
         raise CheckpointError(
             f"--model must be given for a model that is not built in. Got {card.architecture!r} from the card of "

@@ -16,6 +16,7 @@ from .splits import DataSplits, Split, make_splits, without_labels
 _FILE = "tokenizer.json"
 _COST = 200  # bytes for each byte of text while it is read
 _SHORTEST = 2
+_PLAIN = ("bytes", "chars")
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class TextBlocks:
     """Blocks of equal length that a text is cut into, with the special tokens that the tokenizer puts around each.
 
     Args:
-        tokenizer: A directory of transformers that holds ``tokenizer.json``, which is read as data.
+        tokenizer: A ``tokenizer.json``, which is read as data, or a directory of transformers that holds one;
+            ``"bytes"`` for the bytes of UTF-8, ``"chars"`` for the places of characters among those of the whole text.
         max_length: Tokens of each block; the last block, which is shorter, is left out.
         next_token: Whether the label of each token is the one after it; without, there are no labels.
 
@@ -31,7 +33,7 @@ class TextBlocks:
         DataError: If there is no such file, or it is damaged.
     """
 
-    tokenizer: Path
+    tokenizer: Path | str
     max_length: int = 128
     next_token: bool = True
 
@@ -39,15 +41,20 @@ class TextBlocks:
         if self.max_length < _SHORTEST:
             raise DataError(f"max_length must be at least {_SHORTEST}. Got {self.max_length}.")
 
-    def __call__(self, text: str, name: str) -> Tensor:
-        """Tokens of a text, ``(N, T)``, or ``(N, T + 1)`` where the next ones are labels."""
+    def __call__(self, text: str, name: str, letters: str = "") -> Tensor:
+        """Tokens of a text, ``(N, T)``, or ``(N, T + 1)`` where the next ones are labels.
+
+        Args:
+            text: The text.
+            name: What it is called in messages.
+            letters: The characters that ``"chars"`` numbers; those of the text otherwise.
+
+        Raises:
+            DataError: If the text is shorter than one block.
+        """
         check_fits(_COST * len(text), name, f"{len(text):,} characters", "Take a part of it.", error=DataError)
         length = self.max_length + self.next_token
-        tokenizer = self._opened()
-        tokenizer.no_padding()
-        tokenizer.enable_truncation(length)
-        first = tokenizer.encode(text)
-        whole = [block.ids for block in (first, *first.overflowing) if len(block.ids) == length]
+        whole = self._plain(text, letters, length) if self.tokenizer in _PLAIN else self._cut(text, length)
         if not whole:
             raise DataError(
                 f"text must hold at least one block of {length} tokens. Got fewer in {name}. Say a "
@@ -55,17 +62,31 @@ class TextBlocks:
             )
         return torch.tensor(whole, dtype=torch.int64)
 
+    def _plain(self, text: str, letters: str, length: int) -> list[list[int]]:
+        number = {letter: k for k, letter in enumerate(sorted(set(letters or text)))}
+        ids = list(text.encode()) if self.tokenizer == "bytes" else [number[letter] for letter in text]
+        return [ids[k : k + length] for k in range(0, len(ids) - length + 1, length)]
+
+    def _cut(self, text: str, length: int) -> list[list[int]]:
+        tokenizer = self._opened()
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(length)
+        first = tokenizer.encode(text)
+        return [block.ids for block in (first, *first.overflowing) if len(block.ids) == length]
+
     def _opened(self) -> Any:
         try:
             from tokenizers import Tokenizer
         except ImportError:
             raise MissingExtraError("tokenizers", "hf") from None
-        if not (self.tokenizer / _FILE).is_file():
+        place = Path(self.tokenizer)
+        file = place / _FILE if place.is_dir() else place
+        if not file.is_file():
             raise DataError(
-                f"text must be read with a model's tokenizer. Got no {_FILE} in {str(self.tokenizer)!r}. Save it there "
-                "with AutoTokenizer.from_pretrained(...).save_pretrained(DIR)."
+                f"text must be read with a model's tokenizer. Got no {_FILE} in {str(place)!r}. Save it there with "
+                "AutoTokenizer.from_pretrained(...).save_pretrained(DIR), or say --tokenizer bytes, chars or PATH."
             )
-        file = regular_file(self.tokenizer / _FILE, _FILE, DataError)
+        file = regular_file(file, _FILE, DataError)
         try:
             return Tokenizer.from_file(str(file))
         except Exception as error:  # the reader raises nothing narrower
@@ -90,7 +111,7 @@ def load_text(path: str | Path, blocks: TextBlocks) -> DataSplits:
 
 def split_texts(texts: Mapping[str, str], blocks: TextBlocks, name: str) -> DataSplits:
     """Data from the texts of its splits; what is missing is held out from ``train``."""
-    tokens = {key: blocks(text, name) for key, text in texts.items()}
+    tokens = {key: blocks(text, name, "".join(texts.values())) for key, text in texts.items()}
     count = sum(map(len, tokens.values()))
     said = (f"{name}: {count:,} blocks of {blocks.max_length} tokens; what is left after the last is not used.",)
     if not blocks.next_token:

@@ -1,0 +1,149 @@
+"""``intertwine fold``, ``rotate``, ``canonical``, ``prune`` and ``transport``: networks written anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .._checks import units
+from .._options import advanced, option
+from . import Rewriting, Rewritten, inputs, iw
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fold(Rewriting):
+    """Write the same network with gains of one, biases pushed on, and weights without what a norm's mean removes.
+
+    Norms' gains and biases go into the linear maps that read them, biases of values through attention into the bias
+    after it, and what is written to layer norms is centred. Prints what was changed, what stays and why, and the
+    numerical proof. The network is kept exactly: compare it with 'intertwine diff'.
+
+    Example:
+      intertwine fold hf:gpt2 --out folded.safetensors
+      intertwine fold hf:llama --out folded
+      intertwine fold a.safetensors --model mypackage.nets:decoder --input-shape 2,16 --tokens 50000 --out b.safetensors
+    """
+
+    python = "iw.fold(model, example_inputs).model"
+
+    model: str | None = None
+    norms: bool = option(True, "Fold the gains of norms.")
+    center: bool = option(True, "Centre what is written to layer norms.")
+    biases: bool = option(True, "Fold biases of norms, and push biases of values on.")
+    extend: bool = option(True, "Untie weights, and add biases where there are none, as needed.")
+    strict: bool = advanced(False, "Fail unless everything can be folded.")
+
+    def rewrite(self, group: inputs.Group) -> Rewritten:
+        steps = (self.norms, self.center, self.biases)
+        folded = iw.fold(group.models[0], group.example, *steps, extend=self.extend, strict=self.strict)
+        self.check_added(folded.added)
+        recipe = {"folded": group.names, "added": list(folded.added)}
+        return Rewritten(folded.model, folded.summary(), folded.to_dict(), recipe)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotate(Rewriting):
+    """Write the same network with its residual stream and the values of its heads rotated, to spread outliers.
+
+    Gains of norms are folded first; then the stream turns (R1 of SpinQuant and QuaRot), and the values of every head
+    (R2). Prints what was rotated, and the numerical proof. The network is kept exactly.
+
+    Example:
+      intertwine rotate hf:llama --out rotated
+      intertwine rotate hf:llama --stream random --heads none --seed 1 --out rotated.safetensors
+    """
+
+    python = 'iw.rotate(model, example_inputs, stream="hadamard", heads="hadamard").model'
+
+    model: str | None = None
+    stream: str = option("hadamard", "hadamard (with random signs), random, principal or none.")
+    heads: str = option("hadamard", "hadamard, random or none.")
+    extend: bool = option(True, "Untie weights, and add biases where there are none, as needed.")
+    seed: int = 0
+
+    def rewrite(self, group: inputs.Group) -> Rewritten:
+        stream, heads = (None if how == "none" else how for how in (self.stream, self.heads))
+        turned = iw.rotate(group.models[0], group.example, stream, heads, seed=self.seed, extend=self.extend)
+        self.check_added(turned.added)
+        recipe = {"rotated": group.names, "stream": self.stream, "heads": self.heads, "seed": self.seed}
+        return Rewritten(turned.model, turned.summary(), turned.to_dict(), recipe)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canonical(Rewriting):
+    """Write the canonical form of a network: equal, up to rounding, for all networks that its symmetries connect.
+
+    Scales make the weights smallest, units are ordered by a key, signs make an odd statistic positive, and batch norms
+    become their affine map in evaluation mode, in which the function is kept. To decide whether two networks are one,
+    use 'intertwine same'.
+
+    Example:
+      intertwine canonical a.safetensors --model resnet20 --out canonical.safetensors
+    """
+
+    python = "iw.canonical(model, example_inputs)"
+
+    model: str | None = None
+
+    def rewrite(self, group: inputs.Group) -> Rewritten:
+        (model,) = group.models
+        made = iw.canonical(model, group.example)
+        error = iw.testing.function_error(model, made, group.example)
+        said = f"canonical form of {group.names[0]}: function kept to {error:.1e}"
+        return Rewritten(made, said, {"error": error}, {"canonical form of": group.names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prune(Rewriting):
+    """Write a smaller network without some units of a space: channels, hidden units, heads, groups or experts.
+
+    Every tensor that carries the space loses the same rows, sizes in modules and configurations follow, and the result
+    is proved equal, in float64, to the whole network with these units masked. 'intertwine symmetries' names the spaces.
+
+    Example:
+      intertwine symmetries a.safetensors
+      intertwine prune a.safetensors --space conv1.weight[0] --units 0-2,5 --out smaller.safetensors
+    """
+
+    python = 'iw.prune_channels(iw.symmetries(model, x), "conv1.weight[0]", [0, 1, 2, 5], model, x)'
+
+    model: str | None = None
+    space: list[str] = option(
+        ..., "The space, or several that lose the same units, joined by commas or repeated.", metavar="NAMES"
+    )
+    units: str = option(..., "The units that stay: numbers and ranges, joined by commas.", metavar="0-2,5")
+
+    def rewrite(self, group: inputs.Group) -> Rewritten:
+        (model,), kept = group.models, units(self.units)
+        small = iw.prune_channels(iw.symmetries(model, group.example), self.space, kept, model, group.example)
+        before, after = (sum(p.numel() for p in one.parameters()) for one in (model, small))
+        said = f"{len(kept)} units of {', '.join(self.space)} stay: {after:,} of {before:,} weights"
+        facts = {"space": self.space, "units": kept, "parameters before": before, "parameters": after}
+        recipe = {"pruned": group.names, "space": self.space, "units": self.units}
+        return Rewritten(small, said, facts, recipe, "pruned ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transport(Rewriting):
+    """Write network B with the widths of network A, its units coupled to A's by optimal transport.
+
+    The function of B changes where widths differ; where they are equal, its units are permuted. To merge both, use
+    'intertwine merge --method transport'.
+
+    Example:
+      intertwine transport small.safetensors large.safetensors --out brought.safetensors
+    """
+
+    python = "iw.merging.transport(a, b, example_inputs).apply(b)"
+
+    b: Path
+    model: str | None = None
+    model_b: str | None = None
+    entropy: float = advanced(0.0, "Strength of the entropy that smooths couplings; 0 for exact ones.", min=0)
+
+    def rewrite(self, group: inputs.Group) -> Rewritten:
+        one, other = group.models
+        brought = iw.merging.transport(one, other, group.example, entropy=self.entropy)
+        facts = {"sizes": dict(brought.sizes), "costs": dict(brought.costs)}
+        recipe = {"transported": group.names[1], "to": group.names[0]}
+        return Rewritten(brought.apply(other), brought.summary(), facts, recipe)

@@ -1,0 +1,119 @@
+"""``fold``, ``rotate``, ``canonical``, ``prune``, ``transport`` write networks anew, or say what stands in the way."""
+
+import json
+
+import pytest
+import torch
+import transformers_zoo as hf_zoo
+from safetensors.torch import load_file, save_file
+
+from intertwine.lab import networks
+
+SPEC = "small_convnext:widths=4-4,blocks=1"
+
+
+@pytest.fixture
+def file(tmp_path):
+    torch.manual_seed(0)
+    model = networks.build(SPEC)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter)) if "norm" in name else None
+    save_file(model.state_dict(), tmp_path / "a.safetensors")
+    return model.eval()
+
+
+def test_a_built_in_network(run, file, tmp_path):
+    ran = run("fold", "a.safetensors", "--model", SPEC, "--out", "b.safetensors")
+    assert ran.code == 0 and "function kept to" in ran.out and "wrote b.safetensors" in ran.err
+    folded = networks.build(SPEC).eval()
+    folded.load_state_dict(load_file(tmp_path / "b.safetensors"))
+    x = torch.randn(2, 3, 32, 32)
+    assert torch.allclose(folded(x), file(x), atol=1e-4) and bool((folded.norm.weight == 1).all())
+    said = json.loads(run("fold", "a.safetensors", "--model", SPEC, "--out", "c.safetensors", "--json").out)
+    assert said["proof"]["error"] < 1e-12 < said["proof"]["control"] and "norm.weight" in said["changed"]
+
+
+def test_a_folder_of_transformers(run, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model, inputs = hf_zoo.MAKERS["GPT2LMHeadModel"]()
+    with torch.no_grad():
+        model.transformer.ln_f.weight.normal_()
+        model.transformer.ln_f.bias.normal_()
+    model.save_pretrained(tmp_path / "gpt2")
+    ran = run("fold", "hf:gpt2", "--out", "folded")
+    assert ran.code == 2 and "--out must end in .safetensors for this model" in ran.error
+    assert "lm_head.bias" in ran.error and "--no-extend" in ran.error
+    ran = run("fold", "hf:gpt2", "--out", "folded", "--no-extend")
+    assert ran.code == 0 and "kept: transformer.ln_f.bias" in ran.out, ran.err
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "folded").eval()
+    assert torch.allclose(again(**inputs).logits, model(**inputs).logits, atol=1e-4)
+
+
+def test_bad_input(run, file):
+    assert "existing file" in run("fold", "none.safetensors", "--out", "b.safetensors").error
+    assert "--out must end in" in run("fold", "a.safetensors", "--model", SPEC, "--out", "b.txt").error
+    save_file(networks.build("mlp:widths=8-8").state_dict(), "mlp.safetensors")
+    ran = run("fold", "mlp.safetensors", "--model", "mlp:widths=8-8", "--out", "b.safetensors")
+    assert ran.code == 2 and "model must have norms or biases that can be folded" in ran.error
+    assert run("fold", "a.safetensors", "--model", SPEC).code == 2
+
+
+@pytest.fixture
+def cnn(tmp_path):
+    """A small network, and a wider one."""
+    torch.manual_seed(0)
+    made = {width: networks.build(f"digits_cnn:width={width}").eval() for width in (4, 6)}
+    for width, model in made.items():
+        save_file(model.state_dict(), tmp_path / f"{width}.safetensors")
+    return made[4]
+
+
+CNN = ("--model", "digits_cnn:width=4")
+
+
+def test_rotated_folders_keep_the_function(run, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model, inputs = hf_zoo.MAKERS["LlamaForCausalLM"]()
+    model.save_pretrained(tmp_path / "llama")
+    for words in (("--out", "turned"), ("--out", "heads", "--stream", "none", "--heads", "random", "--seed", 1)):
+        ran = run("rotate", "hf:llama", *words)
+        assert ran.code == 0 and "heads rotated, function kept to" in ran.out, ran.err
+        again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / words[1]).eval()
+        assert torch.allclose(again(**inputs).logits, model.eval()(**inputs).logits, atol=1e-4)
+    assert "--stream must be one of hadamard" in run("rotate", "llama", "--out", "x", "--stream", "haar").error
+
+
+def test_canonical_forms_and_fingerprints_of_symmetric_copies_are_equal(run, cnn, tmp_path):
+    import intertwine as iw
+
+    sym = iw.symmetries(cnn, torch.zeros(2, 1, 8, 8))
+    save_file(sym.act(sym.random(seed=1), cnn).state_dict(), tmp_path / "twin.safetensors")
+    prints = [run("fingerprint", f"{name}.safetensors", *CNN).out for name in ("4", "twin")]
+    assert prints[0] == prints[1] and prints[0].startswith("iw1-")
+    assert json.loads(run("fingerprint", "4.safetensors", *CNN, "--json").out)["fingerprint"] == prints[0].strip()
+    for name in ("4", "twin"):
+        ran = run("canonical", f"{name}.safetensors", *CNN, "--out", f"canonical {name}.safetensors")
+        assert ran.code == 0 and "function kept to" in ran.out
+    forms = [load_file(tmp_path / f"canonical {name}.safetensors") for name in ("4", "twin")]
+    assert all(torch.allclose(forms[0][key], forms[1][key], atol=1e-4) for key in forms[0])
+
+
+def test_pruned_networks_are_smaller_and_name_no_architecture_that_they_are_not(run, cnn, tmp_path):
+    words = ("prune", "4.safetensors", *CNN, "--space", "conv1.weight[0]")
+    ran = run(*words, "--units", "0-1,3", "--out", "small.safetensors", "--json")
+    said = json.loads(ran.out)
+    assert said["units"] == [0, 1, 3] and said["parameters"] < said["parameters before"]
+    small = load_file(tmp_path / "small.safetensors")
+    assert torch.equal(small["conv1.weight"], cnn.conv1.weight.detach()[[0, 1, 3]])
+    assert "not built in" in run("fingerprint", "small.safetensors").error
+    for units, message in (("0-b", "--units must be whole numbers"), ("0,9", "keep must hold different units")):
+        ran = run(*words, "--units", units, "--out", "x.safetensors")
+        assert ran.code == 2 and message in ran.error
+
+
+def test_transport_brings_a_network_to_other_widths(run, cnn, tmp_path):
+    words = ("4.safetensors", "6.safetensors", *CNN, "--model-b", "digits_cnn:width=6")
+    ran = run("transport", *words, "--out", "brought.safetensors")
+    assert ran.code == 0 and "6 units of b onto 4 of a" in ran.out, ran.err
+    assert run("fingerprint", "brought.safetensors").code == 0  # its card names the network whose widths it has

@@ -1,0 +1,57 @@
+"""Formulas of the site in a real browser: a font of their own, and wide ones scroll where the screen is small."""
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytestmark = pytest.mark.browser
+DOCS = Path(__file__).parent.parent / "docs"
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+WIDE = r"A = \sum_{i=1}^{n} \frac{a_i b_i c_i d_i e_i}{\sqrt{x_i^2 + y_i^2 + z_i^2}} + \alpha + \beta + \gamma + \delta + \epsilon = 0"
+
+
+def formulas():
+    pytest.importorskip("latex2mathml", reason="needs the extra [docs]")
+    pytest.importorskip("mkdocs", reason="needs the extra [docs]")
+    spec = importlib.util.spec_from_file_location("formulas", DOCS / "site" / "formulas.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def page(tmp_path):
+    if not os.path.exists(CHROMIUM):
+        pytest.skip("no chromium on this machine (apt-get install chromium)")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    said = SimpleNamespace(file=SimpleNamespace(src_path="test.md"))
+    text = (
+        f'<p>In a line <span class="arithmatex">\\(x^2\\)</span> and <span class="arithmatex">\\({WIDE}\\)</span></p>'
+        f'<div class="arithmatex">\\[{WIDE}\\]</div>'
+    )
+    body = formulas().on_page_content(text, said)
+    style = (DOCS / "stylesheets" / "site.css").as_uri()
+    head = f'<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="{style}">'
+    (tmp_path / "page.html").write_text(f"<!DOCTYPE html>{head}<body class=md-typeset>{body}")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        opened = browser.new_page(viewport={"width": 390, "height": 844})
+        opened.goto((tmp_path / "page.html").as_uri())
+        opened.evaluate("document.fonts.ready")
+        yield opened
+        browser.close()
+
+
+def test_a_font_of_mathematics_and_formulas_that_scroll(page):
+    loaded = "[...document.fonts].filter((f) => f.family.includes('Site Math')).map((f) => f.status)"
+    assert page.evaluate(loaded) == ["loaded"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    for kind in ("div.formula", "span.formula"):
+        sizes = page.locator(kind).first.evaluate("e => [e.scrollWidth, e.clientWidth]")
+        assert sizes[0] > sizes[1] > 300
+        start = page.locator(f"{kind} > math").first.bounding_box()["x"]
+        assert start >= page.locator(kind).first.bounding_box()["x"] - 1  # nothing is lost on the left
