@@ -231,6 +231,17 @@ def test_texts_by_the_tokenizer_of_the_model(run, texts, name):
     assert ran.code == (0 if name == "gpt" else 2), ran.err
 
 
+@pytest.mark.parametrize("how", ["bytes", "chars", "gpt_b", "gpt_b/tokenizer.json"])
+def test_texts_without_a_tokenizer_of_the_model(run, texts, how):
+    (texts / "gpt_a" / "tokenizer.json").unlink()
+    words = ("--data", "text:t.txt", "--max-length", "8", "--points", "3", "--method", "none", "--out", how[:5])
+    ran = run("barrier", "gpt_a", "gpt_a", *words, "--tokenizer", how)
+    fits = how != "bytes"  # five tokens have no place for letters by their numbers
+    assert ran.code == (0 if fits else 2), ran.err
+    assert "or say --tokenizer bytes, chars or PATH" in run("barrier", "gpt_a", "gpt_a", *words).error
+    assert "--tokenizer must be an existing" in run("barrier", "gpt_a", "gpt_b", *words, "--tokenizer", "letters").error
+
+
 def test_models_of_texts_and_images_get_both(run, tmp_path):
     small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     vision = {**small, "image_size": 16, "patch_size": 8}
