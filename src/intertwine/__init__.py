@@ -10,12 +10,9 @@ Examples:
 
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from ._above import offer
-
-__version__ = version("intertwine")
 
 _ROOMS = (
     *("groups", "features", "programs", "similarity", "symmetry", "matching"),
@@ -75,6 +72,7 @@ _NAMES = {
 __all__ = ["__version__", *_ROOMS, *_NAMES]
 
 if TYPE_CHECKING:
+    __version__: str
     from . import (
         dissection,
         exchange,
@@ -107,6 +105,10 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # a fifth of what help takes
+
+        return version(__name__)
     if name in _ROOMS:
         return import_module(f"{__name__}.{name}")
     if name in _NAMES:

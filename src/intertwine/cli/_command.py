@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, fields
-from importlib.metadata import version
 from inspect import Parameter, Signature, getdoc
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -262,7 +261,9 @@ def threads_for(values: int | None = None, weights: int | None = None) -> None:
 def _costs(seconds: float) -> str:
     import resource
 
+    from .. import __version__
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1024**2)
     torch = sys.modules.get("torch")
     used = f", {torch.get_num_threads()} threads, torch {torch.__version__}" if torch else ""
-    return f"{seconds:.1f} s, {peak:,.0f} MB at most{used}, intertwine {version('intertwine')}"
+    return f"{seconds:.1f} s, {peak:,.0f} MB at most{used}, intertwine {__version__}"
