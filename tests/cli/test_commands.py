@@ -12,10 +12,10 @@ import pytest
 from typer.main import get_command
 
 from intertwine.cli._catalogue import catalogue, gathered
-from intertwine.cli.app import _COMMANDS, app
+from intertwine.cli.app import COMMANDS, app
 from intertwine.lab import networks
 
-NAMES = [command.__name__ for command in _COMMANDS]
+NAMES = list(COMMANDS)
 
 
 def shell(*words, cwd=None):
@@ -123,7 +123,8 @@ def test_help_lists_at_most_a_dozen_options_before_the_advanced_ones(run, name):
 
 def test_one_name_of_an_option_is_one_thing_in_all_commands():
     fields_of = {}
-    for command in get_command(app).commands.values():
+    group = get_command(app)
+    for command in (group.get_command(None, name) for name in NAMES):
         for parameter in command.params:
             for word in (*parameter.opts, *parameter.secondary_opts):
                 fields_of.setdefault(word, set()).add(parameter.name)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from every_command import COMMANDS
 
-from intertwine.cli.app import _COMMANDS
+from intertwine.cli.app import COMMANDS as NAMES
 
 # Tables of experiments are kept with the day, duration and number of threads of the run that made them.
 PROVENANCE = ("commit", "machine", "date", "seconds")
@@ -32,7 +32,7 @@ def folders(tmp_path_factory):
 
 
 def test_every_command_is_here():
-    assert {words[0] for words in COMMANDS.values()} == {command.__name__ for command in _COMMANDS}
+    assert {words[0] for words in COMMANDS.values()} == set(NAMES)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from typer.main import get_command
 from intertwine.cli.app import app
 
 command = get_command(app)
-print(json.dumps({name: [o for p in c.params for o in p.opts] for name, c in command.commands.items()}))
+print(json.dumps({n: [o for p in command.get_command(None, n).params for o in p.opts] for n in command.commands}))
 for words in json.loads(sys.stdin.read()):
     told, code = io.StringIO(), "imported torch"
     with contextlib.redirect_stderr(told), contextlib.redirect_stdout(io.StringIO()):
@@ -35,7 +35,10 @@ for words in json.loads(sys.stdin.read()):
 
 A, B = "a.safetensors", "b.safetensors"
 RIGHT = {
-    "compare": [A, B], "symmetries": [], "mappings": [], "fold": [A, "--out", "x.safetensors"], "same": [A, B],
+    "compare": [A, B], "symmetries": [], "mappings": [], "fold": [A, "--out", "x.safetensors"],
+    "rotate": [A, "--out", "x.safetensors"], "canonical": [A, "--out", "x.safetensors"], "fingerprint": [A],
+    "prune": [A, "--space", "x", "--units", "0", "--out", "x.safetensors"],
+    "transport": [A, B, "--out", "x.safetensors"], "same": [A, B],
     "correspond": [A, B], "convert": [A, "--like", B, "--out", "x"], "lineage": [A, B], "diff": [A, B],
     "align": [A, B], "merge": [A, B, "--out", "x.safetensors"], "barrier": [A, B],
     "stitch": [A, B], "dissect": ["--layer", "relu", "--weights", A], "gates": [A],
@@ -55,6 +58,7 @@ WRONG = {
     "--level": ["3"], "--scale": ["smok"], "--format": ["spinqant"], "--epochs": ["-1"],
     "--learning-rate": ["-1"], "--batch-size": ["0"], "--seed": ["x"], "--mergekit": ["h.txt"], "--retries": ["-1"],
     "--independent": ["none.safetensors"], "--dtype": ["int8"], "--points": ["1"],
+    "--stream": ["haar"], "--heads": ["principal"], "--units": ["0-b", "x"], "--tokenizer": ["letters"],
     "--weights": ["none.pt", "gpt2"], "--examples": ["0"], "--nosuch": ["1"],
 }  # fmt: skip
 MORE = [

@@ -197,14 +197,13 @@ def record() -> dict[str, object]:
     import torch
     from every_command import COMMANDS, prepare
 
-    from intertwine.cli import app
+    from intertwine.cli.app import COMMANDS as NAMES
     from intertwine.lab.training import RECIPES
 
     os.environ["COLUMNS"] = "100"
     torch.set_num_threads(1)
     RECIPES["digits"] = RECIPES["digits"].but(epochs=1)
-    names = [command.name or command.callback.__name__ for command in app.registered_commands]
-    found: dict[str, object] = {f"help of {name}": said([name, "--help"]) for name in names}
+    found: dict[str, object] = {f"help of {name}": said([name, "--help"]) for name in NAMES}
     for kind in ("text", "json"):
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)

@@ -1,46 +1,53 @@
-"""All commands under one name. A new command is a file in ``commands`` and its name here."""
+"""All commands under one name. A new command is a class in ``commands`` and its name here."""
 
 import os
 import signal
 import sys
+from importlib import import_module
 from threading import Timer
 from typing import Annotated, Any
 
 import typer
+from typer.main import get_command_from_info
+from typer.models import CommandInfo
 
 from ._command import Command, Commands, Termination, as_function
-from .commands.align import Align
-from .commands.barrier import Barrier
-from .commands.compare import Compare
-from .commands.correspond import Convert, Correspond
-from .commands.demo import Demo
-from .commands.diff import Diff
-from .commands.dissect import Dissect
-from .commands.gates import Gates
-from .commands.lineage import Lineage
-from .commands.lists import Groups, Models
-from .commands.merge import Merge
-from .commands.report import Report
-from .commands.reproduce import Reproduce
-from .commands.rewrite import Canonical, Fold, Prune, Rotate, Transport
-from .commands.runs import Runs
-from .commands.same import Same
-from .commands.stitch import Stitch
-from .commands.symmetries import Fingerprint, Mappings, Symmetries
-from .commands.train import Train
-from .commands.zoo import Zoo
 
-# In the order of the help
-_COMMANDS = tuple(map(as_function, (
-    Demo, Compare, Symmetries, Mappings, Fold, Rotate, Prune, Canonical, Fingerprint, Same, Correspond, Convert,
-    Lineage, Diff, Align, Transport, Merge, Barrier, Stitch, Dissect, Gates, Train, Zoo, Reproduce, Runs, Models,
-    Groups, Report,
-)))  # fmt: skip
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+# Name of a command, in the order of the help -> the file that has its class
+COMMANDS = {
+    "demo": "demo", "compare": "compare", "symmetries": "symmetries", "mappings": "symmetries", "fold": "rewrite",
+    "rotate": "rewrite", "prune": "rewrite", "canonical": "rewrite", "fingerprint": "symmetries", "same": "same",
+    "correspond": "correspond", "convert": "correspond", "lineage": "lineage", "diff": "diff", "align": "align",
+    "transport": "rewrite", "merge": "merge", "barrier": "barrier", "stitch": "stitch", "dissect": "dissect",
+    "gates": "gates", "train": "train", "zoo": "zoo", "reproduce": "reproduce", "runs": "runs", "models": "lists",
+    "groups": "lists", "report": "report",
+}  # fmt: skip
+
+
+class _Commands(Commands):
+    """All commands, each loaded when it is called or its help is written."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name, ``None`` where there is none."""
+        if self.commands.get(cmd_name, 0) is None:
+            file = import_module(f".commands.{COMMANDS[cmd_name]}", __package__)
+            callback = as_function(getattr(file, cmd_name.capitalize()))
+            info = CommandInfo(cmd_name, cls=Command, callback=callback, context_settings=_HELP)
+            made = get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
+            self.commands[cmd_name] = made
+        return self.commands.get(cmd_name)
+
 
 app = typer.Typer(
-    cls=Commands,
+    cls=_Commands,
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=_HELP,
     rich_markup_mode=None,  # plain help: it starts faster, and its examples can be copied
     pretty_exceptions_enable=False,
 )
@@ -86,10 +93,6 @@ def _intertwine(
       intertwine demo --out demo
       intertwine compare a.safetensors b.safetensors --model resnet20 --data digits
     """
-
-
-for _command in _COMMANDS:
-    app.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})(_command)
 
 
 def main() -> None:
