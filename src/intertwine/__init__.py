@@ -8,11 +8,8 @@ Examples:
     PositiveMonomial(3)
 """
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from ._above import offer
 
 _ROOMS = (
     *("groups", "features", "programs", "similarity", "symmetry", "matching"),
@@ -114,15 +111,6 @@ def __getattr__(name: str) -> Any:
     if name in _NAMES:
         return getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def _later(room: str, name: str) -> Callable[..., Any]:
-    return lambda *args, **kwargs: getattr(import_module(f"{__name__}.{room}"), name)(*args, **kwargs)
-
-
-offer("page", _later("report", "write_page"))
-offer("notebook", _later("report", "notebook"))
-offer("mappings", _later("exchange", "mappings"))
 
 
 def __dir__() -> list[str]:

@@ -10,11 +10,11 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Self, TypeVar, overload
 
-from ._above import call
 from ._evaluation import check_module, in_usual_mode, without_weights
 from ._io import write_atomically
 from ._io.codec import APART, UNSAVED, decode, encode
 from ._io.values import read_value, write_value
+from ._offered import call
 from ._words import counted, near
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ are read here too, in one way everywhere.
 
 import importlib.util
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,66 +40,11 @@ def words(values: Sequence[str] | None, option: str) -> list[str]:
     return found
 
 
-def whole(name: str, text: str) -> int:
-    """A whole number."""
-    return _read(name, text, int, "a whole number")
-
-
-def number(name: str, text: str) -> float:
-    """A number."""
-    return _read(name, text, float, "a number")
-
-
-def truth(name: str, text: str) -> bool:
-    """True or false, as a word."""
-    return _read(name, text.lower(), {"true": True, "false": False}.__getitem__, "true or false")
-
-
-def wholes(name: str, text: str) -> list[int]:
-    """Whole numbers joined by ``-``, as built-in networks take them."""
-    return _read(name, text, lambda t: [int(part) for part in t.split("-")], "whole numbers joined by '-'")
-
-
-def numbers(name: str, text: str) -> list[float]:
-    """Numbers joined by commas."""
-    return _read(name, text, lambda t: [float(part) for part in t.split(",")], "numbers joined by commas")
-
-
-def units(text: str) -> list[int]:
-    """``--units``: whole numbers and ranges of them, such as ``0-2,5``."""
-
-    def listed(said: str) -> list[int]:
-        ends = [[int(end) for end in part.split("-")] for part in said.split(",")]
-        return [number for first, *last in ends for number in range(first, max(last, default=first) + 1)]
-
-    return _read("--units", text, listed, "whole numbers and ranges joined by commas, such as 0-2,5")
-
-
-def pair(name: str, text: str) -> tuple[int, int]:
-    """Two whole numbers joined by ``x``."""
-
-    def two(said: str) -> tuple[int, int]:
-        first, second = map(_positive, said.lower().split("x"))
-        return first, second
-
-    return _read(name, text, two, "two whole numbers joined by x, such as 14x14")
-
-
-def sides(text: str) -> list[int]:
-    """``--size``: the side of a square, or a height and a width."""
-    rule = "pixels, such as 224, or height x width, such as 224x320"
-    return _read("--size", text, lambda t: [_positive(part) for part in t.lower().split("x", 1)], rule)
-
-
-def shape(text: str) -> list[int]:
-    """``--input-shape``: sizes of axes, the batch first."""
-    rule = "positive whole numbers joined by commas"
-    return _read("--input-shape", text, lambda t: [_positive(part) for part in t.split(",")], rule)
-
-
-def _read(name: str, text: str, read: Callable[[str], Any], rule: str) -> Any:
+def read(kind: str, name: str, text: str) -> Any:
+    """A value of a kind out of text, such as ``"shape"``; ``name`` is that of its option in an error."""
+    convert, rule = _KINDS[kind]
     try:
-        return read(text)
+        return convert(text)
     except (ValueError, KeyError):
         raise ValueError(f"{name} must be {rule}. Got {text!r}.") from None
 
@@ -107,6 +53,33 @@ def _positive(text: str) -> int:
     if not (text.strip().isascii() and text.strip().isdigit() and int(text)):
         raise ValueError
     return int(text)
+
+
+def _pair(text: str) -> tuple[int, int]:
+    first, second = map(_positive, text.lower().split("x"))
+    return first, second
+
+
+def _units(text: str) -> list[int]:
+    ends = [[int(end) for end in part.split("-")] for part in text.split(",")]
+    return [number for first, *last in ends for number in range(first, max(last, default=first) + 1)]
+
+
+# Kinds of values that are text: how they are read, and what they must be.
+_KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "whole": (int, "a whole number"),
+    "number": (float, "a number"),
+    "truth": (lambda t: {"true": True, "false": False}[t.lower()], "true or false"),
+    "wholes": (lambda t: [int(part) for part in t.split("-")], "whole numbers joined by '-'"),
+    "numbers": (lambda t: [float(part) for part in t.split(",")], "numbers joined by commas"),
+    "pair": (_pair, "two whole numbers joined by x, such as 14x14"),
+    "sides": (
+        lambda t: [_positive(part) for part in t.lower().split("x", 1)],
+        "pixels, such as 224, or height x width, such as 224x320",
+    ),
+    "shape": (lambda t: [_positive(part) for part in t.split(",")], "positive whole numbers joined by commas"),
+    "units": (_units, "whole numbers and ranges joined by commas, such as 0-2,5"),
+}
 
 
 def check_known(option: str, given: str, known: Sequence[str], further: str = "") -> None:
@@ -146,7 +119,7 @@ def check_method(method: str, others: Sequence[str]) -> None:
         key, _, value = (piece.strip() for piece in part.partition("="))
         check_known(f"option of {name}", key, solvers[name])
         if value not in ("true", "false", "null"):
-            number(f"{name}:{key}", value)
+            read("number", f"{name}:{key}", value)
 
 
 def check_model(spec: str) -> None:
@@ -198,9 +171,9 @@ def _check_arguments(name: str, text: str) -> None:
         if not equals:
             raise ValueError(f"arguments must be written name=value. Got {part!r} in {name + ':' + text!r}.")
         check_known(f"argument of {name}", key, list(usual))
-        kinds = {bool: truth, int: whole, float: number, list: wholes}
+        kinds = {bool: "truth", int: "whole", float: "number", list: "wholes"}
         if type(usual[key]) in kinds:
-            kinds[type(usual[key])](key, value)
+            read(kinds[type(usual[key])], key, value)
 
 
 def _data(spec: str) -> None:
@@ -251,14 +224,14 @@ def _families(values: Sequence[str]) -> None:
         if numbered is None:
             check_known("--families", word, known)
         else:
-            (whole if numbered == "rank-R" else number)(f"{head}-", value)
+            read("whole" if numbered == "rank-R" else "number", f"{head}-", value)
 
 
 def _device(text: str) -> None:
     kind, colon, index = text.partition(":")
     check_known("--device", kind, _DEVICES)
     if colon:
-        whole("number of --device", index)
+        read("whole", "number of --device", index)
 
 
 def _activations(names: Sequence[str]) -> None:
@@ -297,10 +270,10 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "network": _network,
     "data": _data,
     "concepts": _concepts,
-    "size": sides,
-    "units": units,
+    "size": partial(read, "sides", "--size"),
+    "units": partial(read, "units", "--units"),
     "tokenizer": lambda said: None if said in ("bytes", "chars") else existing("--tokenizer", Path(said), DataError),
-    "input_shape": shape,
+    "input_shape": partial(read, "shape", "--input-shape"),
     "memory": parse_memory,
     "device": _device,
     "activations": _activations,

@@ -260,10 +260,9 @@ def threads_for(values: int | None = None, weights: int | None = None) -> None:
 
 def _costs(seconds: float) -> str:
     import resource
-
-    from .. import __version__
+    from importlib.metadata import version
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1024**2)
     torch = sys.modules.get("torch")
     used = f", {torch.get_num_threads()} threads, torch {torch.__version__}" if torch else ""
-    return f"{seconds:.1f} s, {peak:,.0f} MB at most{used}, intertwine {__version__}"
+    return f"{seconds:.1f} s, {peak:,.0f} MB at most{used}, intertwine {version('intertwine')}"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from ._checks import check, check_method, check_suffix, numbers
+from ._checks import check, check_method, check_suffix, read
 
 ADVANCED = "Advanced options"
 OF_PAGES = (".html", ".htm", ".json", ".parquet")  # what the file of a page or of its data ends in
@@ -152,7 +152,7 @@ class ImageOptions(Options):
         """Means and deviations that were asked for."""
         if self.mean is None or self.std is None:
             return None
-        return tuple(numbers("--mean", self.mean)), tuple(numbers("--std", self.std))
+        return tuple(read("numbers", "--mean", self.mean)), tuple(read("numbers", "--std", self.std))
 
 
 @dataclass(frozen=True, kw_only=True)

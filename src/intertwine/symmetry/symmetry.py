@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from .._above import call
+from .._offered import call
 from .._result import UNSAVED, Result
 from . import action, tangent, transformation
 from .description import Description

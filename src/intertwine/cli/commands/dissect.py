@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .._checks import numbers, pair, sides
+from .._checks import read
 from .._command import one_thread
 from .._options import ImageOptions, advanced, option
 from .._outputs import RESULTS, claim_folder, present, print_table, say, say_notes, tell
@@ -58,9 +58,9 @@ class Dissect(ImageOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        numbers("--rotations", self.rotations)
+        read("numbers", "--rotations", self.rotations)
         if self.grid is not None:
-            pair("--grid", self.grid)
+            read("pair", "--grid", self.grid)
         if self.weights is None and (self.model is None or not self.train):
             raise ValueError(
                 "--weights must name a checkpoint. Got none. To try dissection out, let a built-in network learn the "
@@ -71,8 +71,8 @@ class Dissect(ImageOptions):
         from ...report.pages.dissection import headline
 
         claim_folder(self.out, RESULTS, [self.weights] if self.weights else [])
-        powers = numbers("--rotations", self.rotations)
-        patches = None if self.grid is None else pair("--grid", self.grid)
+        powers = read("numbers", "--rotations", self.rotations)
+        patches = None if self.grid is None else read("pair", "--grid", self.grid)
         data = iw.lab.data.load_concepts(
             self.concepts, images=self.examples, size=_size(self), split=self.concept_split, seed=self.seed
         )
@@ -134,7 +134,7 @@ def _taught(asked: Dissect, data: iw.dissection.ConceptSet) -> tuple[torch.nn.Mo
 def _size(asked: Dissect) -> tuple[int, int] | None:
     """The size that is asked for, or else what the directory of the model says of its images."""
     if asked.size is not None:
-        found = sides(asked.size)
+        found = read("sides", "--size", asked.size)
         return found[0], found[-1]
     folder = inputs.directory_of(asked.weights, asked.model)
     said = None if folder is None or asked.concepts.startswith("broden") else inputs.image_settings(folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._checks import units
+from .._checks import read
 from .._options import advanced, option
 from . import Rewriting, Rewritten, inputs, iw
 
@@ -114,7 +114,7 @@ class Prune(Rewriting):
     units: str = option(..., "The units that stay: numbers and ranges, joined by commas.", metavar="0-2,5")
 
     def rewrite(self, group: inputs.Group) -> Rewritten:
-        (model,), kept = group.models, units(self.units)
+        (model,), kept = group.models, read("units", "--units", self.units)
         small = iw.prune_channels(iw.symmetries(model, group.example), self.space, kept, model, group.example)
         before, after = (sum(p.numel() for p in one.parameters()) for one in (model, small))
         said = f"{len(kept)} units of {', '.join(self.space)} stay: {after:,} of {before:,} weights"

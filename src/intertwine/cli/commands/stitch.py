@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from .._checks import check_known, number, words
+from .._checks import check_known, read, words
 from .._options import DataOptions, advanced, option
 from .._outputs import RESULTS, claim_folder, present, print_table, say, say_notes
 from . import inputs, iw, torch
@@ -94,7 +94,7 @@ class Stitch(DataOptions):
         for method in words([self.method], "--method"):
             check_known("--method", method, ("task_loss", "direct"))
         if self.alpha != "cv":
-            number("--alpha, where it is not cv,", self.alpha)
+            read("number", "--alpha, where it is not cv,", self.alpha)
 
     def __call__(self) -> None:
         import hashlib  # openssl is not for help

@@ -23,8 +23,7 @@ from ..._untrusted.files import json_of
 from ...errors import CheckpointError, DataError
 from ...lab.data import Batches, DataSplits, Preprocessing, TextBlocks
 from ...lab.networks.hugging_face import base_of, is_adapter, read_config
-from .._checks import shape as axes
-from .._checks import sides
+from .._checks import read
 from .._command import threads_for
 from .._options import DataOptions, ExampleOptions
 from .._outputs import tell
@@ -149,7 +148,7 @@ def _of_factory(spec: str | None) -> Preprocessing | None:
 
 def _of_size(text: str) -> Preprocessing:
     """``--size``: the side of a square out of the middle, or the height and width that images are brought to."""
-    found = sides(text)
+    found = read("sides", "--size", text)
     if len(found) == 1:
         return Preprocessing.square(found[0])
     both = found[0], found[1]
@@ -340,7 +339,7 @@ def _kind(model: nn.Module) -> torch.dtype:
 
 def _random(shape: str, tokens: int | None, meta: bool) -> Tensor:
     """Random tokens, or real numbers, of a shape."""
-    sizes = axes(shape)
+    sizes = read("shape", "--input-shape", shape)
     if meta:
         return torch.empty(sizes, device="meta", dtype=torch.int64 if tokens else None)
     check_fits(8 * math.prod(sizes), "--input-shape", f"{shape}", "Take a smaller example.")
