@@ -101,7 +101,6 @@ class Prune(Rewriting):
     is proved equal, in float64, to the whole network with these units masked. 'intertwine symmetries' names the spaces.
 
     Example:
-      intertwine symmetries a.safetensors
       intertwine prune a.safetensors --space conv1.weight[0] --units 0-2,5 --out smaller.safetensors
     """
 
