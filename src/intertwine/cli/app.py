@@ -26,7 +26,7 @@ COMMANDS = {
 }  # fmt: skip
 
 
-class _Commands(Commands):
+class _LoadedCommands(Commands):
     """All commands, each loaded when it is called or its help is written."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -45,7 +45,7 @@ class _Commands(Commands):
 
 
 app = typer.Typer(
-    cls=_Commands,
+    cls=_LoadedCommands,
     no_args_is_help=True,
     context_settings=_HELP,
     rich_markup_mode=None,  # plain help: it starts faster, and its examples can be copied
