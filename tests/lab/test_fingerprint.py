@@ -8,7 +8,16 @@ import tiny_experiment as tiny
 from tiny_experiment import TINY, behaviour, ran
 
 from intertwine.errors import DataError
-from intertwine.lab.experiments import Setting, Values, check_against, compare, fingerprints, registry, values_path
+from intertwine.lab.experiments import (
+    Setting,
+    Values,
+    check_against,
+    compare,
+    experiments,
+    fingerprints,
+    registry,
+    values_path,
+)
 from intertwine.lab.experiments import fingerprint as chapter
 from intertwine.lab.experiments.fingerprint import set_aside, source_version
 from intertwine.lab.training.many import member_path
@@ -93,6 +102,14 @@ def test_kept_fingerprints_are_checked_by_name(kept, tmp_path):
     (tmp_path / "tiny.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match="readable Parquet"):
         check_against(tmp_path, {"tiny": kept})
+
+
+def test_networks_at_smoke_scale_are_the_same_whatever_runs_beside_them():
+    """Networks of one folder are trained at once, which changes their last bits: one zoo, one folder."""
+    zoos = [zoo for one in experiments().values() for zoo in one.planned(Setting(device="cpu")).zoos]
+    seeds = {zoo.folder: zoo.seeds for zoo in zoos}
+    assert all(seeds[zoo.folder] == zoo.seeds for zoo in zoos)
+    assert len(seeds) < len(zoos)  # some are shared
 
 
 # --- what is finished is found -------------------------------------------------------------------

@@ -134,6 +134,9 @@ class Design:
         digest = hashlib.blake2b(settings, digest_size=4).hexdigest()
         name = "-".join([network.replace(":", "-").replace(",", "-").replace("=", ""), s.data_name, digest])
         start = s.seed + first
+        # Which networks are trained at once changes their last bits. At smoke scale, where bits are compared, these
+        # are those of one zoo, whatever other experiments train beside them.
+        name += f"-{start}-{count}" if s.scale == "smoke" else ""
         seeds, folder = tuple(range(start, start + count)), s.folder / "zoos" / name
         made = PlannedZoo(arm, network, s.data_spec, recipe, seeds, folder, examples)
         self.zoos.append(made)
