@@ -1,13 +1,14 @@
 # Everything runs from a virtual environment that `make` creates. Only Python 3.11+, a C library and make are assumed.
 #   make demo    train two small networks on digits, compare them, write demo/report.html
 #   make test    the whole test suite, doctests and guide pages included
+#   make test-fast   for one who edits: tests of what was changed, nearest first, for a minute
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST_ARGS ?= -n 2 --dist worksteal
 
-.PHONY: help demo test lint types docs bench networks smoke studies results release clean
+.PHONY: help demo test test-fast lint types docs bench networks smoke studies results release clean
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -41,6 +42,9 @@ demo: $(VENV)/.runtime
 
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-fast: $(VENV)/.dev
+	@$(BIN)/python -m pytest -q -m "not slow" --seconds 45 $(PYTEST_ARGS) $$($(BIN)/python tests/support/changed_tests.py)
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

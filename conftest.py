@@ -1,6 +1,7 @@
 """What every test, doctest and guide page starts from: a fixed seed, one thread for each worker, float64 by default."""
 
 import os
+import time
 from importlib import import_module
 
 import pytest
@@ -16,6 +17,9 @@ collect_ignore = [
 
 def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help="device that tests with a `device` fixture run on, such as cuda")
+    parser.addoption(
+        "--seconds", type=float, help="leave out tests that would begin later than so long after the start"
+    )
     parser.addoption("--dtype", default="float64", choices=["float32", "float64"], help="dtype of the `dtype` fixture")
 
 
@@ -29,9 +33,18 @@ def pytest_configure(config):
         import_module(f"intertwine.{room}")
 
 
+_BEGAN = time.monotonic()
+
+
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+def pytest_runtest_setup(item):
+    seconds = item.config.getoption("--seconds")
+    if seconds and time.monotonic() - _BEGAN > seconds:
+        pytest.skip(f"{seconds:g} seconds are over: make test runs all")
 
 
 @pytest.fixture
