@@ -7,6 +7,7 @@ documentation shows them. Those of the scale smoke are fingerprints: by them res
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -109,7 +110,7 @@ def index(found: Sequence[Reproduction]) -> str:
         if missing:
             parts.append("\nNot run yet: " + "; ".join(f"{e.title} ({e.papers}, `{e.name}`)" for e in missing) + ".")
         parts.append("")
-    return "\n".join([*parts, untold(found), ""])
+    return "\n".join([*parts, untold(found), hours(found), ""])
 
 
 def counts(found: Sequence[Reproduction]) -> str:
@@ -134,6 +135,23 @@ def untold(found: Sequence[Reproduction]) -> str:
     head = ["experiment", "statement", "effect and interval", "why", "networks needed", "hours needed"]
     words = "Networks are those that tell it with power 0.8 if the numbers are what they seem; empty where none would."
     return f"## What cannot be told\n\n{words}\n\n{table(head, rows)}" if rows else ""
+
+
+def hours(found: Sequence[Reproduction]) -> str:
+    """What ``--dry-run`` said before the first run (``planned.csv``), and what each run took."""
+    with (Path(__file__).parent / "planned.csv").open(encoding="utf-8", newline="") as file:
+        planned = list(csv.DictReader(file, delimiter=";"))
+    took = {r.name: float(r.facts.get("hours", 0)) for r in found}
+    rows = [[p["experiment"], p["networks"], p["jobs"], p["MiB"], p["hours"],
+             f"{took[p['experiment']]:.2f}" if p["experiment"] in took else ""] for p in planned]  # fmt: skip
+    said, true = (sum(float(row[k] or 0) for row in rows if row[5]) for k in (4, 5))
+    words = (
+        "Hours of one process: said by `--dry-run` before the first run (0 where no job could be timed), and taken. "
+        "Networks that experiments share are counted by each. "
+        f"Those that were run: {said:.1f} hours said, {true:.1f} taken."
+    )
+    head = ["experiment", "networks", "jobs", "MiB", "hours said before", "hours taken"]
+    return f"\n## Hours\n\n{words}\n\n{table(head, rows)}"
 
 
 def _where(r: Reproduction) -> str:

@@ -61,6 +61,15 @@ def test_what_cannot_be_told_has_its_networks_and_hours(build, kept):
             )
 
 
+def test_hours_said_before_stand_beside_those_taken(build, kept):
+    """One row for each experiment that was planned; what was not run has no hours."""
+    rows = {line.split("|")[1].strip(): line for line in build.hours(kept).splitlines() if line.startswith("| ")}
+    assert set(rows) <= {"experiment", *experiments()}
+    took = {r.name: f"{r.facts['hours']:.2f}" for r in kept}
+    assert {name for name in took if not rows[name].endswith(f"| {took[name]} |")} == set()
+    assert rows["p2-table2"].startswith("| p2-table2 | 0 | 63 | 161 | 19.79 |")
+
+
 def test_every_table_says_where_it_comes_from_and_holds_what_must_hold(kept):
     for r in kept:
         assert {"commit", "intertwine", "torch", "python", "machine", "date", "seed", "hours"} <= set(r.facts)
