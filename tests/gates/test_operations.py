@@ -240,18 +240,42 @@ def test_dropout_that_is_off_is_no_reason():
     equal(iw.gates.neural_path_kernel(quiet, X), iw.gates.neural_path_kernel(model, X))
 
 
-TOO = {
-    "conditions": lambda q: torch.where(q > 0, q, torch.zeros_like(q)),
-    "masks": lambda q: q.masked_fill(q < 0, 0.0),
+CONDITIONS = "conditions or whole numbers of activations"
+CURVED = "linear between its gates. Got {name}.*which is not"
+NOT_AFFINE = {
+    "conditions": (lambda q: torch.where(q > 0, q, torch.zeros_like(q)), CONDITIONS),
+    "masks": (lambda q: q.masked_fill(q < 0, 0.0), CONDITIONS),
+    "pow": (lambda q: q.pow(2), CURVED),
+    "maximum": (lambda q: torch.maximum(q, q.flip(1)), CURVED),
+    "amax": (lambda q: q - q.amax(1, keepdim=True), CURVED),
+    "mul": (lambda q: q * q.flip(1), CURVED),
+    "div": (lambda q: q / (q.mean(1, keepdim=True) + 9), CURVED),
+    "sqrt": (lambda q: q.relu().sqrt(), CURVED),
+    "reciprocal": (lambda q: (q + 9).reciprocal(), CURVED),
 }
+AFFINE = {
+    "pow": lambda q: q.pow(1), "cumsum": lambda q: q.cumsum(1), "lerp": lambda q: torch.lerp(q, q.flip(1), 0.3),
+    "where": lambda q: torch.where(torch.tensor([True, False, True]), q, 0.0),
+}  # fmt: skip
+
+
+def between(function):
+    return nn.Sequential(nn.Linear(4, 3), Fn(function), nn.ReLU(), nn.Linear(3, 2))
 
 
 @pytest.mark.parametrize("function", ["paths", "neural_path_kernel", "gate_patterns"])
-@pytest.mark.parametrize("name", TOO)
-def test_conditions_on_activations_are_refused_in_words(name, function):
-    model = nn.Sequential(nn.Linear(4, 3), Fn(TOO[name]), nn.ReLU(), nn.Linear(3, 2))
-    with pytest.raises(ValueError, match="conditions or whole numbers of activations"):
-        getattr(iw.gates, function)(model, X)
+@pytest.mark.parametrize("name", NOT_AFFINE)
+def test_what_is_not_affine_between_gates_is_refused_by_all_alike(name, function):
+    between_gates, match = NOT_AFFINE[name]
+    with pytest.raises(ValueError, match=match.format(name=name)):
+        getattr(iw.gates, function)(between(between_gates), X)
+
+
+@pytest.mark.parametrize("name", AFFINE)
+def test_what_is_affine_between_gates_is_read_whatever_the_operation(name):
+    model = between(AFFINE[name]).double()
+    equal(iw.gates.paths(model, X.double()).outputs, model(X.double())[:, 0])
+    assert torch.equal(iw.gates.gate_patterns(model, X.double())["2"], model[:2](X.double()) > 0)
 
 
 def test_empty_inputs_and_models_without_weights_are_refused_in_words():

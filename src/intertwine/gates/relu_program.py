@@ -1,6 +1,7 @@
 """Captured ReLU networks: values that depend on the input, weights, gates, and activations that are no gates."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 
@@ -11,6 +12,7 @@ from .._evaluation import check_module
 from ..programs import Call, Program, Ref, capture
 from ..programs.operations import (
     ATTENTION,
+    BATCH_NORMS,
     OTHER_ACTIVATIONS,
     RELUS,
     gate_names,
@@ -18,6 +20,7 @@ from ..programs.operations import (
     is_random,
     normalises_by_input,
 )
+from .affinity import departures, tolerance
 
 RATIOS = {
     "gelu": "Φ(q), the normal distribution function",
@@ -54,6 +57,7 @@ def other_activation(name: str) -> str:
 
 OTHERS = {f"aten::{name}" for name in RATIOS}
 _REFUSED = OTHER_ACTIVATIONS | OTHERS | {"aten::exp"}
+_AFFINE = BATCH_NORMS | {"aten::convolution", "aten::addmm", "aten::mm", "aten::bmm"}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -99,6 +103,7 @@ def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgr
     program = replace(_simplified(whole, kept=gate), contents=contents)
     weights = _weights(program)
     _check_numbers(program, gate)
+    _check_linear(program, gate, x)
     _check_reuse(program, weights)
     gates = tuple(i for i in program.find(gate) if program.calls[i].inputs[0].id in program.varying)
     if not gates:
@@ -189,12 +194,6 @@ def _check_operations(program: Program, others: bool) -> None:
             )
         if call.op.startswith("intertwine::"):
             raise ValueError(f"model must not write into activations in place or read them. Got this at {call.line}.")
-        both = sum(r.id in program.varying for r in call.inputs) > 1
-        if both and call.op in ("aten::mul", "aten::bmm", "aten::mm", "aten::div"):
-            raise ValueError(
-                f"model must be linear between its gates. Got a product of two activations ({call.where}), as "
-                "attention and multiplicative gates make: it has no on/off paths. Take a part of the model without it."
-            )
 
 
 def _check_numbers(program: Program, is_gate: Callable[[Call], bool]) -> None:
@@ -207,6 +206,34 @@ def _check_numbers(program: Program, is_gate: Callable[[Call], bool]) -> None:
                     f"model must be linear between its gates. Got {call.where} at {call.line}, which makes "
                     "conditions or whole numbers of activations. Write what follows from them with ReLUs."
                 )
+
+
+def _check_linear(program: Program, is_gate: Callable[[Call], bool], like: Tensor) -> None:
+    for call in program.calls:
+        read = [r for r in dict.fromkeys(call.inputs) if r.id in program.varying]
+        made = [out for out in call.outputs if out is not None]
+        known = is_gate(call) or (len(read) == 1 and call.op in _AFFINE)
+        if read and made and not known and not _is_affine(program, read, made, like):
+            raise ValueError(
+                f"model must be linear between its gates. Got {call.where} at {call.line}, which is not: products of "
+                "activations, as attention and multiplicative gates make, and other functions than ReLUs and max "
+                "poolings have no on/off paths. Write it with ReLUs, or take a part of the model without it."
+            )
+
+
+def _is_affine(program: Program, read: Sequence[Ref], made: Sequence[Ref], like: Tensor) -> bool:
+    """Whether some values are affine functions of others, tried on random numbers of several sizes."""
+    shapes = [program.values[r.id].shape for r in read]
+    sizes = [math.prod(shape) for shape in shapes]
+
+    def run(batch: Tensor) -> list[Tensor]:
+        parts = ([part.view(shape) for part, shape in zip(row.split(sizes), shapes)] for row in batch)
+        return [torch.stack(results) for results in zip(*(program.run(given, made, start=read) for given in parts))]
+
+    generator = torch.Generator().manual_seed(1)
+    trials = [torch.randn(4, sum(sizes), generator=generator).to(like) for _ in range(4)]
+    finite = all(bool(y.isfinite().all()) for y in run(torch.cat([trials[0], 0 * trials[0]])))
+    return finite and all(max(departures(run, x)) <= tolerance(x) for x in trials)
 
 
 def _check_reuse(program: Program, weights: dict[int, tuple[str, ...]]) -> None:
