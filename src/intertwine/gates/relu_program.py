@@ -12,9 +12,16 @@ from .._evaluation import check_module
 from ..programs import Call, Program, Ref, capture
 from ..programs.operations import (
     ATTENTION,
+    AVERAGE_POOLS,
     BATCH_NORMS,
+    GATHERS,
+    INTERPOLATIONS,
     OTHER_ACTIVATIONS,
+    PARTS,
+    REARRANGEMENTS,
     RELUS,
+    REPEATS,
+    aten,
     gate_names,
     is_gate,
     is_random,
@@ -57,7 +64,11 @@ def other_activation(name: str) -> str:
 
 OTHERS = {f"aten::{name}" for name in RATIOS}
 _REFUSED = OTHER_ACTIVATIONS | OTHERS | {"aten::exp"}
-_AFFINE = BATCH_NORMS | {"aten::convolution", "aten::addmm", "aten::mm", "aten::bmm"}
+_AFFINE = BATCH_NORMS | REARRANGEMENTS | PARTS | REPEATS | AVERAGE_POOLS | GATHERS | INTERPOLATIONS
+_AFFINE |= aten("add sub rsub neg cat sum constant_pad_nd flip roll index_select")
+"""In all that they read."""
+_BILINEAR = aten("mul convolution addmm mm bmm")
+"""In what they multiply: affine where one factor depends on the input."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -212,7 +223,7 @@ def _check_linear(program: Program, is_gate: Callable[[Call], bool], like: Tenso
     for call in program.calls:
         read = [r for r in dict.fromkeys(call.inputs) if r.id in program.varying]
         made = [out for out in call.outputs if out is not None]
-        known = is_gate(call) or (len(read) == 1 and call.op in _AFFINE)
+        known = is_gate(call) or call.op in _AFFINE or (len(read) == 1 and call.op in _BILINEAR)
         if read and made and not known and not _is_affine(program, read, made, like):
             raise ValueError(
                 f"model must be linear between its gates. Got {call.where} at {call.line}, which is not: products of "

@@ -3,7 +3,7 @@
 from .activations import Homogeneity, activation_names
 from .assignment import assign
 from .dense import DenseElement, GeneralLinear, Orthogonal, UnitRowSum
-from .element import Element
+from .element import Element, Semidirect, SpaceGroup
 from .group import Group, MatrixElement, Unattained
 from .intertwiner_laws import gelu_error
 from .intertwiners import GatedIntertwiner, Intertwiner, TableRow, classify, intertwiner, table
@@ -11,7 +11,6 @@ from .monomial import Monomial, MonomialElement, Permutation, PositiveMonomial, 
 from .naming import canonical_name, name_of, named, names
 from .products import BlockElement, Product, Wreath
 from .representation import Representation
-from .semidirect import Semidirect, SpaceGroup
 
 __all__ = [
     # groups

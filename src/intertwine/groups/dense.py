@@ -42,13 +42,9 @@ class DenseElement(MatrixElement):
         inverse = self._matrix.T if orthogonal else torch.linalg.inv(self._matrix)
         return DenseElement(self.group, inverse)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, DenseElement):
-            return NotImplemented
-        return self.group == other.group and torch.equal(self._matrix.cpu(), other._matrix.cpu())
-
-    def __hash__(self) -> int:
-        return hash((self.group, tuple(self._matrix.flatten().tolist())))
+    @property
+    def _content(self) -> tuple[object, ...]:
+        return tuple(self._matrix.flatten().tolist())
 
     def __repr__(self) -> str:
         return f"{self.group!r}.element({self._matrix.tolist()})" if self.n <= 3 else f"<element of {self.group!r}>"

@@ -55,6 +55,19 @@ class MatrixElement(ABC):
         group, dtype = self.group.join(other.group), other.matrix().dtype
         return group.dense(self.apply(other.matrix(dtype), dim=0))
 
+    @property
+    @abstractmethod
+    def _content(self) -> tuple[object, ...]:
+        """What tells the elements of one group apart."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        return (self.group, self._content) == (other.group, other._content)
+
+    def __hash__(self) -> int:
+        return hash((self.group, self._content))
+
     @abstractmethod
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """The same element with its numbers on another device or in another floating dtype."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log
-from typing import Self
 
 import torch
 from torch import Tensor
 
 from .assignment import assign
 from .dense import GeneralLinear, Orthogonal, UnitRowSum
-from .group import Group, MatrixElement, Objective, Unattained, log_factorial
+from .group import Group, Objective, Unattained, log_factorial
+from .monomial_element import MonomialElement
 from .representation import KINDS, Representation, subscript, superscript
 from .sampling import lognormal, random_signs
 
@@ -23,90 +23,7 @@ __all__ = [
     "MonomialElement", "Monomial", "Permutation", "PositiveMonomial", "SignedPermutation", "Trivial",
 ]  # fmt: skip
 
-
-class MonomialElement(MatrixElement):
-    """``(g x)_i = scale_i x_{index_i}``: a permutation, and a scale unless all scales are one.
-
-    Attributes:
-        group: The group it belongs to.
-        index: int64 ``(n,)``, a permutation of ``0 .. n-1``.
-        scale: ``(n,)`` without zeros, or ``None`` where all scales are one.
-    """
-
-    __slots__ = ("group", "index", "scale")
-
-    def __init__(self, group: Group, index: Tensor, scale: Tensor | None) -> None:
-        self.group: Group = group
-        self.index = index
-        self.scale = scale
-
-    def matrix(self, dtype: torch.dtype | None = None) -> Tensor:
-        """The dense matrix, ``A[i, index[i]] = scale[i]``; float64 by default for a permutation."""
-        dtype = dtype or (torch.float64 if self.scale is None else self.scale.dtype)
-        a = torch.zeros(self.n, self.n, dtype=dtype, device=self.index.device)
-        rows = torch.arange(self.n, device=self.index.device)
-        a[rows, self.index] = 1 if self.scale is None else self.scale.to(dtype)
-        return a
-
-    def scales(self, dtype: torch.dtype = torch.float64) -> Tensor:
-        """The scale of every output channel, ones included."""
-        if self.scale is None:
-            return torch.ones(self.n, dtype=dtype, device=self.index.device)
-        return self.scale.to(dtype)
-
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
-        """The same element with its numbers on another device or in another floating dtype."""
-        scale = None if self.scale is None else self.scale.to(device=device, dtype=dtype)
-        return type(self)(self.group, self.index.to(device), scale)
-
-    def _act(self, tensor: Tensor) -> Tensor:
-        moved = tensor.index_select(0, self.index.to(tensor.device))
-        if self.scale is None:
-            return moved
-        if not (tensor.is_floating_point() or tensor.is_complex()):
-            raise TypeError(f"tensor must be floating point for an element with scales. Got {tensor.dtype}.")
-        scale = self.scale.to(tensor.device, tensor.dtype)
-        return moved * scale.view(-1, *[1] * (tensor.ndim - 1))
-
-    def __matmul__(self, other: MatrixElement) -> MatrixElement:
-        if not isinstance(other, MonomialElement):
-            return super().__matmul__(other)
-        group = self.group.join(other.group)
-        theirs = other.to(self.index.device)
-        scale = None
-        if self.scale is not None or theirs.scale is not None:
-            scale = self.scales(_widest(self, theirs)) * theirs.scales(_widest(self, theirs))[self.index]
-        return MonomialElement(group, theirs.index[self.index], scale)
-
-    def __invert__(self) -> MonomialElement:
-        back = torch.argsort(self.index)
-        return MonomialElement(self.group, back, None if self.scale is None else 1 / self.scale[back])
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, MonomialElement):
-            return NotImplemented
-        return (
-            self.group == other.group
-            and torch.equal(self.index.cpu(), other.index.cpu())
-            and torch.equal(self.scales().cpu(), other.scales().cpu())
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.group, tuple(self.index.tolist()), tuple(self.scales().tolist())))
-
-    def __repr__(self) -> str:
-        if self.n > _SHOWN:
-            return f"<element of {self.group!r}>"
-        scale = "" if self.scale is None else f", {self.scale.tolist()}"
-        return f"{self.group!r}.element({self.index.tolist()}{scale})"
-
-
-def _widest(a: MonomialElement, b: MonomialElement) -> torch.dtype:
-    dtypes = [e.scale.dtype for e in (a, b) if e.scale is not None]
-    return dtypes[0] if len(dtypes) == 1 else torch.promote_types(*dtypes)
-
-
-_SHOWN = 8  # most numbers that an error message or a repr lists
+_SHOWN = 8  # most numbers that an error message lists
 _NAMES = {
     (False, 0, 0): "Trivial",
     (True, 0, 0): "Permutation",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
-from itertools import accumulate
-from typing import Self
+from itertools import accumulate, product
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -61,20 +62,18 @@ class BlockElement(MatrixElement):
         back = tuple(self.order.index(j) for j in range(len(self.order)))
         return BlockElement(self.group, back, tuple(~self.blocks[i] for i in back))
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, BlockElement):
-            return NotImplemented
-        return (self.group, self.order, self.blocks) == (other.group, other.order, other.blocks)
-
-    def __hash__(self) -> int:
-        return hash((self.group, self.order, self.blocks))
+    @property
+    def _content(self) -> tuple[object, ...]:
+        return self.order, self.blocks
 
     def __repr__(self) -> str:
         return f"<element of {self.group!r}: blocks read {list(self.order)}>"
 
 
 class BlockGroup(Group):
-    """Base of the groups whose elements are made of blocks."""
+    """Base of the groups whose elements are made of blocks, each with a group of its own."""
+
+    exchanges: ClassVar[bool]  # Whether blocks may change places
 
     @property
     @abstractmethod
@@ -116,7 +115,105 @@ class BlockGroup(Group):
         return self._join([part.identity(dtype, device) for part in self.parts])
 
     def _random(self, source: torch.Generator | None) -> BlockElement:
-        return self._join([part._random(source) for part in self.parts])
+        """Independent random elements in the blocks, and where these may change places a uniform order of them."""
+        device = source.device if source is not None else None
+        order = torch.randperm(len(self.parts), generator=source, device=device).tolist() if self.exchanges else None
+        return self._join([part._random(source) for part in self.parts], order)
+
+    def contains(self, matrix: Tensor, tol: float = 1e-6) -> bool:
+        """Whether in every block row and column one block, in its place, is not negligible and belongs to its group.
+
+        Negligible are blocks without an entry above ``tol`` times the largest of their block row.
+        """
+        a = self._check(matrix)
+        if not bool(torch.isfinite(a).all()):
+            return False
+        size = self._sizes(a)
+        support = size > tol * size.amax(1, keepdim=True)
+        order = self._order(size)
+        if not torch.equal(support, torch.eye(len(size), dtype=torch.bool, device=a.device)[order]):
+            return False
+        blocks = zip(self.parts, self.slices, order, strict=True)
+        return len(set(order)) == len(order) and all(g.contains(a[s, self.slices[j]], tol) for g, s, j in blocks)
+
+    def dense(self, matrix: Tensor) -> BlockElement:
+        """The element with this matrix, which is not checked."""
+        order = self._order(self._sizes(matrix))
+        blocks = zip(self.parts, self.slices, order, strict=True)
+        return self._join([g.dense(matrix[s, self.slices[j]]) for g, s, j in blocks], order)
+
+    def project(self, matrix: Tensor) -> BlockElement:
+        """The nearest element: the best one for every pair of blocks that may meet, then the best pairing of blocks.
+
+        What lies outside the blocks is lost whatever the element.
+
+        Args:
+            matrix: ``(n, n)``.
+        """
+        m, slices = self._check_finite(matrix), self.slices
+
+        def fit(i: int, j: int) -> tuple[MatrixElement, float]:
+            block = m[slices[i], slices[j]]
+            best = self.parts[i].project(block)
+            return best, float(block.square().sum() - (block - best.matrix(m.dtype)).square().sum())
+
+        return self._pair(fit, m.device)
+
+    def procrustes(
+        self, xy: Tensor, xx: Tensor | None = None, yy: Tensor | None = None, *, objective: Objective = "least_squares"
+    ) -> BlockElement:
+        """The element with the least ``sum |y - g x|^2``: the best one for every pair of blocks, then the best pairing.
+
+        The residual is a sum over blocks.
+
+        Args:
+            xy: ``(n, n)``, ``x.T @ y``.
+            xx: ``(n, n)``, ``x.T @ x``, or its diagonal where the groups of blocks need no more; always needed where
+                blocks that change places scale.
+            yy: As the groups of blocks need it; not where these change places.
+            objective: ``"least_squares"``; what the groups of blocks know where these keep their places.
+
+        Raises:
+            ValueError: If ``objective`` is another.
+        """
+        if self.exchanges and objective != "least_squares":
+            raise ValueError(f"objective must be 'least_squares' for {self!r}. Got {objective!r}.")
+        xy, slices = self._check_finite(xy, "xy"), self.slices
+
+        def fit(i: int, j: int) -> tuple[MatrixElement, float]:
+            cross, energy = xy[slices[j], slices[i]], _block(xx, slices[j])
+            best = self.parts[i].procrustes(cross, energy, _block(yy, slices[i]), objective=objective)
+            # a group without scales keeps |g x|^2, so that term is common to all pairings
+            none = torch.zeros(best.n, dtype=xy.dtype, device=xy.device)
+            return best, -self.parts[i]._residual(best, cross, none if energy is None else energy.to(xy))
+
+        return self._pair(fit, xy.device)
+
+    def _pair(self, fit: Callable[[int, int], tuple[MatrixElement, float]], device: torch.device) -> BlockElement:
+        """Blocks with the largest sum of what ``fit`` says that each gains, in the places that they may have."""
+        places = range(len(self.parts))
+        if not self.exchanges:
+            return self._join([fit(i, i)[0] for i in places])
+        gain = torch.full((len(places), len(places)), -torch.inf, dtype=torch.float64, device=device)
+        best: dict[tuple[int, int], MatrixElement] = {}
+        for i, j in product(places, places):
+            with suppress(Unattained):
+                best[i, j], gain[i, j] = fit(i, j)
+        try:
+            order = assign(gain).tolist()
+        except ValueError:
+            raise Unattained(
+                f"each block of some pairing must have a best element of {self.parts[0]!r}. Got none."
+            ) from None
+        return self._join([best[i, j] for i, j in enumerate(order)], order)
+
+    def _sizes(self, matrix: Tensor) -> Tensor:
+        """The largest entry of every block, by its row and column of blocks."""
+        return torch.stack([torch.stack([matrix[r, c].abs().amax() for c in self.slices]) for r in self.slices])
+
+    def _order(self, sizes: Tensor) -> list[int]:
+        """Which input block each output block reads."""
+        return sizes.argmax(1).tolist() if self.exchanges else list(range(len(sizes)))
 
     def _join(self, blocks: Sequence[MatrixElement], order: Sequence[int] | None = None) -> BlockElement:
         return BlockElement(self, tuple(range(len(blocks)) if order is None else order), tuple(blocks))
@@ -136,6 +233,7 @@ class Product(BlockGroup):
         (5, 3)
     """
 
+    exchanges = False
     factors: tuple[Group, ...] = ()
 
     def __init__(self, *factors: Group) -> None:
@@ -173,36 +271,6 @@ class Product(BlockGroup):
             raise ValueError(f"blocks must be elements of {self.factors}. Got {[b.group for b in blocks]}.")
         return self._join(blocks)
 
-    def contains(self, matrix: Tensor, tol: float = 1e-6) -> bool:
-        """Whether the blocks belong to the factors and all else is at most ``tol`` times the largest entry."""
-        a = self._check(matrix)
-        outside = a.clone()
-        for s in self.slices:
-            outside[s, s] = 0
-        if not bool((outside.abs() <= tol * a.abs().max()).all()):
-            return False
-        return all(f.contains(a[s, s], tol) for f, s in zip(self.factors, self.slices, strict=True))
-
-    def dense(self, matrix: Tensor) -> BlockElement:
-        """The element with this matrix, which is not checked."""
-        return self._join([f.dense(matrix[s, s]) for f, s in zip(self.factors, self.slices, strict=True)])
-
-    def project(self, matrix: Tensor) -> BlockElement:
-        """Block by block; what lies outside the blocks is lost whatever the element."""
-        m = self._check_finite(matrix)
-        return self._join([f.project(m[s, s]) for f, s in zip(self.factors, self.slices, strict=True)])
-
-    def procrustes(
-        self, xy: Tensor, xx: Tensor | None = None, yy: Tensor | None = None, *, objective: Objective = "least_squares"
-    ) -> BlockElement:
-        """Block by block, as the factors do it: the residual is a sum over blocks."""
-        xy = self._check_finite(xy, "xy")
-        fits = [
-            f.procrustes(xy[s, s], _block(xx, s), _block(yy, s), objective=objective)
-            for f, s in zip(self.factors, self.slices, strict=True)
-        ]
-        return self._join(fits)
-
 
 @dataclass(frozen=True, init=False, repr=False)
 class Wreath(BlockGroup):
@@ -221,6 +289,7 @@ class Wreath(BlockGroup):
         18
     """
 
+    exchanges = True
     base: Group = None  # type: ignore[assignment]
     k: int = 1
 
@@ -269,92 +338,6 @@ class Wreath(BlockGroup):
         if len(blocks) != self.k or any(b.group != self.base for b in blocks):
             raise ValueError(f"blocks must be {self.k} elements of {self.base!r}. Got {[b.group for b in blocks]}.")
         return self._join(blocks, order)
-
-    def _random(self, source: torch.Generator | None) -> BlockElement:
-        """A uniform order of the blocks with independent random elements in them."""
-        device = source.device if source is not None else None
-        order = torch.randperm(self.k, generator=source, device=device).tolist()
-        return self._join([part._random(source) for part in self.parts], order)
-
-    def contains(self, matrix: Tensor, tol: float = 1e-6) -> bool:
-        """Whether one block in every block row and column is not negligible and belongs to ``base``."""
-        blocks = self._blocks(self._check(matrix))
-        if not bool(torch.isfinite(blocks).all()):
-            return False
-        size = blocks.abs().amax((2, 3))
-        support = size > tol * size.amax(1, keepdim=True)
-        if not bool((support.sum(0) == 1).all() & (support.sum(1) == 1).all()):
-            return False
-        return all(self.base.contains(blocks[i, j], tol) for i, j in support.nonzero().tolist())
-
-    def dense(self, matrix: Tensor) -> BlockElement:
-        """The element with this matrix, which is not checked."""
-        blocks = self._blocks(matrix)
-        order = blocks.abs().amax((2, 3)).argmax(1).tolist()
-        return self._join([self.base.dense(blocks[i, j]) for i, j in enumerate(order)], order)
-
-    def project(self, matrix: Tensor) -> BlockElement:
-        """The nearest element: the best one for every pair of blocks, then the best pairing of blocks.
-
-        Args:
-            matrix: ``(n, n)``.
-        """
-        m = self._blocks(self._check_finite(matrix))
-
-        def fit(i: int, j: int) -> tuple[MatrixElement, float]:
-            best = self.base.project(m[i, j])
-            return best, float(m[i, j].square().sum() - (m[i, j] - best.matrix(m.dtype)).square().sum())
-
-        return self._pair(fit, m.device)
-
-    def procrustes(
-        self, xy: Tensor, xx: Tensor | None = None, yy: Tensor | None = None, *, objective: Objective = "least_squares"
-    ) -> BlockElement:
-        """The element with the least ``sum |y - g x|^2``: the best one for every pair of blocks, then the best pairing.
-
-        Args:
-            xy: ``(n, n)``, ``x.T @ y``.
-            xx: ``(n, n)``, ``x.T @ x``, or its diagonal where ``base`` needs no more; always needed where ``base``
-                scales.
-            yy: Not needed.
-            objective: ``"least_squares"``.
-
-        Raises:
-            ValueError: If ``objective`` is another.
-        """
-        if objective != "least_squares":
-            raise ValueError(f"objective must be 'least_squares' for {self!r}. Got {objective!r}.")
-        xy = self._check_finite(xy, "xy")
-        slices = self.slices
-
-        def fit(i: int, j: int) -> tuple[MatrixElement, float]:
-            cross, energy = xy[slices[j], slices[i]], _block(xx, slices[j])
-            best = self.base.procrustes(cross, energy, objective=objective)
-            # a base without scales keeps |g x|^2, so that term is common to all pairings
-            none = torch.zeros(self.base.n, dtype=xy.dtype, device=xy.device)
-            return best, -self.base._residual(best, cross, none if energy is None else energy.to(xy))
-
-        return self._pair(fit, xy.device)
-
-    def _pair(self, fit: Callable[[int, int], tuple[MatrixElement, float]], device: torch.device) -> BlockElement:
-        gain = torch.full((self.k, self.k), -torch.inf, dtype=torch.float64, device=device)
-        best: dict[tuple[int, int], MatrixElement] = {}
-        for i in range(self.k):
-            for j in range(self.k):
-                try:
-                    best[i, j], gain[i, j] = fit(i, j)
-                except Unattained:
-                    continue
-        try:
-            order = assign(gain).tolist()
-        except ValueError:
-            raise Unattained(
-                f"each block of some pairing must have a best element of {self.base!r}. Got none."
-            ) from None
-        return self._join([best[i, j] for i, j in enumerate(order)], order)
-
-    def _blocks(self, matrix: Tensor) -> Tensor:
-        return matrix.reshape(self.k, self.base.n, self.k, self.base.n).transpose(1, 2)
 
 
 def _block(moment: Tensor | None, s: slice) -> Tensor | None:
