@@ -170,7 +170,8 @@ class EffectiveMaps(Result):
 
     def summary(self) -> str:
         """Units and rank of every layer's map."""
-        lines = [f"{m.layer}: {m.units} units, rank {_rank(m)} of {m.images[0].numel()}" for m in self.maps]
+        rank = lambda one: int(torch.linalg.matrix_rank(one.images.flatten(1)))
+        lines = [f"{m.layer}: {m.units} units, rank {rank(m)} of {m.images[0].numel()}" for m in self.maps]
         return "\n".join(["What each gate looks for, one image for each unit:", *lines])
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -230,7 +231,8 @@ def effective_maps(
         shapes = [tuple(q.shape[1:]) for q in gating(x)]
         names = _names(network, example[:1], len(shapes))
         wanted = _wanted(names, layers)
-        chosen = {i: _positions(shapes[i], positions) for i in wanted}
+        middle = lambda shape: tuple(s // 2 for s in shape[1:]) if positions == "centre" else ()
+        chosen: dict[int, Index] = {i: (slice(None), *middle(shapes[i])) for i in wanted}
         size = sum(8 * math.prod(shapes[i][: 1 if positions == "centre" else None]) for i in wanted) * x.numel()
         if size > memory:
             raise ValueError(
@@ -306,11 +308,6 @@ def _wanted(names: list[str], layers: Collection[str] | None) -> list[int]:
     return [i for i, name in enumerate(names) if layers is None or name in layers]
 
 
-def _positions(shape: tuple[int, ...], positions: str) -> Index:
-    """An index that picks the units of a layer ``(C, *S)``."""
-    return (slice(None), *(s // 2 for s in shape[1:])) if positions == "centre" else (slice(None),)
-
-
 def _check_linear(maps: tuple[EffectiveMap, ...], x: Tensor, expected: list[Tensor]) -> None:
     """Check the maps on an input."""
     for one, q in zip(maps, expected):
@@ -320,7 +317,3 @@ def _check_linear(maps: tuple[EffectiveMap, ...], x: Tensor, expected: list[Tens
                 f"the gating network must be affine in evaluation mode. Got another function at {one.layer} (error "
                 f"{error:.2g})."
             )
-
-
-def _rank(one: EffectiveMap) -> int:
-    return int(torch.linalg.matrix_rank(one.images.flatten(1)))

@@ -150,7 +150,10 @@ def examine(
     if kernel_examples < 4:
         raise ValueError(f"kernel_examples must be at least 4. Got {kernel_examples}.")
     steps = iter(track(range(5), "taking the network apart", enabled=progress))
-    switches = _switches(model)
+    switches = model  # whose gates are counted: hard ones in the place of soft ones
+    if isinstance(model, GatedNetwork):
+        options = {"input": model.input, "permutation": model.permutation}
+        switches = GatedNetwork(model.gating, model.value, gate="hard", **options)
     shared = shared_gates(switches, x, labels, classes)
     next(steps)
     chosen = _spread(labels, kernel_examples)
@@ -183,13 +186,6 @@ def examine(
         type(model).__name__, layers, len(x), labels[chosen].cpu(), shared, base, npk, ntk, alignments,
         one[0].detach().cpu().double(), active, None, settings, notes,
     )  # fmt: skip
-
-
-def _switches(model: nn.Module) -> nn.Module:
-    """The network whose gates are counted: hard ones in the place of soft ones."""
-    if not isinstance(model, GatedNetwork):
-        return model
-    return GatedNetwork(model.gating, model.value, gate="hard", input=model.input, permutation=model.permutation)
 
 
 def _notes(model: nn.Module) -> tuple[str, ...]:

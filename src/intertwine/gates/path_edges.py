@@ -144,15 +144,11 @@ _Sparse = tuple[Tensor, Tensor, Tensor]  # where entries begin and end, and the 
 
 def _sparse(linear: _Linear, i: int, f: Callable[[Tensor], Tensor]) -> _Sparse:
     """A linear map of one activation."""
-    given = linear.zeros[i]
-    if linear.call.op in AVERAGE_POOLS and _over_space(linear.call, given):
+    given, call = linear.zeros[i], linear.call
+    # a pooling that leaves examples and channels as they are
+    if call.op in AVERAGE_POOLS and not {d % given.dim() for d in call.args.get("dim", (2,)) or (0,)} & {0, 1}:
         return _by_channel(f, given)
-    return _choice(f, given) or _tried(linear.call, f, given)
-
-
-def _over_space(call: Call, given: Tensor) -> bool:
-    """Whether a pooling leaves examples and channels as they are."""
-    return call.op != "aten::mean" or not {d % given.dim() for d in call.args["dim"] or (0,)} & {0, 1}
+    return _choice(f, given) or _tried(call, f, given)
 
 
 def _by_channel(f: Callable[[Tensor], Tensor], given: Tensor) -> _Sparse:

@@ -46,7 +46,8 @@ class Paths:
     @property
     def features(self) -> Tensor:
         """Neural path features ``(N, bundles)``: ``phi(x, b)``, sums of signal times activity (definition A.4)."""
-        return self._by_bundle(self.signal * self.activity)
+        per_path = self.signal * self.activity
+        return per_path.new_zeros(len(per_path), self.bundles).index_add_(1, self.bundle, per_path)
 
     @property
     def values(self) -> Tensor:
@@ -89,10 +90,6 @@ class Paths:
         start = f"x[{int(self.source[path])}]" if self.source[path] >= 0 else "1"
         steps = [f"{name}[{int(i)}]" for name, i in zip(self.slots, self.weights[path]) if i >= 0]
         return " -> ".join([start, *steps])
-
-    def _by_bundle(self, per_path: Tensor) -> Tensor:
-        out = torch.zeros(len(per_path), self.bundles, dtype=per_path.dtype, device=per_path.device)
-        return out.index_add_(1, self.bundle, per_path)
 
 
 @in_usual_mode

@@ -140,15 +140,10 @@ def _setting(gate: Tensor) -> Handler:
 def _gates_of(network: GatedNetwork, program: ReluProgram, x: Tensor, batch_size: int) -> list[Tensor]:
     with evaluating(network), torch.no_grad():
         batches = [network.gates(x[i : i + batch_size]) for i in range(0, len(x), batch_size)]
-    whole = [torch.cat(parts) for parts in zip(*batches)]
-    slopes = [slope_of(call) for call in program.gate_calls]
-    return [_sloped(g, slope, network.gate == "hard") for g, slope in zip(whole, slopes)]
-
-
-def _sloped(gate: Tensor, slope: float, hard: bool) -> Tensor:
-    """What the value network multiplies by: the gate, or between the slope and 1."""
-    if gate.dtype == torch.long:
-        return gate
-    if slope:
-        return slope + (1 - slope) * gate
-    return gate.bool() if hard else gate
+    found = []
+    for call, gate in zip(program.gate_calls, (torch.cat(parts) for parts in zip(*batches))):
+        slope = slope_of(call)
+        if slope and gate.dtype != torch.long:  # the value network multiplies by what is between the slope and 1
+            gate = slope + (1 - slope) * gate
+        found.append(gate.bool() if network.gate == "hard" and not slope and gate.dtype != torch.long else gate)
+    return found

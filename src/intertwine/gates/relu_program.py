@@ -107,7 +107,12 @@ def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgr
     gate = lambda call: is_gate(call) or (others and call.op in OTHERS)
     whole = capture(model, (x[:1],))
     if any(module.training for module in model.modules()):
-        _check_random(capture(model, (x[:1],), evaluation=False))
+        training = capture(model, (x[:1],), evaluation=False)
+        for call in map(training.calls.__getitem__, training.find(is_random)):  # dropout called as a function
+            raise ValueError(
+                "model must be in evaluation mode, so that gates are a function of the input. Got random numbers, as "
+                f"dropout draws them: {call.where} at {call.line}. Call model.eval() first."
+            )
     _check_operations(whole, others)
     states = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     contents = {name: states[name].detach() for name in whole.states}
@@ -171,15 +176,6 @@ def _weights(program: Program) -> dict[int, tuple[str, ...]]:
         if names:
             found.update({out.id: names for out in call.outputs if out is not None and out.id not in program.varying})
     return found
-
-
-def _check_random(program: Program) -> None:
-    """Refuse dropout that a model calls as a function while it trains."""
-    for i in program.find(is_random):
-        raise ValueError(
-            "model must be in evaluation mode, so that gates are a function of the input. Got random numbers, as "
-            f"dropout draws them: {program.calls[i].where} at {program.calls[i].line}. Call model.eval() first."
-        )
 
 
 def _check_operations(program: Program, others: bool) -> None:

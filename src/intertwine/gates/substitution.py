@@ -51,16 +51,14 @@ class _Mode(TorchFunctionMode):
         q = args[0] if args else kwargs.get("input", kwargs.get("self"))
         gate = _as_call(name, args, kwargs)
         if gate is not None and is_gate(gate):
-            return self._relu(q, float(slope_of(gate)), written)
+            slope = float(slope_of(gate))  # a call that overwrites its input does so here too: others may read that
+            return q.copy_(self.relu(q.clone(), slope)) if written else self.relu(q, slope)
         if gate is not None or name in _REFUSED | _NORMS | _ATTENTION:
             _refuse(name)
         if name in _MAX_POOLS:
-            return self.max_pool(q, lambda t: _MAX_POOLS[name](t, *args[1:], **_without_input(kwargs)))
+            options = {k: v for k, v in kwargs.items() if k not in ("input", "return_indices")}
+            return self.max_pool(q, lambda t: _MAX_POOLS[name](t, *args[1:], **options))
         return func(*args, **kwargs)
-
-    def _relu(self, q: Tensor, slope: float, written: bool) -> Tensor:
-        """What a call gives; one that overwrites its input does so here too, since others may read that."""
-        return q.copy_(self.relu(q.clone(), slope)) if written else self.relu(q, slope)
 
     def relu(self, q: Tensor, slope: float) -> Tensor:
         """What stands in the place of a ReLU, or of two slopes: 1 above 0 and another below."""
@@ -149,7 +147,3 @@ def _as_call(name: str, args: Any, kwargs: Any) -> Call | None:
     op, defaults = known
     given = {**defaults, **dict(zip(defaults, args[1:])), **{k: v for k, v in kwargs.items() if k in defaults}}
     return Call(op, {k: math.nan if isinstance(v, Tensor) else v for k, v in given.items()}, ())
-
-
-def _without_input(kwargs: Any) -> dict[str, Any]:
-    return {k: v for k, v in kwargs.items() if k not in ("input", "return_indices")}

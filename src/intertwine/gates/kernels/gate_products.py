@@ -133,7 +133,7 @@ def product_kernel(
     left = ready(gates, kernel.nbytes)
     right = left if right is gates else ready(right, kernel.nbytes)
     for i, j in track(list(_tiles(len(x), len(z), y is None, tile_size(gates))), "path kernel", enabled=progress):
-        first = _input_kernel(x[i], z[j], input)
+        first = x[i].double() @ z[j].double().T if input == "x" else torch.full_like(kernel[i, j], x.shape[1])
         pairs = [(a[i], b[j]) for a, b in zip(left, right)]
         part, signs = _logarithm(first, pairs, biases, hard) if log else (_product(first, pairs, biases, hard), None)
         kernel[i, j] = part
@@ -146,12 +146,6 @@ def product_kernel(
     if sign is None and not kernel.sum().isfinite() and not kernel.isfinite().all():  # one fast pass
         raise ValueError("the kernel must fit in float64. Got infinite entries. Use log=True.")
     return kernel if sign is None else (kernel, sign)
-
-
-def _input_kernel(x: Tensor, y: Tensor, input: str) -> Tensor:
-    if input == "x":
-        return x.double() @ y.double().T
-    return torch.full((len(x), len(y)), float(x.shape[1]), dtype=torch.float64, device=x.device)
 
 
 def base_kernels(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None = None) -> Tensor:

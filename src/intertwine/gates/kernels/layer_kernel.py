@@ -49,7 +49,8 @@ class Layer:
 
     def kernel(self, other: "Layer", kind: str, memory: float) -> Tensor:
         """The layer's part of the kernel between two runs."""
-        if not self.elementwise and self.weight and self._pairs_are_cheaper_with(other, kind):
+        n, m, calls = len(self.inputs[0]), len(other.inputs[0]), len(self.inputs) * len(other.inputs)
+        if not self.elementwise and self.weight and self._pairs_are_cheaper(n, m, calls, kind):
             parts = [
                 _ghost(a, s, b, t, kind)
                 for a, s in zip(self.inputs, self.signals)
@@ -60,18 +61,17 @@ class Layer:
                 parts.append(contracted(left, right, kind))
             return sum(parts[1:], parts[0])
         size = self.signals[0].shape[1] * self.parameters_per_channel * self.signals[0].element_size()
-        step = max(1, int(memory / (2 * size * (len(self.signals[0]) + len(other.signals[0])))))
-        starts = range(0, self.channels, step)
-        parts = [self._part(other, kind, start, min(start + step, self.channels)) for start in starts]
+        step = max(1, int(memory / (2 * size * (n + m))))
+        parts = []
+        for start in range(0, self.channels, step):
+            left = self.jacobian(start, min(start + step, self.channels))
+            right = left if other is self else other.jacobian(start, min(start + step, self.channels))
+            parts.append(contracted(left, right, kind))
         return sum(parts[1:], parts[0])
 
     def is_better_kept_whole(self, n: int, m: int, kind: str) -> bool:
         """Whether between ``n`` and ``m`` examples its inputs and signals are worth more than its Jacobian."""
         return self.weight and not self.elementwise and self._pairs_are_cheaper(n, m, len(self.inputs) ** 2, kind)
-
-    def _part(self, other: "Layer", kind: str, start: int, stop: int) -> Tensor:
-        left = self.jacobian(start, stop)
-        return contracted(left, left if other is self else other.jacobian(start, stop), kind)
 
     def _weight_jacobians(self, start: int, stop: int) -> Iterator[Tensor]:
         size, d = self.channels // self.groups, self.inputs[0].shape[1] // self.groups
@@ -83,10 +83,6 @@ class Layer:
                 for a, s in zip(self.inputs, self.signals)
             )
             yield reduce(torch.add, parts).view(len(self.signals[0]), -1, (last - first) * d)
-
-    def _pairs_are_cheaper_with(self, other: "Layer", kind: str) -> bool:
-        calls = len(self.inputs) * len(other.inputs)
-        return self._pairs_are_cheaper(len(self.inputs[0]), len(other.inputs[0]), calls, kind)
 
     def _pairs_are_cheaper(self, n: int, m: int, calls: int, kind: str) -> bool:
         """Compare operations: two Grams over pairs of positions, or per-example gradients and one Gram of them."""

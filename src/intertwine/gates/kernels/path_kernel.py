@@ -77,7 +77,12 @@ def neural_path_kernel(
         check_input(model, y)
         if y.shape[1:] != x.shape[1:]:
             raise ValueError(f"y must have examples of x's shape {tuple(x.shape[1:])}. Got {tuple(y.shape[1:])}.")
-    _check_cost(_operations(program, len(x), len(x if y is None else y)), budget.max_operations)
+    needed, most = _operations(program, len(x), len(x if y is None else y)), budget.max_operations
+    if needed > most:
+        raise ValueError(
+            f"the kernel must need at most max_operations = {most:.1e} multiply-adds. Got {needed:.1e}. Take fewer "
+            "examples or smaller images, or raise max_operations."
+        )
     check_fits((len(x), len(x if y is None else y)), 17 if log else 16, x.device, _gate_bytes(program, x, y))
     biases = fully_connected(program)
     tile = 0 if biases is not None else _tile_size(program, budget.memory)
@@ -134,15 +139,6 @@ def _operations(program: ReluProgram, n: int, m: int) -> float:
             _, channels, *space = program.values[read.id].shape
             total += float(n) * m * channels * math.prod(space) ** power
     return total
-
-
-def _check_cost(operations: float, most: float) -> None:
-    """State the cost where it is too high."""
-    if operations > most:
-        raise ValueError(
-            f"the kernel must need at most max_operations = {most:.1e} multiply-adds. Got {operations:.1e}. Take fewer "
-            "examples or smaller images, or raise max_operations."
-        )
 
 
 def _gate_bytes(program: ReluProgram, x: Tensor, y: Tensor | None) -> int:

@@ -61,13 +61,9 @@ def fully_connected(program: ReluProgram) -> tuple[bool, ...] | None:
                 return None
             biases.append(bias is not None)
             gated = False
-        elif call.op not in SAME and not (call.op in RESHAPES and not biases and _keeps_examples(program, call)):
+        elif call.op not in SAME and (call.op not in RESHAPES or biases or program.shape(call.outputs[0])[:1] != (1,)):
             return None
     return None if gated else tuple(biases)
-
-
-def _keeps_examples(program: ReluProgram, call: Call) -> bool:
-    return call.outputs[0] is not None and program.values[call.outputs[0].id].shape[0] == 1
 
 
 class Tile:
