@@ -20,8 +20,6 @@ from torch import Tensor
 from ..groups import Orthogonal
 from ..groups.sampling import haar
 
-_TOLERANCE = 1e-8  # how far from orthogonal a given matrix may be
-
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
@@ -62,7 +60,10 @@ class Rotation:
         from scipy.linalg import schur
 
         q = matrix.detach().to("cpu", torch.float64)
-        _check_orthogonal(q)
+        if q.ndim != 2 or q.shape[0] != q.shape[1] or not q.numel():
+            raise ValueError(f"matrix must be square. Got shape {tuple(q.shape)}.")
+        if not Orthogonal(len(q)).contains(q, 1e-8):
+            raise ValueError("matrix must be orthogonal to 1e-08. Got one that is not: compute it in float64.")
         t, z = (torch.from_numpy(a) for a in schur(q.numpy(), output="real"))
         planes, negative = _blocks(t)
         if len(negative) % 2:
@@ -123,13 +124,6 @@ def _blocks(t: Tensor) -> tuple[list[int], list[int]]:
                 negative.append(i)
             i += 1
     return planes, negative
-
-
-def _check_orthogonal(q: Tensor) -> None:
-    if q.ndim != 2 or q.shape[0] != q.shape[1] or not q.numel():
-        raise ValueError(f"matrix must be square. Got shape {tuple(q.shape)}.")
-    if not Orthogonal(len(q)).contains(q, _TOLERANCE):
-        raise ValueError(f"matrix must be orthogonal to {_TOLERANCE:g}. Got one that is not: compute it in float64.")
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,9 @@ class MapStream:
         return self._computed(self.concepts.subset(tuple(index)).batches(self._size))
 
     def _computed(self, batches: Iterable[ConceptBatch]) -> Iterator[LabelledMaps]:
+        # the smallest type that holds every concept index: labels are what fills the memory
+        types = (torch.int8, torch.int16, torch.int32)
+        smallest = next(t for t in types if len(self.concepts.concepts) < torch.iinfo(t).max)
         with tap(self.model, [self.layer], device=self._device) as tapped:
             for batch in batches:
                 inputs = self._transform(batch.images)
@@ -200,16 +203,11 @@ class MapStream:
                 yield self._chosen(
                     LabelledMaps(
                         maps.to(where).contiguous(),
-                        batch.labels.to(where, _label_type(len(self.concepts.concepts))),
+                        batch.labels.to(where, smallest),
                         batch.image_labels.to(where),
                         batch.index,
                     )
                 )
-
-
-def _label_type(concepts: int) -> torch.dtype:
-    """The smallest integer type that holds every concept index: labels are what fills the memory."""
-    return next(t for t in (torch.int8, torch.int16, torch.int32) if concepts < torch.iinfo(t).max)
 
 
 def values_of(maps: Tensor) -> Tensor:

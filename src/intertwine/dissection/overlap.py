@@ -154,7 +154,8 @@ class Tally:
         by_unit.scatter_(1, units[image], overlap[image, column[image, concept]])
         self.intersection.index_add_(0, concept, by_unit)
         area = torch.zeros_like(active, dtype=torch.int64).scatter_(1, units, masks.sum(2).long())
-        self.unit_area += _integer_product(area.T, has_category)
+        # of integers, exact below 2^53 in float64, which has matrix products on every device
+        self.unit_area += (area.T.double() @ has_category.double()).long()
         self.concept_area.index_add_(0, concept, one_hot.sum(2).long()[image, column[image, concept]])
 
     def iou(self) -> Tensor:
@@ -215,8 +216,3 @@ def _one_hot(labels: Tensor, whole: Tensor, concepts: int) -> tuple[Tensor, Tens
         place = column.gather(1, whole % (concepts + 1))[:, :, None].expand(-1, -1, pixels)
         one_hot.scatter_(1, place, 1.0)
     return present[:, :concepts], column[:, :concepts], one_hot[:, :columns]
-
-
-def _integer_product(a: Tensor, b: Tensor) -> Tensor:
-    """``a @ b`` of integers; exact in float64, which has matrix products on every device, below 2^53."""
-    return (a.double() @ b.double()).long()

@@ -10,7 +10,6 @@ norm after a convolution lets permutations, scales and signs through and no othe
 without ReLU is still tied to its channels where batch norm writes to it.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -115,7 +114,9 @@ def predict(model: nn.Module, layer: str, example_inputs: Any) -> str:
     """
     from ..symmetry import symmetries
 
-    return _words(symmetries(model, example_inputs), _point(model, layer, example_inputs))
+    with tap(model, [layer]) as tapped:
+        point = tapped.prepare(example_inputs)[0]
+    return _words(symmetries(model, example_inputs), point)
 
 
 def privileged_bases(
@@ -137,10 +138,11 @@ def privileged_bases(
     points = [point for point in layers(model, example) if point.name and _has_maps(point, size)]
     found, without = [], []
     for space in track(sym.spaces, "dissecting spaces", enabled=progress):
-        point = _point_of(sym, space.name, points)
-        if point is None:
+        carrying = [point for point in points if _carried(sym, point, space.name)]
+        if not carrying:
             without.append(space.name)
             continue
+        point = ([point for point in carrying if point.activation] or carrying)[-1]
         kinds = _kinds(sym, point, space.name)
         result = dissect(
             model, point.name, concepts, Bases([0, 1], seeds, 0), criterion=criterion, maps=maps, pictures=0
@@ -163,12 +165,6 @@ def privileged_bases(
     return PrivilegedBases(type(model).__name__, concepts.name, tuple(found), tuple(without))
 
 
-def _point(model: nn.Module, layer: str, example: Any) -> Point:
-    """The output of a layer."""
-    with tap(model, [layer]) as tapped:
-        return tapped.prepare(example)[0]
-
-
 def _carried(sym: Symmetry, point: Point, space: str | None = None) -> list[Leaf]:
     """What the channels of a point carry: of all spaces, or of one."""
     if point.name not in sym.features:
@@ -182,13 +178,6 @@ def _kinds(sym: Symmetry, point: Point, space: str | None = None) -> tuple[str, 
     carried = _carried(sym, point, space)
     moving = {kind for leaf in carried for kind in leaf.kinds if kind in sym.space(leaf.space).group.kinds}
     return tuple(kind for kind in KINDS if kind in moving)
-
-
-def _point_of(sym: Symmetry, space: str, points: Sequence[Point]) -> Point | None:
-    """The last activation that carries a space, or else the last point that does."""
-    carrying = [point for point in points if _carried(sym, point, space)]
-    last = [point for point in carrying if point.activation] or carrying
-    return last[-1] if last else None
 
 
 def _has_maps(point: Point, image_size: tuple[int, int]) -> bool:

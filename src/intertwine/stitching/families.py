@@ -87,7 +87,11 @@ def family_of(
             raise ValueError(f"both taps must have as many channels for the family {name!r}. Got {c_in} and {c_out}.")
         return family_of(groups.named(name, c_in), bias=bias, channel_dim=channel_dim, seed=generator, **settings)
     kind, settings = _read(name, settings)
-    _check(kind, name, settings)
+    own = _settings(kind)
+    if unknown := [setting for setting in settings if setting not in own]:
+        raise ValueError(
+            f"settings must be of the family {name!r} ({', '.join(own) or 'it has none'}). Got {', '.join(unknown)}."
+        )
     return kind(c_in, c_out, **common, **settings)
 
 
@@ -138,15 +142,6 @@ def _read(name: str, settings: dict[str, Any]) -> tuple[Callable[..., StitchingL
         known = families()
         raise ValueError(f"family must be one of {', '.join(known)}, or a group. Got {name!r}.{near(name, known)}")
     return _LAYERS[name], settings
-
-
-def _check(kind: Callable[..., StitchingLayer], name: str, settings: dict[str, Any]) -> None:
-    own = _settings(kind)
-    unknown = [setting for setting in settings if setting not in own]
-    if unknown:
-        raise ValueError(
-            f"settings must be of the family {name!r} ({', '.join(own) or 'it has none'}). Got {', '.join(unknown)}."
-        )
 
 
 def _settings(kind: Callable[..., StitchingLayer]) -> tuple[str, ...]:

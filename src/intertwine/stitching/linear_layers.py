@@ -15,12 +15,22 @@ from .layer import Common, StitchingLayer
 __all__ = ["Diagonal", "Full", "Identity", "Lasso", "Orthogonal", "Projected", "Rank", "sparsity"]
 
 
-class Full(StitchingLayer):
-    """A full 1x1 convolution (paper 1, section 4): any ``(C_out, C_in)`` matrix, so widths may differ.
+class WeightLayer(StitchingLayer):
+    """Base of layers whose one parameter beside a bias is the map itself.
 
     Attributes:
         weight: ``(C_out, C_in)``.
     """
+
+    weight: nn.Parameter
+
+    def matrix(self) -> Tensor:
+        """The weight."""
+        return self.weight
+
+
+class Full(WeightLayer):
+    """A full 1x1 convolution (paper 1, section 4): any ``(C_out, C_in)`` matrix, so widths may differ."""
 
     family = "full"
 
@@ -32,10 +42,6 @@ class Full(StitchingLayer):
     def dim(self) -> int:
         """``C_out C_in``."""
         return self.c_in * self.c_out
-
-    def matrix(self) -> Tensor:
-        """The weight."""
-        return self.weight
 
     def fit(self, moments: Moments) -> None:
         """Least squares: ``min sum |y - A x|^2``, the solution of smallest norm."""
@@ -196,13 +202,10 @@ class Identity(StitchingLayer):
         """Only a bias has something to fit."""
 
 
-class Orthogonal(StitchingLayer):
+class Orthogonal(WeightLayer):
     """Orthogonal matrices, by gradient steps each followed by the polar factor, the nearest orthogonal matrix.
 
     Of unequal widths: matrices with orthonormal columns (``C_in < C_out``) or rows.
-
-    Attributes:
-        weight: ``(C_out, C_in)``.
     """
 
     family = "orthogonal"
@@ -224,10 +227,6 @@ class Orthogonal(StitchingLayer):
         """``log 2`` for the two determinants; unequal widths make one piece."""
         return log(2) if self.c_in == self.c_out else 0.0
 
-    def matrix(self) -> Tensor:
-        """The weight."""
-        return self.weight
-
     @torch.no_grad()
     def after_step(self, lr: float) -> None:
         """The polar factor."""
@@ -238,7 +237,7 @@ class Orthogonal(StitchingLayer):
         self.weight.copy_(group_procrustes(self._group, moments))
 
 
-class Projected(StitchingLayer):
+class Projected(WeightLayer):
     """A layer generated from a group: ``group.project`` after each step, ``group.procrustes`` to start.
 
     Made for groups in which one can move continuously (rotations, all invertible matrices, unit row sums). Permutations
@@ -253,7 +252,6 @@ class Projected(StitchingLayer):
 
     Attributes:
         group: The group.
-        weight: ``(n, n)``.
     """
 
     def __init__(
@@ -272,10 +270,6 @@ class Projected(StitchingLayer):
     def log_components(self) -> float:
         """Of the group."""
         return self.group.log_components
-
-    def matrix(self) -> Tensor:
-        """The weight."""
-        return self.weight
 
     @torch.no_grad()
     def after_step(self, lr: float) -> None:

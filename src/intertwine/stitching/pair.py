@@ -226,7 +226,12 @@ class Pair:
         names = (at, at) if isinstance(at, str) else tuple(at)
         if len(names) != 2:
             raise ValueError(f"at must be a layer, or (layer of A, layer of B). Got {at!r}.")
-        self._check_order(names)
+        swapped = names[0] in self.b.taps and names[1] in self.a.taps
+        if swapped and (names[0] not in self.a.taps or names[1] not in self.b.taps):
+            raise ValueError(
+                f"at must be (layer of A, layer of B). Got {names!r}, which is the other way round. "
+                f"Use {(names[1], names[0])!r}."
+            )
         points = self._point(0, names[0]), self._point(1, names[1])
         taps = self.a.taps[names[0]], self.b.taps[names[1]]
         skips, plain = self._crossing(taps[1], names[1])
@@ -242,15 +247,6 @@ class Pair:
         except ValueError:
             return False
         return True
-
-    def _check_order(self, names: tuple[str, ...]) -> None:
-        taps_a, taps_b = self.a.taps, self.b.taps
-        swapped = names[0] in taps_b and names[1] in taps_a
-        if swapped and (names[0] not in taps_a or names[1] not in taps_b):
-            raise ValueError(
-                f"at must be (layer of A, layer of B). Got {names!r}, which is the other way round. "
-                f"Use {(names[1], names[0])!r}."
-            )
 
     def _point(self, side: int, name: str) -> Point:
         program = (self.a, self.b)[side]

@@ -120,63 +120,40 @@ def train_layers(
         "recalibration": recalibration, "networks and data": identity_of(networks, loader, path is not None),
     }  # fmt: skip
     done, step = resume(path, settings, runs)
-    judge = _Judge.of(runs, loader, chosen, recalibration)
+    wanted = chosen.keep == "best" and chosen.epochs > 0 and any(run.live for run in runs)
+    judged = some_batches(loader, chosen.judged) if wanted else []  # the same ones every time
+
+    def judge(epoch: int) -> None:
+        live = [run for run in runs if run.live and judged]
+        losses = evaluated_losses([run.network for run in live], judged, recalibration=recalibration)
+        for run, loss in zip(live, losses):
+            run.judge(epoch, loss)
+
     if not done:
-        judge(runs, 0)
+        judge(0)
     per_epoch = length(loader)
     total = None if per_epoch is None else per_epoch * (chosen.epochs - done)
     passes = _passes(loader, range(done, chosen.epochs), seed)
-    for place, batch in track(passes, _title(runs), total, progress):
+    title = f"stitching by {len(runs)} layers" if len(runs) > 1 else f"stitching by {runs[0].network.layer.family}"
+    for epoch, first, last, batch in track(passes, title, total, progress):
         live = [run for run in runs if run.live]
         if not live:
             break
-        if place.first:
+        if first:
             for run in live:
-                run.begin_epoch(place.epoch < chosen.head_start)
+                run.begin_epoch(epoch < chosen.head_start)
         step += 1
         _update(live, trunk, batch, step, chosen.learning_rate, seed, device)
-        if place.last:
+        if last:
             for run in runs:
                 if run.live:
-                    run.end_epoch(place.epoch + 1)
-            judge(runs, place.epoch + 1)
-            save(path, settings, runs, place.epoch + 1, step)
+                    run.end_epoch(epoch + 1)
+            judge(epoch + 1)
+            save(path, settings, runs, epoch + 1, step)
     trained = [Trained.of(run, time.monotonic() - began) for run in runs]
     if any(run.stopped_at for run in runs) and not any(run.live for run in runs):
         raise RuntimeError(_diverged(runs, chosen))
     return trained
-
-
-@dataclass(frozen=True)
-class _Judge:
-    """Judges maps as they would be evaluated, on the same training batches every time."""
-
-    batches: list[Any]
-    recalibration: bool
-
-    @classmethod
-    def of(cls, runs: Sequence[TrainingState], loader: Iterable[Any], recipe: Recipe, recalibration: bool) -> _Judge:
-        wanted = recipe.keep == "best" and recipe.epochs > 0 and any(run.live for run in runs)
-        return cls(some_batches(loader, recipe.judged) if wanted else [], recalibration)
-
-    def __call__(self, runs: Sequence[TrainingState], epoch: int) -> None:
-        live = [run for run in runs if run.live and self.batches]
-        networks = [run.network for run in live]
-        for run, loss in zip(live, evaluated_losses(networks, self.batches, recalibration=self.recalibration)):
-            run.judge(epoch, loss)
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where a batch stands: epoch and batch from 0."""
-
-    epoch: int
-    batch: int
-    last: bool
-
-    @property
-    def first(self) -> bool:
-        return self.batch == 0
 
 
 def _update(
@@ -196,16 +173,15 @@ def _update(
                 run.network.eval()
 
 
-def _passes(loader: Iterable[Any], epochs: range, seed: int) -> Iterator[tuple[_Place, Any]]:
-    """All batches of all epochs, each epoch in an order of its own."""
+def _passes(loader: Iterable[Any], epochs: range, seed: int) -> Iterator[tuple[int, bool, bool, Any]]:
+    """Epoch, whether it is the first or the last one there, and batch; each epoch in an order of its own."""
     for epoch in epochs:
         batches = iter(repeatable(loader, mixed(seed, "order", epoch)))
-        ahead = next(batches, None)
-        count = 0
+        first, ahead = True, next(batches, None)
         while ahead is not None:
             batch, ahead = ahead, next(batches, None)
-            yield _Place(epoch, count, ahead is None), batch
-            count += 1
+            yield epoch, first, ahead is None, batch
+            first = False
 
 
 def _shared_trunk(networks: Sequence[Stitched]) -> Trunk:
@@ -216,10 +192,6 @@ def _shared_trunk(networks: Sequence[Stitched]) -> Trunk:
     if len({id(network.layer) for network in networks}) < len(networks):
         raise ValueError("every network must have a layer of its own. Got one layer in two networks.")
     return networks[0].trunk
-
-
-def _title(runs: list[TrainingState]) -> str:
-    return f"stitching by {len(runs)} layers" if len(runs) > 1 else f"stitching by {runs[0].network.layer.family}"
 
 
 def _diverged(runs: list[TrainingState], recipe: Recipe) -> str:
