@@ -239,31 +239,16 @@ _ALIASES = {
     "linear": "identity", "gelu_new": "gelu_tanh", "square": "power:2", "heaviside": "step",
 }  # fmt: skip
 
-_MODULES: dict[type[nn.Module], Callable[[Any], tuple[str, tuple[float, ...]]]] = {
-    nn.Identity: lambda m: ("identity", ()),
-    nn.ReLU: lambda m: ("relu", ()),
-    nn.LeakyReLU: lambda m: ("leaky_relu", (m.negative_slope,)),
-    nn.RReLU: lambda m: ("leaky_relu", ((m.lower + m.upper) / 2,)),  # its slope in evaluation mode
-    nn.ReLU6: lambda m: ("relu6", ()),
-    nn.Sigmoid: lambda m: ("sigmoid", ()),
-    nn.LogSigmoid: lambda m: ("logsigmoid", ()),
-    nn.Hardsigmoid: lambda m: ("hardsigmoid", ()),
-    nn.Tanh: lambda m: ("tanh", ()),
-    nn.Hardtanh: lambda m: ("hardtanh", (m.min_val, m.max_val)),
-    nn.Tanhshrink: lambda m: ("tanhshrink", ()),
-    nn.Softsign: lambda m: ("softsign", ()),
-    nn.GELU: lambda m: ("gelu_tanh" if m.approximate == "tanh" else "gelu", ()),
-    nn.SiLU: lambda m: ("silu", ()),
-    nn.Hardswish: lambda m: ("hardswish", ()),
-    nn.Mish: lambda m: ("mish", ()),
-    nn.Softplus: lambda m: ("softplus", (m.beta,)),
-    nn.ELU: lambda m: ("elu", (m.alpha,)),
-    nn.CELU: lambda m: ("celu", (m.alpha,)),
-    nn.SELU: lambda m: ("selu", ()),
-    nn.Hardshrink: lambda m: ("hardshrink", (m.lambd,)),
-    nn.Softshrink: lambda m: ("softshrink", (m.lambd,)),
-    nn.Threshold: lambda m: ("threshold", (m.threshold, m.value)),
-}
+# a module's rule and the attributes that hold its parameters, in order
+_MODULES: dict[type[nn.Module], tuple[str, ...]] = {
+    nn.Identity: ("identity",), nn.ReLU: ("relu",), nn.LeakyReLU: ("leaky_relu", "negative_slope"),
+    nn.ReLU6: ("relu6",), nn.Sigmoid: ("sigmoid",), nn.LogSigmoid: ("logsigmoid",), nn.Hardsigmoid: ("hardsigmoid",),
+    nn.Tanh: ("tanh",), nn.Hardtanh: ("hardtanh", "min_val", "max_val"), nn.Tanhshrink: ("tanhshrink",),
+    nn.Softsign: ("softsign",), nn.GELU: ("gelu",), nn.SiLU: ("silu",), nn.Hardswish: ("hardswish",),
+    nn.Mish: ("mish",), nn.Softplus: ("softplus", "beta"), nn.ELU: ("elu", "alpha"), nn.CELU: ("celu", "alpha"),
+    nn.SELU: ("selu",), nn.Hardshrink: ("hardshrink", "lambd"), nn.Softshrink: ("softshrink", "lambd"),
+    nn.Threshold: ("threshold", "threshold", "value"), nn.RReLU: ("leaky_relu", "lower", "upper"),
+}  # fmt: skip
 _FUNCTIONS: dict[Any, str] = {
     F.relu: "relu", torch.relu: "relu", F.relu_: "relu", torch.relu_: "relu", F.leaky_relu: "leaky_relu",
     F.relu6: "relu6", torch.abs: "abs", torch.square: "power:2", torch.sign: "sign", torch.sigmoid: "sigmoid",
@@ -339,8 +324,12 @@ def known_activation(activation: object) -> Activation | None:
         base = next((c for c in type(activation).__mro__ if c in _MODULES), None)
         if base is None or type(activation).forward is not base.forward:
             return None
-        name, values = _MODULES[base](activation)
-        return _build(name, dict(zip(_RULES[name][2], map(float, values), strict=True)))
+        name, *attributes = _MODULES[base]
+        values = [float(getattr(activation, attribute)) for attribute in attributes]
+        if base is nn.RReLU:  # its slope in evaluation mode
+            values = [sum(values) / 2]
+        name = "gelu_tanh" if base is nn.GELU and activation.approximate == "tanh" else name
+        return _build(name, dict(zip(_RULES[name][2], values, strict=True)))
     try:
         if isinstance(activation, functools.partial) and not activation.args:
             return _partial(activation)

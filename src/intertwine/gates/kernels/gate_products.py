@@ -1,5 +1,6 @@
 """Path kernels of fully connected networks: products of Grams of gates (theorem 3.1), whole numbers if hard."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -212,40 +213,19 @@ def _product(first: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], biases: Sequ
 def _logarithm(
     first: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], biases: Sequence[bool], hard: bool
 ) -> tuple[Tensor, Tensor]:
-    """``log |K|`` and the sign of K, by a sum of logarithms or, with biases, by an exponent for each entry."""
-    if not any(biases[1:]):
-        first = first.add_(1) if biases[0] else first
-        logs, signs = _log_product(first, exact_products(pairs, hard))
-        return logs, signs.masked_fill_(logs == -math.inf, 0)
-    kernel, exponent = first, torch.zeros_like(first)  # K = kernel 2^exponent
-    room, scaled = _ROOM - math.log(max(float(first.abs().max()), 1.0) + 1), False
-    for k, bias in enumerate(biases):
-        if k:
-            grams = gram(*pairs[k - 1], hard)
-            size = math.log(float(grams.abs().max()) + 1)
-            if size > room or grams.dtype == torch.float64:  # soft gates may be small as well as large
-                kernel, more = torch.frexp(kernel)
-                exponent.add_(more)
-                room, scaled = _ROOM, True
-            kernel.mul_(grams)
-            room -= size
-        if bias:
-            kernel.add_(exponent.masked_fill_(kernel == 0, 0).neg().exp2_() if scaled else 1)
-    return kernel.abs().log_().add_(exponent, alpha=math.log(2)), kernel.sign().to(torch.int8)
-
-
-def _log_product(first: Tensor, grams: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
-    """Sum of logarithms, and sign; counts are multiplied while they surely fit, so that few logarithms are taken."""
-    sign = first.sign().to(torch.int8)
-    total = first.abs().log_()
-    product, room = torch.ones_like(total), _ROOM
-    for g in grams:
-        size = math.log(max(float(g.abs().max()), 1e-300))
+    """``log |K|`` and the sign of K, by an exponent for each entry: numbers are rescaled before they overflow."""
+    apart = not any(biases[1:])  # then layers may be multiplied with each other first
+    grams = exact_products(pairs, hard) if apart else (gram(a, b, hard) for a, b in pairs)
+    kernel, exponent = first.add_(1) if biases[0] else first, torch.zeros_like(first)  # K = kernel 2^exponent
+    room, scaled = _ROOM - math.log(max(float(kernel.abs().max()), 1.0) + 1), False
+    for g, bias in zip(grams, itertools.repeat(False) if apart else biases[1:]):
+        size = math.log(float(g.abs().max()) + 1)
         if size > room or g.dtype == torch.float64:  # soft gates may be small as well as large
-            total += product.abs().log_()
-            product, room = torch.ones_like(total), _ROOM
-        product *= g
-        room -= max(size, 0.0)
-        if g.is_floating_point():  # counts are never negative
-            sign *= g.sign().to(torch.int8)
-    return total.add_(product.abs_().log_()), sign
+            kernel, more = torch.frexp(kernel)
+            exponent.add_(more)
+            room, scaled = _ROOM, True
+        kernel.mul_(g)
+        room -= size
+        if bias:
+            kernel.add_(exponent.masked_fill(kernel == 0, 0).neg_().exp2_() if scaled else 1)
+    return kernel.abs().log_().add_(exponent, alpha=math.log(2)), kernel.sign().to(torch.int8)

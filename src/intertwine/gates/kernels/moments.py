@@ -61,16 +61,14 @@ class Layout:
             return torch.einsum("ap,...npmq,bq->...namb", matrix, kernel, matrix)
         return torch.einsum("ap,...pnm->...anm", matrix, kernel)
 
-    def window(self, kernel: Tensor, offsets: Tensor) -> Tensor:
-        """Sum shifted copies: ``offsets`` ``(K, P')`` says which position each reads, from 1; 0 is padding."""
-        if self.pairs:
-            padded = torch.nn.functional.pad(kernel, (1, 0, 0, 0, 1, 0))
-            return sum_of(padded[:, o][:, :, :, o] for o in offsets)
-        padded = torch.nn.functional.pad(kernel, (0, 0, 0, 0, 1, 0))
-        return sum_of(padded[o] for o in offsets)
+    def take(self, kernel: Tensor, taken: Tensor) -> Tensor:
+        """Let each position take one other on both sides: ``taken`` ``(P',)`` counts from 1; 0 is padding."""
+        padded = torch.nn.functional.pad(kernel, (1, 0, 0, 0, 1, 0) if self.pairs else (0, 0, 0, 0, 1, 0))
+        moved = padded.index_select(-3, taken)
+        return moved.index_select(-1, taken) if self.pairs else moved
 
     def slide(self, kernel: Tensor, space: tuple[int, ...], grid: "Grid") -> Tensor:
-        """Sum over a convolution's window, one axis after the other, by views instead of :meth:`window`'s gathers."""
+        """Sum over a convolution's window, one axis after the other, by views."""
         shape = (self.n, *space, self.m, *space) if self.pairs else (*space, self.n, self.m)
         kernel = kernel.reshape(shape)
         for axis in range(len(space)):
@@ -261,10 +259,8 @@ def channel_slice(signal: Signal, start: int, stop: int, step: int = 1) -> Signa
 def _settled(term: Term, channels: int, layout: Layout) -> Term:
     if term.post is None:
         return term
-    source, matrix = term.source, term.post
-    if matrix.dim() == 1:  # each position takes one other, from 1; 0 is padding
-        matrix = torch.eye(1 + source.kernel.shape[-1 if layout.pairs else -3]).to(source.kernel)[matrix, 1:]
-    kernel = layout.move(_each_channel(term, channels, layout), matrix)
+    source, kernel = term.source, _each_channel(term, channels, layout)
+    kernel = layout.move(kernel, term.post) if term.post.dim() == 2 else layout.take(kernel, term.post)
     return Term(Source(kernel, source.log_scale, per_channel=True, root=source.origin, taken=source.taken))
 
 
@@ -287,7 +283,7 @@ def _channel_sum(term: Term, channels: int, layout: Layout) -> Tensor:
         kernel = sum_of(kernel[c] * outer(c) for c in range(channels))
     if term.post is None:
         return kernel
-    return layout.move(kernel, term.post) if term.post.dim() == 2 else layout.window(kernel, term.post[None])
+    return layout.move(kernel, term.post) if term.post.dim() == 2 else layout.take(kernel, term.post)
 
 
 def _times(mask: Tensor | None, by: Tensor) -> Tensor:
