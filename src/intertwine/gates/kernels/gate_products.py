@@ -227,5 +227,5 @@ def _logarithm(
         kernel.mul_(g)
         room -= size
         if bias:
-            kernel.add_(exponent.masked_fill(kernel == 0, 0).neg_().exp2_() if scaled else 1)
+            kernel.add_(exponent.masked_fill_(kernel == 0, 0).neg().exp2_() if scaled else 1)
     return kernel.abs().log_().add_(exponent, alpha=math.log(2)), kernel.sign().to(torch.int8)
