@@ -152,8 +152,8 @@ def examine(
     steps = iter(track(range(5), "taking the network apart", enabled=progress))
     switches = model  # whose gates are counted: hard ones in the place of soft ones
     if isinstance(model, GatedNetwork):
-        options = {"input": model.input, "permutation": model.permutation}
-        switches = GatedNetwork(model.gating, model.value, gate="hard", **options)
+        kept = model.gating, model.value
+        switches = GatedNetwork(*kept, gate="hard", input=model.input, permutation=model.permutation)
     shared = shared_gates(switches, x, labels, classes)
     next(steps)
     chosen = _spread(labels, kernel_examples)
