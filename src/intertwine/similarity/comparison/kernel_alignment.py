@@ -129,7 +129,7 @@ class _PairSums:
             self._fourth.append((*crossed, *fourth))
         if moments:
             self._second += spread_factor(n) * torch.outer(*(z.double().square().sum((1, 2)) for z in (x, y))).cpu()
-            self._third += third_moment(n, third_sums(x), third_sums(y)).cpu()
+            self._third += third_moment(n, third_sums(x).cpu(), third_sums(y).cpu())
 
     def finish(self, blocks: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Scores, errors, and half-widths of the intervals."""

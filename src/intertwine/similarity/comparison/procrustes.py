@@ -105,7 +105,7 @@ class _Stack:
         self._rows = [layer.rows(space) for layer in layers]
         self.positions = min(parts[0].shape[1] for parts in self._rows)
         self._silent = torch.cat([layer.constant if center else layer.dead for layer in layers])
-        tops = [max(float(part.abs().max()) for part in parts) or 1.0 for parts in self._rows]
+        tops = [float(torch.stack([part.abs().max() for part in parts]).max()) or 1.0 for parts in self._rows]
         self.scales = [2.0 ** -round(torch.tensor(top).log2().item()) for top in tops]
         self._means: list[Tensor] = []
         offsets = []
@@ -142,10 +142,10 @@ class _Table:
         first = x.block(0)
         wide = torch.float64 if task.exact else first.dtype
         self.cross = torch.zeros(len(self.block_of), self.parts, c, d, dtype=wide, device=first.device)
-        self.squares = tuple(torch.zeros(len(self.block_of), self.parts, n, dtype=torch.float64) for n in (c, d))
+        squares = [torch.zeros(*self.cross.shape[:2], n, dtype=torch.float64, device=first.device) for n in (c, d)]
         drawn = torch.empty(0) if task.draws is None else task.draws.permutations
         count = len(drawn) if task.exact else SHUFFLES if task.shuffled else 0
-        self.shuffled = torch.zeros(count, c, d, dtype=torch.float64)
+        shuffled = torch.zeros(count, c, d, dtype=torch.float64, device=first.device)
         at, generator = 0, torch.Generator().manual_seed(task.seed)
         height = max(1, _NUMBERS // (self._each * max(c, d))) if task.exact else 1 << 40
         for b, some in enumerate(folds):
@@ -156,7 +156,7 @@ class _Table:
                     u, v = (side[rows, h :: self.parts].flatten(0, 1).to(wide) for side in (left, right))
                     self.cross[at, h].addmm_(u.mT, v)
                     for k, z in enumerate((u, v)):
-                        self.squares[k][at, h] += torch.linalg.vector_norm(z, dim=0).double().square().cpu()
+                        squares[k][at, h] += torch.linalg.vector_norm(z, dim=0).double().square()
                 at += 1
             if count:  # about means, so that large ones take no digits
                 left, right = (z - side.offset.to(z) for z, side in ((left, x), (right, y)))
@@ -165,9 +165,9 @@ class _Table:
             for s in range(count):
                 order = drawn[s] if task.exact else torch.randperm(len(left), generator=generator)
                 v = right[order.to(first.device)].flatten(0, 1)
-                self.shuffled[s] += (left.flatten(0, 1).mT @ v.to(left.dtype)).double().cpu()
-        self.shuffled += sum(blocks) * self._each * torch.outer(x.offset, y.offset.to(x.offset.device)).cpu()
-        self.cross = self.cross.cpu()
+                shuffled[s] += (left.flatten(0, 1).mT @ v.to(left.dtype)).double()
+        shuffled += sum(blocks) * self._each * torch.outer(x.offset, y.offset.to(x.offset.device))
+        self.cross, self.shuffled, self.squares = self.cross.cpu(), shuffled.cpu(), [z.cpu() for z in squares]
         self.total = self._sum(slice(None), slice(None))
         self._halves: dict[tuple[str, int], Tensor] = {}
 

@@ -1,0 +1,63 @@
+"""Work on an accelerator, by a double: devices are never mixed, and few numbers go to the host."""
+
+import pytest
+import torch
+from other_device import There, moved, other_device
+from torch import nn
+
+import intertwine as iw
+from intertwine.similarity import Resampling
+
+MEASURES = ("linear_cka", "g_relu_cka", "gates_cka", "orthogonal_procrustes_centered", "g_relu_procrustes")
+HOW = Resampling(null=4, bootstrap=4, untrained=0)
+X = torch.randn(256, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+
+
+def net(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 6, 3, stride=2), nn.ReLU()
+    ).eval()
+
+
+def there(*seeds):
+    return [moved(net(seed)) for seed in seeds]
+
+
+def test_the_double_tells():
+    with other_device() as copies:
+        x = There(torch.ones(3))
+        assert x.device.type == "cuda" and not copies
+        with pytest.raises(RuntimeError, match="same device"):
+            x + torch.ones(3)
+        assert float(x.sum()) == 3 and x.cpu().device.type == "cpu"
+        assert copies == {"item": 1, "copy": 1}
+
+
+def test_features_are_collected_with_one_copy_a_batch_and_layer():
+    (model,) = there(0)
+    with other_device() as copies:
+        found = iw.collect(model, X.split(64), ["2", "4"], progress=False)
+    assert copies == {"copy": 4 * 2} and all(type(x) is torch.Tensor for x in found.values())
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("name", MEASURES)
+def test_scores_are_those_of_the_host(name, exact):
+    here = iw.compare(net(0), net(1), X.split(128), ["2", "4"], name, resampling=HOW, exact=exact)
+    a, b = there(0, 1)
+    with other_device():
+        found = iw.compare(a, b, X.split(128), ["2", "4"], name, resampling=HOW, exact=exact)
+    torch.testing.assert_close(found.scores[name], here.scores[name], atol=1e-4, rtol=0)
+    torch.testing.assert_close(found.chance[name], here.chance[name], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["linear_cka", "g_relu_cka", "orthogonal_procrustes_centered"])
+def test_a_pass_copies_nothing_for_each_further_batch_but_a_few_numbers(name):
+    counts = []
+    for batches in (2, 6):
+        a, b = there(0, 1)
+        with other_device() as copies:
+            iw.compare(a, b, [X[:128]] * batches, ["2", "4"], name, resampling=None, exact=False)
+        counts.append(copies.total())
+    assert counts[1] - counts[0] <= 4 * 4 * 12  # further batches, layers of both networks, copies each

@@ -1,0 +1,88 @@
+"""A double of an accelerator: tensors that say they are on one, refuse mixed devices, and count copies to the host."""
+
+from collections import Counter
+from contextlib import contextmanager
+from unittest import mock
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map, tree_map_only
+
+DEVICE = torch.device("cuda:0")
+MOVES = {"_to_copy", "copy_", "_copy_from"}  # what may read one device and write the other
+
+
+class There(torch.Tensor):
+    """A tensor of the double; its numbers lie on the CPU."""
+
+    @staticmethod
+    def __new__(cls, value):
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, value.shape, value.stride(), value.storage_offset(), dtype=value.dtype, device="meta",
+            requires_grad=value.requires_grad,
+        )  # fmt: skip
+        made.value = value
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    device = property(lambda self: DEVICE)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return run(func, args, kwargs or {})
+
+
+copies = Counter()
+
+
+def run(func, args, kwargs):
+    """One operation where its tensors are."""
+    name = func.overloadpacket.__name__
+    seen = []
+    tree_map_only(torch.Tensor, seen.append, (args, kwargs))
+    there = [isinstance(x, There) for x in seen]
+    asked = kwargs.get("device")
+    if any(there) and not all(x or y.ndim == 0 for x, y in zip(there, seen)) and name not in MOVES:
+        shapes = [(("there" if x else "here"), tuple(y.shape)) for x, y in zip(there, seen)]
+        raise RuntimeError(f"Expected all tensors to be on the same device, but {name} got {shapes}")
+    moved = asked is not None and torch.device(asked).type != "cpu"
+    out = moved or (any(there) and asked is None)
+    if (any(there) and asked is not None and not moved) or (name == "_local_scalar_dense" and any(there)):
+        copies["item" if name == "_local_scalar_dense" else "copy"] += 1
+        out = False
+    if name == "copy_":
+        out = there[0]
+        copies["copy"] += len(there) > 1 and there[1] and not there[0]
+    plain = lambda x: x.value if isinstance(x, There) else torch.device("cpu") if isinstance(x, torch.device) else x
+    found = func(*tree_map(plain, args), **{k: tree_map(plain, v) for k, v in kwargs.items()})
+    if name.endswith("_") and isinstance(args[0], There):  # in place
+        return args[0]
+    return tree_map_only(torch.Tensor, There, found) if out else found
+
+
+class Double(TorchDispatchMode):
+    """Makes what is asked for on the device of the double."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return run(func, args, kwargs or {})
+
+
+@contextmanager
+def other_device():
+    """Inside, ``"cuda:0"`` is the double; yields the counter of copies to the host, ``"copy"`` and ``"item"``."""
+    copies.clear()
+    with Double(), mock.patch("torch.cuda._lazy_init", lambda: None):  # there is no other CUDA here
+        yield copies
+
+
+def moved(model: nn.Module) -> nn.Module:
+    """The model on the double."""
+    for module in model.modules():
+        for name, p in list(module._parameters.items()):
+            if p is not None:
+                module._parameters[name] = nn.Parameter(There(p.detach()), requires_grad=p.requires_grad)
+        for name, b in list(module._buffers.items()):
+            if b is not None:
+                module._buffers[name] = There(b)
+    return model
