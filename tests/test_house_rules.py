@@ -37,7 +37,6 @@ WATCHERS = {
     "programs/steps.py": "runs one call",
     "features/_hooks.py": ANY_MODULE,
     "features/activations.py": ANY_MODULE,
-    "features/residual.py": ANY_MODULE,
     "merging/repair.py": ANY_MODULE,
     "gates/kernels/layer_gradients.py": ANY_MODULE,
     "gates/substitution.py": "gated networks are trained by the code of their modules",

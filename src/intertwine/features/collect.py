@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from .._progress import track
-from ._outputs import Selector
 from .batches import length, peek
+from .reading import Selector
 from .tapped import Tapped
 
 __all__ = ["collect"]

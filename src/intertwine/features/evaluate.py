@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from .._evaluation import evaluating, unchanged
 from .._examples import run
-from ._outputs import select
 from .batches import call, device_of, labels_in, size
+from .reading import select
 from .repeatable import repeatable
 
 _IGNORED = -100  # label of what is left out, as cross-entropy has it

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from .._evaluation import alone, check_module, evaluation_mode
 from ._hooks import modules, unwrap, watching
-from ._outputs import Selector, select, selector_for
 from .activations import function_names, watching_functions
 from .batches import call, device_of, size
 from .points import Point, choose, layers
+from .reading import Selector, select, selector_for
 
 
 def _copy(_: str, features: Tensor) -> Tensor:

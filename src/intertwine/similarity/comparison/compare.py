@@ -18,7 +18,7 @@ from ..._result import of_networks
 from ..._words import check_whole
 from ...features import Point, Reading, Tapped
 from ...features import batches as batching
-from ...features.residual import additions
+from ...features.activations import additions
 from ..base import Measure
 from ..inference import CONFIDENCE, NO_RESAMPLING, RESAMPLING, Draws, Resampling
 from ..layer_groups import acting, default_measures, joined
