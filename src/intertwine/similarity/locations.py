@@ -1,6 +1,5 @@
 """Location-wise CKA: every position of every example counts as an example of its own."""
 
-from dataclasses import dataclass
 from math import sqrt
 
 import torch
@@ -13,6 +12,7 @@ from .measures.channel_kernels import fill_maximum
 from .measures.kernels import triangle_tiles
 
 _TILE = 1024
+_ROUNDING = 1e-12  # of the sum of squares of a kernel, below which nothing else is left
 _KERNELS = ("linear", "channel_normalized", "max")
 
 
@@ -75,10 +75,26 @@ def location_cka(
     a, b = _rows(x, mx, chosen, kernel), _rows(y, my, chosen, kernel)
     cost = len(chosen) ** 2 * (a.shape[1] + b.shape[1]) / 2
     tiles = list(triangle_tiles(len(a), _TILE))
-    sums = _Sums.zeros(len(a), a.device)
-    for rows, columns in track(tiles, f"location-wise CKA, {cost:.1e} multiplications", enabled=progress):
-        sums.add(rows, columns, *(_tile(z, rows, columns, kernel) for z in (a, b)))
-    return sums.cka()
+    n, device = len(a), torch.device("cpu") if a.device.type == "mps" else a.device
+    products, rows = (torch.zeros(*shape, dtype=torch.float64, device=device) for shape in ((3,), (2, n)))
+    for left, right in track(tiles, f"location-wise CKA, {cost:.1e} multiplications", enabled=progress):
+        k, l = (_tile(z, left, right, kernel) for z in (a, b))
+        if left.start == right.start:
+            k, l = k.fill_diagonal_(0), l.fill_diagonal_(0)
+        else:  # the mirror image
+            rows[:, right] += torch.stack([k.sum(0), l.sum(0)])
+        times = 1 if left.start == right.start else 2
+        products += times * torch.stack([(k * l).sum(), k.square().sum(), l.square().sum()])
+        rows[:, left] += torch.stack([k.sum(1), l.sum(1)])
+    totals, inner = rows.sum(1), rows @ rows.T
+    pairs = ((0, 1), (0, 0), (1, 1))  # n (n - 3) HSIC_1 from products and row sums, diagonals left out
+    kl, kk, ll = (
+        float(product + totals[i] * totals[j] / ((n - 1) * (n - 2)) - 2 / (n - 2) * inner[i, j])
+        for product, (i, j) in zip(products, pairs)
+    )
+    if kk <= _ROUNDING * products[1] or ll <= _ROUNDING * products[2]:
+        raise ValueError("features must tell locations apart. Got a Gram matrix that is constant after centring.")
+    return min(1.0, max(-1.0, kl / sqrt(kk * ll)))
 
 
 def _choose(x: Tensor, y: Tensor, samples: int | None, budget: float, seed: int) -> Tensor:
@@ -115,48 +131,3 @@ def _tile(z: Tensor, rows: slice, columns: slice, kernel: str) -> Tensor:
     best, product = torch.empty(2, left.shape[1], right.shape[1], dtype=z.dtype, device=z.device)
     fill_maximum(best, product, left, right, start=True)
     return double(best)
-
-
-@dataclass
-class _Sums:
-    """What unbiased HSIC needs of two Gram matrices that are never whole: products and row sums, diagonals left out."""
-
-    kl: float
-    kk: float
-    ll: float
-    k: Tensor
-    l: Tensor
-
-    @classmethod
-    def zeros(cls, n: int, device: torch.device) -> "_Sums":
-        """Nothing added yet."""
-        empty = torch.zeros(n, dtype=torch.float64, device="cpu" if device.type == "mps" else device)
-        return cls(0.0, 0.0, 0.0, empty, empty.clone())
-
-    def add(self, rows: slice, columns: slice, k: Tensor, l: Tensor) -> None:
-        """Add a tile of the lower triangle and its mirror image."""
-        same = rows.start == columns.start
-        if same:
-            k, l = k.fill_diagonal_(0), l.fill_diagonal_(0)
-        times = 1 if same else 2
-        self.kl += times * float((k * l).sum())
-        self.kk += times * float(k.square().sum())
-        self.ll += times * float(l.square().sum())
-        for total, tile in ((self.k, k), (self.l, l)):
-            total[rows] += tile.sum(1)
-            if not same:
-                total[columns] += tile.sum(0)
-
-    def cka(self) -> float:
-        """Their CKA."""
-        kl = self._hsic(self.kl, self.k, self.l)
-        kk, ll = self._hsic(self.kk, self.k, self.k), self._hsic(self.ll, self.l, self.l)
-        if kk <= 1e-12 * self.kk or ll <= 1e-12 * self.ll:
-            raise ValueError("features must tell locations apart. Got a Gram matrix that is constant after centring.")
-        return min(1.0, max(-1.0, kl / sqrt(kk * ll)))
-
-    @staticmethod
-    def _hsic(product: float, k: Tensor, l: Tensor) -> float:
-        """``n (n - 3) HSIC_1`` from sums."""
-        n = len(k)
-        return product + float(k.sum() * l.sum()) / ((n - 1) * (n - 2)) - 2 / (n - 2) * float(k @ l)
