@@ -18,7 +18,7 @@ import intertwine as iw
 from intertwine.similarity import Resampling
 
 OUT = Path(__file__).parent.parent / "docs" / "images" / "compare-growth.svg"
-CASES = {"images": (250, 500, 1000, 2000), "layers": (4, 8, 16, 32), "channels": (16, 32, 64, 128)}
+CASES = {"images": (250, 500, 1000), "layers": (4, 8, 16), "channels": (16, 32, 64)}
 FIXED = {"images": 500, "layers": 8, "channels": 32}
 
 
