@@ -72,7 +72,7 @@ class Double(TorchDispatchMode):
 def other_device():
     """Inside, ``"cuda:0"`` is the double; yields the counter of copies to the host, ``"copy"`` and ``"item"``."""
     copies.clear()
-    with Double(), mock.patch("torch.cuda._lazy_init", lambda: None):  # there is no other CUDA here
+    with Double(), mock.patch("torch.cuda._lazy_init", return_value=None):  # there is no other CUDA here
         yield copies
 
 
