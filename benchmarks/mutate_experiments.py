@@ -138,7 +138,7 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (f"{L}/training/rotation_penalty.py", "seed=seed + 1", "seed=seed + 2", ("fig4-rotation-penalty",)),
     (f"{L}/training/rotation_penalty.py", "a @ module.bias", "module.bias", ("tests/lab/test_rotation_penalty.py",)),
     (
-        f"{L}/networks/removal.py",
+        f"{L}/networks/resnets.py",
         "nn.Sequential(block.shortcut, block.relu2)",
         "nn.Sequential(block.relu2, block.shortcut)",
         ("tests/lab/test_experiments_removal.py", "p2-block-removal"),

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import intertwine as iw
 from intertwine.lab import data
-from intertwine.lab.networks.resnet import cifar_resnet
+from intertwine.lab.networks import cifar_resnet
 from intertwine.matching import align
 from intertwine.matching.coordinates.networks import Networks
 from intertwine.matching.costs.incremental import Costs

@@ -12,8 +12,7 @@ from _timing import best_of, describe, verdict
 
 from intertwine.lab import networks
 from intertwine.lab.training import RECIPES
-from intertwine.lab.training.engines.choice import candidates, engine_for
-from intertwine.lab.training.engines.engine import ENGINES
+from intertwine.lab.training.engines import ENGINES, candidates, engine_for
 
 K = 16
 CASES = (  # network, shape of an input, batch, budget on a CPU and on a GPU

@@ -10,7 +10,7 @@ import torch
 
 from intertwine.dissection import Bases, Criterion, dissect
 from intertwine.lab.data import GeneratedConcepts
-from intertwine.lab.networks.small import PlainCNN
+from intertwine.lab.networks import PlainCNN
 from intertwine.lab.training.concepts import place_accuracy, train_on_concepts
 
 train, test = GeneratedConcepts(200, size=48), GeneratedConcepts(60, size=48, seed=1)

@@ -52,7 +52,7 @@ def test_no_runs_is_no_error_and_no_run_of_a_name_is(run):
 
 
 def test_a_zoo_is_trained_kept_and_shown(run, tmp_path):
-    words = ("zoo", "train", "--model", "mlp:widths=16", "--count", 3, "--epochs", 1, "--engine", "stacked")
+    words = ("zoo", "train", "--model", "mlp:widths=16", "--count", 3, "--epochs", 1, "--engine", "grouped")
     trained = run(*words)
     assert trained.code == 0, trained.err
     assert "3 networks mlp:widths=16 on digits" in trained.out

@@ -14,11 +14,11 @@ from PIL import Image
 
 from intertwine.dissection import COLOURS, Bases, Concept, Criterion, TensorConcepts, WithColours, name_colours
 from intertwine.errors import DataError
-from intertwine.lab.data.concepts.broden import BrodenConcepts
-from intertwine.lab.data.concepts.coco import CocoConcepts, decode_runs, fill_polygons
-from intertwine.lab.data.concepts.generated import GeneratedConcepts
-from intertwine.lab.data.concepts.load import load_concepts
-from intertwine.lab.data.concepts.masks import FolderConcepts, ParquetConcepts
+from intertwine.lab.data.broden import BrodenConcepts
+from intertwine.lab.data.coco import CocoConcepts, decode_runs, fill_polygons
+from intertwine.lab.data.concepts import load_concepts
+from intertwine.lab.data.generated import GeneratedConcepts
+from intertwine.lab.data.masks import FolderConcepts, ParquetConcepts
 
 
 def png(array, mode=None):
@@ -182,10 +182,10 @@ def test_parquet_errors(tmp_path, masks):
     with pytest.raises(DataError, match=r"must be an existing file"):
         ParquetConcepts(tmp_path / "none.parquet")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(DataError, match=r"must be a parquet file"):
+    with pytest.raises(DataError, match=r"must be a complete parquet file"):
         ParquetConcepts(tmp_path / "bad.parquet")
     path = write_parquet(tmp_path / "a.parquet", [(image, masks[0], "train")], columns=("image", "split"))
-    with pytest.raises(DataError, match=r"columns 'image' and 'mask'. Got image, split"):
+    with pytest.raises(DataError, match=r"must have a column 'mask'. Got \['image', 'split'\]"):
         ParquetConcepts(path)
     path = write_parquet(tmp_path / "b.parquet", [(image, masks[0], "train")], names=())
     with pytest.raises(DataError, match=r"must name its labels"):

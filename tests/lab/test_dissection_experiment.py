@@ -6,7 +6,7 @@ import torch
 from intertwine.dissection import Bases, Criterion, Dissection, dissect
 from intertwine.lab.data import GeneratedConcepts
 from intertwine.lab.experiments.paper1.dissection_figure import SITUATIONS, detector_rows
-from intertwine.lab.networks.small import PlainCNN
+from intertwine.lab.networks import PlainCNN
 from intertwine.lab.training.concepts import dense_targets, place_accuracy, train_on_concepts
 
 

@@ -36,7 +36,7 @@ def test_splits_of_a_set_are_used(monkeypatch):
         asked.append(split)
         return GeneratedConcepts(4, size=16)
 
-    monkeypatch.setattr("intertwine.lab.data.concepts.load.load_concepts", load_concepts)
+    monkeypatch.setattr("intertwine.lab.data.concepts.load_concepts", load_concepts)
     train, test = concept_sets("parquet:x+colours", (3, 9), 16)
     assert (len(train), len(test)) == (3, 4)
     concept_sets("broden:x", (3, 9), 16)

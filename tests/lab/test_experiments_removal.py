@@ -7,8 +7,7 @@ from intertwine.lab.data import load
 from intertwine.lab.experiments import Setting, experiment, reproduce
 from intertwine.lab.experiments.paper2.block_removal import Removals
 from intertwine.lab.experiments.plan import Design
-from intertwine.lab.networks import build
-from intertwine.lab.networks.removal import removable, without
+from intertwine.lab.networks import build, removable, without
 from intertwine.lab.training import RECIPES, accuracy, load_checkpoint
 
 

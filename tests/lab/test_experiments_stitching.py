@@ -11,7 +11,7 @@ from intertwine.lab.experiments.paper1 import alpha_choice
 from intertwine.lab.experiments.paper1.dissimilarity import MEASURES, LayerSimilarity
 from intertwine.lab.experiments.paper1.stitched import OURS, PRINTED, PRINTED_V1, StitchedLayers, pairs_of
 from intertwine.lab.runs import job_key
-from intertwine.lab.training.augment import augment, draw_crops, resized
+from intertwine.lab.training.augmentation import augment, draw_crops, resized
 from intertwine.stitching import RECIPES, family_of
 from intertwine.stitching.choose_alpha import ALPHAS
 

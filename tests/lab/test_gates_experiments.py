@@ -10,8 +10,7 @@ from intertwine.lab import networks
 from intertwine.lab.data import load
 from intertwine.lab.experiments import Setting, experiment, experiments, reproduce
 from intertwine.lab.experiments.paper2 import chain, tables, width_sweep
-from intertwine.lab.training import RECIPES, read_card, train
-from intertwine.lab.training.digest import digest
+from intertwine.lab.training import RECIPES, digest, read_card, train
 
 ONE = RECIPES["c4gap"].but(epochs=1, learning_rate=3e-3)
 
@@ -54,7 +53,7 @@ def test_a_job_trains_tests_and_does_not_train_twice(tmp_path, monkeypatch):
     assert mean_accuracy(found) == pytest.approx(card.metrics["test_accuracy"]) and card.data == "digits[:64]"
     assert {r["statistic"] for r in found} == {"accuracy", "loss"}
     assert sum(r["images"] for r in found if r["statistic"] == "accuracy") == 359
-    monkeypatch.setattr("intertwine.lab.training.engines.engine.InTurn.step", None)
+    monkeypatch.setattr("intertwine.lab.training.engines.InTurn.step", None)
     assert job.run(tmp_path) == found
 
 

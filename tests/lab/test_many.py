@@ -10,9 +10,8 @@ from torch import nn
 from intertwine.lab import networks
 from intertwine.lab.data import load
 from intertwine.lab.training import RECIPES, Recipe, load_checkpoint, member_path, read_card, train, train_many
-from intertwine.lab.training.engines.choice import agrees, candidates, draws_random_numbers, engine_for
-from intertwine.lab.training.engines.engine import ENGINES
-from intertwine.lab.training.engines.grouped import Ungroupable, group_networks
+from intertwine.lab.training.engines import ENGINES, agrees, candidates, draws_random_numbers, engine_for
+from intertwine.lab.training.grouped import Ungroupable, group_networks
 from intertwine.lab.zoo import draw_pairs, read_zoo
 
 QUICK = RECIPES["digits"].but(epochs=2, batch_size=64)
@@ -106,10 +105,9 @@ def test_an_engine_that_would_compute_something_else_is_not_offered():
     nets = [Mixing(nn.Conv2d(1, 4, 3), nn.Linear(4, 10)) for _ in range(2)]
     x = torch.randn(4, 1, 8, 8)
     assert not agrees(ENGINES["grouped"], nets, x)
-    assert agrees(ENGINES["stacked"], nets, x)
-    assert "grouped" not in candidates(nets, x)
+    assert candidates(nets, x) == ["in turn"]
     plain = [nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10)) for _ in range(2)]
-    assert {"in turn", "stacked", "grouped"} <= set(candidates(plain, x))
+    assert candidates(plain, x) == ["in turn", "grouped"]
 
 
 def test_layers_without_a_counterpart_are_named():
@@ -201,7 +199,7 @@ def test_augmentation_is_the_single_runs(tmp_path):
 
 
 @pytest.mark.usefixtures("every_step")
-@pytest.mark.parametrize("engine", ["grouped", "stacked", "in turn"])
+@pytest.mark.parametrize("engine", ["grouped", "in turn"])
 def test_a_zoo_that_was_killed_goes_on_bit_for_bit(tmp_path, engine, monkeypatch):
     options = {"seeds": range(3), "engine": engine, "together": 2, "progress": False}
     whole = train_many("digits_cnn:width=4", "digits", QUICK, out=tmp_path / "a", **options)
@@ -231,8 +229,8 @@ def test_a_zoo_that_was_killed_goes_on_bit_for_bit(tmp_path, engine, monkeypatch
 def test_only_missing_members_are_trained(tmp_path):
     train_many("mlp:widths=8", "digits", QUICK, seeds=[0], out=tmp_path, progress=False)
     before = member_path(tmp_path, 0).stat().st_mtime_ns
-    made = train_many("mlp:widths=8", "digits", QUICK, seeds=range(2), out=tmp_path, engine="stacked", progress=False)
-    assert made.engines == {"stacked": 1}
+    made = train_many("mlp:widths=8", "digits", QUICK, seeds=range(2), out=tmp_path, engine="grouped", progress=False)
+    assert made.engines == {"grouped": 1}
     assert member_path(tmp_path, 0).stat().st_mtime_ns == before
     with pytest.raises(ValueError, match="out must be a new path, or of a run with the same settings"):
         train_many("mlp:widths=9", "digits", QUICK, seeds=[0], out=tmp_path, progress=False)
@@ -264,7 +262,7 @@ def test_networks_with_mixup_are_trained_one_by_one(tmp_path):
     assert made.paths[1].read_bytes() == alone.path.read_bytes()
     assert read_card(made.paths[1]) == alone.card
     with pytest.raises(ValueError, match="engine must be auto or in turn"):
-        train_many("mlp", "digits", QUICK.but(mixup=0.2), seeds=[0], out=tmp_path, engine="stacked", progress=False)
+        train_many("mlp", "digits", QUICK.but(mixup=0.2), seeds=[0], out=tmp_path, engine="grouped", progress=False)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_each_rectifier_runs_once_for_each_forward_pass():
 
 def test_option_a_shortcut_is_subsampling_and_zero_channels():
     x = torch.randn(2, 4, 6, 6)
-    y = networks.resnet.PaddingShortcut(extra=4, stride=2)(x)
+    y = networks.resnets.PaddingShortcut(extra=4, stride=2)(x)
     assert torch.equal(y[:, 2:6], x[:, :, ::2, ::2])
     assert not y[:, :2].any()
     assert not y[:, 6:].any()
@@ -106,7 +106,7 @@ def test_cct_positions_are_sinusoids_and_not_trained():
 
 
 def test_cct_attention_is_softmax_attention():
-    attention = networks.cct.SelfAttention(width=8, heads=2, dropout=0.5).double().eval()
+    attention = networks.transformers.SelfAttention(width=8, heads=2, dropout=0.5).double().eval()
     x = torch.randn(3, 5, 8, dtype=torch.float64)
     q, k, v = attention.qkv(x).chunk(3, dim=-1)
     heads = []
@@ -118,7 +118,7 @@ def test_cct_attention_is_softmax_attention():
 
 
 def test_stochastic_depth_drops_whole_examples_and_keeps_the_mean():
-    layer = networks.cct.StochasticDepth(0.25)
+    layer = networks.transformers.StochasticDepth(0.25)
     y = layer(torch.ones(20_000, 3, dtype=torch.float64))
     assert set(y.unique().tolist()) == {0.0, 1 / 0.75}
     assert (y[:, :1] == y).all()

@@ -9,7 +9,7 @@ import torch
 
 from intertwine.lab.runs import InProcess, run
 from intertwine.lab.training import RECIPES, read_card, train
-from intertwine.lab.training.engines.engine import InTurn
+from intertwine.lab.training.engines import InTurn
 
 # Work that threads share out: gradients of convolutions, members of a zoo, moments of the data.
 CHILD = """

@@ -6,7 +6,7 @@ from torch import optim
 
 from intertwine.lab import networks
 from intertwine.lab.training import RECIPES, Recipe, read_card, train
-from intertwine.lab.training.step_batches import StepBatches
+from intertwine.lab.training.augmentation import StepBatches
 
 STEPS = Recipe(
     iterations=25, schedule="boundaries", boundaries=(4, 20), factors=(0.1, 1, 0.1), learning_rate=0.05,

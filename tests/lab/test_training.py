@@ -28,10 +28,9 @@ from intertwine.lab.training import (
     train,
     train_many,
 )
+from intertwine.lab.training.augmentation import OPERATIONS, mix, random_augment
 from intertwine.lab.training.checkpoint import card_path
-from intertwine.lab.training.engines.engine import InTurn
-from intertwine.lab.training.mix import mix
-from intertwine.lab.training.random_augment import OPERATIONS, random_augment
+from intertwine.lab.training.engines import InTurn
 from intertwine.lab.training.recipe import with_defaults
 from intertwine.lab.training.state import state_path
 
@@ -678,4 +677,4 @@ def test_a_zoo_in_mixed_precision_is_trained_one_by_one(tmp_path):
     made = train_many("mlp:widths=16", "digits", recipe, seeds=range(2), out=tmp_path, progress=False)
     assert made.engines == {"in turn": 2}
     with pytest.raises(ValueError, match="engine must be auto or in turn"):
-        train_many("mlp:widths=16", "digits", recipe, seeds=range(2), out=tmp_path / "b", engine="stacked")
+        train_many("mlp:widths=16", "digits", recipe, seeds=range(2), out=tmp_path / "b", engine="grouped")

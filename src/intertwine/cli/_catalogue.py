@@ -34,7 +34,7 @@ def gathered() -> dict[str, Any]:
     from ..groups.intertwiners import GATED_UNITS
     from ..lab import data, experiments, networks, training
     from ..lab.data.concepts import CONCEPT_FORMS
-    from ..lab.training.engines.engine import ENGINES
+    from ..lab.training.engines import ENGINES
     from ..symmetry.transformation import KINDS
     from .inputs.models import VERSIONS
 

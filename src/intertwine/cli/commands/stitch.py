@@ -99,7 +99,7 @@ class Stitch(DataOptions):
     def __call__(self) -> None:
         import hashlib  # openssl is not for help
 
-        from ...lab.training.augment import Augmented
+        from ...lab.training import Augmented
 
         claim_folder(self.out, [*RESULTS, "results.safetensors"], self.checkpoints)
         recipe, count = _recipe(self), len(self.checkpoints)

@@ -21,7 +21,7 @@ class Zoo(TrainingOptions):
     """Train many seeds of one network at once, or show a zoo.
 
     Each network is, up to rounding, the one that 'intertwine train' makes of its seed. The kind of network decides how
-    they are trained together, stacked, side by side or each by itself, and each takes one thread unless --threads says
+    they are trained together, side by side or each by itself, and each takes one thread unless --threads says
     more, so that the bits are the same on any number of cores. What is there already is kept, and after an interruption
     the same command goes on.
 
@@ -39,7 +39,7 @@ class Zoo(TrainingOptions):
     count: int = option(10, "Number of networks.", min=1)
     seed: int = option(0, "Seed of the first network; the others count up.", min=0)
     together: int = advanced(16, "Networks that are trained at once.", min=1)
-    engine: str = advanced("auto", "auto (by the kind of network), 'in turn', stacked, grouped or 'grouped by 2'.")
+    engine: str = advanced("auto", "auto (by the kind of network), 'in turn', grouped or 'grouped by 2'.")
     device: str = "auto"
 
     def __call__(self) -> None:

@@ -224,6 +224,14 @@ def parquet_table(file: Path) -> Table:
     )
 
 
+def whole_table(file: Path) -> pa.Table:
+    """All of a parquet file, in memory."""
+    import pyarrow as pa
+
+    opened = parquet_table(file)
+    return pa.Table.from_batches(opened.batches(opened.schema.names), opened.schema)
+
+
 def arrow_table(file: Path) -> Table:
     """A file of one Arrow stream, as ``save_to_disk`` of the datasets library writes it."""
     import pyarrow as pa

@@ -5,13 +5,11 @@ writes its result before anyone is told, so anything may be killed at any moment
 """
 
 from .driver import RunReport, load_plan, run
-from .executor import Executor, Outcome, RunError, Task
-from .in_process import InProcess
+from .executors import Executor, InProcess, Local
 from .job import Job, Jobs, Plan, job_key, plan_name
-from .local import Local
-from .log import Entry, Log
+from .log import Entry, Log, Overview, clean, overview, overviews
 from .on_ray import OnRay
-from .overview import Overview, clean, overview, overviews
+from .store import Outcome, RunError, Task
 
 __all__ = [
     # what to do

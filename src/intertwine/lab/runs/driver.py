@@ -2,19 +2,27 @@
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..._io import write_json
 from .display import Display, Tally
-from .executor import Executor, Outcome, RunError, Task
+from .executors import Executor, Local
 from .job import Job, Plan, job_key, named_class, plan_name, reference, saved_plan
-from .local import Local
 from .log import FILE, Log
-from .store import clean_leftovers, finished, intact, prepare_folder, read_result
+from .store import (
+    Outcome,
+    RunError,
+    Task,
+    clean_leftovers,
+    finished,
+    intact,
+    only_driver,
+    prepare_folder,
+    read_result,
+)
 
 _PATIENCE = 0.5  # seconds between looks at the clock
 
@@ -82,7 +90,9 @@ def run(
         raise ValueError(f"retries must be at least 0. Got {retries}.")
     home = Path(folder) / plan_name(plan.name)
     jobs = list(plan.jobs())
-    keys = _keys(jobs)
+    for job in jobs:
+        reference(type(job))  # refuses what workers could not import, before anything is written
+    keys = [job_key(job) for job in jobs]
     prepare_folder(home)
     executor = Local() if executor is None else executor
     with only_driver(home):
@@ -117,12 +127,6 @@ def load_plan(folder: str | Path, modules: Collection[str] = ()) -> Plan:
     if plan.name != Path(folder).absolute().name:
         raise ValueError(f"plan must be of the folder that it lies in. Got {plan.name!r} in {str(folder)!r}.")
     return plan
-
-
-def _keys(jobs: list[Job]) -> list[str]:
-    for job in jobs:
-        reference(type(job))  # refuses what workers could not import, before anything is written
-    return [job_key(job) for job in jobs]
 
 
 class _Drive:
@@ -210,22 +214,3 @@ class _Drive:
             self.log.write()
         except RunError:  # a full disk stops the run with its own error; the log is set right by the next run
             pass
-
-
-@contextmanager
-def only_driver(home: Path) -> Iterator[None]:
-    """Hold the folder's lock, which the system releases when this process ends, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows: there the user sees to it
-        yield
-        return
-    with (home / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(
-                f"runs folder must have one driver at a time. Got another one at work in {str(home)!r}. "
-                "Wait for it, or stop it first."
-            ) from None
-        yield

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import MissingExtraError
-from .executor import Executor, Outcome, RunError, Task
-from .store import perform
+from .executors import Executor
+from .store import Outcome, RunError, Task, perform
 
 _CHECK_EVERY = 5.0  # seconds between looks whether the cluster's head still answers
 _ANSWER = 10.0  # seconds that it may take to

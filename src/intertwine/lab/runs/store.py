@@ -7,14 +7,77 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..._io import as_json, check_writable, read_json, storage_fault, write_json
-from .executor import Outcome, Task
+from ...errors import IntertwineError
 from .job import find_class
 
 _LINES = 12  # of a traceback that are kept
+
+
+class RunError(IntertwineError, RuntimeError):
+    """A run that cannot go on: its folder or its cluster failed. Finished jobs are kept."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job as text, ready to be sent anywhere.
+
+    Args:
+        key: Under which its result is kept.
+        job: ``module:name`` of its class.
+        config: Its settings.
+        folder: Where results are kept; every worker must see it under this path.
+        gpus: Share of a GPU that it takes.
+    """
+
+    key: str
+    job: str
+    config: dict[str, Any]
+    folder: Path
+    gpus: float = 0.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one attempt.
+
+    Args:
+        key: Of the task.
+        state: ``done``; ``failed`` if the job raised; ``died`` if its worker did; ``storage`` if nothing could be
+            written, which no repetition cures.
+        seconds: How long it took, by a clock that nobody sets.
+        error: What went wrong.
+        worker: Who did it.
+    """
+
+    key: str
+    state: Literal["done", "failed", "died", "storage"]
+    seconds: float = 0.0
+    error: str = ""
+    worker: str = ""
+
+
+@contextmanager
+def only_driver(home: Path) -> Iterator[None]:
+    """Hold the folder's lock, which the system releases when this process ends, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows: there the user sees to it
+        yield
+        return
+    with (home / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(
+                f"runs folder must have one driver at a time. Got another one at work in {str(home)!r}. "
+                "Wait for it, or stop it first."
+            ) from None
+        yield
 
 
 def result_path(folder: Path, key: str) -> Path:

@@ -1,12 +1,14 @@
-"""Share of examples that a model classifies correctly."""
+"""Accuracy of a model, and where and how precisely it is computed."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from ...features.evaluate import evaluate
+
+_UNITS = ("amx_tile", "avx512_bf16")  # of CPUs that multiply in bfloat16
 
 
 def accuracy(model: nn.Module, loader: Iterable[Any], device: str | torch.device | None = None) -> float:
@@ -58,3 +60,30 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
             f"device must be one that this machine has. Got {str(chosen)!r}, which does not compute here."
         ) from None
     return chosen
+
+
+def fast_precision(device: str | torch.device = "auto") -> Literal["float32", "bfloat16"]:
+    """The precision in which training is fastest here: bfloat16 where the hardware multiplies in it.
+
+    Elsewhere bfloat16 is emulated, and slower than float32.
+
+    Args:
+        device: ``"auto"`` is CUDA where there is one.
+
+    Returns:
+        A value for ``Recipe.precision``.
+
+    Raises:
+        ValueError: If this machine has no such device.
+
+    Examples:
+        >>> fast_precision("cpu") in ("float32", "bfloat16")
+        True
+    """  # noqa: DOC502 - raised by choose_device()
+    kind = choose_device(device).type
+    if kind == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        asks = (getattr(torch.cpu, f"_is_{unit}_supported", None) for unit in _UNITS)  # absent in some builds
+        native = kind == "cpu" and any(ask() for ask in asks if ask)
+    return "bfloat16" if native else "float32"

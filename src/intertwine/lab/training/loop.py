@@ -15,11 +15,11 @@ from ..._untrusted.text import printable
 from ...features.evaluate import correct
 from ..data import Batches, DataSplits
 from .accuracy import accuracy
+from .augmentation import StepBatches
 from .checkpoint import Card, save_checkpoint
-from .engines.engine import ENGINES, InTurn
+from .engines import ENGINES, InTurn
 from .recipe import Recipe
 from .state import TrainingState, write_state
-from .step_batches import StepBatches
 
 SAVE_EVERY = 60.0  # seconds between saved states
 _PLAIN_EVERY = 5.0  # seconds between epoch lines where there is no terminal

@@ -12,12 +12,11 @@ from ..._threads import threads
 from ..._words import counted
 from ..data import DataSplits, load
 from .accuracy import choose_device
-from .engines.choice import agrees, candidates, draws_random_numbers, engine_for
-from .engines.engine import ENGINES, InTurn
+from .augmentation import StepBatches
+from .engines import ENGINES, InTurn, agrees, candidates, draws_random_numbers, engine_for
 from .loop import Loop, conclude, say
 from .recipe import Recipe
 from .state import TrainingState, check_same_run, discard_state, load_state
-from .step_batches import StepBatches
 from .train import check_recipe, find_recipe, finished, prepare, settings_of
 
 
@@ -66,11 +65,11 @@ def train_many(
     checkpoints lie in the folder already are left alone; the state of the others is written every minute
     and after every epoch, and the same call after a kill goes on from there.
 
-    Networks are trained each by itself, stacked through ``torch.func``, or side by side with grouped convolutions (all,
-    or two at a time). With ``engine="auto"`` the kind of network decides, so that the bits are the same on every
-    machine of a kind. Each network, or group, is computed on ``recipe.threads`` threads, and as many at a time as torch
-    has threads for, which changes no bit. Networks that draw random numbers, and recipes with mixup,
-    CutMix, a number of iterations or mixed precision, are trained one by one.
+    Networks are trained each by itself, or side by side with grouped convolutions (all, or two at a time). With
+    ``engine="auto"`` the kind of network decides, so that the bits are the same on every machine of a kind. Each
+    network, or group, is computed on ``recipe.threads`` threads, and as many at a time as torch has threads for, which
+    changes no bit. Networks that draw random numbers, and recipes with mixup, CutMix, a number of iterations or mixed
+    precision, are trained one by one.
 
     Args:
         model: Text for ``networks.build``; classes and channels are fitted to the data.
@@ -78,7 +77,7 @@ def train_many(
         recipe: Settings, or a name among ``RECIPES``; by the shape of the inputs if ``None``.
         seeds: One for each network.
         out: Folder for checkpoints ``seed-0000.safetensors`` and their cards.
-        engine: ``auto``, ``in turn``, ``stacked``, ``grouped`` or ``grouped by 2``.
+        engine: ``auto``, ``in turn``, ``grouped`` or ``grouped by 2``.
         together: Networks that are trained at once.
         resume: Whether to keep what is there.
         device: ``"auto"`` is CUDA where there is one.
@@ -109,99 +108,75 @@ def train_many(
         raise ValueError(f"together must be at least 1. Got {together}.")
     folder = Path(out)
     check_writable(member_path(folder, 0), "out")
-    make = _Maker(model, splits, recipe, chosen, engine, folder, progress)
+    fresh = lambda seed: prepare(model, splits, seed, None)
     with threads(recipe.threads):
-        return make.all(seeds, together, resume)
-
-
-class _Maker:
-    """One call of ``train_many``: what does not change."""
-
-    def __init__(
-        self,
-        model: str,
-        data: DataSplits,
-        recipe: Recipe,
-        device: torch.device,
-        engine: str,
-        folder: Path,
-        progress: bool,
-    ) -> None:
-        self.model, self.data, self.recipe, self.device = model, data, recipe, device
-        self.engine, self.folder, self.progress = engine, folder, progress
-        self.workers = max(1, torch.get_num_threads() // recipe.threads) if device.type == "cpu" else 1
-
-    def all(self, seeds: list[int], together: int, resume: bool) -> ManyTraining:
-        """Train what is missing, interrupted groups first."""
-        _, network = prepare(self.model, self.data, seeds[0], None)
-        if _goes_alone(self.recipe) or draws_random_numbers(network, self.data.loader("train").batch(slice(0, 2))[0]):
-            if self.engine not in ("auto", InTurn.name):
+        if _goes_alone(recipe, fresh(seeds[0])[1], splits):
+            if engine not in ("auto", InTurn.name):
                 raise ValueError(
                     f"engine must be auto or {InTurn.name} for networks with dropout or stochastic depth, and recipes "
-                    f"with mixup, CutMix, a number of iterations or mixed precision. Got {self.engine!r}."
+                    f"with mixup, CutMix, a number of iterations or mixed precision. Got {engine!r}."
                 )
-            self.engine, together = InTurn.name, 1
-        missing = [seed for seed in seeds if not (resume and self._there(seed))]
-        engines: dict[str, int] = {}
-        diverged: list[int] = []
-        for group, state in self._groups(missing, together, resume):
-            name, bad = self._group(group, state)
-            engines[name] = engines.get(name, 0) + len(group)
-            diverged += bad
-        paths = tuple(member_path(self.folder, seed) for seed in seeds if seed not in diverged)
-        return ManyTraining(paths, engines, tuple(diverged))
-
-    def _there(self, seed: int) -> bool:
-        spec, network = prepare(self.model, self.data, seed, None)
-        settings = settings_of(spec, self.data, self.recipe, seed)
-        return finished(member_path(self.folder, seed), network, settings) is not None
-
-    def _groups(
-        self, missing: list[int], together: int, resume: bool
-    ) -> Iterator[tuple[list[int], TrainingState | None]]:
-        """Groups that were interrupted as they were, the other seeds in new ones."""
-        left = list(missing)
-        for path in sorted(self.folder.glob("group-*.training.pt")) if resume else ():
-            state = load_state(path)
-            if set(state.seeds) <= set(left):
-                left = [seed for seed in left if seed not in state.seeds]
-                yield state.seeds, state
-        for i in range(0, len(left), together):
-            yield left[i : i + together], None
-
-    def _group(self, seeds: list[int], state: TrainingState | None) -> tuple[str, list[int]]:
-        """Train one group to its end; the engine's name and the seeds that diverged."""
-        path = self.folder / f"group-{seeds[0]:04d}-{seeds[-1]:04d}.training.pt"
-        spec = prepare(self.model, self.data, seeds[0], None)[0]
-        networks = [prepare(self.model, self.data, seed, None)[1].to(self.device).train() for seed in seeds]
-        settings = settings_of(spec, self.data, self.recipe, seeds[0])
-        if state is None:
-            state = TrainingState(settings, seeds, self._choose(networks, seeds))
-        check_same_run(path, state, settings)
-        Loop(networks, self.data, self.recipe, state, path, self.workers, self.progress).run()
-        for i, seed in enumerate(seeds):
-            if state.diverged[i]:
-                say(f"seed {seed} diverged: its loss or weights are no numbers, nothing is written", self.progress)
-            else:
-                conclude(state, i, networks[0], self.data, member_path(self.folder, seed))
-        discard_state(path)
-        return state.engine, [seed for seed, bad in zip(seeds, state.diverged) if bad]
-
-    def _choose(self, networks: Sequence[nn.Module], seeds: list[int]) -> str:
-        """Name of the engine."""
-        if self.engine == InTurn.name:
-            return self.engine
-        with torch.random.fork_rng(devices=[]):
-            inputs, _ = StepBatches(self.data, self.recipe, seeds, self.device).at(0)
-        if self.engine == "auto":
-            name = engine_for(networks, inputs[0])
-            say(f"training {counted(len(seeds), 'network')} at once: {name}", self.progress)
-            return name
-        if not agrees(ENGINES[self.engine], networks, inputs[0]):
-            able = ", ".join(candidates(networks, inputs[0]))
-            raise ValueError(f"engine must be one of {able} for {self.model}. Got {self.engine!r}.")
-        return self.engine
+            engine, together = InTurn.name, 1
+        ended = list[TrainingState]()
+        missing = [seed for seed in seeds if not (resume and _is_there(folder, seed, *fresh(seed), splits, recipe))]
+        for path, group, state in _groups(folder, missing, together, resume):
+            networks = [fresh(seed)[1].to(chosen).train() for seed in group]
+            settings = settings_of(fresh(group[0])[0], splits, recipe, group[0])
+            if state is None:
+                name = engine if engine == InTurn.name else _choose(engine, model, networks, group, splits, recipe)
+                say(f"training {counted(len(group), 'network')} at once: {name}", progress and engine == "auto")
+                state = TrainingState(settings, group, name)
+            check_same_run(path, state, settings)
+            workers = max(1, torch.get_num_threads() // recipe.threads) if chosen.type == "cpu" else 1
+            Loop(networks, splits, recipe, state, path, workers, progress).run()
+            for i, seed in enumerate(group):
+                if not state.diverged[i]:
+                    conclude(state, i, networks[0], splits, member_path(folder, seed))
+                else:
+                    say(f"seed {seed} diverged: its loss or weights are no numbers, nothing is written", progress)
+            discard_state(path)
+            ended.append(state)
+    engines = {name: sum(len(s.seeds) for s in ended if s.engine == name) for name in {s.engine: None for s in ended}}
+    diverged = tuple(seed for state in ended for seed, bad in zip(state.seeds, state.diverged) if bad)
+    return ManyTraining(tuple(member_path(folder, s) for s in seeds if s not in diverged), engines, diverged)
 
 
-def _goes_alone(recipe: Recipe) -> bool:
-    return bool(recipe.mixup or recipe.cutmix or recipe.iterations) or recipe.precision != "float32"
+def _goes_alone(recipe: Recipe, network: nn.Module, data: DataSplits) -> bool:
+    """Whether networks must be trained one by one, since they draw random numbers or the recipe wants it."""
+    if recipe.mixup or recipe.cutmix or recipe.iterations or recipe.precision != "float32":
+        return True
+    return draws_random_numbers(network, data.loader("train").batch(slice(0, 2))[0])
+
+
+def _is_there(folder: Path, seed: int, spec: str, network: nn.Module, data: DataSplits, recipe: Recipe) -> bool:
+    return finished(member_path(folder, seed), network, settings_of(spec, data, recipe, seed)) is not None
+
+
+def _groups(
+    folder: Path, missing: list[int], together: int, resume: bool
+) -> Iterator[tuple[Path, list[int], TrainingState | None]]:
+    """Groups of seeds and where their state lies: interrupted ones as they were, the other seeds in new ones."""
+    left = list(missing)
+    of = lambda seeds: folder / f"group-{seeds[0]:04d}-{seeds[-1]:04d}.training.pt"
+    for path in sorted(folder.glob("group-*.training.pt")) if resume else ():
+        state = load_state(path)
+        if set(state.seeds) <= set(left):
+            left = [seed for seed in left if seed not in state.seeds]
+            yield of(state.seeds), state.seeds, state
+    for i in range(0, len(left), together):
+        yield of(left[i : i + together]), left[i : i + together], None
+
+
+def _choose(
+    engine: str, model: str, networks: Sequence[nn.Module], seeds: list[int], data: DataSplits, recipe: Recipe
+) -> str:
+    """Name of the engine that suits the networks, or of the wanted one if it computes what they compute."""
+    device = next((t.device for t in networks[0].parameters()), torch.device("cpu"))
+    with torch.random.fork_rng(devices=[]):
+        inputs, _ = StepBatches(data, recipe, seeds, device).at(0)
+    if engine == "auto":
+        return engine_for(networks, inputs[0])
+    if not agrees(ENGINES[engine], networks, inputs[0]):
+        able = ", ".join(candidates(networks, inputs[0]))
+        raise ValueError(f"engine must be one of {able} for {model}. Got {engine!r}.")
+    return engine

@@ -16,8 +16,7 @@ from ...errors import CheckpointError
 from ..data import DataSplits, load
 from ..networks import build, fit_to
 from .accuracy import choose_device
-from .checkpoint import Card, card_path, load_weights, read_card
-from .digest import digest
+from .checkpoint import Card, card_path, digest, load_weights, read_card
 from .loop import Loop, conclude
 from .recipe import RECIPES, Recipe, recipe_for, with_defaults
 from .state import TrainingState, check_same_run, discard_state, load_state, same_run, state_path

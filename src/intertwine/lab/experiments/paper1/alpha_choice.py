@@ -38,7 +38,7 @@ class ChosenAlphas(PairJob):
         from ....stitching import RECIPES, Pair, StitchOptions, evaluate, stitch, stream_moments
         from ....stitching.choose_alpha import ALPHAS, choose_alpha
         from ...data import load
-        from ...training.augment import Augmented
+        from ...training import Augmented
 
         data, (a, b) = load(self.data).first(self.examples), self.networks()
         printed = self.start == "random"

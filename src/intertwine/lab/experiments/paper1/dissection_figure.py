@@ -16,9 +16,7 @@ from torch import nn
 
 from ....dissection import Bases, Criterion, Dissection, dissect
 from ...data.concepts import concept_sets
-from ...networks.convnext import small_convnext
-from ...networks.resnet50 import resnet50
-from ...networks.small import PlainCNN
+from ...networks import PlainCNN, resnet50, small_convnext
 from ...runs import Job
 from ...statistics import Guard, Sample, independent
 from ...training import choose_device

@@ -74,7 +74,7 @@ class StitchedLayers(PairJob):
         """
         from ....stitching import RECIPES, StitchOptions, stitch
         from ...data import load
-        from ...training.augment import Augmented
+        from ...training import Augmented
 
         data, (a, b) = load(self.data).first(self.examples), self.networks()
         recipe = replace(RECIPES["v1"], **self.recipe)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from ....features.evaluate import evaluate
 from ....merging.recalibrate import recalibrate_
 from ...data import load
-from ...networks.removal import removable, without
+from ...networks import removable, without
 from ...runs import Job
 from ...statistics import independent
 from ...training import RECIPES, accuracy, choose_device, load_checkpoint

@@ -18,8 +18,7 @@ from ...data import DataSplits, load
 from ...networks import build, fit_to
 from ...runs import Job
 from ...statistics import Guard
-from ...training import RECIPES, Recipe, choose_device, fast_precision, train
-from ...training.digest import digest
+from ...training import RECIPES, Recipe, choose_device, digest, fast_precision, train
 from ..experiment import Experiment, Findings
 from ..plan import BASELINE, Design, accuracy_rows, pooled
 from ..printed import FIG_2_CHAIN

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...._untrusted.files import json_of, within
-from ....dissection import Concept, ConceptSet, Sample
-from ....errors import DataError
+from ..._untrusted.files import json_of, within
+from ...dissection import Concept, ConceptSet, Sample
+from ...errors import DataError
 from .masks import fitted, read_image
 
 

@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...._memory import check_fits
-from ...._untrusted.files import within
-from ....dissection import Concept, ConceptSet, Sample
-from ....errors import DataError
-from ..splits import MOST_CLASSES
+from ..._memory import check_fits
+from ..._untrusted.files import within
+from ...dissection import Concept, ConceptSet, Sample
+from ...errors import DataError
 from .masks import fitted, read_image, read_packed_mask
+from .splits import MOST_CLASSES
 
 _SIZES = ("ih", "iw", "sh", "sw")
 _DIGITS = 18  # of the largest numbers that 64 bits hold

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from ....dissection import Concept, ConceptSet, Sample
+from ...dissection import Concept, ConceptSet, Sample
 
 Grid = np.ndarray  # coordinates or a mask, one value for each pixel
 

@@ -1,4 +1,4 @@
-"""Engines that take one optimizer step of k networks: each by itself, stacked through torch.func, or side by side."""
+"""Engines that take one optimizer step of k networks, each by itself or side by side, and which of them suits."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -9,11 +9,14 @@ from typing import Any, ClassVar, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
 
-from ...._evaluation import copied
-from ..recipe import Recipe
+from ..._evaluation import copied
 from .grouped import group_networks, ungrouped
+from .recipe import Recipe
+
+_TOLERANCE = 1e-8  # of logits in float64
+_SMALL_INPUT = 256  # numbers of an example: digits have 64
+_SMALL_NETWORK = 1_000_000  # weights
 
 
 class Engine(ABC):
@@ -72,12 +75,6 @@ class Engine(ABC):
                 self.workers, initializer=torch.set_num_threads, initargs=(self.recipe.threads,)
             )
         return list(self._pool.map(work, range(count)))
-
-    def _losses(self, logits: Tensor, targets: Tensor) -> Tensor:
-        each = F.cross_entropy(
-            logits.flatten(0, 1), targets.flatten(), label_smoothing=self.recipe.label_smoothing, reduction="none"
-        )
-        return each.view(targets.shape).mean(1)
 
 
 class InTurn(Engine):
@@ -138,92 +135,12 @@ class InTurn(Engine):
             return self._networks[i].eval()(inputs)
 
 
-class _Joint(Engine):
-    """All networks in one program: forward, and an ordinary backward of the sum of the losses.
+class Grouped(Engine):
+    """The networks' channels side by side, kept apart by grouped convolutions (see ``grouped.py``).
 
-    A loss depends on its own network only, so the gradient of the sum holds each network's own gradient; and the
-    optimizers work element by element, so that one optimizer of all is k optimizers.
+    A loss depends on its own network only, so the gradient of the sum of the losses holds each network's own gradient;
+    and the optimizers work element by element, so that one optimizer of all is k optimizers.
     """
-
-    _optimizer: torch.optim.Optimizer
-    _sizes: list[int]
-    """Networks of each group."""
-
-    @abstractmethod
-    def _train(self) -> None:
-        """Go to training mode."""
-
-    @abstractmethod
-    def _forward(self, i: int, inputs: Tensor) -> Tensor:
-        """Logits ``(k', B, classes)`` of group ``i`` for its inputs ``(k', B, C, *S)``."""
-
-    def step(self, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
-        """One step of each network."""
-        _set_rate(self._optimizer, rate)
-        self._optimizer.zero_grad()
-        self._train()
-        of_groups = list(zip(inputs.split(self._sizes), targets.split(self._sizes)))
-
-        def losses(i: int) -> Tensor:
-            found = self._losses(self._forward(i, of_groups[i][0]), of_groups[i][1])
-            found.sum().backward()
-            return found.detach()
-
-        found = torch.cat(self._each(losses, len(self._sizes)))
-        self._optimizer.step()
-        return found
-
-
-class Stacked(_Joint):
-    """Parameters stacked along a new axis, the forward pass mapped over it by ``torch.func.vmap``."""
-
-    name: ClassVar[str] = "stacked"
-
-    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe, workers: int = 1) -> None:
-        super().__init__(networks, recipe, workers)
-        self._sizes = [self.k]
-        self._base = copy.deepcopy(networks[0]).to("meta")
-        parameters, self._buffers = stack_module_state(list(networks))
-        self._parameters: dict[str, Tensor] = {name: nn.Parameter(t.detach()) for name, t in parameters.items()}
-        self._buffers = {name: t.detach().clone() for name, t in self._buffers.items()}
-        self._optimizer = recipe.make_optimizer(nn.ParameterList(self._parameters.values()))
-
-    def _call(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
-        return functional_call(self._base, (parameters, buffers), (x,))
-
-    def _train(self) -> None:
-        self._base.train()
-
-    def _forward(self, i: int, inputs: Tensor) -> Tensor:
-        return vmap(self._call)(self._parameters, self._buffers, inputs)
-
-    def logits(self, inputs: Tensor) -> Tensor:
-        """Logits of each network."""
-        self._base.eval()
-        with torch.no_grad():
-            return vmap(self._call, in_dims=(0, 0, None))(self._parameters, self._buffers, inputs)
-
-    def member(self, i: int) -> dict[str, Tensor]:
-        """State dict of network ``i``."""
-        stacked = {**self._parameters, **self._buffers}
-        return {name: stacked[name][i].detach().clone() for name in self._base.state_dict()}
-
-    def snapshot(self) -> dict[str, Any]:
-        """Weights, buffers and optimizer."""
-        plain = {name: t.detach() for name, t in self._parameters.items()}
-        return {"parameters": plain, "buffers": self._buffers, "optimizer": self._optimizer.state_dict()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go back to a snapshot."""
-        with torch.no_grad():
-            for mine, saved in ((self._parameters, state["parameters"]), (self._buffers, state["buffers"])):
-                for name, tensor in mine.items():
-                    tensor.copy_(saved[name])
-        self._optimizer.load_state_dict(state["optimizer"])
-
-
-class Grouped(_Joint):
-    """The networks' channels side by side, kept apart by grouped convolutions (see ``grouped.py``)."""
 
     name: ClassVar[str] = "grouped"
     most: ClassVar[int | None] = None  # networks side by side
@@ -239,16 +156,35 @@ class Grouped(_Joint):
             cast(Any, self._wholes).to(memory_format=torch.channels_last)  # not all releases type it
         self._optimizer = recipe.make_optimizer(self._wholes)
 
-    def _train(self) -> None:
+    def step(self, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
+        """One step of each network."""
+        _set_rate(self._optimizer, rate)
+        self._optimizer.zero_grad()
         self._wholes.train()
+        of_groups = list(zip(inputs.split(self._sizes), targets.split(self._sizes)))
 
-    def _forward(self, i: int, inputs: Tensor) -> Tensor:
-        return self._run(self._wholes[i], inputs.transpose(0, 1).flatten(1, 2), len(inputs))
+        def losses(i: int) -> Tensor:
+            x, wanted = of_groups[i]
+            logits = self._run(i, x.transpose(0, 1).flatten(1, 2))
+            smoothing = self.recipe.label_smoothing
+            each = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), label_smoothing=smoothing, reduction="none")
+            found = each.view(wanted.shape).mean(1)
+            found.sum().backward()
+            return found.detach()
+
+        found = torch.cat(self._each(losses, len(self._sizes)))
+        self._optimizer.step()
+        return found
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Logits of each network."""
         self._wholes.eval()
-        return torch.cat(self._each(lambda i: self._logits(i, inputs), len(self._sizes)))
+
+        def logits(i: int) -> Tensor:
+            with torch.no_grad():
+                return self._run(i, inputs.repeat(1, self._sizes[i], *[1] * (inputs.ndim - 2)))
+
+        return torch.cat(self._each(logits, len(self._sizes)))
 
     def member(self, i: int) -> dict[str, Tensor]:
         """State dict of network ``i``."""
@@ -264,16 +200,12 @@ class Grouped(_Joint):
         self._wholes.load_state_dict(state["wholes"])
         self._optimizer.load_state_dict(state["optimizer"])
 
-    def _logits(self, i: int, inputs: Tensor) -> Tensor:
-        n = self._sizes[i]
-        with torch.no_grad():
-            return self._run(self._wholes[i], inputs.repeat(1, n, *[1] * (inputs.ndim - 2)), n)
-
-    def _run(self, whole: nn.Module, inputs: Tensor, networks: int) -> Tensor:
+    def _run(self, i: int, inputs: Tensor) -> Tensor:
+        """Logits ``(k', B, classes)`` of group ``i`` for ``(B, k' C, *S)``."""
         if self._on_cpu and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        logits = whole(inputs)
-        return logits.view(len(logits), networks, -1).transpose(0, 1)
+        logits = self._wholes[i](inputs)
+        return logits.view(len(logits), self._sizes[i], -1).transpose(0, 1)
 
 
 class GroupedByTwo(Grouped):
@@ -288,4 +220,53 @@ def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
-ENGINES: dict[str, type[Engine]] = {e.name: e for e in (InTurn, Stacked, Grouped, GroupedByTwo)}
+ENGINES: dict[str, type[Engine]] = {e.name: e for e in (InTurn, Grouped, GroupedByTwo)}
+
+
+def engine_for(networks: Sequence[nn.Module], inputs: Tensor) -> str:
+    """Name of the engine that suits a kind of network: a rule, so that the same networks get the same bits everywhere.
+
+    It is one that computes what the networks compute one by one. Small layers waste a machine one network at a time,
+    wide ones do not; the maps of more than two networks may leave a processor's cache.
+    """
+    if sum(p.numel() for p in networks[0].parameters()) > _SMALL_NETWORK:
+        return InTurn.name
+    if not any(isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for m in networks[0].modules()):
+        wanted: list[type[Engine]] = [Grouped]
+    elif inputs.device.type != "cpu":
+        wanted = [Grouped] if inputs[0].numel() <= _SMALL_INPUT else []
+    else:
+        wanted = [Grouped] if len(networks) == GroupedByTwo.most else [GroupedByTwo]
+    able = candidates(networks, inputs)
+    return next((engine.name for engine in wanted if engine.name in able), InTurn.name)
+
+
+def candidates(networks: Sequence[nn.Module], inputs: Tensor) -> list[str]:
+    """Engines that compute what the networks compute one by one, checked in float64 on a few ``inputs (B, C, *S)``."""
+    joint = [name for name in ENGINES if name != InTurn.name]
+    joint = [name for name in joint if (getattr(ENGINES[name], "most", None) or 0) < len(networks)]  # no parts of one
+    return [InTurn.name, *(name for name in joint if agrees(ENGINES[name], networks, inputs))]
+
+
+def agrees(engine: type[Engine], networks: Sequence[nn.Module], inputs: Tensor) -> bool:
+    """Whether an engine accepts the networks and gives the logits that each gives alone."""
+    few = inputs[:4].double()
+    alone = [copy.deepcopy(n).double().eval() for n in networks[:2]]
+    try:
+        joint = engine(alone, Recipe(optimizer="sgd"))
+        found = joint.logits(few)
+        labels = torch.zeros(len(alone), len(few), dtype=torch.int64, device=few.device)
+        joint.step(few.expand(len(alone), *few.shape), labels, 1e-3)
+    except (RuntimeError, ValueError, TypeError, NotImplementedError):
+        return False
+    with torch.no_grad():
+        wanted = torch.stack([n(few) for n in alone])
+    return found.shape == wanted.shape and bool(torch.allclose(found, wanted, rtol=_TOLERANCE, atol=_TOLERANCE))
+
+
+def draws_random_numbers(network: nn.Module, inputs: Tensor) -> bool:
+    """Whether a network on the CPU draws random numbers in training mode, as dropout does: torch's generator moves."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        copied(network).train()(inputs)
+        return not torch.equal(before, torch.get_rng_state())

@@ -1,4 +1,4 @@
-"""Jobs on this machine: one process for each worker, with capped threads and shares of GPUs."""
+"""Executors of jobs: one small interface; this process, or worker processes with capped threads and shares of GPUs."""
 
 import json
 import os
@@ -6,18 +6,87 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from queue import Empty, Queue
+from queue import Empty, Queue, SimpleQueue
 from typing import IO
 
+from ..._threads import threads
 from ..._words import counted
-from .executor import Executor, Outcome, RunError, Task
-from .worker import READY, task_line
+from .store import Outcome, RunError, Task, perform
 
 _DEATHS_AT_START = 3  # of each worker in a row, before it could take a task: something is broken here
+_READY = "ready\n"
+_WORK = f"from {__name__} import work; work"
+
+
+class Executor(ABC):
+    """Runs tasks somewhere. The driver asks ``fits``, calls ``submit``, and then ``wait``, again and again."""
+
+    @abstractmethod
+    def fits(self, task: Task) -> bool:
+        """Whether there is room for the task now."""
+
+    @abstractmethod
+    def submit(self, task: Task) -> None:
+        """Start the task; only after ``fits``."""
+
+    @abstractmethod
+    def wait(self, timeout: float) -> Sequence[Outcome]:
+        """Outcomes since the last call; after ``timeout`` seconds at the latest, if there is none.
+
+        Raises:
+            RunError: If nothing can be run any more.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop everything at once, running tasks too."""
+
+    @property
+    @abstractmethod
+    def words(self) -> str:
+        """What it is, for people."""
+
+
+class InProcess(Executor):
+    """Runs each task here, when it is waited for. A job that kills its process takes the driver with it.
+
+    Args:
+        threads: That numerical libraries may use in a job, as in ``Local``.
+    """
+
+    def __init__(self, threads: int = 1) -> None:
+        self.threads = threads
+        self._task: Task | None = None
+
+    def fits(self, task: Task) -> bool:
+        """One task at a time."""
+        return self._task is None
+
+    def submit(self, task: Task) -> None:
+        """Keep the task for ``wait``."""
+        self._task = task
+
+    def wait(self, timeout: float) -> Sequence[Outcome]:
+        """Do the task."""
+        if self._task is None:
+            return []
+        task, self._task = self._task, None
+        with threads(self.threads):
+            return [perform(task, "this process")]
+
+    def close(self) -> None:
+        """Nothing to stop."""
+        self._task = None
+
+    @property
+    def words(self) -> str:
+        """What it is."""
+        return "this process"
 
 
 @dataclass(eq=False)
@@ -94,7 +163,8 @@ class Local(Executor):
         assert worker.process is not None
         assert worker.process.stdin is not None
         with suppress(OSError):  # it died idle: its reader says so, and the task counts as one that it had
-            worker.process.stdin.write(task_line(task))
+            line = json.dumps({**asdict(task), "folder": str(task.folder)})
+            worker.process.stdin.write(line + "\n")
             worker.process.stdin.flush()
 
     def wait(self, timeout: float) -> Sequence[Outcome]:
@@ -158,7 +228,7 @@ class Local(Executor):
         _close(worker.log)
         worker.log = (folder / "logs" / f"{worker.name.replace(' ', '-')}.txt").open("a", encoding="utf-8")
         worker.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "intertwine.lab.runs.worker", worker.name, number],
+            [sys.executable, "-P", "-c", f"{_WORK}({worker.name!r}, {number})"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=worker.log,
@@ -182,7 +252,7 @@ class Local(Executor):
     def _read(self, worker: _Worker, start: int, line: str) -> Outcome | None:
         if start != worker.starts:
             return None
-        if line == READY:
+        if line == _READY:
             worker.ready, self._deaths = True, 0
             return None
         if not line and not worker.ready:
@@ -208,3 +278,33 @@ def _count_gpus() -> int:
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def work(name: str, threads: int) -> None:
+    """Work as a process of ``Local``, with tasks and outcomes as lines of JSON, until the driver is gone."""
+    replies, source = os.fdopen(os.dup(1), "w", encoding="utf-8"), os.fdopen(os.dup(0), encoding="utf-8")
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)  # a job, or what it starts, must not read the driver's tasks, nor wait for them
+    os.dup2(2, 1)  # what jobs print goes to the log, not between the replies
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    torch.set_num_threads(threads)
+    threadpool_limits(threads)
+    tasks: SimpleQueue[str] = SimpleQueue()
+
+    def listen() -> None:
+        for line in source:
+            tasks.put(line)
+        os._exit(0)
+
+    # The driver's death closes our input: then we end at once, even in the middle of a job, whose result is missing
+    # or complete but never half there. Another driver may then do the job without a rival.
+    threading.Thread(target=listen, daemon=True).start()
+    replies.write(_READY)
+    replies.flush()
+    while True:
+        said = json.loads(tasks.get())
+        outcome = perform(Task(**{**said, "folder": Path(said["folder"])}), name)
+        replies.write(json.dumps(asdict(outcome)) + "\n")
+        replies.flush()

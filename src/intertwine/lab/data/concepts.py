@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ....dissection import ConceptSet, WithColours
+from ...dissection import ConceptSet, WithColours
 from .broden import BrodenConcepts
 from .coco import CocoConcepts
 from .generated import GeneratedConcepts

@@ -15,9 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ....dissection import Concept, ConceptSet, Sample
-from ....errors import DataError
-from ..decoding import SUFFIXES, in_colour, numbers, pixels
+from ...dissection import Concept, ConceptSet, Sample
+from ...errors import DataError
+from .decoding import SUFFIXES, in_colour, numbers, pixels
+from .tables import whole_table
 
 _NOT_LABELS = {"unlabelled", "unlabeled", "void", "background", "ignore", "none"}
 _IGNORED_NUMBER = 255  # what most segmentation sets write where there is no label
@@ -80,7 +81,9 @@ class ParquetConcepts(ConceptSet):
         names: Sequence[str] | None = None,
         category: str | Mapping[str, str] = "object",
     ) -> None:
-        table = _read_table(Path(path))
+        table = whole_table(Path(path))
+        if missing := {"image", "mask"} - set(table.column_names):
+            raise DataError(f"{str(path)!r} must have a column {sorted(missing)[0]!r}. Got {table.column_names}.")
         names = names or json.loads((table.schema.metadata or {}).get(b"concepts", b"[]"))
         if not names:
             raise DataError(
@@ -162,22 +165,6 @@ class FolderConcepts(ConceptSet):
 
 def _pictures(folder: Path) -> list[Path]:
     return [p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith(".")]
-
-
-def _read_table(path: Path) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if not path.is_file():
-        raise DataError(f"a concept set must be an existing file. Got {str(path)!r}.")
-    try:
-        table = pq.read_table(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{str(path)!r} must be a parquet file. Got one that does not read ({error}).") from None
-    missing = {"image", "mask"} - set(table.column_names)
-    if missing:
-        raise DataError(f"{str(path)!r} must have the columns 'image' and 'mask'. Got {', '.join(table.column_names)}.")
-    return table
 
 
 def _bytes(value: Any, name: str) -> bytes:
