@@ -13,10 +13,9 @@ from PIL import Image
 
 from intertwine.errors import DataError
 from intertwine.lab import data, training
-from intertwine.lab.data import Split, make_splits
-from intertwine.lab.data import decoding as pictures
+from intertwine.lab.data import Split, make_splits, pictures
 from intertwine.lab.data.cifar import read_array_pickle
-from intertwine.lab.data.decoding import pixels
+from intertwine.lab.data.pictures import pixels
 
 
 def toy(n=60, classes=3, shape=(1, 4, 4)):

@@ -11,7 +11,7 @@ from PIL import Image
 from intertwine.errors import DataError
 from intertwine.lab import data
 from intertwine.lab.data import Preprocessing, TextBlocks
-from intertwine.lab.data.decoding import Pictures
+from intertwine.lab.data.pictures import Pictures
 
 
 def photo(height, width, seed=0, channels=3):

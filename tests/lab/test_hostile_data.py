@@ -21,7 +21,7 @@ from PIL import Image
 from intertwine.errors import DataError
 from intertwine.lab.data import CocoConcepts, Split, load, make_splits
 from intertwine.lab.data.cifar import read_array_pickle
-from intertwine.lab.data.decoding import numbers, pixels
+from intertwine.lab.data.pictures import numbers, pixels
 
 RAMP = np.arange(0, 65536, 257, dtype=np.uint16).reshape(16, 16)  # 0 to 255 in 16 bits
 

@@ -29,9 +29,7 @@ from intertwine.lab.training import (
     train_many,
 )
 from intertwine.lab.training.augmentation import OPERATIONS, mix, random_augment
-from intertwine.lab.training.checkpoint import card_path
 from intertwine.lab.training.engines import InTurn
-from intertwine.lab.training.recipe import with_defaults
 from intertwine.lab.training.state import state_path
 
 QUICK = RECIPES["digits"].but(epochs=2)
@@ -527,23 +525,6 @@ def test_a_module_may_have_to_have_the_weights_it_began_with(digits, tmp_path):
     assert again.history and again.card.start != first.card.start
 
 
-def test_cards_and_states_from_before_a_setting_existed_are_still_of_the_same_run(digits, tmp_path):
-    out = tmp_path / "a.safetensors"
-    train("mlp", digits, QUICK, out=out, progress=False)
-    card = json.loads(card_path(out).read_text())
-    for name in ("iterations", "boundaries", "factors"):
-        del card["recipe"][name]
-    card_path(out).write_text(json.dumps(card))
-    assert train("mlp", digits, QUICK, out=out, progress=False).history == []  # found, not trained
-    card["recipe"]["warmup"] += 1  # one that differs is another run
-    card_path(out).write_text(json.dumps(card))
-    with pytest.raises(ValueError, match="out must be a new path"):
-        train("mlp", digits, QUICK, out=out, progress=False)
-    settings = {"architecture": "mlp", "recipe": {"epochs": 3}}
-    assert with_defaults(settings) == {"architecture": "mlp", "recipe": Recipe(epochs=3).to_dict(), "start": ""}
-    assert with_defaults({"recipe": {}}) == {"recipe": {}, "start": ""}
-
-
 def test_a_finished_run_is_returned_and_not_repeated_or_replaced(digits, tmp_path):
     out = tmp_path / "a.safetensors"
     first = train("mlp", digits, QUICK, out=out, progress=False)
@@ -552,8 +533,9 @@ def test_a_finished_run_is_returned_and_not_repeated_or_replaced(digits, tmp_pat
     assert out.stat().st_mtime_ns == written
     assert same(first.model.state_dict(), again.model.state_dict())
     assert again.card == first.card
-    with pytest.raises(ValueError, match=r"out must be a new path.*holds mlp of seed 0.*resume=False"):
-        train("mlp", digits, QUICK, seed=1, out=out, progress=False)
+    for other in ({"seed": 1}, {"recipe": QUICK.but(warmup=1)}):  # one setting that differs is another run
+        with pytest.raises(ValueError, match=r"out must be a new path.*holds mlp of seed 0.*resume=False"):
+            train("mlp", digits, **{"recipe": QUICK, "out": out, "progress": False, **other})
     assert train("mlp", digits, QUICK, seed=1, out=out, resume=False, progress=False).card.seed == 1
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .cifar import load_cifar
 from .images import load_images
 from .load import FORMS, load, load_digits, load_npz
-from .preprocessing import Preprocessing
+from .pictures import Preprocessing
 from .splits import Batches, DataSplits, Split, make_splits
 from .tables import load_parquet, load_saved_dataset
 from .text import TextBlocks, load_text

@@ -12,9 +12,8 @@ import pickle
 import tarfile
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -22,13 +21,12 @@ import torch
 from ..._untrusted.archives import limited_stream
 from ..._untrusted.files import regular_file
 from ...errors import DataError
-from .decoding import data_roots
+from .pictures import data_roots
 from .splits import DataSplits, Split, class_labels, make_splits
 from .tables import find_parquet_splits, load_parquet
 
 
-@dataclass(frozen=True)
-class _Layout:
+class _Layout(NamedTuple):
     """File names and keys of one official archive."""
 
     archive: str
@@ -40,18 +38,14 @@ class _Layout:
     names: str
 
 
+_TEN, _HUNDRED = "cifar-10", "cifar-100"
+_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
 _LAYOUTS = {
     "cifar10": _Layout(
-        "cifar-10-python.tar.gz",
-        "cifar-10-batches-py",
-        tuple(f"data_batch_{i}" for i in range(1, 6)),
-        "test_batch",
-        "batches.meta",
-        "labels",
-        "label_names",
+        f"{_TEN}-python.tar.gz", f"{_TEN}-batches-py", _BATCHES, "test_batch", "batches.meta", "labels", "label_names"
     ),
     "cifar100": _Layout(
-        "cifar-100-python.tar.gz", "cifar-100-python", ("train",), "test", "meta", "fine_labels", "fine_label_names"
+        f"{_HUNDRED}-python.tar.gz", f"{_HUNDRED}-python", ("train",), "test", "meta", "fine_labels", "fine_label_names"
     ),
 }
 _LONGEST = 2**29  # bytes of an unpacked archive: the official ones have 178 million
@@ -87,29 +81,36 @@ def load_cifar(name: Literal["cifar10", "cifar100"], path: str | Path | None = N
 
 
 def _find(place: Path, name: str, layout: _Layout, parquet: bool) -> Callable[[], DataSplits] | None:
-    if place.is_file() and place.name.endswith((".tar.gz", ".tgz", ".tar")):
-        return lambda: _load_official(name, layout, _read_archive(place, layout))
-    for folder in (place, place / layout.folder):
-        if (folder / layout.train[0]).is_file():
-            return lambda: _load_official(name, layout, _read_folder(folder, layout))
-    if (place / layout.archive).is_file():
-        return lambda: _load_official(name, layout, _read_archive(place / layout.archive, layout))
+    archive = place if place.name.endswith((".tar.gz", ".tgz", ".tar")) else place / layout.archive
+    folders = [folder for folder in (place, place / layout.folder) if (folder / layout.train[0]).is_file()]
+    if folders or archive.is_file():
+        return lambda: _load_official(name, layout, folders[0] if folders else archive)
     if parquet and (place.suffix == ".parquet" or find_parquet_splits(place)):
         return lambda: load_parquet(place, name)
     return None
 
 
-def _read_folder(folder: Path, layout: _Layout) -> dict[str, bytes]:
-    files = {}
-    for file in (*layout.train, layout.test, layout.meta):
-        if not (folder / file).is_file():
-            raise DataError(f"{str(folder)!r} must hold {file}. Got no such file. Unpack {layout.archive} again.")
-        files[file] = regular_file(folder / file, file, DataError).read_bytes()
-    return files
-
-
-def _read_archive(archive: Path, layout: _Layout) -> dict[str, bytes]:
+def _load_official(name: str, layout: _Layout, place: Path) -> DataSplits:
+    """Data from the official archive, or from the folder that it unpacks to."""
     wanted = {*layout.train, layout.test, layout.meta}
+    if place.is_dir():
+        there = [place / file for file in wanted if (place / file).is_file()]
+        files = {path.name: regular_file(path, path.name, DataError).read_bytes() for path in there}
+    else:
+        files = _unpacked(place, wanted, layout)
+    if missing := sorted(wanted - files.keys()):
+        raise DataError(
+            f"{str(place)!r} must hold {', '.join(missing)}. Got {', '.join(sorted(files)) or 'none of its files'}. "
+            f"Download {layout.archive} again from {_PAGE}."
+        )
+    meta = read_array_pickle(files[layout.meta], layout.meta)
+    classes = tuple(n.decode() if isinstance(n, bytes) else str(n) for n in _entry(meta, layout.names, layout.meta))
+    parts = [_read_batch(files[file], file, layout) for file in layout.train]
+    train = Split(torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts]))
+    return make_splits(name, train, test=_read_batch(files[layout.test], layout.test, layout), classes=classes)
+
+
+def _unpacked(archive: Path, wanted: set[str], layout: _Layout) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     try:
         with limited_stream(archive, _LONGEST) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
@@ -123,17 +124,7 @@ def _read_archive(archive: Path, layout: _Layout) -> dict[str, bytes]:
             f"archive must be a complete {layout.archive}. Got {str(archive)!r}, {archive.stat().st_size} bytes, which "
             f"does not read ({error}). Download it again from {_PAGE}."
         ) from None
-    if missing := sorted(wanted - files.keys()):
-        raise DataError(f"{str(archive)!r} must hold {', '.join(missing)}. Got {sorted(files) or 'none of its files'}.")
     return files
-
-
-def _load_official(name: str, layout: _Layout, files: dict[str, bytes]) -> DataSplits:
-    meta = read_array_pickle(files[layout.meta], layout.meta)
-    classes = tuple(n.decode() if isinstance(n, bytes) else str(n) for n in _entry(meta, layout.names, layout.meta))
-    parts = [_read_batch(files[file], file, layout) for file in layout.train]
-    train = Split(torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts]))
-    return make_splits(name, train, test=_read_batch(files[layout.test], layout.test, layout), classes=classes)
 
 
 def _read_batch(raw: bytes, file: str, layout: _Layout) -> Split:

@@ -13,8 +13,7 @@ import torch
 from ..._untrusted.files import regular_file
 from ..._words import counted
 from ...errors import DataError
-from .decoding import SUFFIXES, Pictures, cached_tensors, decode_images, pixels
-from .preprocessing import Preprocessing
+from .pictures import SUFFIXES, Pictures, Preprocessing, cached_tensors, decode_images, pixels
 from .splits import ALIASES, DataSplits, Split, make_splits, without_labels
 
 _NAMED = 3  # images that a note names

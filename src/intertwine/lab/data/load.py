@@ -15,7 +15,7 @@ from ..._untrusted.archives import array_headers
 from ...errors import DataError
 from .cifar import load_cifar
 from .images import load_imagenet, load_images
-from .preprocessing import Preprocessing
+from .pictures import Preprocessing
 from .splits import DataSplits, Split, make_splits
 from .tables import load_parquet, load_saved_dataset
 from .text import TextBlocks, load_text

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...dissection import Concept, ConceptSet, Sample
 from ...errors import DataError
-from .decoding import SUFFIXES, in_colour, numbers, pixels
+from .pictures import SUFFIXES, in_colour, numbers, pixels
 from .tables import whole_table
 
 _NOT_LABELS = {"unlabelled", "unlabeled", "void", "background", "ignore", "none"}

@@ -16,8 +16,7 @@ import torch
 from ..._memory import check_fits
 from ..._untrusted.files import json_of, regular_file, within
 from ...errors import DataError
-from .decoding import cached_tensors, decode_images
-from .preprocessing import Preprocessing
+from .pictures import Preprocessing, cached_tensors, decode_images
 from .splits import ALIASES, DataSplits, Split, class_labels, make_splits, without_labels
 from .text import TextBlocks, split_texts
 

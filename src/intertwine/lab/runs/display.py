@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -74,7 +75,7 @@ class Display:
     """
 
     def __init__(self, name: str, where: str, tally: Tally, enabled: bool) -> None:
-        self.name, self.where, self.tally, self.enabled = name, where, tally, enabled
+        self.title, self.tally, self.enabled = f"{name} on {where}", tally, enabled
         self.start = self.said = time.monotonic()
         self.live: Any = None
 
@@ -88,23 +89,19 @@ class Display:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.said = -math.inf
+        self.show({})
         if self.live is not None:
-            self.live.update(self._table({}))
             self.live.__exit__(kind, error, at)
-        elif self.enabled:
-            self._print()
 
     def show(self, running: Mapping[str, float]) -> None:
-        """Show the present state."""
+        """Show the present state: jobs that run, since when."""
         now = time.monotonic()
         if self.live is not None:
             self.live.update(self._table(running))
         elif self.enabled and now - self.said >= _PLAIN_EVERY:
             self.said = now
-            self._print()
-
-    def _print(self) -> None:
-        print(f"{self.name} on {self.where}: {self.tally.words(time.monotonic() - self.start)}", file=sys.stderr)
+            print(f"{self.title}: {self.tally.words(now - self.start)}", file=sys.stderr)
 
     def _table(self, running: Mapping[str, float]) -> Group:
         from rich import box
@@ -114,12 +111,11 @@ class Display:
         from rich.text import Text
 
         now, tally = time.monotonic(), self.tally
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("running")
+        table = Table("running", box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("for", justify="right")
         for label, since in list(running.items())[:_ROWS]:
             table.add_row(Text(label), duration(now - since))
         if len(running) > _ROWS:
             table.add_row(f"and {len(running) - _ROWS} more", "")
         bar = ProgressBar(total=max(tally.total, 1), completed=tally.found + tally.done, width=40)
-        return Group(Text(f"{self.name} on {self.where}"), bar, Text(tally.words(now - self.start)), table)
+        return Group(Text(self.title), bar, Text(tally.words(now - self.start)), table)

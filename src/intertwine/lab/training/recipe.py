@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
@@ -165,15 +164,6 @@ class Recipe:
         """
         data = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         return {name: value for name, value in data.items() if value or name not in _ADDED}
-
-
-def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's settings as they were written, completed by settings that runs and recipes have got since.
-
-    A new setting's default is what runs did before there was one, so that such a run is still the same run.
-    """
-    recipe = settings.get("recipe")
-    return {"start": "", **settings} | ({"recipe": {**Recipe().to_dict(), **recipe}} if recipe else {})
 
 
 _ADDED = ("automatic",)

@@ -11,7 +11,6 @@ from ..._io import write_atomically
 from ..._io.scratch import sweep
 from ..._untrusted.weights import check_weights_file
 from ...errors import CheckpointError
-from .recipe import with_defaults
 
 
 @dataclass
@@ -71,7 +70,6 @@ def load_state(path: Path) -> TrainingState:
             f"training state must be a file that train() or train_many() wrote. Got {str(path)!r}, which does not read "
             f"({reason}). Remove it to start over."
         ) from None
-    state.settings = with_defaults(state.settings)
     return state
 
 

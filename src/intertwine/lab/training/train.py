@@ -18,7 +18,7 @@ from ..networks import build, fit_to
 from .accuracy import choose_device
 from .checkpoint import Card, card_path, digest, load_weights, read_card
 from .loop import Loop, conclude
-from .recipe import RECIPES, Recipe, recipe_for, with_defaults
+from .recipe import RECIPES, Recipe, recipe_for
 from .state import TrainingState, check_same_run, discard_state, load_state, same_run, state_path
 
 
@@ -188,7 +188,7 @@ def finished(path: Path, model: nn.Module, settings: dict[str, Any], replace: bo
     if not path.is_file() or state_path(path).is_file():
         return None
     card = read_card(path)
-    written = with_defaults({key: getattr(card, key) for key in settings}) if card else None
+    written = {key: getattr(card, key) for key in settings} if card else None
     if card is None or written is None or not same_run(written, settings, start=replace):
         if replace:
             return None
