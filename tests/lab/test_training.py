@@ -30,7 +30,7 @@ from intertwine.lab.training import (
 )
 from intertwine.lab.training.augmentation import OPERATIONS, mix, random_augment
 from intertwine.lab.training.engines import InTurn
-from intertwine.lab.training.state import state_path
+from intertwine.lab.training.loop import state_path
 
 QUICK = RECIPES["digits"].but(epochs=2)
 

@@ -14,9 +14,8 @@ from ..data import DataSplits, load
 from .accuracy import choose_device
 from .augmentation import StepBatches
 from .engines import ENGINES, InTurn, agrees, candidates, draws_random_numbers, engine_for
-from .loop import Loop, conclude, say
+from .loop import Loop, TrainingState, check_same_run, conclude, discard_state, load_state, say
 from .recipe import Recipe
-from .state import TrainingState, check_same_run, discard_state, load_state
 from .train import check_recipe, find_recipe, finished, prepare, settings_of
 
 

@@ -17,9 +17,8 @@ from ..data import DataSplits, load
 from ..networks import build, fit_to
 from .accuracy import choose_device
 from .checkpoint import Card, card_path, digest, load_weights, read_card
-from .loop import Loop, conclude
+from .loop import Loop, TrainingState, check_same_run, conclude, discard_state, load_state, same_run, state_path
 from .recipe import RECIPES, Recipe, recipe_for
-from .state import TrainingState, check_same_run, discard_state, load_state, same_run, state_path
 
 
 @dataclass(frozen=True)
