@@ -30,10 +30,10 @@ from intertwine.lab.training import Card, load_checkpoint, load_weights, save_ch
 def test_a_card_that_names_a_network_no_machine_holds_is_refused_at_once(spec, tmp_path):
     model = networks.build("mlp")
     save_checkpoint(tmp_path / "a.safetensors", model, Card(architecture=spec))
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(CheckpointError, match=r"network '.* must (fit in memory|have at most)"):
         load_checkpoint(tmp_path / "a.safetensors")
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_shapes_are_compared_before_the_network_takes_memory(tmp_path, monkeypatch):
