@@ -34,7 +34,7 @@ from intertwine.provenance.independence.laundered import likeness, log_chance
 from intertwine.provenance.other_widths import resized
 from intertwine.symmetry.action import act_, tensors_of
 from intertwine.symmetry.blocks import blocks
-from intertwine.symmetry.kept_rows import kept_rows
+from intertwine.symmetry.coupling import kept_rows
 from intertwine.symmetry.spaces import axis_size
 
 ROOT = Path(__file__).parent.parent

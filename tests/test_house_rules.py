@@ -42,7 +42,7 @@ WATCHERS = {
     "gates/substitution.py": "gated networks are trained by the code of their modules",
     "exchange/pruning.py": "cuts logits off in the model's own code",
     "symmetry/action.py": "moves weights as the model's own code reads them",
-    "symmetry/verification/float64.py": "runs the model's own code without its casts, and sees its lowest precision",
+    "symmetry/proof.py": "runs the model's own code without its casts, and sees its lowest precision",
     "lab/experiments/plans.py": "counts what a training step keeps",
 }
 WATCHES = re.compile(r"\((TorchFunctionMode|TorchDispatchMode)\):|register_forward_(pre_)?hook|\bStep\.of\b")

@@ -15,7 +15,7 @@ from intertwine.matching.consensus.pinned import flipping, freedoms
 from intertwine.matching.same import RELATED, same
 from intertwine.symmetry.action import tensors_of, transform
 from intertwine.symmetry.blocks import blocks
-from intertwine.symmetry.gauge.folding import fold
+from intertwine.symmetry.gauge.batch_norms import fold
 
 
 @cache

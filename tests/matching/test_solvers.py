@@ -22,7 +22,7 @@ from intertwine.matching.solvers.coordinate_descent import descend, step_of
 from intertwine.matching.solvers.sinkhorn import sinkhorn
 from intertwine.matching.solvers.soft_elements import gradient, moved_softly, of_element
 from intertwine.symmetry.action import moved, tensors_of
-from intertwine.symmetry.gauge.folding import fold
+from intertwine.symmetry.gauge.batch_norms import fold
 from intertwine.symmetry.transformation import identity, random
 
 ALL = ("permutation", "scale", "sign", "linear")

@@ -13,7 +13,7 @@ import torch
 import intertwine as iw
 from intertwine.exchange.exported_model import Proving, Subject, subject_of
 from intertwine.exchange.names import packed
-from intertwine.symmetry.verification.probe import Probe
+from intertwine.symmetry.proof import Probe
 
 ROOT = Path(__file__).parents[2]
 DATA = json.loads((ROOT / "tests/exchange/llm_compressor_tables.json").read_text())

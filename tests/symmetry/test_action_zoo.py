@@ -7,7 +7,7 @@ from zoo import ZOO, build
 import intertwine as iw
 from intertwine.symmetry.action import tensors_of
 from intertwine.symmetry.transformation import KINDS
-from intertwine.symmetry.verification.verify import verify
+from intertwine.symmetry.verification import verify
 
 
 @pytest.mark.parametrize("name", ZOO)

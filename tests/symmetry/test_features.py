@@ -5,8 +5,7 @@ import torch
 import zoo
 
 from intertwine.symmetry import symmetries
-from intertwine.symmetry.action import tensors_of, transform
-from intertwine.symmetry.admissible import admissible
+from intertwine.symmetry.action import admissible, tensors_of, transform
 
 SILENT = {"weight_norm_by_hand", "lstm", "gru", "rnn_relu", "tied_autoencoder"}  # no module returns one moving tensor
 

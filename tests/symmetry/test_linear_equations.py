@@ -7,7 +7,7 @@ from operator import xor
 
 import pytest
 
-from intertwine.symmetry.detection.linear_equations import BinarySpan
+from intertwine.symmetry.detection.equations import BinarySpan
 
 BITS = 5
 

@@ -683,7 +683,7 @@ UNITS = {  # what is left of the 4 hidden units of ``a`` (6, 4) and ``b`` (4, 3)
     "another_order": (0, False, lambda s, h: F.relu(h) @ EYE.flip(0) @ s.b),
     "diagonal": (4, True, lambda s, h: F.relu(F.relu(h) @ torch.diag(s.d)) @ s.b),
     "diagonal_and_more": (4, True, lambda s, h: F.relu(F.relu(h) @ (torch.diag(s.d) + s.w)) @ s.b),
-    "one_number_on_the_diagonal": (0, False, lambda s, h: F.relu(F.relu(h) @ torch.diag(s.d[:1].expand(4))) @ s.b),
+    "one_number_on_the_diagonal": (0, True, lambda s, h: F.relu(F.relu(h) @ torch.diag(s.d[:1].expand(4))) @ s.b),
     "beside_the_diagonal": (0, False, lambda s, h: F.relu(F.pad(F.relu(h), (0, 1)) @ torch.diag(s.d, 1)) @ s.e),
 }  # fmt: skip
 CASES.update({

@@ -11,9 +11,9 @@ from torch import nn
 
 from intertwine.errors import VerificationError
 from intertwine.groups import Monomial
-from intertwine.symmetry import admissible, symmetries
-from intertwine.symmetry.action import tensors_of
-from intertwine.symmetry.verification.verify import Verification, verify
+from intertwine.symmetry import symmetries
+from intertwine.symmetry.action import admissible, tensors_of
+from intertwine.symmetry.verification import Verification, verify
 from intertwine.testing import function_error
 
 

@@ -1,6 +1,6 @@
 """Mappings for other tools: quantisers, rotations, pruners, mergers, metanetworks."""
 
-from ..symmetry.kept_rows import kept_rows
+from ..symmetry.coupling import kept_rows
 from .mappings import FORMATS, mappings
 from .pruning import prune_channels
 from .result import Absent, Entry, Mappings, Place, Proof

@@ -18,7 +18,7 @@ from ..programs import Program, gains_as_parameters
 from ..symmetry import Symmetry, symmetries
 from ..symmetry.description import Description
 from ..symmetry.find import symmetries_of
-from ..symmetry.verification.probe import Probe
+from ..symmetry.proof import probed
 from .names import with_experts
 
 
@@ -143,7 +143,7 @@ class Proving:
         found = _runnable(subject)
         self.subject = subject if isinstance(found, str) else found
         self.notes = (f"not proved: {found}",) if isinstance(found, str) else ()
-        self.probe = None if isinstance(found, str) else Probe(found.sym, found.network, found.example)  # type: ignore[arg-type]
+        self.probe = None if isinstance(found, str) else probed(found.sym, found.network, found.example)  # type: ignore[arg-type]
 
 
 def _runnable(subject: Subject) -> Subject | str:

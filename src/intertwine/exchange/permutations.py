@@ -11,9 +11,9 @@ from ..symmetry import Layout, Leaf, Space
 from ..symmetry.action import moved
 from ..symmetry.blocks import align, blocks
 from ..symmetry.description import Description
+from ..symmetry.proof import Probe, without_each
 from ..symmetry.spaces import axis_size, spaces_of
 from ..symmetry.transformation import random
-from ..symmetry.verification.probe import Probe
 from .exported_model import Proving, Subject
 from .names import expression
 from .result import Absent, Entry, Place, Proof
@@ -158,11 +158,5 @@ def _proof(subject: Subject, probe: Probe, spaces: list[str]) -> Proof:
             break
         g = random(sym, seed, {"permutation"})
     changed = moved(sym, g.restrict(spaces=spaces), probe.tensors)
-    error, control = probe.error(changed), 0.0
-    for name in changed:
-        if name in sym.aliases:
-            continue
-        control = max(control, probe.error({n: t for n, t in changed.items() if sym.aliases.get(n, n) != name}))
-        if control > probe.rtol:
-            break
-    return Proof(error, control, probe.rtol, subject.described)
+    proof = probe.prove(changed, without_each(sym, changed))
+    return Proof(proof.error, proof.control, proof.rtol, subject.described)

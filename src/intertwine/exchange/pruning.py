@@ -20,11 +20,11 @@ from ..errors import VerificationError
 from ..features.spectral_norms import spectral_norms
 from ..symmetry import Symmetry
 from ..symmetry.action import rewritable, tensors_of
-from ..symmetry.affine.saving import is_configured, misfits, set_unsaveable
+from ..symmetry.coupling import axis_rows, kept_rows
 from ..symmetry.description import Description
-from ..symmetry.kept_rows import axis_rows, kept_rows
+from ..symmetry.folding.saving import is_configured, misfits, set_unsaveable
+from ..symmetry.proof import Wide, in_float64
 from ..symmetry.spaces import Axis, Product, Sum, axis_size, spaces_of
-from ..symmetry.verification.float64 import Wide, in_float64
 from ..testing import relative_error
 from .exported_model import check_plain
 from .pruned_configuration import fitting, write

@@ -16,12 +16,12 @@ from ..programs import Program, Ref
 from ..programs.operations import LAYER_NORMS, RMS_NORMS
 from ..symmetry import Space, Symmetry
 from ..symmetry.action import moved, tensors_of
-from ..symmetry.affine.norm_parameters import Norm, norms
-from ..symmetry.affine.norms import fold_norms
-from ..symmetry.affine.rewriter import Outcome, Proof, Rewriter
 from ..symmetry.blocks import blocks
 from ..symmetry.find import symmetries_of
+from ..symmetry.folding.norms import Norm, fold_norms, norms
+from ..symmetry.folding.rewriter import Outcome, Rewriter
 from ..symmetry.gauge.canonical import slices
+from ..symmetry.proof import Proof
 from ..symmetry.spaces import Fixed
 from ..symmetry.transformation import identity, with_parts
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ..symmetry.verification.probe import Probe
+from ..symmetry.proof import Probe
 from .exported_model import Proving, Subject
 from .result import Mappings, Proof
 from .scale_entries import scale_entries
@@ -100,13 +100,9 @@ def prove_scales(subject: Subject, probe: Probe, mappings: Sequence[ScaleMapping
         for name in dict.fromkeys(use.tensor for use in (*mapping.writes, *mapping.reads)):
             before, c = changed.get(name, probe.tensors[name]), subject.offsets.get(name, 0.0)
             changed[name] = scaled(subject.sym, mapping, name, before + c, logs) - c
-    error = probe.error(changed)
-    control = 0.0
-    for use in (use for mapping in mappings for use in mapping.reads):
-        control = max(control, probe.error({name: t for name, t in changed.items() if name != use.tensor}))
-        if control > probe.rtol:
-            break
-    return Proof(error, control, probe.rtol, subject.described)
+    reads = (use.tensor for mapping in mappings for use in mapping.reads)
+    proof = probe.prove(changed, ((left, {n: t for n, t in changed.items() if n != left}) for left in reads))
+    return Proof(proof.error, proof.control, proof.rtol, subject.described)
 
 
 def _relative(first: str, second: str) -> tuple[str, str, str]:

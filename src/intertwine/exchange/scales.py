@@ -17,7 +17,7 @@ from ..symmetry import Layout, Leaf, Space
 from ..symmetry.action import transform
 from ..symmetry.blocks import map_leaves
 from ..symmetry.description import Description
-from ..symmetry.detection.linear_equations import RationalEquations
+from ..symmetry.detection.equations import RationalEquations
 from ..symmetry.spaces import leaves, spaces_of
 from ..symmetry.transformation import identity, with_parts
 from .names import packed

@@ -22,7 +22,7 @@ from ..groups import Element
 from ..symmetry.action import moved
 from ..symmetry.blocks import map_leaves
 from ..symmetry.coupling import Components, components, restricted
-from ..symmetry.gauge.folding import Folded, fold
+from ..symmetry.gauge.batch_norms import Folded, fold
 from ..symmetry.spaces import Fixed, Layout, Leaf, Space, axis_size
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .consensus.reweighted import by_consensus

@@ -4,7 +4,7 @@ Differs from the paper: couplings are found for every space of the symmetry and 
 weights that write it and, from the second sweep on, all that read it; and weights that read a space are spread by
 couplings whose *rows* sum to one, so that a network widened by copies of its units computes the same function (with the
 paper's column sums it does not: a unit that became two is read twice). What writes and what reads comes from the
-operations that the network runs (``symmetry.copies``).
+operations that the network runs (``symmetry.duplication``).
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ from ..groups.assignment import couple
 from ..symmetry import Symmetry
 from ..symmetry.action import rewritable, tensors_of
 from ..symmetry.blocks import Block, blocks
-from ..symmetry.copies import copy_degrees
+from ..symmetry.duplication import copy_degrees
+from ..symmetry.proof import in_float64
 from ..symmetry.spaces import Layout, Leaf, Space, axis_size
-from ..symmetry.verification.float64 import in_float64
 from ..testing import relative_error
 from .interpolate import write
 

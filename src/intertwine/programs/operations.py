@@ -64,6 +64,14 @@ REPEATS = aten("expand repeat")
 """Every entry, several times."""
 FILLS = aten("zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_empty_strided")
 """Only the shape of the argument is read."""
+DECOMPOSED = aten(
+    "addcmul addcdiv mse_loss huber_loss smooth_l1_loss binary_cross_entropy binary_cross_entropy_with_logits "
+    "nll_loss_forward nll_loss2d_forward aminmax mv dot vdot trace linalg_cross block_diag diag_embed index_fill "
+    "narrow_copy pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle elu_backward "
+    "gelu_backward hardsigmoid_backward hardswish_backward hardtanh_backward leaky_relu_backward log_sigmoid_backward "
+    "mish_backward sigmoid_backward silu_backward softplus_backward tanh_backward threshold_backward"
+)
+"""Recorded as the plain operations that torch makes them of: losses, derivatives, and what moves entries about."""
 
 R = TypeVar("R", bound=Callable[..., Any])
 

@@ -15,7 +15,7 @@ from ..matching.judgement.configurations import differing_settings, settings_of
 from ..matching.judgement.deviation import HALVES
 from ..symmetry.action import moved, tensors_of
 from ..symmetry.blocks import blocks
-from ..symmetry.gauge.folding import fold
+from ..symmetry.gauge.batch_norms import fold
 from ..symmetry.spaces import Layout, Leaf
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from ..symmetry import Symmetry
-from ..symmetry.blocks import Block, blocks
-from ..symmetry.parent_axes import parent_dims
+from ..symmetry.blocks import Block, blocks, parent_dims
 from ..symmetry.spaces import Space
 
 _ROUNDS = 3  # of columns and rows brought to one size in turn

@@ -113,7 +113,7 @@ def _without_gains(networks: Sequence[nn.Module], example_inputs: Any, level: fl
     The p-value is doubled, for this is the second test.
     """
     from ..symmetry import symmetries
-    from ..symmetry.gauge.norm_gains import fold_norm_gains
+    from ..symmetry.folding.norms import fold_norm_gains
 
     try:
         folded = [fold_norm_gains(network, example_inputs) for network in networks]

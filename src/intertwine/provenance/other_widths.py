@@ -13,8 +13,7 @@ from torch import Tensor
 from .._words import counted
 from ..groups.assignment import assign
 from ..symmetry.action import moved
-from ..symmetry.coupling import narrowed
-from ..symmetry.kept_rows import kept_rows
+from ..symmetry.coupling import kept_rows, narrowed
 from ..symmetry.spaces import Axis, Fixed, Layout, Leaf, Part, Product, Sum, axis_size
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .features import ordered_spaces, similarity, views

@@ -1,20 +1,19 @@
 """The symmetries of any PyTorch model: find, explain, act, verify, remove."""
 
-from .action import act, act_
-from .admissible import admissible
-from .affine.fold import Fold, fold
+from .action import act, act_, admissible
 from .detection.rules import register_rule
 from .find import symmetries
+from .folding.fold import Fold, fold
+from .folding.norms import fold_norm_gains
 from .gauge.canonical import canonical
 from .gauge.fingerprint import fingerprint
-from .gauge.norm_gains import fold_norm_gains
 from .gauge.sharpness import gradient_norm, sharpness
 from .sharded import ShardedState, act_sharded, fingerprint_sharded
 from .spaces import Axis, BatchNormTensors, Fixed, FixedAxis, Layout, Leaf, Part, Product, Space, Sum
 from .symmetry import Symmetry
 from .tangent import Tangent
 from .transformation import Transformation
-from .verification.verify import Verification, verify
+from .verification import Verification, verify
 
 __all__ = [
     # find

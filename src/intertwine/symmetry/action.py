@@ -1,4 +1,7 @@
-"""Acting on weights: other tensors, the same function."""
+"""Acting on weights: other tensors, the same function.
+
+Elements that a given network can take: batch norms without a gain bound how far their inputs may shrink.
+"""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,11 +20,12 @@ from .._evaluation import alone, check_module, copied, in_usual_mode
 from .._nested import map_tensors
 from .._words import counted
 from ..errors import PathWarning
-from .blocks import Block, align, blocks
+from .blocks import Block, align, blocks, parent_dims, permuted, unit_rows
 from .description import Description
-from .parent_axes import parent_dims, permuted
 from .spaces import Fixed, Layout, Leaf, axis_size
-from .transformation import Transformation
+from .transformation import Transformation, with_parts
+
+__all__ = ["admissible"]
 
 _HELD = 1 << 24  # numbers of moved tensors that a run keeps, for those that are read again and again
 
@@ -195,7 +199,9 @@ def _moved(
                 new = transform(old, layout, g)
                 new = new.clone() if new.data_ptr() == old.data_ptr() else new
             if name in norms and name == norms[name].weight:
-                new = new * _gain_factor(sym, g, state, norms[name].variance, norms[name].eps)
+                _, negative, squares = _new_variance(sym, g, state, norms[name].variance, norms[name].eps)
+                factor = torch.where(negative, squares.rsqrt(), torch.ones_like(squares))
+                new = new * factor.to(state[norms[name].variance].dtype)
         yield name, new
         yield from ((alias, new) for alias in tied.get(name, ()) if alias in state)
 
@@ -341,11 +347,10 @@ def check_numbers(sym: Description, dtypes: Mapping[str, torch.dtype], names: It
 
 def multiply(x: Tensor, matrix: Tensor, dims: list[int]) -> Tensor:
     """Multiply ``x`` along its dimension ``dims[-1]`` by ``matrix``, one for each unit along ``dims[:-1]``."""
-    *parents, dim = dims
-    order = [*parents, dim, *(d for d in range(x.ndim) if d not in dims)]
-    y = x.permute(order)
-    flat = matrix @ y.reshape(*y.shape[: len(dims)], -1)
-    return flat.reshape(y.shape).permute([order.index(d) for d in range(x.ndim)])
+    order = [*dims, *(d for d in range(x.ndim) if d not in dims)]
+    rest = [x.shape[d] for d in order[len(dims) :]]
+    flat = matrix @ unit_rows(x, dims)
+    return flat.reshape(*flat.shape[:-1], *rest).permute([order.index(d) for d in range(x.ndim)])
 
 
 def _new_variance(
@@ -362,6 +367,23 @@ def _new_variance(
     return torch.where(exact, placed, new.to(old.dtype)), negative, squares
 
 
-def _gain_factor(sym: Description, g: Transformation, state: Mapping[str, Tensor], name: str, eps: float) -> Tensor:
-    _, negative, squares = _new_variance(sym, g, state, name, eps)
-    return torch.where(negative, squares.rsqrt(), torch.ones_like(squares)).to(state[name].dtype)
+def admissible(sym: Description, g: Transformation, state: Mapping[str, Tensor]) -> Transformation:
+    """``g`` without the scales of units that a batch norm without a gain cannot follow.
+
+    ``v' = a^2 (v + eps) - eps`` must not be negative, so nearly dead channels cannot shrink by much. Units that would
+    shrink keep their scale wherever such a norm has a channel that cannot follow; all others move as before.
+
+    Returns:
+        An element that ``act`` accepts for these weights; ``g`` itself where it is one.
+    """
+    gainless = {norm.variance for norm in sym.batch_norms if norm.weight is None}
+    for kept in kept_variances(sym, g, state):
+        if kept.variance not in gainless:
+            continue
+        for block in blocks(sym.layouts[kept.variance]):
+            for _, leaf in block.carried:
+                scales = g[leaf.space].scales
+                factor = g[leaf.space].diagonal(leaf)
+                if factor is not None:
+                    g = with_parts(g, leaf.space, scales=torch.where(factor < 1, 0.0, scales))
+    return g

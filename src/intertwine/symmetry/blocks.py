@@ -2,6 +2,8 @@
 
 Sums (concatenated axes) cut a tensor into pieces, products (heads x head dimension) split an axis into factors; what
 is left has one space, or nothing, along each dimension.
+
+Tensors that carry nested spaces: which axes belong to the units of the parents, and how entries follow them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +14,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from .spaces import Axis, Fixed, Layout, Leaf, Part, Product, Sum, axis_size
+from ..groups import Element
+from .spaces import Axis, Fixed, Layout, Leaf, Part, Product, Space, Sum, axis_size
 
 _PIECE = 1 << 22  # entries that are multiplied at once
 
@@ -93,7 +96,8 @@ def blocks(layout: Layout) -> tuple[Block, ...]:
     segments = [_segments(axis) for axis in layout.axes]
     pieces = []
     for choice in product(*segments):
-        rows = tuple(_simplified(r, axis_size(axis)) for (r, _), axis in zip(choice, layout.axes))
+        every = [_rows(0, axis_size(axis)) for axis in layout.axes]
+        rows = tuple(None if torch.equal(r, all_rows) else r for (r, _), all_rows in zip(choice, every))
         pieces.append(Block(rows, tuple(leaf for _, leaves in choice for leaf in leaves)))
     return tuple(pieces)
 
@@ -114,11 +118,15 @@ def align(array: Tensor, dims: Sequence[int], ndim: int) -> Tensor:
     return array.permute(order).reshape(shape)
 
 
+def unit_rows(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """``x`` with some dimensions first, in the order given, and all others as one last."""
+    x = x.permute(*dims, *(d for d in range(x.ndim) if d not in dims))
+    return x.reshape(*x.shape[: len(dims)], -1)
+
+
 def summed(x: Tensor, dims: Sequence[int]) -> Tensor:
     """The sums of ``x`` over all dimensions but ``dims``, which come in that order."""
-    rest = [d for d in range(x.ndim) if d not in dims]
-    x = x.permute(*dims, *rest)
-    return x.flatten(len(dims)).sum(-1) if rest else x
+    return unit_rows(x, dims).sum(-1)
 
 
 def inner_products(x: Tensor, y: Tensor, dims: Sequence[int], less: Tensor | None = None) -> Tensor:
@@ -173,10 +181,44 @@ def _segments(axis: Axis) -> list[tuple[Tensor, tuple[Leaf | Fixed, ...]]]:
     ]
 
 
-def _simplified(rows: Tensor, size: int) -> Tensor | None:
-    whole = len(rows) == size and bool(torch.equal(rows, _rows(0, size)))
-    return None if whole else rows
-
-
 def _rows(start: int, stop: int) -> Tensor:
     return torch.arange(start, stop, device="cpu")  # not where ``torch.device`` puts new tensors: blocks are kept
+
+
+def permuted(x: Tensor, spaces: Sequence[str | None], elements: Mapping[str, Element]) -> Tensor:
+    """Gather every dimension of ``x`` by the permutation of the space that it carries, outer spaces first.
+
+    ``spaces`` names one for each dimension, or ``None``. Entries move bit for bit; ``x`` itself where no unit moves.
+    """
+    present = sorted({s for s in spaces if s is not None}, key=lambda s: len(elements[s].parents))
+    for name in present:
+        e = elements[name]
+        if not e.displaced:
+            continue
+        index = e.permutation.to(x.device)
+        for dim, space in enumerate(spaces):
+            if space != name:
+                continue
+            if index.ndim == 1:
+                x = x.index_select(dim, index)
+            else:
+                x = torch.take_along_dim(x, align(index, parent_dims(e, dim, spaces), x.ndim), dim)
+    return x
+
+
+def parent_dims(inner: Space | Element, dim: int, spaces: Sequence[str | None]) -> list[int]:
+    """Dimensions of a block to which the axes of a space's arrays belong: the parents' ones, then its own.
+
+    Where a parent occurs more than once, the last one before the space is meant: it is on the same axis.
+
+    Raises:
+        ValueError: If a parent does not occur.
+    """
+    dims = []
+    for parent in inner.parents:
+        places = [d for d, s in enumerate(spaces) if s == parent]
+        places = places if len(places) == 1 else [d for d in places if d < dim]
+        if not places:
+            raise ValueError(f"parent must occur before {spaces[dim]!r}, or once. Got {parent!r} in {spaces}.")
+        dims.append(places[-1])
+    return [*dims, dim]

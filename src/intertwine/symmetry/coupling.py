@@ -1,24 +1,21 @@
-"""Groups of tensors that scales, bases and batch norms tie together: what must be in memory at once."""
+"""Groups of tensors that scales, bases and batch norms tie together: what must be in memory at once.
+
+Rows of tensors that stay when only some units of a space do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+import torch
+from torch import Tensor
+
 from .blocks import blocks, carrying
-from .detection.linear_equations import BinarySpan, word_of
-from .spaces import Space, axis_size
+from .detection.equations import BinarySpan, word_of
+from .spaces import Axis, Leaf, Product, Space, Sum, axis_size, spaces_of
 from .symmetry import Symmetry
-
-
-def carriers(sym: Symmetry) -> dict[str, list[str]]:
-    """For every space the names of the tensors that carry it."""
-    found: dict[str, list[str]] = {s.name: [] for s in sym.spaces}
-    for name, layout in sym.layouts.items():
-        for space in layout.spaces:
-            found[space].append(name)
-    return found
 
 
 def coupled(sym: Symmetry) -> list[list[str]]:
@@ -61,7 +58,7 @@ def components(sym: Symmetry, limit: int) -> Components:
     together = Joined(sym.layouts)
     for names in coupled(sym):
         together.join(names)
-    carried = carriers(sym)
+    carried = sym.carriers
     outer = {parent for s in sym.spaces for parent in s.parents}
     split: list[Space] = []
 
@@ -150,3 +147,47 @@ def restricted(sym: Symmetry, names: Iterable[str]) -> Symmetry:
     part = narrowed(sym, names)
     present = frozenset().union(*(layout.spaces for layout in part.layouts.values()))
     return replace(part, spaces=tuple(s for s in part.spaces if s.name in present), aliases={})
+
+
+def kept_rows(sym: Symmetry, space: str | Sequence[str], keep: Sequence[int]) -> dict[str, dict[int, Tensor]]:
+    """The rows that stay: of every tensor that carries a space, by axis.
+
+    Args:
+        sym: The symmetry.
+        space: Name of the space, or several that keep the same units.
+        keep: Units that stay.
+
+    Examples:
+        >>> from torch import nn
+        >>> import intertwine as iw
+        >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> rows = kept_rows(iw.symmetries(model, torch.randn(5, 3)), "0.weight[0]", [0, 5])
+        >>> {name: {axis: r.tolist() for axis, r in axes.items()} for name, axes in rows.items()}
+        {'0.weight': {0: [0, 5]}, '0.bias': {0: [0, 5]}, '2.weight': {1: [0, 5]}}
+    """
+    units, chosen = torch.as_tensor(sorted(keep)), {space} if isinstance(space, str) else set(space)
+    found: dict[str, dict[int, Tensor]] = {}
+    for name, layout in sym.layouts.items():
+        for dim, axis in enumerate(layout.axes):
+            for one in chosen.intersection(spaces_of([axis])):
+                rows, before = axis_rows(axis, one, units), found.setdefault(name, {}).get(dim)
+                found[name][dim] = rows if before is None else rows[torch.isin(rows, before)]
+    return found
+
+
+def axis_rows(axis: Axis, space: str, units: Tensor) -> Tensor:
+    """Rows of an axis that stay, in order."""
+    if isinstance(axis, Leaf) and axis.space == space:
+        return units
+    if isinstance(axis, Product):
+        rows = torch.zeros(1, dtype=torch.int64)
+        for factor in axis.factors:
+            rows = (rows[:, None] * axis_size(factor) + axis_rows(factor, space, units)).flatten()
+        return rows
+    if isinstance(axis, Sum):
+        parts = []
+        for part in axis.parts:
+            own = torch.cat([torch.arange(start, stop) for start, stop in part.ranges])
+            parts.append(own[axis_rows(part.axis, space, units)])
+        return torch.cat(parts).sort().values
+    return torch.arange(axis_size(axis))

@@ -11,8 +11,7 @@ from ..programs import Program, capture_paths, union
 from .detection.describe import describe
 from .detection.engine import Edit, Engine, Restart
 from .detection.rules import apply
-from .origin import Origin
-from .symmetry import Symmetry
+from .symmetry import Origin, Symmetry
 
 
 @of_networks("model")
@@ -42,18 +41,13 @@ def symmetries(model: nn.Module, example_inputs: Any) -> Symmetry:
     return replace(symmetries_of(program), origin=Origin(model, example_inputs, program))
 
 
-def _warnings(program: Program) -> list[str]:
-    """What a reader should know of the example."""
-    single = [ref for ref in program.inputs if (shape := program.values[ref.id].shape) and shape[0] == 1]
-    if not single:
-        return []
-    return ["the first axis of an input has size one: certified for that size only; give a batch of two or more"]
-
-
 def symmetries_of(program: Program) -> Symmetry:
     """Find the symmetries of a captured program."""
     found = describe(walked(program))
-    return replace(found, notes=(*found.notes, *_warnings(program)))
+    if not any((shape := program.values[ref.id].shape) and shape[0] == 1 for ref in program.inputs):
+        return found
+    note = "the first axis of an input has size one: certified for that size only; give a batch of two or more"
+    return replace(found, notes=(*found.notes, note))
 
 
 def walked(program: Program, kind: type[Engine] = Engine) -> Engine:

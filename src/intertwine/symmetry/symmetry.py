@@ -1,23 +1,51 @@
-"""The symmetry group of one architecture: what was found, in words and numbers, and ways to use it."""
+"""The symmetry group of one architecture: what was found, in words and numbers, and ways to use it.
+
+Model, example and program that a symmetry was found with, for verification and for other tools.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from .._offered import call
 from .._result import UNSAVED, Result
-from . import action, tangent, transformation
+from ..programs import Program
+from . import action, explanation, tangent, transformation, verification
 from .description import Description
-from .explanation import explain
-from .origin import Origin
-from .verification import verify
 
-if TYPE_CHECKING:
-    from ..exchange.result import Mappings
+
+class Origin:
+    """A model, as long as someone else holds it, and the example that it was read on.
+
+    A symmetry is a description without tensors: it keeps no model alive, and saved or pickled it forgets this.
+
+    Args:
+        model: The model.
+        example_inputs: The example.
+        program: What was captured.
+    """
+
+    def __init__(
+        self, model: nn.Module | None = None, example_inputs: Any = None, program: Program | None = None
+    ) -> None:
+        self._model = None if model is None else weakref.ref(model)
+        self.example_inputs, self.program = example_inputs, program
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The model, ``None`` once nobody else holds it."""
+        return None if self._model is None else self._model()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Origin:
+        return self
+
+    def __reduce__(self) -> tuple[type[Origin], tuple[()]]:
+        return Origin, ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,15 +72,15 @@ class Symmetry(Description, Result):
     @property
     def headline(self) -> str:
         """Number of spaces, dimension and size."""
-        return explain.totals(self)
+        return explanation.totals(self)
 
     def summary(self) -> str:
         """A table of the spaces: size, group, generators, how many tensor axes move, and what restricts them."""
-        return explain.summary(self)
+        return explanation.summary(self)
 
     def explain(self, parameter: str, axis: int = 0) -> str:
         """Why an axis of a parameter moves, and with which space, or why it is fixed."""
-        return explain.explain(self, parameter, axis)
+        return explanation.explain(self, parameter, axis)
 
     def random(
         self, seed: int = 0, kinds: Collection[str] | None = None, **options: Any
@@ -72,13 +100,13 @@ class Symmetry(Description, Result):
         """Apply ``g`` to the tensors of a state dict, in place."""
         return action.act_(self, g, state_dict)
 
-    def verify(self, model: nn.Module, example_inputs: Any, **options: Any) -> verify.Verification:
+    def verify(self, model: nn.Module, example_inputs: Any, **options: Any) -> verification.Verification:
         """Verify numerically that every space and kind preserves the function, with negative controls."""
-        return verify.verify(self, model, example_inputs, **options)
+        return verification.verify(self, model, example_inputs, **options)
 
-    def mappings(self, format: str = "llm-compressor", **options: Any) -> Mappings:
+    def mappings(self, format: str = "llm-compressor", **options: Any) -> Result:
         """What another tool needs of this symmetry, numerically verified; options: ``exchange.mappings``."""
-        found: Mappings = call("mappings", self, format, **options)
+        found: Result = call("mappings", self, format, **options)
         return found
 
     def tangent(self, state: Mapping[str, Tensor]) -> tangent.Tangent:
@@ -91,4 +119,4 @@ class Symmetry(Description, Result):
 
     def _rows(self) -> list[dict[str, Any]]:
         """One row per space."""
-        return explain.rows(self)
+        return explanation.rows(self)

@@ -17,9 +17,8 @@ from torch import Tensor
 from .._result import APART, Result
 from .._words import counted
 from .action import check_shapes, multiply
-from .blocks import Block, align, blocks
+from .blocks import Block, align, blocks, parent_dims
 from .description import Description
-from .parent_axes import parent_dims
 from .spaces import Space
 from .transformation import identity
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .._io.values import read_value, write_value
 from .._memory import check_fits
@@ -195,6 +196,15 @@ def check_kinds(kinds: Collection[str] | None) -> frozenset[str]:
     if not chosen <= set(KINDS):
         raise ValueError(f"kinds must be among {list(KINDS)}. Got {sorted(chosen - set(KINDS))}.")
     return chosen
+
+
+def element(sym: Description | tuple[Space, ...], **parts: Mapping[str, Tensor]) -> Transformation:
+    """The element with given arrays of some spaces, such as ``scales={"0.weight[0]": logs}``, and nothing else."""
+    g = identity(sym)
+    for part, arrays in parts.items():
+        for name, array in arrays.items():
+            g = with_parts(g, name, **{part: array})
+    return g
 
 
 def with_parts(g: Transformation, space: str, **parts: Any) -> Transformation:

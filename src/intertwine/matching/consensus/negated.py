@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ...symmetry.action import transform
 from ...symmetry.blocks import Block, blocks
-from ...symmetry.detection.linear_equations import BinarySpan
-from ...symmetry.gauge.folding import Folded
+from ...symmetry.detection.equations import BinarySpan
+from ...symmetry.gauge.batch_norms import Folded
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..judgement.deviation import relative

@@ -6,7 +6,7 @@ from math import log
 
 from ...symmetry.action import moved, transform
 from ...symmetry.coupling import narrowed
-from ...symmetry.gauge.folding import Folded
+from ...symmetry.gauge.batch_norms import Folded
 from ...symmetry.transformation import Transformation, identity
 from ..coordinates.balanced import Balanced
 from ..element_fit.closest import FITS, closest, lifted

@@ -1,7 +1,7 @@
 """Balanced coordinates: scales and bases in which two networks can be compared weight by weight.
 
 Of all copies that scales and bases connect, the balanced one has (almost) the smallest sum of squared weights
-(``symmetry.gauge.balance``). Rotations are either fixed, as in the canonical form, or left open to be searched.
+(``symmetry.gauge.scales``). Rotations are either fixed, as in the canonical form, or left open to be searched.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ...symmetry.action import moved
-from ...symmetry.gauge.balanced_bases import least_passing, undetermined
+from ...symmetry.gauge.bases import least_passing, undetermined
+from ...symmetry.gauge.batch_norms import Folded
 from ...symmetry.gauge.canonical import balanced
-from ...symmetry.gauge.folding import Folded
 from ...symmetry.gauge.signs import signing
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation

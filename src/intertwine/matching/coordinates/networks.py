@@ -10,7 +10,7 @@ from torch import nn
 
 from ...symmetry.action import tensors_of
 from ...symmetry.find import symmetries
-from ...symmetry.gauge.folding import fold
+from ...symmetry.gauge.batch_norms import fold
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import identity
 from .balanced import PRECISION, Balanced

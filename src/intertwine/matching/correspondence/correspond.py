@@ -19,7 +19,7 @@ from ...errors import CaptureError
 from ...programs import Program, Ref, capture
 from ...programs.steps import float64_handler
 from ...symmetry.action import tensors_of
-from ...symmetry.verification.float64 import in_float64
+from ...symmetry.proof import in_float64
 from ...testing import relative_error, tolerance
 from . import rules
 from .entries import Entry, carried, entries_of

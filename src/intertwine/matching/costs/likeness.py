@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from ...symmetry.action import transform
-from ...symmetry.blocks import Block, carrying, map_leaves
-from ...symmetry.parent_axes import parent_dims
+from ...symmetry.blocks import Block, carrying, map_leaves, parent_dims
 from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Space, spaces_of
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation

@@ -11,8 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ...symmetry.blocks import Block, blocks
-from ...symmetry.parent_axes import parent_dims
+from ...symmetry.blocks import Block, blocks, parent_dims
 from ...symmetry.spaces import Fixed, Leaf, Space
 from ...symmetry.symmetry import Symmetry
 

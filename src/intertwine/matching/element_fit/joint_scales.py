@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor
 
-from ...symmetry.gauge.log_scales import Key, LogScales
+from ...symmetry.gauge.scales import Key, LogScales
 from ..judgement.deviation import gap
 
 __all__ = ["scale_steps"]

@@ -12,7 +12,7 @@ from ...groups import Element
 from ...groups.dense import polar_factor
 from ...symmetry.action import transform
 from ...symmetry.blocks import blocks, inner_products
-from ...symmetry.gauge.log_scales import LogScales
+from ...symmetry.gauge.scales import LogScales
 from ...symmetry.spaces import Layout, Leaf, Space
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.problem import Member, members

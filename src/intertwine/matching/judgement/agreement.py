@@ -11,8 +11,7 @@ from torch import Tensor
 from ..._words import counted
 from ...symmetry import Symmetry, Transformation
 from ...symmetry.action import moved, transform_block
-from ...symmetry.blocks import Block, blocks
-from ...symmetry.parent_axes import parent_dims
+from ...symmetry.blocks import Block, blocks, parent_dims
 from ...symmetry.spaces import Layout
 from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem

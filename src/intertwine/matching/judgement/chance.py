@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...groups.sampling import haar, keeping_ones
 from ...symmetry.blocks import blocks
-from ...symmetry.gauge.folding import Folded
+from ...symmetry.gauge.batch_norms import Folded
 from ...symmetry.transformation import identity
 from ..coordinates.problem import Problem
 from ..solvers.coordinate_descent import CoordinateDescent, descend

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...symmetry.action import transform
 from ...symmetry.blocks import blocks
 from ...symmetry.coupling import narrowed
-from ...symmetry.gauge.folding import Folded
+from ...symmetry.gauge.batch_norms import Folded
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation
 

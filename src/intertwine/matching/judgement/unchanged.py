@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from ...symmetry.action import transform
-from ...symmetry.blocks import Block, align, blocks
-from ...symmetry.gauge.folding import Folded
-from ...symmetry.parent_axes import parent_dims
+from ...symmetry.blocks import Block, align, blocks, parent_dims
+from ...symmetry.gauge.batch_norms import Folded
 from ...symmetry.spaces import Layout, Space
 from ...symmetry.transformation import Transformation
 from .deviation import Deviation

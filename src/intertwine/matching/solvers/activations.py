@@ -14,10 +14,8 @@ from torch import nn
 from ...features import tap
 from ...features.batches import peek
 from ...features.moments import CrossMoments
-from ...symmetry.action import tensors_of, transform
-from ...symmetry.admissible import admissible
-from ...symmetry.blocks import carrying, summed
-from ...symmetry.parent_axes import parent_dims
+from ...symmetry.action import admissible, tensors_of, transform
+from ...symmetry.blocks import carrying, parent_dims, summed
 from ...symmetry.spaces import Layout
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...groups import SpaceGroup, assign
 from ...groups.dense import polar_factor
-from ...symmetry.detection.linear_equations import BinarySpan, word_of
+from ...symmetry.detection.equations import BinarySpan, word_of
 from ...symmetry.gauge.signs import solve_signs
 
 __all__ = ["best_parts", "best_signs", "monomial_step"]

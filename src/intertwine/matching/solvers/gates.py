@@ -7,9 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...symmetry.action import tensors_of
-from ...symmetry.admissible import admissible
-from ...symmetry.gauge.folding import fold
+from ...symmetry.action import admissible, tensors_of
+from ...symmetry.gauge.batch_norms import fold
 from ...symmetry.spaces import Axis, axis_size, spaces_of
 from ...symmetry.symmetry import Symmetry
 from ..coordinates.networks import Networks

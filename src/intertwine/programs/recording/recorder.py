@@ -15,6 +15,7 @@ from ..._nested import tensors_in
 from ..calls import Call, Ref, Value
 from ..operations import BATCH_NORMS
 from ..steps import results
+from .decompositions import decomposition
 from .memory import Geometry, covers, geometry, overlap, storage_key
 from .meta_constants import UNWRITTEN, MetaConstants
 from .source import user_line
@@ -58,6 +59,7 @@ class Recorder(TorchDispatchMode):
         self.reads: list[str] = []
         self.module = ""
         self.dtypes: set[torch.dtype] = set()
+        self._within = False  # a decomposition
         self._meta = MetaConstants()
         # Tensors of the run die when the model lets them go. An entry goes with its tensor, before its id is reused;
         # the number of a storage is not used again while a weak reference to it is held.
@@ -137,6 +139,13 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation and record it."""
         kwargs = kwargs or {}
+        if (steps := decomposition(func, self._within)) is not None:
+            outside, self._within = self._within, True
+            try:
+                with self:
+                    return steps(*args, **kwargs)
+            finally:
+                self._within = outside
         arguments = dict(_by_name(func, args, kwargs))
         before = {id(t): self.ref(t) for t in tensors_in(arguments)}
         varies = any(ref is not None and self._varies(ref) for ref in before.values())

@@ -12,7 +12,6 @@ from torch import Tensor
 from ..._words import counted
 from ...groups import Element
 from ...symmetry.blocks import blocks
-from ...symmetry.coupling import carriers
 from ...symmetry.spaces import Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation
@@ -49,7 +48,7 @@ def element_findings(
         after: Tensors of the second.
         in_order: Spaces whose units only moved up because others are gone, or came.
     """
-    carried = carriers(sym)
+    carried = sym.carriers
     said: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     gains = list(_folded_gains(sym, g, before, after))
     taken = {(space, k) for _, _, space, k in gains}

@@ -22,9 +22,9 @@ from ...matching.element_fit.units import match_units
 from ...matching.judgement.deviation import PRECISIONS, Deviation, apart, constant, deviation
 from ...symmetry.action import transform
 from ...symmetry.blocks import blocks, map_leaves
-from ...symmetry.coupling import carriers, narrowed
+from ...symmetry.coupling import narrowed
+from ...symmetry.gauge.batch_norms import Folded, fold
 from ...symmetry.gauge.canonical import check_weights
-from ...symmetry.gauge.folding import Folded, fold
 from ...symmetry.spaces import Fixed, Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity
@@ -99,7 +99,7 @@ def _folded(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype) -> F
 
 def _free(sym: Symmetry, still: set[Freedom]) -> set[str]:
     """Names of spaces that may have moved, with their parents."""
-    carried = carriers(sym)
+    carried = sym.carriers
     free = {s.name for s in sym.spaces if carried[s.name] and not freedoms(s) <= still}
     parents = {s.name: s.parents for s in sym.spaces}
     more = free
@@ -225,7 +225,7 @@ def _in_place(a: Folded, b: Folded) -> bool:
 
 def _simplified(a: Folded, b: Folded, g: Transformation) -> Transformation:
     """``g`` without the parts that cost more to say than they explain."""
-    carried = carriers(a.sym)
+    carried = a.sym.carriers
     nothing, everything = identity(a.sym), a.sym.layouts
     if _misfit(a, b, nothing, everything) <= _misfit(a, b, g, everything) + _costs(a, g):
         return nothing
@@ -364,7 +364,7 @@ def _held(side: Folded, parts: Mapping[str, Collection[_Part]]) -> Folded:
 
 
 def _costs(a: Folded, g: Transformation) -> float:
-    carried = carriers(a.sym)
+    carried = a.sym.carriers
     return sum(_cost(g[s.name], s, a, carried[s.name]) for s in a.sym.spaces)
 
 

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from ..._words import counted
 from ...symmetry.action import moved
-from ...symmetry.blocks import blocks, summed
-from ...symmetry.parent_axes import parent_dims
+from ...symmetry.blocks import blocks, parent_dims, summed
 from ...symmetry.spaces import Leaf
 from ...symmetry.transformation import Transformation
 from ..difference import MovedUnit

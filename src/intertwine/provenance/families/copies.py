@@ -17,7 +17,7 @@ from ...matching.coordinates.balanced import Balanced
 from ...matching.same import RELATED, SAME
 from ...symmetry.blocks import blocks
 from ...symmetry.coupling import components, restricted
-from ...symmetry.gauge.folding import fold
+from ...symmetry.gauge.batch_norms import fold
 from ..comparable import compared
 from ..independence.laundered import FEWEST, calibrated
 from ..result import power_of_ten

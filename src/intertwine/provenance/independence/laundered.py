@@ -17,8 +17,7 @@ from torch import Tensor
 
 from ...matching.components import Pair, matched
 from ...symmetry.action import moved
-from ...symmetry.blocks import blocks, summed
-from ...symmetry.parent_axes import parent_dims
+from ...symmetry.blocks import blocks, parent_dims, summed
 from ...symmetry.spaces import Layout
 from ...symmetry.transformation import Transformation
 from ..comparable import Compared, compared

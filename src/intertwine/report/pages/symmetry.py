@@ -28,7 +28,7 @@ _NOTATION = (
 
 def symmetry_page(sym: Symmetry) -> Page:
     """Lay out a symmetry."""
-    from ...symmetry.explanation.explain import rows
+    from ...symmetry.explanation import rows
 
     columns = ["space", "size", "copies", "group", "axes", "restricted by", "name"]
     table = [[row[c] for c in columns] for row in rows(sym)]

@@ -6,17 +6,15 @@ from fractions import Fraction
 from typing import Any
 
 from ...groups import GeneralLinear, Monomial, Orthogonal, Representation, Semidirect, SpaceGroup
-from ...programs import Program, Ref, Vertex, Wire, graph
+from ...programs import Ref, Vertex, Wire, graph
 from ...programs.operations import MAX_POOLS, gate_names, is_gate
 from .. import spaces as public
 from ..symmetry import Symmetry
-from .adjacent import always_siblings
 from .axis_terms import Axis, Segments, Slot, Value, slots
 from .engine import Engine
-from .influence import Demand, beside, demands
+from .influence import Demand, beside, demands, fix_unseen
 from .layouts import Candidate, UnknownBasisError, Writer
-from .other_paths import fix_unseen
-from .parents import dependences
+from .parents import always_siblings, dependences
 from .rules.unit_indices import origins
 
 
@@ -37,7 +35,10 @@ def describe(engine: Engine) -> Symmetry:
     writer = Writer(engine, leaves, merged, carried)
     layouts = {name: writer.layout(name, value, program.states[name]) for name, value in states.items()}
     unsaid = Writer(engine, leaves, merged, carried)
-    features, gates = (dict(_features(engine, unsaid, refs)) for refs in (program.taps, _gates(program)))
+    calls = [c for c in program.calls if is_gate(c) and c.inputs[0].id in program.varying]
+    hidden = {*MAX_POOLS, "aten::abs"}  # ``|q|`` hides the signs that its gates follow
+    relus = {n: c.outputs[0] for n, c in zip(gate_names(calls), calls) if c.outputs[0] and c.op not in hidden}
+    features, gates = (dict(_features(engine, unsaid, refs)) for refs in (program.taps, relus))
     described = []
     for space, leaf in leaves.items():
         if space not in carried:
@@ -52,13 +53,6 @@ def describe(engine: Engine) -> Symmetry:
         bool(program.reads), program.notes, tuple(engine.unknown_ops), program.caches,
         features, gates, _graph(engine, unsaid, layouts),
     )  # fmt: skip
-
-
-def _gates(program: Program) -> dict[str, Ref]:
-    """Results of all ReLUs; not of ``|q|``, which hides the signs that its gates follow."""
-    calls = [c for c in program.calls if is_gate(c) and c.inputs[0].id in program.varying]
-    named = zip(gate_names(calls), calls)
-    return {name: c.outputs[0] for name, c in named if c.outputs[0] and c.op not in {*MAX_POOLS, "aten::abs"}}
 
 
 def _features(engine: Engine, writer: "Writer", refs: Mapping[str, Ref]) -> Iterator[tuple[str, public.Layout]]:
@@ -134,16 +128,10 @@ def _settle(engine: Engine, leaves: dict[int, Candidate], parents: dict[int, lis
                 engine.pool.restrict(((Slot(parent, leaves[parent].size)),), "monomial", why)
             else:
                 above.remove(parent)
-    while any(_close(above, parents) for above in parents.values()):
-        pass
-
-
-def _close(above: list[int], parents: dict[int, list[int]]) -> bool:
-    """Drop parents whose own parents were dropped; tell whether there were any."""
-    open_ended = [p for p in above if not set(parents.get(p, ())) <= set(above)]
-    for parent in open_ended:
-        above.remove(parent)
-    return bool(open_ended)
+    open_ended = lambda above: [p for p in above if not set(parents.get(p, ())) <= set(above)]
+    while lost := [(above, p) for above in parents.values() for p in open_ended(above)]:
+        for above, parent in lost:  # whose own parents were dropped
+            above.remove(parent)
 
 
 def _moving_states(engine: Engine) -> dict[str, Value]:

@@ -1,9 +1,168 @@
-"""Equations for the scales, signs and variances of parameter axes, which are their unknowns."""
+"""Exact linear algebra over the rationals (positive scales) and over F2 (signs).
 
+Equations of a whole network are many and sparse, so that their terms are kept; those of a few signs are short words, of
+which one number holds each.
+
+Equations for the scales, signs and variances of parameter axes, which are their unknowns.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
 
 from .axis_terms import Expr
-from .linear_equations import BinaryEquations, RationalEquations
+
+
+class RationalEquations:
+    """Equations ``sum_v c_v x_v = 0`` over the rationals, kept in echelon form as they arrive.
+
+    The largest variable of an equation is eliminated, so the smallest ones remain free and a basis vector of the
+    solutions starts with a one at its free variable.
+
+    Examples:
+        >>> equations = RationalEquations()
+        >>> equations.add({0: Fraction(1), 1: Fraction(1)})
+        True
+        >>> equations.solutions([0, 1, 2])
+        [{0: Fraction(1, 1), 1: Fraction(-1, 1)}, {2: Fraction(1, 1)}]
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[Any, dict] = {}  # pivot -> the other terms of the equation pivot = sum of terms
+
+    @property
+    def rank(self) -> int:
+        """Number of independent equations."""
+        return len(self._rows)
+
+    def reduce(self, form: Mapping) -> dict:
+        """``form`` with every eliminated variable replaced by free ones."""
+        form = {v: c for v, c in form.items() if c}
+        while pivots := [v for v in form if v in self._rows]:
+            for pivot in pivots:
+                coefficient = form.pop(pivot, 0)
+                if not coefficient:
+                    continue
+                for v, c in self._rows[pivot].items():
+                    form[v] = form.get(v, 0) + coefficient * c
+                    if not form[v]:
+                        del form[v]
+        return form
+
+    def add(self, form: Mapping) -> bool:
+        """Add ``form = 0``; tell whether it says something new."""
+        form = self.reduce(form)
+        if not form:
+            return False
+        pivot = max(form)
+        leading = form.pop(pivot)
+        self._rows[pivot] = {v: -c / leading for v, c in form.items()}
+        return True
+
+    def solutions(self, variables: Iterable) -> list[dict]:
+        """A basis of the solutions, one vector per free variable, in the order of ``variables``."""
+        basis: dict[Any, dict] = {}
+        for v in sorted(variables):
+            for free, c in self.reduce({v: Fraction(1)}).items():
+                basis.setdefault(free, {})[v] = c
+        return [basis[free] for free in sorted(basis)]
+
+
+class BinaryEquations:
+    """Equations ``sum_{v in S} x_v = 0`` over F2, each given by its set ``S`` of variables.
+
+    Examples:
+        >>> equations = BinaryEquations()
+        >>> equations.add({0, 1}), equations.add({2})
+        (True, True)
+        >>> equations.solutions([0, 1, 2])
+        [{0, 1}]
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[Any, set] = {}
+
+    @property
+    def rank(self) -> int:
+        """Number of independent equations."""
+        return len(self._rows)
+
+    def reduce(self, form: Collection) -> set:
+        """``form`` with every eliminated variable replaced by free ones."""
+        form = set(form)
+        while pivots := [v for v in form if v in self._rows]:
+            for pivot in pivots:
+                if pivot in form:
+                    form ^= {pivot} | self._rows[pivot]
+        return form
+
+    def add(self, form: Collection) -> bool:
+        """Add ``form = 0``; tell whether it says something new."""
+        form = self.reduce(form)
+        if not form:
+            return False
+        pivot = max(form)
+        self._rows[pivot] = form - {pivot}
+        return True
+
+    def solutions(self, variables: Iterable) -> list[set]:
+        """A basis of the solutions, each as the set of variables that are one."""
+        basis: dict[Any, set] = {}
+        for v in sorted(variables):
+            for free in self.reduce({v}):
+                basis.setdefault(free, set()).add(v)
+        return [basis[free] for free in sorted(basis)]
+
+
+class BinarySpan:
+    """Sums over F2 of words, kept in echelon form as they arrive; bit ``k`` of a number is entry ``k`` of a word.
+
+    Along with a word goes a number that is added where the word is: by default the bit of its place among the words, so
+    that it says which of them a sum is of.
+
+    Args:
+        words: The words.
+
+    Examples:
+        >>> span = BinarySpan([0b011, 0b110, 0b101])
+        >>> span.rank, span.reduced(0b101), span.reduced(0b111)
+        (2, (0, 3), (1, 2))
+    """
+
+    def __init__(self, words: Iterable[int] = ()) -> None:
+        self._rows: dict[int, tuple[int, int]] = {}  # highest bit -> the word, and what goes along with it
+        self._leading = 0
+        for k, word in enumerate(words):
+            self.add(word, 1 << k)
+
+    @property
+    def rank(self) -> int:
+        """Number of independent words."""
+        return len(self._rows)
+
+    def reduced(self, word: int, along: int = 0) -> tuple[int, int]:
+        """What is left of a word, the same for all words of a coset, and what goes along with it.
+
+        Of equations whose right-hand sides go along, that of a single bit is its value where the free bits are zero.
+        """
+        while known := word & self._leading:
+            other, more = self._rows[known.bit_length() - 1]
+            word, along = word ^ other, along ^ more
+        return word, along
+
+    def add(self, word: int, along: int = 0) -> bool:
+        """Add a word; tell whether it is no sum of those before."""
+        word, along = self.reduced(word, along)
+        if word:
+            lead = word.bit_length() - 1
+            self._rows[lead], self._leading = (word, along), self._leading | 1 << lead
+        return bool(word)
+
+
+def word_of(entries: Sequence[int]) -> int:
+    """A word from its entries, 0 or 1; the first one leads."""
+    return sum(bit << k for k, bit in enumerate(reversed(entries)))
 
 
 @dataclass(frozen=True)

@@ -47,11 +47,9 @@ class Writer:
     def layout(self, name: str, value: Value, ref: Ref) -> public.Layout:
         """The layout of one tensor."""
         shape = self._engine.program.values[ref.id].shape
-        axes = zip(value.axes, shape, strict=True)
-        return public.Layout(tuple(self._whole_axis(name, dim, axis, n) for dim, (axis, n) in enumerate(axes)))
-
-    def _whole_axis(self, name: str, dim: int, axis: Axis, size: int) -> public.Axis:
-        return self._axis(name, dim, axis) if axis else self._fixed(name, dim, size, "size 1")
+        whole = enumerate(zip(value.axes, shape, strict=True))
+        axes = (self._axis(name, d, axis) if axis else self._fixed(name, d, n, "size 1") for d, (axis, n) in whole)
+        return public.Layout(tuple(axes))
 
     def _axis(self, name: str, dim: int, axis: Axis) -> public.Axis:
         written = [self._factor(name, dim, factor) for factor in axis]

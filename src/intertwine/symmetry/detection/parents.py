@@ -5,10 +5,15 @@ alike, unless an operation mixes units of the companion, or the companion occurs
 occurrence is meant. It is clear where the companion stands before the space on the same axis (channels of groups, of a
 tensor that maps them to other channels of the groups), and no other tensor put it there. A tensor that a held space
 leaves as it is, such as a table of rotary angles, asks nothing of it.
+
+Adjacent segments merged: those that always lie side by side are one space.
+
+The two zero-padded ends of an option-A shortcut are S(16), not S(8) x S(8).
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 from .axis_terms import UNIT, Axis, Segments, Slot, slots
 
@@ -106,3 +111,34 @@ def _reaches(found: dict[int, set[int]], start: int, goal: int) -> bool:
             seen.add(at)
             waiting += found.get(at, ())
     return False
+
+
+def always_siblings(tensors: Iterable[Sequence[Axis]]) -> list[list[int]]:
+    """Sets of spaces that occur only as whole segments of the same concatenations."""
+    seen: dict[int, set[Any]] = {}
+    repeated: set[int] = set()
+    for number, axes in enumerate(tensors):
+        for dim, axis in enumerate(axes):
+            for space, place in _places(axis, (number, dim)):
+                known = seen.setdefault(space, set())
+                if place in known and place[0] != "alone":
+                    repeated.add(space)  # twice in one concatenation: which of its siblings belongs to which?
+                known.add(place)
+    groups: dict[frozenset, list[int]] = {}
+    for space, places in seen.items():
+        if space not in repeated:
+            groups.setdefault(frozenset(places), []).append(space)
+    return [sorted(spaces) for spaces in groups.values() if len(spaces) > 1]
+
+
+def _places(axis: Axis, path: tuple) -> Iterator[tuple[int, Any]]:
+    """Occurrences of every space: a whole segment is known by its concatenation, anything else by the space."""
+    for i, factor in enumerate(axis):
+        if isinstance(factor, Slot):
+            yield factor.space, ("alone", factor.space)
+        elif isinstance(factor, Segments):
+            for k, part in enumerate(factor.parts):
+                if len(part) == 1 and isinstance(part[0], Slot):
+                    yield part[0].space, (*path, i)
+                else:
+                    yield from _places(part, (*path, i, k))

@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from .axis_terms import Axis, Factor, Flat, Interleaved, Segments, Slot, axis_size, concatenated, interleaved, segments
-from .union_find import Pool
+from .pool import Pool
 
 Pair = Callable[[Slot | Flat, Slot | Flat], Factor]
 

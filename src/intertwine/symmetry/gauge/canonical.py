@@ -11,15 +11,14 @@ from torch import Tensor, nn
 
 from ..._evaluation import in_usual_mode
 from ..action import moved, rewritable, tensors_of
-from ..blocks import blocks, carrying
+from ..blocks import blocks, carrying, parent_dims, unit_rows
 from ..coupling import coupled, restricted
 from ..find import symmetries
-from ..parent_axes import parent_dims
 from ..spaces import Leaf, Space
-from ..transformation import Transformation, identity, with_parts
-from .balance import balancing_scales
-from .balanced_bases import general_bases, least_passing, orthogonal_basis
-from .folding import Folded, fold, unfold
+from ..transformation import Transformation, element, identity, with_parts
+from .bases import general_bases, least_passing, orthogonal_basis
+from .batch_norms import Folded, fold, unfold
+from .scales import balancing_scales
 from .signs import signing
 
 if TYPE_CHECKING:
@@ -131,12 +130,12 @@ def _group_balanced(folded: Folded, tolerance: float, kinds: Collection[str]) ->
     scales = balancing_scales(sym, state, folded.pinned, tolerance, bases=bases) if "scale" in kinds else {}
     kept: dict[tuple[str, int], tuple[list[Tensor], Tensor]] = {}
     for _ in range(_ROUNDS if names else 0):  # norms depend on bases and bases on scales
-        found = general_bases(sym, {**state, **moved(sym, _scaling(sym, scales), state, names)}, kept, rank)
+        found = general_bases(sym, {**state, **moved(sym, element(sym, scales=scales), state, names)}, kept, rank)
         here = {**state, **moved(sym, _turning(sym, found), state, names)}
         before, scales = scales, balancing_scales(sym, here, folded.pinned, tolerance, scales)
         if all(bool(((t - before[n]).abs() < tolerance).all()) for n, t in scales.items()):
             break
-    g = _scaling(sym, {n: t for n, t in scales.items() if not _near(t, torch.zeros(()))})
+    g = element(sym, scales={n: t for n, t in scales.items() if not _near(t, torch.zeros(()))})
     return _turning(sym, general_bases(sym, {**state, **moved(sym, g, state)}, kept, rank)) @ g if bases else g
 
 
@@ -169,20 +168,10 @@ def _mutual(sym: Symmetry) -> list[str]:
     return names if any(found[n] & scaled for n in names) else []
 
 
-def _scaling(sym: Symmetry, logs: Mapping[str, Tensor]) -> Transformation:
-    g = identity(sym)
-    for name, scales in logs.items():
-        g = with_parts(g, name, scales=scales)
-    return g
-
-
 def _turning(sym: Symmetry, bases: Mapping[str, Tensor]) -> Transformation:
     """The element with given matrices; one next to the identity is left out, so that a normal form stays as it is."""
-    g = identity(sym)
-    for name, basis in bases.items():
-        if not _near(basis, torch.eye(basis.shape[-1], dtype=torch.float64)):
-            g = with_parts(g, name, linear=basis)
-    return g
+    eye = lambda basis: torch.eye(basis.shape[-1], dtype=torch.float64)
+    return element(sym, linear={name: basis for name, basis in bases.items() if not _near(basis, eye(basis))})
 
 
 def check_weights(sym: Symmetry, state: Mapping[str, Tensor]) -> None:
@@ -233,9 +222,7 @@ def slices(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> list[tup
     for name, block, dim, leaf in carrying(sym.layouts, space.name):
         if name in state:
             dims = parent_dims(space, dim, block.spaces)
-            x = block.read(state[name])
-            x = x.permute([*dims, *(d for d in range(x.ndim) if d not in dims)])
-            found.append((name, x.reshape(*x.shape[: len(dims)], -1), leaf))
+            found.append((name, unit_rows(block.read(state[name]), dims), leaf))
     return found
 
 

@@ -11,15 +11,14 @@ from torch import Tensor, nn
 from ..._evaluation import in_usual_mode
 from ..._io.codec import encode
 from ..action import moved, tensors_of
-from ..blocks import Block, align, blocks
+from ..blocks import Block, align, blocks, parent_dims
 from ..coupling import coupled, restricted
 from ..find import symmetries
-from ..parent_axes import parent_dims
 from ..spaces import Fixed, Layout, Leaf
 from ..symmetry import Symmetry
-from .balanced_bases import passing
+from .bases import passing
+from .batch_norms import fold
 from .canonical import balanced, check_weights
-from .folding import fold
 
 _NUMBERS = 12
 _STEP = 0.05  # one quantum; networks that differ have numbers 0.3 to 1 apart

@@ -15,8 +15,8 @@ from ..._evaluation import in_usual_mode
 from ..action import moved
 from ..symmetry import Symmetry
 from ..tangent import project
+from .batch_norms import fold
 from .canonical import balanced, check_weights
-from .folding import fold
 
 Loss = Callable[[dict[str, Tensor]], Tensor]
 

@@ -1,18 +1,48 @@
-"""Rules by family; importing this package registers them all."""
+"""Rules by class of operation; importing this package registers them all."""
 
-from . import constants, derivatives, elementwise
-from .application import apply
-from .axes import losses, normalisation, pooling, reductions, regions
-from .indices import indexing, masks, routing, scattering
-from .products import attention, distances, linear, matrices, spectral
-from .registry import register_rule
-from .views import sequences, shapes, stacks, strides
+from collections.abc import Sequence
+from typing import Any
 
-__all__ = [
-    "apply",
-    "register_rule",
-    # families
-    "attention", "constants", "derivatives", "distances", "elementwise", "indexing", "linear", "losses", "masks",
-    "matrices", "normalisation", "pooling", "reductions", "regions", "routing", "scattering", "sequences", "shapes",
-    "spectral", "stacks", "strides",
-]  # fmt: skip
+from ....programs import Call
+from ....programs.operations import COPIES
+from ..engine import Engine
+from . import constants, indexing, linear, matrices, memory, normalisation, pooling, reductions, routing, shapes, stacks  # noqa: F401
+from .activations import is_pointwise
+from .elementwise import broadcast, measured
+from .registry import RULES, register_rule, unknown
+from .unit_indices import carried, unread_names
+
+__all__ = ["apply", "register_rule"]
+
+_SEES_PRODUCTS = COPIES | {"aten::mean", "aten::sum"}
+
+
+def apply(engine: Engine, call: Call) -> Sequence[Any]:
+    """The values of a call's results, by its rule; what an operation without a rule touches is fixed."""
+    stacked = stacks.through_stack(engine, call)
+    if stacked is not None:
+        return stacked
+    if not _sees_products(call):
+        for value in (engine.value(ref) for ref in call.inputs):
+            for axis in value.axes if value.square else ():
+                engine.monomial(axis, f"square read by {call.where}")
+            for a, b in broadcast(*value.factors) if value.factors else ():
+                engine.multiplied(a, b)
+    unread_names(engine, call)
+    first_mix = len(engine.mixed)
+    rule = RULES.get(call.op)
+    if rule is None and is_pointwise(call):
+        rule = measured
+    try:
+        result = unknown(engine, call) if rule is None else rule(engine, call)
+    except (KeyError, IndexError, TypeError, ValueError):  # arguments that the rule was not written for
+        result = unknown(engine, call)
+    results = result if isinstance(result, list) else [result]
+    return [carried(engine, call, value, first_mix) for value in results]
+
+
+def _sees_products(call: Call) -> bool:
+    """Whether an operation sums products, or only copies them or multiplies them by one number."""
+    if call.op in ("aten::mul", "aten::div", "aten::neg"):
+        return len(call.inputs) == 1 and not call.args.get("rounding_mode")
+    return call.op in _SEES_PRODUCTS

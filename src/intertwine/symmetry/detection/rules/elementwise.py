@@ -6,6 +6,7 @@ from math import inf
 from typing import Any
 
 from ....programs import Call, Ref
+from ....programs.operations import aten
 from ..axis_terms import Axis, Flat, Names, Slot, Value, axis_size, flat, forget_zeros, slots
 from ..engine import Engine
 from .activations import scaling_of
@@ -158,17 +159,25 @@ def power(engine: Engine, call: Call) -> Value:
     return through(engine, x if exact else unzero(x), degree if exact else None, parity, linear=exponent == 1)
 
 
-@register_rule("aten::neg", "aten::positive", "aten::real", "aten::conj")
+@register_rule(
+    *aten("neg positive real imag conj _conj _conj_physical conj_physical resolve_conj _neg_view resolve_neg")
+)
 def unchanged(engine: Engine, call: Call) -> Value:
-    """Operations that commute with every linear map."""
+    """Operations that commute with every real linear map: parts and conjugates too."""
     return engine.value(call.inputs[0])
 
 
-@register_rule("aten::sqrt", "aten::rsqrt", "aten::reciprocal")
-def root(engine: Engine, call: Call) -> Value:
-    """Roots and inverses: powers of fixed degree."""
-    degree = {"aten::sqrt": Fraction(1, 2), "aten::rsqrt": Fraction(-1, 2), "aten::reciprocal": Fraction(-1)}[call.op]
-    return through(engine, engine.value(call.inputs[0]), degree, int(call.op == "aten::reciprocal"))
+_LAWS: dict[str, tuple[Fraction | int, int]] = {
+    "aten::sqrt": (Fraction(1, 2), 0), "aten::rsqrt": (Fraction(-1, 2), 0), "aten::reciprocal": (-1, 1),
+    "aten::isnan": (0, -1), "aten::isinf": (0, -1), "aten::isfinite": (0, -1),
+}  # fmt: skip
+"""Degree and parity of operations on one tensor, which no measurement has to tell."""
+
+
+@register_rule(*_LAWS)
+def by_law(engine: Engine, call: Call) -> Value:
+    """Powers of fixed degree, and whether numbers are finite: scales and signs pass and leave no trace."""
+    return through(engine, engine.value(call.inputs[0]), *_LAWS[call.op])
 
 
 @register_rule("aten::_prelu_kernel")
@@ -195,22 +204,20 @@ def choose(engine: Engine, call: Call) -> Value:
     """A choice between two tensors by a condition."""
     fill = call.op == "aten::masked_fill"
     condition = engine.value(call.args["mask" if fill else "condition"])
-    x = engine.value(call.args["self"])
-    y = operand(engine, call.args["value" if fill else "other"])
+    first, second = call.args["self"], call.args["value" if fill else "other"]
+    branches = [operand(engine, one) or Value((), zero=one == 0) for one in (first, second)]
     known = engine.program.values[call.args["mask" if fill else "condition"].id].data
     if known is not None and bool(known.all()):
-        engine.skip(call.args["self" if fill else "other"])
+        engine.skip(first if fill else second)
     elif known is not None and not bool(known.any()):
-        engine.skip(call.args["value" if fill else "self"])
-    number = call.args.get("value") if fill else call.args.get("other")
-    y = Value(((),) * 0, zero=number == 0) if y is None else y
-    result = added(engine, x, y)
+        engine.skip(second if fill else first)
+    result = added(engine, *branches)
     axes = []
     for a, c in broadcast(result, unzero(condition)):
         engine.monomial(c)
         engine.monomial(a)
         axes.append(engine.zip(a, c, _chosen))
-    return Value(tuple(axes), x.zero and y.zero)
+    return Value(tuple(axes), all(branch.zero for branch in branches))
 
 
 def _chosen(branch: Any, condition: Any) -> Any:
@@ -268,12 +275,6 @@ def x_log_y(engine: Engine, call: Call) -> Value:
     return multiplied(engine, x, through(engine, unzero(y), None, 0))
 
 
-@register_rule("aten::isnan", "aten::isinf", "aten::isfinite")
-def finite(engine: Engine, call: Call) -> Value:
-    """Whether numbers are finite: scales and signs pass and leave no trace."""
-    return through(engine, engine.value(call.args["self"]), 0, -1)
-
-
 @register_rule("aten::bucketize", "aten::searchsorted")
 def bucket(engine: Engine, call: Call) -> Value:
     """The place of every number among sorted ones, which are fixed."""
@@ -291,22 +292,8 @@ def lerp(engine: Engine, call: Call) -> Value:
     weight = operand(engine, call.args["weight"])
     if weight is None:
         return added(engine, *ends)
-    return added(engine, *(multiplied(engine, end, _rigid(engine, weight)) for end in ends))
-
-
-def _rigid(engine: Engine, x: Value) -> Value:
-    return Value(tuple(forget_zeros(engine.rigid(axis)) for axis in x.axes))
-
-
-@register_rule("aten::addcmul", "aten::addcdiv")
-def add_product(engine: Engine, call: Call) -> Value:
-    """A product (or quotient) added to something."""
-    first, second = engine.value(call.args["tensor1"]), engine.value(call.args["tensor2"])
-    product = multiplied(engine, first, second, divide=call.op == "aten::addcdiv")
-    if call.args["tensor1"] == call.args["tensor2"]:
-        for axis in product.axes:
-            engine.monomial(axis)
-    return added(engine, engine.value(call.args["self"]), product)
+    share = Value(tuple(forget_zeros(engine.rigid(axis)) for axis in weight.axes))
+    return added(engine, *(multiplied(engine, end, share) for end in ends))
 
 
 @register_rule("aten::maximum", "aten::minimum")
@@ -352,12 +339,7 @@ def floor_divide(engine: Engine, call: Call) -> Value:
     return measured(engine, call)
 
 
-@register_rule("aten::hardswish", "aten::log_sigmoid_forward")
-def pointwise(engine: Engine, call: Call) -> list[Value]:
-    """Functions unit by unit that torch does not tag as such."""
-    return [measured(engine, call)]
-
-
+@register_rule("aten::hardswish", "aten::log_sigmoid_forward")  # torch does not tag them as pointwise
 def measured(engine: Engine, call: Call) -> Value:
     """Any other function unit by unit: of one tensor it is looked up or measured, of several only permutations pass."""
     if len(call.inputs) == 1:
@@ -375,3 +357,10 @@ def measured(engine: Engine, call: Call) -> Value:
     for other in values[1:]:
         result = Value(tuple(engine.equal(a, b) for a, b in broadcast(result, other)))
     return result
+
+
+@register_rule("aten::softshrink_backward", "aten::hardshrink_backward")
+def shrunk(engine: Engine, call: Call) -> Value:
+    """``g f'(x)`` for an odd ``f``: linear in ``g``, even in ``x``."""
+    g, x = (engine.value(ref) for ref in call.inputs)
+    return multiplied(engine, g, through(engine, unzero(x), None, -1))

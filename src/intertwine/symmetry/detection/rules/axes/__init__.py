@@ -1,1 +1,0 @@
-"""Rules for operations along axes: reductions, normalisations, losses, pooling, regions of images."""

@@ -1,1 +1,0 @@
-"""Rules for operations that look entries up: indices, routing to experts, scattering."""

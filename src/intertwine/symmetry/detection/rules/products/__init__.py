@@ -1,1 +1,0 @@
-"""Rules for operations that multiply and add: linear maps, functions of matrices, attention, distances, Fourier."""

@@ -1,1 +1,0 @@
-"""Rules for operations that view or rearrange entries: shapes, stacks, strides, sequences."""

@@ -1,0 +1,365 @@
+"""Propagation of affine changes ``old = factor * new + offset`` through a program, entry by entry.
+
+A change passes operations that only move entries, sums, and attention along the values; a linear map with a parameter
+as its weight absorbs it: ``W' = W diag(factor)`` and ``b' = b + W offset``. Anything else stops it, and is named.
+Factors and offsets do not depend on the inputs, so the result holds for every input of the example's shapes.
+"""
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+from torch import Tensor
+
+from ...programs import Call, Ref
+from ...programs.operations import FILLS, LAYER_NORMS, SCALED_DOT_PRODUCTS, SOFTMAXES
+from ...programs.steps import run_call
+from .graph import MOVES, Graph, Obstacle, Updates, moved_entries
+
+# operation -> names of the input and the weight, dimension of the weight that is summed over, name of the bias
+LINEAR = {
+    "aten::mm": ("self", "mat2", -2, ""),
+    "aten::bmm": ("self", "mat2", -2, ""),
+    "aten::matmul": ("self", "other", -2, ""),
+    "aten::_grouped_mm": ("self", "mat2", -2, ""),
+    "aten::addmm": ("mat1", "mat2", -2, "self"),
+    "aten::baddbmm": ("batch1", "batch2", -2, "self"),
+    "aten::linear": ("input", "weight", -1, "bias"),
+    "aten::convolution": ("input", "weight", 1, "bias"),
+}
+_SUMS = {"aten::add": 1, "aten::sub": -1}
+_MEANS = {"aten::mean", "aten::sum"}
+_PRODUCTS = {"aten::mul", "aten::div"}
+
+
+@dataclass(frozen=True)
+class Change:
+    """An affine change of a value, in its shape: ``old = factor * new + offset``."""
+
+    factor: Tensor
+    offset: Tensor
+
+    @property
+    def shifts(self) -> bool:
+        """Whether there is an offset."""
+        return bool((self.offset != 0).any())
+
+    @property
+    def scales(self) -> bool:
+        """Whether a factor differs from one."""
+        return bool((self.factor != 1).any())
+
+
+@dataclass(frozen=True)
+class NewBias:
+    """A bias that a linear layer without one would need: its module and its numbers."""
+
+    module: str
+    numbers: Tensor
+
+
+@dataclass
+class Flow:
+    """One propagation: from the values at which changes start until linear maps have absorbed all of them."""
+
+    graph: Graph  # The program, its readers and views
+    updates: Updates  # Updates that readers of parameters require
+    extend: Callable[[str], bool] = lambda module: False  # Whether the module of that name may get a bias that it lacks
+    absorb: bool = True  # Whether linear maps absorb changes; otherwise they stop them
+    biases: list[NewBias] = field(default_factory=list)
+    through_attention: bool = False
+    centred: bool = False
+    _changes: dict[int, Change] = field(default_factory=dict)
+    _waiting: list[int] = field(default_factory=list)
+    _seen: set[int] = field(default_factory=set)
+
+    def put(self, ref: Ref, change: Change) -> None:
+        """Start a change at a value."""
+        if not (change.scales or change.shifts):
+            return
+        if ref.id in self.graph.outputs:
+            raise Obstacle("the model returns it", self.graph.producers.get(ref.id))
+        self._changes[ref.id] = change
+        for position in self.graph.readers.get(ref.id, ()):
+            if position not in self._seen:
+                self._seen.add(position)
+                heapq.heappush(self._waiting, position)
+
+    def run(self) -> None:
+        """Propagate all changes until none is left."""
+        while self._waiting:
+            position = heapq.heappop(self._waiting)
+            self._carry(self.graph.program.calls[position], position)
+
+    # ---- operations
+
+    def _carry(self, call: Call, position: int) -> None:
+        if call.op in FILLS:
+            return
+        if call.op in MOVES and not (call.op == "aten::view" and "dtype" in call.args):
+            self._move(call)
+        elif call.op in LINEAR:
+            self._linear(call, position)
+        elif call.op in _SUMS:
+            self._sum(call, position)
+        elif call.op in _PRODUCTS:
+            self._product(call)
+        elif call.op in SCALED_DOT_PRODUCTS:
+            self._attention(call)
+        elif call.op in _MEANS:
+            self._mean(call)
+        elif call.op == "aten::index":
+            self._gather(call)
+        elif call.op in LAYER_NORMS:
+            self._layer_norm(call)
+        elif call.op == "aten::embedding" and not self.absorb:
+            self._table(call)
+        else:
+            raise Obstacle(f"{call.where} reads it", call)
+
+    def _of(self, ref: Ref) -> Change:
+        known = self._changes.get(ref.id)
+        if known is None:
+            shape = self.graph.program.values[ref.id].shape
+            known = Change(torch.ones(()).double().expand(shape), torch.zeros(()).double().expand(shape))
+        return known
+
+    def _changed(self, ref: object) -> bool:
+        return isinstance(ref, Ref) and ref.id in self._changes
+
+    def _move(self, call: Call) -> None:
+        pairs = {ref.id: self._of(ref) for ref in call.inputs}
+        factors = moved_entries(call, {number: change.factor for number, change in pairs.items()})
+        offsets = moved_entries(call, {number: change.offset for number, change in pairs.items()})
+        outputs = [out for out in call.outputs if out is not None]
+        for out, factor, offset in zip(outputs, factors, offsets):
+            self.put(out, Change(factor, offset))
+
+    def _sum(self, call: Call, position: int) -> None:
+        x, y = call.args["self"], call.args["other"]
+        if isinstance(y, Ref) and not self._changed(x):
+            x, y = (y, x) if call.op == "aten::add" and call.args.get("alpha", 1) == 1 else (x, y)
+        out, shape = self._out(call)
+        if not isinstance(y, Ref):
+            if self._of(x).scales:
+                raise Obstacle(f"{call.where} adds a number to it", call)
+            return self.put(out, self._of(x))
+        a, b = self._of(x), self._of(y)
+        factor = a.factor.expand(shape)
+        if bool((factor != b.factor.expand(shape)).any()):
+            raise Obstacle(f"{call.where} adds it to something else", call)
+        sign = _SUMS[call.op] * call.args.get("alpha", 1)
+        offset = (a.offset + sign * b.offset).expand(shape)
+        view = self.graph.views.get(y.id) if isinstance(y, Ref) else None
+        if self.absorb and view is not None and not self._changed(y) and bool((offset != 0).any()):
+            rows = _constant(offset, len(shape) - view.entries.ndim, view.entries.shape)
+            if rows is not None:
+                self.updates.add(view, position, 1.0, sign * rows)
+                offset = torch.zeros(()).double().expand(shape)
+        return self.put(out, Change(factor, offset))
+
+    def _product(self, call: Call) -> None:
+        x, y = call.args["self"], call.args["other"]
+        out, shape = self._out(call)
+        number = self._number(y) if not self._changed(y) else None
+        if number is None and call.op == "aten::mul" and isinstance(x, Ref) and not self._changed(x):
+            x, y, number = y, x, self._number(x)
+        a = self._of(x)
+        if number is not None:
+            return self.put(out, Change(a.factor, a.offset * number if call.op == "aten::mul" else a.offset / number))
+        if a.shifts or (self._changed(y) and (call.op == "aten::div" or self._of(y).shifts)):
+            raise Obstacle(f"{call.where} multiplies it", call)
+        factor = a.factor * self._of(y).factor if isinstance(y, Ref) else a.factor
+        return self.put(out, Change(factor.expand(shape), torch.zeros(()).double().expand(shape)))
+
+    def _number(self, value: object) -> float | None:
+        if not isinstance(value, Ref):
+            return float(value) if isinstance(value, int | float) else None
+        known = self.graph.program.values[value.id]
+        return float(known.data) if known.data is not None and known.data.numel() == 1 else None
+
+    def _attention(self, call: Call) -> None:
+        # rows of the softmax sum to one: what all keys share passes to every query, and in the keys it is ignored
+        query, key, value = (call.args[name] for name in ("query", "key", "value"))
+        mask = call.args.get("attn_mask", call.args.get("attn_bias"))
+        if self._changed(query) or self._changed(mask):
+            raise Obstacle(f"{call.where} compares it", call)
+        out, shape = self._out(call)
+        if self._changed(key):
+            change = self._of(key)
+            if change.scales or _varies(change.offset, -2):
+                raise Obstacle(f"{call.where} compares it", call)
+        if self._changed(value):
+            change = self._of(value)
+            if _varies(change.factor, -2) or _varies(change.offset, -2):
+                raise Obstacle(f"{call.where} mixes its positions", call)
+            self.through_attention = True
+            shared = shape[-3] // change.factor.shape[-3]
+            parts = (t[..., :1, :].repeat_interleave(shared, -3).expand(shape) for t in (change.factor, change.offset))
+            self.put(out, Change(*parts))
+
+    def _mean(self, call: Call) -> None:
+        change = self._of(call.args["self"])
+        dims = call.args.get("dim") or range(change.factor.ndim)
+        if any(_varies(change.factor, dim) for dim in dims):
+            raise Obstacle(f"{call.where} adds it to something else", call)
+        (offset,) = run_call(call, {call.inputs[0].id: change.offset})
+        factor = change.factor
+        for dim in sorted((d % factor.ndim for d in dims), reverse=True):
+            factor = factor.narrow(dim, 0, 1) if call.args.get("keepdim") else factor.select(dim, 0)
+        self.put(self._out(call)[0], Change(factor, offset))
+
+    def _gather(self, call: Call) -> None:
+        places = call.args["indices"]
+        first = places[0] if len([p for p in places if p is not None]) == 1 else None
+        if first is None or not self._changed(call.args["self"]) or self._changed(first):
+            raise Obstacle(f"{call.where} picks from it", call)
+        change = self._of(call.args["self"])
+        if _varies(change.factor, 0) or _varies(change.offset, 0):
+            raise Obstacle(f"{call.where} mixes its positions", call)
+        out, shape = self._out(call)
+        self.put(out, Change(change.factor[0].expand(shape), change.offset[0].expand(shape)))
+
+    def _layer_norm(self, call: Call) -> None:
+        change = self._of(call.args["input"])
+        over = range(-len(call.args["normalized_shape"]), 0)
+        parameters = [call.args.get("weight"), call.args.get("bias")]
+        if any(self._changed(ref) for ref in parameters) or change.scales:
+            raise Obstacle(f"{call.where} normalises it", call)
+        if any(_varies(change.offset, dim) for dim in over):
+            raise Obstacle(f"{call.where} normalises it", call)
+        self.centred = True
+
+    def _table(self, call: Call) -> None:
+        change = self._of(call.args["weight"])
+        out, shape = self._out(call)
+        rows = torch.randint(len(change.offset), shape[:-1], generator=_generator(call))
+        self.put(out, Change(torch.ones(shape).double(), change.offset[rows]))
+
+    def _linear(self, call: Call, position: int) -> None:
+        source, weight, summed, bias = LINEAR[call.op]
+        x, w = call.args[source], call.args[weight]
+        if not self.absorb:
+            return self._bilinear(call, x, w)
+        if self._changed(w) and not self._changed(x):
+            view = None
+        else:
+            view = self.graph.views.get(w.id) if not self._changed(w) else None
+        if view is None:
+            return self._mixture(call, x, w)
+        if bias and self._changed(call.args.get(bias)):
+            raise Obstacle(f"{call.where} adds it", call)
+        shape = view.entries.shape
+        held = self.graph.state[view.parameter].flatten()[view.entries]
+        change = self._of(x)
+        channel = 1 if call.op == "aten::convolution" else -1
+        batched = len(shape) > 2 and call.op in ("aten::bmm", "aten::baddbmm", "aten::matmul")
+        factor = _channels(change.factor, channel, batched)
+        offset = _channels(change.offset, channel, batched)
+        if call.args.get("groups", 1) != 1:
+            raise Obstacle(f"{call.where} reads it in groups", call)
+        if factor is None or offset is None:
+            raise Obstacle(f"{call.where} reads it with other factors at other places", call)
+        wide = [1] * len(shape)
+        wide[summed] = shape[summed]
+        if batched:
+            wide[0] = shape[0]
+        self.updates.add(view, position, factor.reshape(wide), 0.0)
+        if change.shifts:
+            self._push(call, position, bias, self._pushed(call, held, offset.reshape(wide), summed))
+        return None
+
+    def _pushed(self, call: Call, weight: Tensor, offset: Tensor, summed: int) -> Tensor:
+        # ``W offset``
+        if call.op == "aten::_grouped_mm" or any(call.args.get("padding") or ()):
+            raise Obstacle(f"{call.where} cannot take an offset in", call)
+        product = (weight * offset).sum(summed % weight.ndim)
+        return product.flatten(1).sum(1) if call.op == "aten::convolution" else product
+
+    def _push(self, call: Call, position: int, bias: str, numbers: Tensor) -> None:
+        # add an offset to the bias of a linear map, or to a new one, or pass it on
+        own = call.args.get(bias) if bias else None
+        view = self.graph.views.get(own.id) if isinstance(own, Ref) else None
+        if view is not None:
+            return self.updates.add(view, position, 1.0, numbers.reshape(view.entries.shape))
+        if own is None and numbers.ndim == 1 and self.extend(call.module):
+            self.biases.append(NewBias(call.module, numbers))
+            return None
+        if own is None:
+            raise Obstacle(f"{call.module or call.where} has no bias to take it", call)
+        raise Obstacle(f"{call.where} has a bias that is no parameter", call)
+
+    def _mixture(self, call: Call, x: Ref, w: Ref) -> None:
+        # attention weights times values: rows that sum to one pass on what all positions share
+        change = self._of(w)
+        if not self._sums_to_one(x) or self._changed(x) or _varies(change.factor, -2) or _varies(change.offset, -2):
+            raise Obstacle(f"{call.where} multiplies it by another activation", call)
+        self.through_attention = True
+        out, shape = self._out(call)
+        self.put(out, Change(*(t[..., :1, :].expand(shape) for t in (change.factor, change.offset))))
+
+    def _bilinear(self, call: Call, x: Ref, w: Ref) -> None:
+        # what a change of one operand makes of the product, for some numbers in the other: nothing is taken in
+        if self._changed(x) or call.op == "aten::_grouped_mm":
+            raise Obstacle(f"{call.where} reads it", call)
+        generator = _generator(call)
+
+        def numbers(ref: Ref) -> Tensor:
+            if ref.id in self._changes:
+                return self._changes[ref.id].offset
+            value = self.graph.program.values[ref.id]
+            random = ref == x and self._changed(w)
+            drawn = torch.randn(value.shape, generator=generator) if random else torch.zeros(value.shape)
+            return drawn.double()
+
+        offset = run_call(call, {ref.id: numbers(ref) for ref in call.inputs})[0]
+        self.put(self._out(call)[0], Change(torch.ones(offset.shape).double(), offset))
+
+    def _sums_to_one(self, ref: Ref) -> bool:
+        """Whether every row of a value is a whole row of a softmax: nothing was cut off, or turned, in between."""
+        source, maker = self.graph.origin(ref)
+        if maker is None or maker.op not in SOFTMAXES:
+            return False
+        shape = self.graph.program.values[source.id].shape
+        dim = maker.args["dim"] % len(shape)
+        length = shape[dim]
+        entries = torch.arange(prod(shape)).reshape(*shape[:dim], *shape[dim + 1 :], length).movedim(-1, dim)
+        entries = self.graph.moved(source, ref, entries)
+        rows, places = entries // length, entries.sort(-1).values % length
+        return bool((rows == rows[..., :1]).all()) and torch.equal(
+            places, torch.arange(length).expand(*entries.shape[:-1], length)
+        )
+
+    def _out(self, call: Call) -> tuple[Ref, tuple[int, ...]]:
+        ref = call.outputs[0]
+        if ref is None:
+            raise Obstacle(f"{call.where} reads it", call)
+        return ref, self.graph.program.values[ref.id].shape
+
+
+def _varies(t: Tensor, dim: int) -> bool:
+    return bool(((t - t.narrow(dim, 0, 1)).abs() > 1e-9 * t.abs().amax()).any())
+
+
+def _channels(t: Tensor, channel: int, batched: bool) -> Tensor | None:
+    """Numbers along the channels (and the batch of matrices) where they are the same everywhere else."""
+    t = t.movedim(channel, -1)
+    first = t[:, 0] if batched else t.reshape(-1, t.shape[-1])[0]
+    spread = first.reshape(len(first), *[1] * (t.ndim - 2), -1) if batched else first
+    return first if bool((t == spread).all()) else None
+
+
+def _constant(offset: Tensor, leading: int, shape: torch.Size) -> Tensor | None:
+    """``offset`` in a smaller shape to which it broadcasts, if it does."""
+    rows = offset
+    for _ in range(leading):
+        rows = rows[0]
+    for dim, n in enumerate(shape):
+        rows = rows.narrow(dim, 0, 1) if n == 1 else rows
+    return rows if bool((rows.expand(offset.shape) == offset).all()) else None
+
+
+def _generator(call: Call) -> torch.Generator:
+    return torch.Generator().manual_seed(sum(ref.id for ref in call.inputs) + 1)

@@ -1,0 +1,210 @@
+"""Updates of parameter entries required by each reader, and their consistency.
+
+A parameter may be read by several calls (tied embeddings, a module that runs twice). An update of it keeps the function
+only if all of its readers require the same one, entry by entry.
+
+Use-def graph of a program, with views of parameters.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ...programs import Call, Program, Ref
+from ...programs.operations import PARTS, REARRANGEMENTS, REPEATS, aten
+from ...programs.steps import float64_handler, run_call
+
+MOVES = REARRANGEMENTS | PARTS | REPEATS | aten("cat stack flip")
+"""Operations that put entries elsewhere, or cast them, and compute nothing."""
+
+
+class Obstacle(Exception):
+    """A change that cannot be propagated, with the reason in words.
+
+    Attributes:
+        parameter: The parameter whose readers disagree, if that is the reason.
+        call: The call at which it stops.
+        through_attention: Whether the change had passed attention before.
+        centred: Whether a layer norm had removed a part of it before.
+    """
+
+    def __init__(self, reason: str, call: Call | None = None, parameter: str = "") -> None:
+        super().__init__(reason)
+        self.call, self.parameter = call, parameter
+        self.through_attention = self.centred = False
+
+
+@dataclass(frozen=True)
+class View:
+    """A value made of entries of one parameter: the index of each, int64."""
+
+    parameter: str
+    entries: Tensor
+
+
+def moved_entries(call: Call, tensors: dict[int, Tensor]) -> list[Tensor]:
+    """Results of a call of ``MOVES`` for the given tensors; casts keep the numbers as they are."""
+    return run_call(call, tensors, float64_handler)
+
+
+@dataclass(frozen=True)
+class _Update:
+    """The update that one call requires of the entries of a view: ``new = factor * old + offset``."""
+
+    view: View
+    position: int
+    factor: Tensor
+    offset: Tensor
+
+
+@dataclass
+class Updates:
+    """Updates of parameters, collected reader by reader."""
+
+    program: Program  # The recorded run
+    state: Mapping[str, Tensor]  # Parameters and buffers by name, in float64
+    # Views of every parameter with the positions of the calls that compute with them
+    readers: Mapping[str, Sequence[tuple[View, int]]]
+    _made: list[_Update] = field(default_factory=list)
+
+    def add(self, view: View, position: int, factor: Tensor | float, offset: Tensor | float) -> None:
+        """Add what the call at ``position`` requires of the entries of a view; both broadcast to its shape."""
+        numbers = (torch.as_tensor(t, dtype=torch.float64) for t in (factor, offset))
+        self._made.append(_Update(view, position, *numbers))
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def check(self, first: int = 0) -> None:
+        """Check that the readers of each parameter agree, for the updates from the one numbered ``first`` on."""
+        for name in dict.fromkeys(update.view.parameter for update in self._made[first:]):
+            self._new(name)
+
+    def drop(self, first: int) -> None:
+        """Forget the updates from the one numbered ``first`` on."""
+        del self._made[first:]
+
+    def settled(self) -> dict[str, Tensor]:
+        """The parameters that change, changed."""
+        names = dict.fromkeys(update.view.parameter for update in self._made)
+        new = {name: self._new(name) for name in names}
+        return {name: tensor for name, tensor in new.items() if not torch.equal(tensor, self.state[name])}
+
+    def _new(self, name: str) -> Tensor:
+        """One parameter with all its updates."""
+        old = self.state[name]
+        factors = torch.full((old.numel(),), torch.nan, dtype=torch.float64)
+        offsets = torch.zeros(old.numel(), dtype=torch.float64)
+        updates = [update for update in self._made if update.view.parameter == name]
+        heard = {update.position for update in updates}
+        one, zero = torch.ones(()).double(), torch.zeros(()).double()
+        updates += [_Update(view, at, one, zero) for view, at in self.readers.get(name, ()) if at not in heard]
+        for update in updates:
+            at = update.view.entries.flatten()
+            wanted = [t.expand(update.view.entries.shape).flatten() for t in (update.factor, update.offset)]
+            known = ~factors[at].isnan()
+            differs = known & ((factors[at] != wanted[0]) | (offsets[at] != wanted[1]))
+            factors[at], offsets[at] = wanted
+            again = (factors[at] != wanted[0]) | (offsets[at] != wanted[1])  # one entry, two updates
+            if bool((differs | again).any()):
+                other, wanting = (self.program.calls[c.position] for c in (update, updates[0]))
+                raise Obstacle(f"{name} is also read by {other.where}", wanting, name)
+        read = torch.zeros(old.numel(), dtype=torch.bool)
+        for view, _ in self.readers.get(name, ()):
+            read[view.entries.flatten()] = True
+        if not bool(read.all()) and bool(((factors != 1) & ~factors.isnan() | (offsets != 0)).any()):
+            # a longer input, or another path, reads the rest as it was
+            raise Obstacle(f"this run does not read all of {name}: give Examples that do", None, name)
+        factors = torch.where(factors.isnan(), 1.0, factors)
+        return (old.flatten() * factors + offsets).reshape(old.shape)
+
+
+class Graph:
+    """The use-def graph of a program: readers and producers of its values, and which are entries of parameters.
+
+    Args:
+        program: The run.
+        state: Parameters and buffers by name, in float64.
+    """
+
+    def __init__(self, program: Program, state: Mapping[str, Tensor]) -> None:
+        self.program, self.state = program, dict(state)
+        self.live = set(program.ancestors(program.outputs)) | {
+            i for i, call in enumerate(program.calls) if not call.outputs
+        }
+        self.outputs = {ref.id for ref in program.outputs}
+
+    @cached_property
+    def readers(self) -> dict[int, list[int]]:
+        """Number of every value to the positions of the calls that read it."""
+        found: dict[int, list[int]] = {}
+        for position in sorted(self.live):
+            for number in {ref.id for ref in self.program.calls[position].inputs}:
+                found.setdefault(number, []).append(position)
+        return found
+
+    @cached_property
+    def producers(self) -> dict[int, Call]:
+        """Number of every value to the call that made it."""
+        calls = (self.program.calls[i] for i in sorted(self.live))
+        return {out.id: call for call in calls for out in call.outputs if out is not None}
+
+    @cached_property
+    def views(self) -> dict[int, View]:
+        """Number of every value that is made of entries of one parameter to these entries."""
+        found: dict[int, View] = {}
+        for name, ref in self.program.states.items():
+            shape = self.program.values[ref.id].shape
+            if name in self.state:
+                found[ref.id] = View(name, torch.arange(self.state[name].numel()).reshape(shape))
+        for position in sorted(self.live):
+            call = self.program.calls[position]
+            sources = [found.get(ref.id) for ref in call.inputs]
+            known = [source for source in sources if source is not None]
+            if call.op not in MOVES or not known or len(known) < len(sources):
+                continue
+            if len({source.parameter for source in known}) > 1:
+                continue
+            entries = {ref.id: source.entries for ref, source in zip(call.inputs, known)}
+            made = moved_entries(call, entries)
+            for out, moved in zip([o for o in call.outputs if o is not None], made):
+                found[out.id] = View(known[0].parameter, moved)
+        return found
+
+    @cached_property
+    def uses(self) -> dict[str, list[tuple[View, int]]]:
+        """Name of every parameter to its views and the positions of the calls that compute with them."""
+        found: dict[str, list[tuple[View, int]]] = {}
+        for number, view in self.views.items():
+            for position in self.readers.get(number, ()):
+                outputs = self.program.calls[position].outputs
+                if not any(out is not None and out.id in self.views for out in outputs):
+                    found.setdefault(view.parameter, []).append((view, position))
+            if number in self.outputs:
+                raise Obstacle(f"the model returns {view.parameter}")
+        return found
+
+    def origin(self, ref: Ref) -> tuple[Ref, Call | None]:
+        """The value behind the casts and views that a value was made by, and the call that made it."""
+        *_, source = self._behind(ref)
+        return source, self.producers.get(source.id)
+
+    def moved(self, source: Ref, ref: Ref, entries: Tensor) -> Tensor:
+        """Other entries at ``source``, moved by the casts and views through which ``ref`` was made of it."""
+        *path, _ = self._behind(ref)
+        for at in reversed(path):
+            call = self.producers[at.id]
+            outputs = [out for out in call.outputs if out is not None]
+            entries = moved_entries(call, {source.id: entries})[outputs.index(at)]
+            source = at
+        return entries
+
+    def _behind(self, ref: Ref) -> Iterator[Ref]:
+        """A value, the one that it is a view or cast of, and so on back to the origin."""
+        yield ref
+        while (call := self.producers.get(ref.id)) is not None and call.op in MOVES and len(call.inputs) == 1:
+            ref = call.inputs[0]
+            yield ref

@@ -1,0 +1,230 @@
+"""Rewriter of parameters: a float64 copy of a model, changed step by step, and the proof that it is one function.
+
+Changes of structure: untied parameters and added biases.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._attributes import forget
+from ..._evaluation import check_module, copied
+from ..._examples import arguments, each
+from ...errors import VerificationError
+from ...programs import Program, capture_paths, union
+from ..action import tensors_of
+from ..proof import Probe, Proof, in_float64
+from .flow import Flow
+from .graph import Graph, Obstacle, Updates
+from .saving import refuse_extended
+
+
+@dataclass
+class Outcome:
+    """Outcome of a step.
+
+    Attributes:
+        done: Names of the steps of which something could be folded.
+        kept: Step, tensor and reason of what stays.
+    """
+
+    done: set[str] = field(default_factory=set)
+    kept: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+@dataclass
+class Rewriter:
+    """One model whose parameters are rewritten.
+
+    Args:
+        model: The model. It is left as it is.
+        example_inputs: See ``symmetries``.
+        extend: Whether tied weights may be untied and linear layers without a bias given one.
+
+    Attributes:
+        work: The copy, in float64 where it runs in float64.
+        changed: Names of the tensors that were changed, in order.
+        added: Names of the tensors that it has more than the model.
+    """
+
+    model: nn.Module
+    example_inputs: Any
+    extend: bool = True
+    changed: dict[str, None] = field(default_factory=dict)
+    added: dict[str, None] = field(default_factory=dict)
+    _structure: list[tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        _check(self.model)
+        self._probe = Probe(in_float64(self.model, self.example_inputs))
+        self._wide, self.work = self._probe.wide, self._probe.wide.model
+        self.recapture()
+
+    def recapture(self) -> None:
+        """Record the copy again, after its structure or its weights changed."""
+        with self._wide.casts():
+            self.program: Program = union([capture_paths(self.work, *arguments(e)) for e in each(self._wide.inputs)])
+        forget(self.work, self.program.caches)
+        state = {name: t.detach().double() for name, t in tensors_of(self.work).items() if t.is_floating_point()}
+        self.graph = Graph(self.program, {n: t.clone() for n, t in state.items() if n in self.program.states})
+        self.updates = Updates(self.program, self.graph.state, self.graph.uses)
+        self.new: dict[str, Tensor] = {}
+
+    def attempt(self, start: Callable[[Flow], None], absorb: bool = True) -> Flow:
+        """Propagate a change; the updates of parameters that it requires are kept if it is absorbed everywhere.
+
+        Args:
+            start: Starts the change.
+            absorb: See ``Flow``.
+
+        Raises:
+            Obstacle: If it does not.
+        """
+        held = len(self.updates)
+        can_extend = lambda module: self.extend and can_have_bias(self.work, module)
+        flow = Flow(self.graph, self.updates, can_extend, absorb)
+        try:
+            start(flow)
+            flow.run()
+            self._check_biases(flow)
+            self.updates.check(held)
+        except Obstacle as obstacle:
+            obstacle.through_attention, obstacle.centred = flow.through_attention, flow.centred
+            self.updates.drop(held)
+            raise
+        for bias in flow.biases:
+            self.new[f"{bias.module}.bias"] = bias.numbers
+        return flow
+
+    def settle(self) -> None:
+        """Write the updates into the copy, and record it again."""
+        new = self.updates.settled()
+        for name in self.new:
+            self.build(add_bias, name.removesuffix(".bias"), torch.zeros_like(self.new[name]))
+            self.added[name] = None
+        self.write({**new, **self.new})
+        self.recapture()
+
+    def write(self, new: Mapping[str, Tensor]) -> None:
+        """Give tensors of the copy new numbers."""
+        live = tensors_of(self.work)
+        with torch.no_grad():
+            for name, tensor in new.items():
+                live[name].copy_(tensor)
+                self.changed[name] = None
+
+    def untie(self, obstacle: Obstacle) -> bool:
+        """Give the parameter at which a change stopped a copy of its own, where it is tied and may get one."""
+        name, module = obstacle.parameter, obstacle.call.module if obstacle.call else ""
+        names = [name, *(a for a, target in self.program.aliases.items() if target == name)]
+        own = [n for n in names if n.rpartition(".")[0] == module]
+        if not self.extend or len(names) < 2 or len(own) != 1:
+            return False
+        self.build(untie, own[0])
+        self.added[own[0]] = None
+        self.recapture()
+        return True
+
+    def build(self, change: Callable[..., None], *args: Any) -> None:
+        """Change the structure of the copy, and of the model that is returned."""
+        change(self.work, *args)
+        self._structure.append((change, args))
+
+    def prove(self) -> Proof:
+        """Compare the outputs with those of the model, and once more with another change of one tensor."""
+        proof = self._probe.prove({}, self._wrong())
+        if not proof.error <= proof.rtol:
+            raise VerificationError(f"the function must stay to {proof.rtol:.1e}. Got an error of {proof.error:.1e}.")
+        if self.changed and not proof.control > proof.rtol:
+            raise VerificationError(
+                "a negative control must fail. Got outputs that stay when a tensor changes by other numbers: these "
+                "inputs cannot tell anything. Give others, or trained weights."
+            )
+        return proof
+
+    @property
+    def certified(self) -> str:
+        """For which inputs the function is the same, in words."""
+        if self.program.reads:
+            return "inputs that take the path of the example"
+        return "every input of the example's shapes"
+
+    def finished(self) -> nn.Module:
+        """A new model with the new weights, in the data types and on the devices of the old one."""
+        twin = copied(self.model)
+        forget(twin, self.program.caches)
+        for change, args in self._structure:
+            change(twin, *args)
+        live, new = tensors_of(twin), tensors_of(self.work)
+        with torch.no_grad():
+            for name in self.changed:
+                live[name].copy_(new[name])
+        refuse_extended(twin, self.added)
+        return twin
+
+    def _check_biases(self, flow: Flow) -> None:
+        # new biases must be the same at every run of their module
+        for module in {bias.module for bias in flow.biases}:
+            numbers = [bias.numbers for bias in flow.biases if bias.module == module]
+            calls = [i for i in self.graph.live if self._multiplies(i, module)]
+            if len(calls) != len(numbers) or any(not torch.equal(numbers[0], other) for other in numbers):
+                raise Obstacle(f"{module} runs in several places and has no bias to take it")
+            if f"{module}.bias" in self.new:
+                raise Obstacle(f"{module} has no bias to take it a second time")
+
+    def _multiplies(self, position: int, module: str) -> bool:
+        call = self.program.calls[position]
+        reads = {view.id for view in call.inputs if view.id in self.graph.views}
+        return call.module == module and bool(reads) and not all(o and o.id in self.graph.views for o in call.outputs)
+
+    def _wrong(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        """One tensor changed by other numbers of the same size: its change in another order, with other signs."""
+        generator = torch.Generator().manual_seed(0)
+        live, old = tensors_of(self.work), tensors_of(self.model)
+        self._probe.tensors = live
+        for name in self.changed:
+            held = live[name].clone()
+            change = held - old[name].to(held) if name in old else held
+            order = torch.randperm(change.numel(), generator=generator)
+            signs = torch.randint(2, (change.numel(),), generator=generator).to(held) * 2 - 1
+            yield name, {name: held - change + (change.flatten()[order] * signs).reshape(held.shape)}
+
+
+def _check(model: nn.Module) -> None:
+    """Refuse what has no numbers to change."""
+    check_module(model)
+    for name, tensor in tensors_of(model).items():
+        if tensor.is_meta:
+            raise ValueError(f"model must hold weights. Got {name!r} on the meta device: load a checkpoint first.")
+        integer = isinstance(dict(model.named_parameters()).get(name), nn.Parameter) and not tensor.is_floating_point()
+        if tensor.is_quantized or integer:
+            raise ValueError(f"weights must be real numbers. Got {tensor.dtype} in {name!r}: fold before quantising.")
+
+
+def untie(model: nn.Module, name: str) -> None:
+    """Untie a parameter in place: it becomes a copy, and ``tie_word_embeddings`` of any configuration ``False``."""
+    place, _, last = name.rpartition(".")
+    module = model.get_submodule(place)
+    tied = getattr(module, last)
+    setattr(module, last, nn.Parameter(tied.detach().clone(), requires_grad=tied.requires_grad))
+    for part in model.modules():
+        config = getattr(part, "config", None)
+        if config is not None and getattr(config, "tie_word_embeddings", False):
+            config.tie_word_embeddings = False
+
+
+def can_have_bias(model: nn.Module, name: str) -> bool:
+    """Whether a module is a linear layer that was built without a bias."""
+    modules = dict(model.named_modules())
+    module = modules.get(name)
+    return isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d) and module.bias is None
+
+
+def add_bias(model: nn.Module, name: str, numbers: Tensor) -> None:
+    """Give a linear layer without a bias one, in place."""
+    module = model.get_submodule(name)
+    weight = getattr(module, "weight")  # noqa: B009 - a linear layer
+    module.register_parameter("bias", nn.Parameter(numbers.to(weight), requires_grad=bool(weight.requires_grad)))

@@ -1,0 +1,271 @@
+"""Bases of linear spaces: balanced realisations, as of linear systems, and eigenvectors for orthogonal spaces.
+
+Every general linear space has two forms. The *incoming* one collects what is written into it (for a chain of linear
+maps ``P_l = W_l P_(l-1) W_l^T + b_l b_l^T``, the covariance of the features), the *outgoing* one what is read from it
+(``Q_l = W_(l+1)^T Q_(l+1) W_(l+1)``). A change of basis ``M`` makes ``M P M^T`` and ``M^-T Q M^-1`` of them and leaves
+the eigenvalues of ``P Q`` alone. In the balanced basis both are one diagonal matrix, the singular values of the
+composite map, largest first (Moore, Principal component analysis in linear systems, 1981). A tensor between two linear
+spaces is read through the other space's form, so that neither basis matters to the other.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from ..action import multiply
+from ..blocks import Block, align, blocks, carrying, parent_dims, unit_rows
+from ..spaces import Fixed, Leaf, Space
+from ..symmetry import Symmetry
+
+_RANK = 1e-9  # smallest singular value, relative to the largest, that still counts in float64
+_SEEN = 1e-7  # smallest norm along a unit of a normal basis, relative to the largest, that is not rounding
+_GOLDEN = 0.6180339887498949
+
+_Member = tuple[str, Block, int, Leaf]
+_Roots = dict[tuple[str, int], Tensor]
+_Kept = dict[tuple[str, int], tuple[list[Tensor], Tensor]]
+
+
+def least_passing(tolerance: float) -> float:
+    """The smallest singular value, relative to the largest, of what passes through a space, for weights of a precision.
+
+    Args:
+        tolerance: To which log scales of such weights are determined.
+    """
+    return max(_RANK, 10 * tolerance)
+
+
+def general_bases(
+    sym: Symmetry, state: Mapping[str, Tensor], kept: _Kept | None = None, rank: float = _RANK
+) -> dict[str, Tensor]:
+    """The matrices that bring every GL(n) space into its balanced basis, all from the same weights.
+
+    With roots ``P = A^T A``, ``Q = B^T B`` and ``A B^T = U S V^T`` the basis is ``M = S^(-1/2) V^T B``. Directions that
+    are written but never read, or read but never written, follow after those that pass through; they are made
+    orthonormal, and told apart by a second form: with other weights along fixed axes, and every slice weighted by how
+    much of it passes. Signs, and bases within equal singular values, remain open.
+
+    Args:
+        sym: The symmetry.
+        state: Tensors.
+        kept: Roots that were found before, with the tensors that they were found from.
+        rank: Smallest singular value, relative to the largest, that still counts.
+
+    Returns:
+        Name of each general linear space whose tensors determine a basis to its matrices ``(p..., n, n)``.
+    """
+    general = {s.name: s for s in sym.spaces if s.group.is_general}
+    if not general:
+        return {}
+    roots = _roots(sym, state, general, 1.0, kept)
+    found = {}
+    for name, space in general.items():
+        if (name, 1) not in roots or (name, -1) not in roots:
+            continue
+        written, read = (list(_heads(roots[name, v])) for v in (1, -1))
+        through = [_passing(a, b, rank) for a, b in zip(written, read)]
+        bases = [rows for rows, _ in through]
+        if any(len(rows) < space.size for rows in bases):
+            other = _roots(sym, state, general, 2.0)
+            seconds = [_second(sym, state, space, v, general, other) for v in (1, -1)]
+            bases = [_completed(a, b, t, x, y, rank) for a, b, t, x, y in zip(written, read, through, *seconds)]
+        found[name] = torch.stack(bases).reshape(*roots[name, 1].shape[:-2], space.size, space.size)
+    return found
+
+
+def passing(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Which units of the balanced bases are both written and read: all that the function can depend on.
+
+    Where two linear spaces of deficient rank meet (a purely linear network that widens), the other entries of the
+    tensor between them have no normal form here.
+
+    Returns:
+        Name of each general linear space with a basis to 1 or 0 for each unit, ``(p..., n)``.
+    """
+    general = {s.name: s for s in sym.spaces if s.group.is_general}
+    roots = _roots(sym, state, general, 1.0)
+    found = {}
+    for name in general:
+        if (name, 1) in roots and (name, -1) in roots:
+            norms = [roots[name, v].norm(dim=-2) for v in (1, -1)]
+            seen = [n > _SEEN * n.amax(-1, keepdim=True) for n in norms]
+            found[name] = (seen[0] & seen[1]).to(torch.float64)
+    return found
+
+
+def undetermined(sym: Symmetry, state: Mapping[str, Tensor], rank: float = _RANK) -> tuple[str, ...]:
+    """General linear spaces whose basis the weights do not determine, in the order of the network.
+
+    Nothing is written there or nothing read, or not all passes through and the rest meets that of another such space.
+    """
+    general = {s.name: s for s in sym.spaces if s.group.is_general}
+    roots = _roots(sym, state, general, 1.0)
+    known = {n: [_heads(roots[n, v]) for v in (1, -1)] for n in general if {(n, 1), (n, -1)} <= roots.keys()}
+    partly = {
+        n for n, ends in known.items() if any(len(_passing(a, b, rank)[0]) < general[n].size for a, b in zip(*ends))
+    }
+    meeting = [
+        {leaf.space for _, leaf in b.carried} & partly for layout in sym.layouts.values() for b in blocks(layout)
+    ]
+    return tuple(n for n in general if n not in known or any(n in some and len(some) > 1 for some in meeting))
+
+
+def orthogonal_basis(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> Tensor | None:
+    """The rotation onto the eigenvectors of ``X X^T``, largest first, where ``X`` holds all slices of an O(n) space.
+
+    Args:
+        sym: The symmetry.
+        state: Tensors in float64, every scale and every general linear space in normal form.
+        space: One of its orthogonal spaces.
+
+    Returns:
+        Matrices ``(p..., n, n)``, or ``None`` where the tensors do not determine a basis.
+    """
+    x = _joined(_slices(state, m, space, {}, {}, 1.0) for m in _members(sym, state, space.name))
+    if x is None:
+        return None
+    u, s, _ = torch.linalg.svd(x, full_matrices=False)
+    fixed = u.shape[-1] == space.size and bool((s[..., -1] > _RANK * s[..., 0]).all())
+    return u.mT if fixed else None
+
+
+def _roots(
+    sym: Symmetry, state: Mapping[str, Tensor], general: Mapping[str, Space], power: float, kept: _Kept | None = None
+) -> _Roots:
+    """For each space and variance a root ``R (p..., r, n)`` of the form ``R^T R`` of the slices of that variance."""
+    members = {name: list(_members(sym, state, name)) for name in general}
+    roots: _Roots = {}
+    for _ in range(len(general) + 1):
+        known = len(roots)
+        for variance, order in ((1, list(general)), (-1, list(general)[::-1])):
+            for name in order:
+                chosen = [m for m in members[name] if m[3].variance == variance]
+                tensors = [state[m[0]] for m in chosen]
+                before, root = (kept or {}).get((name, variance), ([], None))
+                if root is None or not all(map(torch.equal, tensors, before)):
+                    x = _joined(_slices(state, m, general[name], general, roots, power) for m in chosen)
+                    root = None if x is None else torch.linalg.qr(x.mT, mode="r").R
+                if root is not None:
+                    roots[name, variance] = root
+                    if kept is not None and not any(_between(m, general) for m in chosen):
+                        kept[name, variance] = tensors, root
+        if len(roots) == known:  # this round saw every form
+            break
+    return roots
+
+
+def _between(member: _Member, general: Mapping[str, Space]) -> bool:
+    """Whether a tensor is read through the form of another general linear space."""
+    return any(leaf.space in general and leaf.variance for d, leaf in member[1].carried if d != member[2])
+
+
+def _members(sym: Symmetry, state: Mapping[str, Tensor], space: str) -> Iterator[_Member]:
+    return (m for m in carrying(sym.layouts, space) if m[0] in state and m[3].variance)
+
+
+def _joined(parts: Iterable[Tensor | None]) -> Tensor | None:
+    known = [part for part in parts if part is not None]
+    return torch.cat(known, -1) if known else None
+
+
+def _slices(
+    state: Mapping[str, Tensor],
+    member: _Member,
+    space: Space,
+    general: Mapping[str, Space],
+    roots: _Roots,
+    power: float,
+) -> Tensor | None:
+    """A tensor as ``(p..., n, rest)``, other linear axes read through their forms; ``None`` where one is unknown."""
+    name, block, dim, _ = member
+    x = block.read(state[name]).double()
+    if not set(space.parents) <= set(block.spaces):
+        return None
+    for d, leaf in enumerate(block.leaves):
+        if isinstance(leaf, Fixed):
+            x = x * align(_weights(leaf.size, power), [d], x.ndim)
+        elif d != dim and leaf.space in general and leaf.variance:
+            root = roots.get((leaf.space, -leaf.variance))
+            if root is None:
+                return None
+            x = multiply(x, root, parent_dims(general[leaf.space], d, block.spaces))
+    return unit_rows(x, parent_dims(space, dim, block.spaces))
+
+
+def _weights(size: int, power: float) -> Tensor:
+    """Weights along a fixed axis, all different: equal singular values would leave the basis open."""
+    places = torch.arange(size, dtype=torch.float64)
+    return (1 + 0.5 * torch.frac(places * _GOLDEN)) ** power if size > 1 else torch.ones(1, dtype=torch.float64)
+
+
+def _heads(x: Tensor) -> Tensor:
+    """Matrices of all units of the parents in a row, ``(P, ., .)``."""
+    return x.reshape(-1, *x.shape[-2:])
+
+
+def _passing(a: Tensor, b: Tensor, least: float) -> tuple[Tensor, Tensor]:
+    """The directions that are both written and read, from roots ``a (r, n)`` and ``b (r', n)`` of the two forms.
+
+    Returns:
+        Rows ``(rank, n)`` that read balanced coordinates, and columns ``(n, rank)`` that write them.
+    """
+    u, s, vh = torch.linalg.svd(a @ b.mT)
+    rank = int((s > least * a.norm() * b.norm()).sum())
+    return (vh[:rank] @ b) / s[:rank].sqrt()[:, None], (a.mT @ u[:, :rank]) / s[:rank].sqrt()
+
+
+def _second(
+    sym: Symmetry, state: Mapping[str, Tensor], space: Space, variance: int, general: Mapping[str, Space], roots: _Roots
+) -> list[tuple[Tensor, Tensor]]:
+    """Slices ``(n, R)`` of one variance with other weights along fixed axes, and 1 for slices of single units.
+
+    The others, read through another linear space or a rotated one, are mixtures that depend on that space's basis.
+    """
+    rotated = {s.name for s in sym.spaces if s.group.mixes}
+    found, single = [], []
+    for m in _members(sym, state, space.name):
+        x = _slices(state, m, space, general, roots, 2.0) if m[3].variance == variance else None
+        if x is not None:
+            others = {s for d, s in enumerate(m[1].spaces) if d != m[2]}
+            found.append(x)
+            single.append(torch.full(x.shape[-1:], float(not others & rotated), dtype=torch.float64))
+    return [(x, torch.cat(single)) for x in _heads(torch.cat(found, -1))]
+
+
+def _completed(
+    a: Tensor,
+    b: Tensor,
+    through: tuple[Tensor, Tensor],
+    second_a: tuple[Tensor, Tensor],
+    second_b: tuple[Tensor, Tensor],
+    least: float,
+) -> Tensor:
+    """The balanced basis of a space, what passes first, then what is only written, only read, or neither."""
+    rows, columns = through
+    n = a.shape[1]
+    if len(rows) == n:
+        return rows
+    aside = torch.eye(n, dtype=torch.float64) - columns @ rows  # projects onto what does not pass
+    written = _orthonormal(aside @ a.mT, aside @ _weighted(rows, *second_a), least * a.norm(), n - len(rows))
+    free = n - len(rows) - written.shape[1]  # what passes too little to count is written and read: it counts once
+    read = _orthonormal(aside.mT @ b.mT, aside.mT @ _weighted(columns.mT, *second_b), least * b.norm(), free).mT
+    back = torch.cat([columns, written, aside @ torch.linalg.pinv(read)], 1)
+    taken = torch.cat([rows, written.mT, read])
+    idle = torch.linalg.svd(taken)[2][len(taken) :].mT if len(taken) < n else torch.zeros(n, 0, dtype=torch.float64)
+    return torch.linalg.inv(torch.cat([back, idle], 1))
+
+
+def _weighted(rows: Tensor, x: Tensor, single: Tensor) -> Tensor:
+    """Slices ``x (n, R)``, single ones weighted by the size of what passes of them, which no basis alters."""
+    size = (rows @ x).square().sum(0) * single
+    return x * (1 + size / size.mean().clamp_min(1e-300))
+
+
+def _orthonormal(x: Tensor, second: Tensor, floor: Tensor, most: int) -> Tensor:
+    """Columns ``N``, at most so many, that span ``x`` and make it orthonormal, ``x = N Q``; ``second`` orders them."""
+    u, s, _ = torch.linalg.svd(x, full_matrices=False)
+    rank = min(int((s > floor).sum()), most)
+    columns = u[:, :rank] * s[:rank]
+    turn = torch.linalg.svd((u[:, :rank] / s[:rank]).mT @ second, full_matrices=False)[0]
+    return columns @ turn
