@@ -75,7 +75,7 @@ CHANGES = {
     "number of networks": lambda m: m.setitem(behaviour, "count", 4),
     "network": lambda m: m.setattr(tiny, "NETWORK", "mlp:widths=9"),
     "measure": lambda m: m.setattr(tiny, "measure", lambda a, b: float((a - b).abs().sum())),
-    "measure, a little": lambda m: m.setattr(tiny, "measure", lambda a, b: float((a - b).norm()) * (1 + 1e-12)),
+    "measure, a little": lambda m: m.setattr(tiny, "measure", lambda a, b: float((a - b).norm()) * (1 + 1e-4)),
 }
 
 
@@ -87,12 +87,22 @@ def test_other_behaviour_loses_it(change, kept, tmp_path, monkeypatch):
     assert "tiny" in where
 
 
-def test_on_other_versions_roundings_are_none_and_more_is_open(kept):
+def test_roundings_are_none_and_more_is_open_on_other_versions(kept):
+    state, where = compare(kept, rounded(kept, 1 + 1e-8))
+    assert state == "valid" and "numbers differ" in where
     for facts in ({"torch": "9.9"}, {"machine": "another"}):
-        assert compare(kept, rounded(kept, 1 + 1e-8, **facts)) == ("valid", "")
+        assert compare(kept, rounded(kept, 1 + 1e-8, **facts))[0] == "valid"
         assert compare(kept, rounded(kept, 1 + 1e-4, **facts))[0] == "not known here"
-    assert compare(kept, rounded(kept, 1 + 1e-8))[0] == "older than its code"
-    assert compare(kept, rounded(kept, 1.0, commit="another", date="another", hours=9.0))[0] == "valid"
+    assert compare(kept, rounded(kept, 1 + 1e-4))[0] == "older than its code"
+    assert compare(kept, rounded(kept, 1.0, commit="another", date="another", hours=9.0)) == ("valid", "")
+
+
+def test_a_difference_near_zero_is_measured_by_its_statistic():
+    """What rounding leaves of a score whose chance level was taken out."""
+    row = lambda network, value: {"network": network, "statistic": "score", "value": value}
+    kept = Values.of([row("0", 0.5), row("1", 1e-7)], {})
+    assert compare(kept, Values.of([row("0", 0.5), row("1", 3e-6)], {}))[0] == "valid"
+    assert compare(kept, Values.of([row("0", 0.5), row("1", 3e-5)], {}))[0] == "older than its code"
 
 
 def test_kept_fingerprints_are_checked_by_name(kept, tmp_path):

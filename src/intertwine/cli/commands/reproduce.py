@@ -168,8 +168,9 @@ def _compare(found: dict[str, Values], kept: Path) -> dict[str, str]:
     for name, (state, where) in lab.check_against(kept / "smoke", found).items():
         if state == "older than its code":
             differ[name] = where
-        if state != "valid":
-            tell(f"{name}: results kept in {kept} are {state}: {where}")
+        if where:
+            rounding = " (by rounding only)" * (state == "valid")
+            tell(f"{name}: results kept in {kept} are {state}{rounding}: {where}")
     return differ
 
 

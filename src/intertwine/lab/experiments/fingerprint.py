@@ -24,7 +24,9 @@ from .values import Values, first_difference
 
 Validity = Literal["valid", "older than its code", "not known here"]
 
-_RELATIVE = 1e-6  # between library versions and processors
+# Of the largest number of a statistic: sums in another order change float32 by 1e-7, and what is taken out of a score
+# can make it a hundred times as much. Training at smoke scale makes any other change far larger.
+_ROUNDING = 1e-5
 _SHOWING = ("cli", "report")  # rooms that measure nothing
 
 
@@ -60,13 +62,17 @@ def fingerprints(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[s
 def compare(kept: Values, today: Values) -> tuple[Validity, str]:
     """Whether a fingerprint is today's, and where it is not.
 
-    With the same PyTorch and processor the bits must be the same. Otherwise differences up to 1e-6 are none; larger
-    ones, which other roundings can lead to in training, leave it open.
+    Numbers are the same where they differ by rounding only, 1e-5 of the largest of their statistic: a redesign may sum
+    in another order. Larger differences lose a result with the same PyTorch and processor; with others, whose roundings
+    training can make large, they leave it open.
+
+    Returns:
+        The state, and the first number that differs; also where rounding is all.
     """
-    same = all(kept.facts.get(name) == today.facts.get(name) for name in ("torch", "machine"))
-    difference = first_difference(kept, today, 0.0 if same else _RELATIVE)
+    difference = first_difference(kept, today, _ROUNDING)
     if not difference:
-        return "valid", ""
+        return "valid", first_difference(kept, today)
+    same = all(kept.facts.get(name) == today.facts.get(name) for name in ("torch", "machine"))
     return ("older than its code" if same else "not known here"), difference
 
 

@@ -179,7 +179,7 @@ def first_difference(kept: Values, found: Values, relative: float = 0.0) -> str:
     Args:
         kept: One table.
         found: The other.
-        relative: Largest relative difference of numbers that counts as none; 0 asks for the same bits.
+        relative: Largest difference that is none, as a share of the largest number of a statistic; 0 asks for the bits.
     """
     keys = [name for name in COLUMNS if name != "value"]
     one, two = (v.frame.sort_values(keys, kind="stable").reset_index(drop=True) for v in (kept, found))
@@ -189,7 +189,7 @@ def first_difference(kept: Values, found: Values, relative: float = 0.0) -> str:
         return f"{len(other)} rows are in one table only, such as {where}" if other else "rows are there several times"
     a, b = one["value"].to_numpy(), two["value"].to_numpy()
     with np.errstate(invalid="ignore"):
-        near = np.abs(a - b) <= relative * np.maximum(np.abs(a), np.abs(b))
+        near = np.abs(a - b) <= relative * one["value"].abs().groupby(one["statistic"]).transform("max").to_numpy()
     unequal = ~((a == b) | (np.isnan(a) & np.isnan(b)) | near)
     if not unequal.any():
         return ""
