@@ -252,8 +252,9 @@ class _Cell:
         spread = (blocks - blocks.mean(1, keepdim=True)).square().sum() * t.parts / max(1, t.parts - 1) * t.unseen
         error = student_t(CONFIDENCE, max(1, len(blocks) * (t.parts - 1))) * sqrt(float(spread))
         one, two = (t.half("parts", k)[self._box] for k in (0, 1))
-        noise = float((one - two).norm() / (one + two).norm().clamp(min=1e-300)) ** 2  # of the energy of the products
-        rough = noise * abs(trace) / 2 * t.unseen
+        noise = self._m.gains(one - two, *self._norms)
+        typical = max(trace, 1e-300) / min(noise.shape)  # of singular values, or of the gains that are chosen
+        rough = float(noise.square().sum()) / (2 * typical) * t.unseen
         if _SLIGHT * rough < error:
             return 0.0, error + rough
         bias = self._bias(trace, "parts") * t.unseen

@@ -104,7 +104,8 @@ class Collector:
         x = x.cpu() if x.device.type == "mps" else x
         sums, unit = self._sums[name], self._unit(name, x)
         scaled = x if unit == 1 else x * unit
-        new = SampledLayer(name, layer.side, layer.shape, *(end / unit for end in sums.add(scaled)))
+        low, high = sums.add(scaled)
+        new = SampledLayer(name, layer.side, layer.shape, low / unit, high / unit)
         spaces = list(dict.fromkeys(common_space(layer.space, other) for other in w.spaces))
         counts = [enough(space, w.examples, w.channels) for space in spaces]
         for k, rows in enumerate(_blocks(len(x), w.block)):
