@@ -248,6 +248,11 @@ def _activations(names: Sequence[str]) -> None:
         check_factory("activation", head)
 
 
+def _experiments(names: Sequence[str]) -> None:
+    for name in names:
+        check_known("experiment", name, catalogue()["experiments"])
+
+
 _DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "mtia", "npu", "xla")
 
 # What an option may say: words, and names of lists in the catalogue.
@@ -278,6 +283,6 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "device": _device,
     "activations": _activations,
     "families": _families,
-    "names": lambda names: [check_known("experiment", name, catalogue()["experiments"]) for name in names],
+    "names": _experiments,
     "results": lambda path: existing("results", path),
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .._options import OF_PAGES, ExampleOptions, Options, option, page_or_data
 from .._outputs import claim, claim_file, print_json, say, show, tell, write_network, write_one
@@ -40,7 +40,7 @@ __all__ = ["Finding", "Rewriting", "Rewritten", "inputs", "iw", "solver_of", "to
 class Finding(Options):
     """Base of a command that prints what it finds, and writes its page or its data where ``--out`` says so."""
 
-    suffixes = OF_PAGES
+    suffixes: ClassVar[tuple[str, ...]] = OF_PAGES
 
     out: Path | None = page_or_data()
 

@@ -36,7 +36,8 @@ class Correspond(Finding, ExampleOptions):
     def find(self) -> iw.Correspondence:
         """The table of entries."""
         group = inputs.open_group(self.reads, self, "if given")
-        return iw.correspond(*group.models, group.example)
+        a, b = group.models
+        return iw.correspond(a, b, group.example)
 
 
 @dataclass(frozen=True, kw_only=True)

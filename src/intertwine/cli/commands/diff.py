@@ -69,14 +69,15 @@ class Diff(Finding, ExampleOptions):
         models = [side for side in sides if isinstance(side, torch.nn.Module)]
         plain = [x for side in sides if isinstance(side, Mapping) for x in side.values()]
         threads_for(weights=sum(x.numel() for x in [*plain, *(p for model in models for p in model.parameters())]))
-        return iw.diff(*sides, inputs.for_all(models, example))
+        return iw.diff(sides[0], sides[1], inputs.for_all(models, example))
 
     def _part_by_part(self) -> iw.Diff:
         """Both checkpoints read from disk when tensors are needed; the model is built without weights."""
         from ...provenance.diff import with_configurations
 
         sym = inputs.symmetry_of(self.model or _named(*self.reads), self)
-        found = iw.diff(*map(iw.symmetry.ShardedState, self.reads), None, sym)
+        a, b = map(iw.symmetry.ShardedState, self.reads)
+        found = iw.diff(a, b, None, sym)
         if not all((path / "config.json").is_file() for path in self.reads):
             return found
         return with_configurations(found, *map(inputs.configuration, self.reads))

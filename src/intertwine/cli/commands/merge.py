@@ -197,7 +197,7 @@ def _repair(asked: Merge, group: inputs.Group, loader: Any) -> tuple[Any, str | 
             "--data must be given to repair a network with batch norms. Got none. Say --data digits, for example, or "
             "--repair none."
         )
-    repair = {"auto": True, "none": False}.get(asked.repair, asked.repair)
+    repair: Any = {"auto": True, "none": False}.get(asked.repair, asked.repair)
     return repair, check_repair(group.models[0], repair, loader)
 
 
