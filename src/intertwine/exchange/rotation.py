@@ -1,7 +1,7 @@
 """Rotations of a network's hidden spaces that spread outliers before quantisation, applied to its weights."""
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,14 +12,12 @@ from .._result import UNSAVED, Result
 from .._words import counted
 from ..groups import Orthogonal
 from ..groups.sampling import haar, keeping_ones
-from ..programs import Program, Ref
-from ..programs.operations import LAYER_NORMS, RMS_NORMS
 from ..symmetry import Space, Symmetry
 from ..symmetry.action import moved, tensors_of
 from ..symmetry.blocks import blocks
-from ..symmetry.find import symmetries_of
-from ..symmetry.folding.norms import Norm, fold_norms, norms
+from ..symmetry.folding.norms import fold_norms
 from ..symmetry.folding.rewriter import Outcome, Rewriter
+from ..symmetry.folding.rotatable import rotatable
 from ..symmetry.gauge.canonical import slices
 from ..symmetry.proof import Proof
 from ..symmetry.spaces import Fixed
@@ -200,9 +198,7 @@ def rotate(
         _check_choice(name, choice)
     rewriter = Rewriter(model, example_inputs, extend)
     outcome = fold_norms(rewriter) if stream is not None else Outcome()
-    sites = [norm for norm in norms(rewriter.graph) if _is_plain(rewriter, norm)]
-    sym = symmetries_of(_without_gains(rewriter.program, sites))
-    centred = _centred(sym, rewriter.program)
+    sym, centred = rotatable(rewriter)
     generator = torch.Generator().manual_seed(seed)
     g, rotated = identity(sym), []
     for space in sym.spaces:
@@ -248,44 +244,6 @@ def _kind(space: Space) -> str:
     if not space.group.mixes:
         return ""
     return "stream" if space.group.is_orthogonal and not space.parents else "heads"
-
-
-def _is_plain(rewriter: Rewriter, norm: Norm) -> bool:
-    """Whether a norm multiplies by ones and adds zeros."""
-    bias = norm.bias
-    shifts = bias is not None and bool((rewriter.graph.state[bias.parameter].flatten()[bias.entries] != 0).any())
-    return bool((norm.gain.numbers == 1).all()) and not shifts
-
-
-def _without_gains(program: Program, sites: list[Norm]) -> Program:
-    """The run with norms that neither multiply nor add, and layer norms that take no mean: rotations keep it."""
-    calls = list(program.calls)
-    for norm in sites:
-        call = calls[norm.position]
-        if call.op == "aten::mul":
-            first, second = call.args["self"], call.args["other"]
-            same = [r for r in (first, second) if _shape(program, r) == _shape(program, norm.out)]
-            calls[norm.position] = replace(
-                call, op="aten::alias", args={"self": same[0]}, func=torch.ops.aten.alias.default
-            )
-    for position, call in enumerate(calls):
-        weights = [call.args.get("weight"), call.args.get("bias")]
-        plain = position in {norm.position for norm in sites} or weights == [None, None]
-        if call.op in LAYER_NORMS | RMS_NORMS and plain:
-            args = {"input": call.args["input"], "normalized_shape": call.args["normalized_shape"], "weight": None}
-            outputs = (call.outputs[0], *(None for _ in call.outputs[1:]))
-            calls[position] = replace(call, op="aten::rms_norm", args=args, outputs=outputs)
-    return replace(program, calls=tuple(calls))
-
-
-def _shape(program: Program, ref: Ref) -> tuple[int, ...]:
-    return program.values[ref.id].shape
-
-
-def _centred(sym: Symmetry, program: Program) -> frozenset[str]:
-    """Spaces of which a layer norm of the model may take the mean: those of the size of one."""
-    sizes = {call.args["normalized_shape"][-1] for call in program.calls if call.op in LAYER_NORMS}
-    return frozenset(space.name for space in sym.spaces if space.size in sizes)
 
 
 def _principal(sym: Symmetry, rewriter: Rewriter, space: Space) -> Tensor:

@@ -8,10 +8,20 @@ from .joint import Gathering, gather
 from .judgement.verdict import Match
 from .same import same
 from .sharded import align_sharded, same_sharded
-from .solvers import METHODS, Activations, CoordinateDescent, FrankWolfe, Gates, Sinkhorn, Solver, StraightThrough
+from .solvers import (
+    METHODS,
+    Activations,
+    CoordinateDescent,
+    FrankWolfe,
+    Gates,
+    Learned,
+    Sinkhorn,
+    Solver,
+    StraightThrough,
+)
 
 __all__ = [
     "METHODS", "Activations", "Alignment", "Carrier", "CoordinateDescent", "Correspondence", "FrankWolfe", "Gates",
-    "Gathering", "Match", "Sinkhorn", "Solver", "StraightThrough", "align", "align_sharded", "carriers", "correspond",
-    "gather", "same", "same_sharded",
+    "Gathering", "Learned", "Match", "Sinkhorn", "Solver", "StraightThrough", "align", "align_sharded", "carriers",
+    "correspond", "gather", "same", "same_sharded",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from ..symmetry.action import tensors_of
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.transformation import KINDS, check_kinds, identity
 from .alignment import Alignment
+from .coordinates.gauge import gauge_of
 from .coordinates.networks import Networks, common_symmetry
 from .judgement.agreement import agreement, unweighted
 from .judgement.chance import cosines_by_chance
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["align"]
 
+_TURNS = {"permutation", "linear"}  # kinds without which streams are not rotated
 _FEWER = {
     ("permutation", "sign", "linear"): "scales",
     ("permutation", "sign"): "scales and bases",
@@ -51,17 +53,19 @@ def align(
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
         method: A solver with its options, such as ``Sinkhorn(temperature=0.05)``, or the name of one with its
             defaults: ``"weights"`` (``CoordinateDescent``), ``"activations"`` (``Activations``), ``"mixed"``
-            (``Activations(share=0.5)``), ``"frank-wolfe"``, ``"sinkhorn"`` or ``"straight-through"``.
+            (``Activations(share=0.5)``), ``"frank-wolfe"``, ``"sinkhorn"``, ``"straight-through"`` or ``"learned"``.
         loader: Batches of inputs (or of inputs and targets), for methods that look at data.
         seed: Same seed, same alignment.
         kinds: Kinds of elements to search, among ``"permutation"``, ``"scale"``, ``"sign"`` and ``"linear"``; ``None``
             searches all that the spaces allow.
-        sym: The symmetry of both where it is known already.
+        sym: The symmetry of both where it is known already; the search then keeps to its group. Otherwise networks
+            whose streams may rotate once gains of norms are folded (transformers) are folded first.
         chance: Whether to say what the mean cosine of matched units would be by chance: one short search more, against
             a network whose units are unrelated to those of ``b``.
 
     Returns:
-        The alignment; ``alignment.apply(b)`` is the moved network.
+        The alignment; ``alignment.apply(b)`` is the moved network, ``alignment.a`` the one that it is close to: ``a``
+        itself where nothing was folded.
 
     Raises:
         ValueError: If the method is unknown, the architectures differ, or weights hold NaN.
@@ -81,10 +85,15 @@ def align(
     solver = solver_named(method)
     name = method if isinstance(method, str) else solver.name
     chosen = check_kinds(kinds)
+    given = sym
     sym, sym_b = common_symmetry(a, b, example_inputs, sym)
     for model in (a, b):
         check_weights(sym if model is a else sym_b, tensors_of(model))
+    gauge = gauge_of((a, b), example_inputs, sym) if given is None and chosen >= _TURNS else None
     networks = Networks(a, b, sym, sym_b, chosen, loader, seed)
+    if gauge is not None:
+        sym = gauge.sym
+        networks = Networks(gauge(a), gauge(b), sym, sym, chosen, loader, seed, gauge)
     found = solver.solve(networks) if sym.spaces or solver.needs_units else Solution(identity(sym), 0.0, ())
     g, (quality, before, after), notes = _nearest(networks, found.transformation, solver.by_weights)
     if not solver.by_weights and after > before:
@@ -93,10 +102,15 @@ def align(
         notes.append(f"nothing moved: no space has or needs {' or '.join(sorted(chosen))}")
     if sym_b.path_only:
         notes.append(f"moved, b computes its function on {sym_b.certified}; other paths are not certified")
+    if gauge is not None:
+        more = f", with {', '.join(gauge.added)} of their own" if gauge.added else ""
+        notes.append(f"gains of norms were folded in both{more}, so that streams rotate: the line starts at .a")
     return Alignment(
         method=name,
         symmetry=sym,
         transformation=g,
+        a=networks.a,
+        gauge=gauge,
         objective=found.objective,
         history=found.history,
         quality=quality,

@@ -23,6 +23,9 @@ class Alignment(Result):
     ``transformation`` acts on ``b``: ``symmetry.act(transformation, b)`` computes the function of ``b`` with units in
     the order, at the scale and in the bases of ``a``. ``~transformation`` moves ``a`` into the basis of ``b``.
 
+    Where streams rotate, both act on networks whose gains are folded (``folded``): ``apply(b)`` folds and moves, and is
+    close to ``alignment.a``.
+
     Attributes:
         method: Name of the solver.
         symmetry: The symmetry of the architecture.
@@ -41,6 +44,8 @@ class Alignment(Result):
         notes: What a reader must know.
         chance: By space the mean cosine that the same kind of search reaches between unrelated networks: ``a``, and
             ``b`` with its weights mixed; empty where it was not asked for. A mean cosine says something above it only.
+        a: The network ``a`` in the gauge of the alignment: itself where nothing was folded. Not saved.
+        gauge: How networks are folded, or ``None``. Not saved: of a loaded alignment ``apply`` takes folded networks.
 
     Examples:
         >>> import torch, intertwine as iw
@@ -67,6 +72,8 @@ class Alignment(Result):
     starts: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     chance: Mapping[str, float] = field(default_factory=dict)
+    a: Any = field(default=None, metadata=UNSAVED)
+    gauge: Any = field(default=None, metadata=UNSAVED)
 
     def apply(self, b: nn.Module) -> nn.Module:
         """A copy of ``b`` in the basis of ``a``: other weights, the same function.
@@ -74,7 +81,11 @@ class Alignment(Result):
         Args:
             b: The network that was aligned, or another checkpoint in the same basis. It is left as it is.
         """
-        return self.symmetry.act(self.transformation, b)
+        return self.symmetry.act(self.transformation, self.folded(b))
+
+    def folded(self, model: nn.Module) -> nn.Module:
+        """``a``, ``b`` or another checkpoint in the gauge of the alignment: itself where nothing was folded."""
+        return model if self.gauge is None else self.gauge(model)
 
     def _rows(self) -> list[dict[str, Any]]:
         """One row per space: its group, how many units moved, and how well units fit."""

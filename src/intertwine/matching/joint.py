@@ -1,19 +1,20 @@
 """Joint alignment of several networks: each in turn is matched to the mean of the others."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .._progress import track
-from .._result import Result
+from .._result import UNSAVED, Result
 from .._words import counted
 from ..symmetry import Symmetry, Transformation
 from ..symmetry.action import moved, rewritable, tensors_of
 from ..symmetry.find import symmetries
 from ..symmetry.transformation import check_kinds, identity
+from .coordinates.gauge import gauge_of
 from .coordinates.networks import Networks, check_matching
 from .solvers import Solver, solver_named
 
@@ -29,11 +30,13 @@ class Gathering(Result):
         transformations: For each network the element that moves it into the common basis, near that of the first.
         distances: Root mean square distance of the moved networks from their mean, relative to the mean's norm, before
             the first sweep and after each.
+        gauge: How networks are folded first, so that streams rotate, or ``None``. Not saved.
     """
 
     symmetry: Symmetry
     transformations: tuple[Transformation, ...]
     distances: tuple[float, ...]
+    gauge: Any = field(default=None, metadata=UNSAVED)
 
     _columns = ("sweep", "distance")
 
@@ -55,7 +58,8 @@ class Gathering(Result):
         """
         if len(models) != len(self.transformations):
             raise ValueError(f"models must be the {len(self.transformations)} that were gathered. Got {len(models)}.")
-        return [self.symmetry.act(g, model) for g, model in zip(self.transformations, models)]
+        folded = models if self.gauge is None else [self.gauge(model) for model in models]
+        return [self.symmetry.act(g, model) for g, model in zip(self.transformations, folded)]
 
 
 def gather(
@@ -101,6 +105,9 @@ def gather(
     for k, model in enumerate(models[1:], start=1):
         check_matching(models[0], model, ("models[0]", f"models[{k}]"))
     sym = symmetries(models[0], example_inputs)
+    gauge = gauge_of(models, example_inputs, sym) if {"permutation", "linear"} <= chosen else None
+    if gauge is not None:
+        sym, models = gauge.sym, [gauge(model) for model in models]
     elements = [identity(sym) for _ in models]
     twins = [rewritable(sym, model) for model in models]
     states = [tensors_of(twin) for twin in twins]
@@ -111,7 +118,9 @@ def gather(
         for k in torch.randperm(len(models), generator=generator).tolist():
             mean = mean_weights([state for i, state in enumerate(states) if i != k])
             _write(tensors_of(centre), mean)
-            found = solver.solve(Networks(centre, twins[k], sym, sym, chosen, loader, seed + sweep)).transformation
+            found = solver.solve(
+                Networks(centre, twins[k], sym, sym, chosen, loader, seed + sweep, gauge)
+            ).transformation
             new = moved(sym, found, states[k])
             if _apart(mean, {**states[k], **new}, names) < _apart(mean, states[k], names):
                 elements[k] = found @ elements[k]
@@ -119,7 +128,7 @@ def gather(
         distances.append(_distance(states, names))
         if distances[-1] >= distances[-2] * (1 - _SETTLED):
             break
-    return Gathering(sym, tuple(elements), tuple(distances))
+    return Gathering(sym, tuple(elements), tuple(distances), gauge)
 
 
 def mean_weights(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from ..matching.solvers.solver import Solver
 from ..symmetry.action import tensors_of
 from .curves import Barrier, Curve
 from .interpolate import Interpolation, between, write
-from .merge import Aligned, in_basis
+from .merge import Aligned, folded, in_basis
 from .recalibrate import batch_norms, recalibrate_
 
 
@@ -208,10 +208,11 @@ def _plan(
         if alignment is not None:
             ends["aligned"] = in_basis(a, b, alignment)
         for kind, end in ends.items():
-            check_matching(a, end)
-            yield _Path(k, kind, False, a, end)
+            start = folded(a, alignment) if kind == "aligned" else a
+            check_matching(start, end)
+            yield _Path(k, kind, False, start, end)
             if options.recalibrate and batch_norms(a):
-                yield _Path(k, kind, True, a, end)
+                yield _Path(k, kind, True, start, end)
 
 
 def _points(

@@ -67,7 +67,7 @@ def merge(
         spaces: Merge only tensors that carry these spaces of the alignment's symmetry.
 
     Returns:
-        A new network, in evaluation mode, otherwise as a copy of ``a``.
+        A new network, in evaluation mode, otherwise as a copy of ``a``, or of ``alignment.a`` where gains were folded.
 
     Raises:
         ValueError: If the architectures differ, weights are not finite, ratios lie outside 0 to 1, names fit nothing,
@@ -84,6 +84,7 @@ def merge(
         check_module(model, name)
     how = check_repair(a, repair, loader)
     twin = b if alignment is None else in_basis(a, b, alignment)
+    a = folded(a, alignment)
     check_matching(a, twin)
     sym = getattr(alignment, "symmetry", None)
     ratios = _ratios(a, ratio, layers, spaces, sym)
@@ -112,14 +113,19 @@ def in_basis(a: nn.Module, b: nn.Module, alignment: Aligned) -> nn.Module:
     """
     twin = alignment.apply(b)
     if isinstance(alignment, Alignment):
-        there = 1 - distance(tensors_of(a), tensors_of(twin)) ** 2
-        back = 1 - distance(tensors_of(alignment.apply(a)), tensors_of(b)) ** 2
+        there = 1 - distance(tensors_of(alignment.folded(a)), tensors_of(twin)) ** 2
+        back = 1 - distance(tensors_of(alignment.apply(a)), tensors_of(alignment.folded(b))) ** 2
         if back > _SURELY * there + _SHARE:
             raise ValueError(
                 "alignment must bring b into the basis of a, as align(a, b, ...) finds it. Got one that brings a into "
                 f"that of b (it explains {back:.0%} of the weights this way round, {there:.0%} as given): swap a and b."
             )
     return twin
+
+
+def folded(a: nn.Module, alignment: Aligned | None) -> nn.Module:
+    """The network ``a`` in the gauge of an alignment: itself where nothing was folded."""
+    return alignment.folded(a) if isinstance(alignment, Alignment) else a
 
 
 def mend_(

@@ -14,6 +14,7 @@ from ...symmetry.gauge.batch_norms import fold
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import identity
 from .balanced import PRECISION, Balanced
+from .gauge import Gauge
 from .problem import Problem, searched
 
 
@@ -29,6 +30,7 @@ class Networks:
     kinds: Collection[str]
     loader: Iterable[Any] | None = None  # Batches, for solvers that look at data
     seed: int = 0  # Seed of everything that is random
+    gauge: Gauge | None = None  # How both were folded, where that made the group larger
 
     @cached_property
     def balanced(self) -> tuple[Balanced, Balanced]:
@@ -70,7 +72,8 @@ class Networks:
         device = next((t.device for t in tensors_of(self.a).values()), torch.device("cpu"))
         free = searched(acting, self.kinds)
         a, b = ({name: state[name].to(device, dtype) for name in free.layouts if name in state} for state in states)
-        return Problem(free, a, b, to_a, to_b, self.sym)
+        stated = Problem(free, a, b, to_a, to_b, self.sym)
+        return stated if self.gauge is None else stated.evened().keeping(self.gauge.ones)
 
 
 def check_matching(a: nn.Module, b: nn.Module, names: tuple[str, str] = ("a", "b"), finite: bool = True) -> None:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from ...groups import Orthogonal, Semidirect, SpaceGroup, Trivial
+from ...groups.dense import polar_factor
 from ...symmetry.action import transform_block
 from ...symmetry.blocks import blocks, inner_products, map_leaves
-from ...symmetry.spaces import Leaf, Space
+from ...symmetry.spaces import Layout, Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..costs.weight_blocks import Member, Parts, cut, members
@@ -60,9 +61,64 @@ class Problem:
         )
         return sum(float(inner_products(x, y, range(x.ndim))) for x, y in pieces)
 
+    def keeping(self, spaces: Collection[str]) -> "Problem":
+        """The same, where rotations of some spaces have to keep the vector of ones.
+
+        The mean along these spaces, which no such rotation changes, is taken out of all tensors, and one tensor of
+        ones joins them: the closest rotation then keeps it.
+        """
+        if not (spaces := {s.name for s in self.sym.spaces if s.name in spaces and s.group.mixes}):
+            return self
+        layouts, a, b = dict(self.sym.layouts), dict(self.a), dict(self.b)
+        for name, layout in self.sym.layouts.items():
+            if name in a and layout.spaces & spaces:
+                a[name], b[name] = (_centred(x, layout, spaces) for x in (a[name], b[name]))
+        like = next(iter(a.values()))
+        size = 0.1 * max(self.size, 1e-300) ** 0.5
+        for space in spaces:
+            leaf = next(
+                leaf
+                for x in layouts.values()
+                for block in blocks(x)
+                for _, leaf in block.carried
+                if leaf.space == space
+            )
+            layouts[f"ones of {space}"] = Layout((replace(leaf, variance=1),))
+            a[f"ones of {space}"] = b[f"ones of {space}"] = like.new_full((leaf.size,), size * leaf.size**-0.5)
+        return replace(self, sym=replace(self.sym, layouts=layouts), a=a, b=b)
+
+    def evened(self) -> "Problem":
+        """The same with every tensor divided by the root of its norm, so that no few of them outvote all others."""
+        a, b = ({name: x * _even(x) for name, x in state.items()} for state in (self.a, self.b))
+        return replace(self, a=a, b=b)
+
     def lift(self, g: Transformation) -> Transformation:
         """An element of these coordinates as the element that moves the network ``b`` into the basis of ``a``."""
         return ~self.to_a @ (within(g, self.full) @ self.to_b)
+
+
+def _centred(x: Tensor, layout: Layout, spaces: Collection[str]) -> Tensor:
+    """A tensor without its mean along some spaces."""
+    x = x.clone()
+    for block in blocks(layout):
+        piece = block.read(x)
+        for dim, leaf in block.carried:
+            if leaf.space in spaces:
+                piece = piece - piece.mean(dim, keepdim=True)
+        x = block.write(x, piece)
+    return x
+
+
+def _even(x: Tensor) -> float:
+    """The factor of ``evened``."""
+    norm = float(torch.linalg.vector_norm(x))
+    return norm**-0.5 if norm else 1.0
+
+
+def keeping(matrix: Tensor) -> Tensor:
+    """The closest rotation ``(n, n)`` that keeps the vector of ones."""
+    centre = torch.eye(len(matrix)).to(matrix) - 1 / len(matrix)
+    return polar_factor(centre @ matrix @ centre + 1 / len(matrix))
 
 
 def within(g: Transformation, sym: Symmetry) -> Transformation:

@@ -5,6 +5,7 @@ from .activations import Activations
 from .coordinate_descent import CoordinateDescent
 from .frank_wolfe import FrankWolfe
 from .gates import Gates
+from .learned import Learned
 from .sinkhorn import Sinkhorn
 from .solver import Solution, Solver
 from .straight_through import StraightThrough
@@ -15,6 +16,7 @@ __all__ = [
     "CoordinateDescent",
     "FrankWolfe",
     "Gates",
+    "Learned",
     "Sinkhorn",
     "Solution",
     "Solver",
@@ -30,6 +32,7 @@ METHODS: dict[str, Solver] = {
     "frank-wolfe": FrankWolfe(),
     "sinkhorn": Sinkhorn(),
     "straight-through": StraightThrough(),
+    "learned": Learned(),
 }
 
 

@@ -24,8 +24,9 @@ from ..coordinates.networks import Networks
 from ..coordinates.problem import within
 from ..costs.likeness import Likeness
 from ..element_fit.refit import log_scales
-from .ascent import ascend
-from .solver import Solution, Solver
+from .ascent import ascend, likeness
+from .coordinate_descent import default
+from .solver import Search, Solver
 
 _TIES = 1e-6  # share of the weights at least: they decide between units that never respond
 
@@ -58,7 +59,7 @@ class Activations(Solver):
         if not 0 <= self.share <= 1:
             raise ValueError(f"share must lie between 0 and 1. Got {self.share}.")
 
-    def solve(self, networks: Networks) -> Solution:
+    def search(self, networks: Networks) -> Search:
         """The element, with ``J`` after every sweep.
 
         Raises:
@@ -80,14 +81,19 @@ class Activations(Solver):
         seen = [_likeness(posed.sym, place, moments[place.point.name]) for place in found]
         share = min(self.share, 1 - _TIES)
         g, history = ascend(posed, seen, share / len(seen), 1 - share)
-        full = posed.lift(g)
-        if self.rescale and "scale" in networks.kinds:
-            scales = _scales(sym, found, moments, g)
-            full = ~posed.to_a @ (scales @ (posed.to_a @ full))
+
+        def finish(g: Transformation) -> Transformation:
+            full = posed.lift(g)
+            if self.rescale and "scale" in networks.kinds:
+                scales = _scales(sym, found, moments, g)
+                full = ~posed.to_a @ (scales @ (posed.to_a @ full))
+            return admissible(sym, full, tensors_of(networks.b))
+
         hidden = [s.name for s in sym.spaces if not any(s.name in place.spaces for place in found)]
         notes = (f"seen in no module's output, so matched by weights only: {', '.join(hidden)}",) if hidden else ()
-        g = admissible(sym, full, tensors_of(networks.b))
-        return Solution(g, history[-1], tuple(history), notes=notes)
+        value = likeness(posed, seen, share / len(seen), 1 - share)
+        others = (default(posed, networks.seed),) if networks.gauge is not None else ()
+        return Search(posed.sym, value, (g, *others), finish, tuple(history), notes=notes)
 
 
 def _coordinates(sym: Symmetry, g: Transformation, model: nn.Module) -> nn.Module:

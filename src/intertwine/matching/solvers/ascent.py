@@ -1,6 +1,6 @@
 """Block coordinate ascent over spaces: how alike matched channels are, and how alike their weights."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor
 
@@ -29,11 +29,8 @@ def ascend(
     Returns:
         The element that moves ``b``, and ``J`` before the first sweep and after every one.
     """
+    total = likeness(posed, seen, features, weights)
     weights = weights / max(posed.size, 1e-300)
-
-    def total(g: Transformation) -> float:
-        return weights * posed.objective(g) + features * sum(float(s.moved(g).trace()) for s in seen)
-
     g = identity(posed.sym)
     best = total(g)
     history = [best]
@@ -55,6 +52,14 @@ def ascend(
         if sweep and best <= start + _SWEEP + rounding:
             break
     return g, history
+
+
+def likeness(
+    posed: Problem, seen: Sequence[Likeness], features: float, weights: float
+) -> Callable[[Transformation], float]:
+    """The objective ``J`` of ``ascend``."""
+    weights = weights / max(posed.size, 1e-300)
+    return lambda g: weights * posed.objective(g) + features * sum(float(s.moved(g).trace()) for s in seen)
 
 
 def _step(

@@ -22,13 +22,14 @@ from ..coordinates.problem import Problem
 from ..costs.incremental import Costs
 from .block_update import best_parts
 from .nested import nested_step
-from .solver import Solution, Solver
+from .solver import Search, Solver
 from .starts import outwards, profiles
 
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative fall of the objective that rounding explains
 _COPY = 1e-6  # relative distance from the largest objective, |a| |b|, at which nothing is left to find
 _LARGE = 6_000_000  # weights
 _SETTLING = 6  # sweeps after a shake
+_TURNS = 1e-5  # relative gain of a sweep where streams rotate
 _STILL = {torch.float32: 1e-6, torch.float64: 1e-12}  # rotations closer to the identity than this do not turn
 
 
@@ -41,9 +42,11 @@ class CoordinateDescent(Solver):
             order where spaces form a tree, else the other way round), the identity, then random elements. By default
             two, or one for networks of more than 6 million weights. A start that ends in a copy of ``a`` is the last
             one: nothing can be better.
-        shakes: How often the best end is shaken; by default 40 times, or 4 for networks of more than 6 million weights.
+        shakes: How often the best end is shaken; by default 40 times, 4 for networks of more than 6 million weights,
+            and never where streams rotate.
         sweeps: Largest number of sweeps over all spaces.
-        tolerance: Relative gain of a sweep below which the search ends; at 0 only when nothing changes.
+        tolerance: Relative gain of a sweep below which the search ends; at 0 only when nothing changes. Where streams
+            rotate, which never quite ends, at least 1e-5.
         fast: Whether to use the assignment of the extra ``[fast]``.
         dtype: Precision of the cost matrices; that of the weights by default.
     """
@@ -62,14 +65,17 @@ class CoordinateDescent(Solver):
         if self.restarts is not None and self.restarts < 1:
             raise ValueError(f"restarts must be positive. Got {self.restarts}.")
 
-    def solve(self, networks: Networks) -> Solution:
+    def search(self, networks: Networks) -> Search:
         """The best end of all starts."""
         stated = networks.problem(self.dtype)
         large = sum(x.numel() for x in stated.b.values()) > _LARGE
+        turns = networks.gauge is not None
         restarts = (1 if large else 2) if self.restarts is None else self.restarts
-        shakes = (4 if large else 40) if self.shakes is None else self.shakes
-        best, reached = search(stated, replace(self, restarts=restarts, shakes=shakes), networks.seed)
-        return Solution(stated.lift(best.g), best.history[-1], best.history, reached)
+        shakes = (0 if turns else 4 if large else 40) if self.shakes is None else self.shakes
+        tolerance = max(self.tolerance, _TURNS if turns else 0.0)
+        options = replace(self, restarts=restarts, shakes=shakes, tolerance=tolerance)
+        best, reached = search(stated, options, networks.seed)
+        return Search(stated.sym, stated.objective, (best.g,), stated.lift, best.history, reached)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +150,7 @@ def _copied(stated: Problem, value: float) -> bool:
 
 
 _DEFAULTS = CoordinateDescent()
+_SHORT = CoordinateDescent(tolerance=_TURNS)
 
 
 def descend(
@@ -170,7 +177,9 @@ def descend(
     for number in range(options.sweeps):
         turned = _sweep(kept, generator, slack, still, options.fast, nested_first=not number)
         gained = kept.value - history[-1]
-        settled = not kept.dirty or (not turned and gained <= options.tolerance * abs(kept.value))
+        # turns gain less than rounding in the end and go on for long: a tolerance alone ends them
+        turning = turned and not options.tolerance
+        settled = not kept.dirty or (not turning and gained <= options.tolerance * abs(kept.value))
         history.append(kept.value)
         if not settled:
             again = False
@@ -191,6 +200,11 @@ def descend(
         if not kept.dirty:
             break
     return Descent(kept.g, tuple(history))
+
+
+def default(stated: Problem, seed: int, fast: bool = False) -> Transformation:
+    """Where a short descent by weights ends: what every other solver's end is compared with."""
+    return descend(stated, profiles(stated, fast), torch.Generator().manual_seed(seed), _SHORT).g
 
 
 def _sweep(

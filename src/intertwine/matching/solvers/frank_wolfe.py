@@ -16,9 +16,9 @@ import torch
 from ...symmetry.transformation import Transformation, identity
 from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem
-from .coordinate_descent import CoordinateDescent, descend
+from .coordinate_descent import CoordinateDescent, default, descend
 from .soft_elements import Soft, barycentre, gradient, mixed, objective, of_element, vertex
-from .solver import Solution, Solver
+from .solver import Search, Solver
 from .starts import profiles
 
 
@@ -49,7 +49,7 @@ class FrankWolfe(Solver):
         if not 1 <= self.restarts <= 3:
             raise ValueError(f"restarts must be 1, 2 or 3. Got {self.restarts}.")
 
-    def solve(self, networks: Networks) -> Solution:
+    def search(self, networks: Networks) -> Search:
         """The best end of all starts."""
         stated = networks.problem(self.dtype)
         makers = [
@@ -59,7 +59,9 @@ class FrankWolfe(Solver):
         ]
         found = [self._from(stated, make(), networks.seed) for make in makers[: self.restarts]]
         best, history = max(found, key=lambda one: one[1][-1])
-        return Solution(stated.lift(best), history[-1], history, tuple(h[-1] for _, h in found))
+        start = default(stated, networks.seed, self.fast)
+        reached = tuple(h[-1] for _, h in found)
+        return Search(stated.sym, stated.objective, (best, start), stated.lift, history, reached)
 
     def _from(self, stated: Problem, start: Soft, seed: int) -> tuple[Transformation, tuple[float, ...]]:
         """The element that one start leads to, and the objective along the way."""

@@ -11,11 +11,12 @@ from ...symmetry.action import admissible, tensors_of
 from ...symmetry.gauge.batch_norms import fold
 from ...symmetry.spaces import Axis, axis_size, spaces_of
 from ...symmetry.symmetry import Symmetry
+from ...symmetry.transformation import Transformation
 from ..coordinates.networks import Networks
 from ..costs.likeness import Likeness
 from ..element_fit.refit import Fit
-from .ascent import ascend
-from .solver import Solution, Solver
+from .ascent import ascend, likeness
+from .solver import Search, Solver
 
 _TIES = 0.9  # of all weights together; gates that agree once more count 2
 
@@ -39,7 +40,7 @@ class Gates(Solver):
     a: Mapping[str, Tensor] = field(repr=False)
     b: Mapping[str, Tensor] = field(repr=False)
 
-    def solve(self, networks: Networks) -> Solution:
+    def search(self, networks: Networks) -> Search:
         """The element, with the objective after every sweep.
 
         Raises:
@@ -50,15 +51,20 @@ class Gates(Solver):
         carried = {name for one in seen.values() for name in one.spaces}
         if not any(s.group.permutes and s.size > 1 for s in networks.sym.spaces if s.name in carried):
             raise ValueError("a must have hidden units that ReLUs switch and a symmetry may permute. Got none.")
+        value = likeness(posed, tuple(seen.values()), 1.0, _TIES)
         g, history = ascend(posed, tuple(seen.values()), 1.0, _TIES)
-        full, state = posed.lift(g), tensors_of(networks.b)
-        if "scale" in networks.kinds:
-            ours, theirs = fold(networks.sym, tensors_of(networks.a)), fold(networks.sym_b, state)
-            fit = Fit(theirs.sym, theirs.state, ours.state, full, ours.spread)
-            for _ in range(2):  # the scales of one space depend on those of the next
-                fit.each_space()
-            full = fit.g
-        return Solution(admissible(networks.sym, full, state), history[-1], tuple(history))
+
+        def finish(g: Transformation) -> Transformation:
+            full, state = posed.lift(g), tensors_of(networks.b)
+            if "scale" in networks.kinds:
+                ours, theirs = fold(networks.sym, tensors_of(networks.a)), fold(networks.sym_b, state)
+                fit = Fit(theirs.sym, theirs.state, ours.state, full, ours.spread)
+                for _ in range(2):  # the scales of one space depend on those of the next
+                    fit.each_space()
+                full = fit.g
+            return admissible(networks.sym, full, state)
+
+        return Search(posed.sym, value, (g,), finish, tuple(history))
 
     def seen(self, sym: Symmetry, both: tuple[str, str] = ("a", "b")) -> dict[str, Likeness]:
         """How often gates agree, by the name of the ReLU; of one network with itself where ``both`` names it twice."""

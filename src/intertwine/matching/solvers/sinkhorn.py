@@ -17,9 +17,9 @@ from torch import Tensor
 from ...symmetry.transformation import identity
 from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem
-from .coordinate_descent import CoordinateDescent, descend
+from .coordinate_descent import CoordinateDescent, default, descend
 from .soft_elements import Row, Soft, objective, of_element, vertex
-from .solver import Solution, Solver
+from .solver import Search, Solver
 
 _ITERATIONS = 200
 _STOCHASTIC = 1e-6  # largest error of a row sum
@@ -55,7 +55,7 @@ class Sinkhorn(Solver):
         if self.steps < 1 or not min(heats) > 0:
             raise ValueError(f"steps and temperatures must be positive. Got {self.steps} and {heats}.")
 
-    def solve(self, networks: Networks) -> Solution:
+    def search(self, networks: Networks) -> Search:
         """The rounded element at the end of the ascent, polished."""
         stated = networks.problem(self.dtype)
         generator = torch.Generator().manual_seed(networks.seed)
@@ -64,8 +64,9 @@ class Sinkhorn(Solver):
         g = vertex(stated, soft, self.fast)
         if self.polish:
             g = descend(stated, g, generator, CoordinateDescent(fast=self.fast)).g
-        reached = stated.objective(g)
-        return Solution(stated.lift(g), reached, (*history, reached))
+        start = default(stated, networks.seed, self.fast)
+        history = (*history, stated.objective(g))
+        return Search(stated.sym, stated.objective, (g, start), stated.lift, history)
 
 
 def ascend(

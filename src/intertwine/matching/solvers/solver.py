@@ -1,11 +1,36 @@
-"""Template of a solver: its options as fields, and one method that finds an element."""
+"""Template of a solver: its options as fields, one method that searches, and the judgement of what was found."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...symmetry.transformation import Transformation
+from ...symmetry.symmetry import Symmetry
+from ...symmetry.transformation import Transformation, identity
 from ..coordinates.networks import Networks
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """What a search came to, in coordinates of its own.
+
+    Attributes:
+        sym: The symmetry whose elements were searched.
+        value: The objective of an element, which is maximised.
+        found: The elements that it came to, the best one first, then what it must not be worse than.
+        finish: What leads from such an element to the one that moves the network ``b``.
+        history: The objective along the way of the best start.
+        starts: The objective that every start reached, where there are several.
+        notes: What a reader must know.
+    """
+
+    sym: Symmetry
+    value: Callable[[Transformation], float]
+    found: tuple[Transformation, ...]
+    finish: Callable[[Transformation], Transformation]
+    history: tuple[float, ...]
+    starts: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +43,7 @@ class Solution:
         history: The objective along the way of the best start.
         starts: The objective that every start reached, where there are several.
         notes: What a reader must know.
+        start: The objective of the identity, which ``objective`` is never below.
     """
 
     transformation: Transformation
@@ -25,6 +51,7 @@ class Solution:
     history: tuple[float, ...]
     starts: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
+    start: float = float("nan")
 
 
 @dataclass(frozen=True)
@@ -42,5 +69,20 @@ class Solver(ABC):
     needs_units: ClassVar[bool] = False
 
     @abstractmethod
+    def search(self, networks: Networks) -> Search:
+        """What the solver's search comes to."""
+
     def solve(self, networks: Networks) -> Solution:
-        """The element that the solver finds."""
+        """The best element that was seen: none is worse in the solver's objective than leaving ``b`` as it is."""
+        search = self.search(networks)
+        still = identity(search.sym)
+        values = [search.value(g) for g in (*search.found, still)]
+        best = max(range(len(values)), key=lambda k: (values[k] == values[k], values[k]))  # NaN is worst
+        g = (*search.found, still)[best]
+        notes = search.notes
+        if best and values[best] != values[0]:
+            notes += ("the search ended worse than where it started, which was kept",)
+        g = search.finish(g)
+        if networks.gauge is not None:
+            g = networks.gauge.kept(g)
+        return Solution(g, values[best], search.history, search.starts, notes, values[-1])

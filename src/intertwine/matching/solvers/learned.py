@@ -1,0 +1,262 @@
+"""Alignment learned on the loss of mixtures: bases by gradient, assignments solved again from the moved weights.
+
+From the alignment by weights on, rotations, general bases and scales are exponentials whose logarithms Adam learns in
+one cycle on the loss of random points of the line; every fifty steps the element so far becomes the base of a new
+chart, and the units of permuted spaces are assigned anew to those of ``a``. Permutations that are learned as latent
+matrices (the straight-through estimator) wander instead.
+
+References:
+    - A. Theus et al. Generalized Linear Mode Connectivity for Transformers. 2025, arXiv 2506.22712.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..._io.files import read_tensors, write_tensors
+from ..._progress import track
+from ..._random import mixed
+from ...features.batches import check_repeatable
+from ...features.evaluate import Loss
+from ...features.repeatable import repeatable
+from ...groups import Element
+from ...symmetry.action import tensors_of
+from ...symmetry.admissible import admissible
+from ...symmetry.symmetry import Symmetry
+from ...symmetry.transformation import Transformation, identity, with_parts
+from ..coordinates.networks import Networks
+from ..coordinates.problem import Problem, searched, within
+from ..costs.incremental import Costs
+from .coordinate_descent import CoordinateDescent, step_of
+from .mixture import Mixture, cross_entropy, transformed
+from .solver import Search, Solver
+
+_POINTS = (0.25, 0.5, 0.75)
+_PARTS = ("permutation", "scales", "signs", "linear")
+
+
+@dataclass(frozen=True)
+class Learned(Solver):
+    """Minimises the loss of the networks ``(1 - t) a + t g b`` for random ``t``, on labelled batches.
+
+    Attributes:
+        steps: Steps of Adam, one batch each.
+        rate: The highest learning rate of its one cycle.
+        every: Steps after which assignments are solved again and the barrier is measured on the held-out batch.
+        mixtures: Between which ``t`` is drawn.
+        patience: Measurements without a lower barrier after which the search stops; by default it never does, since the
+            barrier rises while the rate is high and falls with it.
+        loss: ``loss(output, batch)`` of a batch; cross-entropy of ``(inputs, labels)`` by default.
+        checkpoint: A ``.safetensors`` file that is written at every measurement, and from which a search that was
+            broken off goes on, to the same end.
+    """
+
+    name: ClassVar[str] = "learned"
+    by_weights: ClassVar[bool] = False
+
+    steps: int = 1500
+    rate: float = 0.03
+    every: int = 50
+    mixtures: tuple[float, float] = (0.15, 0.85)
+    patience: int | None = None
+    loss: Loss | None = None
+    checkpoint: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if self.steps < 1 or self.every < 1 or not self.rate > 0:
+            raise ValueError(f"steps, every and rate must be positive. Got {self.steps}, {self.every}, {self.rate}.")
+        if not 0 <= self.mixtures[0] < self.mixtures[1] <= 1:
+            raise ValueError(f"mixtures must be two rising numbers between 0 and 1. Got {self.mixtures}.")
+
+    def search(self, networks: Networks) -> Search:
+        """The element of the lowest barrier on the held-out batch, which is the loader's first.
+
+        Raises:
+            ValueError: If there is no loader.
+        """
+        if networks.loader is None:
+            raise ValueError("loader must yield labelled batches for method 'learned'. Got None.")
+        check_repeatable(networks.loader)
+        stated, sym, state = networks.stated, networks.sym, tensors_of(networks.b)
+        to = admissible(sym, stated.to_a, tensors_of(networks.a))  # where scales and bases are in balance
+        start = to @ stated.lift(CoordinateDescent().search(networks).found[0])
+        course = _Course(self, replace(networks, a=sym.act(to, networks.a)), start)
+        history = course.run()
+
+        def value(g: Transformation) -> float:
+            return -course.barrier(to @ g)
+
+        def finish(g: Transformation) -> Transformation:
+            return admissible(sym, g, state)
+
+        return Search(
+            sym, value, (~to @ course.best, ~to @ start), finish, tuple(-x for x in history), notes=course.notes
+        )
+
+
+class _Course:
+    """A search on its way: the base of the chart, logarithms in it, and the best element that was seen."""
+
+    def __init__(self, options: Learned, networks: Networks, start: Transformation) -> None:
+        self.options, self.networks, self.sym = options, networks, networks.sym
+        self.ones = frozenset() if networks.gauge is None else networks.gauge.ones
+        self.mixture, self.loss = Mixture(networks), options.loss or cross_entropy
+        self.raw = {n: t.detach() for n, t in tensors_of(networks.b).items() if n in self.mixture.names}
+        self.base = self.best = start
+        self.held, self.notes = [next(self._batches(0))], ()
+        self.logs: dict[str, Tensor] = {}
+        for s in self.sym.spaces:
+            e = identity(self.sym)[s.name]
+            if s.group.mixes and "linear" in networks.kinds:
+                self.logs[s.name] = torch.zeros(*e.permutation.shape, s.size, requires_grad=True)
+            elif s.group.scales and "scale" in networks.kinds:
+                self.logs[s.name] = torch.zeros(e.scales.shape, requires_grad=True)
+        self.adam = torch.optim.Adam(list(self.logs.values()) or [torch.zeros(1)], lr=options.rate)
+        self.cycle = torch.optim.lr_scheduler.OneCycleLR(self.adam, options.rate, total_steps=options.steps + 1)
+        self.step = 0
+
+    def run(self) -> list[float]:
+        """Learn; the barrier on the held-out batch at the start and after every round."""
+        history = [self.barrier(self.base)]
+        history, since = self._resumed() or history, 0
+        batches = self._stream()
+        rounds = range(-(-(self.options.steps - self.step) // self.options.every))
+        for _ in track(rounds, f"Learning, barrier {history[0]:.3f} at the start", enabled=None):
+            finite = self._round(batches)
+            height = self.barrier(self.base) if finite else float("nan")
+            history.append(height)
+            if height != height:
+                self.notes = (f"the loss became NaN after {self.step} steps: the last good element is kept",)
+                break
+            since = 0 if height < min(history[:-1]) else since + 1
+            self.best = self.best if since else self.base
+            self._keep(history)
+            if self.options.patience is not None and since >= self.options.patience:
+                break
+        return history
+
+    def barrier(self, g: Transformation) -> float:
+        """The barrier at the quarter points on the held-out batch."""
+        with torch.no_grad():
+            return self.mixture.above(transformed(self.sym, g, self.raw), self.held, self.loss, _POINTS)
+
+    def _round(self, batches: Iterator[Any]) -> bool:
+        """Steps in one chart, then the base of the next one; tell whether all losses were finite."""
+        low, high = self.options.mixtures
+        near = transformed(self.sym, self.base, self.raw)
+        for _ in range(min(self.options.every, self.options.steps - self.step)):
+            generator = torch.Generator().manual_seed(mixed(self.networks.seed, "ratio", self.step))
+            ratio = low + (high - low) * float(torch.rand((), generator=generator))
+            batch = next(batches)
+            with torch.enable_grad():
+                value = self.loss(self.mixture(transformed(self.sym, self._element(), near), batch, ratio), batch)
+                if not bool(value.isfinite()):
+                    return False
+                self.adam.zero_grad()
+                if value.requires_grad:
+                    value.backward()
+            self.adam.step()
+            self.cycle.step()
+            self.step += 1
+        with torch.no_grad():
+            self.base = self._element(torch.float64) @ self.base
+            for log in self.logs.values():
+                log.zero_()
+            self._assign()
+        return True
+
+    def _element(self, dtype: torch.dtype | None = None) -> Transformation:
+        """The element of the logarithms."""
+        g = identity(self.sym)
+        for name, log in self.logs.items():
+            x, group = log if dtype is None else log.detach().to(dtype), self.sym.space(name).group
+            if not group.mixes:
+                g = with_parts(g, name, scales=x)
+                continue
+            if group.is_orthogonal:
+                x = x - x.mT
+            if name in self.ones:  # a generator that turns the vector of ones to zero
+                x = x - x.mean(-1, keepdim=True)
+                x = x - x.mean(-2, keepdim=True)
+            g = with_parts(g, name, linear=torch.matrix_exp(x))
+        return g
+
+    def _assign(self) -> None:
+        """Units of permuted spaces assigned to those of ``a`` by the inner products of their weights now."""
+        free, near = searched(self.sym, {"permutation"}), transformed(self.sym, self.base, self.raw)
+        ours = {n: self.mixture.a[n].to(near[n].dtype) for n in free.layouts if n in near}
+        still = identity(self.sym)
+        costs = Costs(Problem(free, ours, {n: near[n] for n in ours}, still, still, self.sym), identity(free))
+        for space in free.spaces if "permutation" in self.networks.kinds else ():
+            if space.group.permutes and not space.parents:
+                step = step_of(costs, space)
+                if (gain := costs.gain(step)) > 0:
+                    costs.move(step, gain)
+        self.base = within(costs.g, self.sym) @ self.base
+
+    def _batches(self, epoch: int) -> Iterator[Any]:
+        """The batches of a pass, in an order of its own."""
+        seed = mixed(self.networks.seed, "order", epoch)
+        return self.mixture.usable(repeatable(self.networks.loader or (), seed))
+
+    def _stream(self) -> Iterator[Any]:
+        """Batches without end, the held-out one left out where there are others; from where the search stands."""
+        passed, epoch = 0, 0
+        while True:
+            for number, batch in enumerate(several := list(self._batches(epoch))):
+                if number or len(several) == 1:
+                    passed += 1
+                    if passed > self.step:
+                        yield batch
+            epoch += 1
+
+    def _keep(self, history: list[float]) -> None:
+        """Write where the search stands."""
+        if self.options.checkpoint is None:
+            return
+        adam = {
+            f"adam.{k}.{name}": torch.as_tensor(x)
+            for k, one in self.adam.state_dict()["state"].items()
+            for name, x in one.items()
+        }
+        found = {
+            f"{kind}.{space}.{part}": x.contiguous()
+            for kind, g in (("base", self.base), ("best", self.best))
+            for space, e in g.elements.items()
+            for part in _PARTS
+            if (x := getattr(e, part)) is not None
+        }
+        numbers = {"step": torch.tensor(self.step), "history": torch.tensor(history, dtype=torch.float64)}
+        write_tensors(self.options.checkpoint, {**adam, **found, **numbers})
+
+    def _resumed(self) -> list[float] | None:
+        """Go on from where a search stood; its history."""
+        path = self.options.checkpoint
+        if path is None or not Path(path).exists():
+            return None
+        found = read_tensors(path)
+        self.base, self.best = (_read(found, kind, self.sym) for kind in ("base", "best"))
+        state = self.adam.state_dict()
+        for k in range(len(self.logs)):
+            names = ("step", "exp_avg", "exp_avg_sq")
+            if f"adam.{k}.step" in found:
+                state["state"][k] = {name: found[f"adam.{k}.{name}"] for name in names}
+        self.adam.load_state_dict(state)
+        self.step = int(found["step"])
+        self.cycle.step(self.step)
+        return list(map(float, found["history"]))
+
+
+def _read(found: Mapping[str, Tensor], kind: str, sym: Symmetry) -> Transformation:
+    elements: dict[str, Element] = {}
+    for space, e in identity(sym).elements.items():
+        parts = {part: found[key] for part in _PARTS if (key := f"{kind}.{space}.{part}") in found}
+        elements[space] = replace(e, **parts)
+    return Transformation(elements)

@@ -1,0 +1,114 @@
+"""Networks on the line between ``a`` and a moved ``b``, differentiable in what moves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._evaluation import copied, run_with
+from ...features.batches import call, device_of, labels_in, peek, size
+from ...features.evaluate import Loss, known, logits_of
+from ...features.norm_statistics import fewest
+from ...symmetry.action import tensors_of, transform
+from ...symmetry.symmetry import Symmetry
+from ...symmetry.transformation import Transformation
+from ..coordinates.networks import Networks
+
+
+class Mixture:
+    """The networks ``(1 - t) a + t b'`` for tensors ``b'`` that are given; batch norms use the batch's statistics.
+
+    Args:
+        networks: The two networks, with the loader that they are run on.
+
+    Attributes:
+        a: Tensors of ``a`` by name.
+        names: Those that are mixed.
+    """
+
+    def __init__(self, networks: Networks) -> None:
+        self.net = copied(networks.a).eval()
+        norms = {n: m for n, m in self.net.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+        self.least = fewest(self.net, dict.fromkeys(norms, 1), peek(networks.loader or ())[0]) if norms else 1
+        for norm in norms.values():
+            norm.train()  # statistics of the batch
+        self.device = device_of(self.net)
+        self._ends: tuple[float, float] | None = None
+        self.sym: Symmetry = networks.sym
+        self.a = tensors_of(self.net)
+        self.names = set(self.sym.layouts) - {n for norm in self.sym.batch_norms for n in (norm.mean, norm.variance)}
+
+    def __call__(self, near: Mapping[str, Tensor], batch: Any, ratio: float = 0.5) -> Any:
+        """The output for a batch at ``t = ratio``, with ``near`` in the place of ``b'``."""
+        state = {
+            name: torch.lerp(self.a[name].to(t.dtype), t, ratio).to(self.a[name].dtype) for name, t in near.items()
+        }
+        state |= {alias: state[name] for alias, name in self.sym.aliases.items() if name in state}
+        rest = {name: t.clone() for name, t in self.a.items() if name not in state}
+        return call(_WithState(self.net, {**rest, **state}), batch, self.device)
+
+    def usable(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """The batches that batch norms can normalise by, of which a label counts."""
+        return (batch for batch in loader if size(batch) >= self.least and _count(batch))
+
+    def loss(self, near: Mapping[str, Tensor], loader: Iterable[Any], loss: Loss, ratio: float = 0.5) -> float:
+        """The mean loss over all labels that count."""
+        total, count = 0.0, 0
+        for batch in self.usable(loader):
+            total += _count(batch) * float(loss(self(near, batch, ratio), batch))
+            count += _count(batch)
+        if not count:
+            raise ValueError(
+                f"loader must yield batches of {self.least} or more examples with labels that count. Got none."
+            )
+        return total / count
+
+    def above(
+        self, near: Mapping[str, Tensor], loader: Iterable[Any], loss: Loss, ratios: Sequence[float] = (0.5,)
+    ) -> float:
+        """The barrier: the largest loss above the line between the ends, 0 where none is, up to rounding."""
+        if self._ends is None:
+            self._ends = self.loss(near, loader, loss, 0.0), self.loss(near, loader, loss, 1.0)
+        one, other = self._ends
+        rounding = 8 * torch.finfo(next(iter(near.values())).dtype).eps
+        if any(self.a[name].dtype in (torch.bfloat16, torch.float16) for name in near):
+            rounding = max(rounding, torch.finfo(torch.bfloat16).eps)
+        heights = [self.loss(near, loader, loss, t) - (1 - t) * one - t * other for t in ratios]
+        highest = max(heights, key=lambda h: (h != h, h))  # NaN is highest
+        return 0.0 if highest <= rounding * abs(one) else highest
+
+
+class _WithState(nn.Module):
+    """A network that runs with other tensors than its own."""
+
+    def __init__(self, net: nn.Module, state: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.net, self.state = net, state
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return run_with(self.net, self.state, *args, **kwargs)
+
+
+def transformed(sym: Symmetry, g: Transformation, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors moved one by one, differentiably; batch-norm statistics play no part here."""
+    return {name: transform(t, sym.layouts[name], g) for name, t in tensors.items()}
+
+
+def _count(batch: Any) -> int:
+    """How many numbers a batch's loss is the mean of: labels that count, or examples."""
+    labels = labels_in(batch)
+    return size(batch) if labels is None or labels.is_floating_point() else int(known(labels).sum())
+
+
+def cross_entropy(output: Any, batch: Any) -> Tensor:
+    """Cross-entropy of logits."""
+    labels, logits = labels_in(batch), logits_of(output)
+    if labels is None or logits is None:
+        raise ValueError(
+            "loader must yield (inputs, labels), or dicts with 'labels', for a model of logits. Got something else: "
+            "pass loss=f(output, batch)."
+        )
+    return nn.functional.cross_entropy(logits.flatten(0, -2).float(), labels.to(logits.device).flatten())
