@@ -41,8 +41,8 @@ class Align(ExampleOptions):
     model_b: str | None = None
     method: str = option(
         "weights",
-        "weights, activations, mixed, frank-wolfe, sinkhorn, straight-through, or transport (other "
-        "widths). Options follow a colon: sinkhorn:steps=300,temperature=0.05.",
+        "weights, activations, mixed, frank-wolfe, sinkhorn, straight-through, learned, or transport "
+        "(other widths). Options follow a colon: sinkhorn:steps=300,temperature=0.05.",
     )
     kinds: list[str] | None = advanced(
         None, "Search only these: permutation, scale, sign, linear, joined by commas.", metavar="KINDS"
@@ -105,4 +105,4 @@ def _written(found: iw.Alignment, out: Path) -> tuple[dict[str, Any], dict[str, 
 
 def looks_at_data(method: str) -> bool:
     """Whether a way to align runs the networks on data."""
-    return method.partition(":")[0] in ("activations", "mixed", "straight-through")
+    return method.partition(":")[0] in ("activations", "mixed", "straight-through", "learned")

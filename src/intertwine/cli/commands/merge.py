@@ -231,7 +231,9 @@ def _of_two(asked: Merge, group: inputs.Group, loader: Any) -> _Merged:
     if not isinstance(found, iw.Alignment):
         return _Merged(merged, None, [one, other], {}, handed, done)
     plainly = iw.merge(one, other, None, asked.ratio, repair, **settings) if _scored(group) else None
-    return _Merged(merged, plainly, [one, found.apply(other)], _distances(found.before, found.after), handed, done)
+    return _Merged(
+        merged, plainly, [found.folded(one), found.apply(other)], _distances(found.before, found.after), handed, done
+    )
 
 
 def _by_recipe(asked: Merge, recipe: iw.merging.Recipe, group: inputs.Group, loader: Any) -> _Merged:
@@ -248,7 +250,8 @@ def _by_recipe(asked: Merge, recipe: iw.merging.Recipe, group: inputs.Group, loa
             continue
         found = _aligned(asked, group, other, loader)
         closer = found.after < found.before
-        moved.append(found.apply(other) if closer else other)
+        moved[0] = found.folded(first)
+        moved.append(found.apply(other) if closer else found.folded(other))
         distances |= {f"{name}, {what}": value for what, value in _distances(found.before, found.after).items()}
 
     def merged(models: Sequence[torch.nn.Module]) -> torch.nn.Module:

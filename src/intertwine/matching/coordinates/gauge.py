@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from ...errors import VerificationError
@@ -65,7 +66,8 @@ class Gauge:
         """The closest element that keeps the vector of ones exactly where it has to be kept."""
         for name in self.ones:
             if g[name].linear is not None:
-                g = with_parts(g, name, linear=keeping(g[name].linear))
+                still = torch.ones_like(g[name].signs)
+                g = with_parts(g, name, linear=keeping(g[name].linear), signs=still)
         return g
 
 

@@ -1,0 +1,226 @@
+"""Streams that rotate: planted elements, no solver worse than its start, what is learned, many networks, bad input."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import intertwine as iw
+from intertwine.matching import FrankWolfe, Learned, Sinkhorn, StraightThrough, gather
+from intertwine.matching.coordinates.gauge import gauge_of
+from intertwine.matching.coordinates.networks import Networks
+from intertwine.matching.solvers import METHODS
+from intertwine.symmetry.transformation import KINDS
+
+transformers = pytest.importorskip("transformers")
+
+_SIZES = {"vocab_size": 40, "use_cache": False}
+_LLAMA = {
+    "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, **_SIZES,
+}  # fmt: skip
+_T5 = {
+    "d_model": 32, "d_ff": 24, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 4, "d_kv": 8,
+    "feed_forward_proj": "gated-gelu", **_SIZES,
+}  # fmt: skip
+
+
+class Logits(nn.Module):
+    """What a model returns beside its logits would fix the basis of its streams."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, **tokens: torch.Tensor) -> torch.Tensor:
+        """The logits."""
+        return self.net(**tokens).logits
+
+
+# what its group is like -> the model, and what it is called with besides tokens
+CASES = {
+    "layer norms, tied": lambda: transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=16, **_SIZES)
+    ),
+    "rotary, grouped queries, gates": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**_LLAMA)),
+    "RMS norms, tied": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**_LLAMA, tie_word_embeddings=True)
+    ),
+    "parallel blocks": lambda: transformers.GPTNeoXForCausalLM(
+        transformers.GPTNeoXConfig(
+            hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, **_SIZES
+        )
+    ),
+    "encoder and decoder": lambda: Logits(transformers.T5ForConditionalGeneration(transformers.T5Config(**_T5))),
+    "experts": lambda: transformers.MixtralForCausalLM(
+        transformers.MixtralConfig(**_LLAMA, num_local_experts=3, num_experts_per_tok=3)
+    ),
+}
+
+
+def trained_like(name: str, seed: int = 0) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """A network whose gains and biases differ from one another, and inputs."""
+    torch.manual_seed(seed)
+    model = CASES[name]().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            spread = 0.3 if parameter.ndim < 2 else 0.2
+            parameter.add_(spread * torch.randn(parameter.shape))
+    tokens = {"input_ids": torch.randint(40, (2, 9))}
+    return model, {**tokens, "decoder_input_ids": tokens["input_ids"]} if "decoder" in name else tokens
+
+
+def planted(model: nn.Module, x: object, noise: float = 0.0) -> tuple[nn.Module, nn.Module]:
+    """A folded network, and a copy of it under a random element of its group."""
+    gauge = gauge_of([model], x, iw.symmetries(model, x))
+    assert gauge is not None
+    moved = gauge.sym.act(gauge.kept(gauge.sym.random(seed=1)), gauge(model))
+    with torch.no_grad():
+        for parameter in moved.parameters() if noise else ():
+            if parameter.ndim > 1:
+                parameter += noise * parameter.std() * torch.randn(parameter.shape)
+    return gauge(model), moved
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_planted_rotations_are_recovered_with_heads_units_and_experts(name):
+    model, x = trained_like(name)
+    a, b = planted(model, x)
+    iw.testing.assert_same_function(model, a, x)
+    iw.testing.assert_same_function(model, b, x, rtol=1e-3)
+    found = iw.align(a, b, x, chance=False)
+    assert found.after < 0.02 * found.before, (found.before, found.after)
+    iw.testing.assert_same_function(b, found.apply(b), x, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", list(CASES)[:2])
+def test_noisy_copies_are_recovered_up_to_the_noise(name):
+    model, x = trained_like(name)
+    a, b = planted(model, x, noise=0.1)
+    found = iw.align(a, b, x, chance=False)
+    assert found.after < 0.2 * found.before
+
+
+def test_an_alignment_is_one_of_the_networks_as_they_came():
+    (a, x), (b, _) = (trained_like("layer norms, tied", seed) for seed in (0, 1))
+    found = iw.align(a, b, x, chance=False)
+    assert found.gauge is not None and found.after < found.before
+    moved = found.apply(b)
+    iw.testing.assert_same_function(a, found.a, x)
+    iw.testing.assert_same_function(b, moved, x)
+    assert type(moved) is type(b) and not moved.config.tie_word_embeddings and b.config.tie_word_embeddings
+    turned = found.transformation["transformer.wte.weight[1]"].linear
+    assert torch.allclose(turned.sum(1), torch.ones(32).double(), atol=1e-9)  # the mean that layer norms take
+    merged = iw.merge(a, b, found, ratio=0.0)
+    iw.testing.assert_same_function(a, merged, x)
+
+
+def test_without_rotations_nothing_is_folded():
+    (a, x), (b, _) = (trained_like("layer norms, tied", seed) for seed in (0, 1))
+    found = iw.align(a, b, x, kinds={"permutation"}, chance=False)
+    assert found.gauge is None and found.a is a
+
+
+def test_several_networks_meet_in_one_basis_and_merge():
+    model, x = trained_like("rotary, grouped queries, gates")
+    a, b = planted(model, x)
+    found = gather([a, b, copy.deepcopy(a)], x, kinds=KINDS, sweeps=4)
+    assert found.distances[-1] < 0.05 * found.distances[0]
+    iw.testing.assert_same_function(b, found.apply([a, b, a])[1], x, rtol=1e-3)
+
+
+SHORT = {
+    **METHODS,
+    "frank-wolfe": FrankWolfe(steps=5, restarts=1),
+    "sinkhorn": Sinkhorn(steps=5),
+    "straight-through": StraightThrough(epochs=1, rate=1.0),
+    "learned": Learned(steps=6, every=3, rate=1.0),
+}
+
+
+@pytest.mark.parametrize("method", SHORT)
+def test_no_solver_ends_worse_than_it_starts(method):
+    for seed in range(30):
+        torch.manual_seed(seed)
+        nets = [nn.Sequential(nn.Linear(4, 7), nn.ReLU(), nn.Linear(7, 6), nn.Tanh(), nn.Linear(6, 3)) for _ in "ab"]
+        x = torch.randn(32, 4)
+        loader = [(x, nets[0](x).argmax(1))]
+        sym = iw.symmetries(nets[0], x)
+        found = SHORT[method].solve(Networks(*nets, sym, sym, KINDS, loader, seed))
+        assert found.objective >= found.start - 1e-9 * abs(found.start)
+        moved = sym.act(found.transformation, nets[1])
+        if method in ("straight-through", "learned"):
+            before, after = (_barrier(nets[0], b, loader, (0.5,)) for b in (nets[1], moved))
+            assert after <= max(before, 0.0) + 1e-4 or method == "learned"
+
+
+def _barrier(a, b, loader, ratios):
+    """The largest loss above the line between the ends."""
+    middle, (x, y) = copy.deepcopy(a), loader[0]
+    loss = lambda net: float(F.cross_entropy(net(x), y))
+    heights = []
+    for t in ratios:
+        with torch.no_grad():
+            for p, one, other in zip(middle.parameters(), a.parameters(), b.parameters()):
+                p.copy_(torch.lerp(one, other, t))
+            heights.append(loss(middle) - (1 - t) * loss(a) - t * loss(b))
+    return max(heights)
+
+
+def case():
+    torch.manual_seed(0)
+    a, b = (nn.Sequential(nn.Linear(6, 16), nn.RMSNorm(16), nn.Linear(16, 3)) for _ in "ab")
+    x = torch.randn(256, 6)
+    y = x[:, :3].argmax(1)
+    for net in (a, b):
+        adam = torch.optim.Adam(net.parameters(), 0.02)
+        for _ in range(60):
+            adam.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            adam.step()
+    return a.eval(), b.eval(), x, [(x[k::8], y[k::8]) for k in range(8)]
+
+
+def test_what_is_learned_is_the_same_again_and_goes_on_where_it_stopped(tmp_path):
+    a, b, x, loader = case()
+    path = str(tmp_path / "search.safetensors")
+    whole = iw.align(a, b, x, Learned(steps=30, every=10), loader, seed=3)
+    again = iw.align(a, b, x, Learned(steps=30, every=10), loader, seed=3)
+    assert whole.history == again.history and whole.transformation.allclose(again.transformation)
+    steps = iter(range(25))
+    with pytest.raises(StopIteration):
+        iw.align(a, b, x, Learned(30, every=10, loss=lambda *p: (next(steps), _plain(*p))[1], checkpoint=path), loader)
+    other = iw.align(a, b, x, Learned(steps=30, every=10, checkpoint=path), loader)
+    fresh = iw.align(a, b, x, Learned(steps=30, every=10), loader)
+    assert other.history == pytest.approx(fresh.history, abs=1e-5)
+    assert whole.objective >= whole.history[0]
+
+
+def _plain(output, batch):
+    return F.cross_entropy(output, batch[1])
+
+
+def test_a_loss_of_nan_keeps_the_last_good_element():
+    a, b, x, loader = case()
+    calls = iter(range(10**6))
+    loss = lambda output, batch: _plain(output, batch) * (float("nan") if 60 < next(calls) < 70 else 1.0)
+    found = iw.align(a, b, x, Learned(steps=40, every=10, loss=loss), loader)
+    assert any("NaN" in note for note in found.notes)
+    iw.testing.assert_same_function(b, found.apply(b), x)
+
+
+@pytest.mark.parametrize(
+    ("options", "loader", "said"),
+    [
+        ({}, None, "loader must yield labelled batches"),
+        ({"loss": None}, [torch.zeros(4, 6)], "pass loss="),
+    ],
+)
+def test_learning_says_what_it_needs(options, loader, said):
+    a, b, x, _ = case()
+    with pytest.raises(ValueError, match=said):
+        iw.align(a, b, x, Learned(**options), loader)
+    with pytest.raises(ValueError, match="mixtures must be"):
+        Learned(mixtures=(0.9, 0.1))
