@@ -38,6 +38,7 @@ from .mixture import Mixture, cross_entropy, transformed
 from .solver import Search, Solver
 
 _POINTS = (0.25, 0.5, 0.75)
+_WARM = 0.1  # share of the steps in which the rate rises
 _PARTS = ("permutation", "scales", "signs", "linear")
 
 
@@ -61,7 +62,7 @@ class Learned(Solver):
     by_weights: ClassVar[bool] = False
 
     steps: int = 1500
-    rate: float = 0.03
+    rate: float = 0.01
     every: int = 50
     mixtures: tuple[float, float] = (0.15, 0.85)
     patience: int | None = None
@@ -119,7 +120,9 @@ class _Course:
             elif s.group.scales and "scale" in networks.kinds:
                 self.logs[s.name] = torch.zeros(e.scales.shape, requires_grad=True)
         self.adam = torch.optim.Adam(list(self.logs.values()) or [torch.zeros(1)], lr=options.rate)
-        self.cycle = torch.optim.lr_scheduler.OneCycleLR(self.adam, options.rate, total_steps=options.steps + 1)
+        self.cycle = torch.optim.lr_scheduler.OneCycleLR(
+            self.adam, options.rate, total_steps=options.steps + 1, pct_start=_WARM
+        )
         self.step = 0
 
     def run(self) -> list[float]:
