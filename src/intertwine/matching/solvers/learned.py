@@ -26,8 +26,7 @@ from ...features.batches import check_repeatable
 from ...features.evaluate import Loss
 from ...features.repeatable import repeatable
 from ...groups import Element
-from ...symmetry.action import tensors_of
-from ...symmetry.admissible import admissible
+from ...symmetry.action import admissible, tensors_of
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.networks import Networks
