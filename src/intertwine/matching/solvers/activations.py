@@ -26,7 +26,7 @@ from ..costs.likeness import Likeness
 from ..element_fit.refit import log_scales
 from .ascent import ascend, likeness
 from .coordinate_descent import default
-from .solver import Search, Solver
+from .solver import Findings, Solver
 
 _TIES = 1e-6  # share of the weights at least: they decide between units that never respond
 
@@ -59,7 +59,7 @@ class Activations(Solver):
         if not 0 <= self.share <= 1:
             raise ValueError(f"share must lie between 0 and 1. Got {self.share}.")
 
-    def search(self, networks: Networks) -> Search:
+    def search(self, networks: Networks) -> Findings:
         """The element, with ``J`` after every sweep.
 
         Raises:
@@ -93,7 +93,7 @@ class Activations(Solver):
         notes = (f"seen in no module's output, so matched by weights only: {', '.join(hidden)}",) if hidden else ()
         value = likeness(posed, seen, share / len(seen), 1 - share)
         others = (default(posed, networks.seed),) if networks.gauge is not None else ()
-        return Search(posed.sym, value, (g, *others), finish, tuple(history), notes=notes)
+        return Findings(posed.sym, value, (g, *others), finish, tuple(history), notes=notes)
 
 
 def _coordinates(sym: Symmetry, g: Transformation, model: nn.Module) -> nn.Module:

@@ -22,7 +22,7 @@ from ..coordinates.problem import Problem
 from ..costs.incremental import Costs
 from .block_update import best_parts
 from .nested import nested_step
-from .solver import Search, Solver
+from .solver import Findings, Solver
 from .starts import outwards, profiles
 
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative fall of the objective that rounding explains
@@ -65,7 +65,7 @@ class CoordinateDescent(Solver):
         if self.restarts is not None and self.restarts < 1:
             raise ValueError(f"restarts must be positive. Got {self.restarts}.")
 
-    def search(self, networks: Networks) -> Search:
+    def search(self, networks: Networks) -> Findings:
         """The best end of all starts."""
         stated = networks.problem(self.dtype)
         large = sum(x.numel() for x in stated.b.values()) > _LARGE
@@ -75,7 +75,7 @@ class CoordinateDescent(Solver):
         tolerance = max(self.tolerance, _TURNS if turns else 0.0)
         options = replace(self, restarts=restarts, shakes=shakes, tolerance=tolerance)
         best, reached = search(stated, options, networks.seed)
-        return Search(stated.sym, stated.objective, (best.g,), stated.lift, best.history, reached)
+        return Findings(stated.sym, stated.objective, (best.g,), stated.lift, best.history, reached)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem
 from .coordinate_descent import CoordinateDescent, default, descend
 from .soft_elements import Soft, barycentre, gradient, mixed, objective, of_element, vertex
-from .solver import Search, Solver
+from .solver import Findings, Solver
 from .starts import profiles
 
 
@@ -49,7 +49,7 @@ class FrankWolfe(Solver):
         if not 1 <= self.restarts <= 3:
             raise ValueError(f"restarts must be 1, 2 or 3. Got {self.restarts}.")
 
-    def search(self, networks: Networks) -> Search:
+    def search(self, networks: Networks) -> Findings:
         """The best end of all starts."""
         stated = networks.problem(self.dtype)
         makers = [
@@ -61,7 +61,7 @@ class FrankWolfe(Solver):
         best, history = max(found, key=lambda one: one[1][-1])
         start = default(stated, networks.seed, self.fast)
         reached = tuple(h[-1] for _, h in found)
-        return Search(stated.sym, stated.objective, (best, start), stated.lift, history, reached)
+        return Findings(stated.sym, stated.objective, (best, start), stated.lift, history, reached)
 
     def _from(self, stated: Problem, start: Soft, seed: int) -> tuple[Transformation, tuple[float, ...]]:
         """The element that one start leads to, and the objective along the way."""

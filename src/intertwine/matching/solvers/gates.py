@@ -16,7 +16,7 @@ from ..coordinates.networks import Networks
 from ..costs.likeness import Likeness
 from ..element_fit.refit import Fit
 from .ascent import ascend, likeness
-from .solver import Search, Solver
+from .solver import Findings, Solver
 
 _TIES = 0.9  # of all weights together; gates that agree once more count 2
 
@@ -40,7 +40,7 @@ class Gates(Solver):
     a: Mapping[str, Tensor] = field(repr=False)
     b: Mapping[str, Tensor] = field(repr=False)
 
-    def search(self, networks: Networks) -> Search:
+    def search(self, networks: Networks) -> Findings:
         """The element, with the objective after every sweep.
 
         Raises:
@@ -64,7 +64,7 @@ class Gates(Solver):
                 full = fit.g
             return admissible(networks.sym, full, state)
 
-        return Search(posed.sym, value, (g,), finish, tuple(history))
+        return Findings(posed.sym, value, (g,), finish, tuple(history))
 
     def seen(self, sym: Symmetry, both: tuple[str, str] = ("a", "b")) -> dict[str, Likeness]:
         """How often gates agree, by the name of the ReLU; of one network with itself where ``both`` names it twice."""

@@ -34,7 +34,7 @@ from ..coordinates.problem import Problem, searched, within
 from ..costs.incremental import Costs
 from .coordinate_descent import CoordinateDescent, step_of
 from .mixture import Mixture, cross_entropy, transformed
-from .solver import Search, Solver
+from .solver import Findings, Solver
 
 _POINTS = (0.25, 0.5, 0.75)
 _WARM = 0.1  # share of the steps in which the rate rises
@@ -75,7 +75,7 @@ class Learned(Solver):
         if not 0 <= self.mixtures[0] < self.mixtures[1] <= 1:
             raise ValueError(f"mixtures must be two rising numbers between 0 and 1. Got {self.mixtures}.")
 
-    def search(self, networks: Networks) -> Search:
+    def search(self, networks: Networks) -> Findings:
         """The element of the lowest barrier on the held-out batch, which is the loader's first.
 
         Raises:
@@ -96,7 +96,7 @@ class Learned(Solver):
         def finish(g: Transformation) -> Transformation:
             return admissible(sym, g, state)
 
-        return Search(
+        return Findings(
             sym, value, (~to @ course.best, ~to @ start), finish, tuple(-x for x in history), notes=course.notes
         )
 

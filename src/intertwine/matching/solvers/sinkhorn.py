@@ -19,7 +19,7 @@ from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem
 from .coordinate_descent import CoordinateDescent, default, descend
 from .soft_elements import Row, Soft, objective, of_element, vertex
-from .solver import Search, Solver
+from .solver import Findings, Solver
 
 _ITERATIONS = 200
 _STOCHASTIC = 1e-6  # largest error of a row sum
@@ -55,7 +55,7 @@ class Sinkhorn(Solver):
         if self.steps < 1 or not min(heats) > 0:
             raise ValueError(f"steps and temperatures must be positive. Got {self.steps} and {heats}.")
 
-    def search(self, networks: Networks) -> Search:
+    def search(self, networks: Networks) -> Findings:
         """The rounded element at the end of the ascent, polished."""
         stated = networks.problem(self.dtype)
         generator = torch.Generator().manual_seed(networks.seed)
@@ -66,7 +66,7 @@ class Sinkhorn(Solver):
             g = descend(stated, g, generator, CoordinateDescent(fast=self.fast)).g
         start = default(stated, networks.seed, self.fast)
         history = (*history, stated.objective(g))
-        return Search(stated.sym, stated.objective, (g, start), stated.lift, history)
+        return Findings(stated.sym, stated.objective, (g, start), stated.lift, history)
 
 
 def ascend(

@@ -11,7 +11,7 @@ from ..coordinates.networks import Networks
 
 
 @dataclass(frozen=True, eq=False)
-class Search:
+class Findings:
     """What a search came to, in coordinates of its own.
 
     Attributes:
@@ -69,7 +69,7 @@ class Solver(ABC):
     needs_units: ClassVar[bool] = False
 
     @abstractmethod
-    def search(self, networks: Networks) -> Search:
+    def search(self, networks: Networks) -> Findings:
         """What the solver's search comes to."""
 
     def solve(self, networks: Networks) -> Solution:

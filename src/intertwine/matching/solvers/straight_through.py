@@ -28,7 +28,7 @@ from ..coordinates.problem import Problem
 from .coordinate_descent import default
 from .mixture import Mixture, cross_entropy, transformed
 from .soft_elements import Soft, gradient, moved_softly, of_element, vertex
-from .solver import Search, Solver
+from .solver import Findings, Solver
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class StraightThrough(Solver):
         if self.epochs < 1:
             raise ValueError(f"epochs must be positive. Got {self.epochs}.")
 
-    def search(self, networks: Networks) -> Search:
+    def search(self, networks: Networks) -> Findings:
         """The element of the lowest loss.
 
         Raises:
@@ -68,7 +68,7 @@ class StraightThrough(Solver):
         loader, middle = repeatable(networks.loader, networks.seed), _Middle(networks, networks.stated)
         g, history = _descend_loss(middle, stated, start, loader, self)
         value = lambda g: -middle.above(g, loader, self.loss or cross_entropy)
-        return Search(stated.sym, value, (g,), stated.lift, tuple(-value for value in history))
+        return Findings(stated.sym, value, (g,), stated.lift, tuple(-value for value in history))
 
 
 def _descend_loss(
