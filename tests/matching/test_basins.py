@@ -205,7 +205,7 @@ def _plain(output, batch):
 def test_a_loss_of_nan_keeps_the_last_good_element():
     a, b, x, loader = case()
     calls = iter(range(10**6))
-    loss = lambda output, batch: _plain(output, batch) * (float("nan") if 60 < next(calls) < 70 else 1.0)
+    loss = lambda output, batch: _plain(output, batch) * (float("nan") if 30 < next(calls) < 40 else 1.0)
     found = iw.align(a, b, x, Learned(steps=40, every=10, loss=loss), loader)
     assert any("NaN" in note for note in found.notes)
     iw.testing.assert_same_function(b, found.apply(b), x)
