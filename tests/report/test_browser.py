@@ -41,7 +41,7 @@ def visit(browser, tmp_path):
         page.on("request", lambda request: page.asked.append(request.url))
         if script:
             page.add_init_script(script)
-        page.goto(path.as_uri())
+        page.goto(path.as_uri(), timeout=60_000)
         page.wait_for_selector(ready, state="attached", timeout=60_000)
         return page
 
