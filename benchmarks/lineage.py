@@ -28,10 +28,9 @@ from networks.seeds import KINDS, Kind, seeds, trained
 from torch import Tensor, nn
 
 import intertwine as iw
+from intertwine.provenance.after_matching import likeness, log_chance
 from intertwine.provenance.comparable import compared
-from intertwine.provenance.features import ordered_spaces, views
-from intertwine.provenance.independence.laundered import likeness, log_chance
-from intertwine.provenance.other_widths import resized
+from intertwine.provenance.units import ordered_spaces, resized, views
 from intertwine.symmetry.action import act_, tensors_of
 from intertwine.symmetry.blocks import blocks
 from intertwine.symmetry.coupling import kept_rows

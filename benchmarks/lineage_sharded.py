@@ -19,7 +19,7 @@ import torch
 from same_sharded import asked, peak_memory, random_tensors, symmetry, with_noise, write
 
 from intertwine.provenance import lineage_of_states
-from intertwine.symmetry.sharded import ShardedState, act_sharded
+from intertwine.symmetry import StoredState, write_shards
 
 CASES = ("noise", "seed", "moved")
 
@@ -29,7 +29,7 @@ def compared(a: Path, b: Path, layers: int, width: int) -> dict[str, object]:
     torch.set_num_threads(1)
     sym = symmetry(layers, width)
     before, start, wall = peak_memory(), time.process_time(), time.perf_counter()
-    found = lineage_of_states(sym, ShardedState(a), ShardedState(b))
+    found = lineage_of_states(sym, StoredState(a), StoredState(b))
     return {
         "verdict": found.headline, "seconds": time.process_time() - start, "wall": time.perf_counter() - wall,
         "megabytes": peak_memory(), "imports": before,
@@ -49,7 +49,7 @@ def main() -> None:
         write(folder / "a", random_tensors(sym, 0))
         for case in options.case or CASES:
             if case == "moved":
-                act_sharded(sym, sym.random(seed=3), folder / "a", folder / case, shard_bytes=2**28)
+                write_shards(folder / case, sym.act(sym.random(seed=3), StoredState(folder / "a")), 2**28)
             else:
                 write(folder / case, random_tensors(sym, 5) if case == "seed" else with_noise(folder / "a", 0.01))
             command = [sys.executable, __file__, "--compare", str(folder / "a"), str(folder / case)]

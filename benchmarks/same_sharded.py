@@ -1,4 +1,4 @@
-"""Two sharded checkpoints in bfloat16: seconds and memory of ``same_sharded``, and whether the verdict is right.
+"""Two sharded checkpoints in bfloat16: seconds and memory of ``same``, and whether the verdict is right.
 
     python benchmarks/same_sharded.py                       # 1.1 billion weights, about 9 GB on disk
     python benchmarks/same_sharded.py --layers 4            # smaller
@@ -23,8 +23,7 @@ from _timing import peak_memory
 from safetensors.torch import save_file
 
 import intertwine as iw
-from intertwine.matching import same_sharded
-from intertwine.symmetry import ShardedState, Symmetry, act_sharded
+from intertwine.symmetry import StoredState, Symmetry, write_shards
 from intertwine.symmetry.coupling import coupled
 from intertwine.symmetry.spaces import axis_size
 
@@ -70,7 +69,7 @@ def random_tensors(sym: Symmetry, seed: int) -> Iterator[tuple[str, torch.Tensor
 def with_noise(folder: Path, size: float) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a checkpoint, each with noise."""
     generator = torch.Generator().manual_seed(7)
-    for name, tensor in ShardedState(folder).items():
+    for name, tensor in StoredState(folder).items():
         x = tensor.float()
         yield name, x + size * x.square().mean().sqrt() * torch.randn(x.shape, generator=generator)
 
@@ -80,7 +79,7 @@ def compared(a: Path, b: Path, layers: int, width: int) -> dict[str, object]:
     torch.set_num_threads(1)
     sym = symmetry(layers, width)
     before, start = peak_memory(), time.process_time()
-    found = same_sharded(a, b, sym)
+    found = iw.same(StoredState(a), StoredState(b), None, sym)
     seconds = time.process_time() - start
     return {
         "verdict": found.verdict, "residual": found.residual, "precision": found.precision,
@@ -116,7 +115,7 @@ def main() -> None:
             if case == "seed":
                 write(folder / case, random_tensors(sym, 5))
             else:
-                act_sharded(sym, sym.random(seed=3), folder / "a", folder / "copy", shard_bytes=2**28)
+                write_shards(folder / "copy", sym.act(sym.random(seed=3), StoredState(folder / "a")), 2**28)
             if case == "noise":
                 write(folder / case, with_noise(folder / "copy", 0.01))
             command = [sys.executable, __file__, "--compare", str(folder / "a"), str(folder / case)]

@@ -30,8 +30,7 @@ ANY_MODULE = "modules of all kinds, those too that no program describes"
 WATCHERS = {
     "programs/recording/recorder.py": "records programs",
     "programs/recording/run.py": "records programs",
-    "programs/recording/circular.py": "records programs",
-    "programs/recording/one_hot.py": "records programs",
+    "programs/recording/one_operation.py": "records programs",
     "programs/program.py": "the interpreter",
     "programs/part.py": "finds the batch norms of a part",
     "programs/steps.py": "runs one call",

@@ -768,8 +768,9 @@ def _() -> Any:
     sym = iw.symmetries(a, TOKENS)
     with tempfile.TemporaryDirectory() as folder:
         paths = [iw.merging.export(model, Path(folder, f"{name}.safetensors")) for name, model in zip("ab", (a, b))]
-        match = iw.matching.same_sharded(*paths, sym)
-        return [iw.symmetry.fingerprint_sharded(sym, paths[0]), match.verdict, bool(match)]
+        states = [iw.symmetry.StoredState(path) for path in paths]
+        match = iw.same(*states, None, sym)
+        return [iw.fingerprint(states[0], None, sym), match.verdict, bool(match)]
 
 
 @answer("provenance: what changed between files")

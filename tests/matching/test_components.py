@@ -9,9 +9,9 @@ import transformers_zoo
 from safetensors.torch import save_file
 
 import intertwine as iw
-from intertwine.matching import same_sharded
 from intertwine.matching.components import Pair, _Rounds, matched
 from intertwine.matching.same import DIFFERENT, RELATED, SAME, decided
+from intertwine.symmetry import StoredState
 from intertwine.symmetry.action import tensors_of
 from intertwine.symmetry.coupling import components
 
@@ -92,7 +92,7 @@ def test_signs_of_a_stream_follow_from_tensors_that_no_other_sign_flips():
     assert torch.equal(found.signs[0], planted.signs[0])  # the head's tell of the last norm's signs, too
 
 
-def sharded(model, folder):
+def stored(model, folder):
     """Two shards in bfloat16 and an index."""
     state = {n: t.bfloat16().contiguous() for n, t in tensors_of(model).items() if n in dict(model.named_parameters())}
     table = {name: f"part-{i % 2}.safetensors" for i, name in enumerate(state)}
@@ -100,13 +100,13 @@ def sharded(model, folder):
     for file in set(table.values()):
         save_file({n: state[n] for n in state if table[n] == file}, folder / file)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
-    return folder
+    return StoredState(folder)
 
 
 @pytest.mark.parametrize("case", EXPECTED)
 def test_sharded_checkpoints_in_bfloat16(case, tmp_path):
     sym, a, b = pair("LlamaForCausalLM", case)
-    found = same_sharded(sharded(a, tmp_path / "a"), sharded(b, tmp_path / "b"), sym)
+    found = iw.same(stored(a, tmp_path / "a"), stored(b, tmp_path / "b"), None, sym)
     assert found.verdict == EXPECTED[case]
     assert found.precision == ("bfloat16" if case == "copy" else None)
 
@@ -115,7 +115,7 @@ def test_sharded_checkpoints_of_another_architecture_are_refused(tmp_path):
     sym, a, _ = pair("LlamaForCausalLM", "seed")
     other, _ = transformers_zoo.MAKERS["GPT2LMHeadModel"]()
     with pytest.raises(ValueError, match="state must hold every tensor"):
-        same_sharded(sharded(a, tmp_path / "a"), sharded(other, tmp_path / "b"), sym)
+        iw.same(stored(a, tmp_path / "a"), stored(other, tmp_path / "b"), None, sym)
 
 
 def test_gains_beside_edited_layers_are_not_named():

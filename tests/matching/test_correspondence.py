@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+import torch.nn.functional as F
 from rewritten_networks import PAIRS, Pair, rewritten
 from torch import Tensor, nn
 
@@ -105,6 +106,32 @@ def test_weights_that_make_up_for_a_setting_are_not_called_different():
         b.first.weight.div_(2)
     match = iw.same(a, b, x)
     assert match.verdict not in (SAME, DIFFERENT), match.summary()
+
+
+FORMS = {
+    "relu": (F.relu, lambda x: torch.maximum(x, torch.zeros(()))),
+    "tanh-GELU": (
+        lambda x: F.gelu(x, approximate="tanh"),
+        lambda x: 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x * x * x))),
+    ),
+    "shuffled pixels": (
+        lambda x: F.pixel_unshuffle(x[:, None], 2),
+        lambda x: x.view(len(x), 2, 2, 4, 2).permute(0, 2, 4, 1, 3).reshape(len(x), 4, 2, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(FORMS))
+def test_functions_written_out_are_those_of_torch(name: str):
+    class Mapped(nn.Module):
+        def __init__(self, form):
+            super().__init__()
+            self.first, self.form = nn.Linear(8, 8), form
+
+        def forward(self, x):
+            return self.form(self.first(x))
+
+    assert iw.correspond(*map(Mapped, FORMS[name]), torch.randn(3, 4, 8)).proved
 
 
 def test_a_norm_of_all_tokens_is_the_norm_of_the_one_that_is_read():

@@ -10,11 +10,19 @@ from safetensors.torch import load_file, save_file
 from zoo import build
 
 import intertwine as iw
-from intertwine.matching import CoordinateDescent, align, align_sharded
+from intertwine.matching import CoordinateDescent, align
+from intertwine.symmetry import StoredState, write_shards
 from intertwine.symmetry.action import tensors_of
-from intertwine.symmetry.sharded import ShardedState
 
 KINDS = ("permutation", "sign")
+
+
+def aligned_on_disk(a, b, sym, target, shard_bytes=2**31, **options):
+    """The alignment of two stored checkpoints, the second written where it was moved."""
+    states = StoredState(a), StoredState(b)
+    found = align(*states, None, sym=sym, **options)
+    write_shards(target, found.apply(states[1]), shard_bytes)
+    return found
 
 
 def shards(folder, model, count=3):
@@ -37,7 +45,7 @@ def test_the_same_as_in_memory(name, tmp_path):
     sym = iw.symmetries(a, args)
     found = align(a, b, args, sym=sym, kinds=KINDS, method=CoordinateDescent(restarts=1, shakes=0))
     places = (shards(tmp_path / which, model) for which, model in (("a", a), ("b", b)))
-    read = align_sharded(*places, sym, tmp_path / "moved", shard_bytes=2000)
+    read = aligned_on_disk(*places, sym, tmp_path / "moved", shard_bytes=2000)
     assert read.history == pytest.approx(found.history) and read.transformation.allclose(found.transformation, 0.0)
     assert (read.before, read.after) == pytest.approx((found.before, found.after))
     assert all(torch.allclose(found.quality[s], read.quality[s], equal_nan=True) for s in found.quality)
@@ -52,7 +60,7 @@ def test_one_tensor_of_each_network_is_loaded_at_a_time(tmp_path, monkeypatch):
     sym = iw.symmetries(a, args)
     twin = sym.act(sym.random(seed=2, kinds=KINDS), a)
     places = [shards(tmp_path / which, model) for which, model in (("a", a), ("b", twin))]
-    held, most, honest = 0, 0, ShardedState.__getitem__
+    held, most, honest = 0, 0, StoredState.__getitem__
 
     class Counted(np.ndarray):
         """Memory that is told when it is freed: a tensor made of it, and every view, keeps it."""
@@ -69,8 +77,8 @@ def test_one_tensor_of_each_network_is_loaded_at_a_time(tmp_path, monkeypatch):
         most = max(most, held)
         return torch.from_numpy(array)
 
-    monkeypatch.setattr(ShardedState, "__getitem__", counting)
-    found = align_sharded(*places, sym, tmp_path / "moved", shard_bytes=1)
+    monkeypatch.setattr(StoredState, "__getitem__", counting)
+    found = aligned_on_disk(*places, sym, tmp_path / "moved", shard_bytes=1)
     sizes = [t.numel() * t.element_size() for t in tensors_of(a).values()]
     assert found.after == 0
     assert 0 < most <= 2 * max(sizes) < sum(sizes) / 3
@@ -82,18 +90,18 @@ def test_bad_input(tmp_path):
     sym = iw.symmetries(a, args)
     place = shards(tmp_path / "a", a, 2)
     with pytest.raises(ValueError, match="kinds must be among"):
-        align_sharded(place, place, sym, tmp_path / "out", kinds=["scale"])
+        aligned_on_disk(place, place, sym, tmp_path / "out", kinds=["scale"])
     with pytest.raises(ValueError, match="restarts must be positive"):
-        align_sharded(place, place, sym, tmp_path / "out", method=CoordinateDescent(restarts=0))
+        aligned_on_disk(place, place, sym, tmp_path / "out", method=CoordinateDescent(restarts=0))
     with pytest.raises(ValueError, match="target must be another folder"):
-        align_sharded(place, place, sym, place)
+        aligned_on_disk(place, place, sym, place)
     other, _ = build("mlp_bn")
     with pytest.raises(ValueError, match=r"state must hold every tensor|another architecture"):
-        align_sharded(place, shards(tmp_path / "other", other), sym, tmp_path / "out")
+        aligned_on_disk(place, shards(tmp_path / "other", other), sym, tmp_path / "out")
     with torch.no_grad():
         a[0].weight[0, 0] = torch.nan
     with pytest.raises(ValueError, match="weights must be finite"):
-        align_sharded(place, shards(tmp_path / "nan", a), sym, tmp_path / "out")
+        aligned_on_disk(place, shards(tmp_path / "nan", a), sym, tmp_path / "out")
 
 
 def test_units_without_weights_are_said(tmp_path):
@@ -105,6 +113,6 @@ def test_units_without_weights_are_said(tmp_path):
         b[2].weight[:, 2] = 0
     sym = iw.symmetries(a, args)
     places = (shards(tmp_path / which, model) for which, model in (("a", a), ("b", b)))
-    read = align_sharded(*places, sym, tmp_path / "moved")
+    read = aligned_on_disk(*places, sym, tmp_path / "moved")
     notes = align(a, b, args, sym=sym, kinds=KINDS).notes
     assert len(read.notes) == 1 and "1 unit of" in read.notes[0] and read.notes[0] in notes

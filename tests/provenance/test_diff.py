@@ -209,11 +209,11 @@ def test_bad_input(sym):
 def test_state_dicts_that_are_read_lazily(sym, tmp_path):
     from safetensors.torch import save_file
 
-    from intertwine.symmetry import ShardedState
+    from intertwine.symmetry import StoredState
 
     for name, model in (("a", decoder()), ("b", edited(decoder(), hidden_units))):
         save_file(model.state_dict(), tmp_path / f"{name}.safetensors")
-    a, b = (ShardedState(tmp_path / f"{name}.safetensors") for name in "ab")
+    a, b = (StoredState(tmp_path / f"{name}.safetensors") for name in "ab")
     found = iw.diff(a, b, None, sym)
     assert found.same_function and found.output_error is None and kinds(found) == {"permuted"}
 

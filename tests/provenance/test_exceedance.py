@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import binom, kstest
 
-from intertwine.provenance.independence.exceedance import log_exceedance
+from intertwine.provenance.p_values import log_exceedance
 
 DRAWS = 4000
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.provenance.features import ordered_spaces, views
-from intertwine.provenance.independence.in_place import in_place
+from intertwine.provenance.in_place import in_place
+from intertwine.provenance.units import ordered_spaces, views
 from intertwine.symmetry.action import tensors_of
 
 

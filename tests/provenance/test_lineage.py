@@ -13,7 +13,7 @@ from torch import nn
 import intertwine as iw
 from intertwine.provenance import lineage_of_states
 from intertwine.provenance.comparable import compared
-from intertwine.symmetry import ShardedState
+from intertwine.symmetry import StoredState
 
 X = torch.zeros(2, 8)
 
@@ -93,7 +93,7 @@ def test_sharded_checkpoints_are_read_tensor_by_tensor(tmp_path):
     for name, model in (("a", a), ("b", b)):
         save_file(model.state_dict(), tmp_path / f"{name}.safetensors")
     sym = iw.symmetries(a, X)
-    states = [ShardedState(tmp_path / f"{name}.safetensors") for name in "ab"]
+    states = [StoredState(tmp_path / f"{name}.safetensors") for name in "ab"]
     assert lineage_of_states(sym, *states).log_p == iw.lineage(a, b, X).log_p
 
 

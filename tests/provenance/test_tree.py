@@ -8,8 +8,8 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.provenance import tree_of_states
-from intertwine.provenance.families.directions import direction
-from intertwine.provenance.families.tree import _discoveries
+from intertwine.provenance.descent import direction
+from intertwine.provenance.tree import _discoveries
 
 X = torch.zeros(2, 8)
 

@@ -440,3 +440,154 @@ for _name, _theirs in {
     _image(_name, _theirs)
 _image("vit_b_16", "vit_base_patch16_224", 224)
 _image("inception_v3", "inception_v3", 299, aux_logits=False, init_weights=False)
+
+
+def _peers(name: str, make: Callable[[Any, Any, Any], Pair]) -> None:
+    """A pair of timm or open_clip and transformers."""
+    try:
+        import open_clip
+        import timm
+        import transformers
+    except (ImportError, RuntimeError):
+        return
+    PAIRS[name] = lambda: make(timm, transformers, open_clip)
+
+
+class Returned(nn.Module):
+    """One field of what a model of transformers returns."""
+
+    def __init__(self, model: nn.Module, field: str) -> None:
+        super().__init__()
+        self.model, self.field = model, field
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)[self.field]
+
+
+_SIZES = dict(**{**_VIT, "hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 96}, num_labels=5)
+_STAGES = [8, 16, 24, 32]
+_peers(
+    "ViT of timm and transformers",
+    lambda m, t, _: Pair(
+        m.models.vision_transformer.VisionTransformer(32, 8, embed_dim=24, depth=2, num_heads=3, num_classes=5),
+        t.ViTForImageClassification(t.ViTConfig(**_SIZES, layer_norm_eps=1e-6)),
+        _IMAGE,
+    ),
+)
+_peers(
+    "ConvNeXt of timm and transformers",
+    lambda m, t, _: Pair(
+        m.models.convnext.ConvNeXt(depths=(1, 1, 1, 1), dims=_STAGES, num_classes=5),
+        t.ConvNextForImageClassification(
+            t.ConvNextConfig(hidden_sizes=_STAGES, depths=[1, 1, 1, 1], num_labels=5, layer_norm_eps=1e-6)
+        ),
+        torch.randn(2, 3, 64, 64),
+    ),
+)
+_peers(
+    "MobileNetV2 of timm and transformers",
+    lambda m, t, _: Pair(
+        m.create_model("mobilenetv2_100", num_classes=5),
+        t.MobileNetV2ForImageClassification(
+            t.MobileNetV2Config(num_labels=5, hidden_act="relu6", tf_padding=False, layer_norm_eps=1e-5)
+        ),
+        torch.randn(1, 3, 64, 64),
+    ),
+)
+_peers(
+    "ResNet of timm and transformers",
+    lambda m, t, _: Pair(
+        m.create_model("resnet18", num_classes=5),
+        t.ResNetForImageClassification(
+            t.ResNetConfig(layer_type="basic", hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], num_labels=5)
+        ),
+        torch.randn(1, 3, 64, 64),
+    ),
+)
+_peers(
+    "image tower of open_clip and transformers",
+    lambda _, t, o: Pair(
+        o.transformer.VisionTransformer(32, 8, 24, 2, 3, 4, output_dim=10),
+        Returned(
+            t.CLIPVisionModelWithProjection(t.CLIPVisionConfig(**_SIZES, projection_dim=10, hidden_act="gelu")),
+            "image_embeds",
+        ),
+        _IMAGE,
+    ),
+)
+
+
+class Block(nn.Module):
+    """A transformer block of its own code; ``scaled``: as OpenAI's Whisper, norms before, queries and keys scaled."""
+
+    def __init__(self, scaled: bool) -> None:
+        super().__init__()
+        self.scaled, eps = scaled, 1e-5 if scaled else 1e-12
+        self.q, self.k, self.v, self.o = (nn.Linear(16, 16, bias=not scaled or n != 1) for n in range(4))
+        self.n1, self.n2 = nn.LayerNorm(16, eps), nn.LayerNorm(16, eps)
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def attention(self, x: Tensor) -> Tensor:
+        q, k, v = (f(x).unflatten(-1, (4, 4)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        y = ((q * 4**-0.25) @ (k * 4**-0.25).mT).softmax(-1) @ v
+        return self.o(y.transpose(1, 2).flatten(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mlp = lambda h: self.down(F.gelu(self.up(h)))
+        if self.scaled:
+            x = x + self.attention(self.n1(x))
+            return x + mlp(self.n2(x))
+        x = self.n1(self.attention(x) + x)
+        return self.n2(mlp(x) + x)
+
+
+class OwnBert(nn.Module):
+    """BERT in a few lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.kinds, self.norm = nn.Embedding(50, 16), nn.Embedding(2, 16), nn.LayerNorm(16, 1e-12)
+        self.places, self.blocks = nn.Parameter(torch.randn(1, 512, 16)), nn.Sequential(Block(False), Block(False))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids) + self.kinds.weight[0] + self.places[:, : ids.shape[1]]
+        return self.blocks(self.norm(x))
+
+
+class OwnWhisper(nn.Module):
+    """The encoder of Whisper in a few lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c1, self.c2 = nn.Conv1d(8, 16, 3, padding=1), nn.Conv1d(16, 16, 3, stride=2, padding=1)
+        self.register_buffer("places", torch.randn(10, 16))
+        self.blocks, self.norm = nn.Sequential(Block(True), Block(True)), nn.LayerNorm(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.blocks(F.gelu(self.c2(F.gelu(self.c1(x)))).permute(0, 2, 1) + self.places))
+
+
+_WHISPER = {
+    "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "num_mel_bins": 8, "max_source_positions": 10, "vocab_size": 50,
+    "pad_token_id": 0,
+}  # fmt: skip
+_transformers(
+    "BERT against own code",
+    lambda t: Pair(t.BertModel(t.BertConfig(**_BERT), add_pooling_layer=False), OwnBert(), _IDS),
+)
+_transformers(
+    "encoder of Whisper against own code",
+    lambda t: Pair(
+        Returned(t.WhisperModel(t.WhisperConfig(**_WHISPER)).get_encoder(), "last_hidden_state"),
+        OwnWhisper(),
+        torch.randn(2, 8, 20),
+    ),
+)
+_transformers(
+    "GPT-NeoX eager against fused",
+    lambda t: Pair(
+        *(f(t.GPTNeoXForCausalLM, t.GPTNeoXConfig(**_BERT)) for f in (lambda c, k: c(k), _eager)),
+        _IDS,
+    ),
+)

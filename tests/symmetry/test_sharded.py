@@ -9,11 +9,14 @@ from safetensors.torch import save_file
 
 import intertwine as iw
 from intertwine.errors import CheckpointError
-from intertwine.matching.sharded import align_sharded
+from intertwine.symmetry import StoredState, write_shards
 from intertwine.symmetry.action import act_
 from intertwine.symmetry.gauge.fingerprint import fingerprint
-from intertwine.symmetry.sharded import ShardedState, act_sharded, fingerprint_sharded
 from intertwine.testing import function_error
+
+
+def act_on_disk(sym, g, source, target, **options):
+    return write_shards(target, sym.act(g, StoredState(source)), **options)
 
 
 def shard(model, folder, pieces=3):
@@ -32,8 +35,8 @@ def test_moving_on_disk_is_moving_in_memory(name, tmp_path):
     model, sym, x = make(name)
     source = shard(model, tmp_path / "a")
     g = sym.random(seed=1)
-    index = act_sharded(sym, g, source, tmp_path / "b", shard_bytes=200)
-    moved, twin = ShardedState(index), sym.act(g, model)
+    index = act_on_disk(sym, g, source, tmp_path / "b", shard_bytes=200)
+    moved, twin = StoredState(index), sym.act(g, model)
     assert len(set(moved.files.values())) > 1
     for key, tensor in twin.state_dict().items():
         assert torch.equal(moved[key], tensor)
@@ -45,9 +48,9 @@ def test_moving_on_disk_is_moving_in_memory(name, tmp_path):
 def test_fingerprints_on_disk(name, tmp_path):
     model, sym, x = make(name)
     source = shard(model, tmp_path / "a")
-    assert fingerprint_sharded(sym, source) == fingerprint(model, x, sym)
-    moved = act_sharded(sym, sym.random(seed=1), source, tmp_path / "b")
-    assert fingerprint_sharded(sym, moved) == fingerprint(model, x, sym)
+    assert fingerprint(StoredState(source), None, sym) == fingerprint(model, x, sym)
+    moved = act_on_disk(sym, sym.random(seed=1), source, tmp_path / "b")
+    assert fingerprint(StoredState(moved), None, sym) == fingerprint(model, x, sym)
 
 
 def decoder(width, blocks=12):
@@ -57,7 +60,7 @@ def decoder(width, blocks=12):
     return nn.Sequential(*(m for layer in layers for m in (layer, nn.LayerNorm(width))))
 
 
-class Counting(ShardedState):
+class Counting(StoredState):
     """Counts the bytes of the tensors that are alive at the same time."""
 
     def __init__(self, path):
@@ -78,49 +81,46 @@ class Counting(ShardedState):
         self.alive -= size
 
 
-def test_memory_stays_near_the_largest_coupled_group(tmp_path, monkeypatch):
+def test_memory_stays_near_the_largest_coupled_group(tmp_path):
     """Detection on the meta device, then one block of twelve in memory at a time."""
-    from intertwine.symmetry import sharded
-
     width = 48
     with torch.device("meta"):
         sym = iw.symmetries(decoder(width), torch.zeros(2, width))
     source = shard(decoder(width), tmp_path / "a")
-    opened = []
-    monkeypatch.setattr(sharded, "ShardedState", lambda path: opened.append(Counting(path)) or opened[-1])
     total = sum(t.numel() * 4 for t in decoder(width).parameters())
-    fingerprint_sharded(sym, source)
-    assert opened[0].peak < total / 6
-    act_sharded(sym, sym.random(seed=0), source, tmp_path / "b", shard_bytes=width * width * 16)
-    assert opened[1].peak < total / 6
+    read, moved = Counting(source), Counting(source)
+    fingerprint(read, None, sym)
+    assert 0 < read.peak < total / 6
+    write_shards(tmp_path / "b", sym.act(sym.random(seed=0), moved), shard_bytes=width * width * 16)
+    assert 0 < moved.peak < total / 6
 
 
 def test_bad_input(tmp_path):
     model, sym, _ = make("mlp")
     source = shard(model, tmp_path / "a")
     with pytest.raises(ValueError, match="another folder"):
-        act_sharded(sym, sym.random(), source, source)
+        act_on_disk(sym, sym.random(), source, source)
     with pytest.raises(ValueError, match="must be positive"):
-        act_sharded(sym, sym.random(), source, tmp_path / "b", shard_bytes=0)
+        act_on_disk(sym, sym.random(), source, tmp_path / "b", shard_bytes=0)
     with pytest.raises(ValueError, match="must have shape"):
-        act_sharded(make("grouped")[1], make("grouped")[1].random(), source, tmp_path / "b")
+        act_on_disk(make("grouped")[1], make("grouped")[1].random(), source, tmp_path / "b")
     with pytest.raises(CheckpointError, match="existing"):
-        ShardedState(tmp_path / "nothing.safetensors")
+        StoredState(tmp_path / "nothing.safetensors")
     (source / "part-1.safetensors").write_bytes(b"half")
     with pytest.raises(CheckpointError, match="complete safetensors"):
-        ShardedState(source)
+        StoredState(source)
     (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": "../part-0.safetensors"}}))
     with pytest.raises(CheckpointError, match="beside the index"):
-        ShardedState(source)
+        StoredState(source)
     (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": "part-0.safetensors"}}))
     with pytest.raises(CheckpointError, match="agree with its shards"):
-        ShardedState(source)
+        StoredState(source)
     (source / "model.safetensors.index.json").write_text("{}")
     with pytest.raises(CheckpointError, match="weight_map"):
-        ShardedState(source)
+        StoredState(source)
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match="must hold safetensors weights"):
-        ShardedState(tmp_path / "empty")
+        StoredState(tmp_path / "empty")
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64], ids=str)
@@ -132,9 +132,9 @@ def test_numbers_that_moving_would_cast_are_refused_before_anything_is_written(d
     save_file(state, tmp_path / "a.safetensors")
     said = f"2.weight must hold real numbers to be moved. Got {str(dtype).removeprefix('torch.')}"
     for work in (
-        lambda: act_sharded(sym, sym.random(seed=1), tmp_path / "a.safetensors", tmp_path / "b", shard_bytes=1),
-        lambda: fingerprint_sharded(sym, tmp_path / "a.safetensors"),
-        lambda: align_sharded(tmp_path / "a.safetensors", tmp_path / "a.safetensors", sym, tmp_path / "b"),
+        lambda: act_on_disk(sym, sym.random(seed=1), tmp_path / "a.safetensors", tmp_path / "b", shard_bytes=1),
+        lambda: fingerprint(StoredState(tmp_path / "a.safetensors"), None, sym),
+        lambda: iw.align(*2 * [StoredState(tmp_path / "a.safetensors")], None, sym=sym),
         lambda: act_(sym, sym.random(seed=1), state),
     ):
         with pytest.raises(ValueError, match=said):
@@ -148,5 +148,5 @@ def test_whole_numbers_that_nothing_moves_are_kept(tmp_path):
     sym = iw.symmetries(model, torch.zeros(2, 4))
     model[1].num_batches_tracked += 7
     source = shard(model, tmp_path / "a")
-    index = act_sharded(sym, sym.random(seed=1), source, tmp_path / "b")
-    assert ShardedState(index)["1.num_batches_tracked"] == 7
+    index = act_on_disk(sym, sym.random(seed=1), source, tmp_path / "b")
+    assert StoredState(index)["1.num_batches_tracked"] == 7

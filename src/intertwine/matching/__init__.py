@@ -7,7 +7,6 @@ from .correspondence.correspond import Correspondence, correspond
 from .joint import Gathering, gather
 from .judgement.verdict import Match
 from .same import same
-from .sharded import align_sharded, same_sharded
 from .solvers import (
     METHODS,
     Activations,
@@ -22,6 +21,6 @@ from .solvers import (
 
 __all__ = [
     "METHODS", "Activations", "Alignment", "Carrier", "CoordinateDescent", "Correspondence", "FrankWolfe", "Gates",
-    "Gathering", "Learned", "Match", "Sinkhorn", "Solver", "StraightThrough", "align", "align_sharded", "carriers",
-    "correspond", "gather", "same", "same_sharded",
+    "Gathering", "Learned", "Match", "Sinkhorn", "Solver", "StraightThrough", "align", "carriers",
+    "correspond", "gather", "same",
 ]  # fmt: skip

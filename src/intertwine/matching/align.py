@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +13,7 @@ from .._result import of_networks
 from ..symmetry.action import tensors_of
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.transformation import KINDS, check_kinds, identity
+from .align_states import align_states
 from .alignment import Alignment
 from .coordinates.gauge import gauge_of
 from .coordinates.networks import Networks, common_symmetry
@@ -33,10 +34,10 @@ _FEWER = {
 }  # what is left of an element, and what is then left as it is
 
 
-@of_networks("a", "b")
+@of_networks("a", "b", states=True)
 def align(
-    a: nn.Module,
-    b: nn.Module,
+    a: nn.Module | Mapping[str, Tensor],
+    b: nn.Module | Mapping[str, Tensor],
     example_inputs: Any,
     method: str | Solver = "weights",
     loader: Iterable[Any] | None = None,
@@ -48,7 +49,9 @@ def align(
     """Find the element of the symmetry group that moves ``b`` as close to ``a`` as the method can.
 
     Args:
-        a: The network whose basis is kept. Both are left as they are.
+        a: The network whose basis is kept. Both are left as they are. Of two state dicts, which may be read from disk
+            when they are needed (``StoredState``), one tensor each is in memory, and units are permuted and flipped
+            only (``method="weights"``, ``sym`` given, no ``chance``).
         b: The network that is to move; of the same architecture.
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
         method: A solver with its options, such as ``Sinkhorn(temperature=0.05)``, or the name of one with its
@@ -68,6 +71,7 @@ def align(
         itself where nothing was folded.
 
     Raises:
+        TypeError: If only one is a state dict, or the symmetry of two is not given.
         ValueError: If the method is unknown, the architectures differ, or weights hold NaN.
 
     Examples:
@@ -81,6 +85,10 @@ def align(
         >>> torch.allclose(moved(x), b(x), atol=1e-5), found.after < found.before
         (True, True)
     """  # noqa: DOC502 - raised by what it calls
+    if isinstance(a, Mapping) or isinstance(b, Mapping):
+        if sym is None or isinstance(a, nn.Module) or isinstance(b, nn.Module):
+            raise TypeError("a and b must both be modules, or both state dicts with sym: symmetries are those of code.")
+        return align_states(a, b, sym, method, kinds, seed)
     started = time.perf_counter()
     solver = solver_named(method)
     name = method if isinstance(method, str) else solver.name

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from .._result import UNSAVED, Result
 from .._words import columns
@@ -75,11 +75,12 @@ class Alignment(Result):
     a: Any = field(default=None, metadata=UNSAVED)
     gauge: Any = field(default=None, metadata=UNSAVED)
 
-    def apply(self, b: nn.Module) -> nn.Module:
+    def apply(self, b: Any) -> Any:
         """A copy of ``b`` in the basis of ``a``: other weights, the same function.
 
         Args:
-            b: The network that was aligned, or another checkpoint in the same basis. It is left as it is.
+            b: The network that was aligned, or another checkpoint in the same basis. It is left as it is. A state dict
+                is moved tensor by tensor, each when it is asked for.
         """
         return self.symmetry.act(self.transformation, self.folded(b))
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .._result import of_networks
 from .._words import counted
-from ..symmetry.action import acting, tensors_of
+from ..symmetry.action import acting, check_headers, tensors_of
 from ..symmetry.coupling import narrowed
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.spaces import UNRULED
@@ -42,9 +42,13 @@ COMPONENT = 16_000_000  # weights of the components of larger ones
 _CAST = 2 * 2.0**-9  # residual that casts leave: each moves a weight by up to 2^-9 of itself, fitted bases double that
 
 
-@of_networks("a", "b")
+@of_networks("a", "b", states=True)
 def same(
-    a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None = None, example_inputs_b: Any = None
+    a: nn.Module | Mapping[str, Tensor],
+    b: nn.Module | Mapping[str, Tensor],
+    example_inputs: Any,
+    sym: Symmetry | None = None,
+    example_inputs_b: Any = None,
 ) -> Match:
     """Decide whether two networks are one network up to symmetry, and find the element between them.
 
@@ -70,7 +74,9 @@ def same(
     found: then networks that do not agree "cannot be told", unless the tensors whose symmetry is known tell them apart.
 
     Args:
-        a: One network. Both are left as they are.
+        a: One network. Both are left as they are. Of two state dicts, with ``sym`` given, the weights alone are
+            compared, and networks are not run; where they are read when needed (``StoredState``), one component is in
+            memory: tensors that scales and bases couple, or whose spaces cannot be told apart, and what fits beside.
         b: The other.
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
         sym: The symmetry of both where it is known already.
@@ -80,6 +86,9 @@ def same(
         The match. Matching is a local search: "the same" is proved by the weights, the other verdicts are not proofs.
         Networks with large changes (noise beyond about 0.6 of the weights, averages with an unaligned network that were
         then permuted) are called different.
+
+    Raises:
+        TypeError: If only one is a state dict, or the symmetry of two is not given.
 
     Examples:
         >>> import intertwine as iw
@@ -93,6 +102,12 @@ def same(
         >>> found.verdict, list(found.differing)
         ('related (merged, fine-tuned)', ['2.weight'])
     """
+    if isinstance(a, Mapping) or isinstance(b, Mapping):
+        if sym is None or isinstance(a, nn.Module) or isinstance(b, nn.Module):
+            raise TypeError("a and b must both be modules, or both state dicts with sym: symmetries are those of code.")
+        for state in (a, b):
+            check_headers(sym, state)
+        return decided(sym, (a, b), COMPONENT, {}, None)
     states = tensors_of(a), tensors_of(b)
     replaced = _replaced(*states)
     if (replaced or example_inputs_b is not None) and sym is None:

@@ -6,9 +6,8 @@ from .dynamic import capture_dynamic, check_path, first_output, flat_inputs
 from .graph import Vertex, Wire, graph
 from .offsets import gains_as_parameters
 from .part import Part
-from .paths import capture_paths
+from .paths import capture_paths, union
 from .program import Program
-from .union import union
 
 __all__ = [
     "Call", "Part", "Program", "Ref", "Value", "Vertex", "Wire", "capture", "capture_dynamic", "capture_paths",

@@ -1,6 +1,6 @@
 """Calls and values of a captured run: who computed what from what, and where in the code."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -79,3 +79,39 @@ class Call:
 def refs(value: Any) -> Iterator[Ref]:
     """Every ``Ref`` inside nested arguments."""
     return (leaf for leaf in leaves(value) if isinstance(leaf, Ref))
+
+
+def needed(
+    calls: Sequence[Call],
+    wanted: Iterable[Ref],
+    stop: Iterable[Ref] = (),
+    kept: Callable[[Call], bool] = lambda call: False,
+) -> tuple[int, ...]:
+    """Positions of the calls that compute ``wanted``, in order, without going behind ``stop``; and of all ``kept``."""
+    given = set(stop)
+    missing, found = set(wanted) - given, []
+    for position in range(len(calls) - 1, -1, -1):
+        call = calls[position]
+        if kept(call) or any(out in missing for out in call.outputs):
+            found.append(position)
+            missing.update(ref for ref in call.inputs if ref not in given)
+    return tuple(reversed(found))
+
+
+def reached(calls: Iterable[Call], start: Iterable[Ref]) -> frozenset[int]:
+    """Numbers of the values that depend on ``start``, those included."""
+    found = set(start)
+    for call in calls:
+        if any(ref in found for ref in call.inputs):
+            found.update(out for out in call.outputs if out is not None)
+    return frozenset(ref.id for ref in found)
+
+
+def last_reads(calls: Sequence[Call], kept: Iterable[Ref]) -> tuple[tuple[int, ...], ...]:
+    """For every call the numbers of the values that nothing reads after it, ``kept`` left out."""
+    seen, found = set(kept), []
+    for call in reversed(calls):
+        here = {*call.inputs, *(out for out in call.outputs if out is not None)}
+        found.append(tuple(ref.id for ref in here - seen))
+        seen |= here
+    return tuple(reversed(found))

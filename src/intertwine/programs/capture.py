@@ -1,7 +1,8 @@
 """Capture of a model's run as a program."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from threading import Lock
 from typing import Any
 
 import torch
@@ -11,8 +12,6 @@ from .._attributes import Kept
 from .._evaluation import alone, check_module, evaluating, in_usual_mode
 from ..errors import CaptureError
 from .program import Program
-from .recording.caches import capture_cold
-from .recording.fused_kernels import FASTPATH, MKLDNN
 from .recording.run import record_run
 from .recording.states import check_states
 
@@ -55,9 +54,64 @@ def capture(
     with _quiet(model, evaluation), torch.random.fork_rng(devices=[]):
         kept = Kept(model)
         try:
-            return capture_cold(kept, lambda: record_run(model, args, dict(kwargs or {}), answers))
+            return _capture_cold(kept, lambda: record_run(model, args, dict(kwargs or {}), answers))
         finally:
             kept.restore()
+
+
+def _capture_cold(kept: Kept, run: Callable[[], Program]) -> Program:
+    """Capture a run without the caches of earlier ones.
+
+    Tensors in attributes, which are neither parameters nor buffers, are taken out. Those that the run puts back are
+    caches; with the others (constants of the model) it is run again.
+    """
+    for delete in (False, True):
+        places = kept.empty(lambda place: True, delete)
+        while places:
+            try:
+                program = run()
+            except CaptureError:  # the model needs what was taken out, or not there at all
+                break
+            filled = [place for place in places if kept.holds(place)]
+            if len(filled) == len(places):
+                return program
+            kept.restore()
+            places = kept.empty(set(filled).__contains__, delete)
+        kept.restore()
+    return run()
+
+
+class _Switch:
+    """A process-wide switch, off as long as one of several threads needs it off.
+
+    Args:
+        read: Whether it is on.
+        write: Turns it on or off.
+    """
+
+    def __init__(self, read: Callable[[], bool], write: Callable[[bool], None]) -> None:
+        self._read, self._write = read, write
+        self._lock, self._users, self._before = Lock(), 0, True
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Off in the block; restored when the last block ends."""
+        with self._lock:
+            if not self._users:
+                self._before = self._read()
+                self._write(False)
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._write(self._before)
+
+
+_FASTPATH = _Switch(torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled)
+_MKLDNN = _Switch(torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled)
 
 
 @contextmanager
@@ -66,5 +120,5 @@ def _quiet(model: nn.Module, evaluation: bool) -> Iterator[None]:
     # mkldnn runs a whole recurrent layer as one operation
     recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
     mode = evaluating if evaluation else alone
-    with mode(model), FASTPATH.off(), MKLDNN.off() if recurrent else nullcontext():
+    with mode(model), _FASTPATH.off(), _MKLDNN.off() if recurrent else nullcontext():
         yield

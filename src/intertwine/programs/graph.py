@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from .calls import Call, Ref
-from .liveness import reached
+from .calls import Call, Ref, reached
 from .operations import ATTENTION, PARTS, REARRANGEMENTS, aten
 from .program import Program
 

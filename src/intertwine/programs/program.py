@@ -9,8 +9,7 @@ from torch import Tensor
 
 from .._attributes import Cache
 from .._words import counted
-from .calls import Call, Ref, Value
-from .liveness import last_reads, needed, reached
+from .calls import Call, Ref, Value, last_reads, needed, reached
 from .per_example import Growing
 from .steps import Handler, Step
 

@@ -1,12 +1,12 @@
 """Provenance: whether one network was trained independently of another, which parts, and what changed between two."""
 
+from .descent import Merge
 from .diff import diff
 from .difference import Diff
-from .families.links import Link
-from .families.merges import Merge
-from .families.tree import Tree, lineage_tree, tree_of_states
 from .lineage import lineage, lineage_of_states
-from .result import DERIVED, NO_SIGN, UNTOLD, BlockAgreement, Lineage
+from .lineage_result import DERIVED, NO_SIGN, UNTOLD, BlockAgreement, Lineage
+from .relatives import Link
+from .tree import Tree, lineage_tree, tree_of_states
 
 __all__ = [
     "DERIVED",

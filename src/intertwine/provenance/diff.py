@@ -20,16 +20,13 @@ from ..symmetry.spaces import Layout, Leaf
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation
 from ..testing import function_error, tolerance
-from .changes.element_words import Finding, element_findings
-from .changes.findings import pooled, tensor_findings
-from .changes.layer_names import block_of
-from .changes.pairs import Pairs, paired
-from .changes.simplest import Explained, explained
+from .changes.element_words import element_findings, moved_units, units_of_zeros
+from .changes.findings import pooled, tensor_findings, tie_findings, told_apart, undetermined_findings
+from .changes.layers import block_of
+from .changes.paired_tensors import Pairs, paired
+from .changes.simplest_element import Explained, explained
 from .changes.tensor_change import REWRITTEN, ROUNDED, TensorChange, dtype_name, tensor_change
-from .changes.ties import tie_findings
-from .changes.undetermined import told_apart, undetermined_findings
-from .changes.units import moved_units, units_of_zeros
-from .difference import CHANGED, SAME_FUNCTION, Diff
+from .difference import CHANGED, SAME_FUNCTION, Diff, Finding
 
 _AMPLIFIED, _MOST_ERROR = 10.0, 0.5  # times what rounding to a format does to the outputs; relative error at most
 _AFFINE = 1e-5  # relative deviation of the affine map of a batch norm that was rewritten

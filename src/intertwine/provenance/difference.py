@@ -6,12 +6,20 @@ from typing import Any
 
 from .._result import UNSAVED, Result
 from ..symmetry.transformation import Transformation
-from .changes.element_words import Finding
 from .changes.tensor_change import TensorChange
 
 SAME_FUNCTION = "the same function"
 CHANGED = "changed"
 _LISTED = 12  # tensors and blocks of a summary
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was done to a network."""
+
+    kind: str  # A word for machines, such as ``"permuted"``, ``"low rank"``, ``"frozen"``
+    text: str  # What was done, in words
+    tensors: tuple[str, ...] = ()  # Names of the tensors that it was done to, or that show it
 
 
 @dataclass(frozen=True)

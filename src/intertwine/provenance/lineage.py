@@ -15,13 +15,12 @@ from .._result import of_networks
 from .._words import counted
 from ..matching.same import RELATED, SAME, Match
 from ..symmetry.action import moved, tensors_of
-from .changes.layer_names import block_of
+from .after_matching import FEWEST, Calibrated, calibrated
+from .changes.layers import block_of
 from .comparable import Compared, compared
-from .derived_blocks import by_block, parts_in_words
-from .families.directions import direction
-from .independence.in_place import InPlace, TensorAgreement, cosine, equal
-from .independence.laundered import FEWEST, Calibrated, calibrated
-from .result import (
+from .descent import direction
+from .in_place import InPlace, TensorAgreement, cosine, equal
+from .lineage_result import (
     CALIBRATED,
     DERIVED,
     EXACT,
@@ -31,11 +30,14 @@ from .result import (
     UNTOLD,
     BlockAgreement,
     Lineage,
+    by_block,
+    parts_in_words,
     power_of_ten,
 )
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry, Transformation
+
 
 _LEVEL = 1e-6
 _COMMON = 0.25  # share of the tensors that both must have: heads are replaced, layers dropped
@@ -142,7 +144,7 @@ def lineage_of_states(
 
     Args:
         sym: The symmetry of the architecture, found on the meta device for instance.
-        a: Tensors of one network, in memory, or read one at a time in place (``ShardedState``).
+        a: Tensors of one network, in memory, or read one at a time in place (``StoredState``).
         b: Those of the other.
         independent: Those of networks that are known to be independent of ``a``.
         level: The p-value from which on independence is rejected.

@@ -1,5 +1,6 @@
 """The symmetries of any PyTorch model: find, explain, act, verify, remove."""
 
+from .._io.lazy import LazyState, StoredState, write_shards
 from .action import act, act_, admissible
 from .detection.rules import register_rule
 from .find import symmetries
@@ -8,7 +9,6 @@ from .folding.norms import fold_norm_gains
 from .gauge.canonical import canonical
 from .gauge.fingerprint import fingerprint
 from .gauge.sharpness import gradient_norm, sharpness
-from .sharded import ShardedState, act_sharded, fingerprint_sharded
 from .spaces import Axis, BatchNormTensors, Fixed, FixedAxis, Layout, Leaf, Part, Product, Space, Sum
 from .symmetry import Symmetry
 from .tangent import Tangent
@@ -24,8 +24,8 @@ __all__ = [
     "Fold", "canonical", "fingerprint", "fold", "fold_norm_gains",
     # the optimiser's view
     "Tangent", "gradient_norm", "sharpness",
-    # checkpoints larger than memory
-    "ShardedState", "act_sharded", "fingerprint_sharded",
+    # state dicts larger than memory
+    "LazyState", "StoredState", "write_shards",
     # how much was found
     # the description
     "Axis", "BatchNormTensors", "Fixed", "FixedAxis", "Layout", "Leaf", "Part", "Product", "Space", "Sum",

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._attributes import Kept, forget
 from .._evaluation import alone, check_module, copied, in_usual_mode
+from .._io.lazy import LazyState, folders_of, headers_of
 from .._nested import map_tensors
 from .._words import counted
 from ..errors import PathWarning
@@ -71,6 +73,22 @@ def act(sym: Description, g: Transformation, model: nn.Module) -> nn.Module:
     check(sym, g, state, sym.layouts)
     new = ((live[name], tensor) for name, tensor in _moved(sym, g, state, sym.layouts))
     return rewritable(sym, model, {id(old): _standing_for(old, tensor) for old, tensor in new})
+
+
+def act_lazily(sym: Description, g: Transformation, state: Mapping[str, Tensor]) -> LazyState:
+    """A state dict moved by ``g`` tensor by tensor, each when it is asked for; nothing is held.
+
+    Raises:
+        ValueError: If a tensor is of another architecture, or of numbers that cannot be moved; only headers are read.
+    """  # noqa: DOC502 - raised by the check
+    check_headers(sym, state)
+
+    def tensor(name: str) -> Tensor:
+        origin = sym.aliases.get(name, name)
+        new = moved(sym, g, state, [origin]) if origin in sym.layouts and origin in state else {}
+        return new[origin] if origin in new else state[name]
+
+    return LazyState({name: partial(tensor, name) for name in state}, folders_of(state))
 
 
 def rewritable(sym: Description, model: nn.Module, replaced: Mapping[int, Tensor] | None = None) -> nn.Module:
@@ -323,6 +341,13 @@ def check(sym: Description, g: Transformation, state: Mapping[str, Tensor], name
     if isinstance(state, dict):
         check_shapes(sym, {name: tuple(tensor.shape) for name, tensor in state.items()}, needed)
         check_numbers(sym, {name: tensor.dtype for name, tensor in state.items()}, needed)
+
+
+def check_headers(sym: Description, state: Mapping[str, Tensor]) -> None:
+    """Refuse tensors of another architecture, or of numbers that cannot be moved; of files, only headers are read."""
+    headers = headers_of(state)
+    check_shapes(sym, {name: shape for name, (shape, _) in headers.items()})
+    check_numbers(sym, {name: dtype for name, (_, dtype) in headers.items()})
 
 
 def check_shapes(sym: Description, shapes: Mapping[str, tuple[int, ...]], names: Iterable[str] | None = None) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 from torch import Tensor, nn
 
+from .._io.lazy import LazyState
 from .._offered import call
 from .._result import UNSAVED, Result
 from ..programs import Program
@@ -92,9 +93,16 @@ class Symmetry(Description, Result):
         """The element that changes nothing."""
         return transformation.identity(self)
 
-    def act(self, g: transformation.Transformation, model: nn.Module) -> nn.Module:
-        """A copy of ``model`` with the element ``g`` applied: other weights, the same function."""
-        return action.act(self, g, model)
+    @overload
+    def act(self, g: transformation.Transformation, model: nn.Module) -> nn.Module: ...
+    @overload
+    def act(self, g: transformation.Transformation, model: Mapping[str, Tensor]) -> LazyState: ...
+    def act(self, g: transformation.Transformation, model: nn.Module | Mapping[str, Tensor]) -> Any:
+        """A copy of ``model`` with the element ``g`` applied: other weights, the same function.
+
+        A state dict is moved tensor by tensor, each when it is asked for.
+        """
+        return action.act_lazily(self, g, model) if isinstance(model, Mapping) else action.act(self, g, model)
 
     def act_(self, g: transformation.Transformation, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
         """Apply ``g`` to the tensors of a state dict, in place."""

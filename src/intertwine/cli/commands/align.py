@@ -88,8 +88,10 @@ class Align(ExampleOptions):
         if self.method != "weights":
             raise ValueError(f"--method must be weights for --sharded. Got {self.method!r}.")
         sym, place = inputs.symmetry_of(self.model or inputs.model_named_by(self.a), self), self.out / "moved"
-        kinds = self.kinds or ("permutation", "sign")
-        said, files = _written(iw.matching.align_sharded(self.a, self.b, sym, place, kinds, self.seed), self.out)
+        a, b = map(iw.symmetry.StoredState, (self.a, self.b))
+        found = iw.align(a, b, None, seed=self.seed, kinds=self.kinds, sym=sym)
+        iw.symmetry.write_shards(place, found.apply(b))
+        said, files = _written(found, self.out)
         return said, {**files, "moved": keep_beside(self.b, place)}
 
 

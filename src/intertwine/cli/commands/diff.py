@@ -76,7 +76,7 @@ class Diff(Finding, ExampleOptions):
         from ...provenance.diff import with_configurations
 
         sym = inputs.symmetry_of(self.model or _named(*self.reads), self)
-        a, b = map(iw.symmetry.ShardedState, self.reads)
+        a, b = map(iw.symmetry.StoredState, self.reads)
         found = iw.diff(a, b, None, sym)
         if not all((path / "config.json").is_file() for path in self.reads):
             return found

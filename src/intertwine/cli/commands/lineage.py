@@ -132,7 +132,7 @@ def _opened(path: Path) -> Mapping[str, torch.Tensor]:
     if inputs.is_adapter(path):
         return inputs.load_pretrained(path).state_dict()
     sharded = path.is_dir() or path.name.endswith((".safetensors", ".index.json"))
-    return iw.symmetry.ShardedState(path) if sharded else read_tensors(path)
+    return iw.symmetry.StoredState(path) if sharded else read_tensors(path)
 
 
 def _named(
@@ -146,8 +146,6 @@ def _named(
     Raises:
         ValueError: If it lacks most of the model's tensors, and may not.
     """
-    from ...symmetry.sharded import Renamed
-
     wanted = sym.layouts.keys()
     starts = {name.partition(".")[0] + "." for name in [*state, *wanted]}
     tables = [{n: n for n in state}]
@@ -164,4 +162,4 @@ def _named(
             f"checkpoint must be of the model. Got {str(path)!r}, which lacks {len(wanted) - here} of its "
             f"{len(wanted)} tensors, such as {absent!r}."
         )
-    return Renamed(state, names)
+    return iw.symmetry.LazyState.renamed(state, names)

@@ -56,7 +56,8 @@ class Same(ExampleOptions):
 
     def _part_by_part(self) -> iw.matching.Match:
         sym = inputs.symmetry_of(self.model or inputs.model_named_by(self.a), self)
-        return iw.matching.same_sharded(self.a, self.b, sym)
+        a, b = map(iw.symmetry.StoredState, (self.a, self.b))
+        return iw.same(a, b, None, sym)
 
     def _in_memory(self) -> iw.matching.Match:
         from ..._nested import map_tensors
@@ -94,4 +95,4 @@ def _shapes(side: inputs.Checkpoint) -> Counter[tuple[int, ...]] | None:
         return Counter(tuple(x.shape) for x in side.tensors.values())
     if inputs.is_adapter(side.path) or not any(side.path.glob("*.safetensors*")):
         return None
-    return Counter(shape for shape, _ in iw.symmetry.ShardedState(side.path).headers().values())
+    return Counter(shape for shape, _ in iw.symmetry.StoredState(side.path).headers().values())

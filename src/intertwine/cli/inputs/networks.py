@@ -11,13 +11,14 @@ import torch
 from torch import nn
 
 from ..._io import read_tensors
+from ..._io.lazy import StoredState
 from ..._nested import map_tensors
 from ..._untrusted.checkpoints import HF, SETTINGS, check_checkpoint
 from ...errors import CheckpointError, DataError
 from ...lab import networks
 from ...lab.networks.hugging_face import load_pretrained
 from ...lab.training import Card, build_with, check_card, choose_device, load_weights, read_card
-from ...symmetry import ShardedState, Symmetry, symmetries
+from ...symmetry import Symmetry, symmetries
 from .._command import threads_for
 from .._options import DataOptions, ExampleOptions
 from .._outputs import tell
@@ -46,7 +47,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if path.is_dir() and any((path / name).is_file() for name in SETTINGS):
         return Checkpoint(path, None, None)
     if path.is_dir() or path.name.endswith(".index.json"):
-        return Checkpoint(path, ShardedState(path).tensors(), None)
+        return Checkpoint(path, StoredState(path).tensors(), None)
     tensors = read_tensors(path)
     card = read_card(path)
     check_card(path, card)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...programs import Call, Ref
-from ...programs.liveness import last_reads
+from ...programs.calls import last_reads
 from ...programs.operations import (
     AVERAGE_POOLS,
     COPIES,

@@ -218,13 +218,13 @@ def _class_of(config: Any) -> Any:
 
 def _weights(directory: Path) -> dict[str, Tensor]:
     """The tensors of ``model.safetensors``, or of the shards that its index names, all of them in the directory."""
-    from ...symmetry.sharded import ShardedState, no_weights
+    from ..._io.lazy import StoredState, no_weights
 
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
     if single.is_file():
         return read_tensors(within(directory, single.name, "checkpoint", CheckpointError))
     if index.is_file():
-        return ShardedState(index).tensors()
+        return StoredState(index).tensors()
     raise no_weights(directory)
 
 

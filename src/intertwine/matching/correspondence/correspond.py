@@ -24,7 +24,7 @@ from ...testing import relative_error, tolerance
 from . import rules
 from .entries import Entry, carried, entries_of
 from .graph import Graph
-from .matching import Pairing, Parting, inside, pairing, parting
+from .matching import NOTHING, Pairing, Parting, inside, pairing, parting
 from .reader import Reader
 from .slices import sink_slices
 
@@ -254,6 +254,8 @@ def _compared(a: _Side, b: _Side) -> Correspondence:
 
 def _apart(a: _Side, b: _Side, place: Parting) -> Correspondence:
     said = f"the programs part: a has {place.ours} where b has {place.theirs}"
+    if place.ours == place.theirs == NOTHING:
+        said = "the programs part: each operation of one has its like in the other, but they are joined otherwise"
     return Correspondence(APART, reason=said, looked_through=(*a.wrapped, *b.wrapped))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .graph import COMMUTATIVE, Colours, Graph, Painted
 from .terms import View
 
+NOTHING = "nothing like it"
 _ROUNDS = 4
 _TRIES = 10_000  # choices between equal colours that are taken back
 
@@ -188,5 +189,5 @@ def parting(a: Graph, b: Graph) -> Parting:
         nearest = min(near, default=None)
     if nearest is None:
         nearest = next((n for n, c in enumerate(theirs.vertices) if c not in here and b.vertices[n].users), None)
-    say = lambda graph, n: "nothing like it" if n is None else described(graph, n)
+    say = lambda graph, n: NOTHING if n is None else described(graph, n)
     return Parting(say(a, first), say(b, nearest))

@@ -55,6 +55,18 @@ def _permuted(r: Reader, a: dict[str, Any]) -> View:
     return x.permuted(order)
 
 
+@rule("pixel_shuffle pixel_unshuffle")
+def _shuffled(r: Reader, a: dict[str, Any]) -> View:
+    x, (*batch, c, h, w), n = a["self"], a["#shapes"][0], len(a["self"].dims) - 3
+    if a["#op"] == "aten::pixel_shuffle":
+        k = a["upscale_factor"]
+        split, order = (*batch, c, k, k, h // k, w // k), (0, 3, 1, 4, 2)
+    else:
+        k = a["downscale_factor"]
+        split, order = (*batch, c // k**2, h, k, w, k), (0, 2, 4, 1, 3)
+    return x.reshaped(split).permuted([*range(n), *(n + d for d in order)]).reshaped((*batch, c, h, w))
+
+
 @rule("expand repeat")
 def _expanded(r: Reader, a: dict[str, Any]) -> View:
     x, shape = a["self"], a["#shapes"][0]
@@ -140,7 +152,7 @@ def _sum(r: Reader, a: dict[str, Any]) -> View:
 
 @rule("mul")
 def _product(r: Reader, a: dict[str, Any]) -> View:
-    return r.power(a["self"], 2.0) if a["self"] is a["other"] else r.mul(a["self"], a["other"])
+    return r.product(a["self"], a["other"])
 
 
 @rule("div")
@@ -179,9 +191,14 @@ def _gated(r: Reader, a: dict[str, Any]) -> View:
     return r.mul(x, r.add(r.pointwise("map", [r.mul(x, 1 / sqrt(2))], ("erf",)), 1.0), 0.5)
 
 
-@rule("relu relu6 hardtanh clamp clamp_min clamp_max threshold")
+@rule("relu relu6 hardtanh clamp clamp_min clamp_max threshold maximum minimum")
 def _clamped(r: Reader, a: dict[str, Any]) -> View:
     low, high = a.get("min", a.get("min_val")), a.get("max", a.get("max_val"))
+    if a["#op"] in ("aten::maximum", "aten::minimum"):
+        number = number_of(a["other"])
+        if number is None or a["self"].shape != tuple(a["#shapes"][0]):
+            raise NotImplementedError
+        low, high = (number, None) if a["#op"] == "aten::maximum" else (None, number)
     if a["#op"] == "aten::threshold":
         if a["threshold"] != a["value"]:
             raise NotImplementedError

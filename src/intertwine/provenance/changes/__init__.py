@@ -1,1 +1,1 @@
-"""Changes between two checkpoints: conversions of layout, the element, and what remains tensor by tensor."""
+"""Changes between two checkpoints: the element, tensors paired by what they hold, findings in words."""

@@ -1,9 +1,8 @@
-"""An element of a symmetry group in words: which heads were swapped, which units permuted, scaled or flipped."""
+"""Units in words: which heads were swapped, which units permuted, scaled, removed or changed most."""
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import exp
 
 import torch
@@ -11,25 +10,19 @@ from torch import Tensor
 
 from ..._words import counted
 from ...groups import Element
-from ...symmetry.blocks import blocks
+from ...symmetry.action import moved
+from ...symmetry.blocks import blocks, parent_dims, summed
 from ...symmetry.spaces import Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation
-from .layer_names import block_of, pattern_of
+from ..difference import Finding, MovedUnit
+from .layers import block_of, pattern_of
+from .paired_tensors import Pairs
 
 _NAMED = 6  # units that are named one by one
 _CHAIN = 4  # matrices that may carry a space without its being a stream
 _SEEN = 1e-4  # log scales that are worth a word
 _ATTENTION = re.compile(r"att|head|qkv|[._](q|k|v|query|key|value)(_|\.|$)")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was done to a network."""
-
-    kind: str  # A word for machines, such as ``"permuted"``, ``"low rank"``, ``"frozen"``
-    text: str  # What was done, in words
-    tensors: tuple[str, ...] = ()  # Names of the tensors that it was done to, or that show it
 
 
 def element_findings(
@@ -177,3 +170,64 @@ def _folded(gains: list[tuple[str, bool, str, int]]) -> Finding:
     return Finding(
         "gains folded" if into else "gains unfolded", f"{counted(len(names), 'gain')} {said} ({shown})", names
     )
+
+
+_TOP = 10  # units that are listed
+_FEW = 8
+
+
+def moved_units(pairs: Pairs, g: Transformation, changed: Collection[str]) -> tuple[MovedUnit, ...]:
+    """The units whose weights changed most, over all tensors that write or read them."""
+    sym = pairs.sym
+    touched = {s for n in changed if n in sym.layouts for block in blocks(sym.layouts[n]) for s in block.spaces}
+    sums: dict[str, list[Tensor]] = {}
+    for name, layout in sym.layouts.items():
+        if not any(s in touched for block in blocks(layout) for s in block.spaces if s is not None):
+            continue
+        x = moved(sym, g, pairs.a, [name]).get(name, pairs.a[name]).float()
+        squares = (pairs.b[name].float() - x).square(), x.square()
+        for block in blocks(layout):
+            for dim, leaf in block.carried:
+                if leaf.space in touched:
+                    dims = parent_dims(sym.space(leaf.space), dim, block.spaces)
+                    new = [summed(block.read(t), dims) for t in squares]
+                    old = sums.get(leaf.space)
+                    sums[leaf.space] = new if old is None else [p + q for p, q in zip(old, new)]
+    found = []
+    for space, (gap, size) in sums.items():
+        relative = (gap / size.clamp_min(1e-30)).sqrt()
+        top = relative.flatten().topk(min(_TOP, relative.numel()))
+        for value, index in zip(top.values.tolist(), top.indices.tolist()):
+            if value > 0:
+                unit = torch.unravel_index(torch.tensor(index), relative.shape)
+                found.append(MovedUnit(sym.titles[space], tuple(int(i) for i in unit), value))
+    return tuple(sorted(found, key=lambda u: -u.relative)[:_TOP])
+
+
+def units_of_zeros(pairs: Pairs, g: Transformation, names: Iterable[str], kind: str) -> Iterator[Finding]:
+    """One finding for every space some of whose units are zero in all the tensors that were pruned, or filled."""
+    gone: dict[str, Tensor] = {}
+    where: dict[str, list[str]] = {}
+    sym = pairs.sym
+    for name in (n for n in names if n in sym.layouts):
+        before = moved(sym, g, pairs.a, [name]).get(name, pairs.a[name])
+        for block in blocks(sym.layouts[name]):
+            x, y = (block.read(t) != 0 for t in (before, pairs.b[name]))
+            for dim, leaf in enumerate(block.leaves):
+                if isinstance(leaf, Leaf):
+                    dims = parent_dims(sym.space(leaf.space), dim, block.spaces)
+                    rest = [d for d in range(x.ndim) if d not in dims]
+                    here = [t.permute(*dims, *rest).flatten(len(dims) - 1 if not rest else len(dims)) for t in (x, y)]
+                    there, left = (t.any(-1) if rest else t for t in (here if kind == "pruned" else here[::-1]))
+                    known = gone.get(leaf.space)
+                    gone[leaf.space] = there & ~left if known is None else known & ~left
+                    where.setdefault(leaf.space, []).append(name)
+    for space, units in gone.items():
+        count = int(units.sum())
+        if 0 < count < units.numel():
+            ours = g[space].permutation.reshape(units.shape)[units]  # numbers in the first network
+            numbers = sorted(ours.tolist()) if kind == "pruned" else units.flatten().nonzero().flatten().tolist()
+            named = f" ({', '.join(map(str, numbers))})" if count <= _FEW else ""
+            said = "removed: their weights are zero" if kind == "pruned" else "added: their weights were zero"
+            text = f"{count} of {counted(units.numel(), 'unit')} of {sym.titles[space]} {said}{named}"
+            yield Finding("units removed" if kind == "pruned" else "units added", text, tuple(where[space]))

@@ -1,13 +1,17 @@
-"""Findings over all tensors: what was cast, quantised, frozen, trained, pruned or replaced, each in a sentence."""
+"""Findings over all tensors, each in a sentence: what was cast, frozen, trained, pruned, replaced or tied."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from torch import Tensor
+
 from ..._words import counted
+from ...matching.consensus.pinned import Freedom, moving
 from ...symmetry.symmetry import Symmetry
-from .element_words import Finding
-from .layer_names import pattern_of, runs
-from .tensor_change import EQUAL, LIKE_NOISE, ROUNDED, TensorChange
+from ...symmetry.transformation import Transformation
+from ..difference import Finding
+from .layers import pattern_of, runs
+from .tensor_change import EQUAL, LIKE_NOISE, ROUNDED, UNDETERMINED, TensorChange
 
 _APART, _NEARLY_ALL = 0.35, 0.9  # cosine of matched tensors that share nothing, and share of the weights
 _IN_PLACES = ("entries", "rows", "reordered")  # changes that leave most entries, wherever they lie now
@@ -259,3 +263,57 @@ def _range(some: list[TensorChange]) -> str:
 def _ranges(blocks: list[str]) -> str:
     said = runs(blocks)
     return _some(tuple(said)) if len(said) > 2 * _NAMED else ", ".join(said)
+
+
+def tie_findings(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Iterator[Finding]:
+    """Tensors that were tied, or are tied no longer.
+
+    Yields:
+        One finding for each tensor.
+    """
+    before, after = ({n: x.data_ptr() for n, x in state.items() if x.numel()} for state in (a, b))
+    said = {("untied", "were one tensor and are two now"): (before, after)}
+    said |= {("tied", "were two tensors and are one now"): (after, before)}
+    for (kind, words), (one, two) in said.items():
+        first: dict[int, str] = {}
+        for name in (n for n in before if n in after):
+            other = first.setdefault(one[name], name)
+            if two[other] != two[name]:
+                yield Finding(kind, f"{name} and {other} {words}", (other, name))
+
+
+_LOST = ("replaced", "constant")  # nothing is left of what a scale did to them
+
+
+def told_apart(changes: Sequence[TensorChange], sym: Symmetry, g: Transformation) -> list[TensorChange]:
+    """Changes, those of vectors marked that may as well have been rescaled with tensors of which nothing is left.
+
+    A gain is such where all that reads it was replaced: its units could have any scales. Where ``g`` rescales nothing
+    else, none was.
+    """
+    if all(e.restrict({"scale", "sign", "linear"}).is_identity(0.0) for e in g.elements.values()):
+        return list(changes)
+    sharing: dict[Freedom, list[TensorChange]] = {}
+    for c in changes:
+        for freedom in moving(sym.layouts[c.name]) if c.name in sym.layouts else ():
+            sharing.setdefault(freedom, []).append(c)
+
+    def free(c: TensorChange) -> bool:
+        scales = [f for f in moving(sym.layouts[c.name]) if f[1] == "scale"]
+        rest = [[other for other in sharing[f] if other.name != c.name] for f in scales]
+        return any(others and all(other.kind in _LOST for other in others) for others in rest)
+
+    def told(c: TensorChange) -> TensorChange:
+        vector = c.name in sym.layouts and not c.settled and len(c.shape) == 1 and c.zeros[0] == c.zeros[1]
+        return replace(c, kind=UNDETERMINED, detail="", rank=None) if vector and free(c) else c
+
+    return [told(c) for c in changes]
+
+
+def undetermined_findings(changes: Sequence[TensorChange]) -> Iterator[Finding]:
+    """What cannot be told, in a sentence."""
+    names = tuple(c.name for c in changes if c.kind == UNDETERMINED)
+    if names:
+        said = ", ".join([*names[:3], *["..."][: len(names) > 3]])
+        text = f"cannot be told of {counted(len(names), 'tensor')} ({said}): changed, or as before and rescaled "
+        yield Finding(UNDETERMINED, f"{text}together with what was replaced", names)

@@ -1,12 +1,73 @@
-"""Layers that were dropped, repeated or put in another order: which layer each came from, by what its matrices hold."""
+"""Layers and blocks by the names of tensors, and which were dropped, repeated or put in another order."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor
 
-from .conversions.rows import signature, unit_rows
-from .element_words import Finding
-from .layer_names import family_of, with_layer
+from ..difference import Finding
+from .row_orders import signature, unit_rows
+
+_NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
+
+
+def block_of(name: str) -> str:
+    """The block that a tensor belongs to: its name up to the first number, else its module.
+
+    Examples:
+        >>> block_of("model.layers.3.mlp.up_proj.weight"), block_of("lm_head.weight"), block_of("0.bias")
+        ('model.layers.3', 'lm_head', '0')
+    """
+    found = _NUMBER.search(name)
+    return name[: found.end()] if found else name.rpartition(".")[0] or name
+
+
+def layer_of(name: str) -> int | None:
+    """The number of the layer in a name, or ``None``."""
+    found = _NUMBER.search(name)
+    return int(found.group(1)) if found else None
+
+
+def family_of(name: str) -> tuple[str, int] | None:
+    """The stack of layers that a tensor belongs to, by the beginning of its name, and the number of its layer."""
+    found = _NUMBER.search(name)
+    return (name[: found.start(1)], int(found.group(1))) if found else None
+
+
+def with_layer(name: str, number: int | None) -> str:
+    """A name with another number of the layer."""
+    found = _NUMBER.search(name)
+    return f"{name[: found.start(1)]}{number}{name[found.end(1) :]}" if found and number is not None else name
+
+
+def pattern_of(name: str) -> str:
+    """The name with numbers left out, the same for every layer.
+
+    Examples:
+        >>> pattern_of("h.11.attn.weight[0]")
+        'h.#.attn.weight[0]'
+    """
+    return re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.)", "#", name)
+
+
+def runs(blocks: Sequence[str]) -> list[str]:
+    """Blocks, those whose numbers follow each other joined.
+
+    Examples:
+        >>> runs(["embed", "layers.0", "layers.1", "layers.3"])
+        ['embed', 'layers.0 to 1', 'layers.3']
+    """
+    found: list[list[str]] = []
+    for block in blocks:
+        head, _, last = block.rpartition(".")
+        if found and last.isdigit():
+            before, _, previous = found[-1][-1].rpartition(".")
+            if before == head and previous.isdigit() and int(last) == int(previous) + 1:
+                found[-1].append(block)
+                continue
+        found.append([block])
+    return [run[0] if len(run) == 1 else f"{run[0]} to {run[-1].rpartition('.')[2]}" for run in found]
+
 
 NEW = -1  # in place of a layer's number: it holds none of those before
 _PROBES = 8  # rows of a matrix that are looked at

@@ -1,14 +1,170 @@
-"""The change of one tensor: equal, cast, quantised, pruned, scaled, replaced, or trained, and of which rank."""
+"""The change of one tensor: a cast, an integer grid, pruning, an update and its rank."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...matching.judgement.deviation import constant
-from .grids import grid
-from .update_rank import UpdateRank, update_rank
+
+_BITS = (4, 8)  # the coarse grid first: its levels are among those of a finer one
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+_EQUAL = 1e-5  # relative deviation of a number from one of a grid
+_OFF = 0.02  # of a step: how far a value may lie from its level
+_HALF = 0.75  # of a step: how far rounding to the next level moves a value, with room for another choice of steps
+_GROUPS = (128, 64, 32)  # entries that share a step, where rows do not
+_MOST = 1 << 18  # entries that are looked at
+_SHARED, _ENTRIES = 8, 64  # entries that share a step, and all of them, below which any values may fit
+
+
+def grid(x: Tensor, y: Tensor) -> str:
+    """The grid that ``y`` lies on and ``x`` was rounded to, in words; empty where there is none.
+
+    Steps and scales are the largest absolute value, or the range, divided by the largest integer or float8 number: of
+    the whole tensor, of each row, of each column, or of groups of entries along the rows. Float8 may have no scale.
+    """
+    for format_ in _FLOAT8:
+        if torch.equal(x.to(format_).to(y.dtype), y):
+            return _name(format_)
+    if y.ndim < 2:
+        return ""
+    before, after = x.flatten(1), y.flatten(1)
+    for words, view in _views(after):
+        pieces = view(after)
+        some = max(1, _MOST // pieces.shape[1])
+        left, right = view(before)[:some], pieces[:some]
+        for bits in _BITS:
+            if right.shape[1] >= _SHARED and right.numel() >= _ENTRIES and _on_grid(left, right, bits):
+                return f"int{bits}, one step {words}"
+        for format_ in _FLOAT8:
+            if right.numel() >= _ENTRIES and _on_float8(left, right, format_):
+                return f"{_name(format_)}, one scale {words}"
+    return ""
+
+
+def _name(format_: torch.dtype) -> str:
+    return str(format_).removeprefix("torch.")
+
+
+def _views(y: Tensor) -> list[tuple[str, Callable[[Tensor], Tensor]]]:
+    """Ways in which entries may share a step: ``(pieces, entries)`` each."""
+    ways: list[tuple[str, Callable[[Tensor], Tensor]]] = [
+        ("for the tensor", lambda t: t.reshape(1, -1)[:, :_MOST]),
+        ("for each row", lambda t: t),
+        ("for each column", lambda t: t.mT),
+    ]
+    sizes = [size for size in _GROUPS if y.shape[1] % size == 0 and y.shape[1] > size]
+    return [*ways, *((f"for {size} entries", partial(_groups, size)) for size in sizes)]
+
+
+def _on_float8(x: Tensor, y: Tensor, format_: torch.dtype) -> bool:
+    """Whether ``y`` is ``x`` rounded to float8 after division by the largest entry of each piece."""
+    scale = (y.abs().amax(1) / torch.finfo(format_).max).clamp_min(torch.finfo(y.dtype).tiny)[:, None]
+    level = (y / scale).clamp(torch.finfo(format_).min, torch.finfo(format_).max)
+    step = torch.finfo(format_).eps * level.abs().clamp_min(torch.finfo(format_).smallest_normal) * scale
+    on = (level.to(format_).to(y.dtype) - level).abs() <= _EQUAL * level.abs()
+    return bool(on.all()) and bool(((x - y).abs() <= _HALF * step).all())
+
+
+def _groups(size: int, y: Tensor) -> Tensor:
+    return y.reshape(-1, size)
+
+
+def _on_grid(x: Tensor, y: Tensor, bits: int) -> bool:
+    top = 2 ** (bits - 1)
+    largest, low, high = y.abs().amax(1), y.amin(1), y.amax(1)
+    gaps = y.sort(1).values.diff(dim=1)
+    smallest = torch.where(gaps > 0, gaps, torch.inf).amin(1)
+    smallest = torch.where((high - low) / smallest < 2 * top + _OFF, smallest, torch.inf)
+    for step, offset in (
+        *((largest / n, torch.zeros_like(low)) for n in (top - 1, top, top - 0.5)),
+        *((s, low) for s in ((high - low) / (2 * top - 1), smallest)),
+    ):
+        if not bool(step.isfinite().all()):
+            continue
+        step = step.clamp_min(torch.finfo(y.dtype).tiny)[:, None]
+        level = (y - offset[:, None]) / step
+        # coarse levels are reached by whole numbers only; one that is not settles it
+        if bool(((level - level.round()).abs() <= _OFF).all()) and bool(((x - y).abs() <= _HALF * step).all()):
+            return True
+    return False
+
+
+_EDGE = 3.0  # times the largest singular value that rounding of this size is expected to have
+_ROUNDED = 0.3  # root mean square of a rounding error, in units of the format's epsilon
+_LOW = 4  # a low rank is at most one in so many of the full one
+_DENSE = 1024  # smaller side up to which all singular values are computed
+_PROBES = 96
+_SMALL = 16  # smaller side from which on the shape of a spectrum tells something
+_LIKE_NOISE = 0.02  # relative deviation of the effective rank from that of independent entries, beyond chance
+_KURTOSIS = 0.05  # of the entries, beyond a normal distribution's and chance
+_CHANCE = 4.0  # standard deviations of an estimate
+_CENTRED = 0.2  # mean over root mean square
+
+
+@dataclass(frozen=True)
+class UpdateRank:
+    """Rank of an update ``d`` of shape ``(m, n)``."""
+
+    # Singular values above the rounding of the weights, where they are at most a quarter of ``min(m, n)``
+    rank: int | None
+    # ``(Σ s²)² / Σ s⁴``, which is the rank where all singular values are equal; ``None`` for vectors
+    effective: float | None
+    full: int  # ``min(m, n)``
+    noise: bool  # Whether effective rank and tails are those of independent entries: ``m n / (m + n + 1)``, normal
+
+
+def update_rank(d: Tensor, weights: Tensor, eps: float) -> UpdateRank:
+    """The rank of an update that was added to weights of some format.
+
+    Args:
+        d: The update; axes after the first are one.
+        weights: The weights after it, whose rounding covers small singular values.
+        eps: Relative distance of neighbouring numbers of their format.
+    """
+    if d.ndim < 2 or min(d.shape[0], prod(d.shape[1:])) < 2:
+        return UpdateRank(None, None, 1, False)
+    matrix = d.flatten(1)
+    matrix = (matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT).double()
+    m, n = matrix.shape
+    size = float(weights.square().mean(dtype=torch.float64)) ** 0.5
+    rounding = _ROUNDED * eps * size
+    edge = _EDGE * rounding * (m**0.5 + n**0.5)
+    values, effective = _spectrum(matrix)
+    rank = int((values > max(edge, 1e-9 * float(values.max()))).sum())
+    known = len(values) == m or rank < len(values)
+    low = known and 0 < rank <= m // _LOW
+    alike = m >= _SMALL and abs(effective * (m + n + 1) / (m * n) - 1) < _LIKE_NOISE + _CHANCE / (m * n) ** 0.5
+    return UpdateRank(rank if low else None, effective, m, alike and _normal(d))
+
+
+def _spectrum(matrix: Tensor) -> tuple[Tensor, float]:
+    """Singular values, or the largest ones, and the effective rank."""
+    if matrix.shape[0] <= _DENSE:
+        values = torch.linalg.eigvalsh(matrix @ matrix.mT).clamp_min(0).sqrt().flip(0)
+        return values, float(values.square().sum() ** 2 / values.pow(4).sum().clamp_min(1e-300))
+    generator = torch.Generator().manual_seed(0)
+    probes = torch.randn(matrix.shape[1], _PROBES, generator=generator, dtype=matrix.dtype)
+    seen = matrix @ probes
+    basis = torch.linalg.qr(seen).Q
+    values = torch.linalg.svdvals(basis.mT @ matrix)
+    fourth = float((matrix.mT @ seen).square().sum()) / _PROBES  # E |D^T D z|^2 is the sum of fourth powers
+    return values, float(matrix.square().sum() ** 2) / max(fourth, 1e-300)
+
+
+def _normal(d: Tensor) -> bool:
+    """Whether the entries have the tails of a normal distribution around zero."""
+    x = d.flatten().double()
+    square = float(x.square().mean())
+    if x.numel() < _SMALL**2 or not square:
+        return False
+    near = _KURTOSIS + _CHANCE * (24 / x.numel()) ** 0.5
+    return abs(float(x.pow(4).mean()) / square**2 - 3) < near and abs(float(x.mean())) < _CENTRED * square**0.5
+
 
 EQUAL = "equal"
 ROUNDED = "rounded"
@@ -24,7 +180,7 @@ _FEW_ENTRIES = 0.01  # share of the entries up to which a change is one of singl
 _FEW_ROWS = 0.25  # share of the rows up to which a change is one of some rows
 _UNRELATED = 0.1  # cosine below which nothing is left of a vector
 _MATCHED = 0.35  # the same of a matrix: small ones come as close by chance
-_CHANCE = 4.0  # standard deviations of the cosine of unrelated tensors: one that shares its start has more
+_FAR = 4.0  # standard deviations of the cosine of unrelated tensors: one that shares its start has more
 _NAMED = 1000  # rows that are listed
 _SHOWN = 3  # entries that are named
 
@@ -173,7 +329,7 @@ def _whole(x: Tensor, y: Tensor, gap: Tensor, cosine: float) -> tuple[str, str, 
         if 0 < len(rows) <= _FEW_ROWS * len(y):
             return "rows", f"{len(rows)} of {len(y)} rows", tuple(rows[:_NAMED].tolist())
     least = _UNRELATED if y.ndim < 2 else _MATCHED
-    if cosine < min(least, _CHANCE / y.numel() ** 0.5) and y.numel() > 8:
+    if cosine < min(least, _FAR / y.numel() ** 0.5) and y.numel() > 8:
         return "replaced", f"cosine {cosine:.2f}", ()
     return "changed", "", ()
 

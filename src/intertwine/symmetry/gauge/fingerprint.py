@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..._evaluation import in_usual_mode
 from ..._io.codec import encode
-from ..action import moved, tensors_of
+from ..action import check_headers, moved, tensors_of
 from ..blocks import Block, align, blocks, parent_dims
 from ..coupling import coupled, restricted
 from ..find import symmetries
@@ -25,7 +25,7 @@ _STEP = 0.05  # one quantum; networks that differ have numbers 0.3 to 1 apart
 
 
 @in_usual_mode
-def fingerprint(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None) -> str:
+def fingerprint(model: nn.Module | Mapping[str, Tensor], example_inputs: Any, sym: Symmetry | None = None) -> str:
     """A short string, equal for symmetric copies of a network in practice and different for other networks.
 
     ``"iw1-<architecture>-<weights>"``: a hash of the layouts, and a hash of twelve numbers that no permutation, scale,
@@ -38,12 +38,15 @@ def fingerprint(model: nn.Module, example_inputs: Any, sym: Symmetry | None = No
     linear network that widens) have no normal form and are left out.
 
     Args:
-        model: The model.
+        model: The model; with ``sym`` a state dict, read one group of coupled tensors at a time.
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
         sym: The model's symmetry where it is known already.
 
     Returns:
         The string, 29 characters.
+
+    Raises:
+        TypeError: If the symmetry of a state dict is not given.
 
     Examples:
         >>> import intertwine as iw
@@ -53,6 +56,11 @@ def fingerprint(model: nn.Module, example_inputs: Any, sym: Symmetry | None = No
         >>> fingerprint(model, torch.zeros(2, 4)) == fingerprint(twin, torch.zeros(2, 4))
         True
     """
+    if isinstance(model, Mapping):
+        if sym is None:
+            raise TypeError("sym must be given for a state dict: symmetries are those of code. Got None.")
+        check_headers(sym, model)
+        return fingerprint_state(sym, model)
     if sym is None:
         sym = symmetries(model, example_inputs)
     return fingerprint_state(sym, tensors_of(model))

@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...matching.components import Pair, matched
-from ...symmetry.action import moved
-from ...symmetry.blocks import blocks, parent_dims, summed
-from ...symmetry.spaces import Layout
-from ...symmetry.transformation import Transformation
-from ..comparable import Compared, compared
-from .exceedance import log_exceedance
+from ..matching.components import Pair, matched
+from ..symmetry.action import moved
+from ..symmetry.blocks import blocks, parent_dims, summed
+from ..symmetry.spaces import Layout
+from ..symmetry.transformation import Transformation
+from .comparable import Compared, compared
 from .in_place import SpaceAgreement, TensorAgreement
+from .p_values import log_exceedance
 
 if TYPE_CHECKING:
-    from ...symmetry import Symmetry
+    from ..symmetry import Symmetry
+
 
 _ROUNDING = 1e-12  # share of the weights' squares that float32 leaves
 FEWEST = 4  # independent networks

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ....matching.judgement.deviation import constant
-from ..layer_names import layer_of, pattern_of, stem_of, with_layer
-from .layouts import rotary_order, rotary_part
-from .rows import Reading, Rows, signature, unit_rows, view, ways
+from ...matching.judgement.deviation import constant
+from .layers import layer_of, pattern_of, with_layer
+from .row_orders import Reading, Rows, rotary_order, rotary_part, signature, stem_of, unit_rows, view, ways
 
 _PROBES = (4, 12)  # rows of a tensor that are looked for: fewest and most
 _ALL_PROBES = 2400

@@ -5,12 +5,11 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from ...._words import counted
-from ..element_words import Finding
-from ..layer_names import pattern_of
-from .layouts import head_sizes, rotary_part
-from .rows import Rows, view
-from .search import Conversion
+from ..._words import counted
+from ..difference import Finding
+from .conversion_search import Conversion
+from .layers import pattern_of
+from .row_orders import Rows, head_sizes, rotary_part, view
 
 _NAMED = 3
 _KINDS = {

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._io.lazy import LazyState
 from ...groups import Element
 from ...matching.consensus.negated import unflipped
 from ...matching.consensus.pinned import Freedom, freedoms, pinned
@@ -28,7 +29,6 @@ from ...symmetry.gauge.canonical import check_weights
 from ...symmetry.spaces import Fixed, Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity
-from ..lazy_tensors import Lazy
 
 _EQUAL = 2.0**-7  # relative distance of a tensor that a cast to bfloat16 leaves: what agrees so pins its units
 _SPARSER = 0.05  # share of the entries that became zero from which on elements are looked for without them
@@ -93,7 +93,7 @@ def _folded(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype) -> F
     """Weights with batch norms folded; without any, tensors are read when they are asked for."""
     if sym.batch_norms or isinstance(state, dict):
         return fold(sym, state, dtype)
-    wide = Lazy({n: partial(lambda n: state[n].detach().to("cpu", dtype), n) for n in sym.layouts})
+    wide = LazyState({n: partial(lambda n: state[n].detach().to("cpu", dtype), n) for n in sym.layouts})
     return Folded(replace(sym, dtype=dtype), wide, {}, frozenset())  # type: ignore[arg-type]
 
 

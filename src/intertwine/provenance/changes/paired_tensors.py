@@ -7,20 +7,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..._io.lazy import LazyState
 from ..._words import counted
 from ...symmetry.coupling import narrowed
-from ...symmetry.sharded import Renamed
 from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Product, axis_size
 from ...symmetry.symmetry import Symmetry
-from ..lazy_tensors import Lazy
-from ..other_widths import with_zeros
-from .conversions.relaid import relaid_tensors, repeated_rows
-from .conversions.rows import Rows
-from .conversions.search import Conversion, convert
-from .conversions.words import conversion_findings, source_words
-from .element_words import Finding
-from .layer_names import family_of, with_layer
-from .layers import layer_findings, moved_layers
+from ..difference import Finding
+from ..units import with_zeros
+from .conversion_search import Conversion, convert
+from .conversion_words import conversion_findings, source_words
+from .layers import family_of, layer_findings, moved_layers, with_layer
+from .row_orders import Rows, relaid_tensors, repeated_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,11 +74,11 @@ def paired(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> P
             f"found by what it holds: {_first(a)} in a, {_first(b)} in b."
         )
     own, other = (
-        Lazy({n: partial(_cut, target, n, reach.windows.get(n)) for n in names}),
-        Lazy({n: _maker(n, source, done, reach) for n in names}),
+        LazyState({n: partial(_cut, target, n, reach.windows.get(n)) for n in names}),
+        LazyState({n: _maker(n, source, done, reach) for n in names}),
     )
-    gone = Lazy({n: partial(source.__getitem__, n) for n in offered if n not in done.used})
-    came = Lazy({n: partial(target.__getitem__, n) for n in rest if n not in done.found})
+    gone = LazyState({n: partial(source.__getitem__, n) for n in offered if n not in done.used})
+    came = LazyState({n: partial(target.__getitem__, n) for n in rest if n not in done.found})
     return Pairs(
         sym=narrowed(replace(sym, layouts={**sym.layouts, **reach.layouts}), names),
         a=own if turned else other,
@@ -189,7 +186,7 @@ def _renumbered(
             names[name] = other
     taken = {*names.values()}
     names |= {n if n not in names else f"{n} of the other": n for n in source if n not in taken}
-    return Renamed(source, names)
+    return LazyState.renamed(source, names)
 
 
 def _narrower(layout: Layout | None, x: Tensor, y: Tensor) -> bool:

@@ -1,18 +1,25 @@
-"""Exact null of unit-by-unit agreement: ranks of the units in place among those not placed yet.
+"""P-values: of ranks of units in place, of rank correlation, and of one number beside a few others.
 
 Let ``S[i, j]`` be any similarity of unit ``i`` of one network to unit ``j`` of another whose units stand in an order
 that is uniformly random given the first. Reveal the order unit by unit: given units ``0..i-1``, unit ``i`` is uniform
 among the ``m = n - i`` that are left, so its rank ``r`` among them is uniform on ``1..m`` and independent of the ranks
 before it. The score ``Σ log(m / r)`` therefore has a known distribution, whatever the weights are.
+
+Source: S. Zhu et al., Independence Tests for Language Models, 2025: the rank correlation of the best assignment of
+units with the identity.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from math import log, log1p
+from itertools import permutations
+from math import erfc, log, log1p, pi, sqrt
 
 import numpy as np
+import torch
 from torch import Tensor
+
+from ..groups.assignment import assign
 
 _RESOLUTION = 512  # steps of the lattice in one standard deviation of the score
 _LENGTH = 2**14  # of the lattice: 16 standard deviations on either side
@@ -161,3 +168,68 @@ def _chernoff(counts: Counts, step: float, reached: int) -> float:
         left, right = high - golden * (high - low), low + golden * (high - low)
         low, high = (low, right) if bound(left) < bound(right) else (left, high)
     return min(bound((low + high) / 2), bound(np.log(_STEEPEST)))
+
+
+_FEW = 7  # units up to which all permutations are listed
+
+
+def spearman(similarities: Sequence[Tensor]) -> tuple[float, float]:
+    """Rank correlation of the best assignments with the identity, and the logarithm of its one-sided p-value.
+
+    Exact by enumeration for one group of at most 7 units; else by the normal limit, with variance ``1 / (n - 1)`` for
+    each of the groups.
+
+    Args:
+        similarities: ``(P, n, n)`` for groups of units that are ordered among themselves.
+    """
+    total = variance = 0.0
+    count = 0
+    for s in similarities:
+        n = s.shape[-1]
+        centred = assign(s).double() - (n - 1) / 2
+        index = torch.arange(n, dtype=torch.float64) - (n - 1) / 2
+        rho = (centred * index).sum(-1) * 12 / (n * (n * n - 1))
+        total, variance, count = total + float(rho.sum()), variance + len(s) / (n - 1), count + len(s)
+    if count == 1 and similarities[0].shape[-1] <= _FEW:
+        null = _all(similarities[0].shape[-1])
+        return total, log(sum(rho >= total - 1e-9 for rho in null) / len(null))
+    return total / count, _normal_log_tail(total / variance**0.5)
+
+
+@lru_cache
+def _all(n: int) -> tuple[float, ...]:
+    """Rank correlations of all permutations with the identity."""
+    return tuple(
+        1 - 6 * sum((i - p) ** 2 for i, p in enumerate(order)) / (n * (n * n - 1)) for order in permutations(range(n))
+    )
+
+
+def _normal_log_tail(z: float) -> float:
+    return log(erfc(z / sqrt(2)) / 2) if z < 30 else -z * z / 2 - log(z * sqrt(2 * pi))
+
+
+def log_exceedance(x: float, others: Sequence[float]) -> float:
+    """Logarithm of the probability that one more draw exceeds ``n`` others by as much as ``x`` does.
+
+    By rank alone ``p = (1 + #{y >= x}) / (n + 1)``, for any law; at least ``1 / (n + 1)``. Above the largest ``M``::
+
+        p = (1 + t)^(1 - n) / (n + 1),    t = (x - M) / (M - m + Σ (y - m)),    m the smallest,
+
+    which is exact where excesses are exponential, and never too small where the law's hazard rate does not fall (a
+    tail no heavier than exponential): the map to exponential numbers is then convex and stretches ``x - M`` at least
+    as much as each ``y - m``. For ``others`` that do not differ, rank alone.
+
+    Source: the map of R. E. Barlow and F. Proschan, Statistical Theory of Reliability and Life Testing, 1975; spacings
+    of exponential numbers, B. Epstein and M. Sobel, JASA 48, 1953.
+
+    Examples:
+        >>> from math import exp
+        >>> others = [0.1, 0.2, 0.3, 0.6]
+        >>> round(exp(log_exceedance(0.5, others)), 3), round(exp(log_exceedance(1.6, others)), 3)
+        (0.4, 0.036)
+    """
+    n, largest, smallest = len(others), max(others), min(others)
+    spread = sum(y - smallest for y in (largest, *others))
+    if x <= largest or spread <= 1e-12 * abs(largest):
+        return log((1 + sum(y >= x for y in others)) / (n + 1))
+    return (1 - n) * log1p((x - largest) / spread) - log(n + 1)

@@ -1,0 +1,204 @@
+"""State dicts of any size and origin as one lazy mapping: a tensor is made, or read from disk, when it is asked for."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .._memory import check_fits
+from .._untrusted.files import json_of, regular_file, within
+from ..errors import CheckpointError
+from .files import write_json, write_tensors
+
+__all__ = ["LazyState", "StoredState", "write_shards"]
+
+
+class LazyState(Mapping[str, Tensor]):
+    """Tensors by name, each made anew whenever it is asked for.
+
+    Args:
+        make: What makes each.
+        folders: Folders that they are read from, which nothing may be written into.
+    """
+
+    def __init__(self, make: Mapping[str, Callable[[], Tensor]], folders: frozenset[Path] = frozenset()) -> None:
+        self._make, self.folders = make, folders
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._make[name]()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._make  # without making it
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._make)
+
+    def __len__(self) -> int:
+        return len(self._make)
+
+    @classmethod
+    def renamed(cls, state: Mapping[str, Tensor], names: Mapping[str, str]) -> "LazyState":
+        """Tensors of a state dict under other names: new names to its own."""
+        return cls({new: partial(state.__getitem__, old) for new, old in names.items()}, folders_of(state))
+
+    @classmethod
+    def changed(cls, state: Mapping[str, Tensor], change: Callable[[str, Tensor], Tensor]) -> "LazyState":
+        """Tensors of a state dict, each changed by a function of its name and itself."""
+        return cls({n: partial(lambda n: change(n, state[n]), n) for n in state}, folders_of(state))
+
+
+class StoredState(LazyState):
+    """A safetensors checkpoint, whole or in shards, whose tensors are read from disk each time.
+
+    Args:
+        path: ``*.safetensors.index.json``, a single ``.safetensors`` file, or a folder with either.
+
+    Attributes:
+        files: Name of each tensor to the file that holds it.
+
+    Raises:
+        CheckpointError: If files are missing or damaged, or the index disagrees with them.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        path = _found(Path(path))
+        self.files = dict.fromkeys(_names(path), path) if path.suffix == ".safetensors" else _indexed(path)
+        folders = frozenset(file.parent.resolve() for file in self.files.values())
+        super().__init__({name: partial(_read, file, name) for name, file in self.files.items()}, folders)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors in memory.
+
+        Raises:
+            CheckpointError: If they do not fit.
+        """  # noqa: DOC502 - raised by the check
+        size = sum(file.stat().st_size for file in set(self.files.values()))
+        check_fits(size, "checkpoint", f"{len(self)} tensors", "Work on its shards instead.", error=CheckpointError)
+        return {name: self[name] for name in self}
+
+    def headers(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Name of each tensor to its shape and type; tensors are not read."""
+        from safetensors import safe_open
+
+        found = {}
+        for path in sorted(set(self.files.values())):
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118
+                    header = file.get_slice(name)
+                    shape = tuple(header.get_shape())
+                    found[name] = shape, (header[:0] if shape else file.get_tensor(name)).dtype
+        return found
+
+
+def folders_of(state: Mapping[str, Tensor]) -> frozenset[Path]:
+    """Folders that the tensors of a state dict are read from."""
+    return state.folders if isinstance(state, LazyState) else frozenset()
+
+
+def headers_of(state: Mapping[str, Tensor]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Name of each tensor to its shape and type, from disk without reading it where that is possible."""
+    if isinstance(state, StoredState):
+        return state.headers()
+    return {name: (tuple(x.shape), x.dtype) for name, x in state.items()}
+
+
+def write_shards(target: str | Path, state: Mapping[str, Tensor], shard_bytes: int = 2 * 1024**3) -> Path:
+    """Write a state dict in shards, with at most one of them in memory.
+
+    Args:
+        target: A folder for ``model-00001.safetensors``, ... and ``model.safetensors.index.json``.
+        state: The tensors.
+        shard_bytes: Largest size of a shard; one tensor may be larger.
+
+    Returns:
+        The index that was written, last: a folder without it is incomplete.
+
+    Raises:
+        ValueError: If ``target`` holds what the tensors are read from, or ``shard_bytes`` is not positive.
+    """
+    target = Path(target)
+    if target.resolve() in folders_of(state):
+        raise ValueError(f"target must be another folder than the source's. Got {str(target)!r}.")
+    if shard_bytes < 1:
+        raise ValueError(f"shard_bytes must be positive. Got {shard_bytes}.")
+    shard: dict[str, Tensor] = {}
+    table: dict[str, str] = {}
+    held = total = 0
+
+    def write() -> None:
+        name = f"model-{len(set(table.values())) + 1:05d}.safetensors"
+        write_tensors(target / name, shard, {"format": "pt"})
+        table.update(dict.fromkeys(shard, name))
+
+    for name in state:
+        tensor = state[name]
+        size = tensor.numel() * tensor.element_size()
+        if shard and held + size > shard_bytes:
+            write()
+            shard, held = {}, 0
+        shard[name] = tensor
+        held, total = held + size, total + size
+        del tensor
+    if shard:
+        write()
+    return write_json(target / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": table})
+
+
+def no_weights(folder: Path) -> CheckpointError:
+    """The error of a folder without safetensors weights."""
+    pickled = sorted(file.name for file in folder.glob("*.bin"))
+    return CheckpointError(
+        f"folder must hold safetensors weights: a .safetensors file, or shards with an *.index.json. Got "
+        f"{str(folder)!r}{f', with {pickled[0]}' if pickled else ''}. Save the model with save_pretrained()."
+    )
+
+
+def _indexed(path: Path) -> dict[str, Path]:
+    """Files of tensors by name, as an index has them."""
+    index = json_of(path, "index", CheckpointError)
+    table = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(table, dict) or not table:
+        raise CheckpointError(f"index must hold a weight_map. Got none in {str(path)!r}.")
+    for file in table.values():
+        if not isinstance(file, str) or Path(file).name != file:
+            raise CheckpointError(f"weight_map must name files beside the index. Got {file!r}.")
+    for file in set(table.values()):
+        within(path.parent, file, "shard", CheckpointError)
+    held = {file: _names(path.parent / file) for file in sorted(set(table.values()))}
+    for name, file in table.items():
+        if name not in held[file]:
+            raise CheckpointError(f"index must agree with its shards. Got {name!r}, not in {file!r}.")
+    return {name: path.parent / file for name, file in table.items()}
+
+
+def _found(path: Path) -> Path:
+    if path.is_dir():
+        found = [*sorted(path.glob("*.index.json")), *sorted(path.glob("*.safetensors"))]
+        inside = [file for file in found if not file.name.startswith(".") and ".bin." not in file.name]
+        if not inside:
+            raise no_weights(path)
+        return inside[0]
+    if not path.is_file() or not re.search(r"\.(safetensors|index\.json)$", path.name):
+        raise CheckpointError(f"checkpoint must be an existing .safetensors or *.index.json file. Got {str(path)!r}.")
+    return path
+
+
+def _names(path: Path) -> set[str]:
+    from safetensors import SafetensorError, safe_open
+
+    regular_file(path, "shard", CheckpointError)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return set(file.keys())
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"shard must be a complete safetensors file. Got {str(path)!r} ({error}).") from None
+
+
+def _read(path: Path, name: str) -> Tensor:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        return file.get_tensor(name)

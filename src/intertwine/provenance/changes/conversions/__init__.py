@@ -1,1 +1,0 @@
-"""Conversions of names and layouts: tensors matched by content, known orders of rows, descriptions in words."""

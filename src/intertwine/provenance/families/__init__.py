@@ -1,1 +1,0 @@
-"""Families of many checkpoints: sketches, trees, merges, directions."""

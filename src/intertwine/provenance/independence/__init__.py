@@ -1,1 +1,0 @@
-"""Tests of independence: in place, where the null is exact, and after matching."""
