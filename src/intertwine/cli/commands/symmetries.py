@@ -69,7 +69,8 @@ class Mappings(Finding, NetworkOptions):
     def find(self) -> iw.exchange.Mappings:
         """The mappings, proved on the model while it is there."""
         _network, sym = inputs.model_and_symmetry(inputs.model_of(self.network, self.model), self, self.meta)
-        return sym.mappings(self.format)
+        found: iw.exchange.Mappings = sym.mappings(self.format)  # type: ignore[assignment]
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,9 +64,8 @@ class Gauge:
     def kept(self, g: Transformation) -> Transformation:
         """The closest element that keeps the vector of ones exactly where it has to be kept."""
         for name in self.ones:
-            if g[name].linear is not None:
-                still = torch.ones_like(g[name].signs)
-                g = with_parts(g, name, linear=keeping(g[name].linear), signs=still)
+            if (linear := g[name].linear) is not None:
+                g = with_parts(g, name, linear=keeping(linear), signs=torch.ones_like(g[name].signs))
         return g
 
 
@@ -76,7 +75,8 @@ def gauge_of(models: Sequence[nn.Module], example_inputs: Any, sym: Symmetry) ->
     Returns:
         The gauge, all networks folded; ``None`` where no group grows, or the networks do not fold alike.
     """
-    calls = sym.origin.program.calls if sym.origin is not None else ()
+    program = sym.origin.program if sym.origin is not None else None
+    calls = program.calls if program is not None else ()
     if not any(call.op in _NORMS for call in calls):
         return None
     made = [_fold(model, example_inputs) for model in models]

@@ -247,8 +247,8 @@ class Reader:
             return None
         found, start = [], 0
         for n in seam[1]:
-            pieces = (self.part(v, d + seam[0], start, start + n) for v, d in ((one, i), (other, j)))
-            found.append(self.contract(*pieces, f"{names[0]},{names[1]}->{out}"))
+            first, second = (self.part(v, d + seam[0], start, start + n) for v, d in ((one, i), (other, j)))
+            found.append(self.contract(first, second, f"{names[0]},{names[1]}->{out}"))
             start += n
         return self.add(*found)
 

@@ -110,7 +110,8 @@ class _Course:
         self.mixture, self.loss = Mixture(networks), options.loss or cross_entropy
         self.raw = {n: t.detach() for n, t in tensors_of(networks.b).items() if n in self.mixture.names}
         self.base = self.best = start
-        self.held, self.notes = [next(self._batches(0))], ()
+        self.held = [next(self._batches(0))]
+        self.notes: tuple[str, ...] = ()
         self.logs: dict[str, Tensor] = {}
         for s in self.sym.spaces:
             e = identity(self.sym)[s.name]
@@ -259,6 +260,6 @@ class _Course:
 def _read(found: Mapping[str, Tensor], kind: str, sym: Symmetry) -> Transformation:
     elements: dict[str, Element] = {}
     for space, e in identity(sym).elements.items():
-        parts = {part: found[key] for part in _PARTS if (key := f"{kind}.{space}.{part}") in found}
+        parts: dict[str, Any] = {part: found[key] for part in _PARTS if (key := f"{kind}.{space}.{part}") in found}
         elements[space] = replace(e, **parts)
     return Transformation(elements)

@@ -23,6 +23,6 @@ def decomposition(func: Any, within: bool = False) -> Callable[..., Any] | None:
         return func.decompose if composed else None
     if not name.endswith("_"):
         return decomposition_table.get(func)
-    plain = getattr(torch.ops.aten, name.removeprefix("aten::").removesuffix("_"), None)
-    steps = decomposition_table.get(getattr(plain, func._overloadname, None))
+    plain: Any = getattr(torch.ops.aten, name.removeprefix("aten::").removesuffix("_"), None)
+    steps: Any = decomposition_table.get(getattr(plain, func._overloadname, None))  # type: ignore[arg-type]
     return None if steps is None else lambda x, *args, **kwargs: x.copy_(steps(x, *args, **kwargs))

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import exp
 
 import torch
@@ -117,7 +117,7 @@ def _together(many: list[tuple[str, str]]) -> str:
     return f"{head}; and so on in {counted(len(many), 'layer')}"
 
 
-def _noun(sym: Symmetry, space: Space, names: list[str]) -> str:
+def _noun(sym: Symmetry, space: Space, names: Sequence[str]) -> str:
     """What the units of a space are called."""
     if any(space.name in other.parents for other in sym.spaces):
         return "head" if any(_ATTENTION.search(n) for n in names) else "group"
@@ -140,7 +140,7 @@ def _heads_within(sym: Symmetry, space: Space) -> bool:
     return False
 
 
-def _stream(sym: Symmetry, names: list[str]) -> bool:
+def _stream(sym: Symmetry, names: Sequence[str]) -> bool:
     """Whether a space goes through several blocks, each of which reads and writes it."""
     matrices = [n for n in names if len(sym.layouts[n].axes) > 1]
     return len(matrices) > _CHAIN and len({block_of(n) for n in matrices}) > 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import exp, inf, log, prod
@@ -235,7 +235,7 @@ def _simplified(a: Folded, b: Folded, g: Transformation) -> Transformation:
     return g
 
 
-def _simpler(a: Folded, b: Folded, g: Transformation, space: Space, names: list[str]) -> Transformation:
+def _simpler(a: Folded, b: Folded, g: Transformation, space: Space, names: Sequence[str]) -> Transformation:
     """``g`` with the part of one space as simple as its tensors allow, the rest as it is."""
     if g[space.name].is_identity(0.0):
         return g
