@@ -151,9 +151,10 @@ def test_no_solver_ends_worse_than_it_starts(method):
         found = SHORT[method].solve(Networks(*nets, sym, sym, KINDS, loader, seed))
         assert found.objective >= found.start - 1e-9 * abs(found.start)
         moved = sym.act(found.transformation, nets[1])
-        if method in ("straight-through", "learned"):
-            before, after = (_barrier(nets[0], b, loader, (0.5,)) for b in (nets[1], moved))
-            assert after <= max(before, 0.0) + 1e-4 or method == "learned"
+        points = {"straight-through": (0.5,), "learned": (0.25, 0.5, 0.75)}.get(method)
+        if points is not None:
+            before, after = (_barrier(nets[0], b, loader, points) for b in (nets[1], moved))
+            assert after <= max(before, 0.0) + 1e-6
 
 
 def _barrier(a, b, loader, ratios):

@@ -67,8 +67,15 @@ class StraightThrough(Solver):
         stated, start = networks.stated, default(networks.stated, networks.seed, self.fast)
         loader, middle = repeatable(networks.loader, networks.seed), _Middle(networks, networks.stated)
         g, history = _descend_loss(middle, stated, start, loader, self)
-        value = lambda g: -middle.above(g, loader, self.loss or cross_entropy)
-        return Findings(stated.sym, value, (g,), stated.lift, tuple(-value for value in history))
+        mixture = middle.mixture
+        raw = {name: _wide(tensor) for name, tensor in tensors_of(networks.b).items() if name in mixture.names}
+
+        def value(g: Transformation) -> float:  # of elements that move b as it came, not as it is balanced
+            with torch.no_grad():
+                return -mixture.above(transformed(networks.sym, g, raw), loader, self.loss or cross_entropy)
+
+        found = (stated.lift(g), stated.lift(start))
+        return Findings(networks.sym, value, found, lambda g: g, tuple(-value for value in history))
 
 
 def _descend_loss(
@@ -116,11 +123,6 @@ class _Middle:
     def __call__(self, soft: Soft) -> dict[str, Tensor]:
         """The tensors of ``b`` moved softly."""
         return transformed(self.sym, self.back, moved_softly(self.stated, soft))
-
-    def above(self, g: Transformation, loader: Iterable[Any], loss: Loss) -> float:
-        """The barrier half-way of a hard element."""
-        with torch.no_grad():
-            return self.mixture.above(self(of_element(self.stated, g)), loader, loss)
 
     def loss(self, g: Transformation, loader: Iterable[Any], loss: Loss) -> float:
         """The mean loss of a hard element over all labels that count."""
