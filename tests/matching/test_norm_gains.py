@@ -42,7 +42,7 @@ def test_a_rotated_copy_of_a_decoder_with_gains_is_recovered_once_they_are_folde
     twin = free.act(free.random(seed=2), b)
     iw.testing.assert_same_function(model, twin, args)
     found = align(a, twin, args)
-    left, right = tensors_of(a), tensors_of(found.apply(twin))
+    left, right = tensors_of(found.a), tensors_of(found.apply(twin))
     assert max(float((x - right[n]).abs().max() / x.abs().max()) for n, x in left.items()) < 1e-10
 
 
