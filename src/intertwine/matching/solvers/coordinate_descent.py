@@ -30,6 +30,7 @@ _COPY = 1e-6  # relative distance from the largest objective, |a| |b|, at which 
 _LARGE = 6_000_000  # weights
 _SETTLING = 6  # sweeps after a shake
 _TURNS = 1e-5  # relative gain of a sweep where streams rotate
+_NEARLY = 1e-3  # share of the objective that a copy in another basis may still miss when sweeps gain less than that
 _STILL = {torch.float32: 1e-6, torch.float64: 1e-12}  # rotations closer to the identity than this do not turn
 
 
@@ -75,6 +76,9 @@ class CoordinateDescent(Solver):
         tolerance = max(self.tolerance, _TURNS if turns else 0.0)
         options = replace(self, restarts=restarts, shakes=shakes, tolerance=tolerance)
         best, reached = search(stated, options, networks.seed)
+        if turns and best.history[-1] >= (1 - _NEARLY) * stated.size:  # a copy in another basis: to the last digit
+            exact = replace(options, tolerance=self.tolerance)
+            best = descend(stated, best.g, torch.Generator().manual_seed(networks.seed), exact)
         return Findings(stated.sym, stated.objective, (best.g,), stated.lift, best.history, reached)
 
 
