@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .._result import of_networks
-from ..symmetry.action import tensors_of
+from ..symmetry.action import check_states, tensors_of
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.transformation import KINDS, check_kinds, identity
 from .align_states import align_states
@@ -86,9 +86,8 @@ def align(
         (True, True)
     """  # noqa: DOC502 - raised by what it calls
     if isinstance(a, Mapping) or isinstance(b, Mapping):
-        if sym is None or isinstance(a, nn.Module) or isinstance(b, nn.Module):
-            raise TypeError("a and b must both be modules, or both state dicts with sym: symmetries are those of code.")
-        return align_states(a, b, sym, method, kinds, seed)
+        sym, (first, second) = check_states(sym, a=a, b=b)
+        return align_states(first, second, sym, method, kinds, seed)
     started = time.perf_counter()
     solver = solver_named(method)
     name = method if isinstance(method, str) else solver.name

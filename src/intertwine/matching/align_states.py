@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._io.lazy import LazyState
 from ..symmetry import Symmetry
-from ..symmetry.action import check_headers, transform
+from ..symmetry.action import transform
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.transformation import KINDS, check_kinds, identity
 from .alignment import Alignment
@@ -61,7 +61,6 @@ def align_states(
     if method != "weights" and not isinstance(method, CoordinateDescent):
         raise ValueError(f"method must be 'weights' for state dicts, or its options. Got {method!r}.")
     for state in (a, b):
-        check_headers(sym, state)
         check_weights(sym, state)
     still = identity(sym)
     free = searched(sym, chosen)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .._result import of_networks
 from .._words import counted
-from ..symmetry.action import acting, check_headers, tensors_of
+from ..symmetry.action import acting, check_states, tensors_of
 from ..symmetry.coupling import narrowed
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.spaces import UNRULED
@@ -101,13 +101,10 @@ def same(
         >>> found = same(a, b, torch.randn(2, 4))
         >>> found.verdict, list(found.differing)
         ('related (merged, fine-tuned)', ['2.weight'])
-    """
+    """  # noqa: DOC502 - raised by what it calls
     if isinstance(a, Mapping) or isinstance(b, Mapping):
-        if sym is None or isinstance(a, nn.Module) or isinstance(b, nn.Module):
-            raise TypeError("a and b must both be modules, or both state dicts with sym: symmetries are those of code.")
-        for state in (a, b):
-            check_headers(sym, state)
-        return decided(sym, (a, b), COMPONENT, {}, None)
+        sym, (first, second) = check_states(sym, a=a, b=b)
+        return decided(sym, (first, second), COMPONENT, {}, None)
     states = tensors_of(a), tensors_of(b)
     replaced = _replaced(*states)
     if (replaced or example_inputs_b is not None) and sym is None:

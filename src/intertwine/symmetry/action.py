@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from .transformation import Transformation, with_parts
 
 __all__ = ["admissible"]
 
+S = TypeVar("S", bound=Description)
 _HELD = 1 << 24  # numbers of moved tensors that a run keeps, for those that are read again and again
 
 
@@ -348,6 +349,23 @@ def check_headers(sym: Description, state: Mapping[str, Tensor]) -> None:
     headers = headers_of(state)
     check_shapes(sym, {name: shape for name, (shape, _) in headers.items()})
     check_numbers(sym, {name: dtype for name, (_, dtype) in headers.items()})
+
+
+def check_states(sym: S | None, **given: object) -> tuple[S, list[Mapping[str, Tensor]]]:
+    """The symmetry and the state dicts that were given, each of its code.
+
+    Raises:
+        TypeError: If one stands beside a module, or without a symmetry.
+        ValueError: If a tensor is of another architecture.
+    """  # noqa: DOC502 - raised by what it calls
+    states: list[Mapping[str, Tensor]] = [x for x in given.values() if isinstance(x, Mapping)]
+    if sym is None or len(states) < len(given):
+        for name, model in given.items():
+            check_module(model, name)
+    assert sym is not None
+    for state in states:
+        check_headers(sym, state)
+    return sym, states
 
 
 def check_shapes(sym: Description, shapes: Mapping[str, tuple[int, ...]], names: Iterable[str] | None = None) -> None:

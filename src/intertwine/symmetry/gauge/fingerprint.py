@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..._evaluation import in_usual_mode
 from ..._io.codec import encode
-from ..action import check_headers, moved, tensors_of
+from ..action import check_states, moved, tensors_of
 from ..blocks import Block, align, blocks, parent_dims
 from ..coupling import coupled, restricted
 from ..find import symmetries
@@ -55,15 +55,10 @@ def fingerprint(model: nn.Module | Mapping[str, Tensor], example_inputs: Any, sy
         >>> twin = sym.act(sym.random(seed=1), model)
         >>> fingerprint(model, torch.zeros(2, 4)) == fingerprint(twin, torch.zeros(2, 4))
         True
-    """
+    """  # noqa: DOC502 - raised by what it calls
     if isinstance(model, Mapping):
-        if sym is None:
-            raise TypeError("sym must be given for a state dict: symmetries are those of code. Got None.")
-        check_headers(sym, model)
-        return fingerprint_state(sym, model)
-    if sym is None:
-        sym = symmetries(model, example_inputs)
-    return fingerprint_state(sym, tensors_of(model))
+        return fingerprint_state(check_states(sym, model=model)[0], model)
+    return fingerprint_state(sym or symmetries(model, example_inputs), tensors_of(model))
 
 
 def fingerprint_state(sym: Symmetry, state: Mapping[str, Tensor]) -> str:
