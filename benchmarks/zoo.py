@@ -12,7 +12,7 @@ from _timing import best_of, describe, verdict
 
 from intertwine.lab import networks
 from intertwine.lab.training import RECIPES
-from intertwine.lab.training.engines import ENGINES, candidates, engine_for
+from intertwine.lab.training.engines import Engine, candidates, engine_for
 
 K = 16
 CASES = (  # network, shape of an input, batch, budget on a CPU and on a GPU
@@ -27,7 +27,7 @@ CASES = (  # network, shape of an input, batch, budget on a CPU and on a GPU
 
 def seconds(name, nets, inputs, targets, repeats):
     """Best time of a step of all networks."""
-    engine = ENGINES[name]([copy.deepcopy(n) for n in nets], RECIPES["digits"])
+    engine = Engine([copy.deepcopy(n) for n in nets], RECIPES["digits"], name)
     best = best_of(lambda: engine.step(inputs, targets, 1e-4), repeats, inputs.device)
     engine.close()
     return best

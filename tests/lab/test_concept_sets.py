@@ -14,11 +14,16 @@ from PIL import Image
 
 from intertwine.dissection import COLOURS, Bases, Concept, Criterion, TensorConcepts, WithColours, name_colours
 from intertwine.errors import DataError
-from intertwine.lab.data.broden import BrodenConcepts
-from intertwine.lab.data.coco import CocoConcepts, decode_runs, fill_polygons
+from intertwine.lab.data.concept_files import (
+    BrodenConcepts,
+    CocoConcepts,
+    FolderConcepts,
+    ParquetConcepts,
+    decode_runs,
+    fill_polygons,
+)
 from intertwine.lab.data.concepts import load_concepts
 from intertwine.lab.data.generated import GeneratedConcepts
-from intertwine.lab.data.masks import FolderConcepts, ParquetConcepts
 
 
 def png(array, mode=None):

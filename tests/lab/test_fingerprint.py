@@ -20,7 +20,7 @@ from intertwine.lab.experiments import (
 )
 from intertwine.lab.experiments import fingerprint as chapter
 from intertwine.lab.experiments.fingerprint import set_aside, source_version
-from intertwine.lab.training.many import member_path
+from intertwine.lab.training import member_path
 
 
 @pytest.fixture(autouse=True)

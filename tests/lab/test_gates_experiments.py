@@ -53,7 +53,7 @@ def test_a_job_trains_tests_and_does_not_train_twice(tmp_path, monkeypatch):
     assert mean_accuracy(found) == pytest.approx(card.metrics["test_accuracy"]) and card.data == "digits[:64]"
     assert {r["statistic"] for r in found} == {"accuracy", "loss"}
     assert sum(r["images"] for r in found if r["statistic"] == "accuracy") == 359
-    monkeypatch.setattr("intertwine.lab.training.engines.InTurn.step", None)
+    monkeypatch.setattr("intertwine.lab.training.engines.Engine.step", None)
     assert job.run(tmp_path) == found
 
 

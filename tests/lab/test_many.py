@@ -10,7 +10,7 @@ from torch import nn
 from intertwine.lab import networks
 from intertwine.lab.data import load
 from intertwine.lab.training import RECIPES, Recipe, load_checkpoint, member_path, read_card, train, train_many
-from intertwine.lab.training.engines import ENGINES, agrees, candidates, draws_random_numbers, engine_for
+from intertwine.lab.training.engines import ENGINES, Engine, agrees, candidates, draws_random_numbers, engine_for
 from intertwine.lab.training.grouped import Ungroupable, group_networks
 from intertwine.lab.zoo import draw_pairs, read_zoo
 
@@ -50,7 +50,7 @@ def test_every_engine_takes_the_steps_that_each_network_takes_alone(engine, spec
     nets, steps = build(spec), 4
     inputs = torch.randn(steps, 3, 6, *SHAPES[spec], dtype=torch.float64)
     targets = torch.randint(0, 10, (steps, 3, 6))
-    joint = ENGINES[engine](nets, recipe)
+    joint = Engine(nets, recipe, engine)
     losses = torch.stack([joint.step(x, y, 1e-3) for x, y in zip(inputs, targets)], 1)
     logits = joint.logits(inputs[0, 0])
     for i, net in enumerate(nets):
@@ -68,8 +68,8 @@ def test_the_networks_that_are_given_are_not_changed():
     nets = build("digits_cnn:width=4")
     before = [{k: v.clone() for k, v in n.state_dict().items()} for n in nets]
     x, y = torch.randn(3, 6, 1, 8, 8, dtype=torch.float64), torch.randint(0, 10, (3, 6))
-    for engine in ENGINES.values():
-        joint = engine(nets, Recipe())
+    for engine in ENGINES:
+        joint = Engine(nets, Recipe(), engine)
         joint.step(x, y, 1e-2)
         joint.close()
     for net, state in zip(nets, before):
@@ -81,11 +81,11 @@ def test_the_networks_that_are_given_are_not_changed():
 def test_a_snapshot_brings_an_engine_back(engine):
     nets = build("digits_cnn:width=4")
     x, y = torch.randn(6, 3, 6, 1, 8, 8, dtype=torch.float64), torch.randint(0, 10, (6, 3, 6))
-    straight = ENGINES[engine](nets, Recipe())
+    straight = Engine(nets, Recipe(), engine)
     for t in range(3):
         straight.step(x[t], y[t], 1e-2)
     saved = copy.deepcopy(straight.snapshot())
-    resumed = ENGINES[engine](nets, Recipe())
+    resumed = Engine(nets, Recipe(), engine)
     resumed.restore(saved)
     for t in range(3, 6):
         assert torch.equal(straight.step(x[t], y[t], 1e-2), resumed.step(x[t], y[t], 1e-2))
@@ -104,7 +104,7 @@ class Mixing(nn.Sequential):
 def test_an_engine_that_would_compute_something_else_is_not_offered():
     nets = [Mixing(nn.Conv2d(1, 4, 3), nn.Linear(4, 10)) for _ in range(2)]
     x = torch.randn(4, 1, 8, 8)
-    assert not agrees(ENGINES["grouped"], nets, x)
+    assert not agrees("grouped", nets, x)
     assert candidates(nets, x) == ["in turn"]
     plain = [nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10)) for _ in range(2)]
     assert candidates(plain, x) == ["in turn", "grouped"]
@@ -140,7 +140,7 @@ def test_workers_change_no_bit(engine):
     x, y = torch.randn(3, 5, 16, 3, 32, 32), torch.randint(0, 10, (3, 5, 16))
     found = []
     for workers in (1, 3):
-        joint = ENGINES[engine](nets, Recipe(), workers)
+        joint = Engine(nets, Recipe(), engine, workers)
         losses = [joint.step(a, b, 1e-3) for a, b in zip(x, y)]
         found.append([*losses, joint.logits(x[0, 0]), *(t for i in range(5) for t in joint.member(i).values())])
         joint.close()
@@ -206,14 +206,14 @@ def test_a_zoo_that_was_killed_goes_on_bit_for_bit(tmp_path, engine, monkeypatch
     whole = train_many("digits_cnn:width=4", digits, QUICK, out=tmp_path / "a", **options)
     count = 0
 
-    def killed(self, *arguments, step=ENGINES[engine].step):
+    def killed(self, *arguments, step=Engine.step):
         nonlocal count
         count += 1
         if count == 8:  # in the middle of the second epoch of the first group
             raise KeyboardInterrupt
         return step(self, *arguments)
 
-    monkeypatch.setattr(ENGINES[engine], "step", killed)
+    monkeypatch.setattr(Engine, "step", killed)
     with pytest.raises(KeyboardInterrupt):
         train_many("digits_cnn:width=4", digits, QUICK, out=tmp_path / "b", **options)
     monkeypatch.undo()
@@ -238,14 +238,12 @@ def test_only_missing_members_are_trained(tmp_path):
 
 
 def test_a_member_that_diverges_takes_no_other_along(tmp_path, monkeypatch):
-    engine = ENGINES["grouped"]
-
-    def poisoned(self, inputs, targets, rate, step=engine.step):
+    def poisoned(self, inputs, targets, rate, step=Engine.step):
         inputs = inputs.clone()
         inputs[0] *= float("nan")
         return step(self, inputs, targets, rate)
 
-    monkeypatch.setattr(engine, "step", poisoned)
+    monkeypatch.setattr(Engine, "step", poisoned)
     made = train_many(
         "digits_cnn:width=4", "digits", QUICK, seeds=[0, 1], out=tmp_path, engine="grouped", progress=False
     )

@@ -9,7 +9,7 @@ import torch
 
 from intertwine.lab.runs import InProcess, run
 from intertwine.lab.training import RECIPES, read_card, train
-from intertwine.lab.training.engines import InTurn
+from intertwine.lab.training.engines import Engine
 
 # Work that threads share out: gradients of convolutions, members of a zoo, moments of the data.
 CHILD = """
@@ -51,11 +51,11 @@ def test_the_number_of_threads_outside_changes_no_bit_of_a_run_or_a_zoo(tmp_path
 def test_the_number_that_a_recipe_says_is_the_runs(digits, tmp_path, monkeypatch, threads):
     seen = set()
 
-    def update(self, *arguments, kept=InTurn.step):
+    def update(self, *arguments, kept=Engine.step):
         seen.add(torch.get_num_threads())
         return kept(self, *arguments)
 
-    monkeypatch.setattr(InTurn, "step", update)
+    monkeypatch.setattr(Engine, "step", update)
     recipe = RECIPES["digits"].but(epochs=1, threads=threads)
     before, out = torch.get_num_threads(), tmp_path / "a.safetensors"
     train("mlp", digits, recipe, out=out, progress=False)

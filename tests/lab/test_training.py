@@ -29,7 +29,7 @@ from intertwine.lab.training import (
     train_many,
 )
 from intertwine.lab.training.augmentation import OPERATIONS, mix, random_augment
-from intertwine.lab.training.engines import InTurn
+from intertwine.lab.training.engines import Engine
 from intertwine.lab.training.loop import state_path
 
 QUICK = RECIPES["digits"].but(epochs=2)
@@ -479,7 +479,7 @@ def test_resuming_after_any_step_gives_the_same_bits(digits, tmp_path, monkeypat
     recipe = QUICK.but(translate=1, flip=True)
     expected = train(_with_dropout(spec), digits, recipe, progress=False)
     out = tmp_path / "a.safetensors"
-    original, taken = InTurn.step, []
+    original, taken = Engine.step, []
 
     def update(self, *batch):
         if len(taken) == steps:
@@ -487,7 +487,7 @@ def test_resuming_after_any_step_gives_the_same_bits(digits, tmp_path, monkeypat
         taken.append(batch)
         return original(self, *batch)
 
-    monkeypatch.setattr(InTurn, "step", update)
+    monkeypatch.setattr(Engine, "step", update)
     with pytest.raises(_Interrupted):
         train(_with_dropout(spec), digits, recipe, out=out, progress=False)
     monkeypatch.undo()

@@ -8,10 +8,10 @@ own that store what they are given, so that not even NumPy's own constructors ru
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import tarfile
 import zlib
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
@@ -21,33 +21,27 @@ import torch
 from ..._untrusted.archives import limited_stream
 from ..._untrusted.files import regular_file
 from ...errors import DataError
-from .pictures import data_roots
 from .splits import DataSplits, Split, class_labels, make_splits
 from .tables import find_parquet_splits, load_parquet
 
 
 class _Layout(NamedTuple):
-    """File names and keys of one official archive."""
-
-    archive: str
+    archive: str  # names of the archive and of the folder in it
     folder: str
-    train: tuple[str, ...]
+    train: tuple[str, ...]  # files
     test: str
     meta: str
-    labels: str
+    labels: str  # keys in them
     names: str
 
 
-_TEN, _HUNDRED = "cifar-10", "cifar-100"
 _BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
 _LAYOUTS = {
-    "cifar10": _Layout(
-        f"{_TEN}-python.tar.gz", f"{_TEN}-batches-py", _BATCHES, "test_batch", "batches.meta", "labels", "label_names"
-    ),
-    "cifar100": _Layout(
-        f"{_HUNDRED}-python.tar.gz", f"{_HUNDRED}-python", ("train",), "test", "meta", "fine_labels", "fine_label_names"
-    ),
-}
+    "cifar10": _Layout("cifar-10-python.tar.gz", "cifar-10-batches-py", _BATCHES, "test_batch", "batches.meta",
+                       "labels", "label_names"),
+    "cifar100": _Layout("cifar-100-python.tar.gz", "cifar-100-python", ("train",), "test", "meta",
+                        "fine_labels", "fine_label_names"),
+}  # fmt: skip
 _LONGEST = 2**29  # bytes of an unpacked archive: the official ones have 178 million
 _PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
@@ -67,27 +61,23 @@ def load_cifar(name: Literal["cifar10", "cifar100"], path: str | Path | None = N
         DataError: If nothing is found (the message says what to download), or what is found is damaged.
     """
     layout = _LAYOUTS[name]
-    places = [Path(path).expanduser()] if path else [p for root in data_roots() for p in (root / name, root)]
+    named = os.environ.get("INTERTWINE_DATA")
+    roots = [*([Path(named).expanduser()] if named else []), Path("~/.cache/intertwine").expanduser()]
+    places = [Path(path).expanduser()] if path else [p for root in roots for p in (root / name, root)]
     for place in places:
+        archive = place if place.name.endswith((".tar.gz", ".tgz", ".tar")) else place / layout.archive
+        folders = [folder for folder in (place, place / layout.folder) if (folder / layout.train[0]).is_file()]
+        if folders or archive.is_file():
+            return _load_official(name, layout, folders[0] if folders else archive)
         # The root of all data may hold parquet files of something else: there only the official names count.
-        load = _find(place, name, layout, parquet=bool(path) or place.name == name)
-        if load is not None:
-            return load()
+        own = path or place.name == name
+        if own and (place.suffix == ".parquet" or find_parquet_splits(place)):
+            return load_parquet(place, name)
     looked = ", ".join(repr(str(place)) for place in places)
     raise DataError(
         f"{name} must be on this machine. Got nothing in {looked}. Download {layout.archive} from {_PAGE} into "
-        f"{str(data_roots()[-1])!r} (or any folder named by INTERTWINE_DATA), or give its place as {name}:PATH."
+        f"{str(roots[-1])!r} (or any folder named by INTERTWINE_DATA), or give its place as {name}:PATH."
     )
-
-
-def _find(place: Path, name: str, layout: _Layout, parquet: bool) -> Callable[[], DataSplits] | None:
-    archive = place if place.name.endswith((".tar.gz", ".tgz", ".tar")) else place / layout.archive
-    folders = [folder for folder in (place, place / layout.folder) if (folder / layout.train[0]).is_file()]
-    if folders or archive.is_file():
-        return lambda: _load_official(name, layout, folders[0] if folders else archive)
-    if parquet and (place.suffix == ".parquet" or find_parquet_splits(place)):
-        return lambda: load_parquet(place, name)
-    return None
 
 
 def _load_official(name: str, layout: _Layout, place: Path) -> DataSplits:
@@ -105,9 +95,9 @@ def _load_official(name: str, layout: _Layout, place: Path) -> DataSplits:
         )
     meta = read_array_pickle(files[layout.meta], layout.meta)
     classes = tuple(n.decode() if isinstance(n, bytes) else str(n) for n in _entry(meta, layout.names, layout.meta))
-    parts = [_read_batch(files[file], file, layout) for file in layout.train]
+    *parts, test = (_read_batch(files[file], file, layout) for file in (*layout.train, layout.test))
     train = Split(torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts]))
-    return make_splits(name, train, test=_read_batch(files[layout.test], layout.test, layout), classes=classes)
+    return make_splits(name, train, test=test, classes=classes)
 
 
 def _unpacked(archive: Path, wanted: set[str], layout: _Layout) -> dict[str, bytes]:
@@ -146,18 +136,11 @@ def _entry(content: dict[str, Any], key: str, file: str) -> Any:
 
 
 def read_array_pickle(raw: bytes, name: str) -> dict[str, Any]:
-    """Read a pickled dictionary of strings, numbers, lists and ``uint8`` arrays.
-
-    Returns:
-        The dictionary with ``str`` keys; strings that Python 2 wrote stay ``bytes``.
-
-    Raises:
-        DataError: If the pickle is damaged, names anything else, or is no dictionary.
-    """
+    """A pickled dictionary of strings, numbers, lists and ``uint8`` arrays, with ``str`` keys; others are refused."""
     try:
         loaded = _ArrayUnpickler(io.BytesIO(raw), encoding="bytes").load()
         if isinstance(loaded, dict):
-            return {_text(key): _resolve(value) for key, value in loaded.items()}
+            return {_text(key): value.value if isinstance(value, _Array) else value for key, value in loaded.items()}
     except DataError as error:
         raise DataError(f"{name}: {error}") from None
     except Exception as error:  # a damaged pickle may raise nearly anything
@@ -184,20 +167,12 @@ class _Array:
         self.value = np.frombuffer(raw, dtype=np.uint8).reshape(shape, order="F" if fortran else "C").copy()
 
 
-def _reconstruct(*_: Any) -> _Array:
-    return _Array()
-
-
-def _encode(text: str, encoding: Any = "latin1") -> bytes:
-    return text.encode("latin1")
-
-
 _ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),
+    ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Array(),
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
-    ("_codecs", "encode"): _encode,  # how Python 3 writes bytes for Python 2
+    ("_codecs", "encode"): lambda text, encoding="": text.encode("latin1"),  # how Python 3 writes bytes for Python 2
 }
 
 
@@ -207,10 +182,6 @@ class _ArrayUnpickler(pickle._Unpickler):  # in Python: the one in C makes a tab
         if found is None:
             raise DataError(f"pickle must hold plain containers and uint8 arrays only. Got a call of {module}.{name}.")
         return found
-
-
-def _resolve(value: Any) -> Any:
-    return value.value if isinstance(value, _Array) else value
 
 
 def _text(value: Any) -> str:

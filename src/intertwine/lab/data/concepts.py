@@ -3,10 +3,8 @@
 from pathlib import Path
 
 from ...dissection import ConceptSet, WithColours
-from .broden import BrodenConcepts
-from .coco import CocoConcepts
+from .concept_files import BrodenConcepts, CocoConcepts, FolderConcepts, ParquetConcepts
 from .generated import GeneratedConcepts
-from .masks import FolderConcepts, ParquetConcepts
 
 CONCEPT_FORMS = ("generated", "parquet:FILE", "masks:FOLDER", "coco:ANNOTATIONS.json@IMAGES", "broden:FOLDER")
 _PHOTOGRAPH = (90, 120)  # pixels
@@ -42,7 +40,10 @@ def load_concepts(
     if split is not None and kind not in ("parquet", "broden"):
         raise ValueError(f"split must be left out for {kind!r}: only parquet and broden have splits. Got {split!r}.")
     if kind == "generated" and not path:
-        found: ConceptSet = GeneratedConcepts(images or 1000, _square(size), seed)
+        height, width = size or (64, 64)
+        if height != width:
+            raise ValueError(f"size must be square for generated. Got {height} x {width}.")
+        found: ConceptSet = GeneratedConcepts(images or 1000, height, seed)
         images = None
     elif kind == "parquet" and path:
         found = ParquetConcepts(path, split, size)
@@ -63,16 +64,10 @@ def load_concepts(
 
 
 def concept_sets(spec: str, images: tuple[int, int], side: int) -> tuple[ConceptSet, ConceptSet]:
-    """What networks learn from, and what they are dissected on.
+    """What networks learn from, and what they are dissected on, each of so many ``images`` at most.
 
-    Args:
-        spec: As ``lab.data.load_concepts`` takes it.
-        images: Most images of either.
-        side: Of generated images; photographs are brought to 90 x 120 pixels, and Broden's have one size.
-
-    Returns:
-        Generated images of two seeds; the splits of a set that has them (``train`` and ``test``, of Broden ``val``);
-        of another set every fourth image for the test.
+    Generated images, of this side, of two seeds; the splits of a set that has them (``train`` and ``test``, of Broden
+    ``val``); of another set every fourth image for the test. Photographs are brought to 90 x 120 pixels.
 
     Examples:
         >>> [len(part) for part in concept_sets("generated", (6, 3), 16)]
@@ -92,10 +87,3 @@ def concept_sets(spec: str, images: tuple[int, int], side: int) -> tuple[Concept
         parts = [whole.subset([i for i in range(len(whole)) if i % 4]), whole.subset(held_out)]
     train, test = (part.subset(range(min(n, len(part)))) for part, n in zip(parts, images))
     return train, test
-
-
-def _square(size: tuple[int, int] | None) -> int:
-    height, width = size or (64, 64)
-    if height != width:
-        raise ValueError(f"size must be square for generated. Got {height} x {width}.")
-    return height

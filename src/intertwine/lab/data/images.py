@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import torch
 
@@ -49,50 +49,82 @@ def load_images(path: str | Path, preprocessing: Preprocessing | None = None) ->
     if not path.is_dir():
         raise DataError(f"images path must be an existing folder. Got {str(path)!r}.")
     name = f"images:{path.name}"
-    folders = {
+    found = {
         split: next((path / alias for alias in aliases if (path / alias).is_dir()), None)
         for split, aliases in ALIASES.items()
     }
-    top = folders["train"] or path
-    beside, inner = images_in(top), folders_in(top)
-    if len(inner) < 2 or (beside and sum(bool(images_in(top / folder)) for folder in inner) < 2):
+    top = found["train"] or path
+    beside, classes = _images_in(top), _folders_in(top)
+    if len(classes) < 2 or (beside and sum(bool(_images_in(top / c)) for c in classes) < 2):
         return _unlabelled(path, name, preprocessing)
-    folders = folders if folders["train"] else {"train": path}
-    classes = tuple(inner)
-    many = _many([file for name in inner for file in images_in(top / name)], preprocessing)
-    splits = {key: _read(folder, classes, preprocessing, many) for key, folder in folders.items() if folder is not None}
+    folders = {key: folder for key, folder in found.items() if folder} if found["train"] else {"train": path}
+    many = _many([file for c in classes for file in _images_in(top / c)], preprocessing)
+    splits = {key: _read(folder, classes, preprocessing, many) for key, folder in folders.items()}
     left_out = f"; left out: {counted(len(beside), 'image')} beside the class folders" if beside else ""
-    notes = _said(
-        name, sum(map(len, splits.values())), preprocessing, f", {len(classes)} classes{left_out}{_LATER * many}"
-    )
-    made = make_splits(name, splits["train"], splits.get("validation"), splits.get("test"), classes)
-    return replace(made, notes=notes)
+    tail = f", {len(classes)} classes{left_out}{_LATER * many}"
+    made = make_splits(name, splits["train"], splits.get("validation"), splits.get("test"), tuple(classes))
+    return replace(made, notes=_note(name, sum(map(len, splits.values())), preprocessing, tail))
 
 
-def folders_in(folder: Path) -> list[str]:
-    """Names of the folders in a folder, sorted."""
+def load_imagenet(path: str | Path, preprocessing: Preprocessing | None = None) -> DataSplits:
+    """ImageNet, or another data set in its layout: ``DIR/train/CLASS/*.JPEG`` and ``DIR/val/CLASS/*.JPEG``.
+
+    Nothing is decoded before it is used, so that memory holds a batch only. The test split is ``val``, as is usual;
+    2 % of the training images are held out for validation. Images are 224x224 out of the middle of 256, and channels
+    have ImageNet's usual mean and deviation, unless ``preprocessing`` says others.
+
+    Raises:
+        DataError: If a folder is missing or has no class folders; the message says what to put where.
+    """
+    root, how = Path(path).expanduser(), preprocessing or _USUAL
+    for part in ("train", "val"):
+        if not (root / part).is_dir() or not _folders_in(root / part):
+            raise DataError(
+                f"imagenet must have a folder for each class (n01440764, ...) in train and val. Got none in "
+                f"{str(root / part)!r}. Unpack ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar of image-net.org "
+                "there, the images of val sorted by their labels, and give the place as imagenet:DIR."
+            )
+    classes = _folders_in(root / "train")
+    train, test = (_read(root / part, classes, how, many=True) for part in ("train", "val"))
+    return make_splits("imagenet", train, None, test, tuple(classes), validation_fraction=_HELD_OUT, moments=how)
+
+
+def _folders_in(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def images_in(folder: Path, pattern: str = "[!.]*") -> list[Path]:
+def _images_in(folder: Path, pattern: str = "[!.]*") -> list[Path]:
     """Files in a folder that are named as images are, sorted."""
     found = sorted(f for f in folder.glob(pattern) if f.suffix.lower() in SUFFIXES)
     return [regular_file(file, f"image {str(file)!r}", DataError) for file in found]
 
 
-def _read(folder: Path, classes: tuple[str, ...], preprocessing: Preprocessing | None, many: bool) -> Split:
-    if unknown := set(folders_in(folder)) - set(classes):
+def _note(name: str, images: int, preprocessing: Preprocessing | None, tail: str) -> tuple[str, ...]:
+    how = "" if preprocessing is None else f", {preprocessing}"
+    return (f"{name}: {images:,} images{how}{tail}.",)
+
+
+def _read(folder: Path, classes: Sequence[str], preprocessing: Preprocessing | None, many: bool) -> Split:
+    if unknown := set(_folders_in(folder)) - set(classes):
         raise DataError(f"{str(folder)!r} must hold the classes of the training folder. Got {sorted(unknown)} besides.")
-    files, labels = [], []
-    for label, name in enumerate(classes):
-        found = images_in(folder / name)
-        files += found
-        labels += [label] * len(found)
-    order = shuffled(len(files))
-    if many and preprocessing is not None:
-        return Split(cast(torch.Tensor, Pictures(files, preprocessing).take(order)), torch.tensor(labels)[order])
-    inputs, _ = _decoded(files, folder, preprocessing, skip=False)
-    return Split(inputs[order], torch.tensor(labels)[order])
+    of_classes = [_images_in(folder / name) for name in classes]
+    labels = torch.tensor([label for label, found in enumerate(of_classes) for _ in found])
+    inputs, order, _ = _shuffled([file for found in of_classes for file in found], folder, preprocessing, many)
+    return Split(inputs, labels[order])
+
+
+def _unlabelled(folder: Path, name: str, preprocessing: Preprocessing | None) -> DataSplits:
+    files = _images_in(folder, "**/[!.]*")
+    many = _many(files, preprocessing)
+    inputs, _, skipped = _shuffled(files, folder, preprocessing, many, skip=True)
+    left_out = []
+    if skipped:
+        named = ", ".join(files[k].name for k in skipped[:_NAMED]) + (", ..." if len(skipped) > _NAMED else "")
+        left_out = [f"{counted(len(skipped), 'image')} that did not decode ({named})"]
+    if not many and (others := sum(f.is_file() for f in folder.rglob("[!.]*")) - len(files)):
+        left_out.append(f"{counted(others, 'file')} not named as images are")
+    tail = ", without labels" + (f"; left out: {', '.join(left_out)}" if left_out else "") + _LATER * many
+    return without_labels(name, inputs, _note(name, len(inputs), preprocessing, tail))
 
 
 def _many(files: Sequence[Path], preprocessing: Preprocessing | None) -> bool:
@@ -102,30 +134,13 @@ def _many(files: Sequence[Path], preprocessing: Preprocessing | None) -> bool:
     return len(preprocessing.mean or "RGB") == 3 and any(pixels(file, str(file)).ndim == 3 for file in files[:_FEW])
 
 
-def _unlabelled(folder: Path, name: str, preprocessing: Preprocessing | None) -> DataSplits:
-    files = images_in(folder, "**/[!.]*")
-    if preprocessing is not None and _many(files, preprocessing):
-        held = cast(torch.Tensor, Pictures(files, preprocessing).take(shuffled(len(files))))
-        return without_labels(name, held, _said(name, len(files), preprocessing, f", without labels{_LATER}"))
-    inputs, skipped = _decoded(files, folder, preprocessing, skip=True)
-    named = ", ".join(files[k].name for k in skipped[:_NAMED]) + (", ..." if len(skipped) > _NAMED else "")
-    others = sum(f.is_file() for f in folder.rglob("[!.]*")) - len(files)
-    left_out = [f"{counted(len(skipped), 'image')} that did not decode ({named})"] * bool(skipped)
-    left_out += [f"{counted(others, 'file')} not named as images are"] * bool(others)
-    tail = ", without labels" + (f"; left out: {', '.join(left_out)}" if left_out else "")
-    notes = _said(name, len(inputs), preprocessing, tail)
-    return without_labels(name, inputs[shuffled(len(inputs))], notes)
-
-
-def _said(name: str, images: int, preprocessing: Preprocessing | None, tail: str) -> tuple[str, ...]:
-    how = "" if preprocessing is None else f", {preprocessing}"
-    return (f"{name}: {images:,} images{how}{tail}.",)
-
-
-def _decoded(
-    files: Sequence[Path], folder: Path, preprocessing: Preprocessing | None, skip: bool
-) -> tuple[torch.Tensor, list[int]]:
-    """The images, and the numbers of files that do not decode."""
+def _shuffled(
+    files: Sequence[Path], folder: Path, preprocessing: Preprocessing | None, many: bool, skip: bool = False
+) -> tuple[Any, torch.Tensor, list[int]]:
+    """Images in a fixed random order, so that the first are a fair sample; the order, and files that do not decode."""
+    if many and preprocessing is not None:
+        order = torch.randperm(len(files), generator=torch.Generator().manual_seed(0))
+        return Pictures(files, preprocessing).take(order), order, []
     if not files:
         raise DataError(f"{str(folder)!r} must hold images ({', '.join(SUFFIXES)}). Got none.")
 
@@ -136,36 +151,5 @@ def _decoded(
         return {"inputs": inputs, "skipped": torch.tensor(skipped, dtype=torch.int64)}
 
     tensors = cached_tensors(files, decode, f"image folder, {skip}, {preprocessing!r}")
-    return tensors["inputs"], tensors["skipped"].tolist()
-
-
-def shuffled(images: int) -> torch.Tensor:
-    """A fixed random order, so that the first examples of a split are a fair sample of it."""
-    return torch.randperm(images, generator=torch.Generator().manual_seed(0))
-
-
-def load_imagenet(path: str | Path, preprocessing: Preprocessing | None = None) -> DataSplits:
-    """ImageNet, or another data set in its layout: ``DIR/train/CLASS/*.JPEG`` and ``DIR/val/CLASS/*.JPEG``.
-
-    Nothing is decoded before it is used, so that memory holds a batch only. The test split is ``val``, as is usual;
-    2 % of the training images are held out for validation. Images are 224x224 out of the middle of 256, and channels
-    have ImageNet's usual mean and deviation.
-
-    Args:
-        path: The folder.
-        preprocessing: Another size, or other statistics.
-
-    Raises:
-        DataError: If a folder is missing or has no class folders; the message says what to put where.
-    """
-    root, how = Path(path).expanduser(), preprocessing or _USUAL
-    for part in ("train", "val"):
-        if not (root / part).is_dir() or not folders_in(root / part):
-            raise DataError(
-                f"imagenet must have a folder for each class (n01440764, ...) in train and val. Got none in "
-                f"{str(root / part)!r}. Unpack ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar of image-net.org "
-                "there, the images of val sorted by their labels, and give the place as imagenet:DIR."
-            )
-    classes = tuple(folders_in(root / "train"))
-    train, test = (_read(root / part, classes, how, many=True) for part in ("train", "val"))
-    return make_splits("imagenet", train, test=test, classes=classes, validation_fraction=_HELD_OUT, moments=how)
+    order = torch.randperm(len(tensors["inputs"]), generator=torch.Generator().manual_seed(0))
+    return tensors["inputs"][order], order, tensors["skipped"].tolist()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +23,6 @@ FORMS = (
     "digits", "cifar10[:PATH]", "cifar100[:PATH]", "parquet:PATH", "npz:PATH", "images:DIR", "imagenet:DIR",
     "dataset:DIR", "text:FILE",
 )  # fmt: skip
-
-
 _KEYS = {
     "train": (("x_train", "y_train"), ("train_images", "train_labels"), ("x", "y"), ("images", "labels")),
     "validation": (("x_validation", "y_validation"), ("x_val", "y_val"), ("val_images", "val_labels")),
@@ -56,32 +53,13 @@ def load(spec: str = "digits", preprocessing: Preprocessing | TextBlocks | None 
     kind, _, path = spec.partition(":")
     if kind == "digits" and not path:
         return load_digits()
-    if kind == "cifar10":
-        return load_cifar("cifar10", path or None)
-    if kind == "cifar100":
-        return load_cifar("cifar100", path or None)
-    images = None if isinstance(preprocessing, TextBlocks) else preprocessing
-    loaders: dict[str, Callable[[str], DataSplits]] = {
-        "parquet": partial(load_parquet, preprocessing=preprocessing),
-        "npz": load_npz,
-        "images": partial(load_images, preprocessing=images),
-        "imagenet": partial(load_imagenet, preprocessing=images),
-        "dataset": partial(load_saved_dataset, preprocessing=preprocessing),
-        "text": partial(_text, preprocessing=preprocessing),
-    }
-    if kind not in loaders or not path:
+    if kind in ("cifar10", "cifar100"):
+        return load_cifar(kind, path or None)  # type: ignore[arg-type]
+    if kind not in _LOADERS or not path:
         raise ValueError(f"data must be one of {', '.join(FORMS)}. Got {spec!r}.")
-    return loaders[kind](path)
-
-
-def _text(path: str, preprocessing: object) -> DataSplits:
-    """A text file."""
-    if not isinstance(preprocessing, TextBlocks):
-        raise DataError(
-            f"text must be read with a model's tokenizer. Got none for {path!r}. Give checkpoints of transformers "
-            "(hf:DIRECTORY) with a tokenizer.json beside the weights, or --model hf:DIRECTORY."
-        )
-    return load_text(path, preprocessing)
+    if kind in ("images", "imagenet") and isinstance(preprocessing, TextBlocks):
+        preprocessing = None
+    return _LOADERS[kind](path, *([] if kind == "npz" else [preprocessing]))
 
 
 def load_digits() -> DataSplits:
@@ -186,3 +164,9 @@ def _channels_first(array: np.ndarray, key: str) -> torch.Tensor:
     if inputs.ndim == 4 and inputs.shape[1] not in (1, 3) and inputs.shape[3] in (1, 3):
         return inputs.permute(0, 3, 1, 2).contiguous()
     return inputs
+
+
+_LOADERS: dict[str, Callable[..., DataSplits]] = {
+    "parquet": lambda path, how: load_parquet(path, preprocessing=how), "npz": load_npz, "images": load_images,
+    "imagenet": load_imagenet, "dataset": load_saved_dataset, "text": load_text,
+}  # fmt: skip

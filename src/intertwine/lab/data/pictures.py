@@ -43,7 +43,6 @@ _GREY = ("1", "L", "LA", "La")
 _COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
 _OF_16_BITS = ("PNG", "PPM")  # formats whose integer pixels have 16 bits
 _VERSION = 2  # of how images become numbers
-_HOME = Path("~/.cache/intertwine")
 _WAYS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in the order of Pillow's numbers
 _LARGEST = 8192  # pixels of a side
 _SMALL = 384  # sides below which ConvNext's processor cuts out of a larger image
@@ -70,7 +69,13 @@ def _read(source: bytes | Path, name: str, convert: Callable[[Image, str], np.nd
     stream: Any = io.BytesIO(source) if isinstance(source, bytes) else regular_file(source, name, DataError)
     try:
         with Image.open(stream, formats=_FORMATS) as image:
-            _check_size(image, name)
+            width, height = image.size
+            if width * height > _PIXELS:
+                raise DataError(
+                    f"{name} must have at most {_PIXELS:,} pixels. Got {width} x {height}. Make it smaller first."
+                )
+            size = f"{width} x {height} pixels"
+            check_fits(8 * width * height, name, size, "Make it smaller first.", error=DataError)
             return convert(image, name)
     except DataError:
         raise
@@ -83,14 +88,6 @@ def _read(source: bytes | Path, name: str, convert: Callable[[Image, str], np.nd
         ) from None
     except Exception as error:  # a damaged file may raise nearly anything
         raise DataError(f"images must decode. Got a damaged one in {name} ({error}).") from None
-
-
-def _check_size(image: Image, name: str) -> None:
-    width, height = image.size
-    if width * height > _PIXELS:
-        raise DataError(f"{name} must have at most {_PIXELS:,} pixels. Got {width} x {height}. Make it smaller first.")
-    size = f"{width} x {height} pixels"
-    check_fits(8 * width * height, name, size, "Make it smaller first.", error=DataError)
 
 
 def _in_8_bits(image: Image, name: str) -> np.ndarray:
@@ -218,7 +215,7 @@ def decode_images(
     preprocessing: Preprocessing | None = None,
     skipped: list[int] | None = None,
 ) -> Tensor:
-    """Decode images; grey where all are grey, RGB otherwise.
+    """Decode images to ``(N, C, H, W)`` in ``uint8``; grey where all are grey, RGB otherwise.
 
     Args:
         encoded: A name for messages, and the compressed bytes or a path, of each image.
@@ -226,13 +223,7 @@ def decode_images(
         what: The data set, for the progress bar and for messages.
         preprocessing: What brings images of other sizes to one.
         skipped: Gets the numbers of images that do not decode; without it they are errors.
-
-    Returns:
-        ``(N, C, H, W)`` in ``uint8``.
-
-    Raises:
-        DataError: If an image is missing, does not decode, or has another size than the first.
-    """
+    """  # noqa: DOC501 - DataError, as everywhere here
     arrays: list[np.ndarray] = []
     for name, source in track(encoded, f"decoding {what}", total, enabled=total > 5000):
         if source is None:
@@ -245,16 +236,11 @@ def decode_images(
             skipped.append(len(arrays) + len(skipped))
             continue
         array = array if preprocessing is None else preprocessing(array)
+        (h, w), (h0, w0) = array.shape[:2], (arrays or [array])[0].shape[:2]
         if not arrays:
-            check_fits(
-                6 * total * array.shape[0] * array.shape[1],
-                what,
-                f"{total:,} images of {array.shape[1]}x{array.shape[0]}",
-                "Make them smaller, or take fewer.",
-                error=DataError,
-            )
-        if arrays and array.shape[:2] != arrays[0].shape[:2]:
-            (h, w), (h0, w0) = array.shape[:2], arrays[0].shape[:2]
+            size = f"{total:,} images of {w}x{h}"
+            check_fits(6 * total * h * w, what, size, "Make them smaller, or take fewer.", error=DataError)
+        if (h, w) != (h0, w0):
             raise DataError(
                 f"images of {what} must all have one size. Got {w}x{h} in {name} after {w0}x{h0}. Say "
                 "--size 224 (in Python, preprocessing=Preprocessing.square(224)), or resize them first."
@@ -269,13 +255,7 @@ def decode_images(
 
 
 class Pictures:
-    """Images in files as a tensor ``(N, 3, H, W)`` in ``uint8`` that is decoded where it is indexed.
-
-    Args:
-        files: Of the images.
-        preprocessing: What brings them to one size.
-        device: Where decoded images go.
-    """
+    """Images in files as a tensor ``(N, 3, H, W)`` in ``uint8`` on a device, decoded where it is indexed."""
 
     dtype, ndim = torch.uint8, 4
 
@@ -297,44 +277,29 @@ class Pictures:
         return Pictures(files, self._prepare, self._device)
 
     def __getitem__(self, index: Tensor | slice) -> Tensor:
+        decoded = lambda file: in_colour(self._prepare(pixels(file, str(file))))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            arrays = list(pool.map(self._decoded, self.take(index).files))
+            arrays = list(pool.map(decoded, self.take(index).files))
         return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).contiguous().to(self._device)
 
     def to(self, device: torch.device | str) -> Pictures:
         """The same images, decoded to another device."""
         return Pictures(self.files, self._prepare, device)
 
-    def _decoded(self, file: Path) -> np.ndarray:
-        return in_colour(self._prepare(pixels(file, str(file))))
-
-
-def data_roots() -> list[Path]:
-    """Folders that may hold data sets: ``$INTERTWINE_DATA`` if set, then ``~/.cache/intertwine``."""
-    named = os.environ.get("INTERTWINE_DATA")
-    return [*([Path(named).expanduser()] if named else []), _HOME.expanduser()]
-
 
 def cached_tensors(sources: Iterable[Path], decode: Callable[[], dict[str, Tensor]], purpose: str) -> dict[str, Tensor]:
-    """Decode ``sources`` once; a changed size or modification time of any of them decodes again.
-
-    Decoded tensors lie under ``$INTERTWINE_CACHE`` or ``~/.cache/intertwine/decoded``. A folder that cannot be written
-    only costs the time to decode again.
-    """
-    folder = Path(os.environ.get("INTERTWINE_CACHE") or _HOME / "decoded").expanduser()
-    path = folder / f"{_key(sources, purpose)}.safetensors"
+    """Decode ``sources`` once; a changed size or modification time of any of them decodes again."""
+    stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
+    key = hashlib.sha256(repr((_VERSION, purpose, stats)).encode()).hexdigest()[:24]
+    folder = Path(os.environ.get("INTERTWINE_CACHE") or "~/.cache/intertwine/decoded").expanduser()
+    path = folder / f"{key}.safetensors"
     if path.is_file():
         with suppress(CheckpointError):  # a damaged cache file is decoded again and replaced
             return read_tensors(path)
     tensors = decode()
-    with suppress(OSError):
+    with suppress(OSError):  # a folder that cannot be written only costs the time to decode again
         write_tensors(path, tensors)
     return tensors
-
-
-def _key(sources: Iterable[Path], purpose: str) -> str:
-    stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
-    return hashlib.sha256(repr((_VERSION, purpose, stats)).encode()).hexdigest()[:24]
 
 
 def _sides(value: Any) -> tuple[int, int] | None:

@@ -298,13 +298,7 @@ def make_splits(
 
 
 def without_labels(name: str, inputs: Tensor, notes: tuple[str, ...] = ()) -> DataSplits:
-    """Data of which nothing can be judged: each split is all of it, and labels are -1.
-
-    Args:
-        name: Name of the data set.
-        inputs: ``(N, C, *S)``, or tokens ``(N, T)``.
-        notes: What a reader must know.
-    """
+    """Data of which nothing can be judged: each split is all of it, and labels are -1."""
     split = Split(inputs, torch.full((len(inputs),), -1))
     with threads(1):
         return DataSplits(name, split, split, split, (), *_channel_moments(inputs), notes)
@@ -345,11 +339,10 @@ def _hold_out(name: str, split: Split, fraction: float, generator: torch.Generat
 
 
 def _channel_moments(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel in float64, by two passes over chunks; none of tokens.
-
-    Of images in files it is that of the first, whose order is random.
-    """
-    inputs = inputs[:_MEASURED] if not isinstance(inputs, Tensor) else inputs
+    """Mean and standard deviation of each channel in float64, by two passes over chunks; none of tokens."""
+    inputs = (
+        inputs[:_MEASURED] if not isinstance(inputs, Tensor) else inputs
+    )  # the first in files: their order is random
     if inputs.dtype == torch.int64:
         return (), ()
     scale = 255.0 if inputs.dtype == torch.uint8 else 1.0

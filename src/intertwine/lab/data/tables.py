@@ -6,10 +6,10 @@ Columns are found by what they hold, as the Hugging Face hub names them. The dat
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -31,6 +31,33 @@ LABELS = ("label", "labels", "fine_label", "target", "class")
 _TEXTS = ("text", "sentence", "content", "document")
 
 
+class Table(NamedTuple):
+    """A file of rows, of which some columns are read, some rows at a time."""
+
+    file: Path
+    schema: pa.Schema
+    rows: int
+    read: Callable[[list[str]], Iterable[pa.RecordBatch]]
+
+    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """Rows of some columns; a damaged file is named."""
+        import pyarrow as pa
+
+        try:
+            yield from self.read(columns)
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(self.file, error) from None
+
+
+class _Columns(NamedTuple):
+    """Columns by what they hold; ``None`` for what there is not."""
+
+    image: str | None  # encoded images
+    text: str | None
+    label: str | None  # numbers of classes
+    classes: tuple[str, ...] | None  # their names
+
+
 def load_parquet(
     path: str | Path, name: str | None = None, preprocessing: Preprocessing | TextBlocks | None = None
 ) -> DataSplits:
@@ -50,16 +77,14 @@ def load_parquet(
         DataError: If nothing is there, or what is there is truncated, empty or malformed.
     """
     path = Path(path)
-    name = name or f"parquet:{path.name}"
-    if path.is_file():
-        return load_tables({"train": [parquet_table(path)]}, name, preprocessing)
-    found = find_parquet_splits(path)
+    found = {"train": [path]} if path.is_file() else find_parquet_splits(path)
     if "train" not in found:
         raise DataError(
             "parquet path must be a file, or a folder that holds train.parquet (or train-*.parquet). "
             f"Got {str(path)!r}."
         )
-    return load_tables({key: list(map(parquet_table, files)) for key, files in found.items()}, name, preprocessing)
+    tables = {key: list(map(_opened, files)) for key, files in found.items()}
+    return _load(tables, name or f"parquet:{path.name}", preprocessing)
 
 
 def find_parquet_splits(folder: Path) -> dict[str, list[Path]]:
@@ -74,54 +99,6 @@ def find_parquet_splits(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-def load_tables(
-    tables: Mapping[str, Sequence[Table]], name: str, preprocessing: Preprocessing | TextBlocks | None = None
-) -> DataSplits:
-    """Data from the tables of its splits.
-
-    Args:
-        tables: By name of the split; ``train`` must be among them.
-        name: Name of the data.
-        preprocessing: See ``load_parquet``.
-
-    Raises:
-        DataError: If they hold neither images nor texts, or are damaged.
-    """
-    first = tables["train"][0]
-    columns = columns_of(first)
-    if isinstance(preprocessing, TextBlocks) or columns.image is None:
-        if not isinstance(preprocessing, TextBlocks) or columns.text is None:
-            missing = "images" if columns.image is None else "texts"
-            raise DataError(
-                f"{name} must hold {missing} for this. Got columns {', '.join(first.schema.names)}. Texts are read "
-                "with the tokenizer of a model (hf:DIRECTORY), images without one."
-            )
-        texts = {key: read_texts(some, columns.text) for key, some in tables.items()}
-        return split_texts(texts, preprocessing, name)
-    loaded = {key: read_images(some, columns, f"{name} ({key})", preprocessing) for key, some in tables.items()}
-    count = f"{sum(map(len, loaded.values())):,} images" + (f", {preprocessing}" if preprocessing else "")
-    if columns.label is None:
-        note = f"{name}: {count}, without labels: no column is called {', '.join(LABELS)}."
-        return without_labels(name, torch.cat([split.inputs for split in loaded.values()]), (note,))
-    if len(tables) == len(tables["train"]) == 1 and "split" in first.schema.names:
-        loaded = _by_column(first, loaded["train"])
-    made = make_splits(name, loaded["train"], loaded.get("validation"), loaded.get("test"), columns.classes)
-    return replace(made, notes=(f"{name}: {count}.",) if preprocessing else ())
-
-
-def _by_column(table: Table, whole: Split) -> dict[str, Split]:
-    """The splits that a column ``split`` names."""
-    said = [value for batch in table.batches(["split"]) for value in batch.column(0).to_pylist()]
-    parts = {}
-    for split, aliases in ALIASES.items():
-        mask = torch.tensor([value in aliases for value in said])
-        if mask.any():
-            parts[split] = whole.take(mask)
-    if "train" not in parts:
-        raise DataError(f"column split of {str(table.file)!r} must hold 'train'. Got {sorted(set(map(str, said)))}.")
-    return parts
-
-
 def load_saved_dataset(path: str | Path, preprocessing: Preprocessing | TextBlocks | None = None) -> DataSplits:
     """Load a directory of ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk``.
 
@@ -132,35 +109,32 @@ def load_saved_dataset(path: str | Path, preprocessing: Preprocessing | TextBloc
         DataError: If it is no such directory, or its files are missing or damaged.
     """
     path = Path(path)
-    name = f"dataset:{path.name}"
     if (path / _ONE).is_file():
-        return load_tables({"train": _tables(path)}, name, preprocessing)
-    if not (path / _SEVERAL).is_file():
+        tables = {"train": _saved_tables(path)}
+    elif (path / _SEVERAL).is_file():
+        splits = _json_list(path / _SEVERAL, "splits")
+        names = {key: next((alias for alias in aliases if alias in splits), None) for key, aliases in _SAVED.items()}
+        train = "train" if "train" in splits or not splits else splits[0]
+        folder = lambda split: within(path, split, "split", DataError)
+        tables = {"train": _saved_tables(folder(train))}
+        tables |= {key: _saved_tables(folder(split)) for key, split in names.items() if split not in (None, train)}
+    else:
         raise DataError(
             f"dataset path must be a directory of save_to_disk(), with {_ONE} or {_SEVERAL}. Got {str(path)!r}. Of "
             "parquet files, say parquet:PATH."
         )
-    splits = _entry(path / _SEVERAL, "splits")
-    names = {key: next((alias for alias in aliases if alias in splits), None) for key, aliases in _SAVED.items()}
-    names["train"] = "train" if "train" in splits or not splits else splits[0]
-    tables = {
-        key: _tables(within(path, split, "split", DataError))
-        for key, split in names.items()
-        if split is not None and (key == "train" or split != names["train"])
-    }
-    return load_tables(tables, name, preprocessing)
+    return _load(tables, f"dataset:{path.name}", preprocessing)
 
 
-def _tables(folder: Path) -> list[Table]:
-    files = _entry(folder / _ONE, "_data_files")
+def _saved_tables(folder: Path) -> list[Table]:
+    files = _json_list(folder / _ONE, "_data_files")
     named = [file.get("filename") if isinstance(file, dict) else None for file in files]
     if not named:
         raise DataError(f"{_ONE} must name files of data. Got none in {str(folder)!r}.")
-    return [arrow_table(within(folder, file, f"a file of {_ONE}", DataError)) for file in named]
+    return [_opened(within(folder, file, f"a file of {_ONE}", DataError), "Arrow stream") for file in named]
 
 
-def _entry(file: Path, key: str) -> list[Any]:
-    """A list in a JSON file."""
+def _json_list(file: Path, key: str) -> list[Any]:
     said = json_of(file, file.name, DataError)
     found = said.get(key) if isinstance(said, dict) else None
     if not isinstance(found, list):
@@ -168,152 +142,68 @@ def _entry(file: Path, key: str) -> list[Any]:
     return found
 
 
-@dataclass(frozen=True)
-class Table:
-    """A file of rows.
-
-    Args:
-        file: Where it is.
-        schema: Names and types of its columns.
-        rows: How many.
-        read: Rows of some columns, some at a time.
-    """
-
-    file: Path
-    schema: pa.Schema
-    rows: int
-    read: Callable[[list[str]], Iterator[pa.RecordBatch]]
-
-    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """Rows of some columns, some at a time.
-
-        Raises:
-            DataError: If the file is damaged.
-        """  # noqa: DOC501, DOC502 - made by a helper
-        import pyarrow as pa
-
-        try:
-            yield from self.read(columns)
-        except (pa.ArrowException, OSError) as error:
-            raise _unreadable(self.file, error) from None
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Columns by what they hold; ``None`` for what there is not."""
-
-    image: str | None  # Encoded images
-    text: str | None  # Texts
-    label: str | None  # Numbers of classes
-    classes: tuple[str, ...] | None = None  # Their names
+def _load(
+    tables: Mapping[str, Sequence[Table]], name: str, preprocessing: Preprocessing | TextBlocks | None
+) -> DataSplits:
+    """Data from the tables of its splits, ``train`` among them."""
+    first = tables["train"][0]
+    columns = _columns_of(first)
+    if isinstance(preprocessing, TextBlocks) or columns.image is None:
+        if not isinstance(preprocessing, TextBlocks) or columns.text is None:
+            missing = "images" if columns.image is None else "texts"
+            raise DataError(
+                f"{name} must hold {missing} for this. Got columns {', '.join(first.schema.names)}. Texts are read "
+                "with the tokenizer of a model (hf:DIRECTORY), images without one."
+            )
+        texts = {  # rows with an empty line between them
+            key: "\n\n".join(text for table in some for text in _column(table, columns.text) if text)
+            for key, some in tables.items()
+        }
+        return split_texts(texts, preprocessing, name)
+    loaded = {key: _read_images(some, columns, f"{name} ({key})", preprocessing) for key, some in tables.items()}
+    count = f"{sum(map(len, loaded.values())):,} images" + (f", {preprocessing}" if preprocessing else "")
+    if columns.label is None:
+        note = f"{name}: {count}, without labels: no column is called {', '.join(LABELS)}."
+        return without_labels(name, torch.cat([split.inputs for split in loaded.values()]), (note,))
+    if len(tables) == len(tables["train"]) == 1 and "split" in first.schema.names:
+        said, whole = list(_column(first, "split")), loaded["train"]
+        masks = {key: torch.tensor([value in aliases for value in said]) for key, aliases in ALIASES.items()}
+        loaded = {key: whole.take(mask) for key, mask in masks.items() if mask.any()}
+        if "train" not in loaded:
+            raise DataError(
+                f"column split of {str(first.file)!r} must hold 'train'. Got {sorted(set(map(str, said)))}."
+            )
+    made = make_splits(name, loaded["train"], loaded.get("validation"), loaded.get("test"), columns.classes)
+    return replace(made, notes=(f"{name}: {count}.",) if preprocessing else ())
 
 
-def parquet_table(file: Path) -> Table:
-    """A parquet file."""
+def _column(table: Table, name: str) -> Iterator[Any]:
+    return (value for batch in table.batches([name]) for value in batch.column(0).to_pylist())
+
+
+def _opened(file: Path, kind: str = "parquet file") -> Table:
+    """A parquet file, or a file of one Arrow stream, as ``save_to_disk`` of the datasets library writes it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     regular_file(file, "data", DataError)
     try:
-        opened = pq.ParquetFile(file)
+        if kind == "parquet file":
+            parquet = pq.ParquetFile(file)
+            rows = lambda names: parquet.iter_batches(_ROWS, columns=names)
+            return Table(file, parquet.schema_arrow, parquet.metadata.num_rows, rows)
+        mapped = pa.ipc.open_stream(pa.memory_map(str(file))).read_all()
+        return Table(file, mapped.schema, len(mapped), lambda names: mapped.select(names).to_batches(_ROWS))
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(file, error) from None
-    return Table(
-        file, opened.schema_arrow, opened.metadata.num_rows, lambda names: opened.iter_batches(_ROWS, columns=names)
-    )
+        raise _unreadable(file, error, kind) from None
 
 
 def whole_table(file: Path) -> pa.Table:
     """All of a parquet file, in memory."""
     import pyarrow as pa
 
-    opened = parquet_table(file)
+    opened = _opened(file)
     return pa.Table.from_batches(opened.batches(opened.schema.names), opened.schema)
-
-
-def arrow_table(file: Path) -> Table:
-    """A file of one Arrow stream, as ``save_to_disk`` of the datasets library writes it."""
-    import pyarrow as pa
-
-    regular_file(file, "data", DataError)
-
-    def opened() -> Any:
-        return pa.ipc.open_stream(pa.memory_map(str(file)))
-
-    def read(names: list[str]) -> Iterator[pa.RecordBatch]:
-        for batch in opened():
-            for start in range(0, batch.num_rows, _ROWS):
-                yield batch.select(names).slice(start, _ROWS)
-
-    try:
-        return Table(file, opened().schema, sum(batch.num_rows for batch in opened()), read)
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(file, error, "Arrow stream") from None
-
-
-def columns_of(table: Table) -> Columns:
-    """Which columns hold images, texts and labels."""
-    import pyarrow as pa
-
-    def holds_images(kind: pa.DataType) -> bool:
-        binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-        return binary or (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0)
-
-    fields = list(table.schema)
-    image = next((f.name for f in fields if holds_images(f.type)), None)
-    strings = [f.name for f in fields if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
-    text = next((name for name in _TEXTS if name in strings), strings[0] if len(strings) == 1 else None)
-    names = _class_names(table.schema)
-    label = next((name for name in (*LABELS, *names) if name in table.schema.names), None)
-    if image is None and text is None:
-        listed = ", ".join(f"{f.name} ({f.type})" for f in fields)
-        raise DataError(
-            f"table must have an image column (a struct with bytes, or binary) or a text column ({', '.join(_TEXTS)}, "
-            f"or the only one of strings). Got {listed} in {str(table.file)!r}."
-        )
-    return Columns(image, text, label, names.get(label) if label else None)
-
-
-def read_images(
-    tables: Sequence[Table], columns: Columns, what: str, preprocessing: Preprocessing | None = None
-) -> Split:
-    """Images with their labels; -1 where there are none."""
-    total = sum(table.rows for table in tables)
-    if not total:
-        raise DataError(f"{what} must hold at least one row. Got none.")
-    check_fits(_ROW * total, what, f"{total:,} rows", "Take fewer.", error=DataError)
-
-    def decode() -> dict[str, torch.Tensor]:
-        labels: list[Any] = []
-        inputs = decode_images(_encoded(tables, columns, labels), total, what, preprocessing)
-        return {"inputs": inputs, "labels": class_labels(labels, what)}
-
-    found = cached_tensors([table.file for table in tables], decode, f"images of a table, {preprocessing!r}")
-    return Split(found["inputs"], found["labels"])
-
-
-def read_texts(tables: Sequence[Table], column: str) -> str:
-    """All texts of a column, an empty line between them."""
-    texts = [text for table in tables for batch in table.batches([column]) for text in batch.column(0).to_pylist()]
-    return "\n\n".join(text for text in texts if text)
-
-
-def _encoded(tables: Sequence[Table], columns: Columns, labels: list[Any]) -> Iterator[tuple[str, bytes | None]]:
-    """Name and bytes of every image, a few rows in memory at a time; their labels go to the list."""
-    wanted = [name for name in (columns.image, columns.label) if name is not None]
-    for table in tables:
-        for batch in table.batches(wanted):
-            start = len(labels)
-            labels += [-1] * batch.num_rows if columns.label is None else batch.column(columns.label).to_pylist()
-            for i, value in enumerate(batch.column(columns.image), start):
-                yield _name_and_bytes(i, value.as_py())
-
-
-def _name_and_bytes(row: int, value: Any) -> tuple[str, bytes | None]:
-    if isinstance(value, dict):
-        path = value.get("path")
-        return f"row {row} ({path})" if path else f"row {row}", value.get("bytes")
-    return f"row {row}", value
 
 
 def _unreadable(file: Path, error: Exception, kind: str = "parquet file") -> DataError:
@@ -325,14 +215,58 @@ def _unreadable(file: Path, error: Exception, kind: str = "parquet file") -> Dat
     )
 
 
-def _class_names(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
-    """Names of classes by column, from the schema metadata, where the datasets library writes them."""
-    try:
-        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        return {
+def _columns_of(table: Table) -> _Columns:
+    import pyarrow as pa
+
+    def holds_images(kind: pa.DataType) -> bool:
+        binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+        return binary or (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0)
+
+    fields = list(table.schema)
+    image = next((f.name for f in fields if holds_images(f.type)), None)
+    strings = [f.name for f in fields if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
+    text = next((name for name in _TEXTS if name in strings), strings[0] if len(strings) == 1 else None)
+    try:  # names of classes, where the datasets library writes them
+        features = json.loads((table.schema.metadata or {})[b"huggingface"])["info"]["features"]
+        classes = {
             key: tuple(map(str, value["names"]))
             for key, value in features.items()
             if isinstance(value, dict) and isinstance(value.get("names"), list)
         }
     except (KeyError, TypeError, ValueError, RecursionError, AttributeError):
-        return {}
+        classes = {}
+    label = next((name for name in (*LABELS, *classes) if name in table.schema.names), None)
+    if image is None and text is None:
+        listed = ", ".join(f"{f.name} ({f.type})" for f in fields)
+        raise DataError(
+            f"table must have an image column (a struct with bytes, or binary) or a text column ({', '.join(_TEXTS)}, "
+            f"or the only one of strings). Got {listed} in {str(table.file)!r}."
+        )
+    return _Columns(image, text, label, classes.get(label) if label else None)
+
+
+def _read_images(tables: Sequence[Table], columns: _Columns, what: str, preprocessing: Preprocessing | None) -> Split:
+    """Images with their labels; -1 where there are none."""
+    total = sum(table.rows for table in tables)
+    if not total:
+        raise DataError(f"{what} must hold at least one row. Got none.")
+    check_fits(_ROW * total, what, f"{total:,} rows", "Take fewer.", error=DataError)
+    labels: list[Any] = []
+
+    def encoded() -> Iterator[tuple[str, bytes | None]]:
+        """Name and bytes of every image, a few rows in memory at a time."""
+        wanted = [name for name in (columns.image, columns.label) if name is not None]
+        for batch in (batch for table in tables for batch in table.batches(wanted)):
+            start = len(labels)
+            labels.extend([-1] * len(batch) if columns.label is None else batch.column(columns.label).to_pylist())
+            for row, value in enumerate(batch.column(columns.image), start):
+                image = value.as_py()
+                path, content = (image.get("path"), image.get("bytes")) if isinstance(image, dict) else (None, image)
+                yield f"row {row} ({path})" if path else f"row {row}", content
+
+    def decode() -> dict[str, torch.Tensor]:
+        inputs = decode_images(encoded(), total, what, preprocessing)
+        return {"inputs": inputs, "labels": class_labels(labels, what)}
+
+    found = cached_tensors([table.file for table in tables], decode, f"images of a table, {preprocessing!r}")
+    return Split(found["inputs"], found["labels"])

@@ -42,37 +42,25 @@ class TextBlocks:
             raise DataError(f"max_length must be at least {_SHORTEST}. Got {self.max_length}.")
 
     def __call__(self, text: str, name: str, letters: str = "") -> Tensor:
-        """Tokens of a text, ``(N, T)``, or ``(N, T + 1)`` where the next ones are labels.
-
-        Args:
-            text: The text.
-            name: What it is called in messages.
-            letters: The characters that ``"chars"`` numbers; those of the text otherwise.
-
-        Raises:
-            DataError: If the text is shorter than one block.
-        """
+        """Tokens ``(N, T)``, or ``(N, T + 1)`` where the next ones are labels; ``"chars"`` numbers ``letters``."""
         check_fits(_COST * len(text), name, f"{len(text):,} characters", "Take a part of it.", error=DataError)
         length = self.max_length + self.next_token
-        whole = self._plain(text, letters, length) if self.tokenizer in _PLAIN else self._cut(text, length)
+        if self.tokenizer in _PLAIN:
+            number = {letter: k for k, letter in enumerate(sorted(set(letters or text)))}
+            ids = list(text.encode()) if self.tokenizer == "bytes" else [number[letter] for letter in text]
+            whole = [ids[k : k + length] for k in range(0, len(ids) - length + 1, length)]
+        else:
+            tokenizer = self._opened()
+            tokenizer.no_padding()
+            tokenizer.enable_truncation(length)
+            first = tokenizer.encode(text)
+            whole = [block.ids for block in (first, *first.overflowing) if len(block.ids) == length]
         if not whole:
             raise DataError(
                 f"text must hold at least one block of {length} tokens. Got fewer in {name}. Say a "
                 "smaller --max-length."
             )
         return torch.tensor(whole, dtype=torch.int64)
-
-    def _plain(self, text: str, letters: str, length: int) -> list[list[int]]:
-        number = {letter: k for k, letter in enumerate(sorted(set(letters or text)))}
-        ids = list(text.encode()) if self.tokenizer == "bytes" else [number[letter] for letter in text]
-        return [ids[k : k + length] for k in range(0, len(ids) - length + 1, length)]
-
-    def _cut(self, text: str, length: int) -> list[list[int]]:
-        tokenizer = self._opened()
-        tokenizer.no_padding()
-        tokenizer.enable_truncation(length)
-        first = tokenizer.encode(text)
-        return [block.ids for block in (first, *first.overflowing) if len(block.ids) == length]
 
     def _opened(self) -> Any:
         try:
@@ -97,8 +85,13 @@ def load_text(path: str | Path, blocks: TextBlocks) -> DataSplits:
     """Load a text file in UTF-8 as blocks of tokens.
 
     Raises:
-        DataError: If it is missing, no text, or shorter than one block.
+        DataError: If it is missing, no text, or shorter than one block, or nothing says how to cut it.
     """
+    if not isinstance(blocks, TextBlocks):
+        raise DataError(
+            f"text must be read with a model's tokenizer. Got none for {str(path)!r}. Give checkpoints of transformers "
+            "(hf:DIRECTORY) with a tokenizer.json beside the weights, or --model hf:DIRECTORY."
+        )
     file = regular_file(path, "text", DataError)
     size = file.stat().st_size
     check_fits(_COST * size, "text", f"{size:,} bytes", "Take a part of it.", error=DataError)

@@ -172,7 +172,11 @@ def measure(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[str, V
     for zoo in (z for plan in plans.values() for z in plan.zoos):
         seeds = sorted({*zoo.seeds, *(zoos[zoo.folder].seeds if zoo.folder in zoos else ())})
         zoos[zoo.folder] = replace(zoo, seeds=tuple(seeds))
-    parts = [replace(zoo, seeds=seeds) for zoo in zoos.values() for seeds in _together(zoo, setting)]
+    # One job trains small networks together, where a CPU gains by it; one by one on other devices.
+    size = 1 if setting.device.startswith("cuda") else max((len(zoo.seeds) for zoo in zoos.values()), default=1)
+    parts = [
+        replace(zoo, seeds=zoo.seeds[k : k + size]) for zoo in zoos.values() for k in range(0, len(zoo.seeds), size)
+    ]
     training = [part.job(setting.device) for part in parts]
     lost = [job_key(job) for part, job in zip(parts, training) if not all(m.path.is_file() for m in part.members)]
     remove(setting.folder / "runs" / "networks", lost)  # results whose networks were moved away
@@ -196,25 +200,11 @@ def measure(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[str, V
             continue
         rows = [{**row, "arm": z.arm} for z in plan.zoos for s in z.seeds for row in trained_rows[z.folder][f"{s}"]]
         rows += [{**task.columns, **row} for task, (listed, _) in zip(plan.tasks, results) for row in listed]
-        networks = sum(spent[folder] * len(seeds) / len(zoos[folder].seeds) for folder, seeds in _seeds(plan).items())
-        seconds = {"networks": networks, "jobs": sum(s for _, s in results)}
-        facts = facts_of(plan, seconds)
+        own = {(zoo.folder, seed) for zoo in plan.zoos for seed in zoo.seeds}
+        networks = sum(spent[folder] / len(zoos[folder].seeds) for folder, _ in own)
+        facts = facts_of(plan, networks + sum(s for _, s in results))
         found[one.name] = Values.of(({"experiment": one.name, **row} for row in rows), facts)
     return found, failed
-
-
-def _seeds(plan: Design) -> dict[Path, set[int]]:
-    """All seeds of each zoo's folder."""
-    found: dict[Path, set[int]] = {}
-    for zoo in plan.zoos:
-        found.setdefault(zoo.folder, set()).update(zoo.seeds)
-    return found
-
-
-def _together(zoo: PlannedZoo, setting: Setting) -> list[tuple[int, ...]]:
-    """Seeds that one job trains: small networks together, where a CPU gains by it; one by one on other devices."""
-    size = 1 if setting.device.startswith("cuda") else len(zoo.seeds)
-    return [zoo.seeds[k : k + size] for k in range(0, len(zoo.seeds), size)]
 
 
 def _run(name: str, jobs: Sequence[Job], setting: Setting) -> RunReport:
@@ -223,7 +213,7 @@ def _run(name: str, jobs: Sequence[Job], setting: Setting) -> RunReport:
     return run(plan, setting.folder / "runs", executor=executor, retries=1, progress=setting.progress)
 
 
-def facts_of(plan: Design, seconds: Mapping[str, float]) -> dict[str, Any]:
+def facts_of(plan: Design, seconds: float) -> dict[str, Any]:
     """Provenance of values: scale, data, versions, commit (of a checkout), machine, day, hours of one process."""
     s = plan.setting
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() and s.device != "cpu" else ""
@@ -238,7 +228,7 @@ def facts_of(plan: Design, seconds: Mapping[str, float]) -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": gpu or f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "hours": round(sum(seconds.values()) / 3600, 3),
+        "hours": round(seconds / 3600, 3),
     }
 
 

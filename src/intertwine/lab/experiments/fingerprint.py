@@ -77,22 +77,18 @@ def compare(kept: Values, today: Values) -> tuple[Validity, str]:
 
 
 def set_aside(one: Experiment, setting: Setting, today: Values) -> list[str]:
-    """Before a longer run: what other code left of this experiment is moved away, jobs and networks.
+    """Before a longer run: what code of another fingerprint left of an experiment is moved away, jobs and networks.
 
-    Args:
-        one: The experiment.
-        setting: Its setting, in the folder of its scale.
-        today: Its fingerprint.
-
-    Returns:
-        What was moved, in words; nothing where the fingerprint is the one under which it was made.
+    ``setting`` works in the folder of its scale. Gives what was moved.
     """
     path = setting.folder / "fingerprints" / f"{one.name}.parquet"
     moved = list[str]()
     if path.is_file() and compare(Values.load(path), today)[0] == "older than its code":
         away, plan = setting.folder / "older" / Values.load(path).digest()[:8], one.planned(setting)
         results = [result_path(setting.folder / "runs" / "jobs", job_key(task.job)) for task in plan.tasks]
-        for old in (*(zoo.folder for zoo in plan.zoos if _made_by(zoo.folder) != source_version()), *results):
+        made_by = lambda file: file.read_text(encoding="utf-8") if file.is_file() else ""
+        zoos = [z.folder for z in plan.zoos if made_by(z.folder / "source.txt") != source_version()]
+        for old in (*zoos, *results):
             if old.exists():
                 (away / old.name).parent.mkdir(parents=True, exist_ok=True)
                 old.rename(away / old.name)
@@ -103,11 +99,6 @@ def set_aside(one: Experiment, setting: Setting, today: Values) -> list[str]:
             (zoo.folder / "source.txt").write_text(source_version(), encoding="utf-8")
     today.save(path)
     return moved
-
-
-def _made_by(folder: Path) -> str:
-    file = folder / "source.txt"
-    return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
 def check_against(kept: Path, today: Mapping[str, Values]) -> dict[str, tuple[Validity, str]]:

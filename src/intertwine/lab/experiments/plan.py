@@ -7,8 +7,9 @@ import itertools
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import nn
 from torch.nn.functional import avg_pool2d
 
@@ -16,13 +17,12 @@ from ...features.evaluate import evaluate
 from ..data import Batches, DataSplits, load
 from ..networks import build
 from ..runs import Job
-from ..training import Recipe, choose_device, load_checkpoint, read_card, train_many
-from ..training.many import member_path
+from ..training import Recipe, choose_device, load_checkpoint, member_path, read_card, train_many
 from .setting import Setting
 
 __all__ = [
-    "BASELINE", "BaselineJob", "Design", "PairJob", "PlannedJob", "PlannedMember", "PlannedZoo", "ZooJob",
-    "accuracy_rows", "activations_of", "cyclic_pairs", "ordered_pairs", "pooled", "unordered_pairs",
+    "BASELINE", "BaselineJob", "Design", "MeasuredJob", "PairJob", "PlannedJob", "PlannedMember", "PlannedZoo",
+    "ZooJob", "accuracy_rows", "activations_of", "cyclic_pairs", "ordered_pairs", "pooled", "unordered_pairs",
 ]  # fmt: skip
 
 BASELINE = "trivial baseline"
@@ -30,40 +30,24 @@ _BLOCKS = 20  # of test images, at most
 _FEW = 20_000  # training images of the trivial baseline
 
 
-@dataclass(frozen=True)
-class PlannedMember:
-    """A network of a zoo, trained or not yet.
+class PlannedMember(NamedTuple):
+    """A network of a zoo, trained or not yet."""
 
-    Attributes:
-        path: Of its checkpoint.
-        name: By its seed.
-    """
-
-    path: Path
-    name: str
+    path: Path  # Of its checkpoint
+    name: str  # By its seed
 
 
 @dataclass(frozen=True)
 class PlannedZoo:
-    """Networks of one architecture that differ in their seeds.
+    """Networks of one architecture that differ in their seeds."""
 
-    Attributes:
-        arm: What they are called in the table of values.
-        network: Text for ``networks.build``, fitted to the data.
-        data: As ``lab.data.load`` takes it.
-        recipe: How they are trained.
-        seeds: One for each.
-        folder: Where they lie: named by architecture, data and recipe, so that experiments share them.
-        examples: Training examples; all of them if ``None``.
-    """
-
-    arm: str
-    network: str
-    data: str
-    recipe: Recipe
-    seeds: tuple[int, ...]
-    folder: Path
-    examples: int | None = None
+    arm: str  # What they are called in the table of values
+    network: str  # Text for ``networks.build``, fitted to the data
+    data: str  # As ``lab.data.load`` takes it
+    recipe: Recipe  # How they are trained
+    seeds: tuple[int, ...]  # One for each
+    folder: Path  # Where they lie: named by architecture, data and recipe, so that experiments share them
+    examples: int | None = None  # For training; all of them if ``None``
 
     @property
     def members(self) -> list[PlannedMember]:
@@ -85,17 +69,11 @@ class PlannedZoo:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class PlannedJob:
-    """A job, and the columns that its values have in common.
-
-    Attributes:
-        job: Whose ``run`` returns rows: dictionaries with ``statistic``, ``value`` and what else is known.
-        columns: ``arm``, ``network``, ``partner``.
-    """
+class PlannedJob(NamedTuple):
+    """A job, whose ``run`` returns rows (dictionaries of ``COLUMNS``), and the columns that these have in common."""
 
     job: Job
-    columns: dict[str, str]
+    columns: dict[str, str]  # ``arm``, ``network``, ``partner``
 
 
 @dataclass
@@ -164,11 +142,15 @@ class Design:
         self.notes += lines
 
 
-class ZooJob(Job):
-    """Networks of one architecture, trained from several seeds; those that are there are left alone."""
+class MeasuredJob(Job):
+    """A job of an experiment: it shares a GPU; whether its result holds is seen by what it gives, not by its code."""
 
     gpus: ClassVar[float] = 1 / 16
     code: ClassVar[str] = ""
+
+
+class ZooJob(MeasuredJob):
+    """Networks of one architecture, trained from several seeds; those that are there are left alone."""
 
     network: str  # Text for ``networks.build``
     data: str  # As ``lab.data.load`` takes it
@@ -196,11 +178,8 @@ class ZooJob(Job):
         ]  # fmt: skip
 
 
-class PairJob(Job):
+class PairJob(MeasuredJob):
     """What is done with two networks."""
-
-    gpus: ClassVar[float] = 1 / 16
-    code: ClassVar[str] = ""
 
     a: str  # Checkpoint of network A
     b: str  # Checkpoint of network B
@@ -214,8 +193,6 @@ class PairJob(Job):
 
     def networks(self) -> tuple[Any, Any]:
         """Both, on their device; on a CPU in the layout in which convolutions are fast."""
-        import torch
-
         device = choose_device(self.device)
         layout = torch.channels_last if device.type == "cpu" else torch.preserve_format
         a, b = (load_checkpoint(path).to(device, memory_format=layout) for path in (self.a, self.b))  # type: ignore[call-overload]

@@ -15,8 +15,7 @@ from ..networks import build, fit_to, input_shape
 from ..runs import Job, job_key
 from ..runs.store import finished
 from ..statistics import Statement
-from ..training import Recipe
-from ..training.many import member_path
+from ..training import Recipe, member_path
 from .experiment import Experiment, Findings
 from .fingerprint import source_version
 from .plan import Design, PlannedZoo
@@ -79,36 +78,21 @@ def _short(value: Any) -> Any:
 
 
 def tell_plan(one: Experiment, setting: Setting, out: Path) -> list[str]:
-    """What would be trained and run, and the smallest effect that each statement can tell with so many networks.
+    """What would be trained and run, and for each statement the distance from its limit that so many networks tell.
 
-    Args:
-        one: The experiment.
-        setting: Its setting.
-        out: Folder with values; spreads are those of the same scale where they are kept, else those at smoke scale.
+    That is with power 0.8, on a page of as many statements; spreads are those of values that the folder ``out`` keeps,
+    of the same scale, else at smoke scale.
     """
-    return [*listed(one.planned(setting)), *smallest_effects(one, setting, out)]
-
-
-def smallest_effects(one: Experiment, setting: Setting, out: Path) -> list[str]:
-    """A line for each statement: the distance from its limit that the plan tells with power 0.8, on a page of as many.
-
-    Raises:
-        DataError: If values are kept that cannot be read.
-    """  # noqa: DOC502 - raised by Values.load()
-    own = one.at(setting)
+    design, own = one.planned(setting), one.at(setting)
     kept = [s for s in (own.scale, "smoke") if values_path(out, one.name, s).is_file()]
     if not kept:
-        return ["effects that it can tell: not known before it was run at smoke scale"]
+        return [*listed(design), "effects that it can tell: not known before it was run at smoke scale"]
     found = Findings(Values.load(values_path(out, one.name, kept[0])))
     one.analyse(found)
-    had = _networks(one.planned(replace(setting, scale=kept[0])))
-    planned = _networks(one.planned(setting))
-    count = sum(not s.check for s in found.statements)
-    return [
-        f"tells {_told(s, planned, had, count)}: {s.text} (spread as at {kept[0]} scale)"
-        for s in found.statements
-        if not s.check
-    ]
+    had, planned = _networks(one.planned(replace(setting, scale=kept[0]))), _networks(design)
+    said = [s for s in found.statements if not s.check]
+    effects = [f"tells {_told(s, planned, had, len(said))}: {s.text} (spread as at {kept[0]} scale)" for s in said]
+    return [*listed(design), *effects]
 
 
 def _told(statement: Statement, planned: Mapping[str, int], had: Mapping[str, int], count: int) -> str:
@@ -138,7 +122,9 @@ def outlook_of(chosen: Sequence[Experiment], setting: Setting) -> list[dict[str,
     """
     rows, everything = [], Design(setting)
     for one in chosen:
-        plan = one.planned(replace(setting, folder=_home(one, setting)))
+        scale = one.at(setting).scale  # where run_experiments() works: by scale, and at smoke scale by the source
+        own = Path("smoke") / "work" / source_version() if scale == "smoke" else Path(setting.scale)
+        plan = one.planned(replace(setting, folder=setting.folder / own))
         rows.append({"experiment": one.name, **_left(plan, plan.setting)})
         everything.zoos += plan.zoos
         everything.tasks += plan.tasks
@@ -148,21 +134,18 @@ def outlook_of(chosen: Sequence[Experiment], setting: Setting) -> list[dict[str,
     return [*rows, {"experiment": "all", **shared, **jobs, "MiB": memory}]
 
 
-def _home(one: Experiment, setting: Setting) -> Path:
-    """Where ``run_experiments`` works: by scale, and at smoke scale by the source."""
-    scale = one.at(setting).scale
-    return setting.folder / "smoke" / "work" / source_version() if scale == "smoke" else setting.folder / setting.scale
-
-
 def _left(plan: Design, setting: Setting) -> dict[str, Any]:
     members = {(zoo.folder, seed): zoo for zoo in plan.zoos for seed in zoo.seeds}
     missing = [zoo for (folder, seed), zoo in members.items() if not member_path(folder, seed).is_file()]
-    training, memory = sum(map(_training, missing)), 0
-    for zoo in {zoo.folder: zoo for zoo in plan.zoos}.values():
-        memory = max(memory, _probe(zoo.network, _shape(zoo.network, zoo.data))[1] * zoo.recipe.batch_size)
+    training, memory, zoos = 0.0, 0, {zoo.folder: zoo for zoo in plan.zoos}
+    probe = lambda zoo: _probe(zoo.network, _shape(zoo.network, zoo.data))
+    for zoo in missing:
+        steps = zoo.recipe.steps(-(-(zoo.examples or _examples(zoo.data)) // zoo.recipe.batch_size))
+        training += steps * zoo.recipe.batch_size * probe(zoo)[0]
+    for zoo in zoos.values():
+        memory = max(memory, probe(zoo)[1] * zoo.recipe.batch_size)
     done, spent = finished(setting.folder / "runs" / "jobs"), 0.0
     keys = [job_key(task.job) in done for task in plan.tasks]
-    zoos = {zoo.folder: zoo for zoo in plan.zoos}
     for task, ready in zip(plan.tasks, keys, strict=True):
         if network := _network(task.job, zoos, setting):
             seconds, size = _probe(network, _shape(network, *_data_of(task.job)))
@@ -173,12 +156,6 @@ def _left(plan: Design, setting: Setting) -> dict[str, Any]:
         "hours of networks": round(training / 3600, 2), "hours of jobs": round(spent / 3600, 2),
         "MiB": round(memory / 2**20),
     }  # fmt: skip
-
-
-def _training(zoo: PlannedZoo) -> float:
-    """Seconds to train one network."""
-    steps = zoo.recipe.steps(-(-(zoo.examples or _examples(zoo.data)) // zoo.recipe.batch_size))
-    return steps * zoo.recipe.batch_size * _probe(zoo.network, _shape(zoo.network, zoo.data))[0]
 
 
 def _examples(data: str) -> int:
@@ -206,9 +183,8 @@ def _images(job: Job) -> float:
         whole = Recipe(**recipe)
         return whole.steps(-(-examples // whole.batch_size)) * whole.batch_size
     epochs = recipe.get("epochs", settings.get("epochs") or 1)
-    return (
-        examples * epochs * max(len(settings.get("layers") or range(4)) * len(settings.get("families") or [1]) / 2, 1)
-    )
+    stitched = len(settings.get("layers") or range(4)) * len(settings.get("families") or [1])
+    return examples * epochs * max(stitched / 2, 1)
 
 
 def _data_of(job: Job) -> tuple[str, int]:

@@ -99,17 +99,11 @@ _TITLED = re.compile(r", (?![^(]*\))")
 
 @dataclass(frozen=True)
 class Panel:
-    """Groups of rows over the same points: one figure or one table.
+    """Groups of rows over the same points: one figure or one table."""
 
-    Args:
-        title: What its groups have in common; empty if nothing is said.
-        points: What is along the axis, such as layers.
-        groups: Rows of each group, one for each point.
-    """
-
-    title: str
-    points: tuple[str, ...]
-    groups: dict[str, list[Row]]
+    title: str  # What its groups have in common; empty if nothing is said
+    points: tuple[str, ...]  # What is along the axis, such as layers
+    groups: dict[str, list[Row]]  # Rows of each group, one for each point
 
     @property
     def measured(self) -> bool:
@@ -124,17 +118,11 @@ class Panel:
 
 @dataclass(frozen=True)
 class Map:
-    """Every layer of one network against every layer of another, mean over pairs of networks.
+    """Every layer of one network against every layer of another, mean over pairs of networks."""
 
-    Args:
-        title: What was measured.
-        layers: Of both, in order.
-        values: One row for each layer of the first.
-    """
-
-    title: str
-    layers: tuple[str, ...]
-    values: tuple[tuple[float, ...], ...]
+    title: str  # What was measured
+    layers: tuple[str, ...]  # Of both, in order
+    values: tuple[tuple[float, ...], ...]  # One row for each layer of the first
 
 
 @dataclass(frozen=True, repr=False)
@@ -186,15 +174,11 @@ class Reproduction(Result):
             some = ((no, "does not" if no == 1 else "do not"), (unsure, "cannot be told"))
             words = [f"{held.count(True)} of {len(held)} claims hold", *(f"{n} {what}" for n, what in some if n)]
             parts.append("no claim could be told" if unsure == len(held) else ", ".join(words))
-        verdicts = [
-            row.verdict
-            for row in self.rows
-            if row.difference is not None and (self.comparable or row.tolerance is not None)
-        ]
-        if verdicts:
+        beside = [row for row in self.rows if row.difference is not None]
+        if verdicts := [row.verdict for row in beside if self.comparable or row.tolerance is not None]:
             agree = sum(v in ("equal", "paper inside our interval") for v in verdicts)
             parts.append(f"{agree} of {len(verdicts)} numbers agree with the paper's")
-        elif any(row.difference is not None for row in self.rows):
+        elif beside:
             parts.append("the numbers are of other networks or data than the paper's, and are shown beside them")
         return "; ".join(parts) or "nothing to compare: see the table"
 

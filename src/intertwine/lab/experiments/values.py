@@ -174,13 +174,7 @@ class Values:
 
 
 def first_difference(kept: Values, found: Values, relative: float = 0.0) -> str:
-    """Where two tables differ, in words; empty where they do not.
-
-    Args:
-        kept: One table.
-        found: The other.
-        relative: Largest difference that is none, as a share of the largest number of a statistic; 0 asks for the bits.
-    """
+    """Where two tables differ, in words; nothing where by less than this share of a statistic's largest number."""
     keys = [name for name in COLUMNS if name != "value"]
     one, two = (v.frame.sort_values(keys, kind="stable").reset_index(drop=True) for v in (kept, found))
     if len(one) != len(two) or not one[keys].equals(two[keys]):

@@ -46,16 +46,13 @@ _ELSEWHERE = re.compile(r"^(hf[-_]hub:|local-dir:|[a-z]+://)")
 
 
 def load_pretrained(directory: Path, tensors: dict[str, Tensor] | None = None, source: Path | None = None) -> nn.Module:
-    """Load a Hugging Face model with weights: local safetensors only, and no code from the directory.
+    """A Hugging Face model with weights: local safetensors only, and no code from the directory.
 
     Args:
         directory: Holds an adapter, or ``config.json`` and, without ``tensors``, ``model.safetensors`` or its shards.
         tensors: State dict in the library's names, or in those that it writes to disk (they may differ).
         source: Where ``tensors`` are from, for messages.
-
-    Raises:
-        CheckpointError: If a file is missing or damaged, or weights do not fit the configuration.
-    """
+    """  # noqa: DOC501 - CheckpointError, as everywhere here
     if is_adapter(directory) and tensors is None:
         return _merged(directory)
     config = _config(directory)
@@ -87,23 +84,20 @@ def load_pretrained(directory: Path, tensors: dict[str, Tensor] | None = None, s
 def fresh_model(directory: Path) -> nn.Module:
     """The model that a directory's ``config.json`` describes, with fresh weights."""
     config = _config(directory)
-    kind, name = _class_of(config), f"the model of {str(directory)!r}"
+    kind = _class_of(config)
+    build = lambda: kind._from_config(copy.deepcopy(config))  # building writes into it
     try:
-        with _alone(), limited_construction(name):
+        with _alone(), limited_construction(f"the model of {str(directory)!r}"):
             # first without numbers, to see how large it is; some cannot be built so
             with suppress(RuntimeError, NotImplementedError), torch.device("meta"):
-                _build(kind, config)
-            return _build(kind, config)
+                build()
+            return build()
     except CheckpointError:
         raise
     except Exception as error:  # transformers raises many kinds
         raise CheckpointError(
             f"config.json must be of a model that can be built. Got {str(directory)!r} ({_first_line(error)})."
         ) from error
-
-
-def _build(kind: Any, config: Any) -> nn.Module:
-    return kind._from_config(copy.deepcopy(config))  # building writes into it
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -157,13 +151,23 @@ def _config(directory: Path) -> Any:
 def _checked(value: Any, directory: Path, key: str = "") -> Any:
     """Settings without what says where to load from, each of them tested; those of parts of a model too."""
     if isinstance(value, Mapping):
-        _check_plain(value, directory)
+        for part in ("quantization_config", "compression_config"):
+            if value.get(part):
+                raise CheckpointError(
+                    f"config.json must be of plain weights. Got a {part} in {str(directory)!r}, which needs code of "
+                    "another package. Dequantise the model first, and save it with save_pretrained()."
+                )
         kept = {k: _checked(v, directory, key if _is_way(key) else k) for k, v in value.items() if k not in _LEFT_OUT}
         return {k: v for k, v in kept.items() if not (_is_way(k) and v is None)}
     if isinstance(value, list):
         return [_checked(v, directory, key) for v in value]
     if _is_way(key):
-        return _way(value, directory, key)
+        if isinstance(value, str) and ("/" in value or "\\" in value):
+            raise CheckpointError(
+                f"{key} of config.json must be one of {', '.join(_WAYS)}. Got {value!r} in {str(directory)!r}, which "
+                "names code from elsewhere. Nothing is downloaded, and no such code is run: remove that line."
+            )
+        return value if value in _WAYS else None
     if isinstance(value, int) and not isinstance(value, bool):
         most = _LAYERS if _DEPTH.search(key) else _COUNTED if key.startswith("num_") else _LARGEST
         if abs(value) > most:
@@ -177,26 +181,8 @@ def _checked(value: Any, directory: Path, key: str = "") -> Any:
     return value
 
 
-def _check_plain(settings: Mapping[str, Any], directory: Path) -> None:
-    for key in ("quantization_config", "compression_config"):
-        if settings.get(key):
-            raise CheckpointError(
-                f"config.json must be of plain weights. Got a {key} in {str(directory)!r}, which needs code of another "
-                "package. Dequantise the model first, and save it with save_pretrained()."
-            )
-
-
 def _is_way(key: str) -> bool:
     return key.removesuffix("_internal").endswith(("attn_implementation", "experts_implementation"))
-
-
-def _way(value: Any, directory: Path, key: str) -> str | None:
-    if isinstance(value, str) and ("/" in value or "\\" in value):
-        raise CheckpointError(
-            f"{key} of config.json must be one of {', '.join(_WAYS)}. Got {value!r} in {str(directory)!r}, which names "
-            "code from elsewhere. Nothing is downloaded, and no such code is run: remove that line."
-        )
-    return value if value in _WAYS else None
 
 
 def _class_of(config: Any) -> Any:
@@ -248,15 +234,7 @@ def base_of(directory: Path) -> Path:
 
 
 def _merged(directory: Path) -> nn.Module:
-    """The base model with the adapter's updates added to its weights.
-
-    Args:
-        directory: The adapter, as ``save_pretrained`` of peft writes it.
-
-    Raises:
-        CheckpointError: If it is no LoRA adapter, or not one for this base model.
-        MissingExtraError: If peft is not installed.
-    """
+    """The base model with the updates of an adapter, as ``save_pretrained`` of peft writes it, added to its weights."""
     settings, base = _adapter_settings(directory), base_of(directory)
     if settings.get("peft_type") != "LORA":
         raise CheckpointError(f"peft_type must be LORA. Got {settings.get('peft_type')!r} in {str(directory)!r}.")

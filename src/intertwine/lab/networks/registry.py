@@ -144,7 +144,7 @@ def fit_to(spec: str, shape: tuple[int, ...], classes: int | None) -> str:
     defaults = _NETWORKS[name].arguments
     wanted = {"classes": classes, "channels": shape[0], "shape": tuple(shape), "size": shape[-1]}
     added = [
-        f"{key}={'-'.join(map(str, value)) if isinstance(value, tuple) else value}"
+        f"{key}={_text(value)}"
         for key, value in wanted.items()
         if key in defaults and key not in parsed and value not in (None, defaults[key])
     ]
@@ -172,12 +172,12 @@ def input_shape(spec: str) -> tuple[int, ...]:
 
 def _check_argument(network: Network, key: str) -> None:
     if key not in network.arguments:
-        listed = ", ".join(f"{name}={_show(value)}" for name, value in network.arguments.items())
+        listed = ", ".join(f"{name}={_text(value)}" for name, value in network.arguments.items())
         meant = near(key, network.arguments)
         raise ValueError(f"argument of {network.name} must be one of {listed}. Got {key!r}.{meant}")
 
 
-def _show(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, tuple):
         return "-".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -196,13 +196,12 @@ def _convert(key: str, text: str, hint: Any) -> Any:
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
         raise ValueError(f"{key} must be true or false. Got {text!r}.")
-    if origin is tuple:
-        return tuple(_number(key, part, int, "whole numbers joined by '-'") for part in text.split("-"))
-    return _number(key, text, hint, "a whole number" if hint is int else "a number")
-
-
-def _number(key: str, text: str, kind: Callable[[str], Any], rule: str) -> Any:
-    try:
-        return kind(text)
-    except ValueError:
-        raise ValueError(f"{key} must be {rule}. Got {text!r}.") from None
+    several = origin is tuple
+    rule = "whole numbers joined by '-'" if several else "a whole number" if hint is int else "a number"
+    found = []
+    for part in text.split("-") if several else [text]:
+        try:
+            found.append((int if several else hint)(part))
+        except ValueError:
+            raise ValueError(f"{key} must be {rule}. Got {part!r}.") from None
+    return tuple(found) if several else found[0]

@@ -1,5 +1,6 @@
 """Residual networks: ResNet20 and deeper kin, ResNet18, ResNet-50; their layers by the paper's numbers, or left out."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch.nn.functional as F
@@ -53,11 +54,23 @@ class BasicBlock(nn.Module):
         return self.relu2(self.bn2(self.conv2(inside)) + self.shortcut(x))
 
 
+def _add_stages(
+    model: nn.Module, before: int, widths: Sequence[int], blocks: Sequence[int], block: Callable[..., nn.Module],
+    expansion: int = 1,
+) -> list[str]:  # fmt: skip
+    """Stages ``layer1``, ... of blocks, of which every one but the first halves the resolution; their names."""
+    for i, (width, count) in enumerate(zip(widths, blocks)):
+        after = expansion * width
+        first = block(before, width, 1 if i == 0 else 2)
+        model.add_module(f"layer{i + 1}", nn.Sequential(first, *(block(after, width, 1) for _ in range(count - 1))))
+        before = after
+    return [f"layer{i}" for i in range(1, len(widths) + 1)]
+
+
 class ResNet(nn.Module):
     """Stem, stages of ``blocks`` basic blocks with ``widths`` channels, global average, linear.
 
-    Every stage but the first halves the resolution. Layers are named as most published checkpoints name them: ``conv1,
-    bn1, relu, layer1.0.conv1, ..., pool, linear``.
+    Layers are named as most published checkpoints name them: ``conv1, bn1, relu, layer1.0.conv1, ..., pool, linear``.
     """
 
     def __init__(
@@ -73,13 +86,8 @@ class ResNet(nn.Module):
         self.conv1 = nn.Conv2d(channels, widths[0], kernel_size=3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(widths[0])
         self.relu = rectifier(leaky_slope)
-        self.stages = [f"layer{i}" for i in range(1, len(widths) + 1)]
-        before = widths[0]
-        for i, (name, after) in enumerate(zip(self.stages, widths)):
-            strides = [1 if i == 0 else 2] + [1] * (blocks - 1)
-            shapes = zip([before] + [after] * (blocks - 1), strides)
-            self.add_module(name, nn.Sequential(*(BasicBlock(c, after, s, option, leaky_slope) for c, s in shapes)))
-            before = after
+        block = lambda before, width, stride: BasicBlock(before, width, stride, option, leaky_slope)
+        self.stages = _add_stages(self, widths[0], widths, [blocks] * len(widths), block)
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()
         self.linear = nn.Linear(widths[-1], classes)
@@ -170,13 +178,7 @@ class BottleneckResNet(nn.Module):
     """Stem, stages of bottleneck blocks, global average, ``fc``."""
 
     def __init__(
-        self,
-        blocks: tuple[int, ...],
-        classes: int,
-        channels: int,
-        width: int,
-        residual_relu: bool,
-        stem: Literal["imagenet", "small"],
+        self, blocks: tuple[int, ...], classes: int, channels: int, width: int, residual_relu: bool, stem: str
     ) -> None:
         super().__init__()
         large = stem == "imagenet"
@@ -184,16 +186,11 @@ class BottleneckResNet(nn.Module):
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU()
         self.maxpool: nn.Module = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
-        self.stages = [f"layer{i}" for i in range(1, len(blocks) + 1)]
-        before = width
-        for i, (name, count) in enumerate(zip(self.stages, blocks)):
-            inside, stride = width * 2**i, 1 if i == 0 else 2
-            stage = [Bottleneck(before, inside, stride, residual_relu)]
-            before = _EXPANSION * inside
-            stage += [Bottleneck(before, inside, 1, residual_relu) for _ in range(count - 1)]
-            self.add_module(name, nn.Sequential(*stage))
+        widths = [width * 2**i for i in range(len(blocks))]
+        block = lambda before, inside, stride: Bottleneck(before, inside, stride, residual_relu)
+        self.stages = _add_stages(self, width, widths, blocks, block, _EXPANSION)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(before, classes)
+        self.fc = nn.Linear(_EXPANSION * widths[-1], classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

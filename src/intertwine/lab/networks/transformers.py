@@ -70,23 +70,12 @@ class CompactTransformer(nn.Module):
 
     ``ratio`` is units of the feed-forward layer over token width; ``depth_dropout`` the probability of dropping the
     last block's branches, to which earlier blocks rise linearly from 0.
-
-    Raises:
-        ValueError: If the width is odd or the heads do not divide it.
     """
 
     def __init__(
-        self,
-        size: int,
-        channels: int,
-        width: int,
-        blocks: int,
-        heads: int,
-        ratio: int,
-        classes: int,
-        dropout: float,
+        self, size: int, channels: int, width: int, blocks: int, heads: int, ratio: int, classes: int, dropout: float,
         depth_dropout: float,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         if width % 2 or width % heads:
             raise ValueError(f"width must be even and a multiple of heads ({heads}). Got {width}.")

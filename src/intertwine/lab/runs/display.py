@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -27,11 +26,6 @@ class Tally:
     failed: int = 0  # Given up by this run
     waiting: int = 0  # Not started
 
-    @property
-    def left(self) -> int:
-        """Jobs that are neither finished nor given up."""
-        return self.total - self.found - self.done - self.failed
-
     def words(self, seconds: float) -> str:
         """Finished jobs, rate and estimated end.
 
@@ -45,7 +39,8 @@ class Tally:
         if self.done and seconds > 0:
             rate = self.done / seconds
             speed = f"{rate:.2f} jobs/s" if rate >= 0.1 else f"{rate * 3600:.1f} jobs/h"
-            said += f", {speed}" + (f", about {duration(self.left / rate)} left" if self.left else "")
+            left = self.total - self.found - self.done - self.failed
+            said += f", {speed}" + (f", about {duration(left / rate)} left" if left else "")
         return said
 
 
@@ -65,14 +60,7 @@ def duration(seconds: float) -> str:
 
 
 class Display:
-    """Shows how far a run is, on standard error.
-
-    Args:
-        name: Of the plan.
-        where: What runs the jobs.
-        tally: Kept up to date by the driver.
-        enabled: ``False`` shows nothing.
-    """
+    """Shows how far a run of a plan is, on standard error, by a tally that the driver keeps up to date."""
 
     def __init__(self, name: str, where: str, tally: Tally, enabled: bool) -> None:
         self.title, self.tally, self.enabled = f"{name} on {where}", tally, enabled
@@ -88,11 +76,11 @@ class Display:
             self.live.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: Any) -> None:
         self.said = -math.inf
         self.show({})
         if self.live is not None:
-            self.live.__exit__(kind, error, at)
+            self.live.__exit__(*error)
 
     def show(self, running: Mapping[str, float]) -> None:
         """Show the present state: jobs that run, since when."""

@@ -3,26 +3,17 @@
 import time
 from collections import deque
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..._io import write_json
+from ..._io import check_writable, read_json, write_json
 from .display import Display, Tally
 from .executors import Executor, Local
 from .job import Job, Plan, job_key, named_class, plan_name, reference, saved_plan
 from .log import FILE, Log
-from .store import (
-    Outcome,
-    RunError,
-    Task,
-    clean_leftovers,
-    finished,
-    intact,
-    only_driver,
-    prepare_folder,
-    read_result,
-)
+from .store import Outcome, RunError, Task, finished, intact, only_driver, result_path
 
 _PATIENCE = 0.5  # seconds between looks at the clock
 
@@ -93,11 +84,13 @@ def run(
     for job in jobs:
         reference(type(job))  # refuses what workers could not import, before anything is written
     keys = [job_key(job) for job in jobs]
-    prepare_folder(home)
+    for part in ("results", "files", "logs"):  # refuses a place where nothing can be written
+        check_writable(home / part / "probe", "runs folder")
     executor = Local() if executor is None else executor
     with only_driver(home):
         try:
-            clean_leftovers(home)
+            for leftover in (home / "results").glob(".*"):  # of kills in the middle of a write
+                leftover.unlink(missing_ok=True)
             write_json(home / "plan.json", {"plan": reference(type(plan)), "config": plan.model_dump(mode="json")})
             return _Drive(plan.name, home, jobs, keys, executor, retries, progress).finish()
         finally:
@@ -136,55 +129,49 @@ class _Drive:
         self, name: str, home: Path, jobs: list[Job], keys: list[str], executor: Executor, retries: int, progress: bool
     ) -> None:
         self.name, self.home, self.keys, self.executor = name, home, keys, executor
-        self.retries, self.progress = retries, progress
-        self.jobs = dict(zip(keys, jobs))  # equal jobs are one
+        self.retries, self.progress, where = retries, progress, home.resolve()
+        self.labels = {key: job.label for key, job in zip(keys, jobs)}  # equal jobs are one
+        self.tasks = {
+            key: Task(key, reference(type(job)), job.model_dump(mode="json"), where, job.gpus)
+            for key, job in zip(keys, jobs)
+        }
         self.attempts: dict[str, int] = {}
         self.errors: dict[str, str] = {}
         self.running: dict[str, float] = {}
 
     def finish(self) -> RunReport:
         start = time.monotonic()
-        there = {key for key in finished(self.home) & self.jobs.keys() if intact(self._task(key))}
-        self.log = Log(self.home / FILE, ((key, job.label) for key, job in self.jobs.items()), there)
-        waiting = deque(key for key in self.jobs if key not in there)
-        done = 0
-        tally = Tally(total=len(self.jobs), found=len(there))
+        there = {key for key in finished(self.home) & self.tasks.keys() if intact(self.tasks[key])}
+        self.log = Log(self.home / FILE, self.labels, there)
+        waiting = deque(key for key in self.tasks if key not in there)
+        tally = Tally(total=len(self.tasks), found=len(there))
         with Display(self.name, self.executor.words, tally, self.progress) as display:
             try:
                 while waiting or self.running:
-                    self._fill(waiting)
+                    while waiting and self.executor.fits(self.tasks[waiting[0]]):
+                        key = waiting.popleft()
+                        self.log.start(key)
+                        self.executor.submit(self.tasks[key])
+                        self.running[key] = time.monotonic()
                     for outcome in self.executor.wait(_PATIENCE):
-                        done += self._settle(outcome, waiting)
+                        tally.done += self._settle(outcome, waiting)
                     self.log.write(now=False)
-                    tally.done, tally.failed, tally.waiting = done, len(self.errors), len(waiting)
-                    display.show({self.jobs[key].label: since for key, since in self.running.items()})
+                    tally.failed, tally.waiting = len(self.errors), len(waiting)
+                    display.show({self.labels[key]: since for key, since in self.running.items()})
             finally:
                 self._stop()
-        results = [{} if key in self.errors else read_result(self.home, key) for key in self.keys]
+        results = [{} if key in self.errors else read_json(result_path(self.home, key)) for key in self.keys]
         values, spent = [r.get("value") for r in results], tuple(float(r.get("seconds", 0.0)) for r in results)
-        failed = {self.jobs[key].label: error.splitlines()[-1] for key, error in self.errors.items()}
-        return RunReport(self.name, self.home, values, failed, done, len(there), time.monotonic() - start, spent)
-
-    def _fill(self, waiting: deque[str]) -> None:
-        while waiting:
-            task = self._task(waiting[0])
-            if not self.executor.fits(task):
-                return
-            waiting.popleft()
-            self.log.start(task.key)
-            self.executor.submit(task)
-            self.running[task.key] = time.monotonic()
-
-    def _task(self, key: str) -> Task:
-        job = self.jobs[key]
-        return Task(key, reference(type(job)), job.model_dump(mode="json"), self.home.resolve(), job.gpus)
+        failed = {self.labels[key]: error.splitlines()[-1] for key, error in self.errors.items()}
+        seconds = time.monotonic() - start
+        return RunReport(self.name, self.home, values, failed, tally.done, len(there), seconds, spent)
 
     def _settle(self, outcome: Outcome, waiting: deque[str]) -> int:
         """Enter an outcome; 1 if a job is finished by it."""
         key = outcome.key
         if self.running.pop(key, None) is None:
             return 0
-        if outcome.state == "done" or (outcome.state == "died" and intact(self._task(key))):
+        if outcome.state == "done" or (outcome.state == "died" and intact(self.tasks[key])):
             self.log.finish(outcome, "done")  # it may have died between writing the result and saying so
             return 1
         if outcome.state == "storage":
@@ -205,12 +192,10 @@ class _Drive:
     def _stop(self) -> None:
         # Whatever still runs is stopped, and is missing: unless its result has just been written.
         self.executor.close()
-        try:
+        with suppress(RunError):  # a full disk stops the run with its own error; the log is set right by the next run
             for key in self.running:
-                if intact(self._task(key)):
+                if intact(self.tasks[key]):
                     self.log.finish(Outcome(key, "done"), "done")
                 else:
                     self.log.wait(key)
             self.log.write()
-        except RunError:  # a full disk stops the run with its own error; the log is set right by the next run
-            pass

@@ -8,11 +8,11 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from queue import Empty, Queue, SimpleQueue
-from typing import IO
+from queue import SimpleQueue
 
 from ..._threads import threads
 from ..._words import counted
@@ -59,6 +59,8 @@ class InProcess(Executor):
         threads: That numerical libraries may use in a job, as in ``Local``.
     """
 
+    words = "this process"
+
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
         self._task: Task | None = None
@@ -83,23 +85,15 @@ class InProcess(Executor):
         """Nothing to stop."""
         self._task = None
 
-    @property
-    def words(self) -> str:
-        """What it is."""
-        return "this process"
-
 
 @dataclass(eq=False)
 class _Worker:
     name: str
     gpu: int | None
     process: subprocess.Popen[str] | None = None
-    log: IO[str] | None = None
     task: Task | None = None
     since: float = 0.0
-    starts: int = 0  # processes that it has had
-    ready: bool = False  # whether the present one has said so
-    late: bool = False  # whether the present one was killed for taking too long
+    late: bool = False  # whether its process was killed for taking too long
 
 
 class Local(Executor):
@@ -128,15 +122,23 @@ class Local(Executor):
                 raise ValueError(f"{name} must be at least {least}. Got {value}.")
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout must be positive. Got {timeout}.")
-        self.timeout = timeout
-        self.gpus = _count_gpus() if gpus is None else gpus
-        self.threads = threads
+        self.timeout, self.threads = timeout, threads
+        if gpus is None:
+            import torch
+
+            gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        self.gpus = gpus
         count = workers or max(1, (os.cpu_count() or 1) // threads)
         if workers is None and self.gpus:
             count = min(count, 4 * self.gpus)
         self._workers = [_Worker(f"worker {k}", k % self.gpus if self.gpus else None) for k in range(count)]
-        self._replies: Queue[tuple[_Worker, int, str]] = Queue()
         self._deaths = 0
+        self._open()
+
+    def _open(self) -> None:
+        self._pool = ThreadPoolExecutor(len(self._workers))  # a thread waits for each worker that has a task
+        self._running: dict[Future[Outcome], _Worker] = {}
+        self._closed = False
 
     @property
     def words(self) -> str:
@@ -157,15 +159,8 @@ class Local(Executor):
         worker = self._idle(task)
         if worker is None:
             raise RunError("submit must follow fits. Got a task, and no idle worker.")
-        if worker.process is None or worker.process.poll() is not None:
-            self._start(worker, task.folder)
-        worker.task, worker.since = task, time.monotonic()
-        assert worker.process is not None
-        assert worker.process.stdin is not None
-        with suppress(OSError):  # it died idle: its reader says so, and the task counts as one that it had
-            line = json.dumps({**asdict(task), "folder": str(task.folder)})
-            worker.process.stdin.write(line + "\n")
-            worker.process.stdin.flush()
+        worker.task, worker.since, worker.late = task, time.monotonic(), False
+        self._running[self._pool.submit(self._attempt, worker, task)] = worker
 
     def wait(self, timeout: float) -> Sequence[Outcome]:
         """Outcomes, deaths of workers among them.
@@ -173,15 +168,15 @@ class Local(Executor):
         Raises:
             RunError: If workers die one after the other while they start.
         """
-        self._kill_late()
-        found = []
-        try:
-            found.append(self._replies.get(timeout=timeout))
-            while True:
-                found.append(self._replies.get_nowait())
-        except Empty:
-            pass
-        outcomes = [outcome for reply in found if (outcome := self._read(*reply))]
+        for worker in self._running.values():
+            late = self.timeout is not None and time.monotonic() - worker.since > self.timeout
+            if late and worker.process:
+                worker.late = True
+                worker.process.kill()
+        ended, _ = wait(self._running, timeout, FIRST_COMPLETED)
+        outcomes = [future.result() for future in ended]
+        for future in ended:
+            self._running.pop(future).task = None
         if self._deaths >= _DEATHS_AT_START * len(self._workers):
             raise RunError(
                 f"workers must be able to start. Got {self._deaths} that died one after the other before their first "
@@ -191,20 +186,16 @@ class Local(Executor):
 
     def close(self) -> None:
         """Kill all workers; files are written atomically, so this breaks nothing."""
+        self._closed = True  # for threads that are starting a process
+        self._pool.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
             if worker.process is not None:
                 worker.process.kill()
-                worker.process.wait()
-                for pipe in (worker.process.stdin, worker.log):
-                    _close(pipe)
-            worker.process = worker.task = None
-
-    def _kill_late(self) -> None:
+        self._pool.shutdown()
         for worker in self._workers:
-            taken = time.monotonic() - worker.since
-            if self.timeout is not None and worker.task and worker.process and taken > self.timeout:
-                worker.late = True
-                worker.process.kill()  # its reader tells
+            _end(worker)
+            worker.task = None
+        self._open()
 
     def _idle(self, task: Task) -> _Worker | None:
         used: dict[int | None, float] = {}
@@ -214,7 +205,32 @@ class Local(Executor):
         room = [w for w in idle if w.gpu is None or used[w.gpu] + min(task.gpus, 1.0) <= 1 + 1e-9]
         return min(room, key=lambda w: used[w.gpu], default=None)
 
-    def _start(self, worker: _Worker, folder: Path) -> None:
+    def _attempt(self, worker: _Worker, task: Task) -> Outcome:
+        """The task through a worker's pipes, in a thread of the pool."""
+        if worker.process is None or worker.process.poll() is not None:
+            _end(worker)
+            worker.process = self._started(worker, task.folder)
+            if self._closed:
+                worker.process.kill()
+            ready = worker.process.stdout.readline() == _READY  # type: ignore[union-attr]
+            self._deaths = 0 if ready else self._deaths + 1
+        process = worker.process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(OSError):  # it died: there is no reply
+            process.stdin.write(json.dumps({**asdict(task), "folder": str(task.folder)}) + "\n")
+            process.stdin.flush()
+        reply = process.stdout.readline()
+        if reply.endswith("\n"):  # a kill may cut a line
+            return Outcome(**json.loads(reply))
+        code = process.wait()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        if worker.late:
+            how = f"it took longer than {self.timeout:g} s"
+        seconds = time.monotonic() - worker.since
+        return Outcome(task.key, "died", seconds, f"the worker died ({how}); see its log", worker.name)
+
+    def _started(self, worker: _Worker, folder: Path) -> subprocess.Popen[str]:
         number = str(self.threads)
         caps = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), number)
         path = os.pathsep.join(
@@ -225,59 +241,22 @@ class Local(Executor):
             seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
             names = seen.split(",") if seen else [str(k) for k in range(self.gpus)]
             environment["CUDA_VISIBLE_DEVICES"] = names[worker.gpu]
-        _close(worker.log)
-        worker.log = (folder / "logs" / f"{worker.name.replace(' ', '-')}.txt").open("a", encoding="utf-8")
-        worker.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", f"{_WORK}({worker.name!r}, {number})"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=worker.log,
-            text=True,
-            encoding="utf-8",
-            env=environment,
-            start_new_session=True,  # Ctrl-C is the driver's to handle
-        )
-        worker.starts, worker.ready, worker.late = worker.starts + 1, False, False
-        threading.Thread(target=self._listen, args=(worker, worker.starts, worker.process), daemon=True).start()
+        words = [sys.executable, "-P", "-c", f"{_WORK}({worker.name!r}, {number})"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "encoding": "utf-8"}
+        log = folder / "logs" / f"{worker.name.replace(' ', '-')}.txt"
+        with log.open("a", encoding="utf-8") as said:  # in a session of its own: Ctrl-C is the driver's to handle
+            return subprocess.Popen(words, stderr=said, env=environment, start_new_session=True, **pipes)
 
-    def _listen(self, worker: _Worker, number: int, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        with process.stdout as replies:
-            for line in replies:
-                if line.endswith("\n"):  # a kill may cut a line
-                    self._replies.put((worker, number, line))
+
+def _end(worker: _Worker) -> None:
+    """Kill a worker's process, if it has one, and close its pipes."""
+    if (process := worker.process) is not None:
+        process.kill()
         process.wait()
-        self._replies.put((worker, number, ""))
-
-    def _read(self, worker: _Worker, start: int, line: str) -> Outcome | None:
-        if start != worker.starts:
-            return None
-        if line == _READY:
-            worker.ready, self._deaths = True, 0
-            return None
-        if not line and not worker.ready:
-            self._deaths += 1
-        task, worker.task = worker.task, None
-        if line or task is None:
-            return Outcome(**json.loads(line)) if line else None
-        code = worker.process.returncode if worker.process else None
-        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        if worker.late:
-            how = f"it took longer than {self.timeout:g} s"
-        seconds = time.monotonic() - worker.since
-        return Outcome(task.key, "died", seconds, f"the worker died ({how}); see its log", worker.name)
-
-
-def _close(stream: IO[str] | None) -> None:
-    if stream is not None:
-        with suppress(OSError):  # what was left in the buffer has no reader any more
-            stream.close()
-
-
-def _count_gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError):  # what was left in the buffer has no reader any more
+                pipe.close()  # type: ignore[union-attr]
+    worker.process = None
 
 
 def work(name: str, threads: int) -> None:

@@ -139,16 +139,10 @@ def find_class(name: str) -> Any:
 
 
 def named_class(name: str, kind: type, modules: Collection[str] = ()) -> Any:
-    """The class that a file names, which may be of anyone: only a known one is imported.
+    """The class of a kind that a file names as ``module:name``, which may be of anyone: only a known one is imported.
 
-    Args:
-        name: ``module:name``.
-        kind: What it must be a subclass of.
-        modules: Modules and packages that may be imported, beside ``intertwine`` and what is imported already.
-
-    Raises:
-        ValueError: If it may not be imported, or is of another kind.
-    """
+    That is one of ``intertwine``, of a module that is imported already, or of modules and packages that are allowed.
+    """  # noqa: DOC501
     module = str(name).partition(":")[0]
     package = module.partition(".")[0]
     if package != "intertwine" and module not in sys.modules and not {module, package} & set(modules):

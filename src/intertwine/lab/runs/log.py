@@ -5,10 +5,10 @@ Whether a job is finished is decided by its result on disk alone, so a lost log 
 
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ..._io import write_json
 from ..._io.codec import decode, encode
@@ -60,26 +60,19 @@ def read_log(path: Path) -> tuple[Entry, ...]:
 
 
 class Log:
-    """The log of one run, as its driver keeps it.
+    """The log of one run, as its driver keeps it: of the plan's jobs, labels by key, some of which are done."""
 
-    Args:
-        path: Of the file.
-        jobs: Keys and labels of the plan's jobs, in its order.
-        done: Keys of results that exist.
-
-    Raises:
-        RunError: If nothing can be written there.
-    """
-
-    def __init__(self, path: Path, jobs: Iterable[tuple[str, str]], done: set[str]) -> None:
+    def __init__(self, path: Path, jobs: Mapping[str, str], done: set[str]) -> None:
         self._path = path
         try:
             before = {entry.key: entry for entry in read_log(path)}
         except ValueError:  # missing or damaged: attempts are counted anew
             before = {}
         self._entries = {
-            key: replace(before.get(key, Entry(key, label, "waiting")), label=label, state=self._state(key in done))
-            for key, label in jobs
+            key: replace(
+                before.get(key, Entry(key, label, "waiting")), label=label, state="done" if key in done else "waiting"
+            )
+            for key, label in jobs.items()
         }
         self._written = 0.0
         self.write()
@@ -100,11 +93,7 @@ class Log:
         )
 
     def write(self, now: bool = True) -> None:
-        """Write the file; without ``now`` only if the last time was some seconds ago.
-
-        Raises:
-            RunError: If nothing can be written.
-        """
+        """Write the file; without ``now`` only if the last time was some seconds ago."""
         if not now and time.monotonic() - self._written < _EVERY:
             return
         try:
@@ -112,10 +101,6 @@ class Log:
         except StorageError as error:
             raise RunError(f"runs folder must be writable and have space left. {error}") from None
         self._written = time.monotonic()
-
-    @staticmethod
-    def _state(done: bool) -> State:
-        return "done" if done else "waiting"
 
 
 @dataclass(frozen=True)
@@ -164,14 +149,11 @@ def overview(folder: str | Path) -> Overview:
     if not (folder / "plan.json").is_file() or not (folder / FILE).is_file():
         raise ValueError(f"folder must be of a run, with plan.json and {FILE}. Got {str(folder)!r}.")
     said = saved_plan(folder)
-    settings = ", ".join(f"{key}={_short(value)}" for key, value in said["config"].items())
+    long = lambda value: isinstance(value, list | dict) and len(str(value)) > _LONGEST
+    settings = ", ".join(f"{k}={f'{len(v)} of them' if long(v) else v}" for k, v in said["config"].items())
     entries = read_log(folder / FILE)
     stale = len(finished(folder) - {entry.key for entry in entries})
     return Overview(folder.name, folder, f"{said['plan'].partition(':')[2]}({settings})", entries, stale)
-
-
-def _short(value: Any) -> str:
-    return f"{len(value)} of them" if isinstance(value, list | dict) and len(str(value)) > _LONGEST else str(value)
 
 
 def clean(folder: str | Path, everything: bool = False) -> int:

@@ -62,7 +62,8 @@ class OnRay(Executor):
         names = ("LocalRayletDiedError", "RaySystemError")  # what runs tasks on this machine, or the cluster, is gone
         self._lost = tuple(getattr(ray.exceptions, name) for name in names if hasattr(ray.exceptions, name))
         self._remote = ray.remote(_perform)
-        self._head = address.removeprefix("ray://") if address and "ray://" in address else _head(ray)
+        by_address = address is not None and "ray://" in address
+        self._head = str(address).removeprefix("ray://") if by_address else ray.get_runtime_context().gcs_address
         self._checked = time.monotonic()
 
     @property
@@ -142,11 +143,6 @@ def _perform(said: dict[str, Any], threads: int) -> dict[str, Any]:
 
     torch.set_num_threads(threads)
     return asdict(perform(Task(**{**said, "folder": Path(said["folder"])}), f"{os.uname().nodename} {os.getpid()}"))
-
-
-def _head(ray: Any) -> str:
-    """``HOST:PORT`` of the cluster's head."""
-    return str(ray.get_runtime_context().gcs_address)
 
 
 def _reach(address: str) -> None:

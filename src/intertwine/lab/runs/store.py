@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..._io import as_json, check_writable, read_json, storage_fault, write_json
+from ..._io import as_json, read_json, storage_fault, write_json
 from ...errors import IntertwineError
 from .job import find_class
 
@@ -85,32 +85,9 @@ def result_path(folder: Path, key: str) -> Path:
     return folder / "results" / f"{key}.json"
 
 
-def files_folder(folder: Path, key: str) -> Path:
-    """The folder that a job may fill with files of its own."""
-    return folder / "files" / key
-
-
-def prepare_folder(folder: Path) -> None:
-    """Make the folders, and refuse a place where nothing can be written."""
-    for part in ("results", "files", "logs"):
-        check_writable(folder / part / "probe", "runs folder")
-
-
 def finished(folder: Path) -> set[str]:
     """Keys of all results that lie in the folder."""
     return {file.stem for file in (folder / "results").glob("*.json") if not file.name.startswith(".")}
-
-
-def clean_leftovers(folder: Path, running: Iterable[str] = ()) -> None:
-    """Remove what kills in the middle of a write left behind: temporary files, whose names begin with a dot."""
-    for file in (folder / "results").glob(".*"):
-        if file.name.split(".")[1] not in set(running):
-            file.unlink(missing_ok=True)
-
-
-def read_result(folder: Path, key: str) -> dict[str, Any]:
-    """What is kept of a finished job: its ``value``, the ``seconds`` it took, settings and worker."""
-    return read_json(result_path(folder, key))
 
 
 def intact(task: Task) -> bool:
@@ -121,42 +98,28 @@ def intact(task: Task) -> bool:
         return False
     if not isinstance(said, dict) or "value" not in said:
         return False
-    return (said.get("key", task.key), said.get("job"), said.get("config")) == (
-        task.key,
-        task.job,
-        as_json(task.config),
-    )
+    wanted = {"key": task.key, "job": task.job, "config": as_json(task.config)}
+    return {"key": task.key, **{k: v for k, v in said.items() if k in wanted}} == wanted
 
 
 def perform(task: Task, worker: str = "") -> Outcome:
-    """Do a task and write its result; every executor's workers end up here.
-
-    Returns:
-        What became of it; exceptions of the job are outcomes, not raised.
-    """
+    """Do a task and write its result; every executor's workers end up here. What the job raises is an outcome."""
     start = time.perf_counter()
     try:
-        files = files_folder(task.folder, task.key)
+        files = task.folder / "files" / task.key
         files.mkdir(parents=True, exist_ok=True)
         with _no_input():
             value = find_class(task.job).model_validate(task.config).run(files)
         seconds = time.perf_counter() - start
         if not any(files.iterdir()):
             files.rmdir()
-        contents = {
-            "key": task.key,
-            "job": task.job,
-            "config": task.config,
-            "seconds": seconds,
-            "worker": worker,
-            "value": value,
-        }
-        write_json(result_path(task.folder, task.key), contents)
+        said = {"key": task.key, "job": task.job, "config": task.config}
+        write_json(result_path(task.folder, task.key), {**said, "seconds": seconds, "worker": worker, "value": value})
     except Exception as error:
         fault = storage_fault(task.folder, error)
         state = "failed" if fault is None else "storage"
-        said = "".join(traceback.format_exception(error)).strip().splitlines()
-        text = "\n".join([*said[-_LINES:], *([] if fault is None else [f"OSError: {fault}"])])
+        lines = "".join(traceback.format_exception(error)).strip().splitlines()
+        text = "\n".join([*lines[-_LINES:], *([] if fault is None else [f"OSError: {fault}"])])
         return Outcome(task.key, state, time.perf_counter() - start, text, worker)  # type: ignore[arg-type]
     return Outcome(task.key, "done", seconds, worker=worker)
 
@@ -176,4 +139,4 @@ def remove(folder: Path, keys: Iterable[str]) -> None:
     """Remove results and files of jobs."""
     for key in keys:
         result_path(folder, key).unlink(missing_ok=True)
-        shutil.rmtree(files_folder(folder, key), ignore_errors=True)
+        shutil.rmtree(folder / "files" / key, ignore_errors=True)

@@ -13,9 +13,8 @@ from .checkpoint import (
     read_card,
     save_checkpoint,
 )
-from .many import ManyTraining, member_path, train_many
 from .recipe import RECIPES, Recipe, recipe_for
-from .train import Training, train
+from .train import ManyTraining, Training, member_path, train, train_many
 
 __all__ = [
     # training

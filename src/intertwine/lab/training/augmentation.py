@@ -40,25 +40,31 @@ def augment(
     Examples:
         >>> augment(torch.ones(8, 3, 5, 5), translate=2, flip=True).shape
         torch.Size([8, 3, 5, 5])
-    """  # noqa: DOC502 - raised by move
+    """
     if crop:
         x = resized(x, draw_crops(len(x), crop, generator))
     if not translate and not flip:
         return x
-    return move(x, *draw_moves(len(x), translate, flip, generator), translate)
-
-
-def draw_moves(n: int, translate: int, flip: bool, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-    """Draw shifts ``(2, n, 1)`` down and right from 0 to ``2 translate``, and mirrorings ``(n, 1)`` in bool."""
+    if x.ndim != 4:
+        raise ValueError(
+            f"x must be a batch of images (N, C, H, W). Got shape {tuple(x.shape)}. Set translate=0, flip=False."
+        )
+    n, channels, h, w = x.shape
     shifts = torch.randint(0, 2 * translate + 1, (2, n, 1), generator=generator)
-    mirrored = torch.rand(n, 1, generator=generator) < 0.5 if flip else torch.zeros(n, 1, dtype=torch.bool)
-    return shifts, mirrored
+    columns = torch.arange(w).expand(n, w)
+    if flip:
+        columns = torch.where(torch.rand(n, 1, generator=generator) < 0.5, w - 1 - columns, columns)
+    rows = (shifts[0] + torch.arange(h))[:, None, :, None].to(x.device)
+    columns = (shifts[1] + columns)[:, None, None, :].to(x.device)
+    examples = torch.arange(n, device=x.device)[:, None, None, None]
+    of_channels = torch.arange(channels, device=x.device)[None, :, None, None]
+    return F.pad(x, (translate,) * 4)[examples, of_channels, rows, columns]
 
 
 def draw_crops(n: int, least: float, generator: torch.Generator | None = None) -> Tensor:
-    """Draw boxes of ``least`` to all of an image's area and of aspects 3/4 to 4/3 (Szegedy et al. 2015).
+    """Boxes ``(n, 4)``: height, width, top and left as shares of the image, ``least`` to all of its area.
 
-    ``(n, 4)``: height, width, top and left as shares of the image. Boxes that do not fit are made to.
+    Their aspects are 3/4 to 4/3 (Szegedy et al. 2015); those that do not fit are made to.
     """
     area, aspect, top, left = torch.rand(4, n, generator=generator)
     area, ratio = least + (1 - least) * area, ((2 * aspect - 1) * math.log(4 / 3)).exp()
@@ -74,22 +80,6 @@ def resized(x: Tensor, boxes: Tensor) -> Tensor:
     down = torch.stack([zero, height, 2 * top + height - 1], 1)
     grid = F.affine_grid(torch.stack([across, down], 1), list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
-
-
-def move(x: Tensor, shifts: Tensor, mirrored: Tensor, translate: int) -> Tensor:
-    """Move and mirror normalised images ``(N, C, H, W)`` as ``draw_moves`` drew it, on their device."""
-    if x.ndim != 4:
-        raise ValueError(
-            f"x must be a batch of images (N, C, H, W). Got shape {tuple(x.shape)}. Set translate=0, flip=False."
-        )
-    n, _, h, w = x.shape
-    columns = torch.arange(w).expand(n, w)
-    rows = (shifts[0] + torch.arange(h))[:, None, :, None].to(x.device)
-    columns = (shifts[1] + torch.where(mirrored, w - 1 - columns, columns))[:, None, None, :].to(x.device)
-    padded = F.pad(x, (translate,) * 4)
-    examples = torch.arange(n, device=x.device)[:, None, None, None]
-    channels = torch.arange(x.shape[1], device=x.device)[None, :, None, None]
-    return padded[examples, channels, rows, columns]
 
 
 def mix(x: Tensor, labels: Tensor, classes: int, mixup: float, cutmix: float) -> tuple[Tensor, Tensor]:
@@ -122,27 +112,18 @@ def mix(x: Tensor, labels: Tensor, classes: int, mixup: float, cutmix: float) ->
     strength = torch.tensor(cutmix if cut else mixup)
     weight = float(torch.distributions.Beta(strength, strength).sample())
     other = torch.randperm(len(x)).to(x.device)
-    if cut:
-        x, weight = _paste(x, x[other], weight)
-    else:
-        x = weight * x + (1 - weight) * x[other]
-    return x, weight * targets + (1 - weight) * targets[other]
-
-
-def _paste(x: Tensor, other: Tensor, weight: float) -> tuple[Tensor, float]:
-    """Paste a rectangle with the image's proportions at a random centre; say what share of the image is left."""
-    h, w = x.shape[-2:]
-    side = (1 - weight) ** 0.5
-    top, bottom = _interval(h, side)
-    left, right = _interval(w, side)
-    x = x.clone()
-    x[..., top:bottom, left:right] = other[..., top:bottom, left:right]
-    return x, 1 - (bottom - top) * (right - left) / (h * w)
-
-
-def _interval(size: int, share: float) -> tuple[int, int]:
-    length, centre = round(size * share), int(torch.randint(size, ()))
-    return max(centre - length // 2, 0), min(centre - length // 2 + length, size)
+    if not cut:
+        mixed_x = weight * x + (1 - weight) * x[other]
+    else:  # a rectangle with the image's proportions at a random centre, cut off at the border
+        (h, w), side, mixed_x = x.shape[-2:], (1 - weight) ** 0.5, x.clone()
+        ends = []
+        for size in (h, w):
+            length, centre = round(size * side), int(torch.randint(size, ()))
+            ends += [max(centre - length // 2, 0), min(centre - length // 2 + length, size)]
+        top, bottom, left, right = ends
+        mixed_x[..., top:bottom, left:right] = x[other][..., top:bottom, left:right]
+        weight = 1 - (bottom - top) * (right - left) / (h * w)  # the share that is left
+    return mixed_x, weight * targets + (1 - weight) * targets[other]
 
 
 def random_augment(x: Tensor, strength: float) -> Tensor:
@@ -279,14 +260,7 @@ class Augmented:
 
 
 class StepBatches:
-    """For every step the batch that each seed's own run sees: its order of examples, augmentation and mixing.
-
-    Args:
-        data: Splits.
-        recipe: Settings; mixup and CutMix are for one seed.
-        seeds: One for each network.
-        device: Where batches go.
-    """
+    """For every step the batch that each seed's own run sees: its order of examples, augmentation and mixing."""
 
     def __init__(self, data: DataSplits, recipe: Recipe, seeds: Sequence[int], device: torch.device) -> None:
         self.seeds, self._recipe, self._classes = list(seeds), recipe, len(data.classes)
@@ -303,24 +277,19 @@ class StepBatches:
         """
         epoch, place = divmod(step, self.per_epoch)
         if epoch != self._epoch:
-            self._epoch, self._orders = epoch, [self._order(seed, epoch) for seed in self.seeds]
+            generators = (torch.Generator().manual_seed(mixed(seed, "order", epoch)) for seed in self.seeds)
+            self._epoch, self._orders = epoch, [torch.randperm(self._examples, generator=g) for g in generators]
         size, recipe = self._recipe.batch_size, self._recipe
         index = torch.stack([order[place * size : (place + 1) * size] for order in self._orders])
         inputs, targets = self._batches.batch(index.flatten())
         own = []
         for seed, part in zip(self.seeds, inputs.unflatten(0, index.shape), strict=True):
             torch.manual_seed(mixed(seed, "step", step))
-            part = self._automatic(part) if recipe.automatic else part
+            if recipe.automatic:  # which works on the scale 0 to 1
+                mean, std = (part.new_tensor(v)[:, None, None] for v in (self._batches.mean, self._batches.std))
+                part = (random_augment((part * std + mean).clamp(0, 1), recipe.automatic) - mean) / std
             own.append(augment(part, recipe.translate, recipe.flip, crop=recipe.crop))
         inputs = torch.cat(own)
         if recipe.mixup or recipe.cutmix:
             inputs, targets = mix(inputs, targets, self._classes, recipe.mixup, recipe.cutmix)
         return inputs.unflatten(0, index.shape), targets.unflatten(0, index.shape)
-
-    def _automatic(self, x: Tensor) -> Tensor:
-        """RandAugment, which works on the scale 0 to 1."""
-        mean, std = (x.new_tensor(v)[:, None, None] for v in (self._batches.mean, self._batches.std))
-        return (random_augment((x * std + mean).clamp(0, 1), self._recipe.automatic) - mean) / std
-
-    def _order(self, seed: int, epoch: int) -> Tensor:
-        return torch.randperm(self._examples, generator=torch.Generator().manual_seed(mixed(seed, "order", epoch)))

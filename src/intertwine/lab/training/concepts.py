@@ -9,15 +9,7 @@ from ...dissection import ConceptSet
 
 
 def dense_targets(labels: Tensor, concepts: int, size: tuple[int, int]) -> Tensor:
-    """The share of each cell of a coarse grid that each concept covers.
-
-    Args:
-        labels: ``(B, K, h, w)`` concept indices, -1 for none.
-        concepts: Number of concepts ``C``.
-        size: Rows and columns of the grid.
-
-    Returns:
-        ``(B, C, *size)`` in float32.
+    """The share of each cell of a coarse grid that each concept covers: ``(B, K, h, w)`` to ``(B, C, *size)``.
 
     Examples:
         >>> dense_targets(torch.tensor([[[[0, -1], [0, 1]]]]), 2, (1, 2))[0, :, 0]
@@ -81,14 +73,9 @@ def train_on_concepts(
 
 @torch.no_grad()
 def place_accuracy(model: nn.Module, concepts: ConceptSet) -> float:
-    """Mean over concepts of the average precision with which a network ranks places that a concept mostly covers.
+    """Mean average precision with which a network that has ``dense`` ranks places that a concept mostly covers.
 
-    Args:
-        model: A network with a method ``dense``.
-        concepts: Images with labels that it was not trained on.
-
-    Returns:
-        Mean average precision, over the concepts that cover at least one place.
+    It is the mean over the concepts that cover at least one place of images that it was not trained on.
     """
     from sklearn.metrics import average_precision_score
 

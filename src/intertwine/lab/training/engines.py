@@ -1,10 +1,9 @@
-"""Engines that take one optimizer step of k networks, each by itself or side by side, and which of them suits."""
+"""Steps of k networks of one architecture, each by itself or side by side, and which of the two suits them."""
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,51 +13,98 @@ from ..._evaluation import copied
 from .grouped import group_networks, ungrouped
 from .recipe import Recipe
 
+IN_TURN, GROUPED, BY_TWO = "in turn", "grouped", "grouped by 2"
+ENGINES: dict[str, int | None] = {IN_TURN: 1, GROUPED: None, BY_TWO: 2}  # networks side by side; ``None`` for all
 _TOLERANCE = 1e-8  # of logits in float64
 _SMALL_INPUT = 256  # numbers of an example: digits have 64
 _SMALL_NETWORK = 1_000_000  # weights
 
 
-class Engine(ABC):
-    """k networks of one architecture and their optimizers.
+class Engine:
+    """k networks of one architecture in parts, each with its optimizer: single networks, or several side by side.
 
-    All engines compute the same: each network's own loss and update, as if it were alone, up to rounding.
+    All engines compute the same: each network's own loss and update, as if it were alone, up to rounding. The channels
+    of a part's networks are kept apart by grouped convolutions (see ``grouped.py``). A loss depends on its own network
+    only, so the gradient of the sum of the losses holds each network's own gradient; and the optimizers work element
+    by element, so that one of a part is one of each network. Two at a time leave activations in a processor's cache.
 
     Args:
         networks: k networks in training mode; they are not changed.
         recipe: Settings.
-        workers: Networks, or groups of them, that are computed at a time, each on ``recipe.threads`` threads. Their
-            number changes no bit.
+        name: Among ``ENGINES``.
+        workers: Parts that are computed at a time, each on ``recipe.threads`` threads. Their number changes no bit.
     """
 
-    name: ClassVar[str]
-
-    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe, workers: int = 1) -> None:
-        self.k, self.recipe, self.workers = len(networks), recipe, workers
+    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe, name: str = IN_TURN, workers: int = 1) -> None:
+        self.k, self.recipe, self.workers, self._alone = len(networks), recipe, workers, name == IN_TURN
+        size = ENGINES[name] or self.k
+        groups = [networks[i : i + size] for i in range(0, self.k, size)]
+        self._sizes = [len(group) for group in groups]
+        self._parts = [copied(group[0]) if self._alone else group_networks(group) for group in groups]
+        self._half = recipe.precision == "bfloat16"
+        # The layout in which bfloat16 convolutions are fast, and batch norms and poolings of many channels on a CPU.
+        on_cpu = all(t.device.type == "cpu" for t in networks[0].parameters())
+        self._channels_last = self._half if self._alone else on_cpu
+        for part in self._parts if self._channels_last else ():
+            cast(Any, part).to(memory_format=torch.channels_last)  # not all releases type it
+        self._optimizers = [recipe.make_optimizer(part) for part in self._parts]
         self._pool: ThreadPoolExecutor | None = None
 
-    @abstractmethod
     def step(self, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
         """One step of each network; gives ``(k,)`` losses before it.
 
         ``inputs`` is ``(k, B, C, *S)``, ``targets`` ``(k, B)``, or ``(k, B, classes)`` one network at a time.
         """
+        of_parts = list(zip(inputs.split(self._sizes), targets.split(self._sizes)))
 
-    @abstractmethod
+        def losses(i: int) -> Tensor:
+            (x, wanted), optimizer, part = of_parts[i], self._optimizers[i], self._parts[i].train()
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            with torch.autocast(x.device.type, torch.bfloat16, enabled=self._half):
+                out = part(self._laid_out(x[0] if self._alone else x.transpose(0, 1).flatten(1, 2)))
+            logits, smoothing = self._apart(out.float() if self._half else out, i), self.recipe.label_smoothing
+            if self._alone:
+                found = F.cross_entropy(logits[0], wanted[0], label_smoothing=smoothing)[None]
+            else:
+                flat = logits.flatten(0, 1), wanted.flatten()
+                each = F.cross_entropy(*flat, label_smoothing=smoothing, reduction="none")
+                found = each.view(wanted.shape).mean(1)
+            optimizer.zero_grad()
+            found.sum().backward()
+            optimizer.step()
+            return found.detach()
+
+        return torch.cat(self._each(losses))
+
     def logits(self, inputs: Tensor) -> Tensor:
         """``(k, B, classes)`` for shared inputs ``(B, C, *S)``, in evaluation mode."""
 
-    @abstractmethod
+        def logits(i: int) -> Tensor:
+            with torch.no_grad():
+                part, side_by_side = self._parts[i].eval(), (1, self._sizes[i], *[1] * (inputs.ndim - 2))
+                x = inputs if self._alone else self._laid_out(inputs.repeat(side_by_side))
+                return self._apart(part(x), i)
+
+        return torch.cat(self._each(logits))
+
     def member(self, i: int) -> dict[str, Tensor]:
         """A copy of the state dict of network ``i``."""
+        part, place = divmod(i, self._sizes[0])
+        return ungrouped(self._parts[part].state_dict(), self._sizes[part], place)
 
-    @abstractmethod
     def snapshot(self) -> dict[str, Any]:
         """Weights, buffers and optimizers, as tensors and plain data."""
+        return {
+            "networks": [part.state_dict() for part in self._parts],
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+        }
 
-    @abstractmethod
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to a snapshot."""
+        saved = [*state["networks"], *state["optimizers"]]
+        for one, own in zip([*self._parts, *self._optimizers], saved, strict=True):
+            one.load_state_dict(own)
 
     def close(self) -> None:
         """Let go of what an engine holds besides memory."""
@@ -66,161 +112,23 @@ class Engine(ABC):
             self._pool.shutdown()
             self._pool = None
 
-    def _each(self, work: Callable[[int], Tensor], count: int) -> list[Tensor]:
-        """``work`` of 0, 1, ..., as many at a time as there are workers."""
+    def _laid_out(self, x: Tensor) -> Tensor:
+        last = self._channels_last and x.ndim == 4
+        return x.contiguous(memory_format=torch.channels_last) if last else x
+
+    def _apart(self, out: Tensor, i: int) -> Tensor:
+        """``(k', B, classes)`` of the networks of part ``i``."""
+        return out[None] if self._alone else out.view(len(out), self._sizes[i], -1).transpose(0, 1)
+
+    def _each(self, work: Callable[[int], Tensor]) -> list[Tensor]:
+        """``work`` of each part, as many at a time as there are workers."""
+        count = len(self._parts)
         if min(count, self.workers) < 2:
             return [work(i) for i in range(count)]
         if self._pool is None:  # the number of threads is a setting of each calling thread
-            self._pool = ThreadPoolExecutor(
-                self.workers, initializer=torch.set_num_threads, initargs=(self.recipe.threads,)
-            )
+            threads = {"initializer": torch.set_num_threads, "initargs": (self.recipe.threads,)}
+            self._pool = ThreadPoolExecutor(self.workers, **threads)
         return list(self._pool.map(work, range(count)))
-
-
-class InTurn(Engine):
-    """The plain loop of each network."""
-
-    name: ClassVar[str] = "in turn"
-
-    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe, workers: int = 1) -> None:
-        super().__init__(networks, recipe, workers)
-        self._networks = [copied(n) for n in networks]
-        self._half = recipe.precision == "bfloat16"
-        for network in self._networks if self._half else ():  # the layout in which bfloat16 convolutions are fast
-            cast(Any, network).to(memory_format=torch.channels_last)  # not all releases type it
-        self._optimizers = [recipe.make_optimizer(n) for n in self._networks]
-
-    def step(self, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
-        """One step of each network."""
-        return torch.stack(self._each(lambda i: self._step(i, inputs[i], targets[i], rate), self.k))
-
-    def logits(self, inputs: Tensor) -> Tensor:
-        """Logits of each network."""
-        return torch.stack(self._each(lambda i: self._logits(i, inputs), self.k))
-
-    def member(self, i: int) -> dict[str, Tensor]:
-        """State dict of network ``i``."""
-        return {name: t.detach().clone() for name, t in self._networks[i].state_dict().items()}
-
-    def snapshot(self) -> dict[str, Any]:
-        """Weights, buffers and optimizers."""
-        return {
-            "networks": [n.state_dict() for n in self._networks],
-            "optimizers": [o.state_dict() for o in self._optimizers],
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go back to a snapshot."""
-        for network, saved in zip(self._networks, state["networks"], strict=True):
-            network.load_state_dict(saved)
-        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-
-    def _step(self, i: int, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
-        optimizer = self._optimizers[i]
-        _set_rate(optimizer, rate)
-        if self._half and inputs.ndim == 4:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=self._half):
-            logits = self._networks[i].train()(inputs)
-        logits = logits.float() if self._half else logits
-        loss = F.cross_entropy(logits, targets, label_smoothing=self.recipe.label_smoothing)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    def _logits(self, i: int, inputs: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self._networks[i].eval()(inputs)
-
-
-class Grouped(Engine):
-    """The networks' channels side by side, kept apart by grouped convolutions (see ``grouped.py``).
-
-    A loss depends on its own network only, so the gradient of the sum of the losses holds each network's own gradient;
-    and the optimizers work element by element, so that one optimizer of all is k optimizers.
-    """
-
-    name: ClassVar[str] = "grouped"
-    most: ClassVar[int | None] = None  # networks side by side
-
-    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe, workers: int = 1) -> None:
-        super().__init__(networks, recipe, workers)
-        size = self.most or self.k
-        parts = [networks[i : i + size] for i in range(0, self.k, size)]
-        self._sizes = [len(part) for part in parts]
-        self._wholes = nn.ModuleList(group_networks(part) for part in parts)
-        self._on_cpu = all(t.device.type == "cpu" for t in networks[0].parameters())
-        if self._on_cpu:  # whose batch norms and poolings take several channels at a time in this layout
-            cast(Any, self._wholes).to(memory_format=torch.channels_last)  # not all releases type it
-        self._optimizer = recipe.make_optimizer(self._wholes)
-
-    def step(self, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
-        """One step of each network."""
-        _set_rate(self._optimizer, rate)
-        self._optimizer.zero_grad()
-        self._wholes.train()
-        of_groups = list(zip(inputs.split(self._sizes), targets.split(self._sizes)))
-
-        def losses(i: int) -> Tensor:
-            x, wanted = of_groups[i]
-            logits = self._run(i, x.transpose(0, 1).flatten(1, 2))
-            smoothing = self.recipe.label_smoothing
-            each = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), label_smoothing=smoothing, reduction="none")
-            found = each.view(wanted.shape).mean(1)
-            found.sum().backward()
-            return found.detach()
-
-        found = torch.cat(self._each(losses, len(self._sizes)))
-        self._optimizer.step()
-        return found
-
-    def logits(self, inputs: Tensor) -> Tensor:
-        """Logits of each network."""
-        self._wholes.eval()
-
-        def logits(i: int) -> Tensor:
-            with torch.no_grad():
-                return self._run(i, inputs.repeat(1, self._sizes[i], *[1] * (inputs.ndim - 2)))
-
-        return torch.cat(self._each(logits, len(self._sizes)))
-
-    def member(self, i: int) -> dict[str, Tensor]:
-        """State dict of network ``i``."""
-        part, place = divmod(i, self._sizes[0])
-        return ungrouped(self._wholes[part].state_dict(), self._sizes[part], place)
-
-    def snapshot(self) -> dict[str, Any]:
-        """Weights, buffers and optimizer."""
-        return {"wholes": self._wholes.state_dict(), "optimizer": self._optimizer.state_dict()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go back to a snapshot."""
-        self._wholes.load_state_dict(state["wholes"])
-        self._optimizer.load_state_dict(state["optimizer"])
-
-    def _run(self, i: int, inputs: Tensor) -> Tensor:
-        """Logits ``(k', B, classes)`` of group ``i`` for ``(B, k' C, *S)``."""
-        if self._on_cpu and inputs.ndim == 4:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
-        logits = self._wholes[i](inputs)
-        return logits.view(len(logits), self._sizes[i], -1).transpose(0, 1)
-
-
-class GroupedByTwo(Grouped):
-    """Two networks side by side at a time: their activations stay in a processor's cache."""
-
-    name: ClassVar[str] = "grouped by 2"
-    most: ClassVar[int | None] = 2
-
-
-def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
-ENGINES: dict[str, type[Engine]] = {e.name: e for e in (InTurn, Grouped, GroupedByTwo)}
 
 
 def engine_for(networks: Sequence[nn.Module], inputs: Tensor) -> str:
@@ -230,30 +138,28 @@ def engine_for(networks: Sequence[nn.Module], inputs: Tensor) -> str:
     wide ones do not; the maps of more than two networks may leave a processor's cache.
     """
     if sum(p.numel() for p in networks[0].parameters()) > _SMALL_NETWORK:
-        return InTurn.name
-    if not any(isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for m in networks[0].modules()):
-        wanted: list[type[Engine]] = [Grouped]
-    elif inputs.device.type != "cpu":
-        wanted = [Grouped] if inputs[0].numel() <= _SMALL_INPUT else []
-    else:
-        wanted = [Grouped] if len(networks) == GroupedByTwo.most else [GroupedByTwo]
-    able = candidates(networks, inputs)
-    return next((engine.name for engine in wanted if engine.name in able), InTurn.name)
+        return IN_TURN
+    wanted = GROUPED
+    if any(isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for m in networks[0].modules()):
+        if inputs.device.type == "cpu":
+            wanted = GROUPED if len(networks) == 2 else BY_TWO
+        elif inputs[0].numel() > _SMALL_INPUT:
+            return IN_TURN
+    return wanted if wanted in candidates(networks, inputs) else IN_TURN
 
 
 def candidates(networks: Sequence[nn.Module], inputs: Tensor) -> list[str]:
     """Engines that compute what the networks compute one by one, checked in float64 on a few ``inputs (B, C, *S)``."""
-    joint = [name for name in ENGINES if name != InTurn.name]
-    joint = [name for name in joint if (getattr(ENGINES[name], "most", None) or 0) < len(networks)]  # no parts of one
-    return [InTurn.name, *(name for name in joint if agrees(ENGINES[name], networks, inputs))]
+    joint = [name for name, size in ENGINES.items() if name != IN_TURN and (size or 0) < len(networks)]
+    return [IN_TURN, *(name for name in joint if agrees(name, networks, inputs))]
 
 
-def agrees(engine: type[Engine], networks: Sequence[nn.Module], inputs: Tensor) -> bool:
+def agrees(name: str, networks: Sequence[nn.Module], inputs: Tensor) -> bool:
     """Whether an engine accepts the networks and gives the logits that each gives alone."""
     few = inputs[:4].double()
     alone = [copy.deepcopy(n).double().eval() for n in networks[:2]]
     try:
-        joint = engine(alone, Recipe(optimizer="sgd"))
+        joint = Engine(alone, Recipe(optimizer="sgd"), name)
         found = joint.logits(few)
         labels = torch.zeros(len(alone), len(few), dtype=torch.int64, device=few.device)
         joint.step(few.expand(len(alone), *few.shape), labels, 1e-3)

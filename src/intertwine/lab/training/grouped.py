@@ -6,6 +6,7 @@ apart, and so does whatever acts on each channel alone: batch norm, activations,
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,12 +45,7 @@ class GroupedLinear(nn.Module):
 
 
 class PerNetwork(nn.Module):
-    """A layer without parameters that mixes the channels of one network: each network's are an example of their own.
-
-    Args:
-        layer: The layer; it must treat examples alike and apart.
-        networks: Number of networks.
-    """
+    """A layer without parameters that mixes the channels of one network: each network's are an example of their own."""
 
     def __init__(self, layer: nn.Module, networks: int) -> None:
         super().__init__()
@@ -61,17 +57,11 @@ class PerNetwork(nn.Module):
 
 
 def group_networks(networks: Sequence[nn.Module]) -> nn.Module:
-    """Lay networks of one architecture side by side.
+    """One network ``(N, k C, H, W) -> (N, k classes)`` of k; its tensors are theirs, joined along their first axis.
 
-    What a forward method does between its layers cannot be seen here: compare the outputs before relying on them.
-
-    Returns:
-        One network that maps ``(N, k C, H, W)`` to ``(N, k classes)``. Each tensor of its state dict is the k tensors
-        of the networks joined along their first axis, and the step counters of batch norm.
-
-    Raises:
-        Ungroupable: If a layer has no counterpart.
-    """  # noqa: DOC502 - raised by _group
+    What a forward method does between its layers cannot be seen here: compare the outputs before relying on them. A
+    layer without a counterpart raises ``Ungroupable``.
+    """
     grouped = _group(networks)
     if grouped is not None:
         return grouped
@@ -90,47 +80,26 @@ def ungrouped(state: dict[str, Tensor], k: int, member: int) -> dict[str, Tensor
 
 def _group(layers: Sequence[nn.Module]) -> nn.Module | None:
     """The counterpart of k layers; ``None`` for containers, whose children are grouped one by one."""
-    first = layers[0]
-    if isinstance(first, nn.Conv2d):
-        return _conv(layers)  # type: ignore[arg-type]
-    if isinstance(first, nn.BatchNorm1d | nn.BatchNorm2d):
-        return _batch_norm(layers)  # type: ignore[arg-type]
-    if isinstance(first, nn.Linear):
-        return GroupedLinear(layers)  # type: ignore[arg-type]
-    if isinstance(first, _CHANNELWISE):
-        return copy.deepcopy(first)
-    if [*first.parameters(recurse=False), *first.buffers(recurse=False)]:
-        raise Ungroupable(f"layers must be ones that can lie side by side. Got {type(first).__name__}.")
-    return None if list(first.children()) else PerNetwork(first, len(layers))
-
-
-def _conv(layers: Sequence[nn.Conv2d]) -> nn.Module:
     first, k = layers[0], len(layers)
-    if first.padding_mode != "zeros":
-        raise Ungroupable(f"convolutions must be padded with zeros. Got padding_mode={first.padding_mode!r}.")
-    wide = nn.Conv2d(
-        k * first.in_channels,
-        k * first.out_channels,
-        first.kernel_size,  # type: ignore[arg-type]
-        first.stride,  # type: ignore[arg-type]
-        first.padding,  # type: ignore[arg-type]
-        first.dilation,  # type: ignore[arg-type]
-        k * first.groups,
-        first.bias is not None,
-        device="meta",
-    )
-    return _filled(wide, layers)
-
-
-def _batch_norm(layers: Sequence[nn.BatchNorm1d | nn.BatchNorm2d]) -> nn.Module:
-    first = layers[0]
-    kind = type(first)
-    size = len(layers) * first.num_features
-    wide = kind(size, first.eps, first.momentum, first.affine, first.track_running_stats, device="meta")
-    return _filled(wide, layers)
-
-
-def _filled(wide: nn.Module, layers: Sequence[nn.Module]) -> nn.Module:
+    if isinstance(first, nn.Conv2d):
+        if first.padding_mode != "zeros":
+            raise Ungroupable(f"convolutions must be padded with zeros. Got padding_mode={first.padding_mode!r}.")
+        window: Any = (first.kernel_size, first.stride, first.padding, first.dilation)
+        wide: nn.Module = nn.Conv2d(
+            k * first.in_channels, k * first.out_channels, *window, k * first.groups, first.bias is not None,
+            device="meta",
+        )  # fmt: skip
+    elif isinstance(first, nn.BatchNorm1d | nn.BatchNorm2d):
+        settings = (first.eps, first.momentum, first.affine, first.track_running_stats)
+        wide = type(first)(k * first.num_features, *settings, device="meta")
+    elif isinstance(first, nn.Linear):
+        return GroupedLinear(layers)  # type: ignore[arg-type]
+    elif isinstance(first, _CHANNELWISE):
+        return copy.deepcopy(first)
+    elif [*first.parameters(recurse=False), *first.buffers(recurse=False)]:
+        raise Ungroupable(f"layers must be ones that can lie side by side. Got {type(first).__name__}.")
+    else:
+        return None if list(first.children()) else PerNetwork(first, k)
     states = [layer.state_dict() for layer in layers]
     joined = {
         name: t.clone() if t.ndim == 0 else torch.cat([state[name] for state in states])

@@ -3,8 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from ..data import Batches, DataSplits
 from .accuracy import accuracy
 from .augmentation import StepBatches
 from .checkpoint import Card, save_checkpoint
-from .engines import ENGINES, InTurn
+from .engines import IN_TURN, Engine
 from .recipe import Recipe
 
 SAVE_EVERY = 60.0  # seconds between saved states
@@ -40,7 +39,7 @@ class TrainingState:
 
     settings: dict[str, Any]  # What is being trained, with what, with the first seed; runs only resume their own state
     seeds: list[int]  # One for each network
-    engine: str = "in turn"  # Name of the engine
+    engine: str = IN_TURN  # Name of the engine
     step: int = 0  # Finished steps
     seconds: float = 0.0  # Time spent so far
     # Weights, buffers and optimizers of the engine; empty before the first save
@@ -81,6 +80,8 @@ def load_state(path: Path) -> TrainingState:
     """Read what ``write_state`` wrote."""
     try:
         state = TrainingState(**torch.load(check_weights_file(path), map_location="cpu", weights_only=True))
+        if state.snapshot and "networks" not in state.snapshot:
+            raise ValueError("an earlier version wrote it")
     except Exception as error:  # torch.load raises nearly anything on a damaged file
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(
@@ -90,33 +91,22 @@ def load_state(path: Path) -> TrainingState:
     return state
 
 
-def discard_state(path: str | Path) -> None:
+def discard_state(path: Path) -> None:
     """Remove the state, and what kills in the middle of a write left beside it."""
-    path = Path(path)
     path.unlink(missing_ok=True)
     sweep(path.parent)
 
 
-def same_run(written: dict[str, Any], settings: dict[str, Any], start: bool) -> bool:
-    """Whether settings are of one run; with ``start`` only if it began with the same weights too."""
-    differing = {key for key in {**written, **settings} if written.get(key) != settings.get(key)}
-    return not differing or (not start and differing == {"start"})
+def differing(written: dict[str, Any], settings: dict[str, Any], start: bool) -> list[str]:
+    """Settings in which two runs differ; with ``start`` the initial weights must be the same too."""
+    found = [key for key in {**written, **settings} if written.get(key) != settings.get(key)]
+    return [] if found == ["start"] and not start else found
 
 
 def check_same_run(path: Path, state: TrainingState, settings: dict[str, Any], start: bool = False) -> None:
-    """Check that a state is of the run that is about to go on, whose settings are given.
-
-    With ``start`` the initial weights must be the same too.
-
-    Raises:
-        CheckpointError: If it is of another one.
-    """
-    if not same_run(state.settings, settings, start):
-        changed = [
-            f"{key}: {state.settings.get(key)!r}, now {settings.get(key)!r}"
-            for key in {**state.settings, **settings}
-            if state.settings.get(key) != settings.get(key)
-        ]
+    """Refuse a state that is of another run than the one that is about to go on."""
+    if other := differing(state.settings, settings, start):
+        changed = [f"{key}: {state.settings.get(key)!r}, now {settings.get(key)!r}" for key in other]
         raise CheckpointError(
             f"training state must be of the same run. Got {str(path)!r} with other settings ({'; '.join(changed)}). "
             "Remove it to start over, or choose another output path."
@@ -146,32 +136,31 @@ class Loop:
         workers: int = 1,
         progress: bool = False,
     ) -> None:
-        self.data, self.recipe, self.state, self.path = data, recipe, state, path
-        self.progress = progress
+        self.data, self.recipe, self.state, self.path, self.progress = data, recipe, state, path, progress
         self.device = next((t.device for t in networks[0].parameters()), torch.device("cpu"))
         self.batches = StepBatches(data, recipe, state.seeds, self.device)
         self.steps = recipe.steps(self.batches.per_epoch)
         self._held = Batches(data.validation.to(self.device), data.mean, data.std)
-        self._engine = ENGINES[state.engine](networks, recipe, workers)
+        self._engine = Engine(networks, recipe, state.engine, workers)
         self._saved = self._printed = time.monotonic()
 
     def run(self, strict: bool = False) -> None:
         """Take all steps that the state lacks; the state then holds each network's weights of its best epoch.
 
-        Networks whose losses or weights are no numbers are marked.
-
-        Raises:
-            RuntimeError: If there is one and ``strict``; the last good state stays on disk.
-        """
-        state, per_epoch = self.state, self.batches.per_epoch
+        Networks whose losses or weights are no numbers are marked; with ``strict`` they are a ``RuntimeError``, and the
+        last good state stays on disk. The caller's random numbers stay as they were.
+        """  # noqa: DOC501
+        state, per_epoch, seeds = self.state, self.batches.per_epoch, self.state.seeds
         if state.snapshot:
             self._engine.restore(state.snapshot)
             say(f"resuming {state.settings['architecture']} after step {state.step} of {self.steps}", self.progress)
         began = time.monotonic() - state.seconds
         sums = torch.tensor(state.loss_sums, dtype=torch.float64, device=self.device)
+        several = f", seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else ""
+        title = f"training {state.settings['architecture']} on {self.data.name}{several}"
         try:
-            with _own_randomness(self.device):
-                for step in track(range(state.step, self.steps), self._title(), enabled=self.progress):
+            with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+                for step in track(range(state.step, self.steps), title, enabled=self.progress):
                     losses = self._engine.step(*self.batches.at(step), self.recipe.rate(step, per_epoch))
                     if strict and not math.isfinite(value := float(losses.sum())):
                         raise RuntimeError(self._diverged(f"loss must stay finite. Got {value}", step))
@@ -190,7 +179,10 @@ class Loop:
 
     def _end_epoch(self, epoch: int, losses: list[float]) -> None:
         state, rate = self.state, self.recipe.rate(self.state.step - 1, self.batches.per_epoch)
-        reached = self._accuracies()
+        right = torch.zeros(self._engine.k, dtype=torch.int64, device=self.device)
+        for inputs, labels in self._held:
+            right += correct(self._engine.logits(inputs), labels).sum(1)
+        reached = [count / len(self.data.validation) for count in right.tolist()]
         for i, (share, loss) in enumerate(zip(reached, losses)):
             state.diverged[i] = state.diverged[i] or not math.isfinite(loss)
             if not state.diverged[i] and (not state.best[i] or share > state.best_of(i)["validation_accuracy"]):
@@ -205,12 +197,6 @@ class Loop:
             mean = lambda values: sum(values) / max(len(values), 1)
             accuracies = f"validation accuracy {mean(reached):.2%} (best {mean(best):.2%})"
             say(f"epoch {epoch + 1}/{epochs}: loss {mean(losses):.4f}, {accuracies}", self.progress)
-
-    def _accuracies(self) -> list[float]:
-        right = torch.zeros(self._engine.k, dtype=torch.int64, device=self.device)
-        for inputs, labels in self._held:
-            right += correct(self._engine.logits(inputs), labels).sum(1)
-        return [count / len(self.data.validation) for count in right.tolist()]
 
     def _save(self, strict: bool) -> None:
         state = self.state
@@ -230,17 +216,9 @@ class Loop:
         cure = f"Lower learning_rate (it is {self.recipe.learning_rate}) and train again."
         return f"{what} at step {step} (epoch {step // self.batches.per_epoch + 1}). {kept} {cure}"
 
-    def _title(self) -> str:
-        seeds = self.state.seeds
-        several = f", seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else ""
-        return f"training {self.state.settings['architecture']} on {self.data.name}{several}"
-
 
 def conclude(state: TrainingState, i: int, network: nn.Module, data: DataSplits, path: Path | None) -> Card:
-    """Put the best weights of network ``i`` into ``network``, test them once, and write checkpoint and card.
-
-    Gives the card; without a ``path`` nothing is written.
-    """
+    """Put the best weights of network ``i`` into ``network``, test them once, and write checkpoint and card."""
     network.load_state_dict(state.best[i])
     best = state.best_of(i)
     device = next((t.device for t in network.parameters()), torch.device("cpu"))
@@ -251,9 +229,9 @@ def conclude(state: TrainingState, i: int, network: nn.Module, data: DataSplits,
     }
     if len(state.seeds) > 1:
         metrics["trained_together"] = float(len(state.seeds))
-    settings = {**state.settings, "seed": state.seeds[i]}
-    engine = "" if state.engine == InTurn.name else state.engine
-    card = Card(**settings, metrics=metrics, best_epoch=state.best_epochs[i], engine=engine)
+    engine = "" if state.engine == IN_TURN else state.engine
+    settings = {**state.settings, "seed": state.seeds[i], "best_epoch": state.best_epochs[i], "engine": engine}
+    card = Card(**settings, metrics=metrics)
     if path:
         save_checkpoint(path, network, card)
     return card
@@ -263,10 +241,3 @@ def say(line: str, progress: bool) -> None:
     """Print a line on standard error where progress is shown."""
     if progress and not is_silent():
         print(printable(line), file=sys.stderr)
-
-
-@contextmanager
-def _own_randomness(device: torch.device) -> Iterator[None]:
-    """Leave the caller's global random state as it was."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield

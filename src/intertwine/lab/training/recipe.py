@@ -186,33 +186,14 @@ RECIPES = {
     "digits": Recipe(epochs=20, learning_rate=3e-3, translate=0, flip=False),
     # v2 D.4 names the parts; the numbers are Hassani et al.'s for CIFAR-10, who stop mixing images at epoch 175.
     "cct": Recipe(
-        epochs=300,
-        batch_size=128,
-        learning_rate=5.5e-4,
-        optimizer="adamw",
-        schedule="cosine",
-        weight_decay=0.06,
-        label_smoothing=0.1,
-        warmup=10,
-        mixup=0.8,
-        cutmix=1.0,
-        translate=0,
-        crop=0.8,
-        automatic=9.0,
+        epochs=300, batch_size=128, learning_rate=5.5e-4, optimizer="adamw", schedule="cosine", weight_decay=0.06,
+        label_smoothing=0.1, warmup=10, mixup=0.8, cutmix=1.0, translate=0, crop=0.8, automatic=9.0,
     ),
     # v2 F.3, the ResNet-50 without ReLU on the residual (resnet50:residual_relu=false) on ImageNet; when the cycle
     # peaks and the augmentation are not printed: two epochs and random resized crops are those of the loader it used.
     "resnet50_residual": Recipe(
-        epochs=88,
-        batch_size=512,
-        learning_rate=1.7,
-        optimizer="sgd",
-        schedule="cyclic",
-        weight_decay=1e-4,
-        label_smoothing=0.1,
-        warmup=2,
-        translate=0,
-        crop=0.35,
+        epochs=88, batch_size=512, learning_rate=1.7, optimizer="sgd", schedule="cyclic", weight_decay=1e-4,
+        label_smoothing=0.1, warmup=2, translate=0, crop=0.35,
     ),
     # Paper 2, appendix C: Table I and figure 2.
     "c4gap": _GAP,
@@ -223,17 +204,10 @@ RECIPES = {
     # Table II, VGG-16 and ResNet-110: 64,000 iterations (164 epochs of 50,000 images; "32 epochs" in print contradicts
     # the schedule). Augmentation and weight decay are not printed; these are He et al.'s for CIFAR-10.
     "vgg_resnet": Recipe(
-        iterations=64_000,
-        batch_size=128,
-        learning_rate=0.1,
-        optimizer="sgd",
-        schedule="boundaries",
-        boundaries=(400, 32_000, 48_000),
-        factors=(0.1, 1.0, 0.1, 0.01),
-        weight_decay=1e-4,
-        translate=4,
+        iterations=64_000, batch_size=128, learning_rate=0.1, optimizer="sgd", schedule="boundaries",
+        boundaries=(400, 32_000, 48_000), factors=(0.1, 1.0, 0.1, 0.01), weight_decay=1e-4, translate=4,
     ),
-}
+}  # fmt: skip
 
 
 def recipe_for(shape: tuple[int, ...]) -> Recipe:

@@ -6,7 +6,7 @@ through the ReLU, so that ``W_{l+1} phi(A)^-1`` undoes it; no matrix undoes a ro
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -42,23 +42,9 @@ class RotationPenalty:
 
 
 def transform_layer(model: nn.Module, layer: str, matrix: torch.Tensor) -> nn.Module:
-    """A copy with ``A W_l`` and ``A b_l``: channels of one convolution or linear layer mapped, on the spot.
-
-    Args:
-        model: Any module.
-        layer: Qualified name of a convolution or linear layer, before its activation.
-        matrix: ``(C, C)``.
-
-    Raises:
-        ValueError: If the layer is of another kind or width.
-    """
+    """A copy with ``A W_l`` and ``A b_l``: channels of a convolution or linear layer mapped by ``(C, C)``."""
     twin = copied(model)
-    module = dict(twin.named_modules()).get(layer)
-    if not isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
-        raise ValueError(
-            f"layer must be a convolution or linear layer, before its activation. Got {layer!r} "
-            f"({type(module).__name__})."
-        )
+    module = _layer(twin, layer)
     if matrix.shape != (len(module.weight), len(module.weight)):
         raise ValueError(f"matrix must be {len(module.weight)} x {len(module.weight)}. Got {tuple(matrix.shape)}.")
     with torch.no_grad():
@@ -70,21 +56,12 @@ def transform_layer(model: nn.Module, layer: str, matrix: torch.Tensor) -> nn.Mo
 
 
 def freeze_up_to(model: nn.Module, layer: str, example: torch.Tensor) -> tuple[str, ...]:
-    """Freeze, in place, every parameter that the layer's output depends on.
-
-    Args:
-        model: Its parameters' ``requires_grad`` is set.
-        layer: The last frozen layer.
-        example: Inputs for one run.
-    """
+    """Freeze, in place, every parameter that the layer's output depends on, as one run shows; their names."""
     program = capture(model, (example,))
     read = {name for call in program.before(layer) for name in program.parameters_of(call)}
-    frozen = []
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name not in read)
-        if name in read:
-            frozen.append(name)
-    return tuple(frozen)
+    return tuple(name for name, _ in model.named_parameters() if name in read)
 
 
 def rotation_penalty(
@@ -124,7 +101,7 @@ def rotation_penalty(
         _check_network(build(spec), layer)
         model = train(spec, splits, recipe, seed=seed, device=device, progress=progress).model
     _check_network(model, layer)
-    width = len(model.get_submodule(layer).weight)  # type: ignore[arg-type]
+    width = len(_layer(model, layer).weight)
     group = Orthogonal(width) if kind == "orthogonal" else PositiveMonomial(width)
     turned = transform_layer(model, layer, group.random(generator=seed).matrix())
     test = Batches(splits.test, splits.mean, splits.std)
@@ -142,5 +119,14 @@ def _check_network(model: nn.Module, layer: str) -> None:
             f"model must have no batch norm, which would undo scales by itself. Got {norms[0]}. Use "
             '"myrtle_cnn:bn=false".'
         )
-    if not isinstance(dict(model.named_modules()).get(layer), nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
-        raise ValueError(f"layer must be a convolution or linear layer, before its activation. Got {layer!r}.")
+    _layer(model, layer)
+
+
+def _layer(model: nn.Module, layer: str) -> Any:
+    module = dict(model.named_modules()).get(layer)
+    if not isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        raise ValueError(
+            f"layer must be a convolution or linear layer, before its activation. Got {layer!r} "
+            f"({type(module).__name__})."
+        )
+    return module

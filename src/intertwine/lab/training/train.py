@@ -1,6 +1,7 @@
-"""Training a classifier from a name, a data set, a recipe and a seed."""
+"""Training of classifiers from a name, a data set, a recipe and a seed; many seeds at once on one device."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,13 +12,15 @@ from ..._evaluation import copied
 from ..._io import check_writable, read_tensors
 from ..._random import mixed
 from ..._threads import threads
-from ..._words import near
+from ..._words import counted, near
 from ...errors import CheckpointError
 from ..data import DataSplits, load
 from ..networks import build, fit_to
 from .accuracy import choose_device
+from .augmentation import StepBatches
 from .checkpoint import Card, card_path, digest, load_weights, read_card
-from .loop import Loop, TrainingState, check_same_run, conclude, discard_state, load_state, same_run, state_path
+from .engines import ENGINES, IN_TURN, agrees, candidates, draws_random_numbers, engine_for
+from .loop import Loop, TrainingState, check_same_run, conclude, differing, discard_state, load_state, say, state_path
 from .recipe import RECIPES, Recipe, recipe_for
 
 
@@ -56,8 +59,7 @@ def train(
     The test split is looked at once, at the end. With ``out``, the state of the run is written beside it every
     minute and after every epoch; the same call after a kill goes on from there and ends with the very
     weights that an undisturbed run has, bit for bit, on the same machine; it takes ``recipe.threads`` threads, whatever
-    the environment says. Arguments that do not fit together raise ``ValueError`` before the first step; a loss or
-    weights that become NaN or infinite stop the run with ``RuntimeError``, and the last good state stays on disk.
+    the environment says.
 
     Args:
         model: Text for ``networks.build`` (initialised from ``seed``, classes and channels fitted to the data), or a
@@ -73,25 +75,39 @@ def train(
         device: ``"auto"`` is CUDA where there is one.
         progress: Whether to show a progress bar and a line for each epoch on standard error.
 
+    Raises:
+        ValueError: If arguments do not fit together, before the first step.
+        CheckpointError: If what is to be gone on from is damaged, or of another run.
+        RuntimeError: If the loss or weights become NaN or infinite; the last good state stays on disk.
+
     Examples:
         >>> run = train("digits_cnn:width=8", "digits", RECIPES["digits"].but(epochs=3), progress=False)
         >>> run.card.metrics["test_accuracy"] > 0.8
         True
-    """
-    chosen = choose_device(device)
-    splits = load(data) if isinstance(data, str) else data
-    recipe = find_recipe(recipe, splits)
-    path = _check_path(out)
+    """  # noqa: DOC502 - the loop raises it
+    chosen, splits, recipe = _prepared(device, data, recipe)
+    path = None if out is None else Path(out)
+    if path and path.suffix != ".safetensors":
+        raise ValueError(f"out must end in .safetensors. Got {str(path)!r}.")
+    if path:
+        check_writable(path, "out")
     with threads(recipe.threads):
-        architecture, network = prepare(model, splits, seed, name)
+        architecture, network = _fresh(model, splits, seed, name)
         _check_fit(network, architecture, splits)
-        check_recipe(recipe, splits)
+        _check_recipe(recipe, splits)
         start = digest(network) if isinstance(model, nn.Module) else ""
-        settings = settings_of(architecture, splits, recipe, seed, start)
-        if path and resume and (found := finished(path, network, settings, replace=resume == "same")):
+        settings = _settings_of(architecture, splits, recipe, seed, start)
+        if path and resume and (found := _finished(path, network, settings, replace=resume == "same")):
             return found
-        beside = state_path(path) if path else None
-        state = _begun(beside, settings, seed, resume)
+        state, beside = TrainingState(settings, [seed]), state_path(path) if path else None
+        if beside and beside.is_file() and resume:
+            try:
+                there = load_state(beside)
+                check_same_run(beside, there, settings, start=resume == "same")
+                state = there
+            except CheckpointError:
+                if resume != "same":
+                    raise
         Loop([network.to(chosen)], splits, recipe, state, beside, 1, progress).run(strict=True)
         card = conclude(state, 0, network, splits, path)
     if path and beside:
@@ -100,29 +116,173 @@ def train(
     return Training(network.cpu().eval(), card, state.history[0], path)
 
 
-def _begun(path: Path | None, settings: dict[str, Any], seed: int, resume: bool | Literal["same"]) -> TrainingState:
-    """The state to go on from: the one on disk, or a fresh one; ``"same"`` replaces one of another run."""
-    if path and path.is_file() and resume:
-        try:
-            state = load_state(path)
-            check_same_run(path, state, settings, start=resume == "same")
-            return state
-        except CheckpointError:
-            if resume != "same":
-                raise
-    return TrainingState(settings, [seed])
+@dataclass(frozen=True)
+class ManyTraining:
+    """Finished runs.
+
+    Args:
+        paths: Checkpoints, in the order of the seeds, without those that diverged.
+        engines: How they were trained, by name of the engine: numbers of networks. Empty where all were there.
+        diverged: Seeds whose loss or weights became NaN or infinite; nothing is written for them.
+    """
+
+    paths: tuple[Path, ...]
+    engines: dict[str, int] = field(default_factory=dict)
+    diverged: tuple[int, ...] = ()
 
 
-def find_recipe(recipe: Recipe | str | None, data: DataSplits) -> Recipe:
-    """The recipe meant: one by name, or the one for the data."""
+def member_path(folder: str | Path, seed: int) -> Path:
+    """Where the checkpoint of a seed lies.
+
+    Examples:
+        >>> member_path("zoo", 7).name
+        'seed-0007.safetensors'
+    """
+    return Path(folder) / f"seed-{seed:04d}.safetensors"
+
+
+def train_many(
+    model: str,
+    data: DataSplits | str = "digits",
+    recipe: Recipe | str | None = None,
+    *,
+    seeds: Iterable[int],
+    out: str | Path,
+    engine: str = "auto",
+    together: int = 16,
+    resume: bool = True,
+    device: str | torch.device = "auto",
+    progress: bool = True,
+) -> ManyTraining:
+    """Train one architecture from many seeds, several at once, and keep each one's best validation epoch.
+
+    A seed means what it means to ``train``: the same initial weights, the same order of examples, the same
+    augmentation, so that each network is, up to rounding, the one that ``train`` would have made. Members whose
+    checkpoints lie in the folder already are left alone; the state of the others is written every minute
+    and after every epoch, and the same call after a kill goes on from there.
+
+    Networks are trained each by itself, or side by side with grouped convolutions (all, or two at a time). With
+    ``engine="auto"`` the kind of network decides, so that the bits are the same on every machine of a kind. Each
+    network, or group, is computed on ``recipe.threads`` threads, and as many at a time as torch has threads for, which
+    changes no bit. Networks that draw random numbers, and recipes with mixup, CutMix, a number of iterations or mixed
+    precision, are trained one by one.
+
+    Args:
+        model: Text for ``networks.build``; classes and channels are fitted to the data.
+        data: Splits, or text for ``data.load``.
+        recipe: Settings, or a name among ``RECIPES``; by the shape of the inputs if ``None``.
+        seeds: One for each network.
+        out: Folder for checkpoints ``seed-0000.safetensors`` and their cards.
+        engine: ``auto``, ``in turn``, ``grouped`` or ``grouped by 2``.
+        together: Networks that are trained at once.
+        resume: Whether to keep what is there.
+        device: ``"auto"`` is CUDA where there is one.
+        progress: Whether to show progress on standard error.
+
+    Raises:
+        ValueError: If arguments do not fit together, before the first step.
+
+    Examples:
+        >>> import tempfile
+        >>> from intertwine.lab.training import RECIPES, read_card, train_many
+        >>> folder = tempfile.mkdtemp()
+        >>> recipe = RECIPES["digits"].but(epochs=2)
+        >>> zoo = train_many("mlp:widths=16", "digits", recipe, seeds=range(3), out=folder, progress=False)
+        >>> [read_card(path).seed for path in zoo.paths]
+        [0, 1, 2]
+    """
+    chosen, splits, recipe = _prepared(device, data, recipe)
+    _check_recipe(recipe, splits)
+    seeds = list(dict.fromkeys(seeds))
+    if not seeds or min(seeds) < 0:
+        raise ValueError(f"seeds must be at least one whole number from 0. Got {seeds}.")
+    if engine not in ("auto", *ENGINES):
+        raise ValueError(f"engine must be one of {', '.join(('auto', *ENGINES))}. Got {engine!r}.")
+    if together < 1:
+        raise ValueError(f"together must be at least 1. Got {together}.")
+    folder = Path(out)
+    check_writable(member_path(folder, 0), "out")
+    fresh = lambda seed: _fresh(model, splits, seed, None)
+    settings_of = lambda spec, seed: _settings_of(spec, splits, recipe, seed)
+    with threads(recipe.threads):
+        alone = recipe.mixup or recipe.cutmix or recipe.iterations or recipe.precision != "float32"
+        if alone or draws_random_numbers(fresh(seeds[0])[1], splits.loader("train").batch(slice(0, 2))[0]):
+            if engine not in ("auto", IN_TURN):
+                raise ValueError(
+                    f"engine must be auto or {IN_TURN} for networks with dropout or stochastic depth, and recipes "
+                    f"with mixup, CutMix, a number of iterations or mixed precision. Got {engine!r}."
+                )
+            engine, together = IN_TURN, 1
+        ended, missing = list[TrainingState](), list[int]()
+        for seed in seeds:
+            spec, network = fresh(seed)
+            if not (resume and _finished(member_path(folder, seed), network, settings_of(spec, seed))):
+                missing.append(seed)
+        for path, group, state in _groups(folder, missing, together, resume):
+            networks = [fresh(seed)[1].to(chosen).train() for seed in group]
+            settings = settings_of(fresh(group[0])[0], group[0])
+            if state is None:
+                name = engine if engine == IN_TURN else _choose(engine, model, networks, group, splits, recipe)
+                say(f"training {counted(len(group), 'network')} at once: {name}", progress and engine == "auto")
+                state = TrainingState(settings, group, name)
+            check_same_run(path, state, settings)
+            workers = max(1, torch.get_num_threads() // recipe.threads) if chosen.type == "cpu" else 1
+            Loop(networks, splits, recipe, state, path, workers, progress).run()
+            for i, seed in enumerate(group):
+                if not state.diverged[i]:
+                    conclude(state, i, networks[0], splits, member_path(folder, seed))
+                else:
+                    say(f"seed {seed} diverged: its loss or weights are no numbers, nothing is written", progress)
+            discard_state(path)
+            ended.append(state)
+    engines = {name: sum(len(s.seeds) for s in ended if s.engine == name) for name in {s.engine: None for s in ended}}
+    diverged = tuple(seed for state in ended for seed, bad in zip(state.seeds, state.diverged) if bad)
+    return ManyTraining(tuple(member_path(folder, s) for s in seeds if s not in diverged), engines, diverged)
+
+
+def _groups(
+    folder: Path, missing: list[int], together: int, resume: bool
+) -> Iterator[tuple[Path, list[int], TrainingState | None]]:
+    """Groups of seeds and where their state lies: interrupted ones as they were, the other seeds in new ones."""
+    left = list(missing)
+    of = lambda seeds: folder / f"group-{seeds[0]:04d}-{seeds[-1]:04d}.training.pt"
+    for path in sorted(folder.glob("group-*.training.pt")) if resume else ():
+        state = load_state(path)
+        if set(state.seeds) <= set(left):
+            left = [seed for seed in left if seed not in state.seeds]
+            yield of(state.seeds), state.seeds, state
+    for i in range(0, len(left), together):
+        yield of(left[i : i + together]), left[i : i + together], None
+
+
+def _choose(
+    engine: str, model: str, networks: Sequence[nn.Module], seeds: list[int], data: DataSplits, recipe: Recipe
+) -> str:
+    """Name of the engine that suits the networks, or of the wanted one if it computes what they compute."""
+    device = next((t.device for t in networks[0].parameters()), torch.device("cpu"))
+    with torch.random.fork_rng(devices=[]):
+        inputs, _ = StepBatches(data, recipe, seeds, device).at(0)
+    if engine == "auto":
+        return engine_for(networks, inputs[0])
+    if not agrees(engine, networks, inputs[0]):
+        able = ", ".join(candidates(networks, inputs[0]))
+        raise ValueError(f"engine must be one of {able} for {model}. Got {engine!r}.")
+    return engine
+
+
+def _prepared(
+    device: str | torch.device, data: DataSplits | str, recipe: Recipe | str | None
+) -> tuple[torch.device, DataSplits, Recipe]:
+    """The device, the data, and the recipe that is meant: one by name, or the one for the data."""
+    chosen, splits = choose_device(device), load(data) if isinstance(data, str) else data
     if isinstance(recipe, str):
         if recipe not in RECIPES:
             raise ValueError(f"recipe must be one of {', '.join(RECIPES)}. Got {recipe!r}.{near(recipe, RECIPES)}")
         recipe = RECIPES[recipe]
-    return recipe or recipe_for(data.shape)
+    return chosen, splits, recipe or recipe_for(splits.shape)
 
 
-def check_recipe(recipe: Recipe, data: DataSplits) -> None:
+def _check_recipe(recipe: Recipe, data: DataSplits) -> None:
     """Refuse a recipe that these data do not allow."""
     if len(data.shape) != 3 and (recipe.translate or recipe.flip or recipe.cutmix or recipe.crop):
         raise ValueError(
@@ -131,16 +291,7 @@ def check_recipe(recipe: Recipe, data: DataSplits) -> None:
         )
 
 
-def _check_path(out: str | Path | None) -> Path | None:
-    if out is None:
-        return None
-    path = Path(out)
-    if path.suffix != ".safetensors":
-        raise ValueError(f"out must end in .safetensors. Got {str(path)!r}.")
-    return check_writable(path, "out")
-
-
-def prepare(model: nn.Module | str, data: DataSplits, seed: int, name: str | None) -> tuple[str, nn.Module]:
+def _fresh(model: nn.Module | str, data: DataSplits, seed: int, name: str | None) -> tuple[str, nn.Module]:
     """Name and fresh copy of what is trained."""
     if isinstance(model, nn.Module):
         return name or type(model).__name__, copied(model).cpu()
@@ -167,7 +318,7 @@ def _check_fit(model: nn.Module, name: str, data: DataSplits) -> None:
         raise ValueError(f"model {name} must map inputs to logits (N, {len(data.classes)}) at least. Got {got}.")
 
 
-def settings_of(name: str, data: DataSplits, recipe: Recipe, seed: int, start: str = "") -> dict[str, Any]:
+def _settings_of(name: str, data: DataSplits, recipe: Recipe, seed: int, start: str = "") -> dict[str, Any]:
     """What a card says of a run: two runs with the same settings are one."""
     return {
         "start": start,
@@ -182,13 +333,13 @@ def settings_of(name: str, data: DataSplits, recipe: Recipe, seed: int, start: s
     }
 
 
-def finished(path: Path, model: nn.Module, settings: dict[str, Any], replace: bool = False) -> Training | None:
+def _finished(path: Path, model: nn.Module, settings: dict[str, Any], replace: bool = False) -> Training | None:
     """The training of a checkpoint that the same call already wrote, and whose state is gone."""
     if not path.is_file() or state_path(path).is_file():
         return None
     card = read_card(path)
     written = {key: getattr(card, key) for key in settings} if card else None
-    if card is None or written is None or not same_run(written, settings, start=replace):
+    if card is None or written is None or differing(written, settings, start=replace):
         if replace:
             return None
         held = f"{card.architecture} of seed {card.seed}" if card else f"weights without {card_path(path).name}"

@@ -9,7 +9,7 @@ there nothing but the activation differs. What is checked are the paper's claims
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,12 +17,11 @@ from torch import nn
 from ....dissection import Bases, Criterion, Dissection, dissect
 from ...data.concepts import concept_sets
 from ...networks import PlainCNN, resnet50, small_convnext
-from ...runs import Job
 from ...statistics import Guard, Sample, independent
 from ...training import choose_device
 from ...training.concepts import place_accuracy, train_on_concepts
 from ..experiment import Experiment, Findings
-from ..plan import Design
+from ..plan import Design, MeasuredJob
 from ..setting import Setting
 
 # The paper's 0.005 and 0.04 fit Broden, whose concepts are small: on a concept that covers a share f of all pixels a
@@ -76,11 +75,8 @@ SITUATIONS = {
 }
 
 
-class DissectedNetwork(Job):
+class DissectedNetwork(MeasuredJob):
     """One small network, trained to name concepts and dissected at its last residual output and inside that block."""
-
-    gpus: ClassVar[float] = 1 / 16
-    code: ClassVar[str] = ""
 
     situation: str  # Which network; a name among ``SITUATIONS``
     concepts: str  # As ``lab.data.load_concepts`` takes it

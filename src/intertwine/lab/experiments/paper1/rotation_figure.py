@@ -4,28 +4,24 @@ The figure is an image: what is checked are its claims in words.
 """
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import nn
 
 from ...data import load
 from ...networks import build
-from ...runs import Job
 from ...statistics import mean_of
 from ...training import Recipe, load_checkpoint
 from ...training.rotation_penalty import rotation_penalty
 from ..experiment import Experiment, Findings
-from ..plan import Design
+from ..plan import Design, MeasuredJob
 
 _KINDS = {"orthogonal": "rotation", "g_relu": "G_ReLU"}
 _EXTRA = "rotation - G_ReLU"
 
 
-class FineTuned(Job):
+class FineTuned(MeasuredJob):
     """One layer of one trained network, transformed, and the later layers trained again."""
-
-    gpus: ClassVar[float] = 1 / 16
-    code: ClassVar[str] = ""
 
     checkpoint: str  # The network, without batch norm
     layer: str  # The convolution

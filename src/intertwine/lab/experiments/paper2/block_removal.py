@@ -6,27 +6,23 @@ layer a VGG does not. The paper prints no numbers of its own.
 """
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from ....features.evaluate import evaluate
 from ....merging.recalibrate import recalibrate_
 from ...data import load
 from ...networks import removable, without
-from ...runs import Job
 from ...statistics import independent
 from ...training import RECIPES, accuracy, choose_device, load_checkpoint
 from ..experiment import Experiment, Findings
-from ..plan import Design
+from ..plan import Design, MeasuredJob
 
 _CHEAP = 0.05  # 5 points
 _ANEW = ", batch norm measured anew"
 
 
-class Removals(Job):
+class Removals(MeasuredJob):
     """One trained network, every removable part taken out in turn."""
-
-    gpus: ClassVar[float] = 1 / 16
-    code: ClassVar[str] = ""
 
     checkpoint: str  # The network
     data: str  # As ``lab.data.load`` takes it

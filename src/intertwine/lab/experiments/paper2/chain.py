@@ -7,7 +7,7 @@ networks on all training images, and of networks and kernel methods on the same 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,11 +16,10 @@ from ....gates import dgn, kernel_regression, neural_path_kernel, neural_tangent
 from ....gates.kernels.wide_limits import convolutional_tangent_kernel
 from ...data import DataSplits, load
 from ...networks import build, fit_to
-from ...runs import Job
 from ...statistics import Guard
 from ...training import RECIPES, Recipe, choose_device, digest, fast_precision, train
 from ..experiment import Experiment, Findings
-from ..plan import BASELINE, Design, accuracy_rows, pooled
+from ..plan import BASELINE, Design, MeasuredJob, accuracy_rows, pooled
 from ..printed import FIG_2_CHAIN
 
 _NEAR = 0.02  # within which networks are near
@@ -30,11 +29,8 @@ _FEW = "few examples, "
 _BLOCKS = 20
 
 
-class Chain(Job):
+class Chain(MeasuredJob):
     """One seed of the chain: a network, both of its fixed-gates networks, and kernels, on the same examples."""
-
-    gpus: ClassVar[float] = 1 / 16
-    code: ClassVar[str] = ""
 
     network: str  # Built-in network without batch norm, fitted to the data
     data: str  # As ``lab.data.load`` takes it

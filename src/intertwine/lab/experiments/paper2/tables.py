@@ -3,15 +3,14 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from ...data import load
 from ...networks import Ensemble, parse
-from ...runs import Job
 from ...statistics import Sample, independent
 from ...training import RECIPES, Recipe, fast_precision, train
 from ..experiment import CEILING, Experiment, Findings
-from ..plan import Design, accuracy_rows, pooled
+from ..plan import Design, MeasuredJob, accuracy_rows, pooled
 from ..printed import COLUMNS, TABLE_I, TABLE_I_PERMUTED, TABLE_II
 from ..setting import Setting
 
@@ -25,11 +24,8 @@ _SHALLOW = 0.5  # accuracy from which networks of four layers, or of single maps
 _MEMBERS = {"smoke": 4, "small": 4, "paper": 16}
 
 
-class Accuracy(Job):
+class Accuracy(MeasuredJob):
     """The test accuracy of one network, trained from one seed."""
-
-    gpus: ClassVar[float] = 1 / 16
-    code: ClassVar[str] = ""
 
     network: str  # Built-in network, fitted to the data; members of an ensemble are trained one by one
     data: str  # As ``lab.data.load`` takes it

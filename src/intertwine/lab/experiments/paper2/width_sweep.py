@@ -4,27 +4,23 @@ import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ....gates import GatedNetwork, dgn, neural_path_kernel, neural_tangent_kernel
 from ....gates.kernels.wide_limits import bernoulli_, ensemble_tangent_kernel
-from ...runs import Job
 from ...statistics import Estimate
 from ..experiment import Experiment, Findings
-from ..plan import Design
+from ..plan import Design, MeasuredJob
 
 _INPUTS, _DEPTH, _BLOCKS = 4, 3, 2
 _NEAR = 0.2
 
 
-class Distance(Job):
+class Distance(MeasuredJob):
     """One draw of gates and signs: how far the value network's tangent kernel is from its limit."""
-
-    gpus: ClassVar[float] = 1 / 16
-    code: ClassVar[str] = ""
 
     family: str  # Which theorem; a name among ``_MODELS``
     width: int  # Of every hidden layer
