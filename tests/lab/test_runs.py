@@ -224,7 +224,7 @@ def test_a_job_that_was_running_when_the_driver_died_is_waiting_again(tmp_path):
     (home / "results" / f"{key}.json").unlink()
     (home / "results" / f".{key}.json.abc.json").write_text('{"half')  # a write that was cut
     log = Log(home / FILE, {job_key(Square(x=x)): f"{x}" for x in range(2)}, {job_key(Square(x=0))})
-    log.start(key)
+    log.enter(key, "running")
     log.write()
     assert states(home) == ["done", "running"]
     assert here(Squares(count=2), tmp_path).ran == 1

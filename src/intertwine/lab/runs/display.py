@@ -1,16 +1,12 @@
-"""Live progress of a run: a table of jobs, the rate, the estimated end; plain lines where there is no terminal."""
-
-from __future__ import annotations
+"""Live progress of a run: jobs that run, the rate, the estimated end; plain lines where there is no terminal."""
 
 import math
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
-
-if TYPE_CHECKING:
-    from rich.console import Group
+from typing import Any, Self
 
 _PLAIN_EVERY = 10.0  # seconds between plain lines
 _ROWS = 12  # running jobs that are listed
@@ -24,7 +20,6 @@ class Tally:
     found: int = 0  # Finished before this run
     done: int = 0  # Finished by this run
     failed: int = 0  # Given up by this run
-    waiting: int = 0  # Not started
 
     def words(self, seconds: float) -> str:
         """Finished jobs, rate and estimated end.
@@ -51,12 +46,10 @@ def duration(seconds: float) -> str:
         >>> duration(7), duration(75), duration(7260)
         ('7 s', '1 min 15 s', '2 h 1 min')
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 class Display:
@@ -65,45 +58,38 @@ class Display:
     def __init__(self, name: str, where: str, tally: Tally, enabled: bool) -> None:
         self.title, self.tally, self.enabled = f"{name} on {where}", tally, enabled
         self.start = self.said = time.monotonic()
-        self.live: Any = None
-
-    def __enter__(self) -> Self:
-        if self.enabled and sys.stderr.isatty():
+        self.live: Any = nullcontext()
+        if enabled and sys.stderr.isatty():
             from rich.console import Console
             from rich.live import Live
 
-            self.live = Live(self._table({}), console=Console(stderr=True), refresh_per_second=4)
-            self.live.__enter__()
+            self.live = Live(self._shown({}), console=Console(stderr=True), refresh_per_second=4)
+
+    def __enter__(self) -> Self:
+        self.live.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         self.said = -math.inf
         self.show({})
-        if self.live is not None:
-            self.live.__exit__(*error)
+        self.live.__exit__(*error)
 
     def show(self, running: Mapping[str, float]) -> None:
         """Show the present state: jobs that run, since when."""
         now = time.monotonic()
-        if self.live is not None:
-            self.live.update(self._table(running))
+        if not isinstance(self.live, nullcontext):
+            self.live.update(self._shown(running))
         elif self.enabled and now - self.said >= _PLAIN_EVERY:
             self.said = now
             print(f"{self.title}: {self.tally.words(now - self.start)}", file=sys.stderr)
 
-    def _table(self, running: Mapping[str, float]) -> Group:
-        from rich import box
+    def _shown(self, running: Mapping[str, float]) -> Any:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
-        from rich.table import Table
         from rich.text import Text
 
         now, tally = time.monotonic(), self.tally
-        table = Table("running", box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("for", justify="right")
-        for label, since in list(running.items())[:_ROWS]:
-            table.add_row(Text(label), duration(now - since))
-        if len(running) > _ROWS:
-            table.add_row(f"and {len(running) - _ROWS} more", "")
         bar = ProgressBar(total=max(tally.total, 1), completed=tally.found + tally.done, width=40)
-        return Group(Text(self.title), bar, Text(tally.words(now - self.start)), table)
+        lines = [f"{duration(now - since):>12}  {label}" for label, since in list(running.items())[:_ROWS]]
+        lines += [f"and {len(running) - _ROWS} more"] * (len(running) > _ROWS)
+        return Group(Text(self.title), bar, Text("\n".join([tally.words(now - self.start), "", *lines])))

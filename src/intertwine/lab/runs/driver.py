@@ -12,7 +12,7 @@ from ..._io import check_writable, read_json, write_json
 from .display import Display, Tally
 from .executors import Executor, Local
 from .job import Job, Plan, job_key, named_class, plan_name, reference, saved_plan
-from .log import FILE, Log
+from .log import FILE, Log, State
 from .store import Outcome, RunError, Task, finished, intact, only_driver, result_path
 
 _PATIENCE = 0.5  # seconds between looks at the clock
@@ -150,13 +150,13 @@ class _Drive:
                 while waiting or self.running:
                     while waiting and self.executor.fits(self.tasks[waiting[0]]):
                         key = waiting.popleft()
-                        self.log.start(key)
+                        self.log.enter(key, "running")
                         self.executor.submit(self.tasks[key])
                         self.running[key] = time.monotonic()
                     for outcome in self.executor.wait(_PATIENCE):
                         tally.done += self._settle(outcome, waiting)
                     self.log.write(now=False)
-                    tally.failed, tally.waiting = len(self.errors), len(waiting)
+                    tally.failed = len(self.errors)
                     display.show({self.labels[key]: since for key, since in self.running.items()})
             finally:
                 self._stop()
@@ -171,31 +171,30 @@ class _Drive:
         key = outcome.key
         if self.running.pop(key, None) is None:
             return 0
-        if outcome.state == "done" or (outcome.state == "died" and intact(self.tasks[key])):
-            self.log.finish(outcome, "done")  # it may have died between writing the result and saying so
-            return 1
+        # It may have died between writing the result and saying so.
+        done = outcome.state == "done" or (outcome.state == "died" and intact(self.tasks[key]))
+        failed = outcome.state in ("failed", "died") and not done
+        self.attempts[key] = self.attempts.get(key, 0) + failed
+        given_up = self.attempts[key] > self.retries
+        state: State = "done" if done else "failed" if given_up else "waiting"
+        self.log.enter(key, state, seconds=outcome.seconds, error=outcome.error, worker=outcome.worker)
         if outcome.state == "storage":
-            self.log.finish(outcome, "waiting")
             raise RunError(
                 f"runs folder must be writable and have space left. Got {outcome.error.splitlines()[-1]} in "
                 f"{str(self.home)!r}. Finished jobs are kept: free space and run the same again."
             )
-        self.attempts[key] = self.attempts.get(key, 0) + 1
-        if self.attempts[key] > self.retries:
+        if given_up:
             self.errors[key] = outcome.error
-            self.log.finish(outcome, "failed")
-        else:
-            self.log.finish(outcome, "waiting")
+        elif failed:
             waiting.append(key)  # behind the others
-        return 0
+        return int(done)
 
     def _stop(self) -> None:
         # Whatever still runs is stopped, and is missing: unless its result has just been written.
         self.executor.close()
         with suppress(RunError):  # a full disk stops the run with its own error; the log is set right by the next run
             for key in self.running:
-                if intact(self.tasks[key]):
-                    self.log.finish(Outcome(key, "done"), "done")
-                else:
-                    self.log.wait(key)
+                done = intact(self.tasks[key])
+                how = {"seconds": 0.0, "error": "", "worker": ""} if done else {}
+                self.log.enter(key, "done" if done else "waiting", **how)
             self.log.write()

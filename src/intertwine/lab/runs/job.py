@@ -6,8 +6,8 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from functools import cache
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_serializer, field_validator
@@ -129,15 +129,6 @@ def reference(cls: type) -> str:
     return name
 
 
-def find_class(name: str) -> Any:
-    """The class that ``reference`` named."""
-    module, _, attribute = name.partition(":")
-    found: Any = import_module(module)
-    for part in attribute.split("."):
-        found = getattr(found, part)
-    return found
-
-
 def named_class(name: str, kind: type, modules: Collection[str] = ()) -> Any:
     """The class of a kind that a file names as ``module:name``, which may be of anyone: only a known one is imported.
 
@@ -150,7 +141,7 @@ def named_class(name: str, kind: type, modules: Collection[str] = ()) -> Any:
             f"classes of a saved plan must be of intertwine, or of a module that you allow. Got {name!r}. If you trust "
             f"it, say --import {module}, or load_plan(folder, modules=[{module!r}])."
         )
-    found = find_class(name)
+    found = resolve_name(name)
     if not (isinstance(found, type) and issubclass(found, kind)):
         raise ValueError(f"class of a saved plan must be a {kind.__name__}. Got {name!r}.")
     return found

@@ -8,14 +8,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ..._io import write_json
 from ..._io.codec import decode, encode
 from ..._untrusted.files import json_of
 from ...errors import StorageError
 from .job import saved_plan
-from .store import Outcome, RunError, finished, only_driver, remove
+from .store import RunError, finished, only_driver, remove
 
 FILE = "jobs.json"
 State = Literal["waiting", "running", "done", "failed"]
@@ -77,20 +77,11 @@ class Log:
         self._written = 0.0
         self.write()
 
-    def start(self, key: str) -> None:
-        """A job was given to a worker."""
+    def enter(self, key: str, state: State, **attempt: Any) -> None:
+        """A job was given to a worker, or an attempt ended, with its ``seconds``, ``error`` and ``worker``."""
         entry = self._entries[key]
-        self._entries[key] = replace(entry, state="running", attempts=entry.attempts + 1)
-
-    def wait(self, key: str) -> None:
-        """A job's attempt was cut short."""
-        self._entries[key] = replace(self._entries[key], state="waiting")
-
-    def finish(self, outcome: Outcome, state: State) -> None:
-        """An attempt ended."""
-        self._entries[outcome.key] = replace(
-            self._entries[outcome.key], state=state, seconds=outcome.seconds, error=outcome.error, worker=outcome.worker
-        )
+        attempts = entry.attempts + (state == "running")
+        self._entries[key] = replace(entry, state=state, attempts=attempts, **attempt)
 
     def write(self, now: bool = True) -> None:
         """Write the file; without ``now`` only if the last time was some seconds ago."""

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 from ..._io import as_json, read_json, storage_fault, write_json
 from ...errors import IntertwineError
-from .job import find_class
 
 _LINES = 12  # of a traceback that are kept
 
@@ -109,7 +109,7 @@ def perform(task: Task, worker: str = "") -> Outcome:
         files = task.folder / "files" / task.key
         files.mkdir(parents=True, exist_ok=True)
         with _no_input():
-            value = find_class(task.job).model_validate(task.config).run(files)
+            value = resolve_name(task.job).model_validate(task.config).run(files)
         seconds = time.perf_counter() - start
         if not any(files.iterdir()):
             files.rmdir()

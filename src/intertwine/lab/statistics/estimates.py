@@ -21,11 +21,6 @@ from numpy.typing import NDArray
 
 from ..._zoo_intervals import left_out
 
-__all__ = [
-    "Estimate", "Sample", "all_but", "holm", "independent", "jackknife", "mean_of", "of_runs", "spearman",
-    "student_quantile",
-]  # fmt: skip
-
 _FEWEST_OF_PAIRS = 3  # networks: leaving one of two out leaves no pair
 _EQUAL = 5  # networks with the same value to the last digit: fewer say nothing about how far others lie from them
 _ROUNDING = 1e-12  # spread beside the numbers that is none
@@ -76,7 +71,11 @@ class Estimate:
             return 1.0
         if self.error == 0 and math.isfinite(distance):
             return 1.0 if not distance > 0 else 2.0**-self.networks if self.networks else 0.0
-        return _t_tail(distance / self.error, self.freedom) if self.error else float(distance < 0)
+        if self.error == 0:
+            return float(distance < 0)
+        from scipy.special import stdtr
+
+        return float(stdtr(min(self.freedom, 1e9), -distance / self.error))
 
     def times(self, factor: float) -> Estimate:
         """Multiplied by a number that is known exactly."""
@@ -189,20 +188,6 @@ class Sample:
             variance = 0.0  # differences of equal numbers, such as 0.9 - 0.8 and 0.5 - 0.4
         return None if count < _EQUAL and variance == 0 else (variance, freedom, count)
 
-    @property
-    def _blocks(self) -> int:
-        """Blocks of test images; 1 where they are not told apart."""
-        return min((len(values) for values in self.numbers.values()), default=1)
-
-    def _image_part(self) -> tuple[float, float]:
-        """Variance of the mean over test images, and its degrees of freedom."""
-        if self._blocks == 1:
-            return self.variance, math.inf
-        return float(np.var(self._block_means(), ddof=1)) / self._blocks, self._blocks - 1.0
-
-    def _block_means(self) -> NDArray[np.float64]:
-        return np.mean([*self.numbers.values()], axis=0)
-
 
 def mean_of(samples: Iterable[Sample]) -> Sample:
     """Mean over samples of the same networks, such as over layers; networks that all of them have.
@@ -241,12 +226,14 @@ def independent(*terms: tuple[float, Sample]) -> Estimate:
         variance, freedom, count = found
         parts.append((c**2 * variance, float(freedom)))
         networks.append(count)
-    blocks = {s._blocks for _, s in terms}
-    if len(blocks) == 1 and (count := blocks.pop()) > 1:
-        together = sum(c * s._block_means() for c, s in terms)
-        images = [(float(np.var(together, ddof=1)) / count, count - 1.0)]
+    blocks = [min((len(values) for values in s.numbers.values()), default=1) for _, s in terms]
+    of_blocks = [np.mean([*s.numbers.values()], axis=0) if count > 1 else None for (_, s), count in zip(terms, blocks)]
+    variance_of = lambda means: (float(np.var(means, ddof=1)) / len(means), len(means) - 1.0)
+    if len(set(blocks)) == 1 and blocks[0] > 1:  # all on the same blocks of test images
+        images = [variance_of(sum(c * means for (c, _), means in zip(terms, of_blocks)))]
     else:
-        images = [(c**2 * variance, freedom) for c, s in terms for variance, freedom in [s._image_part()]]
+        own = [(s.variance, math.inf) if m is None else variance_of(m) for (_, s), m in zip(terms, of_blocks)]
+        images = [(c**2 * variance, freedom) for (c, _), (variance, freedom) in zip(terms, own)]
     fixed = sum(v for v, _ in images)
     parts += images
     total = sum(v for v, _ in parts)
@@ -254,12 +241,10 @@ def independent(*terms: tuple[float, Sample]) -> Estimate:
 
 
 def _freedom_of(parts: Sequence[tuple[float, float]]) -> float:
-    """Degrees of freedom of a sum of estimated variances ``v_i``: at least those of the least sure one.
-
-    Welch and Satterthwaite put estimates for the true variances in ``(Σ v)^2 / Σ v_i^2 / f_i``. With arms of 4 to 8
-    networks that is too many where one arm spreads three times as far as the other: verdicts at 0.25 % are wrong up to
-    1.7 times as often. With ``f_i - 1`` in their place levels hold.
-    """
+    """Degrees of freedom of a sum of estimated variances ``v_i``: at least those of the least sure one."""
+    # Welch and Satterthwaite put estimates for the true variances in (Σ v)^2 / Σ v_i^2 / f_i. With arms of 4 to 8
+    # networks that is too many where one arm spreads three times as far as the other: verdicts at 0.25 % are wrong up
+    # to 1.7 times as often. With f_i - 1 in their place levels hold.
     known = [(v, f) for v, f in parts if v > 0 and math.isfinite(f)]
     if not known:
         return math.inf
@@ -367,9 +352,3 @@ def student_quantile(share: float, freedom: float) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(min(freedom, 1e9), share))
-
-
-def _t_tail(t: float, freedom: float) -> float:
-    from scipy.special import stdtr
-
-    return float(stdtr(min(freedom, 1e9), -t))

@@ -39,23 +39,14 @@ class Guard:
         if not self.reached or any(math.isnan(e.value) for e in self.reached.values()):
             return "nobody knows what the networks reach"
         said = lambda names: ", ".join(f"{name} {100 * self.reached[name].value:.1f} %" for name in names)
-        if low := [name for name, e in self.reached.items() if _low(e) <= self.floor]:
+        ends = {name: e.interval() or (e.value, e.value) for name, e in self.reached.items()}
+        if low := [name for name, (end, _) in ends.items() if end <= self.floor]:
             return f"no better than the trivial baseline ({100 * self.floor:.1f} %): {said(low)}"
         if few := [name for name, e in self.reached.items() if e.value < self.least]:
             return f"not trained: {said(few)}, {100 * self.least:.0f} % needed"
-        if self.ceiling is not None and all(_high(e) >= _SATURATED * self.ceiling for e in self.reached.values()):
+        if self.ceiling is not None and all(end >= _SATURATED * self.ceiling for _, end in ends.values()):
             return f"all arms are at the ceiling ({100 * self.ceiling:.1f} %): {said(self.reached)}"
         return self.also
-
-
-def _low(found: Estimate) -> float:
-    ends = found.interval()
-    return found.value if ends is None else ends[0]
-
-
-def _high(found: Estimate) -> float:
-    ends = found.interval()
-    return found.value if ends is None else ends[1]
 
 
 @dataclass(frozen=True)
@@ -108,8 +99,8 @@ class Statement:
     @property
     def detail(self) -> str:
         """The numbers it is judged by."""
-        finite = (("above", self.above), ("below", self.below))
-        limits = " and ".join(f"{word} {limit:g}" for word, limit in finite if math.isfinite(limit))
+        known = (("above", self.above), ("below", self.below))
+        limits = " and ".join(f"{word} {limit:g}" for word, limit in known if math.isfinite(limit))
         named = self.effects
         shown = {n: e for n, e in named.items() if len(named) <= _SHOWN or not self.above < e.value < self.below}
         listed = [f"{name}: {e}" if name else str(e) for name, e in list(shown.items())[:_SHOWN]]
@@ -124,16 +115,13 @@ class Statement:
         found = [self._needed(e, LEVEL / statements) for e in self.effects.values()]
         known = sorted(math.inf if n is None else n for n in found)
         # It would hold by all but ``but`` of them, or fail by the ``but + 1`` that are told outside first.
-        chosen = known[len(known) - self.but - 1] if self.met >= len(known) - self.but else self._first_outside(known)
+        if self.met >= len(known) - self.but:
+            chosen = known[len(known) - self.but - 1]
+        else:
+            lying = [e for e in self.effects.values() if not self.above < e.value < self.below]
+            outside = sorted(math.inf if (n := self._needed(e, LEVEL)) is None else n for e in lying)
+            chosen = outside[self.but] if len(outside) > self.but else known[-1]
         return None if math.isinf(chosen) else int(chosen)
-
-    def _first_outside(self, known: list[float]) -> float:
-        outside = sorted(
-            math.inf if (n := self._needed(e, LEVEL)) is None else n
-            for e in self.effects.values()
-            if not self.above < e.value < self.below
-        )
-        return outside[self.but] if len(outside) > self.but else known[-1]
 
     def _needed(self, found: Estimate, level: float) -> int | None:
         limits = [limit for limit in (self.above, self.below) if math.isfinite(limit)]
@@ -203,7 +191,14 @@ def _claim(s: Statement, holds: float | None, fails: float | None, count: int) -
     held = None if blocked else True if holds <= LEVEL else False if fails <= LEVEL else None
     towards = held if held is not None else s.met >= len(s.effects) - s.but
     p, adjusted = (s.p_holds, holds) if towards else (s.p_fails, fails)
-    why = "" if held is not None else f"{blocked or _unsure(s)}{_as_measured(s)}"
+    why = ""
+    if held is None:
+        why = blocked or _unsure(s)
+        if len(s.effects) == 1:
+            why += f"; as measured it would {'hold' if s.met else 'not hold'}"
+        elif s.effects:
+            enough = ", which is enough" if len(s.effects) - s.but <= s.met < len(s.effects) else ""
+            why += f"; as measured {s.met} of {len(s.effects)} would hold{enough}"
     exact = all(e.error == 0 and not e.networks for e in s.effects.values())
     return Claim(
         s.text, held, s.detail, None if exact or blocked else p, None if exact or blocked or s.check else adjusted, why,
@@ -222,15 +217,6 @@ def _unsure(s: Statement) -> str:
     if min(s.p_holds, s.p_fails) <= LEVEL:
         return "sure by itself, not among all statements of this page"
     return "the numbers vary too much among networks"
-
-
-def _as_measured(s: Statement) -> str:
-    if not s.effects:
-        return ""
-    if len(s.effects) == 1:
-        return f"; as measured it would {'hold' if s.met else 'not hold'}"
-    enough = ", which is enough" if len(s.effects) - s.but <= s.met < len(s.effects) else ""
-    return f"; as measured {s.met} of {len(s.effects)} would hold{enough}"
 
 
 def estimates(found: Mapping[str, Sample | Estimate] | Sample | Estimate) -> dict[str, Estimate]:

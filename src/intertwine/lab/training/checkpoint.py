@@ -123,25 +123,24 @@ def load_checkpoint(path: str | Path, model: nn.Module | str | None = None) -> n
             says which architecture.
     """
     path = Path(path)
-    tensors, card = read_tensors(path), read_card(path)
+    tensors, card, beside = read_tensors(path), read_card(path), str(card_path(path))
     check_card(path, card)
-    if model is None:
-        if card is None:
-            raise CheckpointError(
-                f"model must be given where no card lies beside the weights. Got no {str(card_path(path))!r}. "
-                "Name the network, such as model='resnet20'."
-            )
-        if card.architecture.partition(":")[0] not in names():
-            raise CheckpointError(
-                f"model must be given where the card names no built-in network. Got {card.architecture!r} in "
-                f"{str(card_path(path))!r}. Pass the module that the weights belong to."
-            )
+    if model is None and card is None:
+        raise CheckpointError(
+            f"model must be given where no card lies beside the weights. Got no {beside!r}. "
+            "Name the network, such as model='resnet20'."
+        )
+    if model is None and card is not None:
         model = card.architecture
-    source = f"{str(path)!r}"
-    if isinstance(model, str):
-        return build_with(model, tensors, source).eval()
-    load_weights(model, tensors, source, type(model).__name__)
-    return model.eval()
+        if model.partition(":")[0] not in names():
+            raise CheckpointError(
+                f"model must be given where the card names no built-in network. Got {model!r} in {beside!r}. "
+                "Pass the module that the weights belong to."
+            )
+    if isinstance(model, nn.Module):
+        load_weights(model, tensors, repr(str(path)), type(model).__name__)
+        return model.eval()
+    return build_with(str(model), tensors, repr(str(path))).eval()
 
 
 def build_with(spec: str, tensors: Mapping[str, Tensor], source: str) -> nn.Module:
@@ -191,14 +190,15 @@ def _check_architecture(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tens
         if key in tensors and tensors[key].shape != value.shape
     ]
     differences = (("missing", missing), ("unexpected", unexpected), ("of another shape", mismatched))
-    if any(found for _, found in differences):
-        listed = "; ".join(f"{len(found)} {kind}: {_first(found)}" for kind, found in differences if found)
-        raise CheckpointError(f"checkpoint must be of the architecture {name}. Got {source} with tensors {listed}.")
-
-
-def _first(names: list[str]) -> str:
-    rest = len(names) - _LISTED
-    return ", ".join(names[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")
+    more = lambda count: f" and {count} more" if count > 0 else ""
+    listed = [
+        f"{len(found)} {kind}: {', '.join(found[:_LISTED])}{more(len(found) - _LISTED)}"
+        for kind, found in differences
+        if found
+    ]
+    if listed:
+        told = "; ".join(listed)
+        raise CheckpointError(f"checkpoint must be of the architecture {name}. Got {source} with tensors {told}.")
 
 
 def digest(module: nn.Module) -> str:

@@ -94,7 +94,6 @@ def train(
     with threads(recipe.threads):
         architecture, network = _fresh(model, splits, seed, name)
         _check_fit(network, architecture, splits)
-        _check_recipe(recipe, splits)
         start = digest(network) if isinstance(model, nn.Module) else ""
         settings = _settings_of(architecture, splits, recipe, seed, start)
         if path and resume and (found := _finished(path, network, settings, replace=resume == "same")):
@@ -192,7 +191,6 @@ def train_many(
         [0, 1, 2]
     """
     chosen, splits, recipe = _prepared(device, data, recipe)
-    _check_recipe(recipe, splits)
     seeds = list(dict.fromkeys(seeds))
     if not seeds or min(seeds) < 0:
         raise ValueError(f"seeds must be at least one whole number from 0. Got {seeds}.")
@@ -279,16 +277,13 @@ def _prepared(
         if recipe not in RECIPES:
             raise ValueError(f"recipe must be one of {', '.join(RECIPES)}. Got {recipe!r}.{near(recipe, RECIPES)}")
         recipe = RECIPES[recipe]
-    return chosen, splits, recipe or recipe_for(splits.shape)
-
-
-def _check_recipe(recipe: Recipe, data: DataSplits) -> None:
-    """Refuse a recipe that these data do not allow."""
-    if len(data.shape) != 3 and (recipe.translate or recipe.flip or recipe.cutmix or recipe.crop):
+    recipe = recipe or recipe_for(splits.shape)
+    if len(splits.shape) != 3 and (recipe.translate or recipe.flip or recipe.cutmix or recipe.crop):
         raise ValueError(
-            f"recipe must not move, flip or cut inputs that are no images. Got inputs of shape {data.shape}. "
+            f"recipe must not move, flip or cut inputs that are no images. Got inputs of shape {splits.shape}. "
             "Set translate=0, flip=False, crop=0 and cutmix=0."
         )
+    return chosen, splits, recipe
 
 
 def _fresh(model: nn.Module | str, data: DataSplits, seed: int, name: str | None) -> tuple[str, nn.Module]:
@@ -320,17 +315,9 @@ def _check_fit(model: nn.Module, name: str, data: DataSplits) -> None:
 
 def _settings_of(name: str, data: DataSplits, recipe: Recipe, seed: int, start: str = "") -> dict[str, Any]:
     """What a card says of a run: two runs with the same settings are one."""
-    return {
-        "start": start,
-        "architecture": name,
-        "data": data.name,
-        "seed": seed,
-        "recipe": recipe.to_dict(),
-        "mean": data.mean,
-        "std": data.std,
-        "classes": data.classes,
-        "shape": data.shape,
-    }
+    of_data = {"mean": data.mean, "std": data.std, "classes": data.classes, "shape": data.shape}
+    said = {"start": start, "architecture": name, "data": data.name, "seed": seed, "recipe": recipe.to_dict()}
+    return {**said, **of_data}
 
 
 def _finished(path: Path, model: nn.Module, settings: dict[str, Any], replace: bool = False) -> Training | None:

@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ...data import load
 from ...statistics import Estimate, mean_of
+from ...training import Augmented
 from ..experiment import Experiment, Findings
 from ..plan import Design, PairJob, activations_of
 from .stitched import minus, pairs_of
@@ -37,8 +39,6 @@ class ChosenAlphas(PairJob):
         """Choose and stitch, by layer; where training diverged an alpha reaches 0; the planted one is no choice."""
         from ....stitching import RECIPES, Pair, StitchOptions, evaluate, stitch, stream_moments
         from ....stitching.choose_alpha import ALPHAS, choose_alpha
-        from ...data import load
-        from ...training import Augmented
 
         data, (a, b) = load(self.data).first(self.examples), self.networks()
         printed = self.start == "random"
@@ -68,9 +68,8 @@ class ChosenAlphas(PairJob):
             ]
             found += [{"statistic": f"{_HELD_OUT}alpha {alpha:g}", "value": reached or 0.0}
                       for alpha, reached in (choice.accuracies | wrong.accuracies).items()]  # fmt: skip
-            found += [
-                {"statistic": "training loss, g_relu", "value": e["loss"], "draws": e["epoch"]} for e in one.history
-            ]
+            found += [{"statistic": "training loss, g_relu", "value": e["loss"], "draws": e["epoch"]}
+                      for e in one.history]  # fmt: skip
             rows += [{"layer": layer, **row} for row in found]
         return rows
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ...data import load
 from ...statistics import Sample, jackknife, mean_of, spearman
 from ..experiment import Experiment, Findings
 from ..plan import Design, PairJob, activations_of, unordered_pairs
@@ -42,7 +43,6 @@ class LayerSimilarity(PairJob):
             For each measure the scores, and those of equal layers with chance (20 shuffles) taken out.
         """
         from ....similarity import Resampling, compare
-        from ...data import load
 
         a, b = self.networks()
         loader, layers = load(self.data).loader("test", examples=self.examples), list(self.layers)

@@ -3,6 +3,11 @@
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+
+from ....groups import Intertwiner, capacity, gelu_error, intertwiner, table
+from ....groups.activations import named_activation
+from ....groups.intertwiner_laws import ASYMPTOTIC_SLOPE, equivariance_gap
 from ...runs import Job
 from ...statistics import Estimate
 from ..experiment import Experiment, Findings
@@ -33,12 +38,6 @@ class Groups(Job):
 
     def run(self, files: Path) -> list[dict[str, Any]]:
         """For each activation the largest relative ``|sigma(A x) - phi(A) sigma(x)|``, and 1 for another group."""
-        import torch
-
-        from ....groups import Intertwiner, intertwiner, table
-        from ....groups.activations import named_activation
-        from ....groups.intertwiner_laws import equivariance_gap
-
         generator, rows = torch.Generator().manual_seed(self.seed), []
         for name, wanted in TABLE_1.items():
             (row,) = table((name,))
@@ -58,21 +57,14 @@ class Counts(Job):
 
     def run(self, files: Path) -> list[dict[str, Any]]:
         """By width: dimensions, logarithms of sizes, and whether each rank outnumbers G_ReLU."""
-        from ....groups.capacity import (
-            g_relu_dim,
-            log_count_g_relu,
-            log_count_rank,
-            rank_dim,
-            rank_outnumbers,
-            threshold,
-        )  # fmt: skip
-
-        eps, rows = 2.0**-10, []
+        c, eps, rows = capacity, 2.0**-10, []
         for n in _WIDTHS:
-            told: dict[str, Any] = {"dim G_ReLU": g_relu_dim(n), **{f"dim rank {r}": rank_dim(n, r) for r in _RANKS},
-                    "log #G_ReLU": log_count_g_relu(n, eps, 1.0), "log #rank 1": log_count_rank(n, 1, eps, 1.0),
-                    "grid points from which rank 1 is larger": threshold(n),
-                    "every rank is larger": min(rank_outnumbers(n, r, 2.0 / n, 1.0) for r in _RANKS)}  # fmt: skip
+            told: dict[str, Any] = {
+                "dim G_ReLU": c.g_relu_dim(n), **{f"dim rank {r}": c.rank_dim(n, r) for r in _RANKS},
+                "log #G_ReLU": c.log_count_g_relu(n, eps, 1.0), "log #rank 1": c.log_count_rank(n, 1, eps, 1.0),
+                "grid points from which rank 1 is larger": c.threshold(n),
+                "every rank is larger": min(c.rank_outnumbers(n, r, 2.0 / n, 1.0) for r in _RANKS),
+            }  # fmt: skip
             rows += [{"layer": f"{n} channels", "statistic": k, "value": float(v)} for k, v in told.items()]
         return rows
 
@@ -86,10 +78,6 @@ class GeluError(Job):
 
     def run(self, files: Path) -> list[dict[str, Any]]:
         """Errors by scale, and how far GELU is from ReLU near 0 and beyond."""
-        import torch
-
-        from ....groups import gelu_error, table
-
         f = torch.nn.functional.gelu
         x = torch.randn(400_000, generator=torch.Generator().manual_seed(self.seed), dtype=torch.float64)
         rows = []
@@ -132,8 +120,6 @@ def _analyse_counts(found: Findings) -> None:
 
 
 def _analyse_gelu(found: Findings) -> None:
-    from ....groups.intertwiner_laws import ASYMPTOTIC_SLOPE
-
     of = lambda what, a: found.values.number(what, layer=f"a = {a:g}")
     found.show(_ERROR, {f"a = {a:g}": Estimate(of("error", a), 0.0) for a in GELU})
     near, beyond = found.values.number("near"), found.values.number("beyond")

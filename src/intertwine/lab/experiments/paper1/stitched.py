@@ -5,7 +5,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ...data import load
 from ...statistics import Estimate, Sample
+from ...training import Augmented
 from ...zoo import draw_pairs
 from ..experiment import Findings
 from ..plan import Design, PairJob, PlannedMember, PlannedZoo, activations_of, cyclic_pairs
@@ -73,8 +75,6 @@ class StitchedLayers(PairJob):
         the tail's own; the number of the epoch of a training loss stands under ``draws``.
         """
         from ....stitching import RECIPES, StitchOptions, stitch
-        from ...data import load
-        from ...training import Augmented
 
         data, (a, b) = load(self.data).first(self.examples), self.networks()
         recipe = replace(RECIPES["v1"], **self.recipe)
