@@ -1,7 +1,7 @@
 """Networks without skips, as flat sequences: an MLP, small CNNs, Myrtle's, VGG-16, global averages; and a ConvNeXt."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Literal
 
@@ -10,16 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _Padding = Literal["zeros", "circular"]
-_Layers = OrderedDict[str, nn.Module]
+_Pool = tuple[int, str, nn.Module]  # behind which convolution, and its name
 _VGG = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))  # width of each stage over the first's, and its convolutions
 
 
 def rectifier(leaky_slope: float) -> nn.Module:
-    """ReLU, or LeakyReLU with the given negative slope (v2 Table 3); never in place.
-
-    Args:
-        leaky_slope: Slope for negative inputs. 0 gives a plain ``nn.ReLU``, 1 the identity.
-    """
+    """ReLU, or LeakyReLU with a negative slope (v2 Table 3), of which 1 gives the identity; never in place."""
     return nn.LeakyReLU(leaky_slope) if leaky_slope else nn.ReLU()
 
 
@@ -39,7 +35,7 @@ def mlp(
         >>> sum(p.numel() for p in mlp().parameters())
         8970
     """
-    return _with_head(OrderedDict(), prod(shape), widths, classes, bn=bn, leaky_slope=leaky_slope)
+    return _flat(prod(shape), (), classes, widths, bn=bn, leaky_slope=leaky_slope)
 
 
 def digits_cnn(
@@ -57,10 +53,8 @@ def digits_cnn(
         >>> sum(p.numel() for p in digits_cnn().parameters())
         24170
     """
-    widths = (width, 2 * width, 4 * width)
-    layers = _convolutions(channels, widths, {2: ("pool2", nn.MaxPool2d(2))}, bn=bn, leaky_slope=leaky_slope)
-    layers["pool3"] = nn.AdaptiveAvgPool2d(1)
-    return _with_head(layers, widths[-1], (), classes)
+    pools = [(2, "pool2", nn.MaxPool2d(2)), (3, "pool3", nn.AdaptiveAvgPool2d(1))]
+    return _flat(channels, (width, 2 * width, 4 * width), classes, pools=pools, bn=bn, leaky_slope=leaky_slope)
 
 
 def myrtle_cnn(
@@ -85,10 +79,8 @@ def myrtle_cnn(
         1558026
     """
     widths = (width,) * 4 if width else tuple(base * 2**i for i in range(4))
-    pools = {i: (f"pool{i}", nn.MaxPool2d(2)) for i in (2, 3, 4)}
-    layers = _convolutions(channels, widths, pools, bn=bn, biased=4 if bn else 1, leaky_slope=leaky_slope)
-    layers["pool5"] = nn.MaxPool2d(4)
-    return _with_head(layers, widths[-1], (), classes, bias=bn)
+    pools = [*((i, f"pool{i}", nn.MaxPool2d(2)) for i in (2, 3, 4)), (4, "pool5", nn.MaxPool2d(4))]
+    return _flat(channels, widths, classes, pools=pools, bn=bn, leaky_slope=leaky_slope, biased=bn)
 
 
 def vgg16(classes: int = 10, channels: int = 3, width: int = 64) -> nn.Sequential:
@@ -107,13 +99,12 @@ def vgg16(classes: int = 10, channels: int = 3, width: int = 64) -> nn.Sequentia
         >>> sum(p.numel() for p in vgg16().parameters())
         15255626
     """
-    widths, pools = list[int](), dict[int, tuple[str, nn.Module]]()
+    widths, pools = list[int](), list[_Pool]()
     for stage, (factor, convolutions) in enumerate(_VGG, start=1):
         widths += [factor * width] * convolutions
-        pools[len(widths)] = f"pool{stage}", nn.AvgPool2d(2, ceil_mode=True)  # one pixel stays one pixel
-    layers = _convolutions(channels, widths, pools, bn=True)
-    layers["pool"] = nn.AdaptiveAvgPool2d(1)
-    return _with_head(layers, widths[-1], (widths[-1],) * 2, classes, bn=True, before=len(widths))
+        pools.append((len(widths), f"pool{stage}", nn.AvgPool2d(2, ceil_mode=True)))  # one pixel stays one pixel
+    pools.append((len(widths), "pool", nn.AdaptiveAvgPool2d(1)))
+    return _flat(channels, widths, classes, (widths[-1],) * 2, pools=pools, bn=True)
 
 
 def c4gap(classes: int = 10, channels: int = 3, width: int = 128, padding: _Padding = "zeros") -> nn.Sequential:
@@ -130,7 +121,7 @@ def c4gap(classes: int = 10, channels: int = 3, width: int = 128, padding: _Padd
         >>> [sum(p.numel() for p in c4gap(width=width).parameters()) for width in (128, 512)]
         [447626, 7098890]
     """
-    return _averaged(channels, (width,) * 4, (), classes, padding)
+    return _averaged(channels, (width,) * 4, classes, padding)
 
 
 def c1gap(classes: int = 10, channels: int = 3, width: int = 512, padding: _Padding = "zeros") -> nn.Sequential:
@@ -143,7 +134,7 @@ def c1gap(classes: int = 10, channels: int = 3, width: int = 512, padding: _Padd
         >>> sum(p.numel() for p in c1gap().parameters())
         19466
     """
-    return _averaged(channels, (width,), (), classes, padding)
+    return _averaged(channels, (width,), classes, padding)
 
 
 def cnn_gap(classes: int = 10, channels: int = 3, width: int = 64, padding: _Padding = "zeros") -> nn.Sequential:
@@ -156,7 +147,7 @@ def cnn_gap(classes: int = 10, channels: int = 3, width: int = 64, padding: _Pad
         >>> sum(p.numel() for p in cnn_gap().parameters())
         361546
     """
-    return _averaged(channels, (width, width, 2 * width, 2 * width), (4 * width,) * 2, classes, padding)
+    return _averaged(channels, (width, width, 2 * width, 2 * width), classes, padding, (4 * width,) * 2)
 
 
 class Ensemble(nn.Module):
@@ -204,58 +195,39 @@ def c1gap_ensemble(
     return Ensemble([c1gap(classes, channels, width, padding) for _ in range(members)])
 
 
-def _convolutions(
-    channels: int,
-    widths: Sequence[int],
-    pools: Mapping[int, tuple[str, nn.Module]] | None = None,
-    *,
-    bn: bool = False,
-    biased: int | None = None,
-    leaky_slope: float = 0.0,
-    padding: _Padding = "zeros",
-) -> _Layers:
-    """``conv1, [bn1,] relu1, [pool1,] ...`` of 3x3; only the first ``biased`` convolutions have a bias."""
-    layers: _Layers = OrderedDict()
-    for i, (before, after) in enumerate(zip((channels, *widths[:-1]), widths), start=1):
-        bias = biased is None or i <= biased
-        layers[f"conv{i}"] = nn.Conv2d(before, after, kernel_size=3, padding=1, bias=bias, padding_mode=padding)
-        if bn:
-            layers[f"bn{i}"] = nn.BatchNorm2d(after)
-        layers[f"relu{i}"] = rectifier(leaky_slope)
-        if pools and i in pools:
-            layers.update([pools[i]])
-    return layers
-
-
-def _with_head(
-    layers: _Layers,
-    features: int,
-    widths: Sequence[int],
-    classes: int,
-    *,
-    bn: bool = False,
-    leaky_slope: float = 0.0,
-    bias: bool = True,
-    before: int = 0,
+def _averaged(
+    channels: int, widths: Sequence[int], classes: int, padding: _Padding, dense: Sequence[int] = ()
 ) -> nn.Sequential:
-    """Layers with ``flatten, linear1, [bn,] relu, ..., linear`` behind them, after ``before`` activations."""
+    pool = (len(widths), "pool", nn.AdaptiveAvgPool2d(1))
+    return _flat(channels, widths, classes, dense, pools=[pool], padding=padding)
+
+
+def _flat(
+    features: int, widths: Sequence[int], classes: int, dense: Sequence[int] = (), *, pools: Sequence[_Pool] = (),
+    bn: bool = False, leaky_slope: float = 0.0, biased: bool = True, padding: _Padding = "zeros",
+) -> nn.Sequential:  # fmt: skip
+    """``conv1, [bn1,] relu1, ...`` of 3x3, pools behind some, ``flatten, linear1, [bn,] relu, ..., linear``.
+
+    Without ``biased`` only the first convolution has a bias, and the last layer has none.
+    """
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for i, width in enumerate(widths, start=1):
+        bias = biased or i == 1
+        layers[f"conv{i}"] = nn.Conv2d(features, width, kernel_size=3, padding=1, bias=bias, padding_mode=padding)
+        if bn:
+            layers[f"bn{i}"] = nn.BatchNorm2d(width)
+        layers[f"relu{i}"] = rectifier(leaky_slope)
+        layers.update({name: pool for behind, name, pool in pools if behind == i})
+        features = width
     layers["flatten"] = nn.Flatten()
-    for k, width in enumerate(widths, start=1):
+    for k, width in enumerate(dense, start=1):
         layers[f"linear{k}"] = nn.Linear(features, width)
         if bn:
-            layers[f"bn{before + k}"] = nn.BatchNorm1d(width)
-        layers[f"relu{before + k}"] = rectifier(leaky_slope)
+            layers[f"bn{len(widths) + k}"] = nn.BatchNorm1d(width)
+        layers[f"relu{len(widths) + k}"] = rectifier(leaky_slope)
         features = width
-    layers["linear"] = nn.Linear(features, classes, bias=bias)
+    layers["linear"] = nn.Linear(features, classes, bias=biased)
     return nn.Sequential(layers)
-
-
-def _averaged(
-    channels: int, widths: Sequence[int], dense: Sequence[int], classes: int, padding: _Padding
-) -> nn.Sequential:
-    layers = _convolutions(channels, widths, padding=padding)
-    layers["pool"] = nn.AdaptiveAvgPool2d(1)
-    return _with_head(layers, widths[-1], dense, classes, before=len(widths))
 
 
 class PlainCNN(nn.Module):
