@@ -10,7 +10,7 @@ from torch import nn
 from intertwine.features import collect
 from intertwine.report import load_result, page_of, render
 from intertwine.similarity import Distances, Embedding, distances, measure, measure_names
-from intertwine.similarity.embedding import classical_scaling, majorised
+from intertwine.similarity.distances import classical_scaling, majorised
 
 
 def related(count=5, width=6, n=40):

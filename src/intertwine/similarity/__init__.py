@@ -5,20 +5,17 @@ from .base import Measure, Prepared
 from .comparison.compare import compare
 from .comparison.many import MANY, compare_many
 from .comparison.result import Comparison
-from .comparison_set import ComparisonSet
-from .distances import Distances, distances
-from .embedding import Embedding
+from .distances import ComparisonSet, Distances, Embedding, distances
 from .hsic import hsic
 from .inference import Resampling
 from .locations import location_cka, location_cost
 from .measures.canonical import PWCCA, R2CCA, SVCCA, LinearRegression
 from .measures.channel_kernels import LaplaceKernel, MaxKernel
 from .measures.cka import CKA, GramSide, cka, kernel, kernel_names, prepare_gram
-from .measures.distance_correlation import DistanceCorrelation
+from .measures.dissimilarities import RSA, DistanceCorrelation
 from .measures.kernels import ChannelNormalizedKernel, GatesKernel, Kernel, LinearKernel, RBFKernel
 from .measures.neighbours import CKNNA, MutualKNN, NeighbourJaccard
 from .measures.procrustes import Procrustes, procrustes
-from .measures.rsa import RSA
 from .measures.soft_matching import SoftMatching
 from .registry import DEFAULT, measure, measure_names, register
 

@@ -1,7 +1,7 @@
 """Features as all measures see them: checked, channels first, with per-channel moments in float64."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,12 +18,7 @@ _BLOCK = 1 << 21  # elements that are upcast to float64 at a time: 16 MB
 
 
 def channels_first(x: Tensor, channel_dim: int = 1, name: str = "features") -> Tensor:
-    """Check features and return them as a detached view ``(N, C, *S)``.
-
-    Raises:
-        TypeError: If ``x`` is not a dense real floating-point tensor of at least 16 bits.
-        ValueError: If it has no channel axis, no elements, or fewer than 4 examples.
-    """
+    """Features, checked, as a detached view ``(N, C, *S)``."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a tensor (N, C, *S). Got {type(x).__name__}. Use torch.as_tensor(...).")
     if not x.is_floating_point():
@@ -49,11 +44,7 @@ def channels_first(x: Tensor, channel_dim: int = 1, name: str = "features") -> T
 
 
 def check_same_examples(n: int, m: int) -> None:
-    """Refuse two sides that do not hold the same examples.
-
-    Raises:
-        ValueError: If the numbers of examples differ.
-    """
+    """Refuse two sides that do not hold the same examples."""
     if n != m:
         raise ValueError(
             f"x and y must hold the same examples in the same order. Got {n} and {m} examples. "
@@ -62,11 +53,7 @@ def check_same_examples(n: int, m: int) -> None:
 
 
 def check_distinct(index: Tensor, n: int) -> bool:
-    """Check an index of examples; return whether it is a permutation of all ``n``.
-
-    Raises:
-        ValueError: If an example is named twice, does not exist, or fewer than 4 are left.
-    """
+    """Whether an index of ``n`` examples, each named once at most, is a permutation of them all; else refused."""
     if index.ndim != 1 or index.numel() < _MIN_EXAMPLES:
         shape = tuple(index.shape)
         raise ValueError(f"index must be a vector of at least {_MIN_EXAMPLES} examples. Got shape {shape}.")
@@ -91,8 +78,7 @@ def subtract(x: Tensor, shift: Tensor) -> Tensor:
     """Subtract a float64 ``shift`` from ``x`` in place, at the precision of the difference.
 
     A mean that is rounded to float32 is off by 6e-8 of its size: a tenth of the spread of a channel whose offset is a
-    million times that. So what rounding leaves of the shift is subtracted as well; the first difference is exact for
-    values near it.
+    million times that. So what rounding leaves of the shift is subtracted too; the first difference is exact near it.
     """
     first = shift.to(x)
     x -= first
@@ -117,45 +103,29 @@ def is_constant(low: Tensor, high: Tensor) -> Tensor:
 
 
 def example_blocks(x: Tensor) -> Iterator[slice]:
-    """Yield slices of examples whose float64 copies stay small."""
-    n = x.shape[0]
+    """Slices of examples whose float64 copies stay small."""
     step = max(1, _BLOCK // max(1, x[0].numel()))
-    for start in range(0, n, step):
-        yield slice(start, min(n, start + step))
+    return (slice(start, min(len(x), start + step)) for start in range(0, len(x), step))
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Per-channel sums over examples and space, float64.
-
-    Attributes:
-        mean: ``(C,)``.
-        norm: Root of the sum of squares, ``(C,)``.
-        spread: Root of the sum of squares about the mean, ``(C,)``; exactly 0 for constant channels.
-        dead: Channels that are zero everywhere, ``(C,)`` bool.
-        constant: Channels that do not vary by more than their own rounding, ``(C,)`` bool; dead ones included.
-        negative: Whether any value is negative.
-    """
+    """Sums over examples and space of every channel, ``(C,)`` in float64, and which channels say nothing."""
 
     mean: Tensor
-    norm: Tensor
-    spread: Tensor
-    dead: Tensor
-    constant: Tensor
-    negative: bool
+    norm: Tensor  # root of the sum of squares
+    spread: Tensor  # the same about the mean; exactly 0 for constant channels
+    dead: Tensor  # zero everywhere, bool
+    constant: Tensor  # that vary no more than by their own rounding, bool; dead ones included
+    negative: bool  # whether any value is negative
 
     def select(self, channels: Tensor) -> "Moments":
         """Moments of some of the channels."""
-        mean, norm, spread = self.mean[channels], self.norm[channels], self.spread[channels]
-        return Moments(mean, norm, spread, self.dead[channels], self.constant[channels], self.negative)
+        return replace(self, **{k: v[channels] for k, v in vars(self).items() if isinstance(v, Tensor)})
 
 
 def moments(x: Tensor, name: str = "features") -> Moments:
-    """Take the per-channel moments of ``x``, ``(N, C, *S)``, without cancellation.
-
-    Raises:
-        ValueError: If a value is NaN or infinite, or its square in float64 would be.
-    """
+    """The moments of ``x``, ``(N, C, *S)``, without cancellation; refused where a value or its square is not finite."""
     others = [d for d in range(x.ndim) if d != 1]
     count = x.numel() // x.shape[1]
     low, high = x.amin(others), x.amax(others)  # NaN spreads to both
@@ -175,16 +145,13 @@ def moments(x: Tensor, name: str = "features") -> Moments:
         found.add(double(x[b]) * units if tiny else x[b])
     norm = (found.squares + count * found.mean**2).sqrt() / unit
     spread = torch.where(constant, 0.0, found.squares.sqrt() / unit)
-    negative = bool((low < 0).any())
-    return Moments(found.mean / unit, norm, spread, dead=size == 0, constant=constant, negative=negative)
+    return Moments(found.mean / unit, norm, spread, size == 0, constant, bool((low < 0).any()))
 
 
 def unit_scale(sizes: Tensor, dim: int | None = None) -> Tensor:
     """The power of 2 that brings the largest of some sizes to 1 or a little below; changes no digit of a product.
 
-    Args:
-        sizes: ``(n,)``, 0 or more.
-        dim: ``None`` for one factor ``(1,)`` for all; 0 for one each, 1 where the size is 0.
+    Of sizes ``(n,)``, 0 or more: one factor ``(1,)`` for all, or, where ``dim`` is 0, one each, 1 where the size is 0.
 
     Examples:
         >>> import torch

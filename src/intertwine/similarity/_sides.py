@@ -1,76 +1,41 @@
 """The sides of a pair as measures keep them: the features themselves, or a matrix over pairs of examples."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import replace
 from typing import Any, Self
 
 from torch import Tensor
 
 from ._features import Moments, channels_first, check_distinct, double, example_blocks, moments, unit_scale
 
-_SUBSAMPLE = "Got a subsample in which all channels are constant"
 
-
-@dataclass(frozen=True)
 class FeatureSide:
-    """One side as features: which examples of them, their channels' moments, and which channels are alive."""
+    """One side as features ``(N, C, *S)``: the examples ``rows``, all unless given, and the moments of these.
 
-    features: Tensor = field(repr=False)  # ``(N, C, *S)``
-    moments: Moments = field(repr=False)  # Per-channel moments of the examples ``rows``
-    center: bool = False  # Whether channels are centred, so that constant ones are dead
-    rows: Tensor | None = field(default=None, repr=False)  # Which examples, in which order; all of them where ``None``
+    Attributes:
+        kept: Channels that are alive, ``(C,)`` bool: not zero everywhere, and not constant where they are centred.
+        unit: The power of 2 that brings norms near 1 where products would leave the range of numbers; 1 elsewhere.
+        norms: Norms of the channels as :meth:`block` gives them, ``(C,)``; 0 where dead.
+    """
 
-    @property
-    def n(self) -> int:
-        """Number of examples."""
-        return len(self.features) if self.rows is None else len(self.rows)
-
-    @property
-    def channels(self) -> int:
-        """Number of channels, dead ones included."""
-        return self.features.shape[1]
-
-    @cached_property
-    def kept(self) -> Tensor:
-        """Channels that are alive, ``(C,)`` bool: not zero everywhere, and not constant where channels are centred."""
-        return ~(self.moments.constant if self.center else self.moments.dead)
-
-    @property
-    def norms(self) -> Tensor:
-        """Norms of the channels as :meth:`block` gives them, ``(C,)``; 0 where dead."""
-        return (self.moments.spread if self.center else self.moments.norm) * self.unit
-
-    @cached_property
-    def unit(self) -> float:
-        """The power of 2 that brings the norms near 1 where products would leave the range of numbers; 1 elsewhere."""
-        norms = self.moments.spread if self.center else self.moments.norm
-        return 1.0 if 1e-100 < float(norms.max()) < 1e100 else float(unit_scale(norms))
-
-    @cached_property
-    def dead(self) -> int:
-        """Number of channels left out: zero everywhere, or constant where channels are centred."""
-        return self.channels - int(self.kept.sum())
-
-    @property
-    def size(self) -> tuple[int, ...]:
-        """Spatial size."""
-        return tuple(self.features.shape[2:])
-
-    @property
-    def details(self) -> Mapping[str, Any]:
-        """Nothing: nothing is chosen here."""
-        return {}
+    def __init__(self, features: Tensor, moments: Moments, center: bool, rows: Tensor | None = None) -> None:
+        self.features, self.moments, self.center, self.rows = features, moments, center, rows
+        self.n, self.channels = len(features if rows is None else rows), features.shape[1]
+        self.size, self.details = tuple(features.shape[2:]), dict[str, Any]()
+        norms, dead = (moments.spread, moments.constant) if center else (moments.norm, moments.dead)
+        self.kept, self.dead = ~dead, int(dead.sum())
+        self.unit = 1.0 if 1e-100 < float(norms.max()) < 1e100 else float(unit_scale(norms))
+        self.norms = norms * self.unit
 
     def take(self, index: Tensor) -> Self:
         """Return the side with the examples ``index``; moments of a subsample are taken anew."""
         index = index.to(self.features.device)
         rows = index if self.rows is None else self.rows[index]
-        if check_distinct(index, self.n):
-            return type(self)(self.features, self.moments, self.center, rows)
-        taken = type(self)(self.features, moments(self.features[rows]), self.center, rows)
+        everything = check_distinct(index, self.n)
+        found = self.moments if everything else moments(self.features[rows])
+        taken = type(self)(self.features, found, self.center, rows)
         if not taken.kept.any():
-            raise ValueError(f"features must vary between examples. {_SUBSAMPLE}.")
+            raise ValueError("features must vary between examples. Got a subsample in which all channels are constant.")
         return taken
 
     def block(self, b: slice) -> Tensor:
@@ -85,10 +50,24 @@ class FeatureSide:
 
 def feature_side(x: Tensor, channel_dim: int, center: bool) -> FeatureSide:
     """Check features and take their moments; they are kept, not copied."""
+    return FeatureSide(*_checked(x, channel_dim), center)
+
+
+def living_channels(x: Tensor, channel_dim: int) -> tuple[Tensor, Moments, int]:
+    """Check features; return them without constant channels, ``(N, C', *S)``, their moments, and how many went."""
+    x, m = _checked(x, channel_dim)
+    dead = int(m.constant.sum())
+    return (x[:, ~m.constant], m.select(~m.constant), dead) if dead else (x, m, 0)
+
+
+def _checked(x: Tensor, channel_dim: int) -> tuple[Tensor, Moments]:
+    """Features and moments; refused where no example differs from another: equal ones would score 1 for nothing."""
     x = channels_first(x, channel_dim)
     m = moments(x)
-    _check_variation(m)
-    return FeatureSide(x, m, center)
+    if m.constant.all():
+        what = "zero" if m.dead.all() else "constant"
+        raise ValueError(f"features must vary between examples. Got {len(m.constant)} channels, all of them {what}.")
+    return x, m
 
 
 def check_same_size(a: tuple[int, ...], b: tuple[int, ...]) -> None:
@@ -129,38 +108,24 @@ def placed(cross: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return full
 
 
-@dataclass(frozen=True)
 class PairwiseSide:
-    """One side as similarities or distances of all pairs of examples."""
+    """Base of the frozen dataclasses that keep a number for every pair of examples, in ``gram``, ``(N, N)``."""
 
-    matrix: Tensor = field(repr=False)
+    gram: Tensor
     channels: int
     dead: int
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any]
 
     @property
     def n(self) -> int:
         """Number of examples."""
-        return len(self.matrix)
+        return len(self.gram)
 
     def take(self, index: Tensor) -> Self:
-        """Return the side with the examples ``index``: the submatrix."""
-        index = index.to(self.matrix.device)
-        check_distinct(index, self.n)
-        return type(self)(self.matrix[index][:, index], self.channels, self.dead, self.details)
+        """Return the side with the examples ``index``: the submatrix, as :meth:`_taken` makes it a side."""
+        index = index.to(self.gram.device)
+        everything = check_distinct(index, self.n)
+        return self._taken(self.gram[index][:, index], index, everything)
 
-
-def living_channels(x: Tensor, channel_dim: int) -> tuple[Tensor, Moments, int]:
-    """Check features; return them without constant channels, ``(N, C', *S)``, their moments, and how many went."""
-    x = channels_first(x, channel_dim)
-    m = moments(x)
-    _check_variation(m)
-    dead = int(m.constant.sum())
-    return (x[:, ~m.constant], m.select(~m.constant), dead) if dead else (x, m, 0)
-
-
-def _check_variation(m: Moments) -> None:
-    """Refuse features that tell no example from another: equal ones would score 1 without any evidence."""
-    if m.constant.all():
-        what = "zero" if m.dead.all() else "constant"
-        raise ValueError(f"features must vary between examples. Got {len(m.constant)} channels, all of them {what}.")
+    def _taken(self, part: Tensor, index: Tensor, everything: bool) -> Self:
+        return replace(self, gram=part)  # type: ignore[type-var]

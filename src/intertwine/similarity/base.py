@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from torch import Tensor
@@ -69,10 +70,15 @@ class Measure(ABC, Generic[P]):
         """Whether signs of features are taken for the gates of their units."""
         return False
 
+    stem: ClassVar[str]
+    """Name of the measure with its usual options, unless it says its ``name``."""
+
     @property
-    @abstractmethod
     def name(self) -> str:
-        """Name in the registry and in results."""
+        """Name in the registry and in results: the stem, and every option, text or a number, that is not the usual."""
+        options = ((getattr(self, one.name), one.default) for one in fields(self))  # type: ignore[arg-type]
+        other = (v for v, usual in options if v != usual and isinstance(v, str | int | float))
+        return "_".join([self.stem, *(v if isinstance(v, str) else f"{v:g}" for v in other)])
 
     @property
     @abstractmethod

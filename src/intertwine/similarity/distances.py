@@ -1,11 +1,11 @@
-"""Many networks at once: the distances of all pairs by one measure."""
+"""Many networks at once: how similar each is to each, layer by layer or by one distance, and points that lie so."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from itertools import combinations, permutations
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,17 +13,185 @@ from torch import Tensor, nn
 from .._io import versions
 from .._progress import track
 from .._result import Result
-from .._words import counted
+from .._words import columns, counted
 from ..features import batches as batching
 from ..features import collect, layers
 from .base import Measure
-from .embedding import Embedding, classical_scaling, majorised
 from .registry import measure as find
+from .registry import measure_title
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Distances", "distances"]
+_STEPS, _TOLERANCE = 1000, 1e-9
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Embedding(Result):
+    """Named points in a space of few dimensions.
+
+    Attributes:
+        names: Names of the points.
+        points: ``(n, dimensions)``, float64, centred, along their principal axes.
+        stress: Kruskal's stress-1, ``sqrt(sum (d_ij - |p_i - p_j|)^2 / sum d_ij^2)``: 0 where the points tell every
+            distance; above 0.2 a picture misleads.
+    """
+
+    names: tuple[str, ...]
+    points: Tensor
+    stress: float
+
+    @classmethod
+    def of(cls, names: Sequence[str], distances: Tensor, points: Tensor) -> Self:
+        """Points for distances, turned to their principal axes."""
+        points = points - points.mean(0)
+        _, _, axes = torch.linalg.svd(points, full_matrices=False)
+        points = nn.functional.pad(points @ axes.T, (0, points.shape[1] - len(axes)))
+        largest = points.gather(0, points.abs().argmax(0, keepdim=True))
+        points = points * torch.where(largest < 0, -1.0, 1.0)  # signs are free: the farthest point is positive
+        missed = (distances - torch.cdist(points, points)).square().sum() / distances.square().sum()
+        return cls(tuple(names), points, float(missed.nan_to_num(0).sqrt()))
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """One row per point."""
+        points = zip(self.names, self.points.tolist())
+        return [{"name": name, **{f"x{k}": x for k, x in enumerate(point, 1)}} for name, point in points]
+
+    def summary(self) -> str:
+        """The stress, and the coordinates of every point."""
+        places = ("  ".join(f"{v:8.3f}" for v in point) for point in self.points.tolist())
+        width = max(map(len, self.names))
+        space = counted(self.points.shape[1], "dimension")
+        head = f"{counted(len(self.names), 'point')} in {space}, stress {self.stress:.3f}"
+        return "\n".join([head, *(f"{name:<{width}}  {place}" for name, place in zip(self.names, places))])
+
+
+def classical_scaling(distances: Tensor, dimensions: int) -> Tensor:
+    """Points whose inner products are the best for squared distances centred on both sides (Torgerson 1952)."""
+    square = distances.square()
+    products = -(square - square.mean(0) - square.mean(1, keepdim=True) + square.mean()) / 2
+    values, vectors = torch.linalg.eigh(products)
+    points = vectors.flip(1)[:, :dimensions] * values.flip(0)[:dimensions].clamp(min=0).sqrt()
+    return nn.functional.pad(points, (0, dimensions - points.shape[1]))
+
+
+def majorised(distances: Tensor, points: Tensor) -> Tensor:
+    """Move points by Guttman's transform, which lowers the stress at every step, until it does no more (SMACOF)."""
+    before = torch.inf
+    for _ in range(_STEPS):
+        now = torch.cdist(points, points)
+        stress = float((distances - now).square().sum())
+        if before - stress <= _TOLERANCE * stress:
+            break
+        before = stress
+        ratio = torch.where(now > 0, distances / now.clamp(min=1e-300), 0.0)
+        points = (torch.diag(ratio.sum(1)) - ratio) @ points / len(points)
+    return points
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ComparisonSet(Result):
+    """Similarities of every network with every other at each layer.
+
+    Attributes:
+        names: Names of the networks.
+        layers: Names of the layers, which all of them have.
+        measures: Names of the measures.
+        scores: By measure, ``(L, n, n)`` in float64, NaN where ``notes`` says why.
+        error: By measure, within which the exact score lies, 19 times of 20.
+        chance: By measure, the mean score of shuffled examples.
+        p: By measure, the share of shuffles that score at least as high.
+        groups: By measure, the group that its score is invariant under, in words.
+        examples: Number of examples.
+        settings: Options of the run.
+        notes: What a reader must know.
+        versions: Versions of the software.
+    """
+
+    names: tuple[str, ...]
+    layers: tuple[str, ...]
+    measures: tuple[str, ...]
+    scores: Mapping[str, Tensor]
+    error: Mapping[str, Tensor]
+    chance: Mapping[str, Tensor]
+    p: Mapping[str, Tensor]
+    groups: Mapping[str, str]
+    examples: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def matrix(self, measure: str | None = None, layer: str | None = None) -> Tensor:
+        """Scores of all pairs of networks ``(n, n)`` at a layer, or their mean over layers.
+
+        Raises:
+            ValueError: If there is no such measure or layer.
+        """
+        name = self.measures[0] if measure is None else measure
+        if name not in self.measures:
+            raise ValueError(f"measure must be one of {list(self.measures)}. Got {measure!r}.")
+        if layer is None:
+            return self.scores[name].nanmean(0)
+        if layer not in self.layers:
+            raise ValueError(f"layer must be one of {list(self.layers)}. Got {layer!r}.")
+        return self.scores[name][self.layers.index(layer)]
+
+    def distances(self, measure: str | None = None, layer: str | None = None) -> Tensor:
+        """``1 - score``, 0 on the diagonal, symmetric; 1 where there is no score."""
+        found = (1 - self.matrix(measure, layer)).nan_to_num(nan=1.0).clamp(min=0)
+        return ((found + found.T) / 2).fill_diagonal_(0)
+
+    def embedding(self, measure: str | None = None, layer: str | None = None, dimensions: int = 2) -> Embedding:
+        """Place the networks in a space of few dimensions, so that distances there are like these (SMACOF)."""
+        distances = self.distances(measure, layer)
+        return Embedding.of(self.names, distances, majorised(distances, classical_scaling(distances, dimensions)))
+
+    def dendrogram(self, measure: str | None = None, layer: str | None = None) -> Tensor:
+        """Average linkage of the networks: the rows of ``scipy.cluster.hierarchy.linkage``, ``(n - 1, 4)``."""
+        from scipy.cluster.hierarchy import linkage
+        from scipy.spatial.distance import squareform
+
+        condensed = squareform(self.distances(measure, layer).numpy(), checks=False)
+        return torch.from_numpy(linkage(condensed, method="average", optimal_ordering=True))
+
+    def order(self, measure: str | None = None, layer: str | None = None) -> list[int]:
+        """The networks in the order of the leaves of the dendrogram: like ones beside each other."""
+        from scipy.cluster.hierarchy import leaves_list
+
+        return [int(k) for k in leaves_list(self.dendrogram(measure, layer).numpy())]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """One row per measure, layer and pair of different networks."""
+        parts = {"score": self.scores, "error": self.error, "chance": self.chance, "p": self.p}
+        return [
+            {"measure": m, "layer": layer, "a": a, "b": b, **{p: float(v[m][k, i, j]) for p, v in parts.items()}}
+            for m in self.measures
+            for k, layer in enumerate(self.layers)
+            for (i, a), (j, b) in combinations(enumerate(self.names), 2)
+        ]
+
+    def summary(self) -> str:
+        """Which networks are alike, by the first measure, and where."""
+        name, n = self.measures[0], len(self.names)
+        off = self.matrix(name).clone().fill_diagonal_(-torch.inf).nan_to_num(nan=-torch.inf)
+        i, j = divmod(int(off.argmax()), n)
+        head = (
+            f"Of {counted(n, 'network')}, {self.names[i]} and {self.names[j]} are most alike: {measure_title(name)} "
+            f"{float(off.max()):.2f}, the mean over {counted(len(self.layers), 'layer')} on "
+            f"{counted(self.examples, 'example')}"
+        )
+        rows: list[tuple[str, ...]] = [("layer", "mean of pairs", "lowest", "highest", "chance", "beyond chance")]
+        upper = torch.ones(n, n, dtype=torch.bool).triu(1)
+        for k, layer in enumerate(self.layers):
+            every = torch.stack([x[name][k][upper] for x in (self.scores, self.chance, self.p)])
+            values, chance, p = every[:, ~every[0].isnan()]
+            if not len(values):
+                rows.append((layer, "", "", "", "", ""))
+                continue
+            numbers = (values.mean(), values.min(), values.max(), chance.mean())
+            beyond = f"{int((p <= 0.05).sum())} of {len(values)}"
+            rows.append((layer, *(f"{float(v) + 0.0:.3f}" for v in numbers), beyond))
+        return "\n".join([head, "", *columns(rows), *(f"Note: {note}" for note in self.notes)])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,19 +248,15 @@ class Distances(Result):
         """The nearest other network of each: one row per network."""
         import pandas as pd
 
-        off = self.distances.clone().fill_diagonal_(torch.inf)
-        found = off.min(1)
+        found = self.distances.clone().fill_diagonal_(torch.inf).min(1)
         nearest = [self.names[i] for i in found.indices.tolist()]
         return pd.DataFrame({"name": self.names, "nearest": nearest, "distance": found.values.tolist()})
 
     def _rows(self) -> list[dict[str, Any]]:
         """One row per ordered pair of different networks."""
-        scores, between = self.scores.tolist(), self.distances.tolist()
         return [
-            {"a": a, "b": b, "score": scores[i][j], "distance": between[i][j]}
-            for i, a in enumerate(self.names)
-            for j, b in enumerate(self.names)
-            if i != j
+            {"a": a, "b": b, "score": float(self.scores[i, j]), "distance": float(self.distances[i, j])}
+            for (i, a), (j, b) in permutations(enumerate(self.names), 2)
         ]
 
     def summary(self) -> str:
@@ -160,57 +324,49 @@ def distances(
         raise ValueError(f"networks must be at least two. Got {len(networks)}.")
     if loader is not None:
         batching.check_repeatable(loader)
-    sides: dict[str, Any] = {}
+    sides: list[Any] = []
     for name, one in track(networks.items(), "Preparing", len(networks), progress):
-        x, axis = _features(name, one, loader, layer, channel_dim, max_examples)
+        wanted = layer.get(name) if isinstance(layer, Mapping) else layer
+        x, axis = _features(name, one, loader, wanted, max_examples)
         try:
-            sides[name] = chosen.prepare(x, axis)
+            sides.append(chosen.prepare(x, axis if channel_dim is None else channel_dim))
         except ValueError as error:
             raise ValueError(f"features of {name!r} cannot be compared: {error}") from None
-    names, count = tuple(sides), len(sides)
-    scores = torch.eye(count, dtype=torch.float64)
-    between = torch.zeros(count, count, dtype=torch.float64)
-    pairs = list(combinations(range(count), 2))
-    values: Sequence[Any] = list(sides.values())
+    scores = torch.eye(len(sides), dtype=torch.float64)
+    between = torch.zeros_like(scores)
+    pairs = list(permutations(range(len(sides)), 2))
     for i, j in track(pairs, f"Comparing by {chosen.name}", len(pairs), progress):
-        for p, q in ((i, j), (j, i)):
-            scores[p, q] = chosen.score(values[p], values[q])
-            between[p, q] = chosen.to_distance(float(scores[p, q]), values[p], values[q])
+        scores[i, j] = chosen.score(sides[i], sides[j])
+        between[i, j] = chosen.to_distance(float(scores[i, j]), sides[i], sides[j])
     directed = not torch.allclose(scores, scores.T, atol=1e-6)
     return Distances(
-        names=names,
+        names=tuple(networks),
         measure=chosen.name,
         group=chosen.group,
-        metric=chosen.obeys_triangle(values),
+        metric=chosen.obeys_triangle(sides),
         distances=(between + between.T) / 2,
         scores=scores,
-        channels=tuple(side.channels for side in values),
-        dead=tuple(side.dead for side in values),
-        examples=values[0].n,
+        channels=tuple(side.channels for side in sides),
+        dead=tuple(side.dead for side in sides),
+        examples=sides[0].n,
         notes=(f"{chosen.name} is directed: distances are means of both directions.",) if directed else (),
         versions=versions(),
     )
 
 
 def _features(
-    name: str,
-    one: Tensor | nn.Module,
-    loader: Iterable[Any] | None,
-    layer: str | Mapping[str, str] | None,
-    channel_dim: int | None,
-    max_examples: int | None,
+    name: str, one: Tensor | nn.Module, loader: Iterable[Any] | None, layer: str | None, max_examples: int | None
 ) -> tuple[Tensor, int]:
-    """Features of one network, and where their channels are."""
+    """Features of one network, and where their channels are by the usual guess."""
     if isinstance(one, Tensor):
-        return one[:max_examples], 1 if channel_dim is None else channel_dim
+        return one[:max_examples], 1
     if not isinstance(one, nn.Module):
         raise TypeError(f"{name!r} must be a tensor of features or a network. Got {type(one).__name__}.")
-    wanted = layer.get(name) if isinstance(layer, Mapping) else layer
-    if loader is None or wanted is None:
+    if loader is None or layer is None:
         missing = "loader" if loader is None else f"layer of {name!r}"
         raise TypeError(f"{missing} must be given for networks. Got none.")
-    found = collect(one, loader, wanted, max_examples=max_examples)
+    found = collect(one, loader, layer, max_examples=max_examples)
     if len(found) != 1:
-        raise ValueError(f"layer must name one layer of {name!r}. Got {wanted!r}, which matches {len(found)}.")
+        raise ValueError(f"layer must name one layer of {name!r}. Got {layer!r}, which matches {len(found)}.")
     point = next(p for p in layers(one, batching.peek(loader)[0]) if p.name in found)
-    return next(iter(found.values())), point.channel_dim if channel_dim is None else channel_dim
+    return next(iter(found.values())), point.channel_dim

@@ -16,7 +16,7 @@ from ._features import double, working_dtype
 
 __all__ = ["center_gram", "check_gram", "hsic", "inner"]
 
-ESTIMATORS = ("unbiased", "biased")
+_LEAST = {"unbiased": 4, "biased": 2}  # examples, by estimator
 _ROWS = 1 << 21  # elements upcast to float64 at a time
 
 
@@ -51,12 +51,7 @@ def hsic(k: Tensor, l: Tensor, estimator: str = "unbiased") -> float:
 
 
 def check_gram(gram: Tensor, name: str = "gram") -> Tensor:
-    """Check a Gram matrix and return it, half precision in float32.
-
-    Raises:
-        TypeError: If it is no real floating-point matrix of at least 16 bits.
-        ValueError: If it is not square, or holds NaN or infinities.
-    """
+    """A Gram matrix, checked to be real, square and finite; half precision in float32."""
     if not isinstance(gram, Tensor) or not gram.is_floating_point() or gram.dtype.itemsize < 2:
         kind = gram.dtype if isinstance(gram, Tensor) else type(gram).__name__
         raise TypeError(f"{name} must be a real floating-point tensor of 16 bits or more. Got {kind}.")
@@ -68,24 +63,16 @@ def check_gram(gram: Tensor, name: str = "gram") -> Tensor:
 
 
 def check_estimator(estimator: str) -> str:
-    """Return a known estimator's name.
-
-    Raises:
-        ValueError: If it is unknown.
-    """
-    if estimator not in ESTIMATORS:
-        known = ", ".join(map(repr, ESTIMATORS))
-        raise ValueError(f"estimator must be one of {known}. Got {estimator!r}.{near(estimator, ESTIMATORS)}")
+    """A known estimator's name."""
+    if estimator not in _LEAST:
+        known = ", ".join(map(repr, _LEAST))
+        raise ValueError(f"estimator must be one of {known}. Got {estimator!r}.{near(estimator, _LEAST)}")
     return estimator
 
 
 def center_gram(gram: Tensor, estimator: str = "unbiased") -> Tensor:
-    """Centre a Gram matrix so that HSIC is an inner product: U-centring with a zero diagonal, or double centring.
-
-    Raises:
-        ValueError: If the estimator is unknown or the matrix too small for it.
-    """
-    n, least = len(gram), {"unbiased": 4, "biased": 2}[check_estimator(estimator)]
+    """Centre a Gram matrix so that HSIC is an inner product: U-centring with a zero diagonal, or double centring."""
+    n, least = len(gram), _LEAST[check_estimator(estimator)]
     if n < least:
         raise ValueError(f"examples must be at least {least} for the {estimator} estimator. Got {n}.")
     rows = torch.cat([double(gram[b]).sum(1) for b in _row_blocks(gram)])
@@ -97,9 +84,7 @@ def center_gram(gram: Tensor, estimator: str = "unbiased") -> Tensor:
     centred = torch.empty_like(gram)
     for b in _row_blocks(gram):
         centred[b] = (double(gram[b]) - row_mean[b, None]).sub_(row_mean).add_(mean)
-    if estimator == "unbiased":
-        centred.fill_diagonal_(0)
-    return centred
+    return centred.fill_diagonal_(0) if estimator == "unbiased" else centred
 
 
 def inner(a: Tensor, b: Tensor) -> float:
@@ -109,5 +94,4 @@ def inner(a: Tensor, b: Tensor) -> float:
 
 def _row_blocks(matrix: Tensor) -> Iterator[slice]:
     step = max(1, _ROWS // max(1, matrix.shape[1]))
-    for start in range(0, len(matrix), step):
-        yield slice(start, start + step)
+    return (slice(start, start + step) for start in range(0, len(matrix), step))

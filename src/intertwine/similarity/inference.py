@@ -19,8 +19,6 @@ from .registry import measure as find
 CONFIDENCE = 0.95
 _TIE = 1e-6  # scores of float32 features differ by less in rounding
 _FOLDS, _FEWEST = 20, 8  # folds, and examples: half of them must be enough for the unbiased estimators
-
-
 Untrained = int | tuple[nn.Module | Sequence[nn.Module], nn.Module | Sequence[nn.Module]]
 
 
@@ -47,8 +45,7 @@ class Resampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("null", "bootstrap", "untrained", "seed"):
-            value = getattr(self, name)
+        for name, value in vars(self).items():
             if name == "untrained" and isinstance(value, tuple | list):
                 given(value)
                 continue
@@ -113,13 +110,14 @@ class Draws:
 def _shuffles(examples: int, count: int, generator: torch.Generator) -> Tensor:
     """Turns of one wheel; independent permutations where too few examples make no wheel."""
     most = min(examples, 3 * count + 3)
+    permutations = torch.arange(examples).repeat(count, 1)
     if not 0 < count < most:
-        orders = [torch.randperm(examples, generator=generator) for _ in range(count)]
-        return torch.stack(orders) if orders else torch.empty(0, examples, dtype=torch.int64)
+        for order in permutations:
+            order.copy_(torch.randperm(examples, generator=generator))
+        return permutations
     parts = min(range(count + 1, most + 1), key=lambda n: (examples % n, n))
     wheel = torch.randperm(examples, generator=generator)[: examples // parts * parts].view(parts, -1)
     turns = torch.randperm(parts - 1, generator=generator)[:count] + 1
-    permutations = torch.arange(examples).repeat(count, 1)
     for order, turn in zip(permutations, turns.tolist()):
         order[wheel] = wheel.roll(-turn, 0)
     return permutations
@@ -194,12 +192,7 @@ def permutation_scores(m: Measure[Any], a: Prepared, b: Prepared, null: int = 99
 
 
 def half_sample_scores(m: Measure[Any], a: Prepared, b: Prepared, bootstrap: int = 99, seed: int = 0) -> Tensor:
-    """Score random halves of the examples, drawn *without* replacement: the usual bootstrap is wrong (:class:`Draws`).
-
-    Raises:
-        ValueError: If ``bootstrap`` is less than 2, there are fewer than 8 examples, or the sides do not hold the same
-            examples.
-    """
+    """Score random halves, drawn *without* replacement: the usual bootstrap is wrong (:class:`Draws`)."""
     check_same_examples(a.n, b.n)
     if bootstrap < 2:
         raise ValueError(f"bootstrap must be at least 2: one half has no spread. Got {bootstrap}.")

@@ -71,19 +71,28 @@ def location_cka(
     (x, mx, _), (y, my, _) = living_channels(x, channel_dim), living_channels(y, channel_dim)
     check_same_examples(len(x), len(y))
     check_same_size(tuple(x.shape[2:]), tuple(y.shape[2:]))
-    chosen = _choose(x, y, samples, budget, seed)
+    cost, both = location_cost(1, 1, x.shape[1] + y.shape[1]), x.numel() // x.shape[1]
+    n = both if samples is None else min(samples, both)
+    if n < 4:
+        raise ValueError(f"samples must be at least 4. Got {samples}.")
+    if cost * n**2 > budget:
+        raise ValueError(
+            f"location-wise CKA must cost at most {budget:.1e} multiplications. Got {cost * n**2:.1e} for {n} "
+            f"locations. Pass samples={int(sqrt(budget / cost))} or fewer, or a larger budget."
+        )
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.arange(n) if n == both else torch.randperm(both, generator=generator)[:n].sort().values
     a, b = _rows(x, mx, chosen, kernel), _rows(y, my, chosen, kernel)
-    cost = len(chosen) ** 2 * (a.shape[1] + b.shape[1]) / 2
-    tiles = list(triangle_tiles(len(a), _TILE))
-    n, device = len(a), torch.device("cpu") if a.device.type == "mps" else a.device
+    tiles, device = list(triangle_tiles(n, _TILE)), torch.device("cpu") if a.device.type == "mps" else a.device
     products, rows = (torch.zeros(*shape, dtype=torch.float64, device=device) for shape in ((3,), (2, n)))
-    for left, right in track(tiles, f"location-wise CKA, {cost:.1e} multiplications", enabled=progress):
+    said = f"location-wise CKA, {cost * n**2 / 2:.1e} multiplications"
+    for left, right in track(tiles, said, enabled=progress):
         k, l = (_tile(z, left, right, kernel) for z in (a, b))
-        if left.start == right.start:
+        times = 1 if left.start == right.start else 2
+        if times == 1:
             k, l = k.fill_diagonal_(0), l.fill_diagonal_(0)
         else:  # the mirror image
             rows[:, right] += torch.stack([k.sum(0), l.sum(0)])
-        times = 1 if left.start == right.start else 2
         products += times * torch.stack([(k * l).sum(), k.square().sum(), l.square().sum()])
         rows[:, left] += torch.stack([k.sum(1), l.sum(1)])
     totals, inner = rows.sum(1), rows @ rows.T
@@ -95,24 +104,6 @@ def location_cka(
     if kk <= _ROUNDING * products[1] or ll <= _ROUNDING * products[2]:
         raise ValueError("features must tell locations apart. Got a Gram matrix that is constant after centring.")
     return min(1.0, max(-1.0, kl / sqrt(kk * ll)))
-
-
-def _choose(x: Tensor, y: Tensor, samples: int | None, budget: float, seed: int) -> Tensor:
-    """Indices of the locations, after checking what they cost."""
-    everything = x.numel() // x.shape[1]
-    n = everything if samples is None else min(samples, everything)
-    if n < 4:
-        raise ValueError(f"samples must be at least 4. Got {samples}.")
-    cost = location_cost(n, 1, x.shape[1] + y.shape[1])
-    if cost > budget:
-        affordable = int(sqrt(budget / (x.shape[1] + y.shape[1])))
-        raise ValueError(
-            f"location-wise CKA must cost at most {budget:.1e} multiplications. Got {cost:.1e} for {n} locations. "
-            f"Pass samples={affordable} or fewer, or a larger budget."
-        )
-    if n == everything:
-        return torch.arange(n)
-    return torch.randperm(everything, generator=torch.Generator().manual_seed(seed))[:n].sort().values
 
 
 def _rows(x: Tensor, m: Moments, chosen: Tensor, kernel: str) -> Tensor:

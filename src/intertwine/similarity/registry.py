@@ -6,10 +6,9 @@ from .._words import near
 from .base import Measure
 from .measures.canonical import PWCCA, R2CCA, SVCCA, LinearRegression
 from .measures.cka import CKA, kernel, kernel_names
-from .measures.distance_correlation import DistanceCorrelation
+from .measures.dissimilarities import RSA, DistanceCorrelation
 from .measures.neighbours import CKNNA, MutualKNN, NeighbourJaccard
 from .measures.procrustes import KINDS, Procrustes
-from .measures.rsa import RSA
 from .measures.soft_matching import SoftMatching
 
 DEFAULT = ("orthogonal_procrustes_centered", "g_relu_procrustes_centered", "linear_cka", "g_relu_cka")
@@ -17,20 +16,8 @@ DEFAULT = ("orthogonal_procrustes_centered", "g_relu_procrustes_centered", "line
 
 CENTRED = "_centered"
 """What Procrustes on centred channels has behind its name."""
-_TITLES = {  # words of measure names that people write otherwise
-    "cka": "CKA",
-    "rbf": "RBF",
-    "svcca": "SVCCA",
-    "pwcca": "PWCCA",
-    "knn": "k-NN",
-    "rsa": "RSA",
-    "r2": "R2",
-    "cca": "CCA",
-    "cknna": "CKNNA",
-    "jaccard": "Jaccard",
-    "procrustes": "Procrustes",
-}
-_REGISTRY: dict[str, Measure[Any]] = {}
+_WRITTEN = ["CKA", "RBF", "SVCCA", "PWCCA", "RSA", "R2", "CCA", "CKNNA", "Jaccard", "Procrustes"]
+_TITLES = {"knn": "k-NN", **{word.lower(): word for word in _WRITTEN}}  # words of names that people write otherwise
 
 
 def register(new: Measure[Any]) -> Measure[Any]:
@@ -81,18 +68,11 @@ def measure_title(name: str) -> str:
     return title[:1].upper() + title[1:] + (" (centred)" if name.endswith(CENTRED) else "")
 
 
-for _kind in KINDS:
-    for _center in (False, True):
-        register(Procrustes(_kind, _center))
-for _kernel in kernel_names():
-    for _estimator in ("unbiased", "biased"):
-        register(CKA(kernel(_kernel), _estimator))
-_OTHERS: tuple[Measure[Any], ...] = (
-    *(SVCCA(), PWCCA(), R2CCA()),
-    *(LinearRegression(direction) for direction in ("forward", "backward")),
-    *(DistanceCorrelation(estimator) for estimator in ("unbiased", "biased")),
-    *(MutualKNN(), NeighbourJaccard(), CKNNA(), SoftMatching()),
-    *(RSA(), RSA("euclidean")),
+_EVERY: tuple[Measure[Any], ...] = (
+    *(Procrustes(kind, center) for kind in KINDS for center in (False, True)),
+    *(CKA(kernel(name), estimator) for name in kernel_names() for estimator in ("unbiased", "biased")),
+    *(SVCCA(), PWCCA(), R2CCA(), LinearRegression(), LinearRegression("backward")),
+    *(DistanceCorrelation(), DistanceCorrelation("biased")),
+    *(MutualKNN(), NeighbourJaccard(), CKNNA(), SoftMatching(), RSA(), RSA("euclidean")),
 )
-for _measure in _OTHERS:
-    register(_measure)
+_REGISTRY: dict[str, Measure[Any]] = {one.name: one for one in _EVERY}

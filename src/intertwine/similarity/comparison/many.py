@@ -16,7 +16,7 @@ from ..._progress import track
 from ...features import Point, Reading
 from ...features import batches as batching
 from ..base import Measure
-from ..comparison_set import ComparisonSet
+from ..distances import ComparisonSet
 from .all_pairs import How, has_estimator, score_all
 from .compare import chosen_measures, points_of, wanted_of
 from .gather import gather

@@ -1,9 +1,8 @@
 """Similarities by principal directions: SVCCA, PWCCA, R2_CCA, and the share that a linear map explains."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
-from typing import Any, Self
+from typing import Self
 
 from torch import Tensor
 
@@ -13,56 +12,35 @@ from .._sides import FeatureSide, check_same_size, cross_moments, feature_side, 
 from ..base import Measure
 
 _NULL = 1e-9  # share of the largest variance below which a direction is taken for rounding
+_Directions = tuple[Tensor, Tensor, Tensor | None]
 
 
-@dataclass(frozen=True)
 class FactorSide:
     """One side with its principal directions: centred features ``U S V^T``, by the smaller of their two products.
 
     With more rows than channels they follow from the second moments, and ``U`` is features times ``V / S``; with fewer,
     from the products of rows, and ``U`` itself is kept.
+
+    Attributes:
+        weights: ``S V^T``, ``(k, C)`` of the living channels: what each direction contributes to each channel.
+        sizes: ``S``, ``(k,)``, the largest first.
+        basis: ``U`` as ``(N, P, k)``, where there are fewer rows than living channels.
     """
 
-    side: FeatureSide  # The features
-    share: float  # Share of the variance that is kept
-    # ``S V^T``, ``(k, C)`` of the living channels: what each direction contributes to each channel
-    weights: Tensor = field(repr=False)
-    sizes: Tensor = field(repr=False)  # ``S``, ``(k,)``, the largest first
-    # ``U`` as ``(N, P, k)``, where there are fewer rows than living channels
-    basis: Tensor | None = field(default=None, repr=False)
-
-    @property
-    def n(self) -> int:
-        """Number of examples."""
-        return self.side.n
-
-    @property
-    def channels(self) -> int:
-        """Number of channels, dead ones included."""
-        return self.side.channels
-
-    @property
-    def dead(self) -> int:
-        """Number of constant channels, left out."""
-        return self.side.dead
-
-    @property
-    def rank(self) -> int:
-        """Number of directions that were kept."""
-        return len(self.weights)
-
-    @property
-    def details(self) -> Mapping[str, Any]:
-        """``directions``: how many were kept."""
-        return {"directions": self.rank}
+    def __init__(self, side: FeatureSide, share: float, known: _Directions | None = None) -> None:
+        self.side, self.share = side, share
+        self.weights, self.sizes, self.basis = known or _directions(side, share)
+        self.n, self.channels, self.dead = side.n, side.channels, side.dead
+        self.rank = len(self.weights)  # how many directions were kept
+        self.details = {"directions": self.rank}
 
     def take(self, index: Tensor) -> Self:
         """Return the side with the examples ``index``; a subsample is decomposed anew."""
         side = self.side.take(index)
         if not check_distinct(index, self.n):
-            return type(self)(side, self.share, *_directions(side, self.share))
+            return type(self)(side, self.share)
         basis = None if self.basis is None else self.basis[index.to(self.basis.device)]
-        return type(self)(side, self.share, self.weights, self.sizes, basis)
+        return type(self)(side, self.share, (self.weights, self.sizes, basis))
 
     def block(self, b: slice) -> Tensor:
         """Rows of the examples ``b``: of ``U`` where it is kept, of the centred features elsewhere."""
@@ -73,7 +51,7 @@ class FactorSide:
         return rows if self.basis is not None else self.weights / self.sizes[:, None].square() @ rows
 
 
-def _directions(side: FeatureSide, share: float) -> tuple[Tensor, Tensor, Tensor | None]:
+def _directions(side: FeatureSide, share: float) -> _Directions:
     """``S V^T``, ``S`` and perhaps ``U``; null directions and the last ``1 - share`` of the variance dropped."""
     few = side.n * prod(side.size) < int(side.kept.sum())
     x = side.block(slice(0, side.n)) if few else None
@@ -101,12 +79,6 @@ def _overlap(a: FactorSide, b: FactorSide) -> Tensor:
     return b.whiten(a.whiten(cross).T).T
 
 
-def _correlations(a: FactorSide, b: FactorSide) -> tuple[Tensor, Tensor]:
-    """Canonical directions of ``a``, ``(k, r)``, and the correlations ``(r,)``, clamped to [0, 1]."""
-    left, rho, _ = singular(_overlap(a, b))
-    return left, rho.clamp(0, 1)
-
-
 class _ByDirections(Measure[FactorSide]):
     """A measure of the main directions of both sides: all of them unless a share of the variance is asked for.
 
@@ -120,8 +92,7 @@ class _ByDirections(Measure[FactorSide]):
 
     def prepare(self, x: Tensor, channel_dim: int = 1) -> FactorSide:
         """Centre the features and find their directions."""
-        side = feature_side(x, channel_dim, center=True)
-        return FactorSide(side, self.share, *_directions(side, self.share))
+        return FactorSide(feature_side(x, channel_dim, center=True), self.share)
 
     def floor(self, a: FactorSide, b: FactorSide) -> float:
         """Share of the correlations that are 1 for want of rows: all of them from as many directions as rows on."""
@@ -150,20 +121,16 @@ class SVCCA(_ByDirections):
 
     share: float = 0.99
 
+    stem = "svcca"
     group = "orthogonal maps times isotropic scales, and translations"
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ValueError(f"share must lie in (0, 1]. Got {self.share}.")
 
-    @property
-    def name(self) -> str:
-        """``svcca``, with the share of the variance where it is not 0.99."""
-        return "svcca" if self.share == 0.99 else f"svcca_{self.share:g}"
-
     def score(self, a: FactorSide, b: FactorSide) -> float:
         """Mean canonical correlation."""
-        return min(1.0, float(_correlations(a, b)[1].mean()))
+        return min(1.0, float(singular(_overlap(a, b))[1].clamp(0, 1).mean()))
 
 
 @dataclass(frozen=True)
@@ -179,12 +146,13 @@ class PWCCA(_ByDirections):
         NeurIPS 2018.
     """
 
-    name = "pwcca"
+    stem = "pwcca"
     group = "first side: signed permutations times isotropic scales; second side: invertible maps; and translations"
 
     def score(self, a: FactorSide, b: FactorSide) -> float:
         """Weighted canonical correlation of ``a``'s directions with those of ``b``."""
-        turn, rho = _correlations(a, b)
+        turn, rho, _ = singular(_overlap(a, b))
+        rho = rho.clamp(0, 1)
         alpha = (turn.T @ a.weights).abs().sum(1)  # <h_i, x_c> for h = U turn and x = U S V^T
         return min(1.0, float(alpha @ rho / alpha.sum()))
 
@@ -205,7 +173,7 @@ class R2CCA(_ByDirections):
         Kornblith, Norouzi, Lee, Hinton, "Similarity of neural network representations revisited", ICML 2019, table 1.
     """
 
-    name = "r2_cca"
+    stem = "r2_cca"
     group = "invertible maps, and translations"
 
     def score(self, a: FactorSide, b: FactorSide) -> float:
@@ -213,8 +181,8 @@ class R2CCA(_ByDirections):
         return min(1.0, float(_overlap(a, b).square().sum()) / min(a.rank, b.rank))
 
 
-_SIDES = ("invertible maps", "orthogonal maps times isotropic scales")
-_DIRECTIONS = {"forward": ("linear_regression", *_SIDES), "backward": ("linear_regression_backward", *_SIDES[::-1])}
+_MAPS = ("invertible maps", "orthogonal maps times isotropic scales")
+_SIDES = {"forward": _MAPS, "backward": _MAPS[::-1]}  # what leaves the score alone on either side
 
 
 @dataclass(frozen=True)
@@ -238,19 +206,16 @@ class LinearRegression(_ByDirections):
 
     direction: str = "forward"
 
-    def __post_init__(self) -> None:
-        if self.direction not in _DIRECTIONS:
-            raise ValueError(f"direction must be one of {', '.join(map(repr, _DIRECTIONS))}. Got {self.direction!r}.")
+    stem = "linear_regression"
 
-    @property
-    def name(self) -> str:
-        """``linear_regression``, with ``_backward`` where the second side predicts."""
-        return _DIRECTIONS[self.direction][0]
+    def __post_init__(self) -> None:
+        if self.direction not in _SIDES:
+            raise ValueError(f"direction must be one of {', '.join(map(repr, _SIDES))}. Got {self.direction!r}.")
 
     @property
     def group(self) -> str:
         """The exact invariance group of either side, in words."""
-        return "first side: {1}; second side: {2}; and translations".format(*_DIRECTIONS[self.direction])
+        return "first side: {}; second side: {}; and translations".format(*_SIDES[self.direction])
 
     def score(self, a: FactorSide, b: FactorSide) -> float:
         """Explained share of the variance."""

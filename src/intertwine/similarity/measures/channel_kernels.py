@@ -105,9 +105,7 @@ def _tile(n: int, p: int, device: torch.device) -> int:
         return 2048
     if p == 1:
         return 1024
-    if p >= 256:
-        return 256 if n < 2048 or p >= 1024 else 512
-    return 512
+    return 256 if p >= 1024 or (p >= 256 and n < 2048) else 512
 
 
 def fill_maximum(best: Tensor, product: Tensor, left: Tensor, right: Tensor, start: bool) -> None:
@@ -115,21 +113,17 @@ def fill_maximum(best: Tensor, product: Tensor, left: Tensor, right: Tensor, sta
 
     Beginning with 0 would be wrong: all of an entry's products may be negative.
     """
-    flat = left.shape[2] == 1
+    multiply = torch.mul if left.shape[2] == 1 else torch.mm  # an outer product beats one of inner size 1
     for c, (a, b) in enumerate(zip(left, right)):
-        out = best if start and c == 0 else product
-        if flat:  # an outer product: plain multiplication beats a matrix product of inner size 1
-            torch.mul(a, b.T, out=out)
+        if start and c == 0:
+            multiply(a, b.T, out=best)
         else:
-            torch.mm(a, b.T, out=out)
-        if out is product:
-            torch.maximum(best, product, out=best)
+            torch.maximum(best, multiply(a, b.T, out=product), out=best)
 
 
 def _fill_compiled(best: Tensor, product: Tensor, left: Tensor, right: Tensor, start: bool) -> None:
     """The same for features without space, with product and maximum fused."""
-    a, b = left[..., 0].T.contiguous(), right[..., 0].T.contiguous()
-    found = _fused()(a, b)
+    found = _fused()(left[..., 0].T.contiguous(), right[..., 0].T.contiguous())
     torch.maximum(found if start else best, found, out=best)
 
 
@@ -186,19 +180,16 @@ def channel_distances(x: Tensor, scale: Tensor | None = None) -> Tensor:
     for block in channel_blocks(x, torch.float64, mean, scale):
         for rows in row_tiles(n, 512):
             for columns in row_tiles(rows.stop, 512):
-                _add_distances(total[rows, columns], block[:, rows], block[:, columns])
+                left, right = block[:, rows], block[:, columns]
+                if x.shape[2] == 1:
+                    total[rows, columns] += torch.cdist(left[..., 0].T, right[..., 0].T, p=1)
+                    continue
+                for a, b in zip(left, right):
+                    square = torch.mm(a, b.T).mul_(-2)
+                    square += a.square().sum(1)[:, None]
+                    square += b.square().sum(1)
+                    total[rows, columns] += square.clamp_(min=0).sqrt_()
     return mirror(total).fill_diagonal_(0)
-
-
-def _add_distances(total: Tensor, left: Tensor, right: Tensor) -> None:
-    if left.shape[2] == 1:
-        total += torch.cdist(left[..., 0].T, right[..., 0].T, p=1)
-        return
-    for a, b in zip(left, right):
-        square = torch.mm(a, b.T).mul_(-2)
-        square += a.square().sum(1)[:, None]
-        square += b.square().sum(1)
-        total += square.clamp_(min=0).sqrt_()
 
 
 def channel_blocks(

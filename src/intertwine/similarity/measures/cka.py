@@ -1,7 +1,7 @@
 """Centred kernel alignment with any kernel, unbiased unless asked otherwise."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import acos
 from typing import Any, Self
 
@@ -10,17 +10,15 @@ from torch import Tensor
 
 from ..._words import near
 from .._features import Moments, check_distinct, check_same_examples
-from .._sides import living_channels
+from .._sides import PairwiseSide, living_channels
 from ..base import Measure
 from ..hsic import center_gram, check_estimator, check_gram, inner
 from .channel_kernels import LaplaceKernel, MaxKernel
 from .kernels import ChannelNormalizedKernel, GatesKernel, Kernel, LinearKernel, RBFKernel
 
 _LEAST = 1e-8  # share of <K, K> that U-centring must leave: the formula takes differences
-_KERNELS: dict[str, Kernel] = {
-    k.name: k
-    for k in (LinearKernel(), MaxKernel(), LaplaceKernel(), RBFKernel(), GatesKernel(), ChannelNormalizedKernel())
-}
+_EVERY = (LinearKernel(), MaxKernel(), LaplaceKernel(), RBFKernel(), GatesKernel(), ChannelNormalizedKernel())
+_KERNELS: dict[str, Kernel] = {k.name: k for k in _EVERY}
 
 
 def kernel(name: str | Kernel) -> Kernel:
@@ -43,11 +41,12 @@ def kernel_names() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class GramSide:
+class GramSide(PairwiseSide):
     """One side of a CKA: its centred Gram matrix at Frobenius norm 1.
 
     Two sides' CKA is the inner product of their ``gram``; all pairs of many layers are one matrix product of the
-    flattened matrices.
+    flattened matrices. Of some of the examples the submatrix is centred and normalised anew, and what the kernel
+    learned from all of them (channel means and norms, a bandwidth) stays.
     """
 
     gram: Tensor = field(repr=False)
@@ -56,21 +55,8 @@ class GramSide:
     dead: int
     details: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def n(self) -> int:
-        """Number of examples."""
-        return len(self.gram)
-
-    def take(self, index: Tensor) -> Self:
-        """Return the side with the examples ``index``: the submatrix, centred and normalised anew.
-
-        What the kernel learned from all examples (channel means and norms, a bandwidth) stays.
-        """
-        index = index.to(self.gram.device)
-        everything = check_distinct(index, self.n)
-        part = self.gram[index][:, index]
-        part = part if everything else _unit(part, self.estimator)
-        return type(self)(part, self.estimator, self.channels, self.dead, self.details)
+    def _taken(self, part: Tensor, index: Tensor, everything: bool) -> Self:
+        return replace(self, gram=part if everything else _unit(part, self.estimator))
 
 
 @dataclass(frozen=True)
@@ -103,32 +89,14 @@ class ExplicitSide:
         index = index.to(self.features.device)
         everything = check_distinct(index, self.n)
         part = self.features[index]
-        if not everything:
-            unit = _unit_features(part, self.estimator)
-            if unit is None:
-                raise ValueError("features must tell examples apart. Got a subsample in which all are equally similar.")
-            part = unit
-        return type(self)(part, self.estimator, self.channels, self.dead, self.details)
-
-    def inner(self, other: Self) -> float:
-        """Inner product of the two centred Gram matrices."""
-        return _inner(self.features, other.features, self.estimator)
-
-
-def pays(features: Tensor) -> bool:
-    """Whether the formula takes fewer multiplications than Gram matrices, in float64 against float32."""
-    return 2 * features[0].numel() <= len(features)
-
-
-def explicit_side(
-    features: Tensor, estimator: str, channels: int, dead: int, details: Mapping[str, Any]
-) -> ExplicitSide | None:
-    """A side from features ``(N, ...)`` in float64; ``None`` where centring leaves too little for differences."""
-    unit = _unit_features(features.flatten(1), estimator)
-    return None if unit is None else ExplicitSide(unit, estimator, channels, dead, details)
+        unit = part if everything else _unit_features(part, self.estimator)
+        if unit is None:
+            raise ValueError("features must tell examples apart. Got a subsample in which all are equally similar.")
+        return replace(self, features=unit)
 
 
 def _unit_features(z: Tensor, estimator: str) -> Tensor | None:
+    """Features of an explicit side; ``None`` where centring leaves too little for differences."""
     z = z - z.mean(0)
     total, size = _inner(z, z, "biased"), _inner(z, z, estimator)
     return z / size**0.25 if size > _LEAST * total else None
@@ -173,9 +141,9 @@ class CKA(Measure[GramSide | ExplicitSide]):
         check_estimator(self.estimator)
 
     @property
-    def name(self) -> str:
-        """The kernel's own name for its CKA, with ``_biased`` where that estimator is used."""
-        return self.kernel.measure + ("_biased" if self.estimator == "biased" else "")
+    def stem(self) -> str:  # type: ignore[override]
+        """The kernel's own name for its CKA."""
+        return self.kernel.measure
 
     @property
     def group(self) -> str:
@@ -203,10 +171,10 @@ class CKA(Measure[GramSide | ExplicitSide]):
     def prepare(self, x: Tensor, channel_dim: int = 1) -> GramSide | ExplicitSide:
         """Compute the Gram matrix, centre it and divide it by its norm; or do that to features where they are fewer."""
         x, m, dead = living_channels(x, channel_dim)
-        if pays(x) and (features := self.kernel.explicit(x, m)) is not None:
-            side = explicit_side(features, self.estimator, x.shape[1] + dead, dead, {})
-            if side is not None:
-                return side
+        if 2 * x[0].numel() <= len(x) and (numbers := self.kernel.explicit(x, m)) is not None:  # it is less work
+            unit = _unit_features(numbers.flatten(1), self.estimator)
+            if unit is not None:
+                return ExplicitSide(unit, self.estimator, x.shape[1] + dead, dead)
         return self._by_gram(x, m, dead)
 
     def gram_side(self, x: Tensor, channel_dim: int = 1) -> GramSide:
@@ -218,20 +186,17 @@ class CKA(Measure[GramSide | ExplicitSide]):
         return prepare_gram(gram, self.estimator, channels=x.shape[1] + dead, dead=dead, details=details)
 
     def score(self, a: GramSide | ExplicitSide, b: GramSide | ExplicitSide) -> float:
-        """Inner product of the two unit matrices, clamped to the range.
-
-        Raises:
-            ValueError: If the numbers of examples or the estimators differ.
-        """
+        """Inner product of the two unit matrices, clamped to the range; refused where estimators differ."""
         check_same_examples(a.n, b.n)
         if not a.estimator == b.estimator == self.estimator:
             raise ValueError(
                 f"both sides must be prepared for the {self.estimator} estimator. Got {a.estimator} and {b.estimator}."
             )
-        low, high = self.range
         if isinstance(a, ExplicitSide) and isinstance(b, ExplicitSide):
-            return min(high, max(low, a.inner(b)))
-        return min(high, max(low, inner(a.gram, b.gram)))
+            found = _inner(a.features, b.features, self.estimator)
+        else:
+            found = inner(a.gram, b.gram)
+        return min(self.range[1], max(self.range[0], found))
 
 
 def prepare_gram(

@@ -21,25 +21,17 @@ class Kernel(ABC):
     Concrete kernels are small frozen dataclasses.
     """
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """Name in the registry."""
+    name: str
+    """Name in the registry."""
 
-    @property
-    @abstractmethod
-    def measure(self) -> str:
-        """Name of the CKA that uses it."""
+    measure: str
+    """Name of the CKA that uses it."""
 
-    @property
-    @abstractmethod
-    def group(self) -> str:
-        """The exact invariance group of that CKA, in words."""
+    group: str
+    """The exact invariance group of that CKA, in words."""
 
-    @property
-    @abstractmethod
-    def psd(self) -> bool:
-        """Whether every Gram matrix is positive semi-definite."""
+    psd: bool
+    """Whether every Gram matrix is positive semi-definite."""
 
     reads_gates: ClassVar[bool] = False
     """Whether signs of features are taken for the gates of their units."""
@@ -128,10 +120,7 @@ def unit_gram(x: Tensor, moments: Moments) -> Tensor:
 
 
 def square_distances(x: Tensor, moments: Moments | None = None) -> Tensor:
-    """Squared Euclidean distances of all pairs of examples, from their Gram matrix in float64.
-
-    With the moments given, up to a factor for all that brings them near 1.
-    """
+    """Squared Euclidean distances of all pairs of examples, in float64; with ``moments`` in units that are near 1."""
     return square_distances_of(linear_gram(x, dtype=torch.float64) if moments is None else unit_gram(x, moments))
 
 
@@ -203,7 +192,7 @@ class RBFKernel(Kernel):
         check_bandwidth(self.bandwidth)
 
     @property
-    def group(self) -> str:
+    def group(self) -> str:  # type: ignore[override]
         """The exact invariance group: isotropic scales belong to it only under the median rule."""
         return "orthogonal maps" + (" times isotropic scales" if self.bandwidth is None else "") + ", and translations"
 
@@ -238,25 +227,17 @@ def median_distance(distances: Tensor, root: bool = False) -> float:
     return median
 
 
-def row_tiles(n: int, tile: int) -> Iterator[slice]:
-    """Yield slices of at most ``tile`` rows."""
-    for start in range(0, n, tile):
-        yield slice(start, min(n, start + tile))
+def row_tiles(n: int, tile: int, start: int = 0) -> Iterator[slice]:
+    """Slices of at most ``tile`` rows of ``n``, from row ``start`` on."""
+    return (slice(first, min(n, first + tile)) for first in range(start, n, tile))
 
 
 def triangle_tiles(n: int, tile: int, corner: int | None = None) -> Iterator[tuple[slice, slice]]:
     """Yield tiles (rows, columns) that cover the lower triangle; those on the diagonal in pieces of ``corner`` rows."""
     for rows in row_tiles(n, tile):
-        for columns in row_tiles(rows.start, tile):
-            yield rows, columns
-        size, start = rows.stop - rows.start, rows.start
-        for inner in row_tiles(size, corner or tile):
-            for columns in row_tiles(inner.stop, corner or tile):
-                yield _shift(inner, start), _shift(columns, start)
-
-
-def _shift(part: slice, by: int) -> slice:
-    return slice(part.start + by, part.stop + by)
+        yield from ((rows, columns) for columns in row_tiles(rows.start, tile))
+        for inner in row_tiles(rows.stop, corner or tile, rows.start):
+            yield from ((inner, columns) for columns in row_tiles(inner.stop, corner or tile, rows.start))
 
 
 def add_product(gram: Tensor, z: Tensor) -> None:

@@ -1,7 +1,7 @@
 """Similarities by nearest neighbours: mutual neighbours, the Jaccard index, and CKNNA."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import sqrt
 from typing import Any, Self
@@ -9,8 +9,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from .._features import check_distinct, check_same_examples
-from .._sides import living_channels
+from .._features import check_same_examples
+from .._sides import PairwiseSide, living_channels
 from ..base import Measure
 from ..hsic import center_gram
 from .kernels import square_distances_of, unit_gram
@@ -19,38 +19,31 @@ _TIE = 1e-13  # share of the largest squared distance that is rounding
 
 
 @dataclass(frozen=True)
-class NeighbourSide:
-    """One side as the neighbourhoods of its examples."""
+class NeighbourSide(PairwiseSide):
+    """One side as the neighbourhoods of its examples.
 
-    # Gram matrix of the features, centred over the examples that it was made of, ``(N, N)`` in float64
-    products: Tensor = field(repr=False)
-    k: int  # Number of neighbours
-    # How much ``j`` is one of the ``k`` nearest of ``i``, ``(N, N)``; ``None`` with ``k`` examples or fewer
+    Attributes:
+        gram: Inner products of the features, centred over the examples that it was made of, ``(N, N)`` in float64.
+        k: Number of neighbours.
+        near: How much ``j`` is one of the ``k`` nearest of ``i``, ``(N, N)``; ``None`` with ``k`` examples or fewer.
+    """
+
+    gram: Tensor = field(repr=False)
+    k: int
     near: Tensor | None = field(repr=False)
-    channels: int  # Number of channels, dead ones included
-    dead: int  # Number of constant channels, left out
+    channels: int
+    dead: int
     details: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def n(self) -> int:
-        """Number of examples."""
-        return len(self.products)
 
     @cached_property
     def centred(self) -> Tensor:
         """The U-centred Gram matrix, ``(N, N)``."""
-        return center_gram(self.products)
+        return center_gram(self.gram)
 
-    def take(self, index: Tensor) -> Self:
-        """Return the side with the examples ``index``; neighbours in a subsample are found anew."""
-        index = index.to(self.products.device)
-        everything = check_distinct(index, self.n)
-        products = self.products[index][:, index]
-        if everything and self.near is not None:
-            near: Tensor | None = self.near[index][:, index]
-        else:
-            near = _near(products, self.k)
-        return type(self)(products, self.k, near, self.channels, self.dead, self.details)
+    def _taken(self, part: Tensor, index: Tensor, everything: bool) -> Self:
+        """Neighbours in a subsample are found anew."""
+        near = _near(part, self.k) if self.near is None or not everything else self.near[index][:, index]
+        return replace(self, gram=part, near=near)
 
 
 def neighbourhoods(distances: Tensor, k: int) -> Tensor:
@@ -80,21 +73,12 @@ def _near(products: Tensor, k: int) -> Tensor | None:
     return neighbourhoods(square_distances_of(products), k) if len(products) > k else None
 
 
-def _both(a: NeighbourSide, b: NeighbourSide) -> tuple[Tensor, Tensor]:
-    """The neighbourhoods of two sides."""
-    check_same_examples(a.n, b.n)
-    if a.near is None or b.near is None:
-        raise ValueError(f"examples must be more than k = {a.k}. Got {a.n}. Use a smaller k, such as MutualKNN(k=...).")
-    return a.near, b.near
-
-
 @dataclass(frozen=True)
 class _ByNeighbours(Measure[NeighbourSide]):
     """A measure of the ``k`` nearest neighbours of every example."""
 
     k: int = 10
 
-    stem = ""
     group = "orthogonal maps times isotropic scales, and translations"
     range = (0.0, 1.0)
     pairwise = True
@@ -104,16 +88,23 @@ class _ByNeighbours(Measure[NeighbourSide]):
         if self.k < 1:
             raise ValueError(f"k must be at least 1. Got {self.k}.")
 
-    @property
-    def name(self) -> str:
-        """The measure's name, with the number of neighbours where it is not 10."""
-        return self.stem if self.k == 10 else f"{self.stem}_{self.k}"
-
     def prepare(self, x: Tensor, channel_dim: int = 1) -> NeighbourSide:
         """Find the neighbours of every example by the Euclidean distance over channels and space."""
         x, m, dead = living_channels(x, channel_dim)
         products = unit_gram(x, m)
         return NeighbourSide(products, self.k, _near(products, self.k), x.shape[1] + dead, dead)
+
+    def _near(self, a: NeighbourSide, b: NeighbourSide) -> tuple[Tensor, Tensor, Tensor]:
+        """The neighbourhoods of both sides, and what they share."""
+        check_same_examples(a.n, b.n)
+        if a.near is None or b.near is None:
+            smaller = "Use a smaller k, such as MutualKNN(k=...)."
+            raise ValueError(f"examples must be more than k = {a.k}. Got {a.n}. {smaller}")
+        return a.near, b.near, torch.minimum(a.near, b.near)
+
+    def _forced(self, a: NeighbourSide) -> int:
+        """Two sets of ``k`` out of ``N - 1`` others share ``2 k - (N - 1)`` at least."""
+        return max(0, 2 * self.k - (a.n - 1))
 
 
 @dataclass(frozen=True)
@@ -137,12 +128,11 @@ class MutualKNN(_ByNeighbours):
 
     def score(self, a: NeighbourSide, b: NeighbourSide) -> float:
         """Mean overlap of the neighbourhoods."""
-        x, y = _both(a, b)
-        return min(1.0, float(torch.minimum(x, y).sum(dtype=torch.float64)) / (a.n * self.k))
+        return min(1.0, float(self._near(a, b)[2].sum(dtype=torch.float64)) / (a.n * self.k))
 
     def floor(self, a: NeighbourSide, b: NeighbourSide) -> float:
-        """Two sets of ``k`` out of ``N - 1`` others share ``2 k - (N - 1)`` at least."""
-        return max(0, 2 * self.k - (a.n - 1)) / self.k
+        """What two sets of so many neighbours out of all others share at least."""
+        return self._forced(a) / self.k
 
 
 @dataclass(frozen=True)
@@ -165,17 +155,13 @@ class NeighbourJaccard(_ByNeighbours):
 
     def score(self, a: NeighbourSide, b: NeighbourSide) -> float:
         """Mean Jaccard index of the neighbourhoods."""
-        x, y = _both(a, b)
-        shared, either = (
-            torch.minimum(x, y).sum(1, dtype=torch.float64),
-            torch.maximum(x, y).sum(1, dtype=torch.float64),
-        )
+        x, y, both = self._near(a, b)
+        shared, either = (part.sum(1, dtype=torch.float64) for part in (both, torch.maximum(x, y)))
         return min(1.0, float((shared / either).mean()))
 
     def floor(self, a: NeighbourSide, b: NeighbourSide) -> float:
-        """Two sets of ``k`` out of ``N - 1`` others share ``2 k - (N - 1)`` at least."""
-        shared = max(0, 2 * self.k - (a.n - 1))
-        return shared / (2 * self.k - shared)
+        """What two sets of so many neighbours out of all others share at least, over all of both."""
+        return self._forced(a) / (2 * self.k - self._forced(a))
 
 
 @dataclass(frozen=True)
@@ -203,15 +189,10 @@ class CKNNA(_ByNeighbours):
     range = (-1.0, 1.0)
 
     def score(self, a: NeighbourSide, b: NeighbourSide) -> float:
-        """Local alignment.
-
-        Raises:
-            ValueError: If the neighbours of a side are all at the centre, so that there is nothing to align.
-        """
-        near_a, near_b = _both(a, b)
+        """Local alignment; refused where the neighbours of a side are all at the centre."""
+        near_a, near_b, both = self._near(a, b)
         k, l = a.centred, b.centred
         own = [float((near * gram.square()).sum()) for near, gram in ((near_a, k), (near_b, l))]
         if min(own) <= 0:
             raise ValueError("features must tell examples apart. Got neighbours whose centred products are all 0.")
-        shared = float((torch.minimum(near_a, near_b) * k * l).sum())
-        return min(1.0, max(-1.0, shared / sqrt(own[0]) / sqrt(own[1])))
+        return min(1.0, max(-1.0, float((both * k * l).sum()) / sqrt(own[0]) / sqrt(own[1])))

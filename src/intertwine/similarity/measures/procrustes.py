@@ -21,13 +21,11 @@ _NULL = 1e-7  # of the largest singular value, below which a direction is roundi
 _ERROR = 2 * sqrt(2) * 1e-7  # of a trace ``t``, times ``sqrt(1 - t)``: an error of 1e-7 in ``1 - sqrt(2 - 2 t) / 2``
 
 _ROTATIONS = groups.Semidirect(groups.Orthogonal(2), groups.SignedPermutation(2))
+_PER_CHANNEL = "monomial maps (permutations times {} scales per channel)"
 KINDS: dict[str, tuple[SpaceGroup, str]] = {  # what is searched, on two channels as on any; and what is forgiven
     "orthogonal": (_ROTATIONS, "orthogonal maps times isotropic scales"),
-    "positive_monomial": (
-        groups.PositiveMonomial(2),
-        "positive monomial maps (permutations times positive scales per channel)",
-    ),
-    "monomial": (groups.Monomial(2), "monomial maps (permutations times nonzero scales per channel)"),
+    "positive_monomial": (groups.PositiveMonomial(2), "positive " + _PER_CHANNEL.format("positive")),
+    "monomial": (groups.Monomial(2), _PER_CHANNEL.format("nonzero")),
     "permutation": (groups.Permutation(2), "permutations times positive isotropic scales"),
     "signed_permutation": (groups.SignedPermutation(2), "signed permutations times isotropic scales"),
     "trivial": (groups.Trivial(2), "positive isotropic scales"),

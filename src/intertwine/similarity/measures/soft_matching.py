@@ -29,7 +29,7 @@ class SoftMatching(Measure[FeatureSide]):
         tuning", UniReps 2023.
     """
 
-    name = "soft_matching"
+    stem = "soft_matching"
     group = "positive monomial maps (permutations times positive scales per channel), and translations"
     range = (-1.0, 1.0)
     metric = True
