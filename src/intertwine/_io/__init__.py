@@ -3,6 +3,7 @@
 from .files import (
     as_json,
     check_writable,
+    digest,
     file_digest,
     read_json,
     read_tensors,
@@ -16,6 +17,6 @@ from .files import (
 )
 
 __all__ = [
-    "as_json", "check_writable", "file_digest", "read_json", "read_tensors", "remove_empty_folders", "storage_fault",
-    "versions", "write_atomically", "write_json", "write_tensors", "write_text",
+    "as_json", "check_writable", "digest", "file_digest", "read_json", "read_tensors", "remove_empty_folders",
+    "storage_fault", "versions", "write_atomically", "write_json", "write_tensors", "write_text",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ import os
 import pickle
 import platform
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -150,6 +150,16 @@ def file_digest(path: str | Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest(parts: Iterable[str | Tensor], known: Any = None) -> str:
+    """A hash of texts and of the bytes of tensors, one after another, in hexadecimal digits: SHA-256 unless given."""
+    known = hashlib.sha256() if known is None else known
+    for part in parts:
+        plain = part.encode() if isinstance(part, str) else part.detach().cpu().contiguous().reshape(-1)
+        known.update(plain.view(torch.uint8).numpy() if isinstance(plain, Tensor) else plain)
+    text: str = known.hexdigest()
+    return text
 
 
 def versions() -> dict[str, str]:

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..features import Point
 from ..features.moments import ChannelMoments, double
 
 __all__ = [
@@ -69,8 +71,8 @@ def check_distinct(index: Tensor, n: int) -> bool:
     return index.numel() == n
 
 
-def working_dtype(x: Tensor) -> torch.dtype:
-    """Type of kernel arithmetic: float64 stays, everything else is float32."""
+def working_dtype(x: Tensor | Point) -> torch.dtype:
+    """Type in which features are kept and kernels are computed: float64 stays, everything else is float32."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
@@ -121,7 +123,8 @@ class Moments:
 
     def select(self, channels: Tensor) -> "Moments":
         """Moments of some of the channels."""
-        return replace(self, **{k: v[channels] for k, v in vars(self).items() if isinstance(v, Tensor)})
+        some: Any = {k: v[channels] for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **some)
 
 
 def moments(x: Tensor, name: str = "features") -> Moments:

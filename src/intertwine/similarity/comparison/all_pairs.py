@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import product, repeat
 from typing import Any
 
@@ -11,30 +10,17 @@ import torch
 from ..._progress import track
 from ...features import Point
 from ..base import Measure
-from ..inference import Draws
 from ..measures.cka import CKA
 from ..measures.procrustes import Procrustes
 from .block_grams import ESTIMATED
-from .estimates import Estimates
+from .estimates import Estimates, How
 from .kernel_alignment import estimate_cka
 from .layers import Layer, Network, channels_first_shape, chunks
 from .positions import common_space, pooling_note
-from .procrustes import SHARE, Task, estimate_procrustes, stack_sizes
+from .procrustes import SHARE, estimate_procrustes, stack_sizes
 from .whole import WholeLayer
 
 _GRAMS = 4  # of the memory, for the Gram matrices of each network
-
-
-@dataclass(frozen=True)
-class How:
-    """How scores are judged, and in how much memory: by ``draws`` where all examples and positions count."""
-
-    draws: Draws | None = None
-    shuffled: bool = True
-    intervals: bool = True
-    seed: int = 0
-    memory: int = 1 << 40
-    progress: bool | None = False
 
 
 def has_estimator(measure: Measure[Any]) -> bool:
@@ -49,28 +35,25 @@ def score_all(
 
     Control-C ends the work: what has been scored counts, and a note says so.
     """
-    size = len(a.layers), len(b.layers)
-    shuffles, halves = (len(how.draws.permutations), len(how.draws.halves)) if how.draws else (0, 0)
-    alone = [m for m in measures if how.draws and not isinstance(m, Procrustes) and not _by_grams(m)]
-    found = {m.name: Estimates.empty(*size, shuffles, halves if m in alone else 0) for m in measures}
+    size, draws = (len(a.layers), len(b.layers)), how.draws
+    shuffles, halves, folds = (len(draws.permutations), len(draws.halves), len(draws.folds)) if draws else (0, 0, 0)
+    crosses = [m for m in measures if isinstance(m, Procrustes)]
+    alone = [m for m in measures if draws and not isinstance(m, Procrustes) and not _by_grams(m)]
+    found = {m.name: Estimates(*size, shuffles, halves if m in alone else 0) for m in measures}
 
     def work() -> Iterator[None]:
         for m in measures:
             if isinstance(m, CKA) and _by_grams(m):
                 yield from _by_tiles(m, a, b, how, found[m.name])
-        crosses = [m for m in measures if isinstance(m, Procrustes)]
-        task = Task(crosses, how.draws, how.shuffled, how.intervals, how.seed, how.memory)
-        yield from estimate_procrustes(task, a, b, found)
+        yield from estimate_procrustes(crosses, a, b, how, found)
         for m in alone:
-            assert how.draws is not None
-            yield from _one_by_one(m, a, b, how.draws, how.memory, found[m.name])
+            yield from _one_by_one(m, a, b, how, found[m.name])
 
     try:
         for _ in track(work(), what, len(measures) * size[0] * size[1], how.progress):
             pass
     except KeyboardInterrupt:
         next(iter(found.values())).notes.append("Interrupted: pairs of layers that were not reached have no score.")
-    folds = len(how.draws.folds) if how.draws else 0
     for m in measures:
         found[m.name].judge(m, a.examples, folds)
     return found
@@ -98,16 +81,13 @@ def _by_grams(measure: Measure[Any]) -> bool:
 
 def _by_tiles(measure: CKA, a: Network, b: Network, how: How, found: Estimates) -> Iterator[None]:
     """Score with one CKA, as many layers of either network at a time as fit in memory."""
-    every = [4 * a.examples**2 * (2 if _wide(x) else 1) if how.draws else 0 for x in (*a.layers, *b.layers)]
-    tiles_a, tiles_b = (
-        list(chunks(some, how.memory, _GRAMS)) for some in (every[: len(a.layers)], every[len(a.layers) :])
-    )
+    sizes = [[4 * a.examples**2 * (2 if _wide(x) else 1) if how.draws else 0 for x in side.layers] for side in (a, b)]
+    tiles_a, tiles_b = (list(chunks(some, how.memory, _GRAMS)) for some in sizes)
     for rows in tiles_a:
         left = Network([a.layers[i] for i in rows], a.blocks)
         for columns in tiles_b:
             right = left if a is b and rows == columns else Network([b.layers[j] for j in columns], b.blocks)
-            found.put((slice(rows.start, rows.stop), slice(columns.start, columns.stop)),
-                      estimate_cka(measure, left, right, how.draws))  # fmt: skip
+            estimate_cka(measure, left, right, how.draws, found, (rows.start, columns.start))
             if len(tiles_b) > 1:
                 _forget(right.layers)
             yield from repeat(None, len(rows) * len(columns))
@@ -122,57 +102,58 @@ def _wide(layer: Layer) -> bool:
 def _forget(layers: Sequence[Layer]) -> None:
     for layer in layers:
         if isinstance(layer, WholeLayer):
-            layer.forget()
+            layer.grams.clear()
 
 
-def _one_by_one(
-    measure: Measure[Any], a: Network, b: Network, draws: Draws, memory: int, found: Estimates
-) -> Iterator[None]:
+def _one_by_one(measure: Measure[Any], a: Network, b: Network, how: How, found: Estimates) -> Iterator[None]:
     """Score with a measure of any kind: what a side alone determines is computed once for layers that fit in memory."""
+    assert how.draws is not None
     sizes = [
         [12 * side.examples**2 if measure.pairwise else x.stored.nbytes // 4 for x in side.layers]  # type: ignore[attr-defined]
         for side in (a, b)
     ]
-    for rows, columns in product(*(list(chunks(some, memory, _GRAMS)) for some in sizes)):
-        known: dict[tuple[int, int, Any], Any] = {}
-
-        cells: dict[tuple[int, int], tuple[Any, Any]] = {}
+    for rows, columns in product(*(list(chunks(some, how.memory, _GRAMS)) for some in sizes)):
+        known: dict[tuple[int, Any], Any] = {}  # by layer and spatial size
+        cells: dict[tuple[int, int], list[Any]] = {}
         for i, j in product([i for i in rows if i in a.living], [j for j in columns if j in b.living]):
-            x, y = a.layers[i], b.layers[j]
-            space = None if measure.pairwise else common_space(x.space, y.space)  # pairs have summed over space
-            with _noted(f"{measure.name} has no score for layer {x.name!r} of A and {y.name!r} of B", found.notes):
-                for which, k, one in ((a, i, x), (b, j, y)):
-                    if (id(which), k, space) not in known:
-                        known[id(which), k, space] = measure.prepare(one.features(space))  # type: ignore[attr-defined]
-                pair = known[id(a), i, space], known[id(b), j, space]
+            both = a.layers[i], b.layers[j]
+            space = (
+                None if measure.pairwise else common_space(both[0].space, both[1].space)
+            )  # pairs have summed over it
+            with _Noted(f"{measure.name} has no score for", both, found.notes):
+                for one in both:
+                    if (id(one), space) not in known:
+                        known[id(one), space] = measure.prepare(one.features(space))  # type: ignore[attr-defined]
+                pair = [known[id(one), space] for one in both]
                 found.scores[i, j] = measure.score(*pair)
                 cells[i, j] = pair
                 floor = measure.floor(*pair)
                 found.floor[i, j] = torch.nan if floor is None else floor
-        for p, order in enumerate(draws.permutations):
+        for p, order in enumerate(how.draws.permutations):
             moved = {id(y): y.take(order) for _, y in cells.values()}
             for at, (x, y) in cells.items():
                 found.null[(*at, p)] = measure.score(x, moved[id(y)])
-        for h, half in enumerate(draws.subsamples):
+        for h, half in enumerate(how.draws.subsamples):
             halved: dict[int, Any] = {}
-            for at, pair in cells.items():
-                said = f"{measure.name} left out halves of the examples for layer {a.layers[at[0]].name!r} of A and "
-                with _noted(f"{said}{b.layers[at[1]].name!r} of B", found.notes):
+            for (i, j), pair in cells.items():
+                with _Noted(
+                    f"{measure.name} left out halves of the examples for", (a.layers[i], b.layers[j]), found.notes
+                ):
                     for one in pair:
                         if id(one) not in halved:
                             halved[id(one)] = one.take(half)
-                    found.halves[(*at, h)] = measure.score(*(halved[id(one)] for one in pair))
+                    found.halves[i, j, h] = measure.score(*(halved[id(one)] for one in pair))
         yield from repeat(None, len(rows) * len(columns))
     if not measure.pairwise:
         found.notes += pooling_note(measure.name, a.layers, b.layers)
 
 
-class _noted(suppress):
-    """A note instead of a refusal."""
+class _Noted(suppress):
+    """A note about a pair of layers instead of a refusal."""
 
-    def __init__(self, what: str, notes: list[str]) -> None:
+    def __init__(self, what: str, pair: Sequence[Layer], notes: list[str]) -> None:
         super().__init__(ValueError)
-        self._what, self._notes = what, notes
+        self._what, self._notes = f"{what} layer {pair[0].name!r} of A and {pair[1].name!r} of B", notes
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
         if isinstance(error, ValueError):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,10 +29,10 @@ class ChannelSums:
     """
 
     def __init__(self) -> None:
-        self._about: Tensor | None = None
         self._count = 0
-        self._sum: Tensor | None = None
-        self._squares: Tensor | None = None
+        self._about = torch.empty(0)
+        self._sum: Any = 0.0
+        self._squares: Any = 0.0
         self.offset: bool | None = None  # whether means are large beside the spread, by the first batch
 
     def add(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,8 +40,8 @@ class ChannelSums:
 
         They differ wherever the channel varies, and are NaN or infinite where a value is.
         """
-        flat = x.flatten(2) if x.ndim > 2 else x[:, :, None]
-        if self._about is None:
+        flat = _with_space(x)
+        if not self._count:
             self._about = flat[0].mean(1)
         about, count = self._about, len(flat) * flat.shape[2]
         if self.offset is not False:  # about a shift, a few examples at a time
@@ -52,44 +53,44 @@ class ChannelSums:
             raw = double(flat.sum(2)).sum(0)
             rows = raw - count * double(about)
             squares = double(_energy(flat)).sum(0) - 2 * double(about) * raw + count * double(about).square()
-        self._count += count
-        self._sum = rows if self._sum is None else self._sum + rows
-        self._squares = squares if self._squares is None else self._squares + squares
+        self._count, self._sum, self._squares = self._count + count, self._sum + rows, self._squares + squares
         if self.offset is None:
-            self.offset = self._far() if x.device.type == "cpu" else True
+            variance = self.spread.square() / self._count
+            self.offset = x.device.type != "cpu" or bool((self.mean.square() > _OFFSET * variance).any())
         return self._extremes(flat, rows / count, squares / count)
 
     def _extremes(self, flat: Tensor, mean: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
         """Of all values where some channel might be constant, else of a few examples widened by the spread."""
-        assert self._about is not None
         variance = square - mean.square()
         size = square + double(self._about).square()
-        host = flat.device.type == "cpu"
-        some = flat if not host or bool((variance <= _STILL * size).any()) else flat[:_SEEN]
-        low, high = (double(end) for end in torch.aminmax(some, dim=2))
-        low, high = low.amin(0), high.amax(0)
-        if some is flat:
+        every = flat.device.type != "cpu" or bool((variance <= _STILL * size).any())
+        ends = torch.aminmax(flat if every else flat[:_SEEN], dim=2)
+        low, high = double(ends.min).amin(0), double(ends.max).amax(0)
+        if every:
             return low, high
         middle, spread = double(self._about) + mean, variance.sqrt()
         return torch.minimum(low, (middle - spread).clamp(min=0)), torch.maximum(high, middle + spread)
 
-    def _far(self) -> bool:
-        variance = self.spread.square() / self._count
-        return bool((self.mean.square() > _OFFSET * variance).any())
-
     @property
     def mean(self) -> Tensor:
         """``(C,)``, float64."""
-        assert self._sum is not None
-        assert self._about is not None
         return double(self._about) + self._sum / self._count
 
     @property
     def spread(self) -> Tensor:
-        """Root of the sum of squares about the mean, in units of the root of the count: ``(C,)``, float64."""
-        assert self._sum is not None
-        assert self._squares is not None
-        return (self._squares - self._sum.square() / self._count).clamp(min=0).sqrt()
+        """Root of the sum of squares about the mean, ``(C,)``, float64."""
+        squares: Tensor = self._squares - self._sum.square() / self._count
+        return squares.clamp(min=0).sqrt()
+
+    @property
+    def weight(self) -> Tensor:
+        """One over the squared spread, 0 where there is none, ``(C,)``."""
+        spread = self.spread
+        return torch.where(spread > 0, spread.clamp(min=1e-150).square().reciprocal(), 0.0)
+
+
+def _with_space(x: Tensor) -> Tensor:
+    return x.flatten(2) if x.ndim > 2 else x[:, :, None]
 
 
 def _energy(x: Tensor) -> Tensor:
@@ -111,24 +112,17 @@ class Held:
     weight: Tensor  # ``(C,)``
     width: int
 
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return sum(strip.numel() * strip.element_size() for strip in self.strips)
-
     def grams(self, names: Sequence[str], sums: ChannelSums) -> dict[str, Tensor]:
         """U-centred Gram matrices with the means and norms of ``sums``."""
-        weight = _weights(sums).to(self.rows)
+        new = sums.weight.to(self.rows)
+        weight, factor = new[:, None, None], (new / self.weight)[:, None, None]
         shift = (sums.mean - double(self.mean)).to(self.rows)[:, None, None]
-        silent = torch.where(weight > 0, 0.0, -torch.inf)[:, None, None].to(self.rows)
-        factor = (weight / self.weight)[:, None, None]
+        silent = torch.where(weight > 0, 0.0, -torch.inf)
         largest, total = [], []
         for strip, (low, high) in zip(self.strips, _strips(self.rows.shape[1])):
             z = strip.to(self.rows).mul_(factor)
-            moved = (shift * weight[:, None, None]) * self.rows[:, :, None]
-            z.sub_(moved[:, low:high]).sub_(moved[:, :high].mT).add_(
-                self.width * shift.square() * weight[:, None, None]
-            )
+            moved = (shift * weight) * self.rows[:, :, None]
+            z.sub_(moved[:, low:high]).sub_(moved[:, :high].mT).add_(self.width * shift.square() * weight)
             total.append(z.sum(0) if "channel_normalized" in names else z[0])
             largest.append(z.add_(silent).amax(0) if "max" in names else z[0])
         found = {"max": largest, "channel_normalized": total}
@@ -188,20 +182,15 @@ def _mirrored(strips: Sequence[Tensor]) -> Tensor:
     return full
 
 
-def _weights(sums: ChannelSums) -> Tensor:
-    spread = sums.spread
-    return torch.where(spread > 0, spread.clamp(min=1e-150).square().reciprocal(), 0.0)
-
-
 def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
     """Products of one channel at a time, and their sum, which is the linear kernel.
 
     ``(x - m) (y - m)`` summed over space is ``x y - m (sum x + sum y) + P m^2``: no centred copy of the features is
     made, except of those whose means are large or which have fewer positions than examples.
     """
-    n, channels = x.shape[:2]
-    x = x.flatten(2) if x.ndim > 2 else x[:, :, None]
-    width, mean, weight = x.shape[2], sums.mean.to(x), _weights(sums).to(x)
+    x = _with_space(x)
+    n, channels, width = x.shape
+    mean, weight = sums.mean.to(x), sums.weight.to(x)
     weight = torch.where(weight > 0, weight, 1.0)
     copied = bool(sums.offset) or width < n
     strips = [x.new_empty(channels, high - low, high, dtype=torch.bfloat16) for low, high in _strips(n)]
@@ -216,18 +205,13 @@ def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
         rows = part.sum(2)
         sums_of_rows[some] = rows if copied else rows - width * m[:, :, 0]
         for k, (low, high) in enumerate(_strips(n)):
-            products = _products(part[:, low:high], part[:, :high])
+            left, right = part[:, low:high], part[:, :high]
+            products = left * right.mT if width == 1 else torch.bmm(left, right.mT)
             if not copied:
                 products.sub_(m * rows[:, low:high, None]).sub_(m * rows[:, None, :high]).add_(width * m.square())
             linear[k] += products.sum(0)
             strips[k][some] = products.mul_(w)
     return Held(tuple(strips), sums_of_rows, mean, weight, width), _mirrored(linear)
-
-
-def _products(left: Tensor, right: Tensor) -> Tensor:
-    if left.shape[2] == 1:
-        return left * right.mT
-    return torch.bmm(left, right.mT)
 
 
 def u_centred(gram: Tensor, rounding: float) -> Tensor:

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from hashlib import sha256
-from itertools import combinations, product
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from ..._evaluation import check_module
 from ..._io import versions
 from ..._memory import parse_memory
-from ..._nested import tensors_in
 from ..._result import of_networks
 from ..._words import check_whole
 from ...features import Point, Reading, Tapped
@@ -22,16 +20,14 @@ from ...features.activations import additions
 from ..base import Measure
 from ..inference import CONFIDENCE, NO_RESAMPLING, RESAMPLING, Draws, Resampling
 from ..layer_groups import acting, default_measures, joined
-from ..measures.cka import CKA
-from ..measures.procrustes import Procrustes
 from ..registry import DEFAULT
 from ..registry import measure as find
-from .all_pairs import How, check_memory, has_estimator, score_all
-from .gather import FEWEST, Keeper, expected, gather
-from .layers import channels_first_shape
+from .all_pairs import check_memory, has_estimator, score_all
+from .estimates import How
+from .layers import FEWEST, Running, channels_first_shape, expected, gather
 from .result import Comparison
 from .statistics import Collector, Wanted
-from .untrained import Copies, untrained_copies
+from .untrained import architecture, known_by, untrained_pairs
 from .whole import Features
 
 READING = Reading()
@@ -40,7 +36,6 @@ _FEW, _SMALL = 256, 1 << 24  # examples, and numbers of all layers, up to which 
 _BRIEF = 256  # examples at least that untrained networks see, and a third of all
 UNTRAINED: dict[str, dict[str, Tensor]] = {}
 """Scores of untrained networks that are known in this process: they depend on architectures and data alone."""
-Running = dict[str, tuple[nn.Module, Sequence[Point]]]
 
 
 @of_networks("a", "b")
@@ -128,31 +123,30 @@ def compare(
     if given is None or len(given) > 1:
         kinds, unknown = _kinds((a, b), points, first)
         notes += unknown
-    places = [[(p.name, channels_first_shape(p)) for p in some] for some in points]
-    in_order = any([x[k] for x in places[0]] == [x[k] for x in places[1]] for k in (0, 1))
-    chosen = (
-        chosen_measures(default_measures(joined(kinds[0], kinds[1], in_order), DEFAULT)) if given is None else given
-    )
+    in_order = any([*map(of, points[0])] == [*map(of, points[1])] for of in (attrgetter("name"), channels_first_shape))
+    chosen = given or chosen_measures(default_measures(joined(kinds[0], kinds[1], in_order), DEFAULT))
     _check_gates(chosen, a, b)
     count = expected(loader, first, reading.max_examples)
     exactly = _exactly(exact, chosen, points, count)
-    known = _key((a, b), points, chosen, drawn, first, count, exactly)
-    base = UNTRAINED.get(known)
-    fresh, said = (([], []), list[str]()) if base is not None else untrained_copies(a, b, drawn, memory // _SHARE)
-    anew, pairs = _pairs((a, b), points, fresh, isinstance(drawn.untrained, int))
-    same = a is b and points[0] == points[1]
-    running: Running = {"A": (a, points[0])} | ({} if same else {"B": (b, points[1])}) | anew
+    known = known_by((a, b), points, [m.name for m in chosen], drawn, first, count, exactly)
+    base, said = UNTRAINED.get(known), list[str]()
+    anew, pairs = Running(), list[tuple[str, str]]()  # untrained networks, and which are compared
+    if base is None:
+        anew, pairs, said = untrained_pairs((a, b), points, drawn, memory // _SHARE)
+    running: Running = {"A": (a, points[0]), "B": (b, points[1]), **anew}
+    if a is b and points[0] == points[1]:
+        del running["B"]
     with ExitStack() as stack:
-        keepers: dict[str, Keeper]
+        keepers: dict[str, Any]
         if exactly:
             if count:
                 check_memory(chosen, points[0], points[1], count, memory)
-            share, device = memory // _SHARE // (1 + max(map(len, fresh))), _work_device(a)
+            most, device = memory // _SHARE // (1 + -(-len(anew) // 2)), _work_device(a)
             keepers = {
-                n: stack.enter_context(Features(n, some, share, count, device)) for n, (_, some) in running.items()
+                n: stack.enter_context(Features(n, some, most, count, device)) for n, (_, some) in running.items()
             }
         else:
-            want = wanted_of(chosen, [p for some in points for p in some], count, drawn.seed)
+            want = Wanted.of(chosen, [p for some in points for p in some], count, drawn.seed)
             keepers = {n: Collector(n, some, want) for n, (_, some) in running.items()}
         brief = {} if exactly else dict.fromkeys(anew, max(_BRIEF, (count or 0) // 3))
         found = gather(running, keepers, stream, reading, total=batching.length(loader), progress=progress, most=brief,
@@ -168,34 +162,32 @@ def compare(
             base = {m.name: torch.stack([each[m.name].scores for each in every]) for m in chosen} if pairs else {}
             if known:
                 UNTRAINED[known] = base
-    notes += [*said, *one.notes, *(note for note in other.notes if note not in one.notes)]
-    notes += [layer.silent for layer in (*one.layers, *other.layers) if layer.silent]
+    notes += [*said, *one.notes, *other.notes, *(x.silent for x in (*one.layers, *other.layers) if x.silent)]
     notes += [note for m in chosen for note in scored[m.name].notes]
     if drawn.bootstrap and not intervals:
         notes.append(f"No intervals: {one.examples} examples are too few to halve.")
     columns = [scored[m.name].columns(m, drawn.null > 0, intervals, exactly) for m in chosen]
-    settings = {"null": drawn.null if exactly or not drawn.null else "closed form",
-                "bootstrap": drawn.bootstrap if exactly or not intervals else "jackknife"}  # fmt: skip
     fields: dict[str, Any] = {key: {m.name: one[key] for m, one in zip(chosen, columns)} for key in columns[0]}
+    for side, network, of in (("a", one, kinds[0]), ("b", other, kinds[1])):
+        fields[f"layers_{side}"] = tuple(layer.name for layer in network.layers)
+        fields[f"channels_{side}"] = tuple(layer.shape[0] for layer in network.layers)
+        fields[f"dead_{side}"] = tuple(int(layer.dead.sum()) for layer in network.layers)
+        fields[f"shapes_{side}"] = tuple(layer.shape for layer in network.layers)
+        fields[f"acting_{side}"] = of
+    settings = {
+        "null": drawn.null if exactly or not drawn.null else "closed form",
+        "bootstrap": drawn.bootstrap if exactly or not intervals else "jackknife",
+        "confidence": CONFIDENCE,
+    }
     return Comparison(
-        layers_a=tuple(layer.name for layer in one.layers),
-        layers_b=tuple(layer.name for layer in other.layers),
         measures=tuple(m.name for m in chosen),
         groups={m.name: m.group for m in chosen},
-        channels_a=tuple(layer.channels for layer in one.layers),
-        channels_b=tuple(layer.channels for layer in other.layers),
-        dead_a=tuple(int(layer.dead.sum()) for layer in one.layers),
-        dead_b=tuple(int(layer.dead.sum()) for layer in other.layers),
-        shapes_a=tuple(layer.shape for layer in one.layers),
-        shapes_b=tuple(layer.shape for layer in other.layers),
         examples=one.examples,
         seed=drawn.seed,
-        settings={**settings, "confidence": CONFIDENCE, **({} if exactly else {"estimated": True})},
+        settings=settings if exactly else {**settings, "estimated": True},
         notes=tuple(dict.fromkeys(notes)),
         versions=versions(),
         untrained_pairs=base,
-        acting_a=kinds[0],
-        acting_b=kinds[1],
         **fields,
     )
 
@@ -206,65 +198,10 @@ def points_of(model: nn.Module, wanted: Any, reading: Reading, first: Any) -> li
         return _with_axes(tap.prepare(first), reading.channel_dim)
 
 
-def wanted_of(chosen: Sequence[Measure[Any]], points: Sequence[Point], examples: int | None, seed: int) -> Wanted:
-    """What statistics of layers at all of these points are to hold for some measures."""
-    kernels = list(dict.fromkeys(m.kernel.name for m in chosen if isinstance(m, CKA)))
-    return Wanted.of(kernels, points, any(isinstance(m, Procrustes) for m in chosen), examples, seed)
-
-
 def _work_device(model: nn.Module) -> torch.device:
     """Work where network A is; on the CPU for devices without float64."""
     device = batching.device_of(model)
     return device if device is not None and device.type == "cuda" else torch.device("cpu")
-
-
-def _pairs(
-    models: Sequence[nn.Module], points: Sequence[Sequence[Point]], fresh: Copies, drawn: bool
-) -> tuple[Running, list[tuple[str, str]]]:
-    """Untrained networks by name with their points, and which of them are compared: every one of A with every one of B.
-
-    Those that were drawn of one architecture stand for both sides: three networks make three pairs.
-    """
-    a, b = fresh
-    if drawn and a and _architecture(models[0]) == _architecture(models[1]) and points[0] == points[1]:
-        both = [*a, *b[: max(1, len(b) - 1)]]
-        every: Running = {f"untrained {k}": (model, points[0]) for k, model in enumerate(both)}
-        return every, list(combinations(every, 2))
-    ours, theirs = (
-        {f"untrained {name}{k}": (model, some) for k, model in enumerate(copies)}
-        for name, copies, some in zip("AB", (a, b), points)
-    )
-    return ours | theirs, list(product(ours, theirs))
-
-
-def _architecture(model: nn.Module) -> tuple[Any, ...]:
-    """What makes two models of one architecture: code and attributes of their modules, shapes and ties of tensors."""
-    modules = [
-        (name, type(m).__qualname__, getattr(getattr(type(m).forward, "__code__", None), "co_code", b""),
-         {k: v for k, v in vars(m).items() if isinstance(v, int | float | str | tuple) and k != "training"})
-        for name, m in model.named_modules()
-    ]  # fmt: skip
-    places: dict[int, int] = {}  # of tensors that are tied
-    state = model.state_dict(keep_vars=True).items()
-    return repr(modules), tuple((name, tuple(x.shape), places.setdefault(id(x), len(places))) for name, x in state)
-
-
-def _key(
-    models: Sequence[nn.Module], points: Sequence[Sequence[Point]], chosen: Sequence[Measure[Any]], drawn: Resampling,
-    first: Any, *facts: Any,
-) -> str:  # fmt: skip
-    """What scores of untrained networks depend on: architectures, layers, measures, seeds, and the data's beginning.
-
-    Empty for networks that the caller built.
-    """
-    if not isinstance(drawn.untrained, int):
-        return ""
-    layers = [[(p.name, p.channel_dim) for p in some] for some in points]
-    asked = ([m.name for m in chosen], drawn.untrained, drawn.null > 0, drawn.seed, *facts)
-    known = sha256(repr(([_architecture(m) for m in models], layers, asked)).encode())
-    for tensor in tensors_in(batching.example(first, batching.size(first))):
-        known.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return known.hexdigest()
 
 
 def _exactly(
@@ -307,7 +244,7 @@ def _kinds(
 ) -> tuple[list[tuple[str, ...]], list[str]]:
     """The groups that act on every layer of A and of B, by name, and where that is not known."""
     found = [acting(models[0], list(points[0]), first)]
-    alike = _architecture(models[0]) == _architecture(models[1]) and points[0] == points[1]
+    alike = architecture(models[0]) == architecture(models[1]) and points[0] == points[1]
     found.append(found[0] if alike else acting(models[1], list(points[1]), first))
     notes = [f"What may move the features of {name} is not known: {why}" for name, (_, why) in zip("AB", found) if why]
     return [kinds for kinds, _ in found], notes

@@ -1,61 +1,42 @@
 """Scores of one measure for all pairs of layers, with what judges them, whichever way they were found."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..base import Measure
-from ..inference import CONFIDENCE, best_p_values, by_cell, calibrate, interval, p_value
-
-PARTS = ("scores", "error", "low", "high", "chance", "upper", "p", "floor")
+from ..inference import CONFIDENCE, Draws, best_p_values, by_cell, calibrate, interval, p_value
 
 
-@dataclass
+@dataclass(frozen=True)
+class How:
+    """How scores are judged, and in how much memory: by ``draws`` where all examples and positions count."""
+
+    draws: Draws | None = None
+    shuffled: bool = True
+    intervals: bool = True
+    seed: int = 0
+    memory: int = 1 << 40
+    progress: bool | None = False
+
+
 class Estimates:
-    """Scores of all pairs of layers, ``(L_a, L_b)`` each; NaN where ``notes`` says why.
+    """Scores of all pairs of layers and what judges them, ``(L_a, L_b)`` each; NaN where ``notes`` says why."""
 
-    Attributes:
-        scores: The scores.
-        error: Within which the score of all pairs of examples and all positions lies, 19 times of 20.
-        low: Lower ends of the intervals over examples.
-        high: Upper ends.
-        chance: Mean score of shuffled examples.
-        upper: The 95 % quantile of the scores of shuffled examples.
-        p: Share of shuffles that score at least as high.
-        floor: The lowest possible score where it is known.
-        null: Scores of single shuffles, the same for all pairs, ``(L_a, L_b, shuffles)``, where they were taken.
-        halves: Scores of halves of the examples, ``(L_a, L_b, halves)``, where they were taken.
-        notes: What a reader must know.
-    """
-
-    scores: Tensor
-    error: Tensor
-    low: Tensor
-    high: Tensor
-    chance: Tensor
-    upper: Tensor
-    p: Tensor
-    floor: Tensor
-    null: Tensor
-    halves: Tensor
-    notes: list[str] = field(default_factory=list)
-
-    @classmethod
-    def empty(cls, rows: int, columns: int, shuffles: int = 0, halves: int = 0) -> "Estimates":
-        """Nothing known."""
-        shapes = [()] * len(PARTS) + [(shuffles,), (halves,)]
-        parts: list[Any] = [torch.full((rows, columns, *s), torch.nan, dtype=torch.float64) for s in shapes]
-        return cls(*parts)
-
-    def put(self, box: tuple[slice, slice], part: "Estimates") -> None:
-        """Take over what was found for some rows and columns."""
-        for name in (*PARTS, "null", "halves"):
-            getattr(self, name)[box] = getattr(part, name)
-        self.notes += part.notes
+    def __init__(self, rows: int, columns: int, shuffles: int = 0, halves: int = 0) -> None:
+        unknown = lambda *more: torch.full((rows, columns, *more), torch.nan, dtype=torch.float64)
+        self.scores = unknown()
+        self.error = unknown()  # within which the score of all pairs of examples and positions lies, 19 times of 20
+        self.low, self.high = unknown(), unknown()  # ends of the intervals over examples
+        # of shuffled examples: mean and 95 % quantile of the scores, and the share that is at least as high
+        self.chance, self.upper, self.p = unknown(), unknown(), unknown()
+        self.floor = unknown()  # the lowest possible score where it is known
+        self.null = unknown(shuffles)  # single shuffles, the same for all pairs, where they were taken
+        self.halves = unknown(halves)  # scores of halves of the examples, where they were taken
+        self.notes: list[str] = []
 
     def judge(self, measure: Measure[Any], examples: int, folds: int) -> None:
         """Fill in chance from single shuffles, and intervals from halves, where there are any."""
@@ -69,32 +50,32 @@ class Estimates:
 
     def columns(self, measure: Measure[Any], shuffled: bool, intervals: bool, exact: bool) -> dict[str, Any]:
         """Fields of a comparison; ``None`` for what was not asked."""
-        found: dict[str, Any] = dict.fromkeys(("low", "high", "chance", "null_p", "best_p", "calibrated", "floor"))
+        found: dict[str, Any] = dict.fromkeys(("low", "high", "chance", "null_p", "best_p", "calibrated"))
         found |= {"scores": self.scores, "error": None if exact else self.error}
-        if not self.floor.isnan().all():
-            found["floor"] = self.floor
+        found["floor"] = None if self.floor.isnan().all() else self.floor
         if shuffled:
+            excess = lambda scores, level: (scores - level) / (1 - level).clamp(min=1e-9)
+            above = excess(self.scores, self.chance)
             found |= {"chance": self.chance, "null_p": self.p}
-            excess = (self.scores - self.chance) / (1 - self.chance).clamp(min=1e-9)
             if self.null.shape[2]:
-                chance = self.chance[:, :, None]
-                found["best_p"] = best_p_values(excess, (self.null - chance) / (1 - chance).clamp(min=1e-9))
+                found["best_p"] = best_p_values(above, excess(self.null, self.chance[:, :, None]))
                 found["calibrated"] = by_cell(calibrate, self.scores, self.null)
             else:
-                p = self.p.gather(1, excess.nan_to_num(nan=-torch.inf).argmax(1)[:, None])[:, 0]
+                p = self.p.gather(1, above.nan_to_num(nan=-torch.inf).argmax(1)[:, None])[:, 0]
                 columns = (~self.scores.isnan()).sum(1)
                 found["best_p"] = (p * columns).clamp(max=1)  # Bonferroni: the best of many scores is high more often
-                found["calibrated"] = ((self.scores - self.upper) / (1 - self.upper).clamp(min=1e-9)).clamp(min=0)
+                found["calibrated"] = excess(self.scores, self.upper).clamp(min=0)
         if intervals and measure.has_limit and not self.low.isnan().all():
             found |= {"low": self.low, "high": self.high}
         return found
 
 
+def parts_of(examples: int, count: int) -> list[slice]:
+    """Near-equal parts of some examples, in order."""
+    edges = [round(k * examples / count) for k in range(count + 1)]
+    return [slice(a, b) for a, b in pairwise(edges)]
+
+
 def folds_of(blocks: Sequence[int], wanted: int = 20) -> list[list[slice]]:
     """Parts of the examples of each block, about ``wanted`` in all, for intervals."""
-    found = []
-    for n in blocks:
-        count = max(1, min(n // 2, round(wanted * n / sum(blocks))))
-        edges = [round(k * n / count) for k in range(count + 1)]
-        found.append([slice(a, b) for a, b in pairwise(edges)])
-    return found
+    return [parts_of(n, max(1, min(n // 2, round(wanted * n / sum(blocks))))) for n in blocks]

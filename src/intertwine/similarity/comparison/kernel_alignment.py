@@ -10,6 +10,7 @@ from torch import Tensor
 from ..._zoo_intervals import student_t
 from ..inference import CONFIDENCE, Draws
 from ..measures.cka import CKA
+from .block_grams import NORMALISED
 from .estimates import Estimates, folds_of
 from .layers import Layer, Network
 
@@ -32,8 +33,10 @@ _MEETINGS = (
 )
 
 
-def estimate_cka(measure: CKA, a: Network, b: Network, draws: Draws | None) -> Estimates:
-    r"""Score all pairs of layers by a CKA, with its error, its interval, and its chance level.
+def estimate_cka(
+    measure: CKA, a: Network, b: Network, draws: Draws | None, found: Estimates, at: tuple[int, int]
+) -> None:
+    r"""Score all pairs of layers by a CKA, from a row and column of ``found`` on, with errors, intervals and chance.
 
     With U-centred Gram matrices :math:`K_g, L_g` of blocks :math:`g` of examples the estimate is :math:`\sum_g
     \langle K_g, L_g \rangle / \sqrt{\sum_g |K_g|^2 \sum_g |L_g|^2}` (Nguyen, Raghu, Kornblith 2021): all examples are
@@ -43,8 +46,6 @@ def estimate_cka(measure: CKA, a: Network, b: Network, draws: Draws | None) -> E
     share of pairs that were left out. Chance is that of shuffles within blocks, whose first three moments are closed
     forms; with ``draws`` of one block, that of their shuffles.
     """
-    orders = torch.empty(0, 0, dtype=torch.int64) if draws is None else draws.permutations
-    found = Estimates.empty(len(a.layers), len(b.layers), len(orders))
     rows, columns = a.living, b.living
     stacks: list[tuple[Tensor, Tensor]] = []
     for g, n in enumerate(a.blocks):
@@ -53,30 +54,26 @@ def estimate_cka(measure: CKA, a: Network, b: Network, draws: Draws | None) -> E
             y, columns = (x, rows) if a is b else _stacked(measure, b.layers, columns, g, found.notes)
             stacks.append((x, y.to(x.device)))
     if not rows or not columns:
-        return found
-    index = torch.tensor(rows)[:, None], torch.tensor(columns)
+        return
+    index = torch.tensor(rows)[:, None] + at[0], torch.tensor(columns) + at[1]
     least, most = measure.range
     table = _PairSums(len(rows), len(columns), len(a.blocks) > 1)
     for (x, y), folds in zip(stacks, (f for f, n in zip(folds_of(a.blocks), a.blocks) if n >= 4)):
         table.add(x, y, folds, draws is None)
-        for p, order in enumerate(orders.to(x.device)):  # centring commutes with shuffling
+        for p, order in enumerate(() if draws is None else draws.permutations.to(x.device)):
             shuffled = torch.stack([one.index_select(0, order).index_select(1, order) for one in y])
-            found.null[(*index, p)] = _products(x, shuffled, x.dtype).clamp(least, most)
+            found.null[(*index, p)] = _products(x, shuffled, x.dtype).clamp(least, most)  # centring commutes with it
     scores, error, width = table.finish(a.blocks)
     found.scores[index] = scores.clamp(least, most)
-    found.error[index] = error + (_ROUNDING if measure.kernel.name in ("max", "channel_normalized") else 0.0)
+    found.error[index] = error + (_ROUNDING if measure.kernel.name in NORMALISED else 0.0)
     found.low[index], found.high[index] = (scores - width).clamp(least, most), (scores + width).clamp(least, most)
     if draws is None:
         chance = table.chance()
         found.chance[index], found.upper[index], found.p[index] = chance.mean, chance.quantile(), chance.p_value(scores)
     for layers, some, size in ((a.layers, rows, table.aa), (b.layers, columns, table.bb)):
-        found.notes += [
-            f"{measure.name} has no score for layer {layers[k].name!r} of {layers[k].side}: features must tell "
-            "examples apart."
-            for k, nothing in zip(some, (size <= 0).tolist())
-            if nothing
-        ]
-    return found
+        for k, nothing in zip(some, (size <= 0).tolist()):
+            if nothing:
+                found.notes.append(_no_score(measure, layers[k], "features must tell examples apart."))
 
 
 def _stacked(
@@ -89,8 +86,12 @@ def _stacked(
             found.append(layers[k].gram(measure, block))
             kept.append(k)
         except ValueError as error:
-            notes.append(f"{measure.name} has no score for layer {layers[k].name!r} of {layers[k].side}: {error}")
+            notes.append(_no_score(measure, layers[k], error))
     return torch.stack(found) if found else torch.empty(0), kept
+
+
+def _no_score(measure: CKA, layer: Layer, why: object) -> str:
+    return f"{measure.name} has no score for layer {layer.name!r} of {layer.side}: {why}"
 
 
 def _products(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
@@ -180,8 +181,14 @@ class Chance:
     skewness: Tensor
 
     def p_value(self, scores: Tensor) -> Tensor:
-        """Share of permutations that score at least as high, by a Pearson III tail; never 0."""
-        return pearson_tail((scores - self.mean) / self.deviation, self.skewness).clamp(min=1e-300)
+        """Share of permutations that score at least as high, by the tail of a Pearson III variable; never 0."""
+        z, g = (scores - self.mean) / self.deviation, self.skewness.clamp(-20, 20)
+        flat = g.abs() < 1e-3
+        safe = torch.where(flat, 1.0, g)
+        shape = 4 / safe.square()
+        upper = torch.special.gammaincc(shape, (shape + shape.sqrt() * z * safe.sign()).clamp(min=0))
+        curved = torch.where(safe > 0, upper, 1 - upper)
+        return torch.where(flat, torch.special.erfc(z * _SQUARE) / 2, curved).clamp(min=1e-300)
 
     def quantile(self, normal: float = 1.6448536269514722) -> Tensor:
         """The score at a quantile that is given by that of the normal distribution; 95 % unless told."""
@@ -215,16 +222,3 @@ def third_moment(n: int, sums_k: Tensor, sums_l: Tensor) -> Tensor:
             weights = sums_k.new_tensor([a, b])
             total += ways / perm(n, vertices) * torch.outer(sums_k @ weights, sums_l @ weights)
     return total
-
-
-def pearson_tail(z: Tensor, skewness: Tensor) -> Tensor:
-    """``P(Z >= z)`` for a Pearson III variable of mean 0, variance 1 and this skewness."""
-    g = skewness.clamp(-20, 20)
-    flat = g.abs() < 1e-3
-    safe = torch.where(flat, 1.0, g)
-    shape = 4 / safe.square()
-    rate = (shape + shape.sqrt() * z * safe.sign()).clamp(min=0)
-    upper = torch.special.gammaincc(shape, rate)
-    curved = torch.where(safe > 0, upper, 1 - upper)
-    normal = torch.special.erfc(z * _SQUARE) / 2
-    return torch.where(flat, normal, curved)

@@ -1,52 +1,56 @@
-"""A layer of a network as comparisons see it, whether its features are kept or statistics of them."""
+"""Layers of networks as comparisons see them, and the pass over the data in which keepers keep what they need of them.
 
+A keeper takes a layer's features on a batch (``keep``), counts the batch when all networks have run on it
+(``commit``), and gives what it kept of the batches that count (``finished``).
+"""
+
+import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..._memory import readable
-from ...features import Point
+from ..._progress import is_silent, track
+from ...features import Point, Reading, Tapped
+from ...features import batches as batching
 from .._features import is_constant
 from ..measures.cka import CKA
+
+FEWEST = 4  # examples: the unbiased estimators divide by N (N - 3)
+_JOINED = 64  # examples: smaller batches are joined
+_LONG = 60.0  # seconds of which one is told before
+Running = dict[str, tuple[nn.Module, Sequence[Point]]]
 
 
 @dataclass
 class Layer(ABC):
-    """One layer of a network: what is known of it, and how measures read it, block of examples by block.
-
-    Attributes:
-        name: Name of the layer.
-        side: The network, in messages.
-        shape: Channels, then space.
-        low: Smallest value of every channel, ``(C,)``; NaN where one is.
-        high: Largest value of every channel.
-    """
+    """One layer of a network: what is known of it, and how measures read it, block of examples by block."""
 
     name: str
-    side: str
-    shape: tuple[int, ...]
-    low: Tensor = field(default_factory=lambda: torch.empty(0))
+    side: str  # the network, in messages
+    shape: tuple[int, ...]  # channels, then space
+    low: Tensor = field(default_factory=lambda: torch.empty(0))  # smallest value of every channel; NaN where one is
     high: Tensor = field(default_factory=lambda: torch.empty(0))
 
     @abstractmethod
     def gram(self, measure: CKA, block: int) -> Tensor:
-        """The U-centred Gram matrix of a block of examples, ``(n, n)``.
-
-        Raises:
-            ValueError: If the kernel has none for these features.
-        """
+        """The U-centred Gram matrix of a block of examples, ``(n, n)``; refused where the kernel has none."""
 
     @abstractmethod
     def rows(self, space: tuple[int, ...]) -> Sequence[Tensor]:
         """Rows of channels at a spatial size, ``(n, positions, C)`` for each block."""
 
-    @property
-    def channels(self) -> int:
-        """Number of channels."""
-        return self.shape[0]
+    def widen(self, low: Tensor, high: Tensor) -> None:
+        """Take the extremes of more examples in."""
+        first = not len(self.low)
+        self.low = low if first else torch.minimum(self.low, low)
+        self.high = high if first else torch.maximum(self.high, high)
 
     @property
     def space(self) -> tuple[int, ...]:
@@ -62,11 +66,6 @@ class Layer(ABC):
     def constant(self) -> Tensor:
         """Channels that have one value everywhere, up to rounding."""
         return is_constant(self.low, self.high)
-
-    @property
-    def negative(self) -> bool:
-        """Whether any feature is negative."""
-        return bool((self.low < 0).any())
 
     @property
     def silent(self) -> str:
@@ -128,3 +127,85 @@ def chunks(sizes: Sequence[int], memory: int, share: int) -> Iterator[range]:
             start, used = k, 0
         used += size
     yield range(start, len(sizes))
+
+
+def gather(
+    models: Running,
+    keepers: Mapping[str, Any],
+    stream: Iterable[Any],
+    reading: Reading,
+    *,
+    total: int | None = None,
+    progress: bool | None = False,
+    most: Mapping[str, int] | None = None,
+    joined: bool = True,
+) -> dict[str, Network]:
+    """Run networks over the data once and keep what their keepers keep of the layers at these points.
+
+    Those of ``most`` run on about so many examples alone; ``joined`` joins small batches. Control-C ends the pass: what
+    has been read counts, and a note says so. What will take more than a minute is told after the first batch.
+
+    Raises:
+        KeyboardInterrupt: If it comes before enough examples for any score.
+        ValueError: If too few examples come.
+    """
+    seen, notes, began = 0, list[str](), time.monotonic()
+    with ExitStack() as stack:
+        taps = {}
+        for name, (model, points) in models.items():
+            names = [p.name for p in points]
+            taps[name] = stack.enter_context(Tapped(model, names, outputs=reading.outputs, keep=keepers[name].keep))
+            taps[name].points = tuple(points)
+        batches = _limited(stream, reading.max_examples)
+        batches = batching.regroup(batches, _JOINED) if joined else batches
+        try:
+            for batch in track(batches, f"Running {'both' if len(models) > 1 else 'the'} networks", total, progress):
+                count = batching.size(batch)
+                running = [n for n in models if seen + count / 2 < (most or {}).get(n, sys.maxsize)]
+                for name in running:
+                    taps[name](batch)
+                for name in running:
+                    keepers[name].commit(count)
+                left = (time.monotonic() - began) * ((total or 1) - 1)
+                if not seen and left > _LONG and progress is not False and not is_silent():
+                    print(
+                        f"The pass over {total} batches will take about {left / 60:.0f} min. Fewer examples shorten "
+                        "it: Reading(max_examples=...), --examples on the command line.",
+                        file=sys.stderr,
+                    )
+                seen += count
+        except KeyboardInterrupt:
+            if seen < FEWEST:
+                raise
+            notes.append(f"Interrupted: these are the scores of the first {seen} examples.")
+    if seen < FEWEST:
+        raise ValueError(f"loader must yield at least {FEWEST} examples. Got {seen}: every score would be chance.")
+    found = {name: keeper.finished() for name, keeper in keepers.items()}
+    return {name: Network(one.layers, one.blocks, [*notes, *one.notes]) for name, one in found.items()}
+
+
+def _limited(stream: Iterable[Any], most: int | None) -> Iterator[Any]:
+    """Batches of at most so many examples in all."""
+    left = sys.maxsize if most is None else most
+    for batch in stream:
+        count = batching.size(batch)
+        if count >= left:
+            if left:
+                yield batching.head(batch, left)
+            return
+        left -= count
+        yield batch
+
+
+def expected(loader: Iterable[Any], first: Any, max_examples: int | None) -> int | None:
+    """How many examples will come, as far as one can know."""
+    total = batching.length(loader)
+    if total is None:
+        return max_examples
+    if isinstance(loader, Sequence):
+        count = sum(map(batching.size, loader))
+    else:
+        dataset = getattr(loader, "dataset", None)
+        count = total * batching.size(first)
+        count = min(count, len(dataset)) if isinstance(dataset, Sized) else count
+    return count if max_examples is None else min(count, max_examples)

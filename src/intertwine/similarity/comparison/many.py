@@ -1,7 +1,7 @@
 """Many networks on the same data: one pass each, all pairs from what the passes kept."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations_with_replacement
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from ..._evaluation import check_module
-from ..._io import read_json, versions, write_json, write_tensors
+from ..._io import digest, read_json, versions, write_json, write_tensors
 from ..._nested import tensors_in
 from ..._progress import track
-from ...features import Point, Reading
+from ...features import Reading
 from ...features import batches as batching
 from ..base import Measure
 from ..distances import ComparisonSet
-from .all_pairs import How, has_estimator, score_all
-from .compare import chosen_measures, points_of, wanted_of
-from .gather import gather
-from .layers import Network
-from .statistics import Collector, SampledLayer, Wanted, read_layer, to_tensors
+from .all_pairs import has_estimator, score_all
+from .compare import chosen_measures, points_of
+from .estimates import How
+from .layers import Network, Running, gather
+from .statistics import Collector, Wanted, read_layer, to_tensors
 
 MANY = ("linear_cka", "orthogonal_procrustes_centered")
 """What ``compare_many`` measures unless told otherwise."""
@@ -78,58 +78,64 @@ def compare_many(
     if unknown := [m.name for m in chosen if not has_estimator(m)]:
         raise ValueError(f"measures must have an estimator. Got {', '.join(unknown)}. Compare two networks by them.")
     batching.check_repeatable(loader)
-    if folder is None:
-        with TemporaryDirectory(prefix="intertwine-") as scratch:
-            return _compare(named, loader, layers, chosen, Path(scratch), seed, reading, progress)
-    return _compare(named, loader, layers, chosen, Path(folder), seed, reading, progress)
+    with TemporaryDirectory(prefix="intertwine-") as scratch:
+        kept = Path(scratch if folder is None else folder)
+        kept.mkdir(parents=True, exist_ok=True)
+        files, layers, blocks = _kept(kept, named, loader, layers, chosen, seed, reading, progress)
+        return _all_pairs(files, layers, blocks, chosen, seed, progress)
 
 
-def _compare(
+def _kept(
+    folder: Path,
     named: Mapping[str, Built],
     loader: Iterable[Any],
     layers: str | Sequence[str] | None,
     chosen: Sequence[Measure[Any]],
-    folder: Path,
     seed: int,
     reading: Reading,
     progress: bool | None,
-) -> ComparisonSet:
-    folder.mkdir(parents=True, exist_ok=True)
+) -> tuple[dict[str, tuple[Path, list[str]]], list[str], list[int]]:
+    """The file of every network with its layers, made where there is none, layers that all have, and blocks."""
     first, _ = batching.peek(loader)
-    examples, data = _digest(loader, reading.max_examples)
+    counts: list[int] = []
+    data = bytes.fromhex(digest(_read(loader, reading.max_examples, counts)))
+    examples = min(sum(counts), reading.max_examples or sum(counts))
     points = {name: points_of(_built(name, m), layers, reading, first) for name, m in named.items()}
-    shared = [
-        p.name for p in next(iter(points.values())) if all(p.name in {q.name for q in o} for o in points.values())
-    ]
+    every = [[p.name for p in some] for some in points.values()]
+    shared = [name for name in every[0] if all(name in names for names in every)]
     if not shared:
         raise ValueError("layers must name one that all networks have. Got none. Name layers, or compare two by two.")
     points = {name: [p for p in some if p.name in shared] for name, some in points.items()}
-    wanted = wanted_of(chosen, [p for some in points.values() for p in some], examples, seed)
-    files: dict[str, Path] = {}
+    wanted = Wanted.of(chosen, [p for some in points.values() for p in some], examples, seed)
+    files, blocks = {}, []
     for name, model in track(named.items(), "Running networks", len(named), progress):
-        files[name] = _kept(folder, name, _built(name, model), points[name], loader, data, wanted, reading)
-    facts = {name: read_json(path.with_suffix(".json")) for name, path in files.items()}
-    blocks = {tuple(one["blocks"]) for one in facts.values()}
-    if len(blocks) > 1:
-        raise ValueError(f"loader must yield the same batches every time. Got {sorted(map(sum, blocks))} examples.")
-    read = lambda name, layer: read_layer(files[name], facts[name]["layers"].index(layer), layer, name)
-    return _result(list(files), read, shared, chosen, list(blocks.pop()), seed, progress)
+        running: Running = {name: (_built(name, model), points[name])}
+        facts = (wanted, [(p.name, p.shape, p.channel_dim) for p in points[name]], reading, data)
+        known = digest([repr(facts), *running[name][0].state_dict().values()])
+        path = folder / f"{known[:24]}.safetensors"
+        done = path.with_suffix(".json")
+        if not done.exists():
+            keepers = {name: Collector(name, points[name], wanted)}
+            found = gather(running, keepers, batching.peek(loader)[1], reading)[name]
+            if found.notes:
+                raise KeyboardInterrupt  # part of a pass is no pass
+            write_tensors(path, to_tensors(found.layers))
+            write_json(done, {"name": name, "blocks": [*found.blocks], "layers": [p.name for p in points[name]]})
+        files[name] = path, read_json(done)["layers"]
+        blocks.append(read_json(done)["blocks"])
+    if any(one != blocks[0] for one in blocks):
+        counts = sorted(map(sum, {tuple(one) for one in blocks}))
+        raise ValueError(f"loader must yield the same batches every time. Got {counts} examples.")
+    return files, shared, blocks[0]
 
 
-def _digest(loader: Iterable[Any], most: int | None) -> tuple[int, bytes]:
-    """How many examples there are, and what they are."""
-    known, count = sha256(), 0
+def _read(loader: Iterable[Any], most: int | None, counts: list[int]) -> Iterator[Tensor]:
+    """The inputs of so many examples, batch by batch, whose numbers of examples are noted."""
     for batch in loader:
-        for tensor in tensors_in(batching.example(batch, batching.size(batch))):
-            known.update(_bytes(tensor))
-        count += batching.size(batch)
-        if most is not None and count >= most:
-            return most, known.digest()
-    return count, known.digest()
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        counts.append(batching.size(batch))
+        yield from tensors_in(batching.example(batch, counts[-1]))
+        if most is not None and sum(counts) >= most:
+            return
 
 
 def _built(name: str, model: Built) -> nn.Module:
@@ -138,53 +144,28 @@ def _built(name: str, model: Built) -> nn.Module:
     return built
 
 
-def _kept(
-    folder: Path,
-    name: str,
-    model: nn.Module,
-    points: Sequence[Point],
-    loader: Iterable[Any],
-    data: bytes,
-    wanted: Wanted,
-    reading: Reading,
-) -> Path:
-    """The file with a network's statistics, written by a pass where there is none of these weights and this data."""
-    known = sha256(repr((wanted, [(p.name, p.shape, p.channel_dim) for p in points], reading, data)).encode())
-    for tensor in model.state_dict().values():
-        known.update(_bytes(tensor))
-    path = folder / f"{known.hexdigest()[:24]}.safetensors"
-    facts = path.with_suffix(".json")
-    if not facts.exists():
-        keeper = {name: Collector(name, points, wanted)}
-        found = gather({name: (model, points)}, keeper, batching.peek(loader)[1], reading)[name]
-        if found.notes:
-            raise KeyboardInterrupt  # part of a pass is no pass
-        write_tensors(path, to_tensors(found.layers))
-        write_json(
-            facts, {"name": name, "blocks": list(found.blocks), "layers": [p.name for p in points]}
-        )  # it is done
-    return path
-
-
-def _result(
-    names: list[str],
-    read: Callable[[str, str], SampledLayer],
+def _all_pairs(
+    files: Mapping[str, tuple[Path, list[str]]],
     layers: Sequence[str],
-    chosen: Sequence[Measure[Any]],
     blocks: list[int],
+    chosen: Sequence[Measure[Any]],
     seed: int,
     progress: bool | None,
 ) -> ComparisonSet:
-    n, parts = len(names), ("scores", "error", "chance", "p")
-    shape = len(layers), n, n
-    found = {part: {m.name: torch.full(shape, torch.nan, dtype=torch.float64) for m in chosen} for part in parts}
+    """Scores of all pairs, layer by layer, a few networks at a time."""
+    names, n, parts = list(files), len(files), ("scores", "error", "chance", "p")
+    nothing = torch.full((len(layers), n, n), torch.nan, dtype=torch.float64)
+    found: dict[str, Any] = {part: {m.name: nothing.clone() for m in chosen} for part in parts}
     notes: list[str] = []
     tiles = [range(k, min(n, k + _TILE)) for k in range(0, n, _TILE)]
-    work = [(k, s, t) for k in range(len(layers)) for i, s in enumerate(tiles) for t in tiles[i:]]
+    work = [(k, s, t) for k in range(len(layers)) for s, t in combinations_with_replacement(tiles, 2)]
+    read = lambda tile, layer: Network(
+        [read_layer(files[names[i]][0], files[names[i]][1].index(layer), layer, names[i]) for i in tile], blocks
+    )
     how = How(intervals=False, seed=seed)
     for k, s, t in track(work, "Comparing layers of all pairs", len(work), progress):
-        a = Network([read(names[i], layers[k]) for i in s], blocks)
-        b = a if s == t else Network([read(names[i], layers[k]) for i in t], blocks)
+        a = read(s, layers[k])
+        b = a if s == t else read(t, layers[k])
         notes += [layer.silent for layer in (*a.layers, *b.layers) if layer.silent]
         for m, one in score_all(chosen, a, b, how).items():
             for part in parts:
@@ -201,8 +182,5 @@ def _result(
         settings={"seed": seed, "blocks": len(blocks)},
         notes=tuple(dict.fromkeys(notes)),
         versions=versions(),
-        scores=found["scores"],
-        error=found["error"],
-        chance=found["chance"],
-        p=found["p"],
+        **found,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,11 +15,6 @@ _PER_CHANNEL = 64  # rows for each channel, so that products of channels are not
 _FINER = 16  # times the number of positions are tried
 _PRODUCT = 2048  # positions up to which one product reads all sizes
 _POOLS: dict[int, Callable[..., Any]] = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
-
-
-class _Sized(Protocol):
-    @property
-    def space(self) -> tuple[int, ...]: ...
 
 
 def common_space(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -51,8 +46,8 @@ def pool(x: Tensor, space: tuple[int, ...]) -> Tensor:
     return _POOLS[len(space)](x, space if len(space) > 1 else space[0])
 
 
-def pooling_note(measure: str, a: Sequence[_Sized], b: Sequence[_Sized]) -> list[str]:
-    """The sizes that were averaged to which for a measure, in words; nothing where all are equal."""
+def pooling_note(measure: str, a: Sequence[Any], b: Sequence[Any]) -> list[str]:
+    """The sizes of layers that were averaged to which for a measure, in words; nothing where all are equal."""
     sizes = dict.fromkeys((x.space, y.space) for x in a for y in b if x.space != y.space)
     words = lambda space: "x".join(map(str, space)) or "no map"
     pairs = {" with ".join(sorted((words(s), words(t)))): common_space(s, t) for s, t in sizes}

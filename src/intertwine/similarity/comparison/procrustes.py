@@ -1,17 +1,16 @@
 """Procrustes measures of all pairs of layers from rows of channels, at all positions or at sampled ones."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import accumulate, pairwise, product
 from math import prod, sqrt
 
 import torch
 from torch import Tensor
 
 from ..._zoo_intervals import student_t
-from ..inference import CONFIDENCE, Draws
+from ..inference import CONFIDENCE
 from ..measures.procrustes import Procrustes
-from .estimates import Estimates, folds_of
+from .estimates import Estimates, How, folds_of
 from .layers import Layer, Network, chunks
 from .positions import common_space, pooling_note
 
@@ -28,24 +27,9 @@ _NEAR = 0.995  # of the largest possible trace, from which on products are taken
 _SLIGHT = 4  # times the bias of a best map that its other error must be for it not to be measured
 
 
-@dataclass(frozen=True)
-class Task:
-    """What is asked for of all pairs of layers."""
-
-    measures: Sequence[Procrustes]
-    draws: Draws | None  # shuffles of all examples, which are one block, where every example and position counts
-    shuffled: bool = True
-    intervals: bool = True
-    seed: int = 0
-    memory: int = 1 << 40
-
-    @property
-    def exact(self) -> bool:
-        """Whether every example and position counts."""
-        return self.draws is not None
-
-
-def estimate_procrustes(task: Task, a: Network, b: Network, found: dict[str, Estimates]) -> Iterator[None]:
+def estimate_procrustes(
+    measures: Sequence[Procrustes], a: Network, b: Network, how: How, found: dict[str, Estimates]
+) -> Iterator[None]:
     """Score all pairs of layers by Procrustes measures, with errors, intervals and chance levels, pair by pair.
 
     All follow from products of channels ``X^T Y`` (v2 D.2), taken by folds of examples and parts of the positions. The
@@ -53,31 +37,31 @@ def estimate_procrustes(task: Task, a: Network, b: Network, found: dict[str, Est
     gives there, so that the infinitesimal jackknife over folds is the interval over examples, and that over parts of
     the positions the error of their sampling. The upward bias of a best map, which is fitted to noise as well, falls
     like one over the number of rows: maps of half of the positions and of half of the folds tell it. Chance comes from
-    a few shuffles within blocks and Student's distribution, or from the shuffles of ``task.draws``.
+    a few shuffles within blocks and Student's distribution, or from the shuffles of ``how.draws``.
     """
-    for center in dict.fromkeys(m.center for m in task.measures):
-        some = [m for m in task.measures if m.center == center]
-        for rows, columns in product(_alike(a, b, task), _alike(b, a, task)):
+    for center in dict.fromkeys(m.center for m in measures):
+        some = [m for m in measures if m.center == center]
+        for rows, columns in product(_alike(a, b, how), _alike(b, a, how)):
             space = common_space(a.layers[rows[0]].space, b.layers[columns[0]].space)
             left, right = (_Stack([n.layers[k] for k in ks], space, center) for n, ks in ((a, rows), (b, columns)))
-            table = _Table(left, right, task, a.blocks)
+            table = _Table(left, right, how, a.blocks)
             for (i, x), (j, y) in product(enumerate(rows), enumerate(columns)):
                 for m in some:
-                    _Cell(m, table, i, j, task).fill(found[m.name], (x, y), a.layers[x], b.layers[y])
+                    _Cell(m, table, i, j, how).fill(found[m.name], (x, y), a.layers[x], b.layers[y])
                 yield from (None for _ in some)
-    if task.measures:
-        found[task.measures[0].name].notes += pooling_note("Procrustes", a.layers, b.layers)
+    if measures:
+        found[measures[0].name].notes += pooling_note("Procrustes", a.layers, b.layers)
 
 
-def _alike(side: Network, other: Network, task: Task) -> Iterator[list[int]]:
+def _alike(side: Network, other: Network, how: How) -> Iterator[list[int]]:
     """Layers of one size, in parts of a few hundred channels that fit in their share of the memory."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for k in side.living:
         groups.setdefault(side.layers[k].space, []).append(k)
     for some in groups.values():
         shapes, others = [side.layers[k].shape for k in some], [layer.shape for layer in other.layers]
-        sizes = stack_sizes(shapes, others, side.examples if task.exact else 0, task.memory)
-        yield from ([some[k] for k in part] for part in chunks(sizes, task.memory, SHARE) if part)
+        sizes = stack_sizes(shapes, others, side.examples if how.draws else 0, how.memory)
+        yield from ([some[k] for k in part] for part in chunks(sizes, how.memory, SHARE) if part)
 
 
 def stack_sizes(
@@ -98,10 +82,7 @@ class _Stack:
 
     def __init__(self, layers: Sequence[Layer], space: tuple[int, ...], center: bool) -> None:
         self.every = prod(space)
-        edges = [0]
-        for layer in layers:
-            edges.append(edges[-1] + layer.channels)
-        self.channels = [slice(*pair) for pair in pairwise(edges)]
+        self.channels = [slice(*pair) for pair in pairwise(accumulate((x.shape[0] for x in layers), initial=0))]
         self._rows = [layer.rows(space) for layer in layers]
         self.positions = min(parts[0].shape[1] for parts in self._rows)
         self._silent = torch.cat([layer.constant if center else layer.dead for layer in layers])
@@ -131,23 +112,24 @@ class _Stack:
 class _Table:
     """Products of the channels of two stacks by fold and part of the positions, and after shuffles."""
 
-    def __init__(self, x: _Stack, y: _Stack, task: Task, blocks: Sequence[int]) -> None:
-        self.x, self.y, self._task = x, y, task
+    def __init__(self, x: _Stack, y: _Stack, how: How, blocks: Sequence[int]) -> None:
+        self.x, self.y, exact = x, y, how.draws is not None
         c, d = x.channels[-1].stop, y.channels[-1].stop
         self._each = min(x.positions, y.positions)
-        self.unseen = 0.0 if task.exact else 1 - self._each / max(1, x.every)
+        self.unseen = 0.0 if exact else 1 - self._each / max(1, x.every)
         self.parts = min(_PARTS, self._each) if self.unseen > 0 else 1
-        folds = folds_of(blocks, max(2, min(_FOLDS if task.intervals else 2, _TABLE // (self.parts * c * d))))
+        folds = folds_of(blocks, max(2, min(_FOLDS if how.intervals else 2, _TABLE // (self.parts * c * d))))
         self.block_of = torch.tensor([b for b, some in enumerate(folds) for _ in some])
         first = x.block(0)
-        wide = torch.float64 if task.exact else first.dtype
+        wide = torch.float64 if exact else first.dtype
         self.cross = torch.zeros(len(self.block_of), self.parts, c, d, dtype=wide, device=first.device)
         squares = [torch.zeros(*self.cross.shape[:2], n, dtype=torch.float64, device=first.device) for n in (c, d)]
-        drawn = torch.empty(0) if task.draws is None else task.draws.permutations
-        count = len(drawn) if task.exact else SHUFFLES if task.shuffled else 0
+        drawn = torch.empty(0) if how.draws is None else how.draws.permutations
+        count = len(drawn) if exact else SHUFFLES if how.shuffled else 0
+        narrow = not exact and c * d >= _WIDE**2 and first.device.type == "cpu"
         shuffled = torch.zeros(count, c, d, dtype=torch.float64, device=first.device)
-        at, generator = 0, torch.Generator().manual_seed(task.seed)
-        height = max(1, _NUMBERS // (self._each * max(c, d))) if task.exact else 1 << 40
+        at, generator = 0, torch.Generator().manual_seed(how.seed)
+        height = max(1, _NUMBERS // (self._each * max(c, d))) if exact else 1 << 40
         for b, some in enumerate(folds):
             left, right = (side.block(b).to(first.device)[:, : self._each] for side in (x, y))
             for fold in some:
@@ -160,10 +142,10 @@ class _Table:
                 at += 1
             if count:  # about means, so that large ones take no digits
                 left, right = (z - side.offset.to(z) for z, side in ((left, x), (right, y)))
-            if count and not task.exact and c * d >= _WIDE**2 and first.device.type == "cpu" and _short_floats():
+            if count and narrow and torch.ops.mkldnn._is_mkldnn_bf16_supported():  # in hardware
                 left, right = left.bfloat16(), right.bfloat16()  # 0.2 % of each product is nothing beside chance
             for s in range(count):
-                order = drawn[s] if task.exact else torch.randperm(len(left), generator=generator)
+                order = drawn[s] if exact else torch.randperm(len(left), generator=generator)
                 v = right[order.to(first.device)].flatten(0, 1)
                 shuffled[s] += (left.flatten(0, 1).mT @ v.to(left.dtype)).double()
         shuffled += sum(blocks) * self._each * torch.outer(x.offset, y.offset.to(x.offset.device))
@@ -192,16 +174,11 @@ class _Table:
         return cross, [s.sqrt() for s in squares]
 
 
-def _short_floats() -> bool:
-    """Whether this processor multiplies numbers of 16 bits in hardware."""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
 class _Cell:
     """One pair of layers and the measure that compares them."""
 
-    def __init__(self, measure: Procrustes, table: _Table, i: int, j: int, task: Task) -> None:
-        self._m, self._t, self._task = measure, table, task
+    def __init__(self, measure: Procrustes, table: _Table, i: int, j: int, how: How) -> None:
+        self._m, self._t, self._how = measure, table, how
         self._box = table.x.channels[i], table.y.channels[j]
         self._ratio = table.x.scales[i] / table.y.scales[j]
         self._squares = [table.squares[k][:, :, part] for k, part in enumerate(self._box)]
@@ -217,10 +194,10 @@ class _Cell:
             )
             return
         alive = [int((norm > 0).sum()) for norm in self._norms]
-        found.floor[at] = m.lowest(alive[0], alive[1], not (x.negative or y.negative))
+        found.floor[at] = m.lowest(alive[0], alive[1], bool((x.low >= 0).all() and (y.low >= 0).all()))
         gains = m.gains(t.total[self._box], *self._norms)
-        if self._task.exact:
-            trace, chosen = m.best_trace(gains), m.best_map(gains) if self._task.intervals else None
+        if self._how.draws:
+            trace, chosen = m.best_trace(gains), m.best_map(gains) if self._how.intervals else None
         else:
             trace, chosen = _best(m, gains)
             if trace > _NEAR * (min(alive) if m.scales else 1):
@@ -231,7 +208,7 @@ class _Cell:
         centre = trace - bias
         found.scores[at] = score = self._score(centre)
         found.error[at] = max(self._score(centre + sampling) - score, score - self._score(centre - sampling))
-        if self._task.intervals and adds is not None:
+        if self._how.intervals and adds is not None:
             folds, count = adds.sum(1), len(adds)
             spread = float(folds.square().sum()) * count / max(1, count - 1)
             width = student_t(CONFIDENCE, max(1, count - 1)) * sqrt(spread)
@@ -299,7 +276,9 @@ class _Cell:
         return sum(found) / 2 - trace
 
     def _chance(self, found: Estimates, at: tuple[int, int], score: float) -> None:
-        exact = self._task.exact
+        from scipy.special import stdtr
+
+        exact = self._how.draws is not None
         few = not exact and min(part.stop - part.start for part in self._box) >= _WIDE
         traces: list[float] = []
         sizes: list[float] = []
@@ -317,15 +296,9 @@ class _Cell:
         count, mean = len(drawn), float(drawn.mean())
         deviation = float(drawn.std()) * sqrt(1 + 1 / count)
         found.chance[at], found.upper[at] = mean, mean + student_t(0.9, count - 1) * deviation
-        found.p[at] = _tail((score - mean) / max(deviation, _STEP), count - 1)
+        found.p[at] = max(1e-300, float(stdtr(count - 1, (mean - score) / max(deviation, _STEP))))
 
 
 def _best(m: Procrustes, gains: Tensor, sure: bool = False) -> tuple[float, Tensor]:
     chosen = m.best_map(gains, sure)
     return float((chosen * gains).sum()), chosen
-
-
-def _tail(z: float, freedom: int) -> float:
-    from scipy.special import stdtr
-
-    return float(max(1e-300, stdtr(freedom, -z)))

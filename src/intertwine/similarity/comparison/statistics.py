@@ -2,17 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...features import Point
 from .._features import double, unit_scale
+from ..base import Measure
 from ..measures.cka import CKA
+from ..measures.procrustes import Procrustes
 from .block_grams import ChannelSums, Held, block_grams
+from .estimates import parts_of
 from .layers import Layer, Network, channels_first_shape, check_shape
 from .positions import common_space, enough, sampled
 
@@ -24,17 +27,11 @@ _LARGE, _SMALL_BLOCK = 1_000_000, 64  # numbers of one example from which on blo
 
 @dataclass
 class SampledLayer(Layer):
-    """One layer: centred Gram matrices of blocks of examples, and rows of channels at sampled positions.
+    """One layer: centred Gram matrices of blocks of examples, and rows of channels at sampled positions."""
 
-    Attributes:
-        grams: By kernel, one U-centred matrix ``(n_b, n_b)`` for each block of examples.
-        sampled: By spatial size, ``(n_b, positions, C)`` for each block.
-        held: Products of channels of blocks, until the moments of all examples are known.
-    """
-
-    grams: dict[str, list[Tensor]] = field(default_factory=dict)
-    sampled: dict[tuple[int, ...], list[Tensor]] = field(default_factory=dict)
-    held: list[Held] = field(default_factory=list)
+    grams: dict[str, list[Tensor]] = field(default_factory=dict)  # by kernel, U-centred, ``(n_b, n_b)`` for each block
+    sampled: dict[tuple[int, ...], list[Tensor]] = field(default_factory=dict)  # by size, ``(n_b, positions, C)`` each
+    held: list[Held] = field(default_factory=list)  # products of channels, until the moments of all examples are known
 
     def gram(self, measure: CKA, block: int) -> Tensor:
         """The U-centred Gram matrix of a block of examples, ``(n, n)``."""
@@ -51,9 +48,7 @@ class SampledLayer(Layer):
         for space, rows in new.sampled.items():
             self.sampled.setdefault(space, []).extend(rows)
         self.held += new.held
-        first = not len(self.low)
-        self.low = new.low if first else torch.minimum(self.low, new.low)
-        self.high = new.high if first else torch.maximum(self.high, new.high)
+        self.widen(new.low, new.high)
 
 
 @dataclass(frozen=True)
@@ -68,13 +63,13 @@ class Wanted:
     seed: int = 0
 
     @classmethod
-    def of(
-        cls, kernels: Sequence[str], points: Sequence[Point], rows: bool, examples: int | None, seed: int
-    ) -> "Wanted":
-        """What the layers of all networks together ask for."""
+    def of(cls, measures: Sequence[Measure[Any]], points: Sequence[Point], examples: int | None, seed: int) -> "Wanted":
+        """What some measures ask for of the layers of all networks together."""
         shapes = [channels_first_shape(point) for point in points]
+        rows = any(isinstance(m, Procrustes) for m in measures)
         spaces = tuple(dict.fromkeys(shape[1:] for shape in shapes)) if rows else ()
         block = _SMALL_BLOCK if sum(map(prod, shapes)) > _LARGE else BLOCK
+        kernels = dict.fromkeys(m.kernel.name for m in measures if isinstance(m, CKA))
         return cls(tuple(kernels), spaces, examples or 1000, max(s[0] for s in shapes), block, seed)
 
 
@@ -108,30 +103,33 @@ class Collector:
         new = SampledLayer(name, layer.side, layer.shape, low / unit, high / unit)
         spaces = list(dict.fromkeys(common_space(layer.space, other) for other in w.spaces))
         counts = [enough(space, w.examples, w.channels) for space in spaces]
-        for k, rows in enumerate(_blocks(len(x), w.block)):
+        for k, rows in enumerate(self._parts(len(x))):
             grams, held = block_grams(scaled[rows], w.kernels, sums)
             for kernel, gram in grams.items():
                 new.grams.setdefault(kernel, []).append(gram)
             if held is not None:
                 new.held.append(held)
-                self._held += held.size
+                self._held += sum(strip.nbytes for strip in held.strips)
             if spaces:
                 for space, one in zip(spaces, sampled(x[rows], spaces, counts, w.seed + len(self._blocks) + k)):
                     new.sampled.setdefault(space, []).append(one.contiguous())
         self._pending[name] = new
         return features.new_empty(0)
 
+    def _parts(self, examples: int) -> list[slice]:
+        """The blocks of a batch."""
+        return parts_of(examples, max(1, round(examples / self._wanted.block)))
+
     def _unit(self, name: str, x: Tensor) -> float:
         if name not in self._units:
             top = x.abs().max().double().cpu()
-            self._units[name] = (
-                1.0 if _TINY < top < 1 / _TINY or not 0 < top < torch.inf else float(unit_scale(top[None]))
-            )
+            usual = _TINY < top < 1 / _TINY or not 0 < top < torch.inf
+            self._units[name] = 1.0 if usual else float(unit_scale(top[None]))
         return self._units[name]
 
     def commit(self, examples: int) -> None:
         """Count the batch."""
-        self._blocks += [part.stop - part.start for part in _blocks(examples, self._wanted.block)]
+        self._blocks += [part.stop - part.start for part in self._parts(examples)]
         for name, new in self._pending.items():
             self._layers[name].join(new)
         self._pending = {}
@@ -155,24 +153,14 @@ class Collector:
         return Network(list(self._layers.values()), self._blocks)
 
 
-def _blocks(examples: int, size: int) -> list[slice]:
-    """Near-equal parts of a batch."""
-    count = max(1, round(examples / size))
-    edges = [round(k * examples / count) for k in range(count + 1)]
-    return [slice(a, b) for a, b in pairwise(edges)]
-
-
-def to_tensors(layers: Sequence[Layer]) -> dict[str, Tensor]:
+def to_tensors(layers: Sequence[Any]) -> dict[str, Tensor]:
     """Statistics as named tensors, for a file."""
     found: dict[str, Tensor] = {}
     for k, layer in enumerate(layers):
-        assert isinstance(layer, SampledLayer)
         found |= {f"{k}/low": layer.low, f"{k}/high": layer.high, f"{k}/shape": torch.tensor(layer.shape)}
-        for kernel, parts in layer.grams.items():
-            found |= {f"{k}/gram/{kernel}/{b}": part for b, part in enumerate(parts)}
-        for space, parts in layer.sampled.items():
-            at = "x".join(map(str, space))
-            found |= {f"{k}/rows/{at}/{b}": part for b, part in enumerate(parts)}
+        rows = {"x".join(map(str, space)): parts for space, parts in layer.sampled.items()}
+        for kind, every in (("gram", layer.grams), ("rows", rows)):
+            found |= {f"{k}/{kind}/{of}/{b}": part for of, parts in every.items() for b, part in enumerate(parts)}
     return found
 
 
@@ -180,15 +168,15 @@ def read_layer(path: Path, position: int, name: str, side: str) -> SampledLayer:
     """The statistics of one layer from a file, the others unread."""
     from safetensors import safe_open
 
-    parts: dict[str, dict[str, dict[int, Tensor]]] = {"gram": {}, "rows": {}}
     with safe_open(path, framework="pt") as file:
         low, high, shape = (file.get_tensor(f"{position}/{key}") for key in ("low", "high", "shape"))
-        for key in file.keys():  # noqa: SIM118 - no mapping
-            of, *rest = key.split("/")
-            if of == str(position) and len(rest) == 3:
-                parts[rest[0]].setdefault(rest[1], {})[int(rest[2])] = file.get_tensor(key)
-    ordered = {
-        kind: {what: [one[b] for b in sorted(one)] for what, one in some.items()} for kind, some in parts.items()
-    }
-    rows = {tuple(map(int, at.split("x"))) if at else (): some for at, some in ordered["rows"].items()}
-    return SampledLayer(name, side, tuple(shape.tolist()), low, high, ordered["gram"], rows)
+        layer = SampledLayer(name, side, tuple(shape.tolist()), low, high)
+        keys = (key.split("/") for key in file.keys())  # noqa: SIM118 - no mapping
+        own = [rest for at, *rest in keys if at == str(position) and len(rest) == 3]
+        for kind, of, block in sorted(own, key=lambda key: int(key[2])):
+            part = file.get_tensor(f"{position}/{kind}/{of}/{block}")
+            if kind == "gram":
+                layer.grams.setdefault(of, []).append(part)
+            else:
+                layer.sampled.setdefault(tuple(map(int, of.split("x"))) if of else (), []).append(part)
+    return layer

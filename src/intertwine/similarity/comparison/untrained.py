@@ -2,15 +2,19 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from itertools import combinations, product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..._evaluation import copied
+from ..._io import digest
+from ..._nested import tensors_in
+from ...features import Point
+from ...features import batches as batching
 from ..inference import Resampling, given
-
-Copies = tuple[list[nn.Module], list[nn.Module]]
+from .layers import Running
 
 _RESETS = ("reset_parameters", "_reset_parameters", "init_weights")  # of a module, by itself
 _FRESH = 738_145_000  # added to seeds: none that people give their own networks
@@ -45,27 +49,71 @@ def untrained(model: nn.Module, seed: int, builds: Sequence[Callable[[], nn.Modu
     return fresh.to(device)
 
 
-def untrained_copies(a: nn.Module, b: nn.Module, resampling: Resampling, memory: int) -> tuple[Copies, list[str]]:
-    """Networks with fresh weights, built as A and as B, in so many bytes; or none, and why."""
-    asked, seed = resampling.untrained, resampling.seed
+def untrained_pairs(
+    models: Sequence[nn.Module], points: Sequence[Sequence[Point]], drawn: Resampling, memory: int
+) -> tuple[Running, list[tuple[str, str]], list[str]]:
+    """Untrained networks in so many bytes, by name with their points; which are compared; and why there are so few.
+
+    Every one of A is compared with every one of B. Those that were drawn of one architecture stand for both sides:
+    three networks make three pairs.
+    """
+    asked, sizes = drawn.untrained, [sum(x.nbytes for x in model.parameters()) for model in models]
+    said: list[str] = []
     if not isinstance(asked, int):
-        return given(asked), []
-    sizes = [sum(x.numel() * x.element_size() for x in model.parameters()) for model in (a, b)]
-    if not asked or not resampling.null or not any(sizes):
-        return ([], []), []
-    copies = max(1, min(asked, memory // sum(sizes)))
-    drawn = [[untrained(m, copies * (2 * seed + k) + i) for i in range(copies)] for k, m in enumerate((a, b))]
-    failed = [
-        f"{name} cannot be drawn anew, {x}" for name, some in zip("AB", drawn) for x in some if isinstance(x, str)
-    ]
-    if failed:
-        return ([], []), [
-            f"No untrained networks stand beside these: {failed[0]}. Give freshly built ones, "
-            "Resampling(untrained=([a0, a1], [b0, b1])), to see how much of the similarity comes from training."
-        ]
-    few = f"{copies} untrained of {asked} asked for stand beside each network: more would not fit in memory."
-    built_a, built_b = ([x for x in some if isinstance(x, nn.Module)] for some in drawn)
-    return (built_a, built_b), [few] if copies < asked else []
+        a, b = given(asked)
+    elif not asked or not drawn.null or not any(sizes):
+        return {}, [], []
+    else:
+        copies = max(1, min(asked, memory // sum(sizes)))
+        made = [[untrained(m, copies * (2 * drawn.seed + k) + i) for i in range(copies)] for k, m in enumerate(models)]
+        for name, x in ((name, x) for name, some in zip("AB", made) for x in some):
+            if isinstance(x, str):
+                return {}, [], [
+                    f"No untrained networks stand beside these: {name} cannot be drawn anew, {x}. Give freshly built "
+                    "ones, Resampling(untrained=([a0, a1], [b0, b1])), to see how much of the similarity comes from "
+                    "training."
+                ]  # fmt: skip
+        a, b = ([x for x in some if isinstance(x, nn.Module)] for some in made)
+        if copies < asked:
+            few = f"{copies} untrained of {asked} asked for stand beside each network"
+            said.append(f"{few}: more would not fit in memory.")
+        if architecture(models[0]) == architecture(models[1]) and points[0] == points[1]:
+            both = enumerate([*a, *b[: max(1, len(b) - 1)]])
+            every: Running = {f"untrained {k}": (model, points[0]) for k, model in both}
+            return every, list(combinations(every, 2)), said
+    ours, theirs = (
+        {f"untrained {name}{k}": (model, some) for k, model in enumerate(copies)}
+        for name, copies, some in zip("AB", (a, b), points)
+    )
+    return ours | theirs, list(product(ours, theirs)), said
+
+
+def architecture(model: nn.Module) -> tuple[Any, ...]:
+    """What makes two models of one architecture: code and attributes of their modules, shapes and ties of tensors."""
+    modules = [
+        (name, type(m).__qualname__, getattr(getattr(type(m).forward, "__code__", None), "co_code", b""),
+         {k: v for k, v in vars(m).items() if isinstance(v, int | float | str | tuple) and k != "training"})
+        for name, m in model.named_modules()
+    ]  # fmt: skip
+    places: dict[int, int] = {}  # of tensors that are tied
+    state = model.state_dict(keep_vars=True).items()
+    return repr(modules), tuple((name, tuple(x.shape), places.setdefault(id(x), len(places))) for name, x in state)
+
+
+def known_by(
+    models: Sequence[nn.Module], points: Sequence[Sequence[Point]], measures: Sequence[str], drawn: Resampling,
+    first: Any, *facts: Any,
+) -> str:  # fmt: skip
+    """What scores of untrained networks depend on: architectures, layers, measures, seeds, and the data's beginning.
+
+    Empty for networks that the caller built.
+    """
+    if not isinstance(drawn.untrained, int):
+        return ""
+    layers = [[(p.name, p.channel_dim) for p in some] for some in points]
+    asked = measures, drawn.untrained, drawn.null > 0, drawn.seed, *facts
+    read = tensors_in(batching.example(first, batching.size(first)))
+    return digest([repr(([architecture(m) for m in models], layers, asked)), *read])
 
 
 def _reset(model: nn.Module) -> str:
