@@ -28,7 +28,7 @@ _DISTANCES = {"g_relu_cka": "g_relu_procrustes", "linear_cka": "orthogonal_procr
 _FEWEST = 8  # examples: fewer have no halves
 _MOST_OPEN = 2  # steps between words that an interval may hold
 _PART = 0.25  # of the layers: fewer that are judged by a measure of their own are not in the headline
-
+_KNOWN = ("scores", "low", "high", "chance", "null_p", "calibrated")
 
 Compared: TypeAlias = Any  # a Comparison, whose file imports this one
 
@@ -37,24 +37,22 @@ Compared: TypeAlias = Any  # a Comparison, whose file imports this one
 class Summary:
     """One measure over layers of A, each with its partner in B.
 
-    The partner is the layer of the same name, or of the same place, where layers are paired; else the most similar
-    one. ``matched`` counts layers that are most similar to the former. ``beyond`` counts scores beyond shuffled
-    examples at the 5 % level, each on its own, a best match beyond the best matches of the shuffles: ``None`` without
-    shuffles, or with so few that no score could be. ``lowest`` is the lowest score.
-    ``left`` is the mean share of the way from the higher one of two levels, 95 % of the shuffles and the score of a
-    pair of untrained networks, to 1: one number for each such pair. ``untrained`` are their mean scores, ``interval``
-    the mean ends of the intervals.
+    The partner is the layer of the same name, or of the same place, where layers are paired; else the most similar one.
     """
 
     measure: str
     score: float
-    lowest: float
+    lowest: float  # the lowest score
     chance: float | None
-    untrained: tuple[float, ...]
+    untrained: tuple[float, ...]  # mean scores of pairs of untrained networks
     calibrated: float | None
+    # The mean share of the way from the higher one of two levels, 95 % of the shuffles and the score of a pair of
+    # untrained networks, to 1: one number for each such pair.
     left: tuple[float, ...]
-    interval: tuple[float, float] | None
-    matched: int | None
+    interval: tuple[float, float] | None  # mean ends of the intervals
+    matched: int | None  # layers that are most similar to their partner, where layers are paired
+    # Scores beyond shuffled examples at the 5 % level, each on its own, a best match beyond the best matches of the
+    # shuffles; ``None`` without shuffles, or with so few that no score could be.
     beyond: int | None
     layers: int
 
@@ -120,6 +118,15 @@ def partners(comparison: Compared, measure: str) -> Tensor:
     return every if paired(comparison) else best_partners(comparison, measure)
 
 
+def _along(comparison: Compared, measure: str) -> dict[str, Tensor | None]:
+    """What is known of each layer of A with its partner, ``(L_a,)`` each; of a best match the p-value of the best."""
+    at = torch.arange(len(comparison.layers_a)), partners(comparison, measure)
+    every = {name: getattr(comparison, name)[measure] for name in _KNOWN}
+    found = {name: None if matrix is None else matrix[at] for name, matrix in every.items()}
+    best_p = comparison.best_p.get(measure)
+    return found if best_p is None or paired(comparison) else {**found, "null_p": best_p}
+
+
 def agreeing(comparison: Compared) -> tuple[list[str], list[str]]:
     """Layers of A that agree with their partner beyond shuffled examples and untrained networks, and those that do not.
 
@@ -128,14 +135,12 @@ def agreeing(comparison: Compared) -> tuple[list[str], list[str]]:
     yes: list[int] = []
     no: list[int] = []
     for name, rows in judges(comparison).items():
-        if comparison.null_p[name] is None or too_few_shuffles(comparison):
+        along = _along(comparison, name)
+        scores, p = along["scores"], along["null_p"]
+        if scores is None or p is None or too_few_shuffles(comparison):
             continue
-        at = torch.arange(len(comparison.layers_a)), partners(comparison, name)
-        scores, p = comparison.scores[name][at], comparison.null_p[name][at]
-        best_p = comparison.best_p.get(name)
-        p = p if best_p is None or paired(comparison) else best_p
         levels = untrained_levels(comparison, name)
-        above = (scores > levels.nan_to_num(nan=-torch.inf).amax(0)) if len(levels) else scores > -torch.inf
+        above = scores > levels.nan_to_num(nan=-torch.inf).amax(0) if len(levels) else ~scores.isnan()
         for row in rows:
             if not scores[row].isnan():
                 (yes if bool(above[row] & (p[row] <= _LEVEL)) else no).append(row)
@@ -155,24 +160,19 @@ def untrained_levels(comparison: Compared, measure: str) -> Tensor:
 def summarise(comparison: Compared, measure: str, rows: list[int] | None = None) -> Summary:
     """Average one measure over the layers of A, or over some of them."""
     chosen = torch.tensor(range(len(comparison.layers_a)) if rows is None else rows)
-    scores = comparison.scores[measure]
-    partner = partners(comparison, measure)
-
-    def along(matrix: Tensor | None) -> Tensor | None:
-        return None if matrix is None else matrix[torch.arange(len(scores)), partner][chosen]
-
-    own, above_chance = along(scores), excess(comparison, measure)
+    along = {name: None if x is None else x[chosen] for name, x in _along(comparison, measure).items()}
+    own, low, high, chance, p, calibrated = (along[name] for name in _KNOWN)
     assert own is not None
-    best = above_chance.nan_to_num(nan=-torch.inf).amax(1)[chosen]
-    known = ~own.isnan()
-    low, high = (along(ends[measure]) for ends in (comparison.low, comparison.high))
-    chance, p, calibrated = (along(m[measure]) for m in (comparison.chance, comparison.null_p, comparison.calibrated))
-    best_p = comparison.best_p.get(measure)
-    p = p if best_p is None or paired(comparison) else best_p[chosen]
+    known, above_chance = ~own.isnan(), excess(comparison, measure)[chosen]
     levels = untrained_levels(comparison, measure)[:, chosen]
     beyond_chance = own if calibrated is None else calibrated
     above = ((own - levels) / (1 - levels).clamp(min=1e-9)).clamp(min=0)
     left = torch.minimum(beyond_chance, torch.where(levels.isnan(), beyond_chance, above))
+    matched = None
+    if paired(comparison) and searched(comparison, measure):
+        # a tie with the partner counts as a match: equal layers, such as an identity, have no order
+        best = above_chance.nan_to_num(nan=-torch.inf).amax(1) - 1e-9
+        matched = int((above_chance.gather(1, chosen[:, None])[:, 0] >= best)[known].sum())
     return Summary(
         measure=measure,
         score=_mean(own),
@@ -182,10 +182,7 @@ def summarise(comparison: Compared, measure: str, rows: list[int] | None = None)
         calibrated=None if calibrated is None else _mean(calibrated),
         left=tuple(left.nanmean(1).tolist()),
         interval=None if low is None or high is None or low.isnan().all() else (_mean(low), _mean(high)),
-        # a tie with the partner counts as a match: equal layers, such as an identity, have no order
-        matched=int((above_chance[torch.arange(len(scores)), partner][chosen] >= best - 1e-9)[known].sum())
-        if paired(comparison) and searched(comparison, measure)
-        else None,
+        matched=matched,
         beyond=None if p is None or too_few_shuffles(comparison) else int((p <= _LEVEL)[known].sum()),
         layers=int(known.sum()),
     )
@@ -219,7 +216,7 @@ def _spoken(comparison: Compared, measure: str, rows: list[int] | None) -> str:
     if summary.layers == 0:
         return f"No pair of layers could be compared by {title}; the notes say why."
     if paired(comparison) and summary.lowest > _SAME:
-        return _equal(comparison, measure, rows)
+        return _equal(comparison, summary, rows)
     whose = {"name": "corresponding layers", "order": "layers, paired by their order,"}
     said = f"by {title}, {whose.get(paired(comparison), 'layers and their best matches')} score {_two(summary.score)}"
     levels = []
@@ -229,36 +226,40 @@ def _spoken(comparison: Compared, measure: str, rows: list[int] | None) -> str:
         ends = dict.fromkeys(map(_two, (min(summary.untrained), max(summary.untrained))))
         levels.append(f"untrained networks of the same architecture get {' to '.join(ends)}")
     where = f", where {' and '.join(levels)}" if levels else ""
-    few = too_few_shuffles(comparison)
-    caveat = [f"{comparison.settings['null']} shuffles are too few for the 5 % level: take 19 or more."] if few else []
     word = _word(summary, comparison.examples)
     about = "How similar the two networks are" if word.startswith("cannot") else "The two networks are"
-    verdict = f"{about} {word}: {said}" if word else f"{said[:1].upper()}{said[1:]}"
-    open_ = [_OPEN[len(summary.untrained)]] if len(summary.untrained) in _OPEN else []
-    return " ".join([f"{verdict} on average{where}.", *_counts(summary), *open_, *caveat])
+    found = [f"{about} {word}: {said}" if word else f"{said[:1].upper()}{said[1:]}"]
+    found[0] += f" on average{where}."
+    every, matched, beyond = summary.layers, summary.matched, summary.beyond
+    if matched is not None:
+        all_ = "Every layer resembles its" if matched == every else f"{matched} of {every} layers resemble their"
+        found.append(f"{all_} own counterpart most.")
+    if beyond is not None:
+        who = "All scores are" if beyond == every else f"{beyond} of {every} scores are"
+        found.append(f"{who} beyond those of shuffled examples at the 5 % level.")
+    found += [_OPEN[len(summary.untrained)]] if len(summary.untrained) in _OPEN else []
+    if too_few_shuffles(comparison):
+        found.append(f"{comparison.settings['null']} shuffles are too few for the 5 % level: take 19 or more.")
+    return " ".join(found)
 
 
-def _equal(comparison: Compared, measure: str, rows: list[int] | None) -> str:
+def _equal(comparison: Compared, summary: Summary, rows: list[int] | None) -> str:
     """What a score of 1 in every layer says: equal features of a Procrustes measure, of a kernel only equal kernels."""
-    distance = _DISTANCES.get(measure, measure)
+    distance = _DISTANCES.get(summary.measure, summary.measure)
     names = [name for name in (f"{distance}{CENTRED}", distance) if "procrustes" in name]
     exact = next((name for name in names if name in comparison.measures), None)
-    summary = summarise(comparison, measure, rows)
-    title, score = measure_title(measure), summary.score
+    title, score = measure_title(summary.measure), f"{summary.score:.3f}"
     all_ = summary.layers == len(comparison.layers_a if rows is None else rows)
     every = "every layer" if all_ else "every layer that could be compared"
+    not_told = f"On this data {title} does not tell the two networks apart: {every} scores {score}."
     if exact is None:
-        return f"On this data {title} does not tell the two networks apart: {every} scores {score:.3f}."
-    found = summarise(comparison, exact, rows).lowest
+        return not_told
+    found, group = summarise(comparison, exact, rows).lowest, comparison.groups[exact]
     if found > _SAME_DISTANCE:
-        return (
-            f"On this data the two networks compute the same features in {every}, up to "
-            f"{comparison.groups[exact]}. Their {title} is {score:.3f}."
-        )
-    return (
-        f"On this data {title} does not tell the two networks apart: {every} scores {score:.3f}. Their features "
-        f"are not the same up to {comparison.groups[exact]}: {measure_title(exact)} is as low as {_two(found)}."
-    )
+        same = f"On this data the two networks compute the same features in {every}, up to {group}."
+        return f"{same} Their {title} is {score}."
+    lowest = f"{measure_title(exact)} is as low as {_two(found)}"
+    return f"{not_told} Their features are not the same up to {group}: {lowest}."
 
 
 def _word(summary: Summary, examples: int) -> str:
@@ -291,18 +292,6 @@ def _open(summary: Summary) -> bool:
     level = max(summary.chance or 0.0, *summary.untrained)
     low, high = ((end - level) / max(1 - level, 1e-9) for end in summary.interval)
     return sum(low < least <= high for least, _ in (*_WORDS, (0.0, ""))) > _MOST_OPEN
-
-
-def _counts(summary: Summary) -> list[str]:
-    every, matched, beyond = summary.layers, summary.matched, summary.beyond
-    found = []
-    if matched is not None:
-        all_ = "Every layer resembles its", f"{matched} of {every} layers resemble their"
-        found.append(f"{all_[matched != every]} own counterpart most.")
-    if beyond is not None:
-        who = "All scores are" if beyond == every else f"{beyond} of {every} scores are"
-        found.append(f"{who} beyond those of shuffled examples at the 5 % level.")
-    return found
 
 
 def _layers(count: int) -> str:
