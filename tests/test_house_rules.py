@@ -34,7 +34,6 @@ WATCHERS = {
     "programs/program.py": "the interpreter",
     "programs/part.py": "finds the batch norms of a part",
     "programs/steps.py": "runs one call",
-    "features/_hooks.py": ANY_MODULE,
     "features/activations.py": ANY_MODULE,
     "merging/repair.py": ANY_MODULE,
     "gates/kernels/layer_gradients.py": ANY_MODULE,

@@ -10,9 +10,8 @@ from torch import nn
 import intertwine as iw
 from intertwine._nested import tensors_in
 from intertwine.features import collect, layers, tap
-from intertwine.features._hooks import watching
-from intertwine.features.batches import length, regroup, size
-from intertwine.features.repeatable import repeatable
+from intertwine.features.activations import watching
+from intertwine.features.batches import length, regroup, repeatable, size
 
 
 def images(n=6):

@@ -1,5 +1,9 @@
-"""Nonlinearities, modules and functions alike, and sums that skip them: ``F.relu(x)`` is named after who calls it."""
+"""Watching a run: modules, nonlinearities, modules and functions alike, and sums that skip these.
 
+Hooks exist only while a run lasts. ``F.relu(x)`` is named after who calls it.
+"""
+
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -10,12 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .._evaluation import evaluating
-from ._hooks import unwrap
 from .batches import call, device_of, head
 
 __all__ = [
-    "ACTIVATIONS", "CLAMPS", "additions", "function_names", "is_activation", "is_one_function", "nonlinearity",
-    "watching_functions",
+    "ACTIVATIONS", "CLAMPS", "additions", "function_names", "is_activation", "is_one_function", "modules",
+    "nonlinearity", "unwrap", "watching", "watching_functions",
 ]  # fmt: skip
 
 _NOT_ACTIVATIONS = (nn.MultiheadAttention, nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin)
@@ -31,6 +34,36 @@ CLAMPS = {"aten::clamp", "aten::clamp_min"}
 """A ReLU where they cut at 0 from below alone."""
 
 Names = Callable[[str, str], str | None]
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module itself, where ``torch.compile`` wrapped it: compiled code does not call new hooks."""
+    return getattr(model, "_orig_mod", model)
+
+
+def modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Names to modules; a module registered under several names appears under the first."""
+    return dict(model.named_modules())
+
+
+@contextmanager
+def watching(watched: Mapping[str, nn.Module], see: Callable[[str, int, nn.Module, Any, Any], None]) -> Iterator[None]:
+    """Call ``see(name, k, module, inputs, output)`` at every watched module's ``k``-th call, while the block runs."""
+    calls: Counter[str] = Counter()
+
+    def hook_for(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            k = calls[name]
+            calls[name] += 1
+            with torch._C.DisableTorchFunction():  # what a model does to its own operations is not for who watches
+                see(name, k, module, inputs, output)
+
+        return hook
+
+    with ExitStack() as attached:
+        for name, module in watched.items():
+            attached.callback(module.register_forward_hook(hook_for(name)).remove)
+        yield
 
 
 def is_activation(module: nn.Module) -> bool:

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from .._evaluation import evaluating, unchanged
 from .._examples import run
-from .batches import call, device_of, labels_in, size
-from .reading import select
-from .repeatable import repeatable
+from .batches import call, device_of, labels_in, repeatable, size
+from .points import select
 
 _IGNORED = -100  # label of what is left out, as cross-entropy has it
 Loss = Callable[[Any, Any], Tensor]  # (output of the model, batch) -> mean loss of the batch

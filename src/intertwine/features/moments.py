@@ -12,17 +12,6 @@ def double(x: Tensor) -> Tensor:
     return x.cpu().double() if x.device.type == "mps" else x.double()
 
 
-def flat_channels(x: Tensor, channel_dim: int = 1) -> Tensor:
-    """Features ``(N, C, *S)`` as ``(C, N * S)`` in float64."""
-    return double(x.detach().movedim(channel_dim, 0).reshape(x.shape[channel_dim], -1))
-
-
-def row_means(rows: Tensor) -> Tensor:
-    """Means of rows ``(C, M)``, taken from the first value on, so that the mean of equal values is that value."""
-    first = rows[:, :1]
-    return (rows - first).mean(1) + first[:, 0]
-
-
 class ChannelMoments:
     """Mean and variance of every channel over all that was added: ``count`` values of each.
 
@@ -98,13 +87,13 @@ class CrossMoments:
 
     def add(self, x: Tensor, y: Tensor, channel_dim: int = 1) -> None:
         """Add features ``(N, C, *S)`` and ``(N, C', *S)`` of the same examples."""
-        rows = flat_channels(x, channel_dim), flat_channels(y, channel_dim)
+        rows = [double(z.detach().movedim(channel_dim, 0).reshape(z.shape[channel_dim], -1)) for z in (x, y)]
         if rows[0].shape[1] != rows[1].shape[1]:
             raise ValueError(
                 f"both features must have the same positions. Got {rows[0].shape[1]} and {rows[1].shape[1]}."
             )
         n, seen, sides = rows[0].shape[1], self.a.count, (self.a, self.b)
-        means = [row_means(side) for side in rows]
+        means = [(side - side[:, :1]).mean(1) + side[:, 0] for side in rows]  # the mean of equal values is that value
         x, y = (side - mean[:, None] for side, mean in zip(rows, means))
         pairs = ((0, 1), (0, 0), (1, 1)) if self._within else ((0, 1),)
         new = [(x, y)[i] @ (x, y)[j].T for i, j in pairs]

@@ -1,7 +1,6 @@
 """Statistics of batch norms measured anew: the moments of all examples that run through them."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 
 from .._evaluation import evaluating
 from .._words import counted
-from ._hooks import watching
+from .activations import watching
 from .batches import call, device_of, head, regroup, size
 from .moments import ChannelMoments
 
@@ -71,9 +70,7 @@ class NormStatistics:
         return self
 
     @torch.no_grad()
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         for key, norm in self._norms.items():
             found = self._found[key]
             kept = kind is not None or not found.count

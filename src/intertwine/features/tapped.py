@@ -1,20 +1,18 @@
-"""Streaming: hidden features batch by batch, with nothing left attached to the model."""
+"""Hidden features batch by batch, with nothing left attached to the model, or of a whole data set in memory."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from types import TracebackType
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from .._evaluation import alone, check_module, evaluation_mode
-from ._hooks import modules, unwrap, watching
-from .activations import function_names, watching_functions
-from .batches import call, device_of, size
-from .points import Point, choose, layers
-from .reading import Selector, select, selector_for
+from .._progress import track
+from .activations import function_names, modules, unwrap, watching, watching_functions
+from .batches import call, device_of, length, peek, size
+from .points import Point, Selector, choose, layers, select, selector_for
 
 
 def _copy(_: str, features: Tensor) -> Tensor:
@@ -77,11 +75,9 @@ class Tapped:
         self._mode.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         mode, self._mode = self._mode, None
-        mode.__exit__(kind, error, trace)
+        mode.__exit__(*error)
 
     def prepare(self, batch: Any) -> tuple[Point, ...]:
         """Find the points by a run on the first examples of ``batch``; the first call does this by itself."""
@@ -101,22 +97,27 @@ class Tapped:
         watched = {name: module for name, module in every.items() if any(name == m for m, _ in wanted)}
         examples, outputs = size(batch), self._outputs
         kept: dict[str, Tensor] = {}
+        calls: Counter[str] = Counter()
+        named = function_names(every)
+
+        def keep(name: str, features: Tensor | None) -> None:
+            if features is None or features.ndim < 2 or features.shape[0] != examples:
+                got = "no floating-point tensor" if features is None else f"shape {tuple(features.shape)}"
+                shape = f"(N, C, *S) with N = {examples} examples"
+                raise ValueError(f"features of layer {name!r} must be {shape}. Got {got}.")
+            kept[name] = self._keep(name, features.detach())
 
         def see(name: str, k: int, module: nn.Module, _: Any, output: Any) -> None:
             if (name, k) in wanted:
-                features = select(output, selector_for(name, k, outputs))
-                kept[wanted[name, k]] = self._read(wanted[name, k], features, examples)
+                keep(wanted[name, k], select(output, selector_for(name, k, outputs)))
 
         def see_function(caller: str, function: str, output: Tensor) -> None:
             name = named(caller, function)
             if name is not None:
-                k = calls[name]
                 calls[name] += 1
-                if (name, k) in wanted:
-                    kept[wanted[name, k]] = self._read(wanted[name, k], output, examples)
+                if (at := (name, calls[name] - 1)) in wanted:
+                    keep(wanted[at], output)
 
-        calls: Counter[str] = Counter()
-        named = function_names(every)
         functions = any(point.function for point in self.points)
         beside = watching_functions(every, see_function) if functions else nullcontext()
         with alone(self._model), watching(watched, see), beside, torch.no_grad():
@@ -125,12 +126,6 @@ class Tapped:
         if missing:
             raise RuntimeError(f"every layer must run on every batch. Got a batch on which {missing} did not run.")
         return {name: kept[name] for name in wanted.values()}
-
-    def _read(self, name: str, features: Tensor | None, examples: int) -> Tensor:
-        if features is None or features.ndim < 2 or features.shape[0] != examples:
-            got = "no floating-point tensor" if features is None else f"shape {tuple(features.shape)}"
-            raise ValueError(f"features of layer {name!r} must be (N, C, *S) with N = {examples} examples. Got {got}.")
-        return self._keep(name, features.detach())
 
 
 def tap(
@@ -145,3 +140,52 @@ def tap(
     Use it as ``with tap(model, layers) as tapped: features = tapped(batch)``.
     """
     return Tapped(model, layers, outputs=outputs, device=device)
+
+
+def collect(
+    model: nn.Module,
+    loader: Iterable[Any],
+    layers: str | Sequence[str] | None = None,
+    *,
+    outputs: Selector | Mapping[str, Selector] | None = None,
+    max_examples: int | None = None,
+    device: torch.device | str | None = None,
+    progress: bool | None = None,
+) -> dict[str, Tensor]:
+    """Collect hidden features of all examples, on the CPU.
+
+    Everything is held in memory; :func:`intertwine.features.tap`, with the same arguments, streams instead.
+
+    Raises:
+        ValueError: If the loader is empty, ``max_examples`` is less than 1, or the features of a layer change shape
+            between batches.
+
+    Examples:
+        >>> import torch
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
+        >>> features = collect(model, torch.randn(10, 1, 4, 4).split(3))
+        >>> {name: tuple(x.shape) for name, x in features.items()}
+        {'1': (10, 4, 2, 2)}
+    """
+    if max_examples is not None and max_examples < 1:
+        raise ValueError(f"max_examples must be at least 1. Got {max_examples}.")
+    _, batches = peek(loader)
+    parts: dict[str, list[Tensor]] = {}
+    examples = 0
+    with Tapped(model, layers, outputs=outputs, device=device) as tapped:
+        for batch in track(batches, "Collecting features", length(loader), progress):
+            features = tapped(batch)
+            room = None if max_examples is None else max_examples - examples
+            for name, x in features.items():
+                parts.setdefault(name, []).append(x[:room].cpu())
+            examples += next(iter(features.values())).shape[0]
+            if max_examples is not None and examples >= max_examples:
+                break
+    for name, chunks in parts.items():
+        if len(shapes := {tuple(chunk.shape[1:]) for chunk in chunks}) > 1:
+            raise ValueError(
+                f"features of layer {name!r} must have one shape in all batches. Got {sorted(shapes)}. "
+                "Pad or resize the inputs to one size."
+            )
+    return {name: torch.cat(chunks) for name, chunks in parts.items()}

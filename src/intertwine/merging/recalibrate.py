@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .._evaluation import evaluating, in_usual_mode
-from ..features._hooks import watching
+from ..features.activations import watching
 from ..features.batches import call, device_of, peek
 from ..features.norm_statistics import NormStatistics, fewest, normalisable
 

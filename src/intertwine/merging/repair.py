@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from .._evaluation import evaluating, in_usual_mode
-from ..features._hooks import watching
-from ..features.batches import call, check_repeatable, device_of, head, peek, size
+from ..features.activations import watching
+from ..features.batches import call, check_repeatable, device_of, head, peek, repeatable, size
 from ..features.moments import ChannelMoments
 from ..features.norm_statistics import fewest, normalisable
-from ..features.repeatable import repeatable
 
 _DEAD = 1e-12  # share of the parents' spread below which a channel of the merged network cannot be rescaled
 _OUTPUT_FIRST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

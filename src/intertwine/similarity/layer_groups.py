@@ -12,7 +12,7 @@ from .._nested import map_tensors
 from ..errors import CaptureError
 from ..features import Point
 from ..features import batches as batching
-from ..features._hooks import unwrap
+from ..features.activations import unwrap
 from ..groups import Group, Monomial, Semidirect, SpaceGroup, Trivial, name_of, named
 from ..symmetry import Symmetry, symmetries
 from ..symmetry.spaces import Leaf, leaves

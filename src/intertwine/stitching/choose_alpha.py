@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from .._random import mixed
-from ..features.batches import check_repeatable, size
-from ..features.repeatable import repeatable
+from ..features.batches import check_repeatable, repeatable, size
 from ..groups import Group
 from .closed_form import Moments
 from .families import family_of, takes

@@ -16,10 +16,9 @@ from torch import nn
 from .._evaluation import check_module
 from .._progress import track
 from ..features import layers as points_of
-from ..features.batches import device_of, length
+from ..features.batches import device_of, length, repeatable
 from ..features.moments import CrossMoments
 from ..features.points import Point, choose
-from ..features.repeatable import repeatable
 from ..programs import Part, Ref, capture_dynamic, flat_inputs
 from .closed_form import Moments
 from .layer import StitchingLayer

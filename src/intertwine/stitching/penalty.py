@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from .._progress import track
-from ..features.batches import check_repeatable, labels_in, length
+from ..features.batches import check_repeatable, labels_in, length, repeatable
 from ..features.evaluate import correct, known
-from ..features.repeatable import repeatable
 from ..programs import Part, check_path, flat_inputs
 from .closed_form import Moments, pseudo_inverse
 from .pair import Pair

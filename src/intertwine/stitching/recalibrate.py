@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._progress import track
-from ..features.batches import check_repeatable, length, size
+from ..features.batches import check_repeatable, length, repeatable, size
 from ..features.evaluate import known
 from ..features.norm_statistics import normalisable
-from ..features.repeatable import repeatable
 from ..programs import Part, flat_inputs
 from .penalty import labels_of
 from .stitched import Stitched, Trunk, by_trunk

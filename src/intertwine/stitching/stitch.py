@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from .._random import mixed
 from .._result import of_networks
-from ..features.batches import check_repeatable, peek
-from ..features.repeatable import repeatable
+from ..features.batches import check_repeatable, peek, repeatable
 from ..groups import Group, PositiveMonomial
 from .choose_alpha import choose_alpha
 from .closed_form import Moments, group_procrustes

@@ -24,9 +24,8 @@ from .._evaluation import in_usual_mode
 from .._io import check_writable
 from .._progress import track
 from .._random import mixed, seeded
-from ..features.batches import check_repeatable, device_of, length, size
+from ..features.batches import check_repeatable, device_of, length, repeatable, size
 from ..features.evaluate import known
-from ..features.repeatable import repeatable
 from ..programs import flat_inputs
 from .layer import StitchingLayer
 from .options import Recipe, recipe_of

@@ -22,9 +22,8 @@ from torch import Tensor
 from ..._io.files import read_tensors, write_tensors
 from ..._progress import track
 from ..._random import mixed
-from ...features.batches import check_repeatable
+from ...features.batches import check_repeatable, repeatable
 from ...features.evaluate import Loss
-from ...features.repeatable import repeatable
 from ...groups import Element
 from ...symmetry.action import admissible, tensors_of
 from ...symmetry.symmetry import Symmetry

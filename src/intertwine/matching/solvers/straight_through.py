@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from ..._random import mixed
-from ...features.batches import check_repeatable
+from ...features.batches import Repeatable, check_repeatable, repeatable
 from ...features.evaluate import Loss
-from ...features.repeatable import Repeatable, repeatable
 from ...symmetry.action import tensors_of
 from ...symmetry.transformation import Transformation
 from ..coordinates.networks import Networks
