@@ -1,11 +1,12 @@
 """Barriers of two character GPTs as the group grows, from nothing over permutations to bases learned on data.
 
-    python benchmarks/basins.py DATA [--rows none default learned] [--steps 1200] [--draws 3]
+    python benchmarks/basins.py DATA [--rows none default learned] [--steps 1200] [--draws 3] [--figure ladder.svg]
 
 DATA holds ``char-gpt/{a,b}.safetensors``, ``char-gpt/config.json`` and ``text/tinyshakespeare.txt``. The barrier is the
 largest of the quarter, half and three-quarter points above the line between the losses, over 6 batches of 64 x 64
 characters of the last tenth of the text; ``--draws`` takes as many draws of these batches, for the spread. Methods with
 data read the first nine tenths alone. Seconds are process time on one thread, the symmetry's search included.
+``--figure`` draws the rows that were measured.
 """
 
 import argparse
@@ -65,9 +66,9 @@ def barrier(a: nn.Module, b: nn.Module, data: list[tuple[torch.Tensor, torch.Ten
     return max(heights)
 
 
-def ladder(train: torch.Tensor, steps: int) -> dict[str, dict]:
+def ladder(train: torch.Tensor, steps: int, rate: float) -> dict[str, dict]:
     """What each row tells ``align``."""
-    plenty = [*batches(train, 1, 128, 1), *batches(train, 400, 16, 2)]  # the first one is held out
+    plenty = [*batches(train, 1, 128, 1), *batches(train, steps, 16, 2)]  # the first one is held out
     some = batches(train, 8, 64, 3)
     return {
         "permutations": {"kinds": PERMUTATIONS},
@@ -78,8 +79,26 @@ def ladder(train: torch.Tensor, steps: int) -> dict[str, dict]:
         "activations": {"method": "activations", "loader": some},
         "mixed": {"method": "mixed", "loader": some},
         "straight-through": {"method": "straight-through", "loader": some},
-        "learned": {"method": Learned(steps=steps), "loader": plenty},
+        "learned": {"method": Learned(steps=steps, rate=rate), "loader": plenty},
     }
+
+
+def draw(found: dict[str, list[float]], path: Path) -> None:
+    """The ladder: the barrier of each row, a dot for each draw of the batches."""
+    import matplotlib
+    from matplotlib import pyplot
+
+    matplotlib.rcParams.update({"svg.hashsalt": "basins", "svg.fonttype": "none", "font.size": 9})
+    figure, axes = pyplot.subplots(figsize=(6.4, 0.34 * len(found) + 0.8))
+    for k, heights in enumerate(found.values()):
+        axes.barh(k, sum(heights) / len(heights), color="#3b7dd8", alpha=0.5)
+        axes.plot(heights, [k] * len(heights), ".", color="#22426e")
+        axes.text(max(heights) + 0.02, k, f"{sum(heights) / len(heights):.3f}", va="center")
+    axes.set_yticks(range(len(found)), list(found))
+    axes.invert_yaxis()
+    axes.set_xlabel("barrier (nats above the line)")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
 
 
 def main() -> None:
@@ -89,6 +108,8 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=["none", "permutations", "permutations, head maps", "default"])
     parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--draws", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=Learned.rate)
+    parser.add_argument("--figure", type=Path)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     text = (chosen.data / "text" / "tinyshakespeare.txt").read_text()
@@ -98,7 +119,7 @@ def main() -> None:
     a, b = (network(chosen.data / "char-gpt", name) for name in "ab")
     x = {"input_ids": tokens[None, :16].repeat(2, 1)}
     tests = [batches(tokens[cut:], 6, 64, seed) for seed in range(chosen.draws)]
-    rows = ladder(tokens[:cut], chosen.steps)
+    rows, measured = ladder(tokens[:cut], chosen.steps, chosen.rate), {}
     print("| method | barrier | seconds |\n|---|---|---|")
     for name in chosen.rows:
         started = time.process_time()
@@ -111,8 +132,10 @@ def main() -> None:
             found = iw.align(a, b, x, chance=False, **options)
             one, other = found.a, found.apply(b)
         seconds = time.process_time() - started
-        heights = [barrier(one, other, test) for test in tests]
+        heights = measured[name] = [barrier(one, other, test) for test in tests]
         print(f"| {name} | {', '.join(f'{height:.3f}' for height in heights)} | {seconds:.1f} |", flush=True)
+    if chosen.figure is not None:
+        draw(measured, chosen.figure)
 
 
 if __name__ == "__main__":

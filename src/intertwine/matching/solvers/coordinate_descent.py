@@ -29,7 +29,8 @@ _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative fall of the 
 _COPY = 1e-6  # relative distance from the largest objective, |a| |b|, at which nothing is left to find
 _LARGE = 6_000_000  # weights
 _SETTLING = 6  # sweeps after a shake
-_TURNS = 1e-5  # relative gain of a sweep where streams rotate
+_TURNS = 1e-6  # relative gain of a sweep where streams rotate, of networks that are not large
+_TURNS_SHORT = 1e-5  # the same for large ones and for short descents
 _NEARLY = 1e-3  # share of the objective that a copy in another basis may still miss when sweeps gain less than that
 _STILL = {torch.float32: 1e-6, torch.float64: 1e-12}  # rotations closer to the identity than this do not turn
 
@@ -43,11 +44,11 @@ class CoordinateDescent(Solver):
             order where spaces form a tree, else the other way round), the identity, then random elements. By default
             two, or one for networks of more than 6 million weights. A start that ends in a copy of ``a`` is the last
             one: nothing can be better.
-        shakes: How often the best end is shaken; by default 40 times, 4 for networks of more than 6 million weights,
-            and never where streams rotate.
+        shakes: How often the best end is shaken; by default 40 times, 4 for networks of more than 6 million weights.
+            Where streams rotate, which makes sweeps long, 10 times and not at all.
         sweeps: Largest number of sweeps over all spaces.
         tolerance: Relative gain of a sweep below which the search ends; at 0 only when nothing changes. Where streams
-            rotate, which never quite ends, at least 1e-5.
+            rotate, which never quite ends, at least 1e-6, or 1e-5 for networks of more than 6 million weights.
         fast: Whether to use the assignment of the extra ``[fast]``.
         dtype: Precision of the cost matrices; that of the weights by default.
     """
@@ -72,8 +73,9 @@ class CoordinateDescent(Solver):
         large = sum(x.numel() for x in stated.b.values()) > _LARGE
         turns = networks.gauge is not None
         restarts = (1 if large else 2) if self.restarts is None else self.restarts
-        shakes = (0 if turns else 4 if large else 40) if self.shakes is None else self.shakes
-        tolerance = max(self.tolerance, _TURNS if turns else 0.0)
+        usual = (0 if large else 10) if turns else (4 if large else 40)
+        shakes = usual if self.shakes is None else self.shakes
+        tolerance = max(self.tolerance, (_TURNS_SHORT if large else _TURNS) if turns else 0.0)
         options = replace(self, restarts=restarts, shakes=shakes, tolerance=tolerance)
         best, reached = search(stated, options, networks.seed)
         if turns and best.history[-1] >= (1 - _NEARLY) * stated.size:  # a copy in another basis: to the last digit
@@ -154,7 +156,7 @@ def _copied(stated: Problem, value: float) -> bool:
 
 
 _DEFAULTS = CoordinateDescent()
-_SHORT = CoordinateDescent(tolerance=_TURNS)
+_SHORT = CoordinateDescent(tolerance=_TURNS_SHORT)
 
 
 def descend(

@@ -11,8 +11,10 @@ References:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -77,8 +79,11 @@ class Learned(Solver):
     def search(self, networks: Networks) -> Findings:
         """The element of the lowest barrier on the held-out batch, which is the loader's first.
 
+        Every pass takes the batches in the same order, also where the loader shuffles by torch's global random numbers,
+        so that no step sees what is held out. (A loader that shuffles by a generator of its own does not hold to that.)
+
         Raises:
-            ValueError: If there is no loader.
+            ValueError: If there is no loader, or no batch in it.
         """
         if networks.loader is None:
             raise ValueError("loader must yield labelled batches for method 'learned'. Got None.")
@@ -109,7 +114,12 @@ class _Course:
         self.mixture, self.loss = Mixture(networks), options.loss or cross_entropy
         self.raw = {n: t.detach() for n, t in tensors_of(networks.b).items() if n in self.mixture.names}
         self.base = self.best = start
-        self.held = [next(self._batches(0))]
+        first = list(islice(self._batches(), 2))
+        if not first:
+            raise ValueError(
+                f"loader must yield batches of {self.mixture.least} or more examples with labels that count. Got none."
+            )
+        self.held, self.skipped = first[:1], len(first) - 1
         self.notes: tuple[str, ...] = ()
         self.logs: dict[str, Tensor] = {}
         for s in self.sym.spaces:
@@ -119,16 +129,13 @@ class _Course:
             elif s.group.scales and "scale" in networks.kinds:
                 self.logs[s.name] = torch.zeros(e.scales.shape, requires_grad=True)
         self.adam = torch.optim.Adam(list(self.logs.values()) or [torch.zeros(1)], lr=options.rate)
-        self.cycle = torch.optim.lr_scheduler.OneCycleLR(
-            self.adam, options.rate, total_steps=options.steps + 1, pct_start=_WARM
-        )
         self.step = 0
 
     def run(self) -> list[float]:
         """Learn; the barrier on the held-out batch at the start and after every round."""
         history = [self.barrier(self.base)]
         history, since = self._resumed() or history, 0
-        batches = self._stream()
+        batches = islice(self._stream(), self.step, None)
         rounds = range(-(-(self.options.steps - self.step) // self.options.every))
         for _ in track(rounds, f"Learning, barrier {history[0]:.3f} at the start", enabled=None):
             finite = self._round(batches)
@@ -164,8 +171,8 @@ class _Course:
                 self.adam.zero_grad()
                 if value.requires_grad:
                     value.backward()
+            self.adam.param_groups[0]["lr"] = self._rate()
             self.adam.step()
-            self.cycle.step()
             self.step += 1
         with torch.no_grad():
             self.base = self._element(torch.float64) @ self.base
@@ -173,6 +180,12 @@ class _Course:
                 log.zero_()
             self._assign()
         return True
+
+    def _rate(self) -> float:
+        """The rate of this step in one cycle: a straight line up, half a cosine down."""
+        done = (self.step + 1) / self.options.steps
+        share = done / _WARM if done < _WARM else (1 + math.cos(math.pi * (done - _WARM) / (1 - _WARM))) / 2
+        return self.options.rate * share
 
     def _element(self, dtype: torch.dtype | None = None) -> Transformation:
         """The element of the logarithms."""
@@ -203,21 +216,13 @@ class _Course:
                     costs.move(step, gain)
         self.base = within(costs.g, self.sym) @ self.base
 
-    def _batches(self, epoch: int) -> Iterator[Any]:
-        """The batches of a pass, in an order of its own."""
-        seed = mixed(self.networks.seed, "order", epoch)
-        return self.mixture.usable(repeatable(self.networks.loader or (), seed))
+    def _batches(self) -> Iterator[Any]:
+        """The batches of a pass, in one order: what the first one holds out comes in no other."""
+        return self.mixture.usable(repeatable(self.networks.loader or (), mixed(self.networks.seed, "order")))
 
     def _stream(self) -> Iterator[Any]:
-        """Batches without end, the held-out one left out where there are others; from where the search stands."""
-        passed, epoch = 0, 0
-        while True:
-            for number, batch in enumerate(several := list(self._batches(epoch))):
-                if number or len(several) == 1:
-                    passed += 1
-                    if passed > self.step:
-                        yield batch
-            epoch += 1
+        """Batches without end, the held-out one left out where there are others."""
+        return chain.from_iterable(islice(self._batches(), self.skipped, None) for _ in count())
 
     def _keep(self, history: list[float]) -> None:
         """Write where the search stands."""
@@ -252,7 +257,6 @@ class _Course:
                 state["state"][k] = {name: found[f"adam.{k}.{name}"] for name in names}
         self.adam.load_state_dict(state)
         self.step = int(found["step"])
-        self.cycle.step(self.step)
         return list(map(float, found["history"]))
 
 
