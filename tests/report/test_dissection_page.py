@@ -10,7 +10,6 @@ from torch import nn
 
 from intertwine.dissection import Bases, Concept, Criterion, TensorConcepts, dissect
 from intertwine.report import load_result, page_of, render, write_page
-from intertwine.report.pages.dissection import headline
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
 HOSTILE = "<script>alert(1)</script>"
@@ -45,19 +44,19 @@ def test_the_page_has_curves_bars_and_a_wall_for_each_basis(found):
 
 
 def test_headline_follows_the_interval(found):
-    assert "of 6 units" in headline(found)
-    assert {"falls": "loses", "rises": "gains", "undecided": "no clear difference"}[found.trend] in headline(found)
+    assert "of 6 units" in found.verdict
+    assert {"falls": "loses", "rises": "gains", "undecided": "no clear difference"}[found.trend] in found.verdict
     arms = [a for a in found.arms if a.arm.alpha == 0 or a.arm.kind == "g_relu"]
-    assert "No rotation was asked for" in headline(replace(found, arms=tuple(arms)))
+    assert "No rotation was asked for" in replace(found, arms=tuple(arms)).verdict
     one = [a for a in found.arms if a.arm.seed == 0 and a.arm.kind == "rotation"]
-    assert "one rotation tried" in headline(replace(found, arms=tuple(one)))
+    assert "one rotation tried" in replace(found, arms=tuple(one)).verdict
 
 
 def test_headline_words_for_all_trends(found):
     def with_iou(own, turned):
         arms = [replace(a, iou=(own if a.arm.alpha == 0 else turned,) * 6) for a in found.arms]
         turns = [a for a in arms if a.arm.kind == "rotation" and a.arm.alpha]
-        return headline(replace(found, arms=(*arms, *turns)))  # four rotations: two equal ones decide nothing
+        return replace(found, arms=(*arms, *turns)).verdict  # four rotations: two equal ones decide nothing
 
     assert "loses detectors" in with_iou(0.5, 0.01)
     assert "gains detectors" in with_iou(0.01, 0.5)

@@ -10,7 +10,6 @@ from torch import nn
 
 from intertwine.gates import dlgn, effective_maps, examine
 from intertwine.report import load_result, page_of, render, write_page
-from intertwine.report.pages.gates import headline
 from intertwine.report.pictures import input_picture, signed_picture
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
@@ -60,10 +59,10 @@ def test_everything_is_on_the_page(study):
 
 
 def test_headline_says_what_was_measured(study):
-    said = headline(study)
+    said = study.verdict
     assert "90.0% of test examples, its best gated version (DLGN(x, 1)) on 87.5%" in said
     assert f"{study.alignments['path kernel']['tangent kernel']:.2f}" in said
-    assert "gated version" not in headline(replace(study, settings={}))
+    assert "gated version" not in replace(study, settings={}).verdict
 
 
 def test_a_study_comes_back_and_has_the_same_page(study, tmp_path):

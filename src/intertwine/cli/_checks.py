@@ -29,11 +29,7 @@ def check(field: str, value: Any) -> None:
 
 
 def words(values: Sequence[str] | None, option: str) -> list[str]:
-    """Words of an option that may be repeated and may hold several, joined by commas.
-
-    Raises:
-        ValueError: If it was given without any word, as an unset shell variable does.
-    """
+    """Words of an option that may be repeated and hold several, joined by commas; an unset shell variable has none."""
     found = [word.strip() for value in values or () for word in value.split(",") if word.strip()]
     if values and not found:
         raise ValueError(f"{option} must hold names joined by commas. Got {','.join(values)!r}, without any.")
@@ -89,11 +85,7 @@ def check_known(option: str, given: str, known: Sequence[str], further: str = ""
 
 
 def check_suffix(out: Path | None, suffixes: Sequence[str]) -> None:
-    """Refuse a file of a kind that a command does not write, and a folder where a file is meant.
-
-    Raises:
-        ValueError: If it is one.
-    """
+    """Refuse a file of a kind that a command does not write, and a folder where a file is meant."""
     folder = "" in suffixes
     if out is not None and out.is_dir() and not folder:
         raise ValueError(f"--out must be a file. Got the folder {str(out)!r}.")
@@ -105,11 +97,7 @@ def check_suffix(out: Path | None, suffixes: Sequence[str]) -> None:
 
 
 def check_method(method: str, others: Sequence[str]) -> None:
-    """Refuse a way to align that does not exist, and options after its colon that it does not have.
-
-    Raises:
-        ValueError: If there is none.
-    """
+    """Refuse a way to align that does not exist, and options after its colon that it does not have."""
     solvers = catalogue()["methods"]
     name, colon, text = method.partition(":")
     check_known("--method", name, [*solvers, *others])
@@ -123,11 +111,7 @@ def check_method(method: str, others: Sequence[str]) -> None:
 
 
 def check_model(spec: str) -> None:
-    """Refuse a model that does not exist; what a factory builds is not looked at.
-
-    Raises:
-        ValueError: If it does not, or an argument is none of a built-in network.
-    """
+    """Refuse a model that does not exist, and arguments that a built-in one lacks; what a factory builds may be all."""
     name, colon, rest = spec.partition(":")
     if spec.startswith(HF):
         if Path(rest).is_file():
@@ -151,11 +135,7 @@ def check_model(spec: str) -> None:
 
 
 def check_factory(what: str, place: str) -> None:
-    """Refuse a file or a module that is not there; the current folder is looked at as for the factory itself.
-
-    Raises:
-        ValueError: If it is not.
-    """
+    """Refuse a file or a module that is not there; the current folder is looked at as for the factory itself."""
     top = place.partition(".")[0]
     if place.endswith(".py"):
         existing(f"file of {what}", Path(place))
@@ -176,25 +156,30 @@ def _check_arguments(name: str, text: str) -> None:
             read(kinds[type(usual[key])], key, value)
 
 
-def _data(spec: str) -> None:
-    forms = catalogue()["data"]
+def _path_in(what: str, spec: str, forms: Sequence[str]) -> str:
+    """The path in a word such as ``parquet:PATH`` or ``cifar10[:PATH]``, the forms that it may have."""
     kind, _, path = spec.partition(":")
-    kinds = {form.partition(":")[0].partition("[")[0]: form for form in forms}
-    if kind not in kinds or (path and ":" not in kinds[kind]) or (not path and kinds[kind].partition(":")[2].isalpha()):
-        raise ValueError(f"data must be one of {', '.join(forms)}. Got {spec!r}.{near(kind, kinds)}")
-    if path:
+    kinds = {form.partition(":")[0].removesuffix("["): form for form in forms}
+    form = kinds.get(kind, "")
+    if not form or (path and ":" not in form) or (not path and ":" in form and "[" not in form):
+        raise ValueError(f"{what} must be one of {', '.join(forms)}. Got {spec!r}.{near(kind, kinds)}")
+    return path
+
+
+def _data(spec: str) -> None:
+    if path := _path_in("data", spec, catalogue()["data"]):
         existing("data", Path(path), DataError, "file or folder")
 
 
-def _checkpoints(paths: Sequence[Path]) -> None:
-    for path in paths:
-        check_checkpoint(path)
+def _each(check_one: Callable[[Any], object]) -> Callable[[Sequence[Any]], object]:
+    """The check of several values."""
+    return lambda values: [check_one(value) for value in values]
 
 
 def _several(paths: Sequence[Path]) -> None:
     if len(paths) < 2:
         raise ValueError(f"at least two checkpoints must be given. Got {len(paths)}.")
-    _checkpoints(paths)
+    _each(check_checkpoint)(paths)
 
 
 def _network(text: str) -> None:
@@ -206,12 +191,9 @@ def _network(text: str) -> None:
 
 
 def _concepts(spec: str) -> None:
-    kinds = {form.partition(":")[0]: form for form in catalogue()["concepts"]}
-    kind, colon, path = spec.removesuffix("+colours").partition(":")
-    if kind not in kinds or bool(colon) != (":" in kinds[kind]):
-        known = ", ".join(catalogue()["concepts"])
-        raise ValueError(f"--concepts must be one of {known}. Got {spec!r}.{near(kind, kinds)}")
-    for place in path.split("@") if path else ():
+    for place in filter(
+        None, _path_in("--concepts", spec.removesuffix("+colours"), catalogue()["concepts"]).split("@")
+    ):
         existing("--concepts", Path(place), kind="file or folder")
 
 
@@ -234,23 +216,17 @@ def _device(text: str) -> None:
         read("whole", "number of --device", index)
 
 
-def _activations(names: Sequence[str]) -> None:
-    """Refuse activations that are neither known nor of a module; a number may follow a colon."""
-    for name in names:
-        head, colon, _ = name.partition(":")
-        known = catalogue()["activations"]
-        if head in known or name.startswith("x^"):
-            continue
-        if not colon:
-            raise ValueError(
-                f"activation must be one of {', '.join(known)}, or module:function. Got {name!r}.{near(name, known)}"
-            )
-        check_factory("activation", head)
-
-
-def _experiments(names: Sequence[str]) -> None:
-    for name in names:
-        check_known("experiment", name, catalogue()["experiments"])
+def _activation(name: str) -> None:
+    """Refuse an activation that is neither known nor of a module; a number may follow a colon."""
+    head, colon, _ = name.partition(":")
+    known = catalogue()["activations"]
+    if head in known or name.startswith("x^"):
+        return
+    if not colon:
+        raise ValueError(
+            f"activation must be one of {', '.join(known)}, or module:function. Got {name!r}.{near(name, known)}"
+        )
+    check_factory("activation", head)
 
 
 _DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "mtia", "npu", "xla")
@@ -270,8 +246,8 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     **dict.fromkeys(("a", "b", "like", "weights"), check_checkpoint),
     **dict.fromkeys(("model", "model_b", "model_like"), check_model),
     "checkpoints": _several,
-    "paths": lambda paths: None if str(paths[0]) == "tree" else _checkpoints(paths),
-    "independent": _checkpoints,
+    "paths": lambda paths: None if str(paths[0]) == "tree" else _each(check_checkpoint)(paths),
+    "independent": _each(check_checkpoint),
     "network": _network,
     "data": _data,
     "concepts": _concepts,
@@ -281,8 +257,8 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "input_shape": partial(read, "shape", "--input-shape"),
     "memory": parse_memory,
     "device": _device,
-    "activations": _activations,
+    "activations": _each(_activation),
     "families": _families,
-    "names": _experiments,
+    "names": _each(lambda name: check_known("experiment", name, catalogue()["experiments"])),
     "results": lambda path: existing("results", path),
 }

@@ -1,6 +1,5 @@
 """The frame of all commands: help with examples, errors as one line, exit codes, and what is undone at the end."""
 
-import os
 import shlex
 import sys
 import time
@@ -10,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, fields
 from inspect import Parameter, Signature, getdoc
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -132,17 +131,12 @@ class Command(TyperCommand):
                 if said.get("threads") is not None:
                     use_threads(said["threads"])
                 return super().invoke(ctx)
-        except (typer.Exit, typer.Abort):
+        except (typer.Exit, typer.Abort, BrokenPipeError):  # whoever reads our output may have read enough, as `| head`
             raise
         except KeyboardInterrupt as request:
-            _tidy()
             print("stopped", file=sys.stderr)
             raise typer.Exit(TERMINATED if isinstance(request, Termination) else STOPPED) from None
-        except BrokenPipeError:  # whoever reads our output has read enough, as `| head` has
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush goes nowhere
-            raise typer.Exit(FAILED) from None
         except Exception as error:
-            _tidy()
             if ctx.find_root().params.get("debug"):
                 raise
             expected = isinstance(error, (*_INPUT_ERRORS, RuntimeError))
@@ -166,13 +160,18 @@ def as_function(options: type[Options]) -> Callable[..., None]:
     for f in sorted(fields(options), key=lambda f: f.default is not MISSING and _place_in_help(f.name, options)):
         if f.name in own:
             default = Parameter.empty if f.default is MISSING else f.default
-            parameters.append(
-                Parameter(f.name, kind, default=default, annotation=own[f.name].annotation(hints[f.name], f))
-            )
+            annotation = _annotation(hints[f.name], f.name, default, own[f.name])
+            parameters.append(Parameter(f.name, kind, default=default, annotation=annotation))
     command.__name__, command.__annotations__ = options.__name__.lower(), {}
     command.__doc__ = f"{getdoc(options)}\n\nPython:\n  " + options.python.replace("; ", "\n  ")
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command
+
+
+def _annotation(hint: Any, name: str, default: Any, said: Declared) -> Any:
+    names = () if said.args or default is not False else (f"--{name.replace('_', '-')}",)
+    of_names = {"metavar": "NAMES"} if hint in (list[str], list[str] | None) and "metavar" not in said.keywords else {}
+    return Annotated[hint, said(*names, **of_names)]
 
 
 def _place_in_help(name: str, options: type[Options]) -> int:
@@ -182,7 +181,7 @@ def _place_in_help(name: str, options: type[Options]) -> int:
 
 def _listed(name: str, value: Any, said: Declared) -> Any:
     """Paths without ``hf:``, for a directory says itself what it is; one list of the words joined by commas."""
-    if isinstance(value, list) and said.kind is typer.Option and all(isinstance(one, str) for one in value):
+    if isinstance(value, list) and said.func is typer.Option and all(isinstance(one, str) for one in value):
         return words(value, f"--{name.replace('_', '-')}") or None
     if isinstance(value, list):
         return [_listed(name, one, said) for one in value]
@@ -199,13 +198,6 @@ def _usage(error: Any, said: str) -> str:
         said = f"no such option {printable(error.option_name)}.{near(error.option_name, known)}"
     end = "" if said.endswith((".", "?")) else "."
     return f"{said[:1].lower()}{said[1:]}{end} See '{error.ctx.command_path} --help'."
-
-
-def _tidy() -> None:
-    """Leave no empty folder behind where nothing was written."""
-    files = sys.modules.get("intertwine._io")  # imported only where something was to be written
-    if files is not None:
-        files.remove_empty_folders()
 
 
 def _with_examples(text: str | None) -> str | None:
@@ -229,6 +221,9 @@ def session(
                 print(_costs(time.monotonic() - start), file=sys.stderr)
         finally:
             _running.reset(token)
+            files = sys.modules.get("intertwine._io")  # imported only where something was to be written
+            if files is not None:
+                files.remove_empty_folders()
 
 
 def running() -> Running:
@@ -246,16 +241,15 @@ def use_threads(number: int) -> None:
     running().stack.enter_context(threads(number))
 
 
-def one_thread() -> None:
-    """Go on with one thread, unless ``--threads`` says another number: small operations only wait for other threads."""
-    if running().threads is None:
+def one_thread(values: int = 0, weights: int = 0) -> None:
+    """Go on with one thread, unless ``--threads`` says another number: small operations only wait for other threads.
+
+    Args:
+        values: Numbers of an example; many are no small work.
+        weights: Of the networks, likewise.
+    """
+    if running().threads is None and values <= _SMALL_INPUT and weights <= _SMALL_NETWORK:
         use_threads(1)
-
-
-def threads_for(values: int | None = None, weights: int | None = None) -> None:
-    """Go on with one thread where the work is small."""
-    if (values is None or values <= _SMALL_INPUT) and (weights is None or weights <= _SMALL_NETWORK):
-        one_thread()
 
 
 def _costs(seconds: float) -> str:

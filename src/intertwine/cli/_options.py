@@ -1,96 +1,74 @@
 """Options of commands as fields of dataclasses; those that several commands have stand here once, by name."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import typer
 
 from ._checks import check, check_method, check_suffix, read
 
 ADVANCED = "Advanced options"
-OF_PAGES = (".html", ".htm", ".json", ".parquet")  # what the file of a page or of its data ends in
+Declared: TypeAlias = partial[Any]  # of typer.Option or typer.Argument
 
 _CHECKPOINT = "safetensors or their index, a torch file of tensors, or a Hugging Face directory."
 
 
-@dataclass(frozen=True)
-class Declared:
-    """An option or argument as typer takes it; its name and default are those of the field."""
-
-    kind: Callable[..., Any]  # typer.Option or typer.Argument
-    help: str
-    names: tuple[str, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    def annotation(self, hint: Any, f: Field[Any]) -> Any:
-        """The annotation of a parameter."""
-        names = self.names or ((f"--{f.name.replace('_', '-')}",) if f.default is False else ())
-        return Annotated[hint, self.kind(*names, help=self.help, **self.settings)]
-
-
-def option(default: Any, help: str, *names: str, **settings: Any) -> Any:
+def option(help: str, default: Any = None, *names: str, **settings: Any) -> Any:
     """An option.
 
     Args:
-        default: Its value where it is left out; ``...`` where it must be given.
         help: What it is for.
+        default: Its value where it is left out; ``...`` where it must be given.
         names: What it is called, where that is not the name of the field; a truth that is false has no ``--no-``.
         settings: Of ``typer.Option``, such as ``min``.
     """
-    return _field(default, Declared(typer.Option, help, names, settings))
+    return _field(default, partial(typer.Option, *names, help=help, **settings))
 
 
-def advanced(default: Any, help: str, *names: str, **settings: Any) -> Any:
+def advanced(help: str, default: Any = None, *names: str, **settings: Any) -> Any:
     """An option that most people never need: help lists it under a heading of its own."""
-    return option(default, help, *names, rich_help_panel=ADVANCED, **settings)
+    return option(help, default, *names, rich_help_panel=ADVANCED, **settings)
 
 
-def argument(default: Any, help: str, **settings: Any) -> Any:
+def argument(help: str, default: Any = None, **settings: Any) -> Any:
     """A word without an option's name."""
-    return _field(default, Declared(typer.Argument, help, settings=settings))
+    return _field(default, partial(typer.Argument, help=help, **settings))
 
 
-def page_or_data() -> Any:
-    """``--out`` of one file."""
-    return option(None, "Write the page (.html) or data (.json, .parquet).", metavar="FILE")
-
-
-def _field(default: Any, said: Declared) -> Any:
-    return field(default=MISSING if default is ... else default, metadata={"declared": said})
+def _field(default: Any, declared: Declared) -> Any:
+    return field(default=MISSING if default is ... else default, metadata={"declared": declared})
 
 
 def declared(f: Field[Any]) -> Declared:
     """What a field declares itself, or what all commands mean by its name."""
-    own: Field[Any] = f if "declared" in f.metadata else _SHARED[f.name]
-    found: Declared = own.metadata["declared"]
+    found: Declared = (f if "declared" in f.metadata else _SHARED[f.name]).metadata["declared"]
     return found
 
 
 _SHARED: dict[str, Field[Any]] = {
-    "a": argument(..., f"Checkpoint A: {_CHECKPOINT}", metavar="A"),
-    "b": argument(..., "Checkpoint B, likewise.", metavar="B"),
-    "checkpoints": argument(..., f"Checkpoints, each of them {_CHECKPOINT}", metavar="A B [C ...]"),
+    "a": argument(f"Checkpoint A: {_CHECKPOINT}", ..., metavar="A"),
+    "b": argument("Checkpoint B, likewise.", ..., metavar="B"),
+    "checkpoints": argument(f"Checkpoints, each of them {_CHECKPOINT}", ..., metavar="A B [C ...]"),
     "model": option(
-        None,
         "Built-in name (resnet20, myrtle_cnn:width=512), package.module:factory or path/to/file.py:factory "
         "(with arguments: module:factory:width=3,bias=false), or hf:DIRECTORY. A factory is code, and is run: "
         "name only files and packages that you trust. Of a directory no code is run.",
         metavar="MODEL",
     ),
-    "model_b": option(None, "Model of B, where it is not that of A.", metavar="MODEL"),
-    "layers_b": advanced(None, "Layers of B, where they are not those of A.", metavar="NAMES"),
-    "interpolation": advanced(None, "linear or spherical."),
-    "sharded": advanced(None, "Read tensors when they are needed (safetensors); the networks are not run."),
-    "split": option(None, "Which split: train, validation, test or all."),
-    "examples": advanced(None, "Use so many examples of each split at most.", min=4),
-    "batch_size": advanced(None, "Examples that run at once.", min=2),
-    "seed": option(None, "Seed of everything random.", min=0),
-    "device": option(None, "auto, cpu, cuda or another torch device."),
-    "out": option(None, "Folder for results.json, results.parquet, report.html.", metavar="DIR"),
-    "as_json": option(None, "Print JSON, and nothing else, on standard output.", "--json"),
+    "model_b": option("Model of B, where it is not that of A.", metavar="MODEL"),
+    "layers_b": advanced("Layers of B, where they are not those of A."),
+    "interpolation": advanced("linear or spherical."),
+    "sharded": advanced("Read tensors when they are needed (safetensors); the networks are not run."),
+    "split": option("Which split: train, validation, test or all."),
+    "examples": advanced("Use so many examples of each split at most.", min=4),
+    "batch_size": advanced("Examples that run at once.", min=2),
+    "seed": option("Seed of everything random.", min=0),
+    "device": option("auto, cpu, cuda or another torch device."),
+    "out": option("Folder for results.json, results.parquet, report.html.", metavar="DIR"),
+    "as_json": option("Print JSON, and nothing else, on standard output.", None, "--json"),
 }
 
 
@@ -124,7 +102,7 @@ class Options(ABC):
     @property
     def reads(self) -> list[Path]:
         """The checkpoints that are named."""
-        given = [getattr(self, name, None) or [] for name in ("a", "b", "like", "checkpoints", "paths")]
+        given = [getattr(self, name, None) or [] for name in ("a", "b", "like", "weights", "checkpoints", "paths")]
         return [path for one in given for path in (one if isinstance(one, list) else [one])]
 
 
@@ -133,10 +111,9 @@ class ImageOptions(Options):
     """Base of the options of a command that may read images."""
 
     mean: str | None = advanced(
-        None,
-        "Images: mean of each channel, on the scale 0 to 1, to subtract; what card or preprocessor says otherwise.",
+        "Images: mean of each channel, on the scale 0 to 1, to subtract; what card or preprocessor says otherwise."
     )
-    std: str | None = advanced(None, "Images: deviation of each channel to divide by, likewise.")
+    std: str | None = advanced("Images: deviation of each channel to divide by, likewise.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -160,32 +137,29 @@ class DataOptions(ImageOptions):
     """Base of the options of a command that reads data."""
 
     data: str | None = option(
-        None,
         "digits, cifar10[:PATH], cifar100[:PATH], parquet:PATH, npz:PATH, images:DIR, imagenet:DIR, dataset:DIR (as "
         "save_to_disk of the datasets library writes it) or text:FILE (by the model's tokenizer).",
         metavar="DATA",
     )
     size: str | None = advanced(
-        None,
         "Images: the shorter side resized to this and a square cut out, or height and width; what the model's own "
         "preprocessing says otherwise.",
         metavar="PIXELS|HxW",
     )
     tokenizer: str | None = advanced(
-        None,
         "Text: how to read it where the model's directory has no tokenizer.json: bytes, chars (the characters of the "
         "text in order), or a directory or tokenizer.json.",
         metavar="bytes|chars|PATH",
     )
-    max_length: int | None = advanced(None, "Text: tokens of each block; 128, or the model's most, otherwise.", min=2)
+    max_length: int | None = advanced("Text: tokens of each block; 128, or the model's most, otherwise.", min=2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleOptions(DataOptions):
     """Base of the options of a command that needs one example, and maybe data."""
 
-    input_shape: str | None = option(None, "Shape of a random example, batch first.", metavar="N,C,H,W")
-    tokens: int | None = option(None, "The example holds token numbers below this, not real numbers.", min=1)
+    input_shape: str | None = option("Shape of a random example, batch first.", metavar="N,C,H,W")
+    tokens: int | None = option("The example holds token numbers below this, not real numbers.", min=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,15 +167,14 @@ class TrainingOptions(DataOptions):
     """Base of the options of a command that trains by a recipe."""
 
     recipe: str | None = advanced(
-        None,
         "Named settings: paper, digits, cct, or the second paper's c4gap, cnn_gap, c1gap, c1gap_long and vgg_resnet. "
-        "By the size of the inputs otherwise.",
+        "By the size of the inputs otherwise."
     )
-    epochs: int | None = option(None, "Passes over the training data.", min=1)
-    batch_size: int | None = advanced(None, "Examples of each step.", min=1)
-    learning_rate: float | None = advanced(None, "Initial learning rate.", min=0)
+    epochs: int | None = option("Passes over the training data.", min=1)
+    batch_size: int | None = advanced("Examples of each step.", min=1)
+    learning_rate: float | None = advanced("Initial learning rate.", min=0)
     resume: bool = option(
-        True, "Go on after an interruption, or begin anew and replace what is there.", "--resume/--restart"
+        "Go on after an interruption, or begin anew and replace what is there.", True, "--resume/--restart"
     )
 
 
@@ -210,10 +183,10 @@ class NetworkOptions(ExampleOptions):
     """Base of the options of a command about one architecture."""
 
     network: str | None = argument(
-        None, "A model as --model takes it, or a checkpoint that names its own.", metavar="[MODEL]"
+        "A model as --model takes it, or a checkpoint that names its own.", metavar="[MODEL]"
     )
     model: str | None = None
-    meta: bool = option(False, "Build the model without weights: any size fits.")
+    meta: bool = option("Build the model without weights: any size fits.", False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,24 +23,26 @@ from ._command import running
 if TYPE_CHECKING:
     from torch import nn
 
-    from .._result import Result
-
-RESULTS = ("results.json", "results.parquet", "report.html")
-
 _WIDE = 200  # characters of a line where there is no terminal to fit
 _BESIDE = (".json", ".txt", ".model", ".jinja")  # tokenizers, generation and preprocessing
 _OF_ADAPTERS = ("adapter_config.json",)
 _GENERATION = "generation_config.json"
-_HEAD = 1 << 20  # bytes of a page in which its generator stands
+_END = 1 << 20  # bytes from either end of a file, in which a sign of ours stands
+_PAGE, _TEXT, _METADATA = b'<meta name="generator" content="intertwine ', b"Written by intertwine.", b'"intertwine"'
+_SIGNS = {
+    ".html": _PAGE, ".htm": _PAGE, ".yml": _TEXT, ".yaml": _TEXT, ".md": _TEXT, ".safetensors": _METADATA,
+    ".parquet": _METADATA,
+}  # fmt: skip
 
 
 def print_json(value: Any) -> None:
     """Print a value as JSON; NaN and infinities become null."""
-    print(printable_json(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)))
+    plain = json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
+    print(printable_json(json.dumps(plain, indent=2, ensure_ascii=False)))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "") -> None:
-    """Print a table; numbers are aligned right."""
+def print_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
+    """Print rows by the names of their columns; numbers are aligned right."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -50,11 +52,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
     table = Table(
         box=box.SIMPLE_HEAD, title=Text(printable(title)) if title else None, title_justify="left", pad_edge=False
     )
-    for k, column in enumerate(columns):
-        numeric = bool(rows) and all(isinstance(row[k], int | float) for row in rows)
-        table.add_column(Text(printable(str(column))), justify="right" if numeric else "left", overflow="fold")
+    for column in rows[0] if rows else ():
+        numeric = all(isinstance(row[column], int | float) for row in rows)
+        table.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable(_cell(value))) for value in row))
+        table.add_row(*(Text(printable(_cell(value))) for value in row.values()))
     with console.capture() as drawn:
         console.print(table)
     # without the empty lines and spaces around it
@@ -78,68 +80,10 @@ def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
-        return None
-    return str(value) if isinstance(value, Path) else value
-
-
-def present(
-    result: Result,
-    out: Path,
-    as_json: bool,
-    show: Callable[[Any], object],
-    data: Mapping[str, Any] | None = None,
-    files: Mapping[str, Path] | None = None,
-) -> dict[str, Path]:
-    """Write ``results.json``, ``results.parquet`` and ``report.html``, and print the result.
-
-    Args:
-        result: What was found.
-        out: The folder.
-        as_json: Whether to print JSON.
-        show: Prints the result for people.
-        data: The JSON; the result's own otherwise.
-        files: Further files that were written, by name.
-
-    Returns:
-        Where all files are, by name.
-    """
-    paths = {name: result.save(out / name) for name in ("results.json", "results.parquet")}
-    paths |= {"report.html": result.to_html(out / "report.html"), **(files or {})}
-    if as_json:
-        print_json({"kind": type(result).__name__, **(result.to_dict() if data is None else data), "files": paths})
-    else:
-        show(result)
-        tell_written(paths)
-    return paths
-
-
-def write_one(found: Any, out: Path | None) -> None:
-    """Write one file, the page or the data (by ``write``, where a result has it for other tools), if asked for."""
-    if out is not None:
-        write = found.to_html if out.suffix in (".html", ".htm") else getattr(found, "write", found.save)
-        tell(f"wrote {write(out)}")
-
-
-def show(found: Any, as_json: bool, **more: Any) -> None:
-    """Print a result: its summary, or its JSON with more in it."""
-    print_json({**found.to_dict(), **more}) if as_json else say(found.summary())
-
-
-def say_notes(notes: Iterable[str]) -> None:
-    """Print what a reader must know of a result."""
-    for note in notes:
-        say(f"Note: {note}")
-
-
 def tell_written(paths: Mapping[str, Path]) -> None:
     """Tell the person at the terminal what was written."""
-    tell(f"wrote {', '.join(str(path) for path in paths.values())}")
+    if paths:
+        tell(f"wrote {', '.join(map(str, paths.values()))}")
 
 
 def claim_file(path: Path | None, inputs: Sequence[Path] = (), beside: Sequence[Path] = ()) -> None:
@@ -195,14 +139,31 @@ def is_ours(path: Path) -> bool:
     """Whether intertwine wrote a file, or all that is in a folder, by what is in it."""
     if path.is_dir():
         weights = list(path.glob("*.safetensors"))
-        return (
-            not any(path.iterdir())
-            or _has("Written by intertwine.", path / "README.md")
-            or (bool(weights) and all(map(is_ours, weights)))
-        )
-    with suppress(OSError, ValueError, KeyError):
-        return path.stat().st_size == 0 or (path.suffix in _IS_OURS and _IS_OURS[path.suffix](path))
+        return not any(path.iterdir()) or _signed(path / "README.md") or (bool(weights) and all(map(is_ours, weights)))
+    with suppress(OSError, ValueError, TypeError):
+        return path.stat().st_size == 0 or (_is_our_json(path) if path.suffix == ".json" else _signed(path))
     return False
+
+
+def _signed(path: Path) -> bool:
+    """Whether a file has the sign of ours near one of its ends."""
+    sign = _SIGNS.get(path.suffix)
+    if sign is None or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head, _ = file.read(_END), file.seek(max(0, path.stat().st_size - _END))
+        return sign in head or sign in file.read()
+
+
+def _is_our_json(path: Path) -> bool:
+    """Whether a file holds a result or a card."""
+    from .._io import read_json
+    from ..report.write import KINDS
+
+    said = read_json(path)
+    versions = said.get("versions") if isinstance(said, dict) else None
+    card = isinstance(versions, dict) and "intertwine" in versions and "architecture" in said
+    return card or (isinstance(said, dict) and said.get("kind") in KINDS)
 
 
 def write_network(model: nn.Module, place: Path, card: Mapping[str, Any], like: Path) -> Path:
@@ -275,44 +236,3 @@ def _hold(lock: Path, what: Path) -> None:
             f"--out must be written by one command at a time. Got {str(what)!r}, where another one is at work. Wait "
             "for it, or choose another place."
         ) from None
-
-
-def _json(path: Path) -> bool:
-    from .._io import read_json
-    from ..report.write import KINDS
-
-    said = read_json(path)
-    versions = said.get("versions") if isinstance(said, dict) else None
-    card = isinstance(versions, dict) and "intertwine" in versions and "architecture" in said
-    return card or (isinstance(said, dict) and said.get("kind") in KINDS)
-
-
-def _safetensors(path: Path) -> bool:
-    from safetensors import SafetensorError, safe_open
-
-    with suppress(SafetensorError), safe_open(path, framework="pt") as file:
-        return "intertwine" in (file.metadata() or {})
-    return False
-
-
-def _parquet(path: Path) -> bool:
-    import pyarrow
-    from pyarrow import parquet
-
-    with suppress(pyarrow.ArrowException):
-        return b'"intertwine"' in (parquet.read_schema(path).metadata or {}).get(b"PANDAS_ATTRS", b"")
-    return False
-
-
-def _has(words: str, path: Path) -> bool:
-    with suppress(OSError), path.open("rb") as file:
-        return words.encode() in file.read(_HEAD)
-    return False
-
-
-_page = partial(_has, '<meta name="generator" content="intertwine ')
-_recipe = partial(_has, "# Written by intertwine.")
-_IS_OURS: dict[str, Callable[[Path], bool]] = {
-    ".json": _json, ".safetensors": _safetensors, ".parquet": _parquet, ".html": _page, ".htm": _page,
-    ".yml": _recipe, ".yaml": _recipe,
-}  # fmt: skip

@@ -209,6 +209,33 @@ class Dissection(Result):
         own, (low, high) = len(self.own.detectors(self.iou_threshold)), self.powers()[-1].one_more
         return "undecided" if low <= own <= high else "falls" if high < own else "rises"
 
+    @property
+    def verdict(self) -> str:
+        """The one sentence to take away."""
+        own = len(self.own.detectors(self.iou_threshold))
+        if not any(c.mean for c in self.counts()):
+            best = max((x for arm in self.arms for x in arm.iou), default=0.0)
+            return (
+                f"None of {self.units} units detects a concept, in the network's own basis or in any that was tried: "
+                f"the best match has IoU {best:.3f}, and a detector needs more than {self.iou_threshold:g}."
+            )
+        text = f"{own} of {self.units} units ({own / self.units:.0%}) detect a concept in the network's own basis."
+        powers = self.powers()
+        if len(powers) == 1:
+            return f"{text} No rotation was asked for."
+        last = powers[-1]
+        after = f"after rotations with power {last.alpha:g} it is {last.mean:.1f}"
+        if last.seeds < 2:
+            return f"{text} A{after[1:]} for the one rotation tried, which does not say how others would do."
+        low, high = last.one_more
+        interval = f"on average over {last.seeds} of them, and would be {low:.1f} to {high:.1f} after one more (95 %)"
+        meaning = {
+            "falls": "Rotating loses detectors: the network's own basis names concepts better than a random one.",
+            "rises": "Rotating gains detectors: the network's own basis is not the one that names concepts best.",
+            "undecided": "That is no clear difference: nothing here says that the network's own basis is special.",
+        }[self.trend]
+        return f"{text} A{after[1:]} {interval}. {meaning}"
+
     def table(self) -> pd.DataFrame:
         """One row for each power of the rotation and one for G_ReLU: detectors, share, unique, by category."""
         import pandas as pd
@@ -255,7 +282,7 @@ class Dissection(Result):
         return [(self.concepts[c], n) for c, n in found.most_common()]
 
     def summary(self) -> str:
-        """What was dissected, and detectors for every power of the rotation."""
+        """What was dissected, detectors for every power of the rotation, and the verdict."""
         lines = [
             f"Dissection of {self.layer} in {self.model}: {counted(self.units, 'unit')}, "
             f"{counted(self.images, 'image')} of {self.data}, {counted(len(self.concepts), 'concept')}, "
@@ -267,7 +294,7 @@ class Dissection(Result):
             interval = f"({total.low:.1f}..{total.high:.1f})" if total.seeds > 1 else ""
             share = total.mean / self.units
             lines.append(f"{basis:16}  {total.mean:6.1f} {interval:14}  {share:6.1%}  {unique.mean:6.1f}")
-        return "\n".join([*lines, *self.notes])
+        return "\n".join([*lines, self.verdict, *(f"Note: {note}" for note in self.notes)])
 
 
 class Folder:

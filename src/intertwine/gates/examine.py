@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .._progress import track
 from .._result import Result, of_networks
-from .._words import counted
+from .._words import columns, counted
 from .affine_maps import ActiveSubnetwork, EffectiveMaps, active_subnetwork
 from .gate_statistics import SharedGates, shared_gates
 from .gated_network import GatedNetwork
@@ -99,11 +99,46 @@ class GateStudy(Result):
             for l in self.layers
         ]
 
+    @property
+    def verdict(self) -> str:
+        """The sentences to take away."""
+        units = sum(layer.units for layer in self.layers)
+        on = sum(layer.on * layer.units for layer in self.layers) / units
+        frozen = sum(layer.never + layer.always for layer in self.layers)
+        aligned = self.alignments["path kernel"]
+        tangent, labels = (
+            "an unknown degree" if x != x else f"{x:.2f}" for x in (aligned["tangent kernel"], aligned["labels"])
+        )
+        text = (
+            f"An example switches on {on:.0%} of {units:,} units; {frozen:,} never switch over all examples. "
+            f"What the gates alone say (path kernel) agrees to {tangent} with how the network would learn (tangent "
+            f"kernel) and to {labels} with the classes."
+        )
+        own, *versions = self.settings.get("accuracies") or [None]
+        trained = [row for row in versions if row["test accuracy"] is not None]
+        if not trained:
+            return text
+        best = max(trained, key=lambda row: row["test accuracy"])
+        return (
+            f"{text} The network is right on {own['test accuracy']:.1%} of test examples, its best gated version "
+            f"({best['network']}) on {best['test accuracy']:.1%}."
+        )
+
     def summary(self) -> str:
-        """How every layer switches, and how the kernels agree."""
+        """How every layer switches, how kernels agree, what is known of other networks, and the verdict."""
         lines = [f"{l.name}: {l.on:.0%} of {l.units} units on, {l.never} never, {l.always} always" for l in self.layers]
-        kernels = f"path kernel ~ tangent kernel: {self.alignments['path kernel']['tangent kernel']:.3f}"
-        return "\n".join([f"Gates of {self.model} over {counted(self.examples, 'example')}", *lines, kernels])
+        lines.append(f"path kernel ~ tangent kernel: {self.alignments['path kernel']['tangent kernel']:.3f}")
+        told = lambda share: "not trained" if share is None else f"{share:.1%}"
+        shown = ("network", "gates", "value network is given", "test accuracy")
+        rows = [(*(a[key] for key in shown[:3]), told(a[shown[3]])) for a in self.settings.get("accuracies") or ()]
+        lines += columns([shown, *rows]) if rows else []
+        if other := self.settings.get("other"):
+            lines.append(f"Path kernels of {self.model} and {other['name']}: alignment {other['npk alignment']:.3f}")
+            paired = "  {space}: {agreement:.1%} of gates agree (before {before:.1%})"
+            lines += [paired.format(**space) for space in other.get("spaces", ())]
+        head = f"Gates of {self.model} over {counted(self.examples, 'example')}"
+        notes = (f"Note: {note}" for note in self.notes)
+        return "\n".join([head, *lines, self.active.summary(), self.verdict, *notes])
 
 
 @of_networks("model")

@@ -1,27 +1,31 @@
 """The blocks of a page: small values that know nothing of HTML."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 __all__ = [
     "Block", "Details", "Facts", "Figure", "Grid", "Heading", "Listing", "Network", "Paragraph", "Shot", "Table",
     "Tabs", "Wall",
 ]  # fmt: skip
 
+_ROWS = 2000
+
 
 @dataclass(frozen=True)
 class Block:
     """Base of everything that a page may hold. Texts are plain: whatever they contain is shown as it is."""
 
-    kind: ClassVar[str]
+    @property
+    def kind(self) -> str:
+        """The name of the class in small letters."""
+        return type(self).__name__.lower()
 
 
 @dataclass(frozen=True)
 class Heading(Block):
     """A heading of a section."""
 
-    kind: ClassVar[str] = "heading"
     text: str
 
 
@@ -29,16 +33,19 @@ class Heading(Block):
 class Paragraph(Block):
     """A paragraph; a ``"verdict"`` is the one sentence to take away, a ``"note"`` limits it."""
 
-    kind: ClassVar[str] = "paragraph"
     text: str
     tone: Literal["plain", "verdict", "note"] = "plain"
+
+
+def noted(notes: Iterable[str]) -> list[Block]:
+    """Notes as paragraphs."""
+    return [Paragraph(f"Note: {note}", "note") for note in notes]
 
 
 @dataclass(frozen=True)
 class Listing(Block):
     """Text whose spaces and line breaks count, such as a command or a printed table."""
 
-    kind: ClassVar[str] = "listing"
     text: str
 
 
@@ -46,7 +53,6 @@ class Listing(Block):
 class Facts(Block):
     """Names and values, one pair on a line."""
 
-    kind: ClassVar[str] = "facts"
     facts: Mapping[str, Any]
     title: str = ""
 
@@ -61,7 +67,6 @@ class Table(Block):
         ValueError: If a row has another number of cells than there are columns.
     """
 
-    kind: ClassVar[str] = "table"
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     caption: str = ""
@@ -71,6 +76,13 @@ class Table(Block):
         for row in self.rows:
             if len(row) != len(self.columns):
                 raise ValueError(f"rows must have {len(self.columns)} cells, one for each column. Got {len(row)}.")
+
+    @classmethod
+    def of(cls, frame: Any, caption: str = "", digits: int = 3) -> "Table":
+        """The table of a data frame, of many rows the first 2,000."""
+        more = f"The first {_ROWS:,} of {len(frame):,} rows. " if len(frame) > _ROWS else ""
+        rows = frame.head(_ROWS).astype(object).to_numpy().tolist()
+        return cls([str(c) for c in frame.columns], rows, f"{more}{caption}".strip(), digits)
 
     @property
     def shown(self) -> "Table":
@@ -96,16 +108,11 @@ class Table(Block):
             return f"{round(value, self.digits) + 0.0:.{self.digits}f}"  # no "-0.000"
         return f"{value:,}" if isinstance(value, int) else str(value)
 
-    def exact(self, value: float) -> str:
-        """A number as it is sorted and taken along; NaN is left empty."""
-        return "" if value != value else repr(value)
-
 
 @dataclass(frozen=True)
 class Figure(Block):
     """A plot of ``data`` and ``layout`` as plotly takes them, whose texts have gone through ``figures.label``."""
 
-    kind: ClassVar[str] = "figure"
     spec: Mapping[str, Any]
     title: str = ""
     caption: str = ""
@@ -116,7 +123,6 @@ class Figure(Block):
 class Network(Block):
     """A network drawn from top to bottom, as ``network.network`` describes it; ``title`` is for screen readers."""
 
-    kind: ClassVar[str] = "network"
     spec: Mapping[str, Any]
     title: str
     caption: str = ""
@@ -126,7 +132,6 @@ class Network(Block):
 class Grid(Block):
     """Blocks side by side, as many of at least ``width`` pixels as there is room for."""
 
-    kind: ClassVar[str] = "grid"
     blocks: Sequence[Block]
     width: int = 420
 
@@ -135,7 +140,6 @@ class Grid(Block):
 class Tabs(Block):
     """Alternatives by title, of which a reader sees one, the first in front; ``name`` is for screen readers."""
 
-    kind: ClassVar[str] = "tabs"
     tabs: Mapping[str, Sequence[Block]]
     name: str = "Show"
 
@@ -144,7 +148,6 @@ class Tabs(Block):
 class Details(Block):
     """Blocks that a reader unfolds, and a line that says what is inside."""
 
-    kind: ClassVar[str] = "details"
     summary: str
     blocks: Sequence[Block]
 
@@ -162,6 +165,5 @@ class Shot:
 class Wall(Block):
     """Pictures that people look at before they read."""
 
-    kind: ClassVar[str] = "wall"
     shots: Sequence[Shot]
     caption: str = ""

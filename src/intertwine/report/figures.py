@@ -83,31 +83,23 @@ def heatmap(
     shown = "".join(f"<br>{label(key)}: %{{customdata[{k}]}}" for k, key in enumerate(hover))
     gap = int(max(len(rows), len(columns)) <= _GAPS)
     trace: dict[str, Any] = {
-        "type": "heatmap",
-        "z": [_rounded(row) for row in values],
-        "zmin": limits[0],
-        "zmax": limits[1],
-        "colorscale": "Viridis",
-        "colorbar": {"thickness": 10, "outlinewidth": 0, "len": 1, "xpad": 6},
-        "xgap": gap,
-        "ygap": gap,
-        "hoverongaps": False,
+        "type": "heatmap", "z": [_rounded(row) for row in values], "zmin": limits[0], "zmax": limits[1],
+        "colorscale": "Viridis", "colorbar": {"thickness": 10, "outlinewidth": 0, "len": 1, "xpad": 6},
+        "xgap": gap, "ygap": gap, "hoverongaps": False,
         "hovertemplate": f"%{{text}}<br><b>{label(name)}: %{{z}}</b>{shown}<extra></extra>",  # the page writes texts
-    }
-    if hover:
-        trace["customdata"] = details
+        **({"customdata": details} if hover else {}),
+    }  # fmt: skip
     layout = {
-        "margin": {"l": 10, "r": 10, "t": 10, "b": 10},
         "annotations": _cell_numbers(trace["z"], limits) if max(len(rows), len(columns)) <= _WRITTEN else [],
         "shapes": [*_borders(rows, "y"), *_borders(columns, "x")],
         "meta": {
             "xaxis": {**_tick_names(columns), "title": label(column_title or "column")},
             "yaxis": {**_tick_names(rows), "title": label(row_title or "row")},
         },
-        "xaxis": {**_titled(columns, column_title), "tickangle": -45},
-        "yaxis": {**_titled(rows, row_title), "range": [len(rows) - 0.5, -0.5]},  # the first row on top
     }
-    return Figure({"data": [trace], "layout": layout}, title, caption, height=440)
+    x, y = _titled(columns, column_title), _titled(rows, row_title)
+    y["range"] = [len(rows) - 0.5, -0.5]  # the first row on top
+    return plot([trace], {**x, "tickangle": -45}, y, title, caption, left=10, **layout)
 
 
 def strip(
@@ -153,15 +145,10 @@ def lines(
         shift = (k - (len(series) - 1) / 2) * min(0.12, 0.7 / len(series))  # values of one place stand side by side
         barred = not joined or (bars and len(names) <= _NAMED)
         traces += [_points(one, color, shift, joined)] if barred else _curve(one, color)
-    layout = {
-        "margin": {"l": 50, "r": 10, "t": 10, "b": 10},
-        "meta": {"xaxis": _tick_names(names)},
-        "xaxis": {**_names_axis(names), "tickangle": -45, "unifiedhovertitle": {"text": " "}},
-        "yaxis": {"title": {"text": label(y_title)}, **_y_range(series, limits)},
-        "legend": _LEGEND,
-        "hovermode": "x unified",
-    }
-    return Figure({"data": traces, "layout": layout}, title, caption, height=360)
+    x = {**_names_axis(names), "tickangle": -45, "unifiedhovertitle": {"text": " "}}
+    y = {"title": {"text": label(y_title)}, **_y_range(series, limits)}
+    layout = {"meta": {"xaxis": _tick_names(names)}, "legend": _LEGEND, "hovermode": "x unified"}
+    return plot(traces, x, y, title, caption, height=360, **layout)
 
 
 def bars(
@@ -181,26 +168,14 @@ def bars(
     for k, (name, heights) in enumerate(groups.items()):
         if len(heights) != len(names):
             raise ValueError(f"group {name} must have {len(names)} values, one for each name. Got {len(heights)}.")
-        traces.append(
-            {
-                "type": "bar",
-                "name": label(name),
-                "x": list(range(len(names))),
-                "y": _rounded(heights),
-                "marker": {"color": _COLORS[k % len(_COLORS)]},
-                "hovertext": [label(one) for one in names],
-                "hovertemplate": f"%{{hovertext}}<br>{label(name)}: %{{y}}<extra></extra>",
-            }
-        )
-    layout = {
-        "margin": {"l": 50, "r": 10, "t": 10, "b": 10},
-        "barmode": "group",
-        "meta": {"xaxis": _tick_names(names)},
-        "xaxis": {**_names_axis(names), "tickangle": -45},
-        "yaxis": {"title": {"text": label(y_title)}, "rangemode": "tozero"},
-        "legend": _LEGEND,
-    }
-    return Figure({"data": traces, "layout": layout}, title, caption, height=300)
+        template = f"%{{hovertext}}<br>{label(name)}: %{{y}}<extra></extra>"
+        trace = {"type": "bar", "name": label(name), "x": list(range(len(names))), "y": _rounded(heights)}
+        trace |= {"marker": {"color": _COLORS[k % len(_COLORS)]}, "hovertemplate": template}
+        traces.append({**trace, "hovertext": [label(one) for one in names]})
+    x = {**_names_axis(names), "tickangle": -45}
+    y = {"title": {"text": label(y_title)}, "rangemode": "tozero"}
+    layout = {"barmode": "group", "meta": {"xaxis": _tick_names(names)}, "legend": _LEGEND}
+    return plot(traces, x, y, title, caption, height=300, **layout)
 
 
 def scatter(names: Sequence[str], points: Matrix, *, title: str = "", caption: str = "") -> Figure:
@@ -212,23 +187,25 @@ def scatter(names: Sequence[str], points: Matrix, *, title: str = "", caption: s
     if len(points) != len(names) or any(len(point) != 2 for point in points):
         raise ValueError(f"points must be {len(names)} pairs, one for each name. Got another shape.")
     trace = {
-        "type": "scatter",
-        "x": _rounded([point[0] for point in points]),
-        "y": _rounded([point[1] for point in points]),
-        "text": [label(name, _LONGEST) for name in names],
-        "mode": "markers+text" if len(names) <= _BESIDE else "markers",
-        "textposition": "top center",
-        "marker": {"color": _COLORS[0], "size": 9},
+        "type": "scatter", "x": _rounded([point[0] for point in points]), "y": _rounded([point[1] for point in points]),
+        "text": [label(name, _LONGEST) for name in names], "textposition": "top center", "cliponaxis": False,
+        "mode": "markers+text" if len(names) <= _BESIDE else "markers", "marker": {"color": _COLORS[0], "size": 9},
         "hovertemplate": "%{text}<br>%{x}, %{y}<extra></extra>",
-        "cliponaxis": False,
-    }
-    layout = {
-        "margin": {"l": 70, "r": 70, "t": 30, "b": 10},  # half of the longest name
-        "xaxis": {"zeroline": False, "automargin": True},
-        "yaxis": {"zeroline": False, "automargin": True, "scaleanchor": "x"},
-        "showlegend": False,
-    }
-    return Figure({"data": [trace], "layout": layout}, title, caption, height=440)
+    }  # fmt: skip
+    axis = {"zeroline": False, "automargin": True}
+    margin = {"l": 70, "r": 70, "t": 30, "b": 10}  # half of the longest name
+    return plot([trace], axis, {**axis, "scaleanchor": "x"}, title, caption, showlegend=False, margin=margin)
+
+
+def plot(
+    traces: Sequence[Mapping[str, Any]], x: Mapping[str, Any], y: Mapping[str, Any], title: str = "", caption: str = "",
+    height: int = 440, left: int = 50, **layout: Any,
+) -> Figure:  # fmt: skip
+    """A figure of plotly's traces and axes; texts in them have gone through ``label``."""
+    margin = {"l": left, "r": 10, "t": 10, "b": 10}
+    return Figure(
+        {"data": traces, "layout": {"margin": margin, **layout, "xaxis": x, "yaxis": y}}, title, caption, height
+    )
 
 
 def _cell_numbers(values: Matrix, limits: tuple[float, float]) -> list[dict[str, Any]]:
@@ -236,64 +213,49 @@ def _cell_numbers(values: Matrix, limits: tuple[float, float]) -> list[dict[str,
     low, high = limits
     return [
         {
-            "x": j,
-            "y": i,
-            "text": f"{round(value, 2) + 0.0:.2f}" if high - low > _FINE else f"{value:.2g}",
-            "showarrow": False,
+            "x": j, "y": i, "text": f"{round(value, 2) + 0.0:.2f}" if high - low > _FINE else f"{value:.2g}",
             "font": {"size": 12, "color": "#ffffff" if (value - low) / (high - low) < _DARK else "#000000"},
+            "showarrow": False,
         }
         for i, row in enumerate(values)
         for j, value in enumerate(row)
         if value is not None
-    ]
+    ]  # fmt: skip
 
 
 def _curve(one: Series, color: str) -> list[dict[str, Any]]:
-    places = list(range(len(one.y)))
-    band = []
-    if one.low is not None and one.high is not None:
-        edge = {"type": "scatter", "x": places, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-        band = [
-            {**edge, "y": _rounded(one.low), "showlegend": False},
-            {**edge, "y": _rounded(one.high), "showlegend": False, "fill": "tonexty", "fillcolor": _faint(color)},
-        ]
-    thin = one.dash != "solid"
+    places, thin = list(range(len(one.y))), one.dash != "solid"
     curve = {
-        "type": "scatter",
-        "name": label(one.name),
-        "x": places,
-        "y": _rounded(one.y),
+        "type": "scatter", "name": label(one.name), "x": places, "y": _rounded(one.y),
         "mode": "lines" if thin or len(places) > _NAMED else "lines+markers",
         "line": {"color": color, "width": 1.5 if thin else 2, "dash": one.dash},
-    }
-    return [*band, curve]
+    }  # fmt: skip
+    if one.low is None or one.high is None:
+        return [curve]
+    edge = {"type": "scatter", "x": places, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+    low, high = ({**edge, "y": _rounded(end), "showlegend": False} for end in (one.low, one.high))
+    red, green, blue = (int(color[k : k + 2], 16) for k in (1, 3, 5))
+    faint = f"rgba({red},{green},{blue},0.2)"  # older plotly knows no #rrggbbaa
+    return [low, {**high, "fill": "tonexty", "fillcolor": faint}, curve]
 
 
 def _places(names: Sequence[str], series: Sequence[Series]) -> dict[str, Any]:
     """Unseen points that say the name of a place on hovering; the axis writes only names that it has room for."""
-    values = list(zip(*(_rounded(one.y) for one in series)))
+    values = zip(*(_rounded(one.y) for one in series))
     return {
-        "type": "scatter",
-        "x": list(range(len(names))),
-        "y": [next((v for v in here if v is not None), None) for here in values],
-        "hovertext": [label(name) for name in names],
-        "hovertemplate": "<b>%{hovertext}</b><extra></extra>",
-        "mode": "markers",
-        "marker": {"opacity": 0},
-        "showlegend": False,
-    }
+        "type": "scatter", "mode": "markers", "marker": {"opacity": 0}, "showlegend": False,
+        "x": list(range(len(names))), "y": [next((v for v in here if v is not None), None) for here in values],
+        "hovertext": [label(name) for name in names], "hovertemplate": "<b>%{hovertext}</b><extra></extra>",
+    }  # fmt: skip
 
 
 def _points(one: Series, color: str, shift: float, joined: bool) -> dict[str, Any]:
     """Values with their intervals as bars."""
     trace: dict[str, Any] = {
-        "type": "scatter",
-        "name": label(one.name),
-        "x": [k + shift for k in range(len(one.y))],
-        "y": _rounded(one.y),
+        "type": "scatter", "name": label(one.name), "x": [k + shift for k in range(len(one.y))], "y": _rounded(one.y),
         "mode": "lines+markers" if joined else "markers",
         "marker": {"color": color, "size": 7, "symbol": "circle" if one.dash == "solid" else "line-ew-open"},
-    }
+    }  # fmt: skip
     if one.low is not None and one.high is not None:
         ends = [(one.high, one.y), (one.y, one.low)]
         up, down = (_rounded([None if None in (a, b) else a - b for a, b in zip(*pair)]) for pair in ends)  # type: ignore[operator]
@@ -305,13 +267,9 @@ def _names_axis(names: Sequence[str]) -> dict[str, Any]:
     # A linear axis with names as ticks: a layer called "0" is no number there, and equal names stay apart. Every place
     # has its whole name, for hovering; the page writes as many of ``_tick_names`` as there is room for.
     return {
-        "tickmode": "array",
-        "tickvals": list(range(len(names))),
-        "ticktext": [label(name) for name in names],
-        "range": [-0.5, len(names) - 0.5],
-        "zeroline": False,
-        "automargin": True,
-    }
+        "tickmode": "array", "tickvals": list(range(len(names))), "ticktext": [label(name) for name in names],
+        "range": [-0.5, len(names) - 0.5], "zeroline": False, "automargin": True,
+    }  # fmt: skip
 
 
 def _titled(names: Sequence[str], title: str) -> dict[str, Any]:
@@ -394,9 +352,3 @@ def _y_range(series: Sequence[Series], limits: tuple[float, float] | None) -> di
 def _rounded(values: Sequence[float | None]) -> list[float | None]:
     # JSON has no word for NaN or infinity; plotly leaves a gap at null.
     return [None if v is None or not isfinite(v) else float(f"{v:.{_DIGITS}g}") for v in values]
-
-
-def _faint(color: str) -> str:
-    """A colour ``#rrggbb`` that covers a fifth of what lies below; older plotly knows no ``#rrggbbaa``."""
-    red, green, blue = (int(color[k : k + 2], 16) for k in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.2)"

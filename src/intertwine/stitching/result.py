@@ -271,7 +271,8 @@ class StitchingStudy(Result):
     def notes(self) -> tuple[str, ...]:
         """What a reader should know of all that is here."""
         counts = Counter(note for s in self.stitchings for note in dict.fromkeys(s.notes))
-        shared = [note for note, count in counts.items() if count == len(self.stitchings)]
+        shared = [*self.settings.get("notes", ())]
+        shared += [note for note, count in counts.items() if count == len(self.stitchings) and note not in shared]
         repeated = [family for (_, family, _), found in self._groups.items() if len(found) > 1 and _one_fit(found)]
         if repeated:
             shared.append(

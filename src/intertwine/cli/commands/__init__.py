@@ -14,8 +14,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .._options import OF_PAGES, ExampleOptions, Options, option, page_or_data
-from .._outputs import claim, claim_file, print_json, say, show, tell, write_network, write_one
+import typer
+
+from .._options import ExampleOptions, Options, option
+from .._outputs import claim, claim_file, claim_folder, print_json, say, tell_written, write_network
 
 if TYPE_CHECKING:
     import torch
@@ -33,30 +35,72 @@ else:
 
     torch, iw, inputs = map(_Later, ("torch", "intertwine", "intertwine.cli.inputs"))
 
-__all__ = ["Finding", "Rewriting", "Rewritten", "inputs", "iw", "solver_of", "torch"]
+__all__ = ["Finding", "Rewriting", "Rewritten", "Study", "inputs", "iw", "looks_at_data", "solver_of", "torch"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding(Options):
     """Base of a command that prints what it finds, and writes its page or its data where ``--out`` says so."""
 
-    suffixes: ClassVar[tuple[str, ...]] = OF_PAGES
+    suffixes: ClassVar[tuple[str, ...]] = (".html", ".htm", ".json", ".parquet")
 
-    out: Path | None = page_or_data()
+    out: Path | None = option("Write the page (.html) or data (.json, .parquet).", metavar="FILE")
 
     @abstractmethod
     def find(self) -> Any:
         """The result."""
 
-    def tell(self, found: Any) -> None:
-        """Print the result."""
-        show(found, self.as_json)
+    def plain(self, found: Any) -> Any:
+        """What is printed as JSON."""
+        return found.to_dict()
+
+    def words(self, found: Any) -> str:
+        """What is printed for people."""
+        summary: str = found.summary()
+        return summary
+
+    def code(self, found: Any) -> int:
+        """The exit code."""
+        return 0
+
+    def write(self, found: Any) -> dict[str, Path]:
+        """Files by name; ``write`` of a result is for other tools."""
+        if self.out is None:
+            return {}
+        write = found.to_html if self.out.suffix in (".html", ".htm") else getattr(found, "write", found.save)
+        return {"out": write(self.out)}
 
     def __call__(self) -> None:
         claim_file(self.out, self.reads)
         found = self.find()
-        write_one(found, self.out)
-        self.tell(found)
+        tell_written(self.write(found))
+        print_json(self.plain(found)) if self.as_json else say(self.words(found))
+        if code := self.code(found):
+            raise typer.Exit(code)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study(Finding):
+    """Base of a command that writes results.json, results.parquet and report.html into the folder ``--out``."""
+
+    suffixes = ()
+    results: ClassVar[tuple[str, ...]] = ("results.json", "results.parquet")
+    writes: ClassVar[tuple[str, ...]] = ()  # beside them
+
+    out: Path
+
+    def write(self, found: Any) -> dict[str, Path]:
+        files = {name: found.save(self.out / name) for name in self.results}
+        return {**files, "report.html": found.to_html(self.out / "report.html")}
+
+    def __call__(self) -> None:
+        claim_folder(self.out, [*self.results, "report.html", *self.writes], self.reads)
+        found = self.find()
+        files = self.write(found)
+        if self.as_json:
+            return print_json({"kind": type(found).__name__, **self.plain(found), "files": files})
+        say(self.words(found))
+        return tell_written(files)
 
 
 @dataclass(frozen=True)
@@ -77,7 +121,7 @@ class Rewriting(ExampleOptions):
     suffixes = (".safetensors", "")
 
     a: Path
-    out: Path = option(..., "FILE.safetensors, or a folder for a model of transformers.", metavar="PATH")
+    out: Path = option("FILE.safetensors, or a folder for a model of transformers.", ..., metavar="PATH")
 
     @abstractmethod
     def rewrite(self, group: inputs.Group) -> Rewritten: ...
@@ -98,7 +142,7 @@ class Rewriting(ExampleOptions):
         card["architecture"] = f"{made.sizes}{card['architecture']}"
         written = write_network(made.model, self.out, card, self.reads[-1])
         print_json({**made.data, "written": written}) if self.as_json else say(made.text)
-        tell(f"wrote {written}")
+        tell_written({"written": written})
 
 
 def solver_of(spec: str) -> str | iw.matching.Solver:
@@ -113,3 +157,8 @@ def solver_of(spec: str) -> str | iw.matching.Solver:
         return spec
     given = dict(part.split("=") for part in filter(None, text.split(",")))
     return replace(iw.matching.METHODS[name], **{key.strip(): json.loads(value) for key, value in given.items()})
+
+
+def looks_at_data(method: str) -> bool:
+    """Whether a way to align runs the networks on data."""
+    return method.partition(":")[0] in ("activations", "mixed", "straight-through", "learned")

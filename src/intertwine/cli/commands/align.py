@@ -8,7 +8,7 @@ from typing import Any
 
 from .._options import ExampleOptions, advanced, option
 from .._outputs import claim_folder, keep_beside, print_json, say, tell_written, write_network
-from . import inputs, iw, solver_of
+from . import inputs, iw, looks_at_data, solver_of
 
 _WRITTEN = ("alignment.safetensors", "results.json", "report.html", "moved", "moved.safetensors", "moved.json")
 
@@ -40,30 +40,29 @@ class Align(ExampleOptions):
     model: str | None = None
     model_b: str | None = None
     method: str = option(
-        "weights",
         "weights, activations, mixed, frank-wolfe, sinkhorn, straight-through, learned, or transport "
         "(other widths). Options follow a colon: sinkhorn:steps=300,temperature=0.05.",
+        "weights",
     )
     kinds: list[str] | None = advanced(
-        None, "Search only these: permutation, scale, sign, linear, joined by commas.", metavar="KINDS"
+        "Search only these: permutation, scale, sign, linear, joined by commas.", metavar="KINDS"
     )
     examples: int = 5000
     batch_size: int = 250
     sharded: bool = False
     seed: int = 0
     device: str = "auto"
-    out: Path = option(Path("alignment"), "Folder for the moved network, the alignment and report.html.", metavar="DIR")
+    out: Path = option("Folder for the moved network, the alignment and report.html.", Path("alignment"), metavar="DIR")
 
     def __call__(self) -> None:
-        solver = solver_of(self.method)
         claim_folder(self.out, _WRITTEN, self.reads)
-        said, files = self._part_by_part() if self.sharded else self._in_memory(solver)
+        said, files = self._part_by_part() if self.sharded else self._in_memory()
         if self.as_json:
             return print_json({**said, "files": files})
         say(said["text"])
         return tell_written(files)
 
-    def _in_memory(self, solver: str | iw.matching.Solver) -> tuple[dict[str, Any], dict[str, Path]]:
+    def _in_memory(self) -> tuple[dict[str, Any], dict[str, Path]]:
         """Align networks in memory, on data where the method looks at it."""
         group = inputs.open_group(self.reads, self, "always" if looks_at_data(self.method) else "if given")
         loader = group.loader("train", self.examples, self.batch_size) if group.data is not None else None
@@ -75,7 +74,8 @@ class Align(ExampleOptions):
             said |= {"sizes": dict(brought.sizes), "costs": dict(brought.costs)}
             moved = brought.apply(other)
         else:
-            found = iw.align(one, other, group.example, method=solver, loader=loader, seed=self.seed, kinds=self.kinds)
+            how: Any = {"method": solver_of(self.method), "loader": loader, "seed": self.seed, "kinds": self.kinds}
+            found = iw.align(one, other, group.example, **how)
             moved, (said, files) = found.apply(other), _written(found, self.out)
         # a folder where B came as one, a file otherwise
         place = self.out / ("moved" if group.checkpoints[1].tensors is None else "moved.safetensors")
@@ -103,8 +103,3 @@ def _written(found: iw.Alignment, out: Path) -> tuple[dict[str, Any], dict[str, 
     }
     said = {key: getattr(found, key) for key in ("method", "objective", "before", "after", "notes")}
     return {"text": str(found), **said, "spaces": found.to_frame().to_dict("records")}, files
-
-
-def looks_at_data(method: str) -> bool:
-    """Whether a way to align runs the networks on data."""
-    return method.partition(":")[0] in ("activations", "mixed", "straight-through", "learned")

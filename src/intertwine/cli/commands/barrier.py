@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import Any
 
 from .._options import DataOptions, advanced, option
-from .._outputs import RESULTS, claim_folder, present, say
-from . import inputs, iw, solver_of
-
-if TYPE_CHECKING:
-    from ...merging.interpolate import Interpolation
+from . import Study, inputs, iw, solver_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Barrier(DataOptions):
+class Barrier(Study, DataOptions):
     """Measure how much worse the networks between networks are, before and after alignment.
 
     The barrier is the largest excess of the loss over the straight line between the losses of both ends. With three
@@ -33,9 +29,9 @@ class Barrier(DataOptions):
 
     checkpoints: list[Path]
     model: str | None = None
-    method: str = option("weights", "How to align, see 'intertwine align --help'; none for the direct path only.")
-    points: int = option(25, "Points of each path, the ends included.", min=3)
-    recalibrate: bool = advanced(True, "Also with batch norms measured anew at every point.")
+    method: str = option("How to align, see 'intertwine align --help'; none for the direct path only.", "weights")
+    points: int = option("Points of each path, the ends included.", 25, min=3)
+    recalibrate: bool = advanced("Also with batch norms measured anew at every point.", True)
     interpolation: str = "linear"
     split: str = "test"
     examples: int = 5000
@@ -44,25 +40,18 @@ class Barrier(DataOptions):
     device: str = "auto"
     out: Path = Path("barrier")
 
-    def __call__(self) -> None:
-        solver = solver_of(self.method)
-        claim_folder(self.out, RESULTS, self.checkpoints)
+    def find(self) -> iw.merging.Barrier:
+        solver = None if self.method == "none" else solver_of(self.method)
         group = inputs.open_group(self.checkpoints, self, "always")
         group.need_data().need_labels("to measure losses")
+        interpolation: Any = self.interpolation
+        options = iw.merging.PathOptions(
+            recalibrate=self.recalibrate, calibration=group.loader("train", self.examples, self.batch_size),
+            interpolation=interpolation, example_inputs=group.example, seed=self.seed,
+        )  # fmt: skip
+        loader = group.loader(self.split, self.examples, self.batch_size)
         found = iw.merging.barriers(
-            group.models,
-            group.loader(self.split, self.examples, self.batch_size),
-            self.points,
-            alignments=None if self.method == "none" else solver,
-            names=group.names,
-            progress=True,
-            options=iw.merging.PathOptions(
-                recalibrate=self.recalibrate,
-                calibration=group.loader("train", self.examples, self.batch_size),
-                interpolation=cast("Interpolation", self.interpolation),
-                example_inputs=group.example,
-                seed=self.seed,
-            ),
+            group.models, loader, self.points, alignments=solver, names=group.names, progress=True, options=options
         )
         settings = {**group.facts(self.split), "command": self.line, "seed": self.seed}
-        present(replace(found, settings=settings, notes=(*group.notes, *found.notes)), self.out, self.as_json, say)
+        return replace(found, settings=settings, notes=(*group.notes, *found.notes))

@@ -11,8 +11,7 @@ from typing import Any
 
 from ..._untrusted.checkpoints import HF
 from .._options import DataOptions, advanced, option
-from .._outputs import RESULTS, claim_folder, present, print_table, say, say_notes
-from . import inputs, iw, torch
+from . import Study, inputs, iw, torch
 
 _EXAMPLES = (1000, 8192)  # examples that are no text, and tokens
 _BATCH = (250, 2048)
@@ -22,7 +21,7 @@ _OF_TWO = ("layers_b", "path_kernels", "exact")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(DataOptions):
+class Compare(Study, DataOptions):
     """Compare two networks, every layer of A with every layer of B; or many networks, layer by layer.
 
     Prints a table and writes results.json, results.parquet and report.html. Model and data may be left out where a card
@@ -43,29 +42,25 @@ class Compare(DataOptions):
     model_b: str | None = None
     split: str = "test"
     examples: int | None = option(
-        None, "Use this many examples of it at most; 1000, or blocks of text of 8192 tokens, otherwise.", min=4
+        "Use this many examples of it at most; 1000, or blocks of text of 8192 tokens, otherwise.", min=4
     )
     layers: list[str] | None = option(
-        None,
         "Layers of both networks, joined by commas; '*' matches any text. Otherwise nonlinearities and "
-        "ends of residual blocks.",
-        metavar="NAMES",
+        "ends of residual blocks."
     )
     layers_b: list[str] | None = None
     measures: list[str] | None = option(
-        None,
-        "Measures, joined by commas; those that fit the networks otherwise. A wrong name lists all.",
-        metavar="NAMES",
+        "Measures, joined by commas; those that fit the networks otherwise. A wrong name lists all."
     )
-    path_kernels: bool = advanced(False, "Also compare the whole networks by what they switch on; ReLU networks.")
-    null: int = advanced(20, "Shuffles for chance levels; 0 for none.", min=0)
-    untrained: int = advanced(2, "Copies of A and of B with fresh weights that stand beside them; 0 for none.", min=0)
-    bootstrap: int = advanced(20, "Random halves for confidence intervals; 0 for none.", min=0)
+    path_kernels: bool = advanced("Also compare the whole networks by what they switch on; ReLU networks.", False)
+    null: int = advanced("Shuffles for chance levels; 0 for none.", 20, min=0)
+    untrained: int = advanced("Copies of A and of B with fresh weights that stand beside them; 0 for none.", 2, min=0)
+    bootstrap: int = advanced("Random halves for confidence intervals; 0 for none.", 20, min=0)
     batch_size: int | None = advanced(
-        None, "Examples that run through the networks at once; 250, or 2048 tokens, otherwise.", min=1
+        "Examples that run through the networks at once; 250, or 2048 tokens, otherwise.", min=1
     )
-    exact: bool = advanced(False, "All pairs of examples and all positions, however long it takes.")
-    memory: str | None = advanced(None, "Memory to use, such as 4GB; half of what is free otherwise.")
+    exact: bool = advanced("All pairs of examples and all positions, however long it takes.", False)
+    memory: str | None = advanced("Memory to use, such as 4GB; half of what is free otherwise.")
     seed: int = 0
     device: str = "auto"
     out: Path = Path("comparison")
@@ -76,66 +71,42 @@ class Compare(DataOptions):
         if given and len(self.checkpoints) > 2:
             raise ValueError(f"{' and '.join(given)} must go with two checkpoints. Got {len(self.checkpoints)}.")
 
-    def __call__(self) -> None:
+    def find(self) -> iw.Comparison | iw.ComparisonSet:
         chosen = [iw.similarity.measure(name) for name in self.measures or ()] or None
         group = inputs.open_group(self.checkpoints, self, "always")
-        splits, networks = group.need_data(), group.networks
-        examples = self.examples or _size(_EXAMPLES, splits)
-        batch_size = self.batch_size or _size(_BATCH, splits)
+        splits, networks, facts = group.need_data(), group.networks, group.facts(self.split)
+        whole: dict[str, Any] = {}
+        examples, batch_size = self.examples or _size(_EXAMPLES, splits), self.batch_size or _size(_BATCH, splits)
         loader, notes = inputs.batches(splits, self.split, examples, batch_size, networks)
         wanted = [self.layers, self.layers_b or self.layers]
         for network, layers in zip(networks, [*wanted, *wanted[1:] * (len(networks) - 2)]):
             inputs.check_layers(network, loader, layers)
-        claim_folder(self.out, RESULTS, self.checkpoints)
-        if len(networks) > 2:
-            many = _many(self, group, loader, chosen, notes)
-            present(many, self.out, self.as_json, lambda found: say(found.summary()))
-            return
-        one, other = group.models
-        whole: dict[str, Any] = {}
-        if self.path_kernels:
-            x = loader.batch(slice(0, len(loader.split)))[0]
-            whole["path kernels"], said = _path_kernels(one, other, x, self.seed)
-            notes = [said, *notes]
-        copies = fresh(networks, splits, self.seed, self.untrained if self.null else 0)
-        comparison = iw.compare(
-            one, other, loader, layers=wanted[0], layers_b=wanted[1], measures=chosen,
-            resampling=iw.similarity.Resampling(self.null, self.bootstrap, copies, self.seed),
-            progress=True, exact=True if self.exact else None,
-            reading=iw.features.Reading(memory=self.memory),
-        )  # fmt: skip
-        comparison = replace(comparison, settings={**comparison.settings, **whole})
-        facts = inputs.data_facts(group.data_spec, self.split, splits)
-        present(annotate(comparison, networks, facts, self.line, notes), self.out, self.as_json, print_comparison)
+        found: iw.Comparison | iw.ComparisonSet
+        if len(networks) > 2:  # what their passes kept stays in the folder, so that a stopped run goes on
+            found = iw.compare_many(
+                dict(zip(group.names, group.models)), loader, self.layers, chosen or iw.similarity.MANY,
+                folder=self.out / "statistics", seed=self.seed, progress=True,
+            )  # fmt: skip
+        else:
+            one, other = group.models
+            if self.path_kernels:
+                x = loader.batch(slice(0, len(loader.split)))[0]
+                whole["path kernels"], said = _path_kernels(one, other, x, self.seed)
+                notes = [said, *notes]
+            copies = _fresh(networks, splits, self.seed, self.untrained if self.null else 0)
+            found = iw.compare(
+                one, other, loader, layers=wanted[0], layers_b=wanted[1], measures=chosen,
+                resampling=iw.similarity.Resampling(self.null, self.bootstrap, copies, self.seed),
+                progress=True, exact=True if self.exact else None,
+                reading=iw.features.Reading(memory=self.memory),
+            )  # fmt: skip
+            a, b = facts["networks"]
+            facts = {**whole, "network_a": a, "network_b": b, "data": facts["data"]}
+        settings = {**found.settings, **facts, "command": self.line}
+        return replace(found, settings=settings, notes=(*notes, *found.notes))
 
 
-def _many(
-    asked: Compare, group: inputs.Group, loader: iw.lab.data.Batches, measures: Sequence[iw.similarity.Measure] | None,
-    notes: Sequence[str],
-) -> iw.ComparisonSet:  # fmt: skip
-    """Compare many networks; what their passes kept stays in the folder, so that a stopped run goes on."""
-    found = iw.compare_many(
-        dict(zip(group.names, group.models)), loader, asked.layers, measures or iw.similarity.MANY,
-        folder=asked.out / "statistics", seed=asked.seed, progress=True,
-    )  # fmt: skip
-    settings = {**found.settings, **group.facts(asked.split), "command": asked.line}
-    return replace(found, settings=settings, notes=(*notes, *found.notes))
-
-
-def annotate(
-    comparison: iw.Comparison,
-    networks: Sequence[inputs.Opened],
-    data: dict[str, Any],
-    command: str,
-    notes: Sequence[str] = (),
-) -> iw.Comparison:
-    """Add to a result what only the command line knows, where the report looks for it."""
-    a, b = (network.facts for network in networks)
-    settings = {**comparison.settings, "network_a": a, "network_b": b, "data": data, "command": command}
-    return replace(comparison, settings=settings, notes=(*notes, *comparison.notes))
-
-
-def fresh(
+def _fresh(
     networks: Sequence[inputs.Opened], splits: iw.lab.data.DataSplits, seed: int, copies: int
 ) -> tuple[list[torch.nn.Module], list[torch.nn.Module]] | int:
     """Networks with fresh weights, built as the command's models are; how many, where the library shall draw them."""
@@ -150,40 +121,6 @@ def fresh(
         drawn = (untrained(network.model, copies * (2 * seed + k) + i, builds) for i in range(copies))
         built[k].extend(one for one in drawn if isinstance(one, torch.nn.Module))
     return built if copies and all(len(one) == copies for one in built) else copies
-
-
-def print_comparison(comparison: iw.Comparison) -> None:
-    """Print every layer of A: its scores with its partner, chance in brackets, and its best match."""
-    from ...similarity.comparison.verdict import best_partners, headline, lead, paired, searched
-    from ...similarity.registry import measure_title
-
-    first = lead(comparison)
-    ordered = [first, *[m for m in comparison.measures if m != first]]
-    by = next((m for m in ordered if searched(comparison, m)), first)
-    own, best = (best_partners(comparison, name) for name in (first, by))
-    rows: list[list[Any]] = []
-    for i, layer in enumerate(comparison.layers_a):
-        partner = i if paired(comparison) else int(own[i])
-        cells = [_score(comparison, m, i, partner) for m in ordered]
-        match = comparison.layers_b[int(best[i])]
-        rows.append([layer, *cells, match, float(comparison.scores[by][i, best[i]])])
-    columns = ["layer of A", *map(measure_title, ordered), "best match in B", f"its {measure_title(by)}"]
-    whose = "the same layer of B" if paired(comparison) else "its best match in B"
-    levels = ["chance"] if comparison.chance[first] is not None else []
-    levels += ["untrained networks"] if comparison.untrained else []
-    chance = f" (in brackets {', '.join(levels)})" if levels else ""
-    print_table(columns, rows, f"Score with {whose}{chance}, on {comparison.examples:,} examples")
-    say(headline(comparison))
-    say_notes(comparison.notes)
-
-
-def _score(comparison: iw.Comparison, measure: str, i: int, j: int) -> str:
-    score = float(comparison.scores[measure][i, j])
-    if score != score:
-        return "-"
-    levels = [m for m in (comparison.chance[measure], comparison.untrained.get(measure)) if m is not None]
-    said = ", ".join(f"{round(float(level[i, j]), 3) + 0.0:.3f}" for level in levels)
-    return f"{score:.3f} ({said})" if said else f"{score:.3f}"
 
 
 def _size(sizes: tuple[int, int], splits: iw.lab.data.DataSplits) -> int:

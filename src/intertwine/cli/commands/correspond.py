@@ -34,10 +34,8 @@ class Correspond(Finding, ExampleOptions):
     device: str = "cpu"
 
     def find(self) -> iw.Correspondence:
-        """The table of entries."""
         group = inputs.open_group(self.reads, self, "if given")
-        a, b = group.models
-        return iw.correspond(a, b, group.example)
+        return iw.correspond(*group.models, group.example)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +53,10 @@ class Convert(ExampleOptions):
     python = "iw.correspond(a, b, example_inputs).convert(b.state_dict())"
 
     b: Path
-    like: Path = option(..., "A: a checkpoint or directory in whose code the weights shall be.", metavar="A")
-    out: Path = option(..., "Folder to write.", metavar="DIR")
+    like: Path = option("A: a checkpoint or directory in whose code the weights shall be.", ..., metavar="A")
+    out: Path = option("Folder to write.", ..., metavar="DIR")
     model: str | None = None
-    model_like: str | None = option(
-        None, "Model of A, where neither a card nor its directory says it.", metavar="MODEL"
-    )
+    model_like: str | None = option("Model of A, where neither a card nor its directory says it.", metavar="MODEL")
     device: str = "cpu"
 
     def __call__(self) -> None:

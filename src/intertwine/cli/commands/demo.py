@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .._command import one_thread
-from .._options import Options, option
-from .._outputs import RESULTS, claim_folder, present, say, tell
-from . import inputs, iw
-from .compare import annotate, fresh, print_comparison
+from .._options import option
+from .._outputs import tell
+from . import Study, iw
+from .compare import Compare
 
 _MODEL = "digits_cnn"
 _SEEDS = (0, 1)
@@ -24,7 +24,7 @@ Then compare your own networks: intertwine compare --help"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demo(Options):
+class Demo(Study):
     """Train two small ReLU networks on handwritten digits, compare them, write a report.
 
     Needs no download: scikit-learn brings the digits. Takes about a minute.
@@ -35,25 +35,18 @@ class Demo(Options):
 
     python = 'iw.compare(a, b, loader).to_html("report.html")'
 
-    out: Path = option(Path("demo"), "Folder for checkpoints, results and report.html.", metavar="DIR")
+    writes = tuple(f"seed{seed}{end}" for seed in _SEEDS for end in (".safetensors", ".json"))
 
-    def __call__(self) -> None:
-        claim_folder(
-            self.out, [*RESULTS, *(f"seed{seed}{end}" for seed in _SEEDS for end in (".safetensors", ".json"))]
-        )
-        splits = iw.lab.data.load("digits")
+    out: Path = option("Folder for checkpoints, results and report.html.", Path("demo"), metavar="DIR")
+
+    def find(self) -> iw.Comparison | iw.ComparisonSet:
         one_thread()
-        tell(f"Training two networks ({_MODEL}) that differ in their seeds only, on {len(splits.train):,} digits.")
-        networks = []
-        for seed in _SEEDS:
-            path = self.out / f"seed{seed}.safetensors"
+        count = len(iw.lab.data.load("digits").train)
+        tell(f"Training two networks ({_MODEL}) that differ in their seeds only, on {count:,} digits.")
+        paths = [self.out / f"seed{seed}.safetensors" for seed in _SEEDS]
+        for seed, path in zip(_SEEDS, paths):
             iw.lab.training.train(_MODEL, "digits", "digits", seed=seed, out=path, device="cpu")
-            networks.append(inputs.open_network(inputs.read_checkpoint(path), None, splits))
-        loader, notes = inputs.batches(splits, "test", 1000, 250, networks)
-        resampling = iw.similarity.Resampling(untrained=fresh(networks, splits, 0, 2))
-        comparison = iw.compare(networks[0].model, networks[1].model, loader, resampling=resampling, progress=True)
-        facts = inputs.data_facts("digits", "test", splits)
-        described = annotate(comparison, networks, facts, self.line, notes)
-        paths = present(described, self.out, self.as_json, print_comparison)
-        if not self.as_json:
-            say(_LOOK_AT.format(page=paths["report.html"]))
+        return Compare(checkpoints=paths, data="digits", device="cpu", out=self.out, line=self.line).find()
+
+    def words(self, found: iw.Comparison) -> str:
+        return f"{found.summary()}\n{_LOOK_AT.format(page=self.out / 'report.html')}"

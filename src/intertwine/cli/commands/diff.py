@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import typer
+from typing import Any
 
 from ...errors import CheckpointError
-from .._command import FAILED, threads_for
+from .._command import FAILED, one_thread
 from .._options import ExampleOptions
-from .._outputs import show, tell
+from .._outputs import tell
 from . import Finding, inputs, iw, torch
 
 
@@ -38,16 +37,15 @@ class Diff(Finding, ExampleOptions):
     sharded: bool = False
 
     def find(self) -> iw.Diff:
-        """The difference, in memory or tensor by tensor."""
         if self.a.resolve() == self.b.resolve():
             tell(f"A and B are the same file, {str(self.a)!r}")
         return self._part_by_part() if self.sharded else self._in_memory()
 
-    def tell(self, found: iw.Diff) -> None:
-        """Print it; the exit code says whether the function changed."""
-        show(found, self.as_json, blocks=dict(found.blocks))
-        if not found.same_function:
-            raise typer.Exit(FAILED)
+    def plain(self, found: iw.Diff) -> dict[str, Any]:
+        return {**super().plain(found), "blocks": dict(found.blocks)}
+
+    def code(self, found: iw.Diff) -> int:
+        return 0 if found.same_function else FAILED
 
     def _in_memory(self) -> iw.Diff:
         """Both checkpoints in their models; tensors alone where names are those of other code."""
@@ -68,7 +66,7 @@ class Diff(Finding, ExampleOptions):
             raise refusals[1]
         models = [side for side in sides if isinstance(side, torch.nn.Module)]
         plain = [x for side in sides if isinstance(side, Mapping) for x in side.values()]
-        threads_for(weights=sum(x.numel() for x in [*plain, *(p for model in models for p in model.parameters())]))
+        one_thread(weights=sum(x.numel() for x in [*plain, *(p for model in models for p in model.parameters())]))
         return iw.diff(sides[0], sides[1], inputs.for_all(models, example))
 
     def _part_by_part(self) -> iw.Diff:

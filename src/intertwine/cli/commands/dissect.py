@@ -10,8 +10,8 @@ from typing import Any
 from .._checks import read
 from .._command import one_thread
 from .._options import ImageOptions, advanced, option
-from .._outputs import RESULTS, claim_folder, present, print_table, say, say_notes, tell
-from . import inputs, iw, torch
+from .._outputs import tell
+from . import Study, inputs, iw, torch
 from .train import seeded
 
 CONCEPTS_HELP = (
@@ -21,7 +21,7 @@ CONCEPTS_HELP = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dissect(ImageOptions):
+class Dissect(Study, ImageOptions):
     """Dissect a layer: which units detect a concept, in the network's own basis and in rotated ones.
 
     Prints a table and writes results.json, results.parquet and report.html. Every finished basis is kept in the
@@ -35,26 +35,26 @@ class Dissect(ImageOptions):
 
     python = 'iw.dissect(model, "layer4", iw.lab.data.load_concepts("generated"))'
 
-    layer: str = option(..., "The layer, as named_modules() calls it.", metavar="NAME")
+    layer: str = option("The layer, as named_modules() calls it.", ..., metavar="NAME")
     model: str | None = None
-    weights: Path | None = option(None, "Checkpoint, or a Hugging Face directory.", metavar="FILE")
-    train: int = option(0, "Without weights: first teach the network the concepts.", metavar="EPOCHS", min=0)
-    concepts: str = option("generated", CONCEPTS_HELP, metavar="CONCEPTS")
-    concept_split: str | None = advanced(None, "Of parquet and broden: only this split.")
-    examples: int | None = option(None, "Use the first images only, at most so many.", min=1)
-    size: str | None = advanced(None, "Side, or height and width, to bring images and labels to.", metavar="PIXELS|HxW")
-    rotations: str = advanced("0,0.25,0.5,0.75,1", "Powers of the rotation, joined by commas.")
-    rotation_seeds: int = advanced(5, "Random rotations for each power.", min=1)
-    g_relu: int = advanced(1, "Random permutations with positive scales, as a check.", min=0)
-    standardise: bool = advanced(False, "Divide channels by their size before rotating them.")
-    quantile: float = advanced(0.005, "Share of a unit's values above its threshold.", min=0, max=1)
-    iou: float = advanced(0.04, "Intersection over union of a detector.", min=0, max=1)
-    grid: str | None = advanced(None, "Rows and columns of patches, for tokens.", metavar="RxC")
-    batch_size: int = advanced(32, "Images that run through the network at once.", min=1)
-    pictures: int = advanced(12, "Best units to show; 0 for none.", min=0)
+    weights: Path | None = option("Checkpoint, or a Hugging Face directory.", metavar="FILE")
+    train: int = option("Without weights: first teach the network the concepts.", 0, metavar="EPOCHS", min=0)
+    concepts: str = option(CONCEPTS_HELP, "generated", metavar="CONCEPTS")
+    concept_split: str | None = advanced("Of parquet and broden: only this split.")
+    examples: int | None = option("Use the first images only, at most so many.", min=1)
+    size: str | None = advanced("Side, or height and width, to bring images and labels to.", metavar="PIXELS|HxW")
+    rotations: str = advanced("Powers of the rotation, joined by commas.", "0,0.25,0.5,0.75,1")
+    rotation_seeds: int = advanced("Random rotations for each power.", 5, min=1)
+    g_relu: int = advanced("Random permutations with positive scales, as a check.", 1, min=0)
+    standardise: bool = advanced("Divide channels by their size before rotating them.", False)
+    quantile: float = advanced("Share of a unit's values above its threshold.", 0.005, min=0, max=1)
+    iou: float = advanced("Intersection over union of a detector.", 0.04, min=0, max=1)
+    grid: str | None = advanced("Rows and columns of patches, for tokens.", metavar="RxC")
+    batch_size: int = advanced("Images that run through the network at once.", 32, min=1)
+    pictures: int = advanced("Best units to show; 0 for none.", 12, min=0)
     seed: int = 0
     device: str = "auto"
-    out: Path = option(Path("dissection"), "Folder for results; a stopped run goes on there.", metavar="DIR")
+    out: Path = option("Folder for results; a stopped run goes on there.", Path("dissection"), metavar="DIR")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,10 +67,7 @@ class Dissect(ImageOptions):
                 "concepts first: --model resnet50:width=8,blocks=2-2,stem=small --train 3."
             )
 
-    def __call__(self) -> None:
-        from ...report.pages.dissection import headline
-
-        claim_folder(self.out, RESULTS, [self.weights] if self.weights else [])
+    def find(self) -> iw.Dissection:
         powers = read("numbers", "--rotations", self.rotations)
         patches = None if self.grid is None else read("pair", "--grid", self.grid)
         data = iw.lab.data.load_concepts(
@@ -85,21 +82,18 @@ class Dissect(ImageOptions):
         said = f"--concepts must be images that {facts['name']} accepts. Got images of shape {tuple(images.shape[1:])}"
         inputs.check_takes(network.to(where), images, where, said)
         result = iw.dissect(
-            network,
-            self.layer,
-            data,
+            network, self.layer, data,
             iw.dissection.Bases(powers, range(self.seed, self.seed + self.rotation_seeds), self.g_relu),
             criterion=iw.dissection.Criterion(self.quantile, self.iou, self.standardise, empty="drop"),
             maps=iw.dissection.Maps(transform, grid=patches, batch_size=self.batch_size, device=where),
-            pictures=self.pictures,
-            resume=self.out / "bases",
-            progress=True,
-        )
+            pictures=self.pictures, resume=self.out / "bases", progress=True,
+        )  # fmt: skip
         settings = {**result.settings, "network": facts, "command": self.line}
         settings |= _prediction(network, self.layer, images.to(where))
-        result = replace(result, model=facts["name"], settings=settings, notes=(*result.notes, *note))
-        shown = {"table": result.table().to_dict("records"), "headline": headline(result)}
-        present(result, self.out, self.as_json, _print, shown)
+        return replace(result, model=facts["name"], settings=settings, notes=(*result.notes, *note))
+
+    def plain(self, found: iw.Dissection) -> dict[str, Any]:
+        return {"table": found.table().to_dict("records"), "headline": found.verdict}
 
 
 def _opened(asked: Dissect, weights: Path) -> tuple[torch.nn.Module, dict[str, Any], tuple[Any, Any] | None]:
@@ -160,12 +154,3 @@ def _prediction(network: torch.nn.Module, layer: str, example: torch.Tensor) -> 
     except (RuntimeError, ValueError, TypeError) as error:  # a model that cannot be captured can still be dissected
         tell(f"the symmetry group of this network could not be found: {' '.join(str(error).split())}")
         return {}
-
-
-def _print(result: iw.Dissection) -> None:
-    from ...report.pages.dissection import headline
-
-    frame = result.table()
-    print_table(list(frame.columns), frame.to_numpy().tolist(), str(result).splitlines()[0])
-    say(headline(result))
-    say_notes(result.notes)

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 from .._catalogue import catalogue
 from .._command import one_thread
 from .._options import DataOptions, advanced, argument, option
-from .._outputs import RESULTS, claim_folder, present, print_table, say, say_notes, tell
-from . import inputs, iw, torch
+from .._outputs import tell
+from . import Study, inputs, iw, torch
 from .train import seeded
 
 if TYPE_CHECKING:
     from ...lab.data import DataSplits
     from ...lab.training import Recipe
 
-_GATED_HELP = f"Gated versions to build and train, joined by commas: {', '.join(catalogue()['gated'])}; or none."
+_VERSIONS = catalogue()["gated"]
+_KERNELS = "kernels.safetensors"
 _FRESH = "digits_cnn"
 _LARGE = 16  # pixels: below, mixed precision gains nothing
 _LAYERS = 6  # whose features are shown
@@ -30,7 +31,7 @@ _FEWER = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gates(DataOptions):
+class Gates(Study, DataOptions):
     """Take a ReLU network apart into gates and paths, and train its gated versions.
 
     Says how units switch, which gates classes share, what the path and tangent kernels are, and which paths make one
@@ -52,18 +53,22 @@ class Gates(DataOptions):
 
     python = "iw.gates.examine(model, x, labels); iw.gates.dgn(model); iw.gates.dlgn(model)"
 
-    a: Path | None = argument(None, "Checkpoint of a ReLU network; without it one is trained.", metavar="[A]")
-    b: Path | None = argument(None, "A second one, to align with A by its gates.", metavar="[B]")
+    writes = (_KERNELS, *(f"{name}{end}" for name in (*_VERSIONS, "network") for end in (".safetensors", ".json")))
+
+    a: Path | None = argument("Checkpoint of a ReLU network; without it one is trained.", metavar="[A]")
+    b: Path | None = argument("A second one, to align with A by its gates.", metavar="[B]")
     model: str | None = None
     split: str = "test"
-    examples: int = option(500, "Examples of it for gate statistics, at most.", min=4)
+    examples: int = option("Examples of it for gate statistics, at most.", 500, min=4)
     kernel_examples: int | None = advanced(
-        None, "Examples of the kernels, evenly over classes; 60, or as many as take minutes.", min=4
+        "Examples of the kernels, evenly over classes; 60, or as many as take minutes.", min=4
     )
-    gated: list[str] | None = option(None, _GATED_HELP, metavar="NAMES")
-    epochs: int = option(6, "Passes over the data for every network trained here; 0 only converts.", min=0)
-    train_examples: int | None = advanced(None, "Training examples of them, at most; all by default.", min=1)
-    example: int = advanced(0, "The input whose paths are shown.", min=0)
+    gated: list[str] | None = option(
+        f"Gated versions to build and train, joined by commas: {', '.join(_VERSIONS)}; or none."
+    )
+    epochs: int = option("Passes over the data for every network trained here; 0 only converts.", 6, min=0)
+    train_examples: int | None = advanced("Training examples of them, at most; all by default.", min=1)
+    example: int = advanced("The input whose paths are shown.", 0, min=0)
     seed: int = 0
     device: str = "auto"
     out: Path = Path("gates")
@@ -73,7 +78,7 @@ class Gates(DataOptions):
         if self.a is None and not self.epochs:
             raise ValueError("--epochs must be at least 1 where no checkpoint is given. Got 0, and nothing to convert.")
 
-    def __call__(self) -> None:
+    def find(self) -> iw.gates.GateStudy:
         where = iw.lab.training.choose_device(self.device)
         if where.type == "cpu":
             one_thread()
@@ -81,8 +86,6 @@ class Gates(DataOptions):
         asked_data = self if sides or self.data else replace(self, data="digits")
         spec, splits = inputs.read_data(asked_data, sides, [self.model])
         splits.need_labels("to study gates by class")
-        made = [f"{name}{end}" for name in (*inputs.VERSIONS, "network") for end in (".safetensors", ".json")]
-        claim_folder(self.out, [*RESULTS, "kernels.safetensors", *made], self.reads)
         training = _Training(self, splits.first(self.train_examples), where)
         networks = [inputs.open_network(side, self.model, splits, self) for side in sides] or [training.fresh()]
         base, versions = networks[0], _buildable(networks, self.gated)
@@ -111,21 +114,19 @@ class Gates(DataOptions):
         if len(training.data.train) < len(splits.train) and built and self.epochs:
             said.append(_FEWER.format(examples=len(training.data.train), epochs=self.epochs))
         notes = [*notes, *said, *study.notes]
-        study = replace(study, model=base.name, features=features, settings=settings, notes=tuple(notes))
-        _write(study, self)
+        return replace(study, model=base.name, features=features, settings=settings, notes=tuple(notes))
 
+    def write(self, found: iw.gates.GateStudy) -> dict[str, Path]:
+        from ..._io import write_tensors
 
-def _write(study: iw.gates.GateStudy, asked: Gates) -> None:
-    from ..._io import write_tensors
-    from ...report.pages.gates import headline
+        kernels = {"npk": found.npk, "ntk": found.ntk, "labels": found.labels}
+        kernels |= {f"base/{name}": kernel for name, kernel in found.base.items()}
+        return {**super().write(found), _KERNELS: write_tensors(self.out / _KERNELS, kernels)}
 
-    kernels = {"npk": study.npk, "ntk": study.ntk, "labels": study.labels}
-    kernels |= {f"base/{name}": kernel for name, kernel in study.base.items()}
-    files = {"kernels.safetensors": write_tensors(asked.out / "kernels.safetensors", kernels)}
-    data: dict[str, Any] = {"headline": headline(study), "layers": study.to_frame().to_dict("records")}
-    data |= {key: study.settings.get(key) for key in ("accuracies", "other")}
-    data |= {"alignments": study.alignments, "notes": study.notes}
-    present(study, asked.out, asked.as_json, _print, data, files)
+    def plain(self, found: iw.gates.GateStudy) -> dict[str, Any]:
+        settings = {key: found.settings.get(key) for key in ("accuracies", "other")}
+        rows = {"headline": found.verdict, "layers": found.to_frame().to_dict("records")}
+        return {**rows, **settings, "alignments": found.alignments, "notes": found.notes}
 
 
 @dataclass(frozen=True)
@@ -258,22 +259,3 @@ def _beside(a: inputs.Opened, b: inputs.Opened, x: torch.Tensor, study: iw.gates
     if shapes[0] == shapes[1]:
         found |= iw.gates.match_gates(left, right, x).to_dict()
     return found
-
-
-def _print(study: iw.gates.GateStudy) -> None:
-    from ...report.pages.gates import headline
-
-    frame, other = study.to_frame(), study.settings.get("other")
-    print_table(list(frame.columns), frame.astype(object).to_numpy().tolist(), "When units are on, layer by layer")
-    columns = ["network", "gates", "value network is given", "test accuracy", "parameters"]
-    told = lambda share: "not trained" if share is None else f"{share:.1%}"
-    accuracies = study.settings["accuracies"]
-    rows = [[told(a[c]) if c == "test accuracy" else a[c] for c in columns] for a in accuracies]
-    print_table(columns, rows, "The network and its gated versions")
-    if other:
-        say(f"Path kernels of {study.model} and {other['name']}: alignment {other['npk alignment']:.3f}.")
-        for space in other.get("spaces", ()):
-            say(f"  {space['space']}: {space['agreement']:.1%} of gates agree (before {space['before']:.1%})")
-    say(study.active)
-    say(headline(study))
-    say_notes(study.notes)

@@ -7,11 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from ..._untrusted.checkpoints import HF, SETTINGS
 from ...errors import CheckpointError
 from .._options import ExampleOptions, advanced, argument
-from .._outputs import show, tell
+from .._outputs import tell
 from . import Finding, inputs, iw, torch
 
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
@@ -38,15 +39,14 @@ class Lineage(Finding, ExampleOptions):
     python = 'iw.lineage(a, b, example_inputs); iw.lineage_tree({"a": a, "b": b, "c": c}, example_inputs)'
 
     paths: list[Path] = argument(
-        ..., "Two checkpoints (files, or folders of shards), or a folder of checkpoints.", metavar="A B | tree DIR"
+        "Two checkpoints (files, or folders of shards), or a folder of checkpoints.", ..., metavar="A B | tree DIR"
     )
     model: str | None = None
     independent: list[Path] | None = advanced(
-        None,
         "A checkpoint known to be independent of A, such as another seed; repeat it, at least four times.",
         metavar="FILE",
     )
-    level: float = advanced(1e-06, "p-value from which on independence is rejected.", min=0, max=1)
+    level: float = advanced("p-value from which on independence is rejected.", 1e-06, min=0, max=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,12 +59,10 @@ class Lineage(Finding, ExampleOptions):
             raise ValueError(f"B must be another checkpoint than A. Got {str(self.paths[0])!r} twice.")
 
     def find(self) -> iw.Lineage | iw.provenance.Tree:
-        """Descent of two networks, or the families of many."""
         return _families(self) if str(self.paths[0]) == "tree" else _pair(self)
 
-    def tell(self, found: iw.Lineage | iw.provenance.Tree) -> None:
-        """Print it."""
-        show(found, self.as_json, **({"p_value": found.p_value} if isinstance(found, iw.Lineage) else {}))
+    def plain(self, found: iw.Lineage | iw.provenance.Tree) -> dict[str, Any]:
+        return super().plain(found) | ({"p_value": found.p_value} if isinstance(found, iw.Lineage) else {})
 
 
 def _pair(asked: Lineage) -> iw.Lineage:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +26,13 @@ class Models(Options):
         found = catalogue()["models"]
         if self.as_json:
             return print_json([{"name": name, **facts} for name, facts in found.items()])
-        rows = []
-        for name, n in found.items():
-            arguments = ", ".join(f"{key}={_shown(value)}" for key, value in n["arguments"].items())
-            rows.append([name, n["parameters"], " x ".join(map(str, n["input"])), arguments, n["source"]])
-        print_table(["model", "parameters", "input", "arguments and defaults", "source"], rows)
+        rows = [
+            {"model": name, "parameters": n["parameters"], "input": " x ".join(map(str, n["input"])),
+             "arguments and defaults": ", ".join(f"{key}={_shown(value)}" for key, value in n["arguments"].items()),
+             "source": n["source"]}
+            for name, n in found.items()
+        ]  # fmt: skip
+        print_table(rows)
         return say("Arguments follow the name: myrtle_cnn:width=512,bn=false")
 
 
@@ -57,9 +58,9 @@ class Groups(Options):
     python = 'iw.intertwiner("relu"); iw.groups.table()'
 
     activations: list[str] | None = argument(
-        None, "Name (relu, leaky_relu:0.1, swiglu) or module:function of any scalar function.", metavar="ACTIVATION"
+        "Name (relu, leaky_relu:0.1, swiglu) or module:function of any scalar function.", metavar="ACTIVATION"
     )
-    dim: int | None = option(None, "Number of channels, to see the group's dimension.", min=1)
+    dim: int | None = option("Number of channels, to see the group's dimension.", min=1)
 
     def __call__(self) -> None:
         if self.activations:
@@ -67,13 +68,12 @@ class Groups(Options):
         else:
             known = iw.groups.table()
             rows = [{**row._asdict(), **_size(iw.intertwiner(row.activation), self.dim)} for row in known]
-        if self.as_json:
-            return print_json(rows)
-        return print_table([*rows[0]], [list(row.values()) for row in rows])
+        return print_json(rows) if self.as_json else print_table(rows)
 
 
 def _row(name: str, dim: int | None) -> dict[str, Any]:
-    found = iw.intertwiner(_activation(name))
+    mine = ":" in name and name.partition(":")[0] not in iw.groups.activation_names()
+    found = iw.intertwiner(inputs.call_factory(name, "activation") if mine else name)
     if isinstance(found, iw.groups.GatedIntertwiner):
         words, phi, note = (*iw.groups.table((name,))[0][1:3], "")
         margin = found.gate.margin
@@ -81,17 +81,9 @@ def _row(name: str, dim: int | None) -> dict[str, Any]:
         words, phi = found.homogeneity.group(2).words, found.homogeneity.phi_words
         margin, note = found.margin, found.note
     # residual and margin as text: they range over many orders of magnitude
-    measured = {"residual": f"{found.residual:.1e}", "margin": f"{margin:.1e}"} if found.how == "measured" else {}
-    measured = measured or {"residual": "", "margin": ""}
-    facts = {"activation": name, "group": words, "phi": phi, "how": found.how, **measured, "note": note}
-    return {**facts, **_size(found, dim)}
-
-
-def _activation(name: str) -> str | Callable[..., Any]:
-    """A known name stays text; ``module:function`` is imported."""
-    if name.partition(":")[0] in iw.groups.activation_names() or ":" not in name:
-        return name
-    return inputs.call_factory(name, "activation")
+    told = [f"{value:.1e}" if found.how == "measured" else "" for value in (found.residual, margin)]
+    facts = {"activation": name, "group": words, "phi": phi, "how": found.how, "residual": told[0], "margin": told[1]}
+    return {**facts, "note": note, **_size(found, dim)}
 
 
 def _size(found: Any, dim: int | None) -> dict[str, Any]:

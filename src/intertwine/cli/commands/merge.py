@@ -11,8 +11,7 @@ from ..._untrusted.checkpoints import check_checkpoint
 from .._checks import check
 from .._options import ExampleOptions, advanced, argument, option
 from .._outputs import claim, claim_file, claim_folder, print_json, print_table, say, tell, tell_written, write_network
-from . import inputs, iw, solver_of, torch
-from .align import looks_at_data
+from . import inputs, iw, looks_at_data, solver_of, torch
 
 _YAML = (".yml", ".yaml")
 
@@ -39,32 +38,27 @@ class Merge(ExampleOptions):
     unlike = ("checkpoints",)
 
     checkpoints: list[Path] = argument(
-        ...,
         "Checkpoints of one architecture, or Hugging Face directories; or a recipe of mergekit that "
         "names them (linear, slerp, task_arithmetic, ties, dare_ties, dare_linear).",
+        ...,
         metavar="A B [C ...] | RECIPE.yml",
     )
-    out: Path | None = option(None, "FILE.safetensors, or a folder for a model of transformers.", metavar="PATH")
+    out: Path | None = option("FILE.safetensors, or a folder for a model of transformers.", metavar="PATH")
     mergekit: Path | None = option(
-        None,
         "Write the recipe for mergekit, and the aligned networks that it names in a folder beside it.",
         metavar="FILE.yml",
     )
     model: str | None = None
     model_b: str | None = None
-    ratio: float = option(0.5, "The share of B, for two networks.", min=0, max=1)
+    ratio: float = option("The share of B, for two networks.", 0.5, min=0, max=1)
     method: str = option(
-        "weights", "How to align, see 'intertwine align --help'; none for networks in one basis already."
+        "How to align, see 'intertwine align --help'; none for networks in one basis already.", "weights"
     )
     interpolation: str = "linear"
-    layers: list[str] | None = advanced(
-        None, "Merge only these, joined by commas: beginnings of tensor names or patterns.", metavar="NAMES"
-    )
-    repair: str = advanced("auto", "auto, none, recalibrate (batch norms), repair or rescale (networks without them).")
+    layers: list[str] | None = advanced("Merge only these, joined by commas: beginnings of tensor names or patterns.")
+    repair: str = advanced("auto, none, recalibrate (batch norms), repair or rescale (networks without them).", "auto")
     dtype: str | None = advanced(
-        None,
-        "Kind of numbers of the merged weights: float32, bfloat16 or float16; those of A otherwise.",
-        metavar="DTYPE",
+        "Kind of numbers of the merged weights: float32, bfloat16 or float16; those of A otherwise.", metavar="DTYPE"
     )
     examples: int = 5000
     batch_size: int = 250
@@ -119,10 +113,11 @@ class Merge(ExampleOptions):
             claim_folder(self.mergekit.with_suffix(""), ["."], paths)
         claim(self.out, paths)
         reads = looks_at_data(self.method) or self.repair not in ("auto", "none")
-        use: inputs.Use = "always" if reads else "of card" if self.repair == "auto" else "if given"
-        group = inputs.open_group(paths, self, use)
-        found = _merged(self, recipe, group)
-        scores = _scores(group, found, self.examples, self.batch_size)
+        group = inputs.open_group(
+            paths, self, "always" if reads else "of card" if self.repair == "auto" else "if given"
+        )
+        found = self._merged(recipe, group)
+        scores = self._scores(group, found)
         settings = {
             "merged": group.names, "ratio": self.ratio, "method": self.method, "interpolation": self.interpolation,
             "layers": self.layers or "all", "repair": found.repair or "none", "dtype": self.dtype, "seed": self.seed,
@@ -130,15 +125,130 @@ class Merge(ExampleOptions):
         }  # fmt: skip
         written = {}
         if self.out is not None:
-            metrics = {} if not scores else {"test_accuracy": scores[-1][2], "test_loss": scores[-1][1]}
+            metrics = {} if not scores else {f"test_{key}": scores[-1][key] for key in ("accuracy", "loss")}
             written["merged"] = write_network(found.model, self.out, group.card(settings, metrics), paths[0])
         if self.mergekit is not None:
             written["mergekit"] = _hand_over(self.mergekit, group, found)
         if self.as_json:
-            listed = [{"network": name, "loss": loss, "accuracy": accuracy} for name, loss, accuracy in scores]
-            return print_json({**written, "scores": listed, "distances": found.distances, **settings})
-        _print(group, found, scores)
+            return print_json({**written, "scores": scores, "distances": found.distances, **settings})
+        if not (found.distances or scores):
+            say(f"merged as they are: {', '.join(group.names)}")
+        for what, value in found.distances.items():
+            say(f"{what}: {value:.3g}")
+        percent = lambda share: "" if share is None else f"{share:.1%}"
+        titled = [("network", "network"), ("test loss", "loss"), ("test accuracy", "accuracy")]
+        rows = [{t: percent(row[key]) if key == "accuracy" else row[key] for t, key in titled} for row in scores]
+        if rows:
+            print_table(rows)
+        if found.repair is not None:
+            done = f"Statistics of features were corrected on the training split ({found.repair})"
+            tell(f"{done}; --repair none does without.")
         return tell_written(written)
+
+    def _merged(self, recipe: iw.merging.Recipe | None, group: inputs.Group) -> _Merged:
+        """What came out, in the numbers that were asked for; an error if they are too few for its weights."""
+        from ...merging.merge import check_repair
+        from ...merging.recalibrate import batch_norms
+        from ...merging.recipe import cast
+
+        loader = group.loader("train", self.examples, self.batch_size) if group.data is not None else None
+        if self.dtype == "float32":
+            for model in group.models:
+                model.float()  # so that means are not rounded to what the networks are kept in
+        if self.repair == "auto" and group.data is None and batch_norms(group.models[0]):
+            raise ValueError(
+                "--data must be given to repair a network with batch norms. Got none. Say --data digits, for example, "
+                "or --repair none."
+            )
+        repair: Any = {"auto": True, "none": False}.get(self.repair, self.repair)
+        how = {"repair": repair, "loader": loader}
+        done = check_repair(group.models[0], repair, loader)
+        if recipe is not None:
+            found = self._by_recipe(_of_dtype(recipe, self.dtype), group, loader, done)
+        else:
+            found = (self._of_two if len(group.models) == 2 else self._of_many)(group, how, done)
+        if self.dtype is None:
+            return found
+        made = cast(found.model, self.dtype)
+        for name, weight in made.named_parameters():
+            if not weight.isfinite().all():
+                raise ValueError(
+                    f"--dtype must hold all weights. Got {self.dtype}, in which {name} overflows. Say bfloat16."
+                )
+        return replace(found, model=made, recipe=_of_dtype(found.recipe, self.dtype))
+
+    def _of_many(self, group: inputs.Group, how: dict[str, Any], done: str | None) -> _Merged:
+        """The mean of more than two networks around their common basis, with and without alignment."""
+        found = iw.matching.gather(
+            group.models, group.example, solver_of(self.method), loader=how["loader"], seed=self.seed, progress=True
+        )
+        moved = found.apply(group.models)
+        merged = iw.merging.merge_moved(moved, **how)
+        plainly = iw.merging.merge_moved(group.models, **how) if _scored(group) else None
+        linear = tuple((str(checkpoint.path), {"weight": 1.0}) for checkpoint in group.checkpoints)
+        distances = _distances(found.distances[0], found.distances[-1])
+        return _Merged(merged, plainly, moved, distances, iw.merging.Recipe("linear", linear, None, {}), done)
+
+    def _of_two(self, group: inputs.Group, how: dict[str, Any], done: str | None) -> _Merged:
+        """A network between two, with and without alignment."""
+        one, other = group.models
+        a, b = (str(checkpoint.path) for checkpoint in group.checkpoints)
+        found: Any = None
+        if self.method == "transport":
+            found = iw.merging.transport(one, other, group.example)
+        elif self.method != "none":
+            found = self._aligned(group, other, how["loader"])
+        how = {**how, "ratio": self.ratio, "interpolation": self.interpolation, "layers": self.layers}
+        merged = iw.merge(one, other, found, **how)
+        handed = iw.merging.Recipe("linear", ((a, {"weight": 1 - self.ratio}), (b, {"weight": self.ratio})), None, {})
+        if self.interpolation == "spherical":
+            handed = iw.merging.Recipe("slerp", ((a, {}), (b, {})), a, {"t": self.ratio})
+        if not isinstance(found, iw.Alignment):
+            return _Merged(merged, None, [one, other], {}, handed, done)
+        plainly = iw.merge(one, other, None, **how) if _scored(group) else None
+        moved = [found.folded(one), found.apply(other)]
+        return _Merged(merged, plainly, moved, _distances(found.before, found.after), handed, done)
+
+    def _by_recipe(self, recipe: iw.merging.Recipe, group: inputs.Group, loader: Any, repair: str | None) -> _Merged:
+        """What a recipe says, after all networks were brought into the basis of the first."""
+        if repair not in (None, "recalibrate"):
+            tell("Networks without batch norms are merged as the recipe says, without repair.")
+            repair = None
+        first, *others = group.models
+        moved = [first]
+        distances: dict[str, float] = {}
+        for name, other in zip(group.names[1:], others):
+            if self.method == "none":
+                moved.append(other)
+                continue
+            found = self._aligned(group, other, loader)
+            moved[0] = found.folded(first)
+            moved.append(found.apply(other) if found.after < found.before else found.folded(other))
+            distances |= {f"{name}, {what}": value for what, value in _distances(found.before, found.after).items()}
+
+        def merged(models: Sequence[torch.nn.Module]) -> torch.nn.Module:
+            made = recipe.apply(dict(zip(recipe.places, models)), self.seed)
+            return iw.merging.recalibrate_(made, loader) if repair else made
+
+        plainly = merged(group.models) if self.method != "none" and _scored(group) else None
+        return _Merged(merged(moved), plainly, moved, distances, recipe, repair)
+
+    def _aligned(self, group: inputs.Group, other: torch.nn.Module, loader: Any) -> iw.Alignment:
+        how: Any = {"method": solver_of(self.method), "loader": loader, "seed": self.seed, "chance": False}
+        return iw.align(group.models[0], other, group.example, **how)
+
+    def _scores(self, group: inputs.Group, found: _Merged) -> list[dict[str, Any]]:
+        """Loss and accuracy of all networks on the test split, the merged one last."""
+        from ...features.evaluate import evaluate
+
+        if not _scored(group):
+            return []
+        rows = list(zip(group.names, group.models))
+        rows += [] if found.plainly is None else [("merged as they are", found.plainly)]
+        rows.append(("merged" if found.plainly is None else "merged after alignment", found.model))
+        loader = group.loader("test", self.examples, self.batch_size)
+        scores = [(name, evaluate(model, loader)) for name, model in rows]
+        return [{"network": name, "loss": one.loss, "accuracy": one.accuracy} for name, one in scores]
 
 
 @dataclass(frozen=True)
@@ -153,118 +263,11 @@ class _Merged:
     repair: str | None  # What was done to the statistics
 
 
-def _merged(asked: Merge, recipe: iw.merging.Recipe | None, group: inputs.Group) -> _Merged:
-    """What came out, in the numbers that were asked for.
-
-    Raises:
-        ValueError: If they are too few for its weights.
-    """
-    from ...merging.recipe import cast
-
-    loader = group.loader("train", asked.examples, asked.batch_size) if group.data is not None else None
-    if asked.dtype == "float32":
-        for model in group.models:
-            model.float()  # so that means are not rounded to what the networks are kept in
-    if recipe is not None:
-        found = _by_recipe(asked, _of_dtype(recipe, asked.dtype), group, loader)
-    else:
-        found = (_of_two if len(group.models) == 2 else _of_many)(asked, group, loader)
-    if asked.dtype is None:
-        return found
-    made = cast(found.model, asked.dtype)
-    for name, weight in made.named_parameters():
-        if not weight.isfinite().all():
-            raise ValueError(
-                f"--dtype must hold all weights. Got {asked.dtype}, in which {name} overflows. Say bfloat16."
-            )
-    return replace(found, model=made, recipe=_of_dtype(found.recipe, asked.dtype))
-
-
 def _of_dtype(recipe: iw.merging.Recipe, dtype: str | None) -> iw.merging.Recipe:
     """The recipe with a result of another dtype; nothing is rounded on the way to the widest."""
     if dtype is None:
         return recipe
     return replace(recipe, dtype=dtype if dtype == "float32" else recipe.dtype, out_dtype=dtype)
-
-
-def _repair(asked: Merge, group: inputs.Group, loader: Any) -> tuple[Any, str | None]:
-    """What ``merge`` calls the repair, and what it will do."""
-    from ...merging.merge import check_repair
-    from ...merging.recalibrate import batch_norms
-
-    if asked.repair == "auto" and group.data is None and batch_norms(group.models[0]):
-        raise ValueError(
-            "--data must be given to repair a network with batch norms. Got none. Say --data digits, for example, or "
-            "--repair none."
-        )
-    repair: Any = {"auto": True, "none": False}.get(asked.repair, asked.repair)
-    return repair, check_repair(group.models[0], repair, loader)
-
-
-def _of_many(asked: Merge, group: inputs.Group, loader: Any) -> _Merged:
-    """The mean of more than two networks around their common basis, with and without alignment."""
-    repair, done = _repair(asked, group, loader)
-    solver = solver_of(asked.method)
-    found = iw.matching.gather(group.models, group.example, solver, loader=loader, seed=asked.seed, progress=True)
-    moved = found.apply(group.models)
-    merged = iw.merging.merge_moved(moved, repair, loader)
-    plainly = iw.merging.merge_moved(group.models, repair, loader) if _scored(group) else None
-    linear = tuple((str(checkpoint.path), {"weight": 1.0}) for checkpoint in group.checkpoints)
-    distances = _distances(found.distances[0], found.distances[-1])
-    return _Merged(merged, plainly, moved, distances, iw.merging.Recipe("linear", linear, None, {}), done)
-
-
-def _of_two(asked: Merge, group: inputs.Group, loader: Any) -> _Merged:
-    """A network between two, with and without alignment."""
-    (one, other), (repair, done) = group.models, _repair(asked, group, loader)
-    a, b = (str(checkpoint.path) for checkpoint in group.checkpoints)
-    found: Any = None
-    if asked.method == "transport":
-        found = iw.merging.transport(one, other, group.example)
-    elif asked.method != "none":
-        found = _aligned(asked, group, other, loader)
-    settings: Any = {"loader": loader, "interpolation": asked.interpolation, "layers": asked.layers}
-    merged = iw.merge(one, other, found, asked.ratio, repair, **settings)
-    handed = iw.merging.Recipe("linear", ((a, {"weight": 1 - asked.ratio}), (b, {"weight": asked.ratio})), None, {})
-    if asked.interpolation == "spherical":
-        handed = iw.merging.Recipe("slerp", ((a, {}), (b, {})), a, {"t": asked.ratio})
-    if not isinstance(found, iw.Alignment):
-        return _Merged(merged, None, [one, other], {}, handed, done)
-    plainly = iw.merge(one, other, None, asked.ratio, repair, **settings) if _scored(group) else None
-    return _Merged(
-        merged, plainly, [found.folded(one), found.apply(other)], _distances(found.before, found.after), handed, done
-    )
-
-
-def _by_recipe(asked: Merge, recipe: iw.merging.Recipe, group: inputs.Group, loader: Any) -> _Merged:
-    """What a recipe says, after all networks were brought into the basis of the first."""
-    first, *others = group.models
-    _, repair = _repair(asked, group, loader)
-    if repair not in (None, "recalibrate"):
-        tell("Networks without batch norms are merged as the recipe says, without repair.")
-    moved = [first]
-    distances: dict[str, float] = {}
-    for name, other in zip(group.names[1:], others):
-        if asked.method == "none":
-            moved.append(other)
-            continue
-        found = _aligned(asked, group, other, loader)
-        closer = found.after < found.before
-        moved[0] = found.folded(first)
-        moved.append(found.apply(other) if closer else found.folded(other))
-        distances |= {f"{name}, {what}": value for what, value in _distances(found.before, found.after).items()}
-
-    def merged(models: Sequence[torch.nn.Module]) -> torch.nn.Module:
-        made = recipe.apply(dict(zip(recipe.places, models)), asked.seed)
-        return iw.merging.recalibrate_(made, loader) if repair == "recalibrate" else made
-
-    plainly = merged(group.models) if asked.method != "none" and _scored(group) else None
-    return _Merged(merged(moved), plainly, moved, distances, recipe, repair if repair == "recalibrate" else None)
-
-
-def _aligned(asked: Merge, group: inputs.Group, other: torch.nn.Module, loader: Any) -> iw.Alignment:
-    how: Any = {"method": solver_of(asked.method), "loader": loader, "seed": asked.seed, "chance": False}
-    return iw.align(group.models[0], other, group.example, **how)
 
 
 def _scored(group: inputs.Group) -> bool:
@@ -283,34 +286,3 @@ def _hand_over(path: Path, group: inputs.Group, found: _Merged) -> Path:
         folder = write_network(model, path.with_suffix("") / f"{k}-{checkpoint.path.name}", card, checkpoint.path)
         places[str(checkpoint.path)] = str(folder.resolve())
     return found.recipe.moved(places).write(path)
-
-
-def _scores(
-    group: inputs.Group, found: _Merged, examples: int, batch_size: int
-) -> list[tuple[str, float, float | None]]:
-    """Loss and accuracy of all networks on the test split, the merged one last."""
-    from ...features.evaluate import evaluate
-
-    if not _scored(group):
-        return []
-    loader = group.loader("test", examples, batch_size)
-    rows = list(zip(group.names, group.models))
-    if found.plainly is not None:
-        rows.append(("merged as they are", found.plainly))
-    rows.append(("merged" if found.plainly is None else "merged after alignment", found.model))
-    scores = [(name, evaluate(model, loader)) for name, model in rows]
-    return [(name, score.loss, score.accuracy) for name, score in scores]
-
-
-def _print(group: inputs.Group, found: _Merged, scores: list[tuple[str, float, float | None]]) -> None:
-    if not (found.distances or scores):
-        say(f"merged as they are: {', '.join(group.names)}")
-    for what, value in found.distances.items():
-        say(f"{what}: {value:.3g}")
-    if scores:
-        rows = [[name, loss, "" if accuracy is None else f"{accuracy:.1%}"] for name, loss, accuracy in scores]
-        print_table(["network", "test loss", "test accuracy"], rows)
-    if found.repair is not None:
-        tell(
-            f"Statistics of features were corrected on the training split ({found.repair}); --repair none does without."
-        )

@@ -22,8 +22,8 @@ class Report(Options):
 
     suffixes = (".html", ".htm")
 
-    results: Path = argument(..., "Results that a command or save() wrote: .json or .safetensors.", metavar="RESULTS")
-    out: Path | None = option(None, "The page; beside the results otherwise.", metavar="FILE")
+    results: Path = argument("Results that a command or save() wrote: .json or .safetensors.", ..., metavar="RESULTS")
+    out: Path | None = option("The page; beside the results otherwise.", metavar="FILE")
 
     def __call__(self) -> None:
         result = iw.report.load_result(self.results)

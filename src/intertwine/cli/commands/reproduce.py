@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -16,15 +15,7 @@ from .._outputs import claim_folder, print_json, print_table, say, tell
 from . import iw
 
 if TYPE_CHECKING:
-    from ...lab.experiments import Reproduction, Setting, Values
-
-
-class Scale(StrEnum):
-    """How big."""
-
-    SMOKE = "smoke"
-    SMALL = "small"
-    PAPER = "paper"
+    from ...lab.experiments import Experiment, Reproduction, Setting, Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,119 +37,101 @@ class Reproduce(Options):
 
     python = 'iw.lab.experiments.run_experiments([iw.lab.experiments.experiment("table1-groups")], setting)'
 
-    names: list[str] | None = argument(None, "Experiments; none lists them.", metavar="NAME")
-    scale: Scale = option(
-        Scale.SMOKE, "smoke: seconds on digits; small: what a CPU can train; paper: the papers' sizes."
+    names: list[str] | None = argument("Experiments; none lists them.", metavar="NAME")
+    scale: Literal["smoke", "small", "paper"] = option(
+        "smoke: seconds on digits; small: what a CPU can train; paper: the papers' sizes.", "smoke"
     )
-    everything: bool = option(False, "Every experiment, on one page.", "--all")
-    data: str = option("cifar10", "Images for small and paper, such as cifar10:PATH or cifar100:PATH.", metavar="DATA")
-    concepts: str = option("generated", "Labelled images for dissection, such as parquet:FILE.", metavar="SET")
-    listing: bool = option(False, "Say of each experiment its hours, validity and verdicts in --out.", "--list")
-    reanalyse: bool = option(False, "Make the pages again from the values in --out, without any network.")
+    everything: bool = option("Every experiment, on one page.", False, "--all")
+    data: str = option("Images for small and paper, such as cifar10:PATH or cifar100:PATH.", "cifar10", metavar="DATA")
+    concepts: str = option("Labelled images for dissection, such as parquet:FILE.", "generated", metavar="SET")
+    listing: bool = option("Say of each experiment its hours, validity and verdicts in --out.", False, "--list")
+    reanalyse: bool = option("Make the pages again from the values in --out, without any network.", False)
     against: Path | None = advanced(
-        None, "Fingerprints to compare with at smoke scale: DIR/smoke/NAME.parquet.", metavar="DIR"
+        "Fingerprints to compare with at smoke scale: DIR/smoke/NAME.parquet.", metavar="DIR"
     )
     dry_run: bool = option(
-        False, "Say what would be trained and run, how long, and what effects it can tell; do nothing."
+        "Say what would be trained and run, how long, and what effects it can tell; do nothing.", False
     )
     seed: int = 0
-    workers: int = option(0, "Processes for jobs; 0 runs them in this one.", min=0)
+    workers: int = option("Processes for jobs; 0 runs them in this one.", 0, min=0)
     device: str = "auto"
-    out: Path = option(Path("reproduction"), "Folder for networks, finished jobs, values and pages.", metavar="DIR")
+    out: Path = option("Folder for networks, finished jobs, values and pages.", Path("reproduction"), metavar="DIR")
 
     def __call__(self) -> None:
         lab = iw.lab.experiments
         chosen = [lab.experiment(name).name for name in self.names or lab.experiments()]
         if self.listing or not (self.names or self.everything):
-            _list(chosen, self)
-            return
+            rows = [self._listed(name) for name in chosen]
+            return print_json(rows) if self.as_json else print_table(rows)
         setting = lab.Setting(
-            self.scale.value, self.out, self.data, self.seed, self.device, self.workers, progress=True,
-            concepts=self.concepts,
-        )  # fmt: skip
+            self.scale, self.out, self.data, self.seed, self.device, self.workers, progress=True, concepts=self.concepts
+        )
         if self.dry_run:
-            _tell_plans(chosen, setting, self)
-            return
+            return self._tell_plans([lab.experiment(name) for name in chosen], setting)
         if self.against and not (self.against / "smoke").is_dir():
             raise ValueError(f"--against must hold fingerprints as DIR/smoke/NAME.parquet. Got {str(self.against)!r}.")
         if self.reanalyse and self.everything:
-            missing = [name for name in chosen if not _kept(self.out, name, self.scale.value).is_file()]
+            missing = [name for name in chosen if not self._kept(name).is_file()]
             if 0 < len(missing) < len(chosen):
                 tell(f"no values in {self.out} of {', '.join(missing)}")
                 chosen = [name for name in chosen if name not in missing]
-        folder = self.out / self.scale.value
+        folder = self.out / self.scale
         claim_folder(folder, ["report.html", *(f"{name}/report.html" for name in chosen)])
         failed: dict[str, str] = {}
-        if not self.reanalyse:
-            if self.scale is Scale.SMOKE:
+        if self.reanalyse:
+            found = {name: lab.Values.load(self._kept(name)) for name in chosen}
+        else:
+            if self.scale == "smoke":
                 one_thread()
             found, failed = lab.run_experiments([lab.experiment(name) for name in chosen], setting)
             if len(chosen) == 1 and failed:
                 raise RuntimeError(f"{chosen[0]}: {failed[chosen[0]]}")
-        else:
-            found = {name: lab.Values.load(_kept(self.out, name, self.scale.value)) for name in chosen}
-        differ = _compare(found, self.against) if self.against and self.scale is Scale.SMOKE else {}
+        differ = _compare(found, self.against) if self.against and self.scale == "smoke" else {}
         done = [lab.experiment(name).page(values) for name, values in found.items()]
         paths = _write(done, failed, folder)
         if self.as_json:
-            print_json(
-                {"results": {r.name: _timeless(r) for r in done}, "failed": failed, "differ": differ, "files": paths}
-            )
+            results = {r.name: _timeless(r) for r in done}
+            print_json({"results": results, "failed": failed, "differ": differ, "files": paths})
         else:
-            print_table(
-                ["experiment", "verdict", "hours"],
-                [
-                    [r.name, r.verdict + ("" if r.passed else " (what must hold does NOT)"), r.facts["hours"]]
-                    for r in done
-                ]
-                + [[name, f"failed: {error}", ""] for name, error in failed.items()],
-            )
+            verdicts = [
+                (r.name, r.verdict + " (what must hold does NOT)" * (not r.passed), r.facts["hours"]) for r in done
+            ]
+            verdicts += [(name, f"failed: {error}", "") for name, error in failed.items()]
+            print_table([dict(zip(("experiment", "verdict", "hours"), row)) for row in verdicts])
             say(f"wrote {paths['page']}")
         if failed or differ or not all(r.passed for r in done):
             raise typer.Exit(FAILED)
+        return None
 
+    def _kept(self, name: str) -> Path:
+        """Values of an experiment at the scale, or at the nearest that it has."""
+        scales = iw.lab.experiments.experiment(name).scales
+        return iw.lab.experiments.values_path(self.out, name, self.scale if self.scale in scales else scales[-1])
 
-def _kept(out: Path, name: str, scale: str) -> Path:
-    """Values of an experiment at a scale, or at the nearest that it has."""
-    lab = iw.lab.experiments
-    scales = lab.experiment(name).scales
-    return lab.values_path(out, name, scale if scale in scales else scales[-1])
-
-
-def _list(names: list[str], asked: Reproduce) -> None:
-    """Every experiment, and what there is of it: scale, hours, validity, verdicts."""
-    lab = iw.lab.experiments
-    columns = ["experiment", "papers", "title", "scales", "kept", "hours", "validity", "verdicts"]
-    rows: list[list[Any]] = []
-    for name in names:
+    def _listed(self, name: str) -> dict[str, Any]:
+        """An experiment, and what there is of it: scale, hours, validity, verdicts."""
+        lab = iw.lab.experiments
         one = lab.experiment(name)
-        head = [name, one.papers, one.title, ", ".join(one.scales)]
-        there = [s for s in reversed(lab.SCALES) if s in one.scales and lab.values_path(asked.out, name, s).is_file()]
-        if not there:
-            rows.append([*head, "", "", "", ""])
-            continue
-        page = one.page(lab.Values.load(lab.values_path(asked.out, name, there[0])))
-        counts = ", ".join(f"{n} {word}" for word, n in Counter(c.verdict for c in page.statements).items())
-        rows.append([*head, there[0], page.facts.get("hours"), lab.validity(asked.out, name, there[0]), counts])
-    if asked.as_json:
-        print_json([dict(zip(columns, row)) for row in rows])
-    else:
-        print_table(columns, rows)
+        there = [s for s in reversed(lab.SCALES) if s in one.scales and lab.values_path(self.out, name, s).is_file()]
+        known: dict[str, Any] = dict.fromkeys(("kept", "hours", "validity", "verdicts"), "")
+        if there:
+            page = one.page(lab.Values.load(lab.values_path(self.out, name, there[0])))
+            counts = ", ".join(f"{n} {word}" for word, n in Counter(c.verdict for c in page.statements).items())
+            known = {"kept": there[0], "hours": page.facts.get("hours")}
+            known |= {"validity": lab.validity(self.out, name, there[0]), "verdicts": counts}
+        return {"experiment": name, "papers": one.papers, "title": one.title, "scales": ", ".join(one.scales), **known}
 
+    def _tell_plans(self, chosen: list[Experiment], setting: Setting) -> None:
+        """What would be done, about how long it takes here, and what each statement could tell; nothing is done."""
+        from ...lab.experiments.plans import outlook_of, tell_plan
 
-def _tell_plans(names: list[str], setting: Setting, asked: Reproduce) -> None:
-    """What would be done, about how long it takes here, and what each statement could tell; nothing is done."""
-    from ...lab.experiments.plans import outlook_of, tell_plan
-
-    lab = iw.lab.experiments
-    plans = {name: tell_plan(lab.experiment(name), setting, asked.out) for name in names}
-    table = outlook_of([lab.experiment(name) for name in names], setting)
-    if asked.as_json:
-        print_json({"plans": plans, "outlook": table})
-        return
-    for name, lines in plans.items():
-        say("\n  ".join([name, *lines]))
-    print_table(list(table[0]), [list(row.values()) for row in table])
+        plans = {one.name: tell_plan(one, setting, self.out) for one in chosen}
+        table = outlook_of(chosen, setting)
+        if self.as_json:
+            return print_json({"plans": plans, "outlook": table})
+        for name, lines in plans.items():
+            say("\n  ".join([name, *lines]))
+        return print_table(table)
 
 
 def _compare(found: dict[str, Values], kept: Path) -> dict[str, str]:

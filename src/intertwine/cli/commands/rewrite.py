@@ -27,11 +27,11 @@ class Fold(Rewriting):
     python = "iw.fold(model, example_inputs).model"
 
     model: str | None = None
-    norms: bool = option(True, "Fold the gains of norms.")
-    center: bool = option(True, "Centre what is written to layer norms.")
-    biases: bool = option(True, "Fold biases of norms, and push biases of values on.")
-    extend: bool = option(True, "Untie weights, and add biases where there are none, as needed.")
-    strict: bool = advanced(False, "Fail unless everything can be folded.")
+    norms: bool = option("Fold the gains of norms.", True)
+    center: bool = option("Centre what is written to layer norms.", True)
+    biases: bool = option("Fold biases of norms, and push biases of values on.", True)
+    extend: bool = option("Untie weights, and add biases where there are none, as needed.", True)
+    strict: bool = advanced("Fail unless everything can be folded.", False)
 
     def rewrite(self, group: inputs.Group) -> Rewritten:
         steps = (self.norms, self.center, self.biases)
@@ -56,9 +56,9 @@ class Rotate(Rewriting):
     python = 'iw.rotate(model, example_inputs, stream="hadamard", heads="hadamard").model'
 
     model: str | None = None
-    stream: str = option("hadamard", "hadamard (with random signs), random, principal or none.")
-    heads: str = option("hadamard", "hadamard, random or none.")
-    extend: bool = option(True, "Untie weights, and add biases where there are none, as needed.")
+    stream: str = option("hadamard (with random signs), random, principal or none.", "hadamard")
+    heads: str = option("hadamard, random or none.", "hadamard")
+    extend: bool = option("Untie weights, and add biases where there are none, as needed.", True)
     seed: int = 0
 
     def rewrite(self, group: inputs.Group) -> Rewritten:
@@ -107,10 +107,8 @@ class Prune(Rewriting):
     python = 'iw.prune_channels(iw.symmetries(model, x), "conv1.weight[0]", [0, 1, 2, 5], model, x)'
 
     model: str | None = None
-    space: list[str] = option(
-        ..., "The space, or several that lose the same units, joined by commas or repeated.", metavar="NAMES"
-    )
-    units: str = option(..., "The units that stay: numbers and ranges, joined by commas.", metavar="0-2,5")
+    space: list[str] = option("The space, or several that lose the same units, joined by commas or repeated.", ...)
+    units: str = option("The units that stay: numbers and ranges, joined by commas.", ..., metavar="0-2,5")
 
     def rewrite(self, group: inputs.Group) -> Rewritten:
         (model,), kept = group.models, read("units", "--units", self.units)
@@ -138,7 +136,7 @@ class Transport(Rewriting):
     b: Path
     model: str | None = None
     model_b: str | None = None
-    entropy: float = advanced(0.0, "Strength of the entropy that smooths couplings; 0 for exact ones.", min=0)
+    entropy: float = advanced("Strength of the entropy that smooths couplings; 0 for exact ones.", 0.0, min=0)
 
     def rewrite(self, group: inputs.Group) -> Rewritten:
         one, other = group.models

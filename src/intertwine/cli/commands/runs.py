@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import typer
 
@@ -32,17 +32,17 @@ class Runs(Options):
 
     python = 'iw.lab.runs.overviews("runs"); iw.lab.runs.run(iw.lab.runs.load_plan("runs/name"), "runs")'
 
-    action: Literal["list", "show", "resume", "clean"] = argument("list", "list, show, resume or clean.")
-    name: str | None = argument(None, "Of the run, for all but list.", metavar="NAME")
-    folder: Path = option(Path("runs"), "Folder of runs.", "--runs", metavar="DIR")
-    workers: int | None = option(None, "Resume: processes; one for each core otherwise.", min=1)
-    threads: int = advanced(1, "Resume: threads of each process.", min=1)
-    ray: str | None = advanced(None, "Resume on Ray: local, auto, or HOST:PORT of a cluster.", metavar="ADDRESS")
-    timeout: float | None = advanced(None, "Resume: seconds that an attempt may take, on this machine.", min=0)
-    retries: int = advanced(2, "Resume: further attempts of a job that fails.", min=0)
-    everything: bool = option(False, "Clean: remove the whole run, results too.", "--all")
+    action: Literal["list", "show", "resume", "clean"] = argument("list, show, resume or clean.", "list")
+    name: str | None = argument("Of the run, for all but list.", metavar="NAME")
+    folder: Path = option("Folder of runs.", Path("runs"), "--runs", metavar="DIR")
+    workers: int | None = option("Resume: processes; one for each core otherwise.", min=1)
+    threads: int = advanced("Resume: threads of each process.", 1, min=1)
+    ray: str | None = advanced("Resume on Ray: local, auto, or HOST:PORT of a cluster.", metavar="ADDRESS")
+    timeout: float | None = advanced("Resume: seconds that an attempt may take, on this machine.", min=0)
+    retries: int = advanced("Resume: further attempts of a job that fails.", 2, min=0)
+    everything: bool = option("Clean: remove the whole run, results too.", False, "--all")
     imported: list[str] | None = advanced(
-        None, "Resume: a module of yours that the plan's classes are in.", "--import", metavar="MODULE"
+        "Resume: a module of yours that the plan's classes are in.", None, "--import", metavar="MODULE"
     )
 
     def __post_init__(self) -> None:
@@ -53,59 +53,52 @@ class Runs(Options):
     def __call__(self) -> None:
         runs = iw.lab.runs
         if self.action == "list":
-            _list(runs.overviews(self.folder), self.folder, self.as_json)
-            return
+            return self._list(runs.overviews(self.folder))
         home = self.folder / runs.plan_name(str(self.name))
         if self.action == "clean":
             count = runs.clean(home, self.everything)
             left = "" if self.everything else " of earlier plans and earlier code"
-            print_json({"removed": count}) if self.as_json else say(f"removed {counted(count, 'result')}{left}")
-            return
+            return print_json({"removed": count}) if self.as_json else say(f"removed {counted(count, 'result')}{left}")
         found = runs.overview(home)
         if self.action == "show":
-            _show(found, self.as_json)
-            return
+            return self._show(found)
         modules = self.imported or []
-        executor = _executor(self)
+        executor = self._executor()
         for module in modules:
             inputs.import_module_of_user(module)
         report = runs.run(runs.load_plan(home, modules), self.folder, executor=executor, retries=self.retries)
-        if self.as_json:
-            print_json({"plan": report.plan, "ran": report.ran, "found": report.found, "failed": report.failed})
-        else:
-            say(report)
+        facts = {"plan": report.plan, "ran": report.ran, "found": report.found, "failed": report.failed}
+        print_json(facts) if self.as_json else say(report)
         for label, error in report.failed.items():
             tell(f"failed: {label}: {error}")
         if report.failed:
             raise typer.Exit(FAILED)
+        return None
 
+    def _executor(self) -> iw.lab.runs.Executor:
+        if self.ray is None:
+            return iw.lab.runs.Local(self.workers, self.threads, timeout=self.timeout or None)
+        local = self.ray == "local"
+        return iw.lab.runs.OnRay(None if local else self.ray, self.threads, self.workers if local else None)
 
-def _executor(asked: Runs) -> iw.lab.runs.Executor:
-    if asked.ray is None:
-        return iw.lab.runs.Local(asked.workers, asked.threads, timeout=asked.timeout or None)
-    local = asked.ray == "local"
-    return iw.lab.runs.OnRay(None if local else asked.ray, asked.threads, asked.workers if local else None)
+    def _list(self, found: list[iw.lab.runs.Overview]) -> None:
+        states = ("done", "waiting", "running", "failed")
+        rows = [{"name": o.name, **{s: o.count(s) for s in states}, "stale": o.stale} for o in found]
+        if self.as_json:
+            return print_json(rows)
+        if not found:
+            return say(f"no runs in {self.folder}")
+        more = [{"time": f"{o.seconds:.1f} s", "plan": o.plan} for o in found]
+        return print_table([{"run": row.pop("name"), **row, **rest} for row, rest in zip(rows, more)])
 
-
-def _list(found: list[iw.lab.runs.Overview], folder: Path, as_json: bool) -> None:
-    states = ("done", "waiting", "running", "failed")
-    if as_json:
-        print_json([{"name": o.name, **{s: o.count(s) for s in states}, "stale": o.stale} for o in found])
-    elif found:
-        rows = [[o.name, *(o.count(s) for s in states), o.stale, f"{o.seconds:.1f} s", o.plan] for o in found]
-        print_table(["run", *states, "stale", "time", "plan"], rows)
-    else:
-        say(f"no runs in {folder}")
-
-
-def _show(found: iw.lab.runs.Overview, as_json: bool) -> None:
-    rows: list[list[Any]] = []
-    for e in found.entries:
-        said = e.error.splitlines()[-1] if e.error else ""
-        rows.append([e.label, e.state, e.attempts, "" if e.seconds is None else f"{e.seconds:.2f} s", e.worker, said])
-    columns = ["job", "state", "attempts", "time", "worker", "last error"]
-    if as_json:
-        jobs = [{k: v for k, v in zip(columns, row) if k != "time"} for row in rows]
-        print_json({"plan": found.plan, "stale": found.stale, "jobs": jobs})
-    else:
-        print_table(columns, rows, found.plan)
+    def _show(self, found: iw.lab.runs.Overview) -> None:
+        rows = [
+            {"job": e.label, "state": e.state, "attempts": e.attempts,
+             "time": "" if e.seconds is None else f"{e.seconds:.2f} s", "worker": e.worker,
+             "last error": e.error.splitlines()[-1] if e.error else ""}
+            for e in found.entries
+        ]  # fmt: skip
+        if not self.as_json:
+            return print_table(rows, found.plan)
+        jobs = [{key: value for key, value in row.items() if key != "time"} for row in rows]
+        return print_json({"plan": found.plan, "stale": found.stale, "jobs": jobs})

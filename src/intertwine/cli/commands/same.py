@@ -6,16 +6,15 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._command import threads_for
+from .._command import one_thread
 from .._options import ExampleOptions, option
-from .._outputs import claim_file, print_json, say, tell
-from . import inputs, iw
+from . import Finding, inputs, iw
 
 _UNLIKE = "A and B must be of one architecture. Got other ones: {}. To compare features, use intertwine compare."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Same(ExampleOptions):
+class Same(Finding, ExampleOptions):
     """Decide whether two checkpoints are one network, up to the symmetries of its architecture.
 
     Says "the same network up to symmetry" (a cast to a lower precision is seen through), "related (merged,
@@ -39,20 +38,22 @@ class Same(ExampleOptions):
     model: str | None = None
     sharded: bool = False
     device: str = "cpu"
-    out: Path | None = option(None, "Write the element from A to B (.safetensors).", metavar="FILE")
+    out: Path | None = option("Write the element from A to B (.safetensors).", metavar="FILE")
 
-    def __call__(self) -> None:
-        claim_file(self.out, self.reads)
+    def find(self) -> iw.matching.Match:
         found = self._part_by_part() if self.sharded else self._in_memory()
         if found.residual == float("inf"):
             said = found.reason.removeprefix("other architectures: ")
             raise ValueError(_UNLIKE.format(f"{said} ({found.verdict})"))
-        if self.out is not None and found.transformation is not None:
-            tell(f"wrote {found.transformation.save(self.out)}")
-        if self.as_json:
-            return print_json(found.to_dict())
+        return found
+
+    def write(self, found: iw.matching.Match) -> dict[str, Path]:
+        element = found.transformation
+        return {} if self.out is None or element is None else {"out": element.save(self.out)}
+
+    def words(self, found: iw.matching.Match) -> str:
         said = found.summary()
-        return say(said if "residual" in said else f"{said}\nresidual {found.residual:.3g}")
+        return said if "residual" in said else f"{said}\nresidual {found.residual:.3g}"
 
     def _part_by_part(self) -> iw.matching.Match:
         sym = inputs.symmetry_of(self.model or inputs.model_named_by(self.a), self)
@@ -73,7 +74,7 @@ class Same(ExampleOptions):
         specs = [self.model or inputs.model_named_by(side.path) for side in sides]
         example = inputs.example_input(specs[0], self)
         pair = [inputs.open_alone(spec, side) for spec, side in zip(specs, sides)]
-        threads_for(weights=sum(p.numel() for model in pair for p in model.parameters()))
+        one_thread(weights=sum(p.numel() for model in pair for p in model.parameters()))
         example = inputs.for_all(pair, example)
         a, b = (model.to(where) for model in pair)
         return iw.same(a, b, map_tensors(example, lambda x: x.to(where)))

@@ -6,24 +6,20 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any
 
 from .._checks import check_known, read, words
 from .._options import DataOptions, advanced, option
-from .._outputs import RESULTS, claim_folder, present, print_table, say, say_notes
-from . import inputs, iw, torch
+from . import Study, inputs, iw, torch
 
 if TYPE_CHECKING:
     from ...stitching.pair import At
 
 _FAMILIES = ("g_relu", "full", "rank-1", "rank-4", "lasso")
-_COLUMNS = (
-    "layer", "family", "method", "penalty", "interval", "over", "accuracy", "dimension", "as matched", "drift",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stitch(DataOptions):
+class Stitch(Study, DataOptions):
     """Stitch networks: how much accuracy is lost when B goes on from A's features, through a map of one family.
 
     The early layers of A go before the late layers of B; of more than two networks, every ordered pair is stitched.
@@ -40,43 +36,40 @@ class Stitch(DataOptions):
     python = 'iw.stitch(a, b, "relu2", "g_relu", loader=train, eval_loader=test)'
 
     unlike = ("recipe",)
+    writes = ("results.safetensors",)
 
     checkpoints: list[Path]
     model: str | None = None
     model_b: str | None = None
-    layers: list[str] | None = option(
-        None, "Layers, joined by commas; '*' matches any. All activations otherwise.", metavar="NAMES"
-    )
+    layers: list[str] | None = option("Layers, joined by commas; '*' matches any. All activations otherwise.")
     layers_b: list[str] | None = None
     families: list[str] | None = option(
-        None,
         "Families of maps, joined by commas: identity, diagonal, permutation, signed_permutation, "
-        "g_relu, monomial, softsort, orthogonal, full, rank-R, lasso-STRENGTH.",
-        metavar="NAMES",
+        "g_relu, monomial, softsort, orthogonal, full, rank-R, lasso-STRENGTH."
     )
     method: str = option(
-        "task_loss", "task_loss trains on B's task, direct matches activations; both, joined by a comma."
+        "task_loss trains on B's task, direct matches activations; both, joined by a comma.", "task_loss"
     )
-    skip: str = advanced("a", "Inside residual blocks, the skip connection: a (as A has it), mapped, or b (B's own).")
-    start: str = advanced("direct", "Where training starts: direct (closed form) or random (as the paper has it).")
-    recipe: str = advanced("v1", "v1 (SGD, momentum 0.9) or v2 (plain SGD).")
-    epochs: int | None = option(None, "Passes over the data; the recipe's 20 otherwise.", min=0)
-    learning_rate: float | None = advanced(None, "Learning rate; the recipe's 0.001 otherwise.", min=0)
+    skip: str = advanced("Inside residual blocks, the skip connection: a (as A has it), mapped, or b (B's own).", "a")
+    start: str = advanced("Where training starts: direct (closed form) or random (as the paper has it).", "direct")
+    recipe: str = advanced("v1 (SGD, momentum 0.9) or v2 (plain SGD).", "v1")
+    epochs: int | None = option("Passes over the data; the recipe's 20 otherwise.", min=0)
+    learning_rate: float | None = advanced("Learning rate; the recipe's 0.001 otherwise.", min=0)
     keep: str = advanced(
-        "best",
         "best: of the start and all epochs, the map with the least training loss once rounded; last: the "
         "last epoch's, as the paper has it.",
+        "best",
     )
-    alpha: str = advanced("0.1", "Weight of the pull to permutations, or cv: chosen on a fifth of the training split.")
+    alpha: str = advanced("Weight of the pull to permutations, or cv: chosen on a fifth of the training split.", "0.1")
     tail_norm: str = advanced(
-        "eval", "Batch norm of B's part in training: eval (its own statistics) or train (the batch's)."
+        "Batch norm of B's part in training: eval (its own statistics) or train (the batch's).", "eval"
     )
-    recalibrate: bool = advanced(True, "Measure batch norms anew before evaluation.")
-    bias: bool = advanced(False, "Give every map a bias; the paper's have none.")
-    translate: int = advanced(0, "Shift training images by so many pixels at most.", min=0)
-    flip: bool = advanced(False, "Mirror every second training image.")
-    seeds: int = advanced(1, "Runs of each map that is trained, from --seed on.", min=1)
-    split: str = advanced("test", "Split to score on: test or validation.")
+    recalibrate: bool = advanced("Measure batch norms anew before evaluation.", True)
+    bias: bool = advanced("Give every map a bias; the paper's have none.", False)
+    translate: int = advanced("Shift training images by so many pixels at most.", 0, min=0)
+    flip: bool = advanced("Mirror every second training image.", False)
+    seeds: int = advanced("Runs of each map that is trained, from --seed on.", 1, min=1)
+    split: str = advanced("Split to score on: test or validation.", "test")
     examples: int = 50000
     seed: int = 0
     device: str = "auto"
@@ -96,65 +89,66 @@ class Stitch(DataOptions):
         if self.alpha != "cv":
             read("number", "--alpha, where it is not cv,", self.alpha)
 
-    def __call__(self) -> None:
-        import hashlib  # openssl is not for help
-
+    def find(self) -> iw.stitching.StitchingStudy:
         from ...lab.training import Augmented
 
-        claim_folder(self.out, [*RESULTS, "results.safetensors"], self.checkpoints)
-        recipe, count = _recipe(self), len(self.checkpoints)
+        recipe, count = self._recipe(), len(self.checkpoints)
         group = inputs.open_group(self.checkpoints, self, "always")
         group.need_data().need_labels("to score stitched networks")
         fit = replace(group.loader("train", self.examples, recipe.batch_size), shuffle=True)
         train = Augmented(fit, self.translate, self.flip) if self.translate or self.flip else fit
         score = group.loader(self.split, self.examples, 250)
-        state = self.out / f"training-{hashlib.blake2b(self.line.encode(), digest_size=6).hexdigest()}.pt"
-        families, options = _families(self)
+        families, options = self._families()
         methods = [recipe if method == "task_loss" else method for method in words([self.method], "--method")]
         given: dict[str, Any] = {"loader": train, "eval_loader": score, "method": methods}
         given["seeds"] = list(range(self.seed, self.seed + self.seeds))
-        at = self.layers, self.layers_b
-        studies = []
+        studies: list[Any] = []
         # of two checkpoints, A's early layers are meant
         for i, j in itertools.permutations(range(count), 2) if count > 2 else [(0, 1)]:
             a, b, names = group.models[i], group.models[j], (group.names[i], group.names[j])
-            how = replace(options, names=names, state=state.with_stem(f"{state.stem}-{i}-{j}"))
-            found = iw.stitch(a, b, list(_layers(a, b, score, *at)), families, options=how, **given)
-            studies.append(cast("iw.stitching.StitchingStudy", found))
+            how = replace(options, names=names, state=self._state.with_stem(f"{self._state.stem}-{i}-{j}"))
+            at = list(_layers(a, b, score, self.layers, self.layers_b))
+            studies.append(iw.stitch(a, b, at, families, options=how, **given))
         augmentation = {"translate": self.translate, "flip": self.flip}
         settings = {**studies[0].settings, **group.facts(self.split), "command": self.line}
         settings |= {"augmentation": augmentation, "notes": list(group.notes)}
-        study = iw.stitching.StitchingStudy.join(studies, settings)
-        stitchings = [{**one.to_dict(), "penalty": one.penalty} for one in study.stitchings]
-        present(study, self.out, self.as_json, _print, {**study.to_dict(), "stitchings": stitchings})
-        for file in self.out.glob(f"*{state.stem}*.pt"):
+        return iw.stitching.StitchingStudy.join(studies, settings)
+
+    def plain(self, found: iw.stitching.StitchingStudy) -> dict[str, Any]:
+        stitchings = [{**one.to_dict(), "penalty": one.penalty} for one in found.stitchings]
+        return {**found.to_dict(), "stitchings": stitchings}
+
+    def write(self, found: iw.stitching.StitchingStudy) -> dict[str, Path]:
+        files = super().write(found)
+        for file in self.out.glob(f"*{self._state.stem}*.pt"):
             file.unlink()
+        return files
 
+    @property
+    def _state(self) -> Path:
+        """Where training stands, for a run that is stopped."""
+        import hashlib  # openssl is not for help
 
-def _recipe(asked: Stitch) -> iw.stitching.Recipe:
-    """The recipe of training, changed as was asked for."""
-    chosen = replace(iw.stitching.RECIPES[asked.recipe], keep=cast("Literal['best', 'last']", asked.keep))
-    if asked.epochs is not None:
-        chosen = replace(chosen, epochs=asked.epochs, head_start=asked.epochs // 2)  # half of it, as in the paper
-    return chosen if asked.learning_rate is None else replace(chosen, learning_rate=asked.learning_rate)
+        return self.out / f"training-{hashlib.blake2b(self.line.encode(), digest_size=6).hexdigest()}.pt"
 
+    def _recipe(self) -> iw.stitching.Recipe:
+        """The recipe of training, changed as was asked for."""
+        keep: Any = self.keep
+        chosen = replace(iw.stitching.RECIPES[self.recipe], keep=keep)
+        if self.epochs is not None:
+            chosen = replace(chosen, epochs=self.epochs, head_start=self.epochs // 2)  # half of it, as in the paper
+        return chosen if self.learning_rate is None else replace(chosen, learning_rate=self.learning_rate)
 
-def _families(asked: Stitch) -> tuple[list[str], iw.stitching.StitchOptions]:
-    """Names of the families, and options for all of them."""
-    from ...stitching.families import takes
+    def _families(self) -> tuple[list[str], iw.stitching.StitchOptions]:
+        """Names of the families, and options for all of them."""
+        from ...stitching.families import takes
 
-    wanted = list(dict.fromkeys(asked.families or _FAMILIES))
-    pulled = any(takes(family, "alpha") for family in wanted)
-    options = iw.stitching.StitchOptions(
-        skip=cast(Any, asked.skip),
-        start=cast(Any, asked.start),
-        tail_norm=cast(Any, asked.tail_norm),
-        recalibration=asked.recalibrate,
-        bias=asked.bias,
-        settings={"alpha": "cv" if asked.alpha == "cv" else float(asked.alpha)} if pulled else {},
-        progress=True,
-    )
-    return wanted, options
+        wanted = list(dict.fromkeys(self.families or _FAMILIES))
+        pulled = any(takes(family, "alpha") for family in wanted)
+        given: dict[str, Any] = {"skip": self.skip, "start": self.start, "tail_norm": self.tail_norm}
+        given["settings"] = {"alpha": "cv" if self.alpha == "cv" else float(self.alpha)} if pulled else {}
+        options = iw.stitching.StitchOptions(recalibration=self.recalibrate, bias=self.bias, progress=True, **given)
+        return wanted, options
 
 
 def _layers(
@@ -180,24 +174,3 @@ def _layers(
     if not found:
         raise ValueError("--layers and --layers-b must be given where networks share no activation layers. Got none.")
     return found
-
-
-def _print(study: iw.stitching.StitchingStudy) -> None:
-    first = study.stitchings[0]
-    accuracies = {name: value for s in study.stitchings for name, value in zip(s.names, (s.accuracy_a, s.accuracy_b))}
-    say(", ".join(f"{name}: {value:.2%}" for name, value in accuracies.items()))
-    share = lambda value: "" if value is None or value != value else f"{value:.0%}"
-    rows = [
-        [
-            row.layer, row.family, row.method.replace("_", " "), 100 * row.penalty,
-            f"{100 * row.low:.2f} to {100 * row.high:.2f}", row.over, f"{row.accuracy:.2%}", row.dim,
-            share(row.agreement), row.frechet,
-        ]
-        for row in study.table().itertuples()
-    ]  # fmt: skip
-    title = f"Stitching penalties in points of accuracy (eq. 4.3), on {first.examples:,} examples"
-    print_table(_COLUMNS, rows, title)
-    if any(s.inside_block for s in study.stitchings):
-        say("* inside a residual block: a skip connection crosses the cut too")
-    say("as matched: share of live channels paired as by matching activations; drift: Fréchet distance to B's own")
-    say_notes(dict.fromkeys([*study.settings["notes"], *(note for s in study.stitchings for note in s.notes)]))

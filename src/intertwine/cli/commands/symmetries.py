@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..._words import near
 from .._options import ExampleOptions, NetworkOptions, option
-from .._outputs import print_json, say, show
+from .._outputs import print_json, say
 from . import Finding, inputs, iw
 
 
@@ -26,22 +27,29 @@ class Symmetries(Finding, NetworkOptions):
 
     python = "iw.symmetries(model, example_inputs)"
 
-    explain: str | None = option(None, "Say of one parameter why each axis moves or stays.", metavar="NAME")
+    explain: str | None = option("Say of one parameter why each axis moves or stays.", metavar="NAME")
 
     def find(self) -> iw.Symmetry:
-        """The symmetry, of a model that is built here."""
         return inputs.model_and_symmetry(inputs.model_of(self.network, self.model), self, self.meta)[1]
 
-    def tell(self, found: iw.Symmetry) -> None:
-        """Print all spaces, or one parameter."""
-        if self.explain is None:
-            return show(found, self.as_json, dim=found.dim, log_size=found.log_size)
-        name = found.aliases.get(self.explain, self.explain)
+    def plain(self, found: iw.Symmetry) -> Any:
+        return (
+            {**super().plain(found), "dim": found.dim, "log_size": found.log_size}
+            if not self.explain
+            else self._lines(found)
+        )
+
+    def words(self, found: iw.Symmetry) -> str:
+        return super().words(found) if self.explain is None else "\n".join(self._lines(found))
+
+    def _lines(self, found: iw.Symmetry) -> list[str]:
+        """Why each axis of one parameter moves or stays."""
+        asked = str(self.explain)
+        name = found.aliases.get(asked, asked)
         if name not in found.layouts:
             close = near(name, (*found.layouts, *found.aliases)) or f" There are {', '.join([*found.layouts][:6])}, ..."
-            raise ValueError(f"--explain must name a parameter. Got {self.explain!r}.{close}")
-        lines = [found.explain(self.explain, i) for i in range(len(found.layouts[name].axes))]
-        return print_json(lines) if self.as_json else say("\n".join(lines))
+            raise ValueError(f"--explain must name a parameter. Got {asked!r}.{close}")
+        return [found.explain(asked, i) for i in range(len(found.layouts[name].axes))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +69,12 @@ class Mappings(Finding, NetworkOptions):
     suffixes = (".yaml", ".yml", ".py", ".json", ".html", ".htm")
 
     format: str = option(
-        "llm-compressor",
         "The tool: llm-compressor, model-optimizer, spinquant, quarot, torch-pruning, perm-spec or graph.",
+        "llm-compressor",
     )
-    out: Path | None = option(None, "Write for the tool (.yaml, .py, .json), or the page (.html).", metavar="FILE")
+    out: Path | None = option("Write for the tool (.yaml, .py, .json), or the page (.html).", metavar="FILE")
 
     def find(self) -> iw.exchange.Mappings:
-        """The mappings, proved on the model while it is there."""
         _network, sym = inputs.model_and_symmetry(inputs.model_of(self.network, self.model), self, self.meta)
         found: iw.exchange.Mappings = sym.mappings(self.format)  # type: ignore[assignment]
         return found

@@ -28,11 +28,11 @@ class Train(TrainingOptions):
 
     suffixes = (".safetensors",)
 
-    model: str = option(..., "What to train; see 'intertwine compare --help'.", metavar="MODEL")
-    out: Path = option(..., "Checkpoint to write, ending in .safetensors; a card is written beside it.", metavar="FILE")
+    model: str = option("What to train; see 'intertwine compare --help'.", ..., metavar="MODEL")
+    out: Path = option("Checkpoint to write, ending in .safetensors; a card is written beside it.", ..., metavar="FILE")
     seed: int = 0
     precision: str | None = advanced(
-        None, "float32, or bfloat16 for mixed precision, which is fast where the hardware has it."
+        "float32, or bfloat16 for mixed precision, which is fast where the hardware has it."
     )
     device: str = "auto"
 
@@ -40,22 +40,27 @@ class Train(TrainingOptions):
         training = iw.lab.training
         where, card_path = training.choose_device(self.device), training.card_path(self.out)
         claim_file(self.out, beside=[card_path])
-        splits = inputs.read_data(replace(self, data=self.data or "digits"))[1]
-        splits.need_labels("to train on")
+        splits = training_data(self)
         settings = recipe_of(self, splits.shape, self.precision)
-        network = _fresh(self.model, self.seed)
-        name = None if isinstance(network, str) else self.model
+        known = inputs.is_builtin(self.model)  # then training fits it to the data
+        network, name = (self.model, None) if known else (seeded(self.model, self.seed), self.model)
         run = training.train(
             network, splits, settings, seed=self.seed, name=name, out=self.out, resume=self.resume, device=where
         )
         card = run.card
         if self.as_json:
-            print_json({"checkpoint": self.out, "card": card.model_dump(mode="json"), "history": run.history})
-            return
+            return print_json({"checkpoint": self.out, "card": card.model_dump(mode="json"), "history": run.history})
         metrics = {key.replace("_", " "): value for key, value in card.metrics.items() if value is not None}
-        row = [card.architecture, card.data, card.seed, card.best_epoch, *metrics.values()]
-        print_table(["network", "data", "seed", "best epoch", *metrics], [row])
-        say(f"wrote {self.out} and {card_path}")
+        row = {"network": card.architecture, "data": card.data, "seed": card.seed, "best epoch": card.best_epoch}
+        print_table([row | metrics])
+        return say(f"wrote {self.out} and {card_path}")
+
+
+def training_data(asked: TrainingOptions) -> iw.lab.data.DataSplits:
+    """The data that was asked for, or digits, with classes."""
+    splits = inputs.read_data(replace(asked, data=asked.data or "digits"))[1]
+    splits.need_labels("to train on")
+    return splits
 
 
 def recipe_of(asked: TrainingOptions, shape: tuple[int, ...], precision: str | None = None) -> iw.lab.training.Recipe:
@@ -65,11 +70,6 @@ def recipe_of(asked: TrainingOptions, shape: tuple[int, ...], precision: str | N
     changes = {key: getattr(asked, key) for key in ("epochs", "batch_size", "learning_rate")}
     changes |= {"precision": precision, "threads": running().threads}
     return start.but(**{key: value for key, value in changes.items() if value is not None})
-
-
-def _fresh(spec: str, seed: int) -> torch.nn.Module | str:
-    """A built-in network stays text, which training fits to the data; anything else is built here from the seed."""
-    return spec if inputs.is_builtin(spec) else seeded(spec, seed)
 
 
 def seeded(spec: str, seed: int) -> torch.nn.Module:

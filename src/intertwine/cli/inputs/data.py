@@ -24,7 +24,7 @@ from ...errors import CheckpointError, DataError
 from ...lab.data import Batches, DataSplits, Preprocessing, TextBlocks
 from ...lab.networks.hugging_face import base_of, is_adapter, read_config
 from .._checks import read
-from .._command import threads_for
+from .._command import one_thread
 from .._options import DataOptions, ExampleOptions
 from .._outputs import tell
 from .models import Checkpoint, Opened, build_model, is_builtin
@@ -42,27 +42,16 @@ _WITH_PATHS = ("parquet", "npz", "images", "dataset", "text")
 def preparation(
     asked: DataOptions, data: str, sources: Sequence[tuple[Path | None, str | None]]
 ) -> Preprocessing | TextBlocks | None:
-    """What brings the data to the form that the models take.
-
-    Args:
-        asked: ``--size`` and ``--max-length`` are obeyed.
-        data: The data.
-        sources: Path and ``--model`` of each network.
-
-    Returns:
-        The first one that a model says; ``None`` where the data is taken as it is.
-
-    Raises:
-        DataError: If the models take other sizes, or have other tokenizers.
-    """
+    """What brings data to the form that models, given by path and ``--model``, take, as the first or an option says."""
     kind = data.partition(":")[0] + ":"
     folders = [folder for path, spec in sources if (folder := directory_of(path, spec)) is not None]
     if kind in _TEXT and (blocks := _blocks(asked, folders)) is not None:
         return blocks
     if kind not in ("images:", "parquet:", "dataset:"):
         return None
-    if asked.size is not None:
-        return _of_size(asked.size)
+    if asked.size is not None:  # the side of a square out of the middle, or height and width to bring images to
+        side, *other = read("sides", "--size", asked.size)
+        return Preprocessing((side, other[0]), (side, other[0])) if other else Preprocessing.square(side)
     said = [*map(image_settings, folders), *(_of_factory(spec) for _, spec in sources)]
     found = list(dict.fromkeys(one for one in said if one is not None))
     if len({one.size for one in found}) > 1:
@@ -72,14 +61,8 @@ def preparation(
 
 
 def normalised(splits: DataSplits, asked: DataOptions) -> DataSplits:
-    """Data with the means and deviations of ``--mean`` and ``--std``, where they are given.
-
-    Raises:
-        DataError: If the data has another number of channels.
-    """
-    if asked.statistics is None:
-        return splits
-    mean, std = asked.statistics
+    """Data with the means and deviations of ``--mean`` and ``--std``, where they are given, one for each channel."""
+    mean, std = asked.statistics or (splits.mean, splits.std)
     if len(mean) != len(splits.mean):
         raise DataError(
             f"--mean and --std must be {len(splits.mean)} numbers, one for each channel of {splits.name}. "
@@ -101,11 +84,7 @@ def directory_of(path: Path | None, spec: str | None) -> Path | None:
 
 
 def image_settings(folder: Path) -> Preprocessing | None:
-    """What a directory says of images, in the file of its preprocessor, or as ``image_size`` in ``config.json``.
-
-    Raises:
-        CheckpointError: If it says something that does not read.
-    """  # noqa: DOC502 - helpers raise it
+    """What a directory says of images, in the file of its preprocessor, or as ``image_size`` in ``config.json``."""
     said = _processor(folder)
     if "size" in said:
         return Preprocessing.of_transformers(said)
@@ -146,15 +125,6 @@ def _of_factory(spec: str | None) -> Preprocessing | None:
         return settings_of(build_model(spec))
 
 
-def _of_size(text: str) -> Preprocessing:
-    """``--size``: the side of a square out of the middle, or the height and width that images are brought to."""
-    found = read("sides", "--size", text)
-    if len(found) == 1:
-        return Preprocessing.square(found[0])
-    both = found[0], found[1]
-    return Preprocessing(both, both)
-
-
 def _blocks(asked: DataOptions, folders: Sequence[Path]) -> TextBlocks | None:
     """How texts are cut: by ``--tokenizer``, or as the directories of the models say; ``None`` where none does."""
     known = [folder for folder in folders if (folder / _TOKENIZER).is_file()]
@@ -165,48 +135,27 @@ def _blocks(asked: DataOptions, folders: Sequence[Path]) -> TextBlocks | None:
     said = [read_config(folder) for folder in folders]
     configs = [{**(config.get("text_config") or {}), **config} for config in said]
     most = [config[key] for config in configs for key in _POSITIONS if isinstance(config.get(key), int)]
-    causal = all(_named(config).endswith(_CAUSAL) for config in said)
+    causal = all(str((config.get("architectures") or [""])[0]).endswith(_CAUSAL) for config in said)
     return TextBlocks(tokenizer, asked.max_length or min([_BLOCK, *most]), causal)
 
 
 def check_tokenizers(folders: Sequence[Path], purpose: str, advice: str) -> None:
-    """Refuse directories in which one number stands for different tokens; those without a tokenizer pass.
-
-    Raises:
-        DataError: If vocabularies differ.
-    """
+    """Refuse directories in which one number stands for different tokens; those without a tokenizer pass."""
     known = [folder for folder in folders if (folder / _TOKENIZER).is_file()]
-    vocabularies = [_vocabulary(folder) for folder in known]
+    models: list[Any] = []  # rules of how words are divided are written in more than one way: vocabularies count
+    for folder in known:
+        said = json_of(folder / _TOKENIZER, _TOKENIZER, DataError)
+        models.append(said.get("model") if isinstance(said, Mapping) else None)
+    vocabularies = [model.get("vocab") if isinstance(model, Mapping) else None for model in models]
     if any(one != vocabularies[0] for one in vocabularies):
         listed = ", ".join(repr(str(folder)) for folder in known)
         raise DataError(f"networks must have one tokenizer {purpose}. Got different ones in {listed}. {advice}")
 
 
-def _vocabulary(folder: Path) -> Any:
-    """Numbers of tokens; rules of how words are divided are written in more than one way."""
-    said = json_of(folder / _TOKENIZER, _TOKENIZER, DataError)
-    model = said.get("model") if isinstance(said, Mapping) else None
-    return model.get("vocab") if isinstance(model, Mapping) else None
-
-
-def _named(config: Mapping[str, Any]) -> str:
-    names = config.get("architectures")
-    return str(names[0]) if isinstance(names, list) and names else ""
-
-
 def read_data(
     asked: DataOptions, checkpoints: Sequence[Checkpoint] = (), specs: Sequence[str | None] = ()
 ) -> tuple[str, DataSplits]:
-    """Load the data that was asked for, or else what the first card names, as the networks take it.
-
-    Args:
-        asked: What ``--data`` and its like say.
-        checkpoints: Whose cards and directories to ask.
-        specs: The ``--model`` of each.
-
-    Raises:
-        DataError: If nothing says which data, or a card names data without saying where it lies.
-    """
+    """Load the data that was asked for, or else what the first card names, as networks with these models take it."""
     if asked.data is not None:
         sources = list(zip_longest([c.path for c in checkpoints], specs))
         return asked.data, normalised(_loaded(asked.data, preparation(asked, asked.data, sources)), asked)
@@ -227,7 +176,7 @@ def _loaded(spec: str, prepared: Preprocessing | TextBlocks | None = None) -> Da
     splits = lab.data.load(spec, prepared)
     for note in splits.notes:
         tell(note)
-    threads_for(values=math.prod(splits.shape))
+    one_thread(values=math.prod(splits.shape))
     return splits
 
 
@@ -253,48 +202,33 @@ def batches(
         raise DataError(
             f"data must have at least 4 examples in the {split} split. Got {len(loader.split)} of {data.name}."
         )
-    notes = [*data.notes, *_fewer(data, split, examples)]
+    notes = [*data.notes]
+    here = len(data.split(split)) if split != "all" else examples  # type: ignore[arg-type]
+    total = len(data.train) + len(data.validation) + len(data.test) if data.labelled else len(data.train)
+    if ":" in data.name and here < min(examples, total):
+        notes.append(
+            f"{here:,} of {total:,} examples are used, all of the {split} split; --split all takes all of them."
+        )
     known = {n.statistics for n in networks if n.statistics is not None and len(n.statistics[0]) == len(data.mean)}
     if len(known) == 1:
         mean, std = known.pop()
-        return replace(loader, mean=mean, std=std), notes
-    return loader, [*notes, *_unsaid(data, bool(known))]
-
-
-def _fewer(data: DataSplits, split: str, examples: int) -> list[str]:
-    """Why data of the user's own gives fewer examples than were asked for."""
-    here = len(data.split(split)) if split != "all" else examples  # type: ignore[arg-type]
-    all_of_them = len(data.train) + len(data.validation) + len(data.test) if data.labelled else len(data.train)
-    if ":" not in data.name or here >= min(examples, all_of_them):
-        return []
-    return [f"{here:,} of {all_of_them:,} examples are used, all of the {split} split; --split all takes all of them."]
-
-
-def _unsaid(data: DataSplits, different: bool) -> list[str]:
-    """What inputs are normalised with where the networks do not say it."""
-    if different:
-        return ["The networks were trained with different normalisations of their inputs; this data's own is used."]
-    if not data.mean:  # tokens
-        return []
-    mean, std = (", ".join(f"{value:.3g}" for value in values) for values in (data.mean, data.std))
-    return [
-        "Neither a card nor a preprocessor says how the networks' inputs were normalised: they get this data's own "
-        f"mean ({mean}) and deviation ({std}) of each channel. Networks that were trained on other numbers compute "
-        "other features: say --mean and --std."
-    ]
+        loader = replace(loader, mean=mean, std=std)
+    elif known:
+        notes.append(
+            "The networks were trained with different normalisations of their inputs; this data's own is used."
+        )
+    elif data.mean:  # no tokens
+        means, deviations = (", ".join(f"{value:.3g}" for value in values) for values in (data.mean, data.std))
+        notes.append(
+            "Neither a card nor a preprocessor says how the networks' inputs were normalised: they get this data's own "
+            f"mean ({means}) and deviation ({deviations}) of each channel. Networks that were trained on other numbers "
+            "compute other features: say --mean and --std."
+        )
+    return loader, notes
 
 
 def example_input(spec: str, asked: ExampleOptions, meta: bool = False) -> Any:
-    """The example that was asked for, or else one of the model's own shape.
-
-    Args:
-        spec: The model.
-        asked: What ``--data``, ``--input-shape`` and their like say.
-        meta: Without numbers.
-
-    Raises:
-        ValueError: If the shape does not read, or nothing says which shape.
-    """
+    """The example that ``--data``, ``--input-shape`` and their like ask for, or else one of the model's own shape."""
     directory = Path(spec.removeprefix(HF)) if spec.startswith(HF) else None
     if asked.data is not None and asked.input_shape is None:
         data = normalised(lab.data.load(asked.data, preparation(asked, asked.data, [(None, spec)])), asked)

@@ -7,20 +7,21 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..._untrusted.checkpoints import HF
-from ..._words import near
 from ...lab import networks
 from ...lab.data import DataSplits
 from ...lab.networks.hugging_face import fresh_model
 from ...lab.training import Card
+from .._checks import check_model
 
 if TYPE_CHECKING:
     from ...gates import GatedNetwork
@@ -38,7 +39,8 @@ VERSIONS = {
 }
 GATED = "gated "  # begins what a card calls the gated version of a network that is not built in
 
-_REGIMES: dict[str, Literal["fixed_random", "fixed_learnt"]] = {"dgn-fr": "fixed_random", "dgn-fl": "fixed_learnt"}
+# What ends the name of a gated version -> arguments of the function that builds it.
+_VARIANTS = {"ones": {"input": "ones"}, "fr": {"regime": "fixed_random"}, "fl": {"regime": "fixed_learnt"}}
 
 
 @dataclass(frozen=True)
@@ -73,21 +75,11 @@ def build_model(spec: str) -> nn.Module:
         spec: ``NAME[:arguments]`` of a built-in network, ``package.module:factory[:arguments]``,
             ``path/to/file.py:factory[:arguments]``, or ``hf:DIRECTORY``. A factory's module is imported, which
             runs its code; what is installed nowhere is looked for in the current folder.
-
-    Raises:
-        ValueError: If nothing is found under this name, or the factory fails.
     """
+    check_model(spec)
     if spec.startswith(HF):
         return fresh_model(Path(spec.removeprefix(HF)))
-    if is_builtin(spec):
-        return networks.build(spec)
-    if ":" in spec:
-        return _from_factory(spec)
-
-    raise ValueError(
-        f"model must be one of {', '.join(networks.names())}, or package.module:factory, path/to/file.py:factory, or "
-        f"hf:DIRECTORY. Got {spec!r}.{near(spec, networks.names())}"
-    )
+    return networks.build(spec) if is_builtin(spec) else _from_factory(spec)
 
 
 def call_factory(spec: str, what: str) -> Callable[..., Any]:
@@ -109,12 +101,16 @@ def call_factory(spec: str, what: str) -> Callable[..., Any]:
 
 
 def _from_factory(spec: str) -> nn.Module:
-
     place, name, *rest = spec.split(":", 2)
     factory = call_factory(f"{place}:{name}", "model")
     if isinstance(factory, nn.Module):
         return copy.deepcopy(factory)
-    arguments = _arguments(rest[0] if rest else "", spec)
+    arguments: dict[str, Any] = {}
+    for part in filter(None, rest[0].split(",") if rest else ()):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not key.isidentifier():
+            raise ValueError(f"arguments must be written name=value. Got {part!r} in {spec!r}.")
+        arguments[key] = _literal(value)
     try:
         model = factory(**arguments)
     except Exception as error:  # the user's code may raise anything
@@ -124,25 +120,13 @@ def _from_factory(spec: str) -> nn.Module:
     return model
 
 
-def _arguments(text: str, spec: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for part in filter(None, text.split(",")):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not key.isidentifier():
-            raise ValueError(f"arguments must be written name=value. Got {part!r} in {spec!r}.")
-        found[key] = _literal(value)
-    return found
-
-
 def _literal(text: str) -> Any:
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return kind(text)
-        except ValueError:
-            continue
     return text
 
 
@@ -168,25 +152,15 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def gated_version(name: str, model: nn.Module, x: Tensor, seed: int) -> GatedNetwork:
-    """The gated version of that name.
-
-    Args:
-        name: One of ``--gated``.
-        model: The network that it is built from.
-        x: An example.
-        seed: Of what is new in it.
-    """
+    """The gated version of that name, one of ``--gated``, of a network; ``x`` is an example."""
     from ... import gates
 
-    input = "ones" if name.endswith("-ones") else "x"
-    if name.startswith("dlgn-sf"):
-        maps = gates.gated_network.ShallowMaps(batch_norm=networks.has_batch_norm(model))
-        return gates.dlgn_sf(model, x, input=input, maps=maps, seed=seed)
-    if name.startswith("dlgn"):
-        return gates.dlgn(model, input=input, seed=seed)
-    if name in _REGIMES:
-        return gates.dgn(model, regime=_REGIMES[name], seed=seed)
-    return gates.dgn(model, input=input, seed=seed)
+    kind, arguments = _kind_of(name)
+    if kind != "dlgn_sf":
+        made: GatedNetwork = getattr(gates, kind)(model, seed=seed, **arguments)
+        return made
+    maps = gates.gated_network.ShallowMaps(batch_norm=networks.has_batch_norm(model))
+    return gates.dlgn_sf(model, x, input=arguments.get("input", "x"), maps=maps, seed=seed)
 
 
 def card_name(name: str, network: nn.Module, spec: str, splits: DataSplits) -> str:
@@ -196,12 +170,14 @@ def card_name(name: str, network: nn.Module, spec: str, splits: DataSplits) -> s
     """
     if not is_builtin(spec):
         return f"{GATED}{name}"
-    arguments = {"input": "ones"} if name.endswith("-ones") else {}
-    if name in _REGIMES:
-        arguments["regime"] = _REGIMES[name]
-    kind = name.removesuffix("-ones").removesuffix("-fr").removesuffix("-fl").replace("-", "_")
+    kind, arguments = _kind_of(name)
     text = networks.fit_to(networks.gated_spec(kind, spec, **arguments), splits.shape, len(splits.classes))
     with torch.device("meta"):
         built = networks.build(text)
     shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (built, network)]
     return text if shapes[0] == shapes[1] else f"{GATED}{name}"
+
+
+def _kind_of(name: str) -> tuple[str, dict[str, str]]:
+    kind, _, how = name.replace("dlgn-sf", "dlgn_sf").partition("-")
+    return kind, _VARIANTS.get(how, {})

@@ -19,7 +19,7 @@ from ...lab import networks
 from ...lab.networks.hugging_face import load_pretrained
 from ...lab.training import Card, build_with, check_card, choose_device, load_weights, read_card
 from ...symmetry import Symmetry, symmetries
-from .._command import threads_for
+from .._command import one_thread
 from .._options import DataOptions, ExampleOptions
 from .._outputs import tell
 from .data import batches, data_facts, directory_of, example_input, image_statistics, in_kind_of, read_data, settings_of
@@ -35,14 +35,7 @@ _FEW = 4  # examples
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint, before anything that takes long.
-
-    Args:
-        path: Safetensors, their index, a torch file that holds tensors only, or a directory of transformers or peft.
-
-    Raises:
-        CheckpointError: If it is missing, damaged or unsafe.
-    """  # noqa: DOC502 - the helpers raise
+    """Read a checkpoint: safetensors, their index, a torch file of tensors, or a directory of transformers or peft."""
     check_checkpoint(path)
     if path.is_dir() and any((path / name).is_file() for name in SETTINGS):
         return Checkpoint(path, None, None)
@@ -57,17 +50,14 @@ def read_checkpoint(path: Path) -> Checkpoint:
 def open_network(
     checkpoint: Checkpoint, spec: str | None, data: DataSplits, asked: DataOptions | None = None
 ) -> Opened:
-    """Build the model of a checkpoint and load its weights.
+    """Build the model of a checkpoint and load its weights, which must fit and be finite.
 
     Args:
         checkpoint: What ``read_checkpoint`` read.
         spec: The model; ``None`` for what the card or the directory says.
         data: Says how many classes and channels a built-in network should have.
         asked: ``--mean`` and ``--std`` come before what card or directory says.
-
-    Raises:
-        CheckpointError: If the weights do not fit, or are not finite.
-    """  # noqa: DOC502 - the helpers raise
+    """
     card, path = checkpoint.card, checkpoint.path
     if checkpoint.tensors is None:
         model, spec = load_pretrained(path), f"{HF}{path}"  # a directory names its own model
@@ -76,8 +66,7 @@ def open_network(
             spec = spec_of(card, path)
         model = _fitted(spec, checkpoint, data)
     check_finite(model, path)
-    facts: dict[str, Any] = {"name": path.name, "file": str(path), "model": spec, "class": type(model).__name__}
-    facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
+    facts = {**_facts(path, spec, model), "parameters": f"{sum(p.numel() for p in model.parameters()):,}"}
     if card is not None:
         facts |= {"trained on": card.data, "seed": card.seed}
         facts |= {
@@ -114,12 +103,7 @@ def statistics_of(path: Path, spec: str, model: nn.Module) -> tuple[tuple[float,
 
 
 def open_alone(spec: str, checkpoint: Checkpoint) -> nn.Module:
-    """The model with a checkpoint's weights, as it is named: no data says how many classes it should have.
-
-    Args:
-        spec: The model.
-        checkpoint: What ``read_checkpoint`` read.
-    """
+    """The model with a checkpoint's weights, as it is named: no data says how many classes it should have."""
     if checkpoint.tensors is None:
         return load_pretrained(checkpoint.path)
     if spec.startswith(HF):
@@ -138,11 +122,7 @@ def check_run(network: Opened, loader: Batches, data: DataSplits, device: Any = 
 
 
 def check_takes(model: nn.Module, batch: Any, device: Any, said: str) -> None:
-    """Refuse inputs that a model fails on.
-
-    Raises:
-        DataError: If it does; ``said``, what must be and what was given, begins the message.
-    """
+    """Refuse inputs that a model fails on; ``said``, what must be and what was given, begins the message."""
     from ...features.batches import call
 
     try:
@@ -176,11 +156,7 @@ def check_finite(model: nn.Module, path: Path) -> None:
 
 
 def model_named_by(path: Path) -> str:
-    """The model that a checkpoint names itself: a directory its own, weights that of their card.
-
-    Raises:
-        CheckpointError: If weights have no card, or one of a model that is not built in.
-    """
+    """The model that a checkpoint names itself: a directory its own, weights that of their card."""
     if not path.is_dir():
         return spec_of(None if path.name.endswith(".index.json") else read_card(path), path)
     if not any((path / name).is_file() for name in SETTINGS):
@@ -253,41 +229,26 @@ def symmetry_of(spec: str, asked: ExampleOptions) -> Symmetry:
 
 
 def model_and_symmetry(spec: str, asked: ExampleOptions, meta: bool) -> tuple[nn.Module, Symmetry]:
-    """A model that is built here and its symmetry, which refers to the model weakly: proofs and drawings want both.
-
-    Args:
-        spec: The model.
-        asked: As in ``example_input``.
-        meta: Whether to do without weights.
-    """
+    """A model that is built here and its symmetry, which refers to the model weakly: proofs and drawings want both."""
     with torch.device("meta" if meta else "cpu"):
         network = build_model(spec).eval()
     grouped: Any = getattr(network, "set_experts_implementation", None)
     if meta and grouped is not None:
         grouped("batched_mm")  # the default of transformers does not run without weights
-    threads_for(weights=sum(p.numel() for p in network.parameters()))
+    one_thread(weights=sum(p.numel() for p in network.parameters()))
     return network, symmetries(network, in_kind_of(network, example_input(spec, asked, meta)))
 
 
 @dataclass(frozen=True)
 class Group:
-    """Networks that were opened together.
+    """Networks that were opened together."""
 
-    Args:
-        checkpoints: Where they are from.
-        networks: Ready to run.
-        example: An input for all of them.
-        data: The data that was asked for, or that a card names; ``None`` without any.
-        data_spec: What the data was called.
-        notes: What a reader must know of how inputs are normalised.
-    """
-
-    checkpoints: tuple[Checkpoint, ...]
-    networks: tuple[Opened, ...]
-    example: Any
-    data: DataSplits | None
-    data_spec: str
-    notes: tuple[str, ...] = ()
+    checkpoints: tuple[Checkpoint, ...]  # Where they are from
+    networks: tuple[Opened, ...]  # Ready to run
+    example: Any  # An input for all of them
+    data: DataSplits | None  # What was asked for, or what a card names
+    data_spec: str  # What the data was called
+    notes: tuple[str, ...] = ()  # What a reader must know of how inputs are normalised
 
     @property
     def models(self) -> list[nn.Module]:
@@ -313,11 +274,7 @@ class Group:
         return {"networks": networks, "data": data_facts(self.data_spec, split, self.need_data())}
 
     def need_data(self) -> DataSplits:
-        """The data.
-
-        Raises:
-            DataError: If there is none.
-        """
+        """The data, which must be there."""
         if self.data is None:
             raise DataError("--data must be given for this. Got none. Say --data digits, for example.")
         return self.data
@@ -338,7 +295,7 @@ def open_group(paths: Sequence[Path], asked: DataOptions, use: Use, specs: Seque
 
     Args:
         paths: Files or Hugging Face directories.
-        asked: What ``--model``, ``--model-b``, ``--data``, ``--input-shape``, ``--device`` and their like say.
+        asked: What ``--data``, ``--input-shape``, ``--device`` and their like say.
         use: Without ``--data``, whether to do without, to take what a card names if one does, or to insist on data.
         specs: The model of each; what ``--model`` and ``--model-b`` say otherwise.
     """
@@ -351,7 +308,7 @@ def open_group(paths: Sequence[Path], asked: DataOptions, use: Use, specs: Seque
     if asked.data is None and (use == "if given" or (use == "of card" and not named)):
         networks = tuple(_without_data(c, spec) for c, spec in zip(checkpoints, specs))
         example = in_kind_of(networks[0].model, _example(checkpoints[0], specs[0], asked))
-        threads_for(weights=sum(p.numel() for network in networks for p in network.model.parameters()))
+        one_thread(weights=sum(p.numel() for network in networks for p in network.model.parameters()))
         for network in networks:
             network.model.to(where)
         return Group(checkpoints, networks, map_tensors(example, lambda x: x.to(where)), None, "")
@@ -370,9 +327,11 @@ def _without_data(checkpoint: Checkpoint, spec: str | None) -> Opened:
     spec, path = spec or model_named_by(checkpoint.path), checkpoint.path
     model = open_alone(spec, checkpoint)
     check_finite(model, path)
-    return Opened(
-        path.name, model, {"name": path.name, "file": str(path), "model": spec, "class": type(model).__name__}
-    )
+    return Opened(path.name, model, _facts(path, spec, model))
+
+
+def _facts(path: Path, spec: str, model: nn.Module) -> dict[str, Any]:
+    return {"name": path.name, "file": str(path), "model": spec, "class": type(model).__name__}
 
 
 def _example(checkpoint: Checkpoint, spec: str | None, asked: DataOptions) -> Any:

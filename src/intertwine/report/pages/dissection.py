@@ -5,7 +5,7 @@ from typing import Any
 
 from ..._words import counted
 from ...dissection import ArmResult, Count, Dissection
-from ..blocks import Block, Details, Figure, Grid, Heading, Paragraph, Shot, Table, Tabs, Wall
+from ..blocks import Block, Details, Figure, Grid, Heading, Paragraph, Shot, Table, Tabs, Wall, noted
 from ..figures import Series, bars, lines
 from ..page import Page
 from ..provenance import provenance
@@ -21,9 +21,9 @@ def dissection_page(dissection: Dissection) -> Page:
     """
     prediction = dissection.settings.get("prediction")
     blocks: list[Block] = [
-        Paragraph(headline(dissection), "verdict"),
+        Paragraph(dissection.verdict, "verdict"),
         *([Paragraph(f"What the symmetry group predicts: {prediction}.")] if prediction else []),
-        *(Paragraph(f"Note: {note}", "note") for note in dissection.notes),
+        *noted(dissection.notes),
         *_walls(dissection),
         *(_detectors(dissection) if any(c.mean for c in dissection.counts()) else []),
         Heading("What each unit detects in the network's own basis"),
@@ -42,45 +42,13 @@ def dissection_page(dissection: Dissection) -> Page:
 def _detectors(dissection: Dissection) -> list[Block]:
     """How many units detect a concept, by rotation and by category."""
     single = len(dissection.categories) < _FEWEST
-    curves: list[Block] = [_curve(dissection), *([] if single else [_category_curves(dissection)])]
     return [
         Heading("Detectors against the power of the rotation"),
-        Grid(curves),
+        Grid(_curves(dissection)),
         _table(dissection),
         Paragraph(_equality(dissection)),
         *([] if single else [Heading("Concepts by category"), _category_bars(dissection)]),
     ]
-
-
-def headline(dissection: Dissection) -> str:
-    """The one sentence to take away."""
-    own = len(dissection.own.detectors(dissection.iou_threshold))
-    if not any(c.mean for c in dissection.counts()):
-        best = max((x for arm in dissection.arms for x in arm.iou), default=0.0)
-        return (
-            f"None of {dissection.units} units detects a concept, in the network's own basis or in any that was tried: "
-            f"the best match has IoU {best:.3f}, and a detector needs more than {dissection.iou_threshold:g}."
-        )
-    text = (
-        f"{own} of {dissection.units} units ({own / dissection.units:.0%}) detect a concept in the network's own basis."
-    )
-    powers = dissection.powers()
-    if len(powers) == 1:
-        return f"{text} No rotation was asked for."
-    last = powers[-1]
-    after = f"after rotations with power {last.alpha:g} it is {last.mean:.1f}"
-    if last.seeds < 2:
-        return (
-            f"{text} {after[0].upper()}{after[1:]} for the one rotation tried, which does not say how others would do."
-        )
-    low, high = last.one_more
-    interval = f"on average over {last.seeds} of them, and would be {low:.1f} to {high:.1f} after one more (95 %)"
-    meaning = {
-        "falls": "Rotating loses detectors: the network's own basis names concepts better than a random one.",
-        "rises": "Rotating gains detectors: the network's own basis is not the one that names concepts best.",
-        "undecided": "That is no clear difference: nothing here says that the network's own basis is special.",
-    }[dissection.trend]
-    return f"{text} {after[0].upper()}{after[1:]} {interval}. {meaning}"
 
 
 def _walls(dissection: Dissection) -> list[Block]:
@@ -117,31 +85,25 @@ def _banded(name: str, counts: Sequence[Count], over: float = 1.0) -> Series:
     return Series(name, mean, low, high)
 
 
-def _curve(dissection: Dissection) -> Figure:
+def _curves(dissection: Dissection) -> list[Block]:
+    """Shares of units by rotation, and counts by category where there are several."""
     powers, units = dissection.powers(), dissection.units
+    names = [f"{c.alpha:g}" for c in powers]
     unique = _banded("different concepts", dissection.powers(unique=True), units)
     series = [_banded("units that detect a concept", powers, units), unique]
     if len(powers) > 1:
         series.append(Series("own basis", [powers[0].mean / units] * len(powers), dash="dash"))
-    return lines(
-        [f"{c.alpha:g}" for c in powers],
-        series,
-        title="Share of units, and different concepts for each unit",
-        caption="Along the path from the network's own basis (0) to a random one (1). Bands: 95 % over rotations.",
-        y_title="share of units",
-        limits=None,
-    )
-
-
-def _category_curves(dissection: Dissection) -> Figure:
-    return lines(
-        [f"{c.alpha:g}" for c in dissection.powers()],
-        [_banded(name, dissection.powers(name)) for name in dissection.categories],
-        title="Detectors by category",
-        caption="How many units have their best concept in each category. Bands: 95 % over rotations.",
-        y_title="units",
-        limits=None,
-    )
+    caption = "Along the path from the network's own basis (0) to a random one (1). Bands: 95 % over rotations."
+    title = "Share of units, and different concepts for each unit"
+    all_of_them = lines(names, series, title=title, caption=caption, y_title="share of units", limits=None)
+    if len(dissection.categories) < _FEWEST:
+        return [all_of_them]
+    series = [_banded(name, dissection.powers(name)) for name in dissection.categories]
+    caption = "How many units have their best concept in each category. Bands: 95 % over rotations."
+    return [
+        all_of_them,
+        lines(names, series, title="Detectors by category", caption=caption, y_title="units", limits=None),
+    ]
 
 
 def _category_bars(dissection: Dissection) -> Figure:
@@ -154,13 +116,8 @@ def _category_bars(dissection: Dissection) -> Figure:
         ]
         for alpha in chosen
     }
-    return bars(
-        dissection.categories,
-        groups,
-        title="Different concepts that have a detector",
-        caption="Mean over rotations.",
-        y_title="concepts",
-    )
+    title = "Different concepts that have a detector"
+    return bars(dissection.categories, groups, title=title, caption="Mean over rotations.", y_title="concepts")
 
 
 def _table(dissection: Dissection) -> Table:
@@ -188,20 +145,11 @@ def _equality(dissection: Dissection) -> str:
 
 
 def _units(dissection: Dissection) -> list[Block]:
-    own: ArmResult = dissection.own
-    ordered = sorted(range(dissection.units), key=lambda u: -own.iou[u])
-    rows = []
-    for unit in ordered:
-        concept = dissection.concepts[own.concept[unit]] if own.concept[unit] >= 0 else None
-        detects = own.iou[unit] > dissection.iou_threshold
-        rows.append(
-            [dissection.channels[unit], concept and concept.name, concept and concept.category, own.iou[unit], detects]
-        )
-    found = [(c.name, c.category, n) for c, n in dissection.by_concept(own)]
-    blocks: list[Block] = []
-    if found:
-        blocks.append(Table(["concept", "category", "detectors"], found))
-    return [*blocks, Details("All units", [Table(["channel", "best concept", "category", "IoU", "detector"], rows)])]
+    frame = dissection.to_frame()[: dissection.units].sort_values("iou", ascending=False, kind="stable")
+    names = {"unit": "channel", "concept": "best concept", "category": "category", "iou": "IoU", "detector": "detector"}
+    everything = Details("All units", [Table.of(frame[list(names)].rename(columns=names))])
+    found = [(c.name, c.category, n) for c, n in dissection.by_concept(dissection.own)]
+    return [*([Table(["concept", "category", "detectors"], found)] if found else []), everything]
 
 
 def _provenance(dissection: Dissection) -> list[Block]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..._words import counted
-from ..blocks import Block, Details, Figure, Grid, Heading, Paragraph, Shot, Table, Tabs, Wall
+from ..blocks import Block, Details, Figure, Grid, Heading, Paragraph, Shot, Table, Tabs, Wall, noted
 from ..figures import Series, bars, heatmap, lines
 from ..page import Page
 from ..pictures import input_picture, is_image, signed_picture
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _UNITS = 24  # pictures of each layer
 _TABS = 6
+_TELLING = 15  # units of each layer
 
 
 def gates_page(study: GateStudy) -> Page:
@@ -31,14 +32,14 @@ def gates_page(study: GateStudy) -> Page:
     and the command line as ``command``.
     """
     blocks: list[Block] = [
-        Paragraph(headline(study), "verdict"),
+        Paragraph(study.verdict, "verdict"),
         Grid([_kernel(study, study.npk, "Neural path kernel"), _kernel(study, study.ntk, "Neural tangent kernel")]),
-        *(Paragraph(f"Note: {note}", "note") for note in study.notes),
+        *noted(study.notes),
         *_accuracies(study),
         *_features(study),
         Heading("When units are on"),
         _statistics_figure(study),
-        _statistics_table(study),
+        Table.of(study.to_frame(), "~: centred alignment of two kernels, 1 for equal ones, 0 for chance."),
         Heading("Kernels: which examples switch on the same paths"),
         Paragraph(_KERNELS),
         Grid([_bases(study), _alignments(study)]),
@@ -71,32 +72,6 @@ _SHARED = (
 )
 
 
-def headline(study: GateStudy) -> str:
-    """The sentences to take away."""
-    units = sum(layer.units for layer in study.layers)
-    on = sum(layer.on * layer.units for layer in study.layers) / units
-    frozen = sum(layer.never + layer.always for layer in study.layers)
-    text = f"An example switches on {on:.0%} of {units:,} units; {frozen:,} never switch over all examples."
-    aligned = study.alignments["path kernel"]
-    text += (
-        f" What the gates alone say (path kernel) agrees to {_number(aligned['tangent kernel'])} with how the network "
-        f"would learn (tangent kernel) and to {_number(aligned['labels'])} with the classes."
-    )
-    found = study.settings.get("accuracies") or []
-    trained = [a for a in found[1:] if a["test accuracy"] is not None]
-    if found and trained:
-        best = max(trained, key=lambda a: a["test accuracy"])
-        text += (
-            f" The network is right on {found[0]['test accuracy']:.1%} of test examples, its best gated version "
-            f"({best['network']}) on {best['test accuracy']:.1%}."
-        )
-    return text
-
-
-def _number(value: float) -> str:
-    return "an unknown degree" if value != value else f"{value:.2f}"
-
-
 def _features(study: GateStudy) -> list[Block]:
     if study.features is None or not is_image(tuple(study.example.shape)):
         return []
@@ -121,15 +96,11 @@ def _wall(one: EffectiveMap) -> Wall:
     images = one.images
     norms = images.flatten(1).norm(dim=1)
     best = norms.argsort(descending=True)[:_UNITS].tolist()
-    groups = [best[i : i + 4] for i in range(0, len(best), 4)]
-    shots = [
-        Shot(
-            [signed_picture(images[u]) for u in group],
-            f"Units {', '.join(str(u) for u in group)}",
-            f"norms {', '.join(f'{float(norms[u]):.2f}' for u in group)}",
-        )
-        for group in groups
-    ]
+    shots = []
+    for group in (best[i : i + 4] for i in range(0, len(best), 4)):
+        sizes = ", ".join(f"{float(norms[u]):.2f}" for u in group)
+        pictures = [signed_picture(images[u]) for u in group]
+        shots.append(Shot(pictures, f"Units {', '.join(map(str, group))}", f"norms {sizes}"))
     return Wall(shots)
 
 
@@ -138,15 +109,16 @@ def _accuracies(study: GateStudy) -> list[Block]:
     if not found:
         return []
     columns = ["network", "gates", "value network is given", "test accuracy", "epochs", "parameters"]
-    rows = [[a.get(c) if c != "test accuracy" else _percent(a[c]) for c in columns] for a in found]
+    percent = lambda share: "not trained" if share is None else f"{share:.2%}"
+    rows = [[a.get(c) if c != "test accuracy" else percent(a[c]) for c in columns] for a in found]
     known = [a for a in found if a["test accuracy"] is not None]
-    percent = [100 * a["test accuracy"] for a in known] or [0.0]
+    heights = [100 * a["test accuracy"] for a in known] or [0.0]
     figure = lines(
         [a["network"] for a in known],
-        [Series("test accuracy", percent)],
+        [Series("test accuracy", heights)],
         title="Test accuracy, in per cent",
         caption="The dual view's claim: gates decide, so that a constant input costs little. One seed each. The axis "
-        f"spans what is there: from {min(percent):.1f} to {max(percent):.1f}.",
+        f"spans what is there: from {min(heights):.1f} to {max(heights):.1f}.",
         y_title="per cent",
         limits=None,
         joined=False,
@@ -154,34 +126,26 @@ def _accuracies(study: GateStudy) -> list[Block]:
     return [Heading("The network and its gated versions"), Table(columns, rows), *([figure] if len(known) > 1 else [])]
 
 
-def _percent(share: float | None) -> str:
-    return "not trained" if share is None else f"{share:.2%}"
-
-
 def _statistics_figure(study: GateStudy) -> Figure:
-    names = [layer.name for layer in study.layers]
     share = {
         "on, on average": [layer.on for layer in study.layers],
         "never on": [layer.never / layer.units for layer in study.layers],
         "always on": [layer.always / layer.units for layer in study.layers],
     }
     caption = "Units that are always on are linear; units that are never on carry no path."
+    names = [layer.name for layer in study.layers]
     return bars(names, share, title="Share of units", caption=caption, y_title="share of units")
 
 
-def _statistics_table(study: GateStudy) -> Table:
-    frame = study.to_frame()
-    rows = [list(row) for row in frame.astype(object).to_numpy().tolist()]
-    return Table(list(frame.columns), rows, "~: centred alignment of two kernels, 1 for equal ones, 0 for chance.")
+def _of_classes(values: list[list[float]], names: Sequence[str], title: str, name: str = "value") -> Figure:
+    """Pairs of examples or classes, in colours from a tenth at or below the least off the diagonal."""
+    known = [v for i, row in enumerate(values) for j, v in enumerate(row) if v == v and (i != j or len(values) == 1)]
+    limits = (math.floor(10 * min(known, default=0.0)) / 10, max([1.0, *known]))
+    return heatmap(values, names, names, title=title, name=name, row_title="class", column_title="class", limits=limits)
 
 
 def _kernel(study: GateStudy, kernel: Tensor, title: str) -> Figure:
-    names = [study.shared.classes[c] for c in study.labels.tolist()]
-    values = kernel.tolist()
-    off = [v for i, row in enumerate(values) for j, v in enumerate(row) if i != j and v == v]
-    low = min(off, default=0.0)
-    limits = (math.floor(10 * low) / 10, 1.0)
-    return heatmap(values, names, names, title=title, row_title="class", column_title="class", limits=limits)
+    return _of_classes(kernel.tolist(), [study.shared.classes[c] for c in study.labels.tolist()], title)
 
 
 def _bases(study: GateStudy) -> Tabs:
@@ -201,14 +165,8 @@ def _alignments(study: GateStudy) -> Figure:
 
 
 def _shared(study: GateStudy, layer: str) -> Figure:
-    values = study.shared.alignment(layer).tolist()
-    classes = list(study.shared.classes)
-    known = [v for row in values for v in row if v == v]
-    limits = (math.floor(10 * min(known, default=0.0)) / 10, max(1.0, *known))
-    return heatmap(
-        values, classes, classes, title=f"Gates of {layer} that two classes share", name="alignment",
-        row_title="class", column_title="class", limits=limits,
-    )  # fmt: skip
+    title = f"Gates of {layer} that two classes share"
+    return _of_classes(study.shared.alignment(layer).tolist(), study.shared.classes, title, "alignment")
 
 
 def _one_input(study: GateStudy) -> list[Block]:
@@ -222,16 +180,15 @@ def _one_input(study: GateStudy) -> list[Block]:
         "the sum of what every entry of the input adds, plus what biases add "
         f"({float(active.offsets[output]):+.3f}, of {float(active.outputs[output]):.3f})."
     )
-    blocks: list[Block] = [Paragraph(text)]
-    if is_image(tuple(study.example.shape)):
-        added = active.contributions(output, study.example)
-        shots = [
-            Shot([input_picture(study.example)], "The input", "as the network is given it"),
-            Shot([signed_picture(active.weights[output])], f"Its map to output {named}", "red adds, blue takes away"),
-            Shot([signed_picture(added)], "What each pixel adds", "the map times the input"),
-        ]
-        blocks.append(Wall(shots))
-    return blocks
+    if not is_image(tuple(study.example.shape)):
+        return [Paragraph(text)]
+    added = active.contributions(output, study.example)
+    shots = [
+        Shot([input_picture(study.example)], "The input", "as the network is given it"),
+        Shot([signed_picture(active.weights[output])], f"Its map to output {named}", "red adds, blue takes away"),
+        Shot([signed_picture(added)], "What each pixel adds", "the map times the input"),
+    ]
+    return [Paragraph(text), Wall(shots)]
 
 
 def _other(study: GateStudy) -> list[Block]:
@@ -251,25 +208,16 @@ def _other(study: GateStudy) -> list[Block]:
     return blocks
 
 
-def _by_unit(study: GateStudy, layer: str, most: int = 15) -> list[tuple[tuple[int, ...], list[float]]]:
+def _provenance(study: GateStudy) -> list[Block]:
     import torch
 
-    rates = study.shared.rates[study.shared.layers.index(layer)]
-    spread = (rates.amax(0) - rates.amin(0)).flatten()
-    best = spread.topk(min(most, len(spread))).indices
-    units = torch.stack(torch.unravel_index(best, rates.shape[1:]), 1).tolist()
-    return [(tuple(unit), rates[(slice(None), *unit)].tolist()) for unit in units]
-
-
-def _provenance(study: GateStudy) -> list[Block]:
-    rates = [
-        Table(
-            ["unit", *study.shared.classes],
-            [[str(list(unit)), *column] for unit, column in _by_unit(study, layer)],
-            f"How often the units of {layer} that differ most between classes are on.",
-            digits=2,
-        )
-        for layer in study.shared.layers
-    ]
+    tables = []
+    for layer, rates in zip(study.shared.layers, study.shared.rates):
+        spread = (rates.amax(0) - rates.amin(0)).flatten()
+        best = spread.topk(min(_TELLING, len(spread))).indices
+        units = torch.stack(torch.unravel_index(best, rates.shape[1:]), 1).tolist()
+        rows = [[str(unit), *rates[(slice(None), *unit)].tolist()] for unit in units]
+        caption = f"How often the units of {layer} that differ most between classes are on."
+        tables.append(Table(["unit", *study.shared.classes], rows, caption, digits=2))
     shown = ("accuracies", "other", "feature network")
-    return [*provenance(study.settings, {}, shown), Details("Units that tell classes apart", rates)]
+    return [*provenance(study.settings, {}, shown), Details("Units that tell classes apart", tables)]

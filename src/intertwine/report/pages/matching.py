@@ -11,8 +11,8 @@ from torch import Tensor
 from ..._words import counted, sentence
 from ...matching import Alignment, Match
 from ...merging import Barrier
-from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Table
-from ..figures import Series, bars, heatmap, label, lines, strip
+from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Table, noted
+from ..figures import Series, bars, heatmap, lines, plot, strip
 from ..page import Page
 from ..provenance import provenance
 
@@ -20,25 +20,26 @@ _PICTURES = 24  # spaces whose permutation is drawn
 _DOTS = 2048  # units of one picture
 _RANKS = 11  # of the units of a space, from best to worst
 _BLUE = "#3b7dd8"
+_TITLES = {
+    "flipped": "signs flipped", "scale": "largest log scale", "cosine": "mean cosine", "worst": "worst cosine",
+    "chance": "mean by chance",
+}  # fmt: skip
 
 
 def alignment_page(alignment: Alignment) -> Page:
     """Lay out an alignment."""
     frame = alignment.to_frame()
-    table = frame.to_numpy().tolist()
     names, titles = ([str(name) for name in frame[column]] for column in ("name", "space"))
     pictures = [_permutation(name, title, alignment) for name, title in zip(names[:_PICTURES], titles)]
     rest = f" (the first {_PICTURES} of {len(names)} spaces)" if len(names) > _PICTURES else ""
     blocks: list[Block] = [
         Paragraph(_verdict(alignment), "verdict"),
         _cosines(titles, [alignment.quality[name] for name in names], frame["chance"].tolist()),
-        *(Paragraph(f"Note: {note}", "note") for note in alignment.notes),
+        *noted(alignment.notes),
         Heading("Space by space"),
-        Table(
-            ["space", "name", "units", "group", "moved", "signs flipped", "largest log scale", "mean cosine",
-             "worst cosine", "mean by chance"],
-            table,
-            caption="The cosine of a unit is that between its weights in A and in the moved B: 1 for equal directions. "
+        Table.of(
+            frame.rename(columns=_TITLES),
+            "The cosine of a unit is that between its weights in A and in the moved B: 1 for equal directions. "
             "By chance is what the same kind of search finds in a network whose units are unrelated.",
         ),
         Details(
@@ -100,35 +101,26 @@ def _cosines(titles: list[str], qualities: list[Tensor], chance: list[float]) ->
 
 
 def _history(alignment: Alignment) -> Figure:
-    steps = [str(k) for k in range(len(alignment.history))]
-    return lines(
-        steps,
-        [Series("objective", alignment.history)],
-        title="The objective along the way",
-        caption="After each sweep of the best start; it never falls.",
-        y_title="objective",
-        limits=None,
-    )
+    title, caption = "The objective along the way", "After each sweep of the best start; it never falls."
+    series, steps = [Series("objective", alignment.history)], [str(k) for k in range(len(alignment.history))]
+    return lines(steps, series, title=title, caption=caption, y_title="objective", limits=None)
 
 
 def _permutation(name: str, title: str, alignment: Alignment) -> Figure:
     order = alignment.transformation[name].permutation
     flat = order.reshape(-1, order.shape[-1])
     places = [k for row in flat.tolist() for k in range(len(row))][:_DOTS]
-    units = [unit for row in flat.tolist() for unit in row][:_DOTS]
     copies = f" ({flat.shape[0]} copies drawn over each other)" if flat.shape[0] > 1 else ""
     trace = {
-        "type": "scatter", "mode": "markers", "x": places, "y": units,
+        "type": "scatter", "mode": "markers", "x": places, "y": flat.flatten()[:_DOTS].tolist(), "showlegend": False,
         "marker": {"color": _BLUE, "size": 5 if len(places) < 200 else 3},
-        "hovertemplate": "place %{x}<br>unit %{y}<extra></extra>", "showlegend": False,
+        "hovertemplate": "place %{x}<br>unit %{y}<extra></extra>",
     }  # fmt: skip
-    side = {"range": [-0.5, order.shape[-1] - 0.5], "zeroline": False}
-    layout = {
-        "margin": {"l": 40, "r": 10, "t": 10, "b": 40},
-        "xaxis": {**side, "title": {"text": label("place in A")}, "constrain": "domain"},
-        "yaxis": {**side, "title": {"text": label("unit of B")}, "scaleanchor": "x", "constrain": "domain"},
-    }
-    return Figure({"data": [trace], "layout": layout}, title, f"{order.shape[-1]} units{copies}", height=300)
+    side = {"range": [-0.5, order.shape[-1] - 0.5], "zeroline": False, "constrain": "domain"}
+    x, y = ({**side, "title": {"text": text}} for text in ("place in A", "unit of B"))
+    margin = {"l": 40, "r": 10, "t": 10, "b": 40}
+    caption = f"{order.shape[-1]} units{copies}"
+    return plot([trace], x, {**y, "scaleanchor": "x"}, title, caption, height=300, margin=margin)
 
 
 def match_page(found: Match) -> Page:
@@ -167,7 +159,7 @@ def barrier_page(barrier: Barrier) -> Page:
     measures = ["loss", *(["accuracy"] if all(c.accuracy is not None for c in barrier.curves) else [])]
     blocks: list[Block] = [
         Paragraph(_verdict_of_barrier(barrier), "verdict"),
-        *(Paragraph(f"Note: {note}", "note") for note in barrier.notes),
+        *noted(barrier.notes),
         Heading("Along the path"),
         Grid([_curves(barrier, measure) for measure in measures]),
         _table(barrier, measures),
@@ -201,25 +193,18 @@ def _verdict_of_barrier(barrier: Barrier) -> str:
 
 
 def _curves(barrier: Barrier, measure: str) -> Figure:
-    places = [f"{t:.3g}" for t in barrier.ratios]
     series = []
     for path, recalibrated in barrier.variants:
         chosen = [c for c in barrier.curves if (c.path, c.recalibrated) == (path, recalibrated)]
-        values = [list(c.loss if measure == "loss" else c.accuracy or ()) for c in chosen]
-        name = _name(path, recalibrated)
-        band: dict[str, Any] = {}
-        if len(values) > 1:
-            band = {"low": [min(v) for v in zip(*values)], "high": [max(v) for v in zip(*values)]}
-        series.append(Series(name, [fmean(v) for v in zip(*values)], **band))
-    shown = "Means over pairs; bands reach from the lowest to the highest." if len(barrier.pairs) > 1 else ""
+        points = list(zip(*(getattr(c, measure) or () for c in chosen)))
+        ends = (list(map(min, points)), list(map(max, points))) if len(chosen) > 1 else (None, None)
+        series.append(Series(_name(path, recalibrated), [fmean(v) for v in points], *ends))
+    shown = " Means over pairs; bands reach from the lowest to the highest." if len(barrier.pairs) > 1 else ""
     return lines(
-        places,
-        series,
-        title=f"{measure.capitalize()} between the networks",
-        caption=f"The x axis is the share of B. {shown}".strip(),
-        y_title=measure,
+        [f"{t:.3g}" for t in barrier.ratios], series, title=f"{measure.capitalize()} between the networks",
+        caption=f"The x axis is the share of B.{shown}", y_title=measure,
         limits=None if measure == "loss" else (0.0, 1.0),
-    )
+    )  # fmt: skip
 
 
 def _name(path: str, recalibrated: bool) -> str:

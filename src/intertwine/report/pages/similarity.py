@@ -18,12 +18,16 @@ from ...similarity.comparison.verdict import (
     untrained_levels,
 )
 from ...similarity.registry import measure_title
-from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs
+from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs, noted
 from ..figures import Series, bars, heatmap, lines, scatter
 from ..page import Page
 from ..provenance import provenance
 
 _FEW = 4  # notes in front; more are folded away
+_BEST = {
+    "measure": "Measure", "layer_a": "Layer of A", "layer_b": "Best match in B", "score": "Score", "low": "from",
+    "high": "to", "chance": "Chance", "null_p": "p", "calibrated": "Calibrated", "floor": "Lowest possible",
+}  # fmt: skip
 
 
 def comparison_page(comparison: Comparison) -> Page:
@@ -65,7 +69,7 @@ def comparison_page(comparison: Comparison) -> Page:
 
 
 def _notes(comparison: Comparison) -> list[Block]:
-    notes: list[Block] = [Paragraph(f"Note: {note}", "note") for note in comparison.notes]
+    notes = noted(comparison.notes)
     return notes if len(notes) <= _FEW else [*notes[:_FEW], Details("More notes", notes[_FEW:])]
 
 
@@ -142,15 +146,9 @@ def _heatmap(comparison: Comparison, measure: str, shown: str) -> Figure:
     if shown == "calibrated":
         plain = {name: plain[name] for name in ("score", "chance", "untrained", "p") if name in plain}
     return heatmap(
-        values,
-        comparison.layers_a,
-        comparison.layers_b,
-        title=measure_title(measure),
-        row_title="layer of A",
-        column_title="layer of B",
-        name=shown,
-        hover=plain,
-    )
+        values, comparison.layers_a, comparison.layers_b, title=measure_title(measure), row_title="layer of A",
+        column_title="layer of B", name=shown, hover=plain,
+    )  # fmt: skip
 
 
 def _curves_text(comparison: Comparison) -> str:
@@ -200,14 +198,11 @@ def _curves(comparison: Comparison, measure: str) -> Figure:
 
 
 def _best_table(comparison: Comparison) -> Table:
-    rows = []
-    for measure in [name for name in _ordered(comparison) if searched(comparison, name)] or comparison.measures:
-        for row in comparison.best(measure).itertuples():
-            interval = "" if row.low != row.low else f"{row.low:.3f} to {row.high:.3f}"
-            cells = (row.layer_a, row.layer_b, row.score, interval, row.chance, row.null_p, row.calibrated, row.floor)
-            rows.append([measure_title(measure), *cells])
-    columns = ["Measure", "Layer of A", "Best match in B", "Score", "Interval", "Chance", "p", "Calibrated"]
-    return Table([*columns, "Lowest possible"], rows)
+    import pandas as pd
+
+    names = [name for name in _ordered(comparison) if searched(comparison, name)] or comparison.measures
+    frame = pd.concat([comparison.best(name).assign(measure=measure_title(name)) for name in names])
+    return Table.of(frame[list(_BEST)].rename(columns=_BEST))
 
 
 def _dead(comparison: Comparison) -> list[Block]:
@@ -218,22 +213,18 @@ def _dead(comparison: Comparison) -> list[Block]:
     )
     if total == 0:
         return [Paragraph(f"No channel of either network is dead on this data. {text}")]
-    shares = {
-        side: (one["layers"], [100 * d / max(c, 1) for d, c in zip(one["dead"], one["channels"])])
-        for side, one in _sides(comparison).items()
-    }
-    found = (
-        f"{sum(comparison.dead_a):,} channels of A and {sum(comparison.dead_b):,} of B are dead on this data. {text}"
-    )
+    sides = _sides(comparison)
+    shares = {s: [100 * d / max(c, 1) for d, c in zip(one["dead"], one["channels"])] for s, one in sides.items()}
+    dead_a, dead_b = (sum(one["dead"]) for one in sides.values())
+    found = Paragraph(f"{dead_a:,} channels of A and {dead_b:,} of B are dead on this data. {text}")
     if paired(comparison):
-        groups = {side: heights for side, (_, heights) in shares.items()}
-        return [Paragraph(found), bars(comparison.layers_a, groups, title="Dead channels", y_title="% of the layer")]
+        return [found, bars(comparison.layers_a, shares, title="Dead channels", y_title="% of the layer")]
     figures = [
-        bars(layers, {side: heights}, title=f"Dead channels of {side}", y_title="% of the layer")
-        for side, (layers, heights) in shares.items()
+        bars(sides[side]["layers"], {side: heights}, title=f"Dead channels of {side}", y_title="% of the layer")
+        for side, heights in shares.items()
         if any(heights)
     ]
-    return [Paragraph(found), Grid(figures)]
+    return [found, Grid(figures)]
 
 
 def _sides(comparison: Comparison) -> dict[str, dict[str, Any]]:
@@ -280,24 +271,25 @@ def comparison_set_page(found: ComparisonSet) -> Page:
     order = found.order() if len(found.names) > 2 else list(range(len(found.names)))
     names = [found.names[k] for k in order]
 
-    def matrix(measure: str, layer: str | None) -> list[list[float]]:
-        return found.matrix(measure, layer)[order][:, order].tolist()
-
     def heat(measure: str, layer: str | None) -> Figure:
         title = f"{measure_title(measure)}: {layer or 'mean over layers'}"
-        return heatmap(matrix(measure, layer), names, names, title=title, name="score", hover={})
+        matrix = found.matrix(measure, layer)[order][:, order].tolist()
+        return heatmap(matrix, names, names, title=title, name="score", hover={})
 
-    points = found.embedding()
-    caption = f"Stress {points.stress:.3f}: 0 where the map tells every distance; above 0.2 it misleads."
-    chart = scatter(list(found.names), points.points.tolist(), title="A map of the networks", caption=caption)
-    layers = {layer: [Grid([heat(m, layer) for m in found.measures], width=420)] for layer in found.layers}
-    joined = [[k + 1, members, distance] for k, (members, distance) in enumerate(_merges(found))]
+    layers: dict[str, list[Block]] = {
+        layer: [Grid([heat(m, layer) for m in found.measures], width=420)] for layer in found.layers
+    }
+    clusters = list(found.names)  # which networks join, in words
+    joined = []
+    for step, (left, right, distance, _) in enumerate(found.dendrogram().tolist(), 1):
+        clusters.append(f"{clusters[int(left)]}, {clusters[int(right)]}")
+        joined.append([step, clusters[-1], distance])
     return Page(
         f"Comparison of {counted(len(names), 'network')}",
         [
             Paragraph(found.summary().partition("\n")[0], "verdict"),
-            *(Paragraph(f"Note: {note}", "note") for note in found.notes),
-            Grid([heat(found.measures[0], None), chart]),
+            *noted(found.notes),
+            Grid([heat(found.measures[0], None), _map(found)]),
             Heading("Layer by layer"),
             Tabs(layers, "Which layer"),
             Heading("The tree of the networks"),
@@ -309,38 +301,27 @@ def comparison_set_page(found: ComparisonSet) -> Page:
     )
 
 
-def _merges(found: ComparisonSet) -> list[tuple[str, float]]:
-    """The steps of the dendrogram in words."""
-    clusters = list(found.names)
-    steps = []
-    for left, right, distance, _ in found.dendrogram().tolist():
-        members = f"{clusters[int(left)]}, {clusters[int(right)]}"
-        clusters.append(members)
-        steps.append((members, distance))
-    return steps
+def _map(found: ComparisonSet | Distances) -> Figure:
+    points = found.embedding()
+    caption = f"Stress {points.stress:.3f}: 0 where the map tells every distance; above 0.2 it misleads."
+    return scatter(list(found.names), points.points.tolist(), title="A map of the networks", caption=caption)
 
 
 def distances_page(found: Distances) -> Page:
     """Lay out distances as a matrix, a map and a table."""
     title = measure_title(found.measure)
     matrix, names = found.distances.tolist(), list(found.names)
-    top = max(max(row) for row in matrix) or 1.0
-    heat = heatmap(
-        matrix, names, names, title=title, name="distance", limits=(0.0, top), hover={"score": found.scores.tolist()}
-    )
-    points = found.embedding()
-    caption = f"Stress {points.stress:.3f}: 0 where the map tells every distance; above 0.2 it misleads."
-    chart = scatter(names, points.points.tolist(), title="A map of the networks", caption=caption)
+    limits, scores = (0.0, max(map(max, matrix)) or 1.0), found.scores.tolist()
+    heat = heatmap(matrix, names, names, title=title, name="distance", limits=limits, hover={"score": scores})
     kind = "They obey the triangle inequality" if found.metric else "They order pairs; they obey no triangle inequality"
-    rows = [list(row) for row in found.nearest().itertuples(index=False)]
     return Page(
         f"Distances of {counted(len(names), 'network')}",
         [
             Paragraph(f"Unchanged under {found.group}. {kind}.", "verdict"),
-            *(Paragraph(f"Note: {note}", "note") for note in found.notes),
-            Grid([heat, chart]),
+            *noted(found.notes),
+            Grid([heat, _map(found)]),
             Heading("The nearest of each"),
-            Table(["Network", "Nearest", "Distance"], rows),
+            Table(["Network", "Nearest", "Distance"], found.nearest().to_numpy().tolist()),
             Heading("Networks"),
             Table(["Network", "Channels", "Dead"], [list(row) for row in zip(names, found.channels, found.dead)]),
             Facts(found.versions, "Versions"),
