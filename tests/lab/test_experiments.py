@@ -12,8 +12,8 @@ from intertwine.lab.experiments import Claim, Map, Reproduction, Row, Setting, e
 from intertwine.lab.experiments.paper1 import demonstrations as demonstrations_file
 from intertwine.lab.experiments.paper1.dissimilarity import map_numbers
 from intertwine.lab.statistics import Estimate, Sample
-from intertwine.report import page_of
-from intertwine.report.pages.reproduce import all_page, render, reproduction_page
+from intertwine.report import page_of, render
+from intertwine.report.pages.reproduce import all_page, reproduction_page
 
 EXACT = ("table1-groups", "e7-counts", "fig17-gelu", "demonstrations")
 

@@ -1,13 +1,18 @@
 """Loss and accuracy along paths between networks: the result of a barrier measurement."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._result import Result
 from .._words import columns, counted
 from .._zoo_intervals import PairInterval, pair_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PATHS = ("direct", "aligned")
 
@@ -148,16 +153,24 @@ class Barrier(Result):
         said = ", ".join(word for path, word in words.items() if self.heights(path))
         return f"Barrier {said}, mean over {counted(len(self.pairs), 'pair')}"
 
+    def table(self) -> pd.DataFrame:
+        """One row for every kind of path: mean barriers, in brackets their intervals over networks."""
+        import pandas as pd
+
+        rows = []
+        for path, recalibrated in self.variants:
+            cells = {f"{measure} barrier": self._said(path, recalibrated, measure) for measure in ("loss", "accuracy")}
+            norms = "recalibrated" if recalibrated else "interpolated"
+            rows.append({"path": path, "batch norms": norms, **cells})
+        return pd.DataFrame(rows)
+
     def summary(self) -> str:
         """The mean barrier of every kind of path, with its interval over networks."""
         sizes = (len(self.ratios), "point"), (len(self.pairs), "pair"), (self.examples, "example")
         head = f"Barrier over {', '.join(counted(n, noun) for n, noun in sizes)}"
-        rows: list[tuple[str, ...]] = [("path", "batch norms", "loss barrier", "accuracy barrier")]
-        for path, recalibrated in self.variants:
-            said = "recalibrated" if recalibrated else "interpolated"
-            cells = [self._said(path, recalibrated, measure) for measure in ("loss", "accuracy")]
-            rows.append((path, said, *cells))
-        return "\n".join([head, *columns(rows), *(f"Note: {note}" for note in self.notes)])
+        table = self.table()
+        rows = columns([tuple(table.columns), *table.itertuples(index=False)])
+        return "\n".join([head, *rows, *(f"Note: {note}" for note in self.notes)])
 
     def _said(self, path: str, recalibrated: bool, measure: str) -> str:
         """A barrier in words, with its interval where there is one."""

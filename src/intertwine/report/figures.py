@@ -46,11 +46,15 @@ def label(text: str, longest: int | None = None) -> str:
         'feature….output'
     """
     text = " ".join(str(text).split())
-    if longest is not None and len(text) > longest:
-        head = longest // 2
-        text = f"{text[:head]}…{text[head + 1 - longest :]}"
+    text = text if longest is None else cut(text, longest)
     # a pair of dollar signs would be taken for a formula
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "&#36;")
+
+
+def cut(text: str, longest: int) -> str:
+    """Long text cut in the middle."""
+    head = longest // 2
+    return text if len(text) <= longest else f"{text[:head]}…{text[head + 1 - longest :]}"
 
 
 def heatmap(

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from itertools import cycle
 from typing import Any
 
 from .._result import Result
 from .._untrusted.text import printable
 from ..similarity.comparison import verdict
+from .figures import cut
 
 __all__ = ["notebook"]
 
-_ROWS, _COLUMNS, _LETTERS = 12, 8, 60  # of a table, and of one of its cells
+_ROWS, _COLUMNS, _LETTERS = 12, 8, 50  # of a table, and of one of its cells
 _COLOURS = (("blue", "#3b7dd8"), ("grey", "#9aa3ad"), ("orange", "#d8783b"))
 
 Rows = Sequence[Mapping[str, Any]]
@@ -46,12 +48,9 @@ def _short(score: Any) -> float:
 
 
 def _alignment(found: Any) -> Shown:
-    names = {"cosine": "mean cosine", "chance": "by chance"}
-    kept = ("space", "units", "moved", "cosine", "chance") if found.chance else ("space", "units", "moved", "cosine")
-    rows = [{names.get(key, key): row[key] for key in kept} for row in found._rows()]
-    bars = {"mean cosine": [row["mean cosine"] for row in rows]}
-    if found.chance:
-        bars["by chance"] = [row["by chance"] for row in rows]
+    names = {"cosine": "mean cosine"} | ({"chance": "by chance"} if found.chance else {})
+    rows = [{names.get(key, key): row[key] for key in ("space", "units", "moved", *names)} for row in found._rows()]
+    bars = {name: [row[name] for row in rows] for name in names.values()}
     return found.headline, rows, _bars(bars, "mean cosine of matched units, space by space")
 
 
@@ -73,7 +72,7 @@ def _barrier(found: Any) -> Shown:
         for pair, height in zip(found.pairs, found.heights(path, again))
     ]
     first = {names[c.path, c.recalibrated]: c.loss for c in found.curves if c.pair == 0}
-    return found.headline, rows, _curves(found.ratios, first, "loss along the path, first pair")
+    return found.headline, rows, _bars(first, "loss along the path, first pair")
 
 
 _KINDS: dict[str, Callable[[Any], Shown]] = {
@@ -102,6 +101,7 @@ def _heat(values: Sequence[Sequence[float]], title: str) -> str:
 
 def _bars(series: Mapping[str, Sequence[float]], title: str) -> str:
     """Bars, one of each series side by side for each place."""
+    legend = ", ".join(f"{colour}: {name}" for (colour, _), name in zip(cycle(_COLOURS), series))
     count = max(map(len, series.values()))
     width, height = max(2.0, min(16.0, 480 / max(count * len(series), 1))), 80
     top = max([1e-9, *(v for values in series.values() for v in values if v == v)])
@@ -115,32 +115,9 @@ def _bars(series: Mapping[str, Sequence[float]], title: str) -> str:
                     f'<rect x="{x:.1f}" y="{height - tall:.1f}" width="{width:.1f}" height="{tall:.1f}" '
                     f'fill="{_COLOURS[k % 3][1]}"><title>{_text(name)} {v:.3g}</title></rect>'
                 )
-    return _picture(marks, count * width * (len(series) + 0.5), height, title + _legend(series))
-
-
-def _curves(xs: Sequence[float], series: Mapping[str, Sequence[float]], title: str) -> str:
-    """Curves from their lowest to their highest value."""
-    width, height = 320, 110
-    known = [v for values in series.values() for v in values if v == v]
-    low, high = min(known, default=0.0), max(known, default=1.0)
-    marks = []
-    for k, (name, values) in enumerate(series.items()):
-        places = (
-            f"{width * (x - xs[0]) / ((xs[-1] - xs[0]) or 1):.1f},{height * (1 - (v - low) / ((high - low) or 1)):.1f}"
-            for x, v in zip(xs, values)
-            if v == v
-        )
-        marks.append(
-            f'<polyline points="{" ".join(places)}" fill="none" stroke="{_COLOURS[k % 3][1]}" stroke-width="2">'
-            f"<title>{_text(name)}</title></polyline>"
-        )
-    return _picture(marks, width, height, f"{title}, {low:.3g} to {high:.3g}{_legend(series)}")
-
-
-def _legend(series: Mapping[str, Any]) -> str:
-    if len(series) < 2:
-        return ""
-    return f" ({', '.join(f'{_COLOURS[k % 3][0]}: {name}' for k, name in enumerate(series))})"
+    return _picture(
+        marks, count * width * (len(series) + 0.5), height, f"{title} ({legend})" if len(series) > 1 else title
+    )
 
 
 def _picture(marks: Sequence[str], width: float, height: float, title: str) -> str:
@@ -152,38 +129,22 @@ def _picture(marks: Sequence[str], width: float, height: float, title: str) -> s
 
 
 def _table(rows: Rows) -> str:
-    """The first rows and columns that hold anything; one row is turned on its side."""
-    every = dict.fromkeys(key for row in rows for key in row)
-    names = [name for name in every if any(_cell(row.get(name)) for row in rows)]
-    shown = list(rows[:_ROWS])
+    """The first and last rows, and the columns that hold anything; one row is turned on its side."""
+    import pandas as pd
+
+    frame = pd.DataFrame(rows).map(_cell)
+    frame = frame.loc[:, (frame != "").any()]
     if len(rows) == 1:
-        lines = [[name, rows[0].get(name)] for name in names[:_ROWS]]
-        head, hidden = ["", "value"], f"<p>{len(names) - _ROWS} more values in to_frame().</p>" * (len(names) > _ROWS)
-    else:
-        lines = [[row.get(name) for name in names[:_COLUMNS]] for row in shown]
-        head = names[:_COLUMNS]
-        more = [
-            *([f"{len(rows) - _ROWS:,} more rows"] if len(rows) > _ROWS else []),
-            *([f"{len(names) - _COLUMNS} more columns"] if len(names) > _COLUMNS else []),
-        ]
-        hidden = f"<p>{' and '.join(more)} in to_frame().</p>" if more else ""
-    top = "".join(f'<th style="text-align:left;padding-right:10px">{_text(name)}</th>' for name in head)
-    body = "".join(f"<tr>{''.join(_td(value) for value in line)}</tr>" for line in lines)
-    return f'<table border="0"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>{hidden}'
-
-
-def _td(value: Any) -> str:
-    side = "right" if isinstance(value, int | float) and not isinstance(value, bool) else "left"
-    return f'<td style="text-align:{side};padding:1px 10px 1px 0;white-space:nowrap">{_text(_cell(value))}</td>'
+        frame = frame.T.reset_index().set_axis(["", "value"], axis=1)
+    more = len(frame) > _ROWS or len(frame.columns) > _COLUMNS
+    html: str = frame.to_html(max_rows=_ROWS, max_cols=_COLUMNS, index=False, border=0, show_dimensions=more)
+    return html
 
 
 def _cell(value: Any) -> str:
     if value is None or (isinstance(value, float) and value != value):
         return ""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    text = str(value)
-    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
+    return f"{value:.4g}" if isinstance(value, float) else cut(printable(str(value)), _LETTERS)
 
 
 def _text(value: Any) -> str:

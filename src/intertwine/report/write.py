@@ -7,9 +7,10 @@ from pathlib import Path
 from .._io import write_text
 from .._io.values import kind_in
 from .._result import Result
+from .blocks import Details, Listing, Paragraph, Table
 from .page import Page, render
 
-_PLAIN = "plain:plain_page"  # a page of the table
+_PLAIN = ""  # headline, table and printed form
 # Kind of result -> the module that has its class, and the function among the pages that lays out its own; both are
 # imported when used.
 _PAGES = {
@@ -68,8 +69,12 @@ def page_of(result: Result) -> Page:
     if not isinstance(result, Result):
         raise TypeError(f"result must be a result of intertwine, such as a Comparison. Got {type(result).__name__}.")
     layout = next((_PAGES[kind.__name__][1] for kind in type(result).__mro__ if kind.__name__ in _PAGES), _PLAIN)
-    module, name = layout.split(":")
-    page: Page = getattr(import_module(f"intertwine.report.pages.{module}"), name)(result)
+    if layout:
+        module, name = layout.split(":")
+        page: Page = getattr(import_module(f"intertwine.report.pages.{module}"), name)(result)
+    else:
+        text = Details("The result as text", [Listing(str(result))])
+        page = Page(type(result).__name__, [Paragraph(result.headline, "verdict"), Table.of(result.to_frame()), text])
     return replace(page, networks=result.networks)
 
 

@@ -154,9 +154,10 @@ def _timeless(found: Reproduction) -> dict[str, Any]:
 
 
 def _write(done: list[Reproduction], failed: dict[str, str], folder: Path) -> dict[str, Any]:
-    from ...report.pages.reproduce import write_all_page
+    from ..._io import write_text
+    from ...report.pages.reproduce import all_page
 
     for r in done:
         r.save(folder / r.name / "results.json")
         iw.report.write_page(r, folder / r.name / "report.html")
-    return {"folder": folder, "page": write_all_page(done, failed, folder / "report.html")}
+    return {"folder": folder, "page": write_text(folder / "report.html", iw.report.render(all_page(done, failed)))}

@@ -76,9 +76,10 @@ def build_model(spec: str) -> nn.Module:
             ``path/to/file.py:factory[:arguments]``, or ``hf:DIRECTORY``. A factory's module is imported, which
             runs its code; what is installed nowhere is looked for in the current folder.
     """
-    check_model(spec)
     if spec.startswith(HF):
         return fresh_model(Path(spec.removeprefix(HF)))
+    if ":" not in spec:
+        check_model(spec)
     return networks.build(spec) if is_builtin(spec) else _from_factory(spec)
 
 

@@ -1,10 +1,8 @@
 """Pages of two networks in one basis: an alignment, whether they are one, and the barrier between them."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 from statistics import fmean
-from typing import Any
 
 from torch import Tensor
 
@@ -20,6 +18,10 @@ _PICTURES = 24  # spaces whose permutation is drawn
 _DOTS = 2048  # units of one picture
 _RANKS = 11  # of the units of a space, from best to worst
 _BLUE = "#3b7dd8"
+_DOTS_ARE = (
+    "A dot for each unit: its place in A along the x axis, the unit of B that was moved there along the y axis. "
+    "Units in place lie on the diagonal."
+)
 _TITLES = {
     "flipped": "signs flipped", "scale": "largest log scale", "cosine": "mean cosine", "worst": "worst cosine",
     "chance": "mean by chance",
@@ -33,7 +35,7 @@ def alignment_page(alignment: Alignment) -> Page:
     pictures = [_permutation(name, title, alignment) for name, title in zip(names[:_PICTURES], titles)]
     rest = f" (the first {_PICTURES} of {len(names)} spaces)" if len(names) > _PICTURES else ""
     blocks: list[Block] = [
-        Paragraph(_verdict(alignment), "verdict"),
+        Paragraph(sentence(alignment.summary().partition("\n")[0]), "verdict"),
         _cosines(titles, [alignment.quality[name] for name in names], frame["chance"].tolist()),
         *noted(alignment.notes),
         Heading("Space by space"),
@@ -42,16 +44,7 @@ def alignment_page(alignment: Alignment) -> Page:
             "The cosine of a unit is that between its weights in A and in the moved B: 1 for equal directions. "
             "By chance is what the same kind of search finds in a network whose units are unrelated.",
         ),
-        Details(
-            f"Where the units went{rest}",
-            [
-                Paragraph(
-                    "A dot for each unit: its place in A along the x axis, the unit of B that was moved there along "
-                    "the y axis. Units in place lie on the diagonal."
-                ),
-                Grid(pictures, width=300),
-            ],
-        ),
+        Details(f"Where the units went{rest}", [Paragraph(_DOTS_ARE), Grid(pictures, width=300)]),
         Details("The objective along the way", [_history(alignment)]),
         Details("The alignment as text", [Listing(alignment.summary())]),
         Facts(
@@ -66,18 +59,6 @@ def alignment_page(alignment: Alignment) -> Page:
     units = sum(e.permutation.numel() for e in alignment.transformation.elements.values())
     sizes = f"{counted(len(names), 'space')}, {counted(units, 'unit')}"
     return Page("Two networks in one basis", blocks, f"{sizes}, by {alignment.method}")
-
-
-def _verdict(alignment: Alignment) -> str:
-    frame = alignment.to_frame()
-    moved, units = int(frame["moved"].sum()), int(frame["units"].sum())
-    mean, chance = alignment.cosines
-    by_chance = f", where unrelated networks would get {chance:.3f}" if chance == chance else ""
-    return (
-        f"{moved:,} of {units:,} units of B changed places or bases. The distance between the networks, relative to "
-        f"A, went from {alignment.before:.3g} to {alignment.after:.3g}; the mean cosine of matched units is "
-        f"{mean:.3f}{by_chance}."
-    )
 
 
 def _cosines(titles: list[str], qualities: list[Tensor], chance: list[float]) -> Figure:
@@ -157,18 +138,20 @@ def barrier_page(barrier: Barrier) -> Page:
     ``networks`` (a list of mappings), ``data`` (a mapping) and ``command`` (text).
     """
     measures = ["loss", *(["accuracy"] if all(c.accuracy is not None for c in barrier.curves) else [])]
+    names = list(dict.fromkeys(name for pair in barrier.pairs for name in pair))
+    over = f" In brackets 95 % intervals, which leave out networks, of which there are {len(names)}."
+    over = over if len(barrier.pairs) > 1 else ""
     blocks: list[Block] = [
         Paragraph(_verdict_of_barrier(barrier), "verdict"),
         *noted(barrier.notes),
         Heading("Along the path"),
         Grid([_curves(barrier, measure) for measure in measures]),
-        _table(barrier, measures),
+        Table.of(barrier.table(), f"The barrier is the largest distance from the chord between the ends.{over}"),
     ]
     if len(barrier.pairs) > 1:
         blocks += [Heading("Pair by pair"), _pairs(barrier)]
     made = {"alignment": barrier.alignment or "none", "interpolation": barrier.interpolation}
     blocks += provenance(barrier.settings, made)
-    names = list(dict.fromkeys(name for pair in barrier.pairs for name in pair))
     title = " and ".join(names) if len(names) == 2 else f"{len(names)} networks"
     return Page(
         f"The barrier between {title}",
@@ -209,24 +192,6 @@ def _curves(barrier: Barrier, measure: str) -> Figure:
 
 def _name(path: str, recalibrated: bool) -> str:
     return f"{path}, batch norms recalibrated" if recalibrated else path
-
-
-def _table(barrier: Barrier, measures: Sequence[str]) -> Table:
-    rows = []
-    for path, recalibrated in barrier.variants:
-        row: list[Any] = [_name(path, recalibrated)]
-        for measure in measures:
-            heights = barrier.heights(path, recalibrated, measure)
-            found = barrier.interval(path, recalibrated, measure)
-            most = 1.0 if measure == "accuracy" else float("inf")
-            ends = "" if found is None else f"{max(found.low, 0):.3f} to {min(found.high, most):.3f}"
-            row += [fmean(heights), ends]
-        rows.append(row)
-    columns = ["path", *(text for m in measures for text in (f"{m} barrier", "95 % interval"))]
-    models = len({name for pair in barrier.pairs for name in pair})
-    over = f"Intervals leave out networks, of which there are {models}." if len(barrier.pairs) > 1 else ""
-    caption = f"The barrier is the largest distance from the chord between the ends. {over}".strip()
-    return Table(columns, rows, caption=caption, digits=4)
 
 
 def _pairs(barrier: Barrier) -> Table:

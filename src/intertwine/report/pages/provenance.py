@@ -6,26 +6,17 @@ from math import log
 from ..._words import counted, sentence
 from ...programs import Vertex, Wire
 from ...provenance import Diff, Lineage, Tree
-from ..blocks import Block, Details, Facts, Heading, Listing, Network, Paragraph, Table
-from ..figures import heatmap, strip
+from ..blocks import Block, Details, Facts, Heading, Listing, Network, Paragraph, Table, noted
+from ..figures import cut, heatmap, strip
 from ..network import Flow, network
 from ..page import Page
 
-__all__ = ["lineage_page", "tree_page"]
-
-_ROWS = 2000
-
 
 def diff_page(found: Diff) -> Page:
-    """Lay out a difference.
-
-    Args:
-        found: The result of ``diff``.
-    """
+    """Lay out a difference."""
     frame = found.to_frame()
     if (frame["source"] == frame["tensor"]).all():
         frame = frame.drop(columns="source")
-    shown = f"The first {_ROWS:,} of {len(frame):,} tensors. " if len(frame) > _ROWS else ""
     blocks: list[Block] = [
         Paragraph(sentence(f"{found.verdict}: {found.reason}"), "verdict"),
         *_strips(found),
@@ -34,11 +25,7 @@ def diff_page(found: Diff) -> Page:
         *(Paragraph(f"Ambiguous: {said}", "note") for said in found.ambiguous),
         *_units(found),
         Heading("Tensor by tensor"),
-        Table(
-            list(frame.columns),
-            frame.head(_ROWS).astype(object).to_numpy().tolist(),
-            caption=f"{shown}The first network is brought into the basis of the second; changes are what remains.",
-        ),
+        Table.of(frame, "The first network is brought into the basis of the second; changes are what remains."),
         Details("The difference as text", [Listing(found.summary())]),
     ]
     if found.output_error is not None:
@@ -48,14 +35,12 @@ def diff_page(found: Diff) -> Page:
 
 def _strips(found: Diff) -> list[Block]:
     """Relative change by block, and by block and role."""
-    sizes = found.blocks
-    if not sizes:
+    names, sizes = list(found.blocks), list(found.blocks.values())
+    if not names:
         return []
-    names = list(sizes)
-    blocks = strip(
-        list(sizes.values()), names, row="relative change", title="Relative change of each block", places="block",
-        caption="The size of the change over that of the weights, all tensors of a block together.",
-    )  # fmt: skip
+    caption = "The size of the change over that of the weights, all tensors of a block together."
+    title, row = "Relative change of each block", "relative change"
+    blocks = strip(sizes, names, row=row, title=title, places="block", caption=caption)
     roles: dict[str, dict[str, float]] = {}
     for t in found.tensors:
         if t.relative < float("inf"):
@@ -93,38 +78,22 @@ _LIMITS = (
 
 
 def lineage_page(found: Lineage) -> Page:
-    """Lay out a verdict on descent.
-
-    Args:
-        found: The result of ``lineage``.
-    """
+    """Lay out a verdict on descent."""
+    names, cosines = [b.block for b in found.by_block], [b.cosine for b in found.by_block]
     parts = [
-        [
-            b.block,
-            "derived" if b.derived else "no sign",
-            found.ground(b),
-            f"{b.cosine:.3f}",
-            f"{b.equal} of {b.tensors}",
-        ]
+        [b.block, "derived" if b.derived else "no sign", found.ground(b), b.cosine, f"{b.equal} of {b.tensors}"]
         for b in found.by_block
     ]
     spaces = [
         [s.space, s.units, f"{s.agreeing:.0%}", _power(s.log_p), f"{s.spearman:.3f}", s.note] for s in found.by_space
     ]
+    title = "How alike the weights of each block are"
+    caption = "Cosines between the weights of a block in both networks: 1 for equal directions, 0 for unrelated ones."
     blocks: list[Block] = [
         Paragraph(sentence(f"{found.headline}. {found.reason}"), "verdict"),
-        strip(
-            [b.cosine for b in found.by_block],
-            [b.block for b in found.by_block],
-            row="cosine",
-            places="block",
-            title="How alike the weights of each block are",
-            limits=(0.0, 1.0),
-            caption="The cosine between the weights of a block in both networks: 1 for equal directions, about 0 for "
-            "unrelated ones.",
-        ),
+        strip(cosines, names, row="cosine", places="block", title=title, limits=(0.0, 1.0), caption=caption),
         Paragraph(_LIMITS, "note"),
-        *(Paragraph(f"Note: {note}", "note") for note in found.notes),
+        *noted(found.notes),
         Heading("Parts"),
         Table(["Block", "Verdict", "Ground", "Cosine", "Tensors unchanged"], parts),
     ]
@@ -135,20 +104,15 @@ def lineage_page(found: Lineage) -> Page:
 
 
 def tree_page(found: Tree) -> Page:
-    """Lay out the families of many networks.
-
-    Args:
-        found: The result of ``lineage.tree``.
-    """
+    """Lay out the families of many networks."""
     top = max((-p / log(10) for row in found.log_p for p in row if p == p), default=1.0) or 1.0
     matrix = [[min(max(-p / log(10), 0.0), top) if p == p else None for p in row] for row in found.log_p]
     names = list(found.names)
+    heat = heatmap(matrix, names, names, title="-log10 p", name="-log10 p", limits=(0.0, top))
     links = [
         [k.parent, "to" if k.directed else "with", k.child, f"{k.distance:.3f}", _power(k.log_p, "none"), k.ground]
         for k in found.links
     ]
-    families = [[len(members), ", ".join(members)] for members in found.families]
-    heat = heatmap(matrix, names, names, title="-log10 p", name="-log10 p", limits=(0.0, top))
     sums = [
         [m.child, f"{m.weights[0]:.2f} {m.parents[0]} + {m.weights[1]:.2f} {m.parents[1]}", f"{m.residual:.2%}", m.told]
         for m in found.merges
@@ -157,15 +121,16 @@ def tree_page(found: Tree) -> Page:
         Paragraph(sentence(found.summary().partition("\n")[0]), "verdict"),
         *([_drawn(found)] if links else []),
         Paragraph(_LIMITS, "note"),
-        *(Paragraph(f"Note: {note}", "note") for note in found.notes),
+        *noted(found.notes),
     ]
     if links:
         blocks += [Heading("Branches"), Table(["From", "", "Network", "Distance", "log10 p", "Direction"], links)]
     if sums:
         columns = ["Network", "Weights of", "Left, of the parents' distance", "Ground"]
         blocks += [Heading("Merges"), Table(columns, sums)]
-    blocks += [Heading("Families"), Table(["Networks", "Names"], families), Heading("All pairs"), heat]
-    return Page("Families of networks", blocks, f"{counted(len(names), 'network')}")
+    families = Table(["Networks", "Names"], [[len(members), ", ".join(members)] for members in found.families])
+    blocks += [Heading("Families"), families, Heading("All pairs"), heat]
+    return Page("Families of networks", blocks, counted(len(names), "network"))
 
 
 def _drawn(found: Tree) -> Network:
@@ -182,13 +147,12 @@ def _drawn(found: Tree) -> Network:
         known = {parent for parent, _ in wires[merge.child]}
         wires[merge.child] += [(parent, _MERGED) for parent in merge.parents if parent not in known]
     number = {name: k for k, name in enumerate(wires)}
-    graph = [Vertex("", _short(name), (), tuple(Wire(number[p], (kind,)) for p, kind in wires[name])) for name in wires]
+    graph = [
+        Vertex("", cut(name, _LETTERS), (), tuple(Wire(number[p], (kind,)) for p, kind in wires[name]))
+        for name in wires
+    ]
     flows = {kind: Flow(kind) for kind in (_TOLD, _UNTOLD, _UNSURE, _MERGED, _ALIGNED)}
     return network(graph, flows, "Families of networks", _CAPTION)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _LETTERS else f"{name[: _LETTERS // 2]}…{name[-_LETTERS // 2 + 1 :]}"
 
 
 def _power(log_p: float | None, absent: str = "not tested") -> str:

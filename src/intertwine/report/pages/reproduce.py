@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..._words import counted, sentence
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table
 from ..figures import Series, heatmap, lines
-from ..page import Page, render
+from ..page import Page
 
 if TYPE_CHECKING:
     from ...lab.experiments import Panel, Reproduction
@@ -49,13 +48,6 @@ def all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, str] | 
         blocks += [Heading(f"{r.title} ({r.papers})"), *_blocks(r)]
     scales = sorted({r.scale for r in reproductions})
     return Page("The papers' tables and figures", blocks, "; ".join(f"{s}: {_SCALES[s]}" for s in scales))
-
-
-def write_all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, str], path: str | Path) -> Path:
-    """Write ``all_page`` as one self-contained HTML file, atomically."""
-    from ..._io import write_text
-
-    return write_text(path, render(all_page(reproductions, failed)))
 
 
 def _blocks(r: Reproduction) -> list[Block]:
@@ -107,28 +99,25 @@ def panel_title(r: Reproduction, panel: Panel) -> str:
 
 def _table(r: Reproduction, panel: Panel) -> Table:
     """One group with all that is known of it; several groups with a column for each."""
-    if len(panel.groups) == 1:
-        return _long_table(r, panel)
     shown: dict[str, list[object]] = {"": list(panel.points)}
-    for name, rows in panel.groups.items():
-        if any(row.paper is not None for row in rows):
-            shown[f"{name}, paper"] = [row.printed for row in rows]
-        shown[name] = [row.shown for row in rows]
-    return Table(list(shown), list(zip(*shown.values())), panel_title(r, panel))
-
-
-def _long_table(r: Reproduction, panel: Panel) -> Table:
+    if len(panel.groups) > 1:
+        for name, rows in panel.groups.items():
+            if any(row.paper is not None for row in rows):
+                shown[f"{name}, paper"] = [row.printed for row in rows]
+            shown[name] = [row.shown for row in rows]
+        return Table(list(shown), list(zip(*shown.values())), panel_title(r, panel))
     (rows,) = panel.groups.values()
-    shown: dict[str, list[object]] = {"": [row.what for row in rows]}
-    if any(row.paper is not None for row in rows):
+    shown[""] = [row.what for row in rows]
+    printed = any(row.paper is not None for row in rows)
+    if printed:
         shown["Paper"] = [row.printed or None for row in rows]
     shown["Ours"] = [row.ours for row in rows]
     if any(row.low is not None for row in rows):
         shown["From"], shown["To"] = [row.low for row in rows], [row.high for row in rows]
-    if "Paper" in shown:
+    if printed:
         shown["Difference"] = [row.difference for row in rows]
-        if r.comparable or any(row.tolerance is not None for row in rows):
-            shown["Verdict"] = [row.verdict for row in rows]
+    if printed and (r.comparable or any(row.tolerance is not None for row in rows)):
+        shown["Verdict"] = [row.verdict for row in rows]
     return Table(list(shown), list(zip(*shown.values())), panel_title(r, panel) if panel.groups.keys() != {""} else "")
 
 

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from math import exp, log
 
 from ..._words import counted
 from ...exchange import Entry, Mappings
 from ...programs import Vertex, Wire
 from ...symmetry import Symmetry
-from ..blocks import Block, Details, Facts, Heading, Listing, Network, Paragraph, Table
+from ..blocks import Block, Details, Facts, Heading, Listing, Network, Paragraph, Table, noted
 from ..network import Flow, network
 from ..page import Page
 
@@ -28,55 +29,34 @@ _NOTATION = (
 
 def symmetry_page(sym: Symmetry) -> Page:
     """Lay out a symmetry."""
-    from ...symmetry.explanation import rows
-
+    log_size = sym.log_size
+    about = (
+        f"about 10{f'{log_size / log(10):.0f}'.translate(_RAISED)}" if log_size > 20 else f"{round(exp(log_size)):,}"
+    )
+    flows = {s.name: Flow(sym.titles[s.name], s.group.symbol) for s in sym.spaces}
+    unknown = f"Operations without a rule, so that what they touch is fixed: {', '.join(sym.unknown_ops)}."
+    fixed = Table(["tensor", "axis", "reason"], [[f.tensor, f.axis, f.reason] for f in sym.fixed])
     columns = ["space", "size", "copies", "group", "axes", "restricted by", "name"]
-    table = [[row[c] for c in columns] for row in rows(sym)]
+    found = {
+        "lowest precision": str(sym.dtype).removeprefix("torch."), "path only": "yes" if sym.path_only else "no",
+        "tensors": len(sym.layouts), "tied names": len(sym.aliases),
+    }  # fmt: skip
     blocks: list[Block] = [
         Paragraph(
             f"{counted(len(sym.spaces), 'hidden space')} can move without changing the function: "
-            f"{counted(sym.dim, 'continuous dimension')} and {_power_of_ten(sym.log_size)} discrete elements.",
+            f"{counted(sym.dim, 'continuous dimension')} and {about} discrete elements.",
             "verdict",
         ),
-        *_drawn(sym),
-        *(Paragraph(f"Note: {note}", "note") for note in sym.notes),
-    ]
-    if sym.unknown_ops:
-        text = f"Operations without a rule, so that what they touch is fixed: {', '.join(sym.unknown_ops)}."
-        blocks.append(Paragraph(text, "note"))
-    blocks += [
+        *([network(sym.graph, flows, "The network and its spaces", _CAPTION)] if sym.graph else []),
+        *noted(sym.notes),
+        *([Paragraph(unknown, "note")] if sym.unknown_ops else []),
         Heading("The group of each space, and what restricts it"),
-        Table(columns, table, caption=_NOTATION),
-        Details("Every axis that stays where it is", [_fixed(sym)]),
-        Facts(
-            {
-                "lowest precision": str(sym.dtype).removeprefix("torch."),
-                "path only": "yes" if sym.path_only else "no",
-                "tensors": len(sym.layouts), "tied names": len(sym.aliases),
-            },
-            "How this was found",
-        ),
-    ]  # fmt: skip
-    return Page(
-        "Symmetries of an architecture",
-        blocks,
-        f"{counted(len(sym.layouts), 'tensor')}, {counted(len(sym.spaces), 'space')}",
-    )
-
-
-def _power_of_ten(log_size: float) -> str:
-    power = f"{log_size / 2.302585:.0f}".translate(_RAISED)
-    return f"about 10{power}" if log_size > 20 else f"{round(2.718281828459045**log_size):,}"
-
-
-def _drawn(sym: Symmetry) -> list[Block]:
-    """The network with every space as one colour."""
-    flows = {s.name: Flow(sym.titles[s.name], s.group.symbol) for s in sym.spaces}
-    return [network(sym.graph, flows, "The network and its spaces", _CAPTION)] if sym.graph else []
-
-
-def _fixed(sym: Symmetry) -> Table:
-    return Table(["tensor", "axis", "reason"], [[f.tensor, f.axis, f.reason] for f in sym.fixed])
+        Table(columns, [[row[c] for c in columns] for row in sym._rows()], _NOTATION),
+        Details("Every axis that stays where it is", [fixed]),
+        Facts(found, "How this was found"),
+    ]
+    sizes = f"{counted(len(sym.layouts), 'tensor')}, {counted(len(sym.spaces), 'space')}"
+    return Page("Symmetries of an architecture", blocks, sizes)
 
 
 _KINDS = {
@@ -102,7 +82,7 @@ def mappings_page(found: Mappings) -> Page:
             "verdict",
         ),
         *([_drawn_of_mappings(found)] if found.entries else []),
-        *(Paragraph(f"Note: {note}", "note") for note in found.notes),
+        *noted(found.notes),
         Heading("Entries, and what is not listed"),
         _table(found),
         Details("As text", [Listing(str(found))]),
