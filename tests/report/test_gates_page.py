@@ -10,7 +10,7 @@ from torch import nn
 
 from intertwine.gates import dlgn, effective_maps, examine
 from intertwine.report import load_result, page_of, render, write_page
-from intertwine.report.pictures import input_picture, signed_picture
+from intertwine.report.pages.gates import input_picture, signed_picture
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
 HOSTILE = "<script>alert(1)</script>"

@@ -3,7 +3,7 @@
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, fields
@@ -33,7 +33,7 @@ _ANYWHERE = ("--debug", "--overwrite", "--quiet", "-q", "--verbose", "-v")
 _SMALL_INPUT = 256  # numbers of an example: digits have 64
 _SMALL_NETWORK = 1_000_000  # weights
 
-_LAST = ("seed", "device", "out", "as_json")
+_FIRST, _LAST = ("model", "model_b"), ("seed", "device", "out", "as_json")
 
 # What a user can put right: files, values, missing extras. Our own kinds derive from these.
 _INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, CaptureError)
@@ -58,25 +58,12 @@ class Termination(KeyboardInterrupt):
 class Commands(TyperGroup):
     """The group of all commands; its own options, such as ``--debug``, may stand anywhere."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.help = _with_examples(self.help)
-
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run; bad usage ends as one line on standard error, as every other error does."""
-        said = (args, prog_name, complete_var, False, windows_expand_args)
         if not standalone_mode:
-            return super().main(*said, **extra)
+            return super().main(*args, standalone_mode=False, **extra)
         try:
-            code = super().main(*said, **extra)
+            code = super().main(*args, standalone_mode=False, **extra)
         except _UsageError as wrong:
             text = wrong.format_message()
             print(text if text.startswith("Usage:") else f"error: {_usage(wrong, text)}", file=sys.stderr)
@@ -100,10 +87,6 @@ class Commands(TyperGroup):
 
 class Command(TyperCommand):
     """One command: whatever goes wrong in it ends as one line on standard error and an exit code."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.help = _with_examples(self.help)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the options, and keep the command line as text in ``ctx.obj`` for results to remember."""
@@ -163,7 +146,9 @@ def as_function(options: type[Options]) -> Callable[..., None]:
             annotation = _annotation(hints[f.name], f.name, default, own[f.name])
             parameters.append(Parameter(f.name, kind, default=default, annotation=annotation))
     command.__name__, command.__annotations__ = options.__name__.lower(), {}
-    command.__doc__ = f"{getdoc(options)}\n\nPython:\n  " + options.python.replace("; ", "\n  ")
+    said = f"{getdoc(options)}\n\nPython:\n  " + options.python.replace("; ", "\n  ")
+    # a backspace tells the help formatter to leave the lines of a paragraph as they are
+    command.__doc__ = said.replace("\n\nExample:", "\n\n\b\nExample:").replace("\n\nPython:", "\n\n\b\nPython:")
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command
 
@@ -175,8 +160,10 @@ def _annotation(hint: Any, name: str, default: Any, said: Declared) -> Any:
 
 
 def _place_in_help(name: str, options: type[Options]) -> int:
-    """A command's own options first, those of its base next, what all commands have last."""
-    return _LAST.index(name) + 3 if name in _LAST else 1 + (name not in options.__annotations__)
+    """Models and a command's own options first, those of its base next, what all commands have last."""
+    return (
+        _LAST.index(name) + 4 if name in _LAST else 1 if name in _FIRST else 2 + (name not in options.__annotations__)
+    )
 
 
 def _listed(name: str, value: Any, said: Declared) -> Any:
@@ -198,13 +185,6 @@ def _usage(error: Any, said: str) -> str:
         said = f"no such option {printable(error.option_name)}.{near(error.option_name, known)}"
     end = "" if said.endswith((".", "?")) else "."
     return f"{said[:1].lower()}{said[1:]}{end} See '{error.ctx.command_path} --help'."
-
-
-def _with_examples(text: str | None) -> str | None:
-    # A backspace tells the help formatter to leave the lines of a paragraph as they are.
-    for head in ("Example:", "Python:"):
-        text = text.replace(f"\n\n{head}", f"\n\n\b\n{head}") if text else text
-    return text
 
 
 @contextmanager

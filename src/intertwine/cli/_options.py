@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, dataclass_transform
 
 import typer
 
@@ -72,11 +72,12 @@ _SHARED: dict[str, Field[Any]] = {
 }
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, advanced, argument))
 @dataclass(frozen=True, kw_only=True)
 class Options(ABC):
     """Base of all commands: its fields are the arguments and options, its docstring is the help, a call runs it.
 
-    What cannot be right is refused when it is made, before torch is imported.
+    What cannot be right is refused when it is made, before torch is imported. Subclasses are dataclasses by themselves.
     """
 
     line: str = ""  # The command line as text, for results to remember
@@ -86,6 +87,9 @@ class Options(ABC):
     suffixes: ClassVar[tuple[str, ...]] = ()  # of the file of --out; an empty one for a folder
     methods: ClassVar[tuple[str, ...]] = ()  # of --method, beside the solvers
     unlike: ClassVar[tuple[str, ...]] = ()  # fields that mean something else than in other commands
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -106,7 +110,6 @@ class Options(ABC):
         return [path for one in given for path in (one if isinstance(one, list) else [one])]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ImageOptions(Options):
     """Base of the options of a command that may read images."""
 
@@ -132,10 +135,10 @@ class ImageOptions(Options):
         return tuple(read("numbers", "--mean", self.mean)), tuple(read("numbers", "--std", self.std))
 
 
-@dataclass(frozen=True, kw_only=True)
 class DataOptions(ImageOptions):
-    """Base of the options of a command that reads data."""
+    """Base of the options of a command that opens networks, and maybe reads data."""
 
+    model: str | None = None
     data: str | None = option(
         "digits, cifar10[:PATH], cifar100[:PATH], parquet:PATH, npz:PATH, images:DIR, imagenet:DIR, dataset:DIR (as "
         "save_to_disk of the datasets library writes it) or text:FILE (by the model's tokenizer).",
@@ -154,7 +157,6 @@ class DataOptions(ImageOptions):
     max_length: int | None = advanced("Text: tokens of each block; 128, or the model's most, otherwise.", min=2)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExampleOptions(DataOptions):
     """Base of the options of a command that needs one example, and maybe data."""
 
@@ -162,7 +164,6 @@ class ExampleOptions(DataOptions):
     tokens: int | None = option("The example holds token numbers below this, not real numbers.", min=1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainingOptions(DataOptions):
     """Base of the options of a command that trains by a recipe."""
 
@@ -178,14 +179,12 @@ class TrainingOptions(DataOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class NetworkOptions(ExampleOptions):
     """Base of the options of a command about one architecture."""
 
     network: str | None = argument(
         "A model as --model takes it, or a checkpoint that names its own.", metavar="[MODEL]"
     )
-    model: str | None = None
     meta: bool = option("Build the model without weights: any size fits.", False)
 
     def __post_init__(self) -> None:

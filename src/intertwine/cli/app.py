@@ -89,10 +89,11 @@ def _intertwine(
 
     Exit codes: 0 done, 1 failed, 2 bad usage or bad input. Every command has --help with an example.
 
+    \b
     Example:
       intertwine demo --out demo
       intertwine compare a.safetensors b.safetensors --model resnet20 --data digits
-    """
+    """  # noqa: D301 - a backspace, as in the help of commands
 
 
 def main() -> None:

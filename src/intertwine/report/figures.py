@@ -93,7 +93,7 @@ def heatmap(
         "hovertemplate": f"%{{text}}<br><b>{label(name)}: %{{z}}</b>{shown}<extra></extra>",  # the page writes texts
         **({"customdata": details} if hover else {}),
     }  # fmt: skip
-    layout = {
+    layout: Any = {
         "annotations": _cell_numbers(trace["z"], limits) if max(len(rows), len(columns)) <= _WRITTEN else [],
         "shapes": [*_borders(rows, "y"), *_borders(columns, "x")],
         "meta": {
@@ -151,7 +151,7 @@ def lines(
         traces += [_points(one, color, shift, joined)] if barred else _curve(one, color)
     x = {**_names_axis(names), "tickangle": -45, "unifiedhovertitle": {"text": " "}}
     y = {"title": {"text": label(y_title)}, **_y_range(series, limits)}
-    layout = {"meta": {"xaxis": _tick_names(names)}, "legend": _LEGEND, "hovermode": "x unified"}
+    layout: Any = {"meta": {"xaxis": _tick_names(names)}, "legend": _LEGEND, "hovermode": "x unified"}
     return plot(traces, x, y, title, caption, height=360, **layout)
 
 
@@ -174,11 +174,11 @@ def bars(
             raise ValueError(f"group {name} must have {len(names)} values, one for each name. Got {len(heights)}.")
         template = f"%{{hovertext}}<br>{label(name)}: %{{y}}<extra></extra>"
         trace = {"type": "bar", "name": label(name), "x": list(range(len(names))), "y": _rounded(heights)}
-        trace |= {"marker": {"color": _COLORS[k % len(_COLORS)]}, "hovertemplate": template}
-        traces.append({**trace, "hovertext": [label(one) for one in names]})
+        marker = {"color": _COLORS[k % len(_COLORS)]}
+        traces.append({**trace, "marker": marker, "hovertemplate": template, "hovertext": [label(n) for n in names]})
     x = {**_names_axis(names), "tickangle": -45}
     y = {"title": {"text": label(y_title)}, "rangemode": "tozero"}
-    layout = {"barmode": "group", "meta": {"xaxis": _tick_names(names)}, "legend": _LEGEND}
+    layout: Any = {"barmode": "group", "meta": {"xaxis": _tick_names(names)}, "legend": _LEGEND}
     return plot(traces, x, y, title, caption, height=300, **layout)
 
 

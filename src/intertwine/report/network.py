@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from .._words import counted
 from ..programs import Vertex
@@ -50,18 +50,19 @@ def network(graph: Sequence[Vertex], flows: Mapping[str, Flow], title: str, capt
         alike.setdefault(first, []).append(name)
     used = Counter(flow for found in edges.values() for flow in found)
     colours = {flow: i for i, (flow, _) in enumerate(used.most_common())}
-    shown = [_flow([flows[name] for name in alike[flow]]) for flow in colours]
-    nodes = [_node(s, found, graph, frame, edges, shown, colours) for s, found in members.items()]
-    wires = [
-        {"from": number[a], "to": number[b], "flows": [colours[f] for f in found]} for (a, b), found in edges.items()
-    ]
+    shown = []
+    for same in ([flows[name] for name in alike[flow]] for flow in colours):
+        times = f", {len(same)} times" if len(same) > 1 else ""
+        shown.append(Flow(generalised([one.title for one in same]), f"{same[0].detail}{times}"))
     modules = [vertex.module for vertex in graph]
-    titles = [_frame([modules[i : i + p] for i in range(start, start + p * n, p)]) for start, p, n in blocks]
     spec = {
-        "nodes": nodes,
-        "edges": wires,
-        "frames": titles,
-        "flows": [{"title": one.title, "detail": one.detail} for one in shown],
+        "nodes": [_node(s, found, graph, frame, edges, shown, colours) for s, found in members.items()],
+        "edges": [
+            {"from": number[a], "to": number[b], "flows": [colours[f] for f in found]}
+            for (a, b), found in edges.items()
+        ],
+        "frames": [_frame([modules[i : i + p] for i in range(start, start + p * n, p)]) for start, p, n in blocks],
+        "flows": [asdict(one) for one in shown],
     }
     return Network(spec, title, caption)
 
@@ -153,11 +154,6 @@ def _joined_flows(graph: Sequence[Vertex], slot: Sequence[int], flows: Mapping[s
     return {name: root(name) for name in flows}
 
 
-def _flow(alike: Sequence[Flow]) -> Flow:
-    times = f", {len(alike)} times" if len(alike) > 1 else ""
-    return Flow(generalised([flow.title for flow in alike]), f"{alike[0].detail}{times}")
-
-
 def _node(
     s: int, members: Sequence[int], graph: Sequence[Vertex], frame: Sequence[int],
     edges: Mapping[tuple[int, int], list[str]], shown: Sequence[Flow], colours: Mapping[str, int],
@@ -172,17 +168,11 @@ def _node(
         lines.append("reads " + ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in vertex.tensors)))
     for word, found in (("in", given), ("out", returned)):
         lines += [f"{word}: {shown[i].title}, {shown[i].detail}" for i in found]
-    return {
-        "text": _text(vertex, frame[s] >= 0),
-        "title": "\n".join(lines),
-        "frame": frame[s],
-        "kind": "weights"
-        if vertex.tensors and not vertex.inner
-        else "join"
-        if vertex.inputs and vertex.module
-        else "end",
-        "passes": next((i for i in given if i in returned), None) if not set(given) ^ set(returned) else None,
-    }
+    kind = "join" if vertex.inputs and vertex.module else "end"
+    kind = "weights" if vertex.tensors and not vertex.inner else kind
+    passes = next((i for i in given if i in returned), None) if not set(given) ^ set(returned) else None
+    text = _text(vertex, frame[s] >= 0)
+    return {"text": text, "title": "\n".join(lines), "frame": frame[s], "kind": kind, "passes": passes}
 
 
 def _text(vertex: Vertex, folded: bool) -> str:
@@ -191,13 +181,7 @@ def _text(vertex: Vertex, folded: bool) -> str:
     *path, role = vertex.module.split(".")
     if role.isdigit():
         return vertex.text if folded else f"{vertex.module}: {vertex.text}"
-    return (
-        ".".join([*path[-1:], role])
-        if folded and path and not path[-1].isdigit()
-        else role
-        if folded
-        else vertex.module
-    )
+    return ".".join([*(part for part in path[-1:] if not part.isdigit()), role]) if folded else vertex.module
 
 
 def _frame(copies: Sequence[Sequence[str]]) -> str:

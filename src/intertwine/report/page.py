@@ -1,4 +1,4 @@
-"""From blocks to one self-contained HTML file."""
+"""Pages: from blocks to one self-contained HTML file, and what ends most of them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from .._untrusted.text import printable, printable_json
-from .blocks import Block, Heading
+from .blocks import Block, Facts, Grid, Heading, Listing
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
 _LONG = 50_000  # characters of a figure beyond which it is compressed
+_CARDS = {"network": "Network", "data": "Data", "versions": "Versions"}
 
 
 @dataclass(frozen=True)
@@ -132,3 +133,32 @@ def _trusted(text: str) -> Markup:
     from markupsafe import Markup
 
     return Markup(text)
+
+
+def provenance(
+    settings: Mapping[str, Any], facts: Mapping[str, Any], shown: Collection[str] = (), extra: Collection[Facts] = ()
+) -> list[Block]:
+    """The end of a page: ``settings["command"]``, then cards: of networks, data, versions, ``extra``, and the rest.
+
+    Settings are left out where they are ``None`` or the page has ``shown`` them; ``facts`` come before them.
+    """
+    cards = [Facts(x, str(x.get("name", "Network"))) for x in settings.get("networks", ()) if isinstance(x, Mapping)]
+    cards += [
+        Facts(settings[key], title)
+        for key, title in _CARDS.items()
+        if key not in shown and isinstance(settings.get(key), Mapping)
+    ]
+    placed = {"command", "networks", "notes", *_CARDS, *shown}
+    rest = {key: _said(value) for key, value in settings.items() if key not in placed and value not in (None, {}, [])}
+    cards += [*extra, Facts({**facts, **rest}, "Settings")]
+    command = settings.get("command")
+    said = [Listing(f"$ {command}")] if command else []
+    return [Heading("How this was made"), *said, Grid(cards, width=320)]
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k}={_said(v)}" for k, v in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -38,7 +38,6 @@ else:
 __all__ = ["Finding", "Rewriting", "Rewritten", "Study", "inputs", "iw", "looks_at_data", "solver_of", "torch"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Finding(Options):
     """Base of a command that prints what it finds, and writes its page or its data where ``--out`` says so."""
 
@@ -79,7 +78,6 @@ class Finding(Options):
             raise typer.Exit(code)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Study(Finding):
     """Base of a command that writes results.json, results.parquet and report.html into the folder ``--out``."""
 
@@ -114,7 +112,6 @@ class Rewritten:
     sizes: str = ""  # what its card says of sizes that its architecture does not have
 
 
-@dataclass(frozen=True, kw_only=True)
 class Rewriting(ExampleOptions):
     """Base of a command that writes the last network that it reads with other weights, for the code of the first."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from . import inputs, iw, looks_at_data, solver_of
 _WRITTEN = ("alignment.safetensors", "results.json", "report.html", "moved", "moved.safetensors", "moved.json")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Align(ExampleOptions):
     """Bring checkpoint B into the basis of checkpoint A: other weights, the same function.
 
@@ -32,12 +30,10 @@ class Align(ExampleOptions):
     """
 
     python = "iw.align(a, b, example_inputs).apply(b)"
-
     methods = ("transport",)
 
     a: Path
     b: Path
-    model: str | None = None
     model_b: str | None = None
     method: str = option(
         "weights, activations, mixed, frank-wolfe, sinkhorn, straight-through, learned, or transport "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ from .._options import DataOptions, advanced, option
 from . import Study, inputs, iw, solver_of
 
 
-@dataclass(frozen=True, kw_only=True)
 class Barrier(Study, DataOptions):
     """Measure how much worse the networks between networks are, before and after alignment.
 
@@ -24,11 +23,9 @@ class Barrier(Study, DataOptions):
     """
 
     python = "iw.barrier(a, b, loader)"
-
     methods = ("none",)
 
     checkpoints: list[Path]
-    model: str | None = None
     method: str = option("How to align, see 'intertwine align --help'; none for the direct path only.", "weights")
     points: int = option("Points of each path, the ends included.", 25, min=3)
     recalibrate: bool = advanced("Also with batch norms measured anew at every point.", True)

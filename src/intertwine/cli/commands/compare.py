@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -20,7 +20,6 @@ _SHUFFLES = 200
 _OF_TWO = ("layers_b", "path_kernels", "exact")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Compare(Study, DataOptions):
     """Compare two networks, every layer of A with every layer of B; or many networks, layer by layer.
 
@@ -38,7 +37,6 @@ class Compare(Study, DataOptions):
     python = 'iw.compare(a, b, loader); iw.compare_many({"a": a, "b": b, "c": c}, loader)'
 
     checkpoints: list[Path]
-    model: str | None = None
     model_b: str | None = None
     split: str = "test"
     examples: int | None = option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from .._options import ExampleOptions, option
@@ -12,7 +11,6 @@ from . import Finding, inputs, iw
 _WRITTEN = ("converted", "converted.safetensors", "converted.json", "correspondence.json")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Correspond(Finding, ExampleOptions):
     """Find which parameter entries of B are which of A, whatever the code of each calls and packs them.
 
@@ -29,7 +27,6 @@ class Correspond(Finding, ExampleOptions):
 
     a: Path
     b: Path
-    model: str | None = None
     model_b: str | None = None
     device: str = "cpu"
 
@@ -38,7 +35,6 @@ class Correspond(Finding, ExampleOptions):
         return iw.correspond(*group.models, group.example)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Convert(ExampleOptions):
     """Write B's weights under A's names and in A's shapes, for A's code.
 
@@ -55,7 +51,6 @@ class Convert(ExampleOptions):
     b: Path
     like: Path = option("A: a checkpoint or directory in whose code the weights shall be.", ..., metavar="A")
     out: Path = option("Folder to write.", ..., metavar="DIR")
-    model: str | None = None
     model_like: str | None = option("Model of A, where neither a card nor its directory says it.", metavar="MODEL")
     device: str = "cpu"
 

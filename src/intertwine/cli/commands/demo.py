@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from .._command import one_thread
@@ -23,7 +22,6 @@ Open {page} in a browser. What to look at:
 Then compare your own networks: intertwine compare --help"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Demo(Study):
     """Train two small ReLU networks on handwritten digits, compare them, write a report.
 
@@ -34,7 +32,6 @@ class Demo(Study):
     """
 
     python = 'iw.compare(a, b, loader).to_html("report.html")'
-
     writes = tuple(f"seed{seed}{end}" for seed in _SEEDS for end in (".safetensors", ".json"))
 
     out: Path = option("Folder for checkpoints, results and report.html.", Path("demo"), metavar="DIR")

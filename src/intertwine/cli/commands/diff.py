@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from .._outputs import tell
 from . import Finding, inputs, iw, torch
 
 
-@dataclass(frozen=True, kw_only=True)
 class Diff(Finding, ExampleOptions):
     """Say what was done to checkpoint A to make B: by symmetry, by conversion and casts, by training.
 
@@ -33,7 +31,6 @@ class Diff(Finding, ExampleOptions):
 
     a: Path
     b: Path
-    model: str | None = None
     sharded: bool = False
 
     def find(self) -> iw.Diff:

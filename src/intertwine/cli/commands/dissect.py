@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ CONCEPTS_HELP = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Dissect(Study, ImageOptions):
     """Dissect a layer: which units detect a concept, in the network's own basis and in rotated ones.
 

@@ -30,7 +30,6 @@ _FEWER = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Gates(Study, DataOptions):
     """Take a ReLU network apart into gates and paths, and train its gated versions.
 
@@ -52,12 +51,10 @@ class Gates(Study, DataOptions):
     """
 
     python = "iw.gates.examine(model, x, labels); iw.gates.dgn(model); iw.gates.dlgn(model)"
-
     writes = (_KERNELS, *(f"{name}{end}" for name in (*_VERSIONS, "network") for end in (".safetensors", ".json")))
 
     a: Path | None = argument("Checkpoint of a ReLU network; without it one is trained.", metavar="[A]")
     b: Path | None = argument("A second one, to align with A by its gates.", metavar="[B]")
-    model: str | None = None
     split: str = "test"
     examples: int = option("Examples of it for gate statistics, at most.", 500, min=4)
     kernel_examples: int | None = advanced(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ _LARGE = 500_000_000  # weights from which on networks are not run
 _PRESENT = 0.25  # share of the model's tensors that a checkpoint must have: heads are replaced, layers dropped
 
 
-@dataclass(frozen=True, kw_only=True)
 class Lineage(Finding, ExampleOptions):
     """Test whether two checkpoints were trained independently, from their weights alone.
 
@@ -41,7 +39,6 @@ class Lineage(Finding, ExampleOptions):
     paths: list[Path] = argument(
         "Two checkpoints (files, or folders of shards), or a folder of checkpoints.", ..., metavar="A B | tree DIR"
     )
-    model: str | None = None
     independent: list[Path] | None = advanced(
         "A checkpoint known to be independent of A, such as another seed; repeat it, at least four times.",
         metavar="FILE",
@@ -113,13 +110,11 @@ def _holds_one(folder: Path) -> bool:
 
 def _is_result(path: Path) -> bool:
     """Whether a safetensors file holds a result, or the tensors beside one."""
-    if path.suffix != ".safetensors" or not path.is_file():
-        return False
     from safetensors import SafetensorError, safe_open
 
-    # a damaged file is refused when it is read
-    with suppress(SafetensorError), safe_open(path, framework="pt") as file:
-        return str((file.metadata() or {}).get("kind")).startswith("intertwine.")
+    if path.suffix == ".safetensors" and path.is_file():
+        with suppress(SafetensorError), safe_open(path, framework="pt") as file:  # what is damaged is refused when read
+            return str((file.metadata() or {}).get("kind")).startswith("intertwine.")
     return False
 
 

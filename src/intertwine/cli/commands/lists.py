@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from .._catalogue import catalogue
@@ -11,7 +10,6 @@ from .._outputs import print_json, print_table, say
 from . import inputs, iw
 
 
-@dataclass(frozen=True, kw_only=True)
 class Models(Options):
     """List the built-in networks with their parameter counts.
 
@@ -42,7 +40,6 @@ def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Groups(Options):
     """Show the intertwiner groups of activations: the matrices A with sigma(A x) = phi(A) sigma(x).
 

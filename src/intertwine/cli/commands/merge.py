@@ -16,7 +16,6 @@ from . import inputs, iw, looks_at_data, solver_of, torch
 _YAML = (".yml", ".yaml")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Merge(ExampleOptions):
     """Merge networks of one architecture into one of the same size: align, average, repair.
 
@@ -32,7 +31,6 @@ class Merge(ExampleOptions):
     """
 
     python = "iw.merge(a, b, iw.align(a, b, example_inputs))"
-
     suffixes = (".safetensors", "")
     methods = ("transport", "none")
     unlike = ("checkpoints",)
@@ -48,7 +46,6 @@ class Merge(ExampleOptions):
         "Write the recipe for mergekit, and the aligned networks that it names in a folder beside it.",
         metavar="FILE.yml",
     )
-    model: str | None = None
     model_b: str | None = None
     ratio: float = option("The share of B, for two networks.", 0.5, min=0, max=1)
     method: str = option(

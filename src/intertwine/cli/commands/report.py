@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from .._options import Options, argument, option
@@ -10,7 +9,6 @@ from .._outputs import claim_file, print_json, say
 from . import iw
 
 
-@dataclass(frozen=True, kw_only=True)
 class Report(Options):
     """Write the page of saved results again.
 
@@ -19,7 +17,6 @@ class Report(Options):
     """
 
     python = 'iw.report.write_page(iw.report.load_result("results.json"), "page.html")'
-
     suffixes = (".html", ".htm")
 
     results: Path = argument("Results that a command or save() wrote: .json or .safetensors.", ..., metavar="RESULTS")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from ...lab.experiments import Experiment, Reproduction, Setting, Values
 
 
-@dataclass(frozen=True, kw_only=True)
 class Reproduce(Options):
     """Reproduce tables and figures of the papers: their numbers, ours, the difference, and a verdict in words.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from .._checks import read
@@ -10,7 +9,6 @@ from .._options import advanced, option
 from . import Rewriting, Rewritten, inputs, iw
 
 
-@dataclass(frozen=True, kw_only=True)
 class Fold(Rewriting):
     """Write the same network with gains of one, biases pushed on, and weights without what a norm's mean removes.
 
@@ -26,7 +24,6 @@ class Fold(Rewriting):
 
     python = "iw.fold(model, example_inputs).model"
 
-    model: str | None = None
     norms: bool = option("Fold the gains of norms.", True)
     center: bool = option("Centre what is written to layer norms.", True)
     biases: bool = option("Fold biases of norms, and push biases of values on.", True)
@@ -41,7 +38,6 @@ class Fold(Rewriting):
         return Rewritten(folded.model, folded.summary(), folded.to_dict(), recipe)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Rotate(Rewriting):
     """Write the same network with its residual stream and the values of its heads rotated, to spread outliers.
 
@@ -55,7 +51,6 @@ class Rotate(Rewriting):
 
     python = 'iw.rotate(model, example_inputs, stream="hadamard", heads="hadamard").model'
 
-    model: str | None = None
     stream: str = option("hadamard (with random signs), random, principal or none.", "hadamard")
     heads: str = option("hadamard, random or none.", "hadamard")
     extend: bool = option("Untie weights, and add biases where there are none, as needed.", True)
@@ -69,7 +64,6 @@ class Rotate(Rewriting):
         return Rewritten(turned.model, turned.summary(), turned.to_dict(), recipe)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Canonical(Rewriting):
     """Write the canonical form of a network: equal, up to rounding, for all networks that its symmetries connect.
 
@@ -83,8 +77,6 @@ class Canonical(Rewriting):
 
     python = "iw.canonical(model, example_inputs)"
 
-    model: str | None = None
-
     def rewrite(self, group: inputs.Group) -> Rewritten:
         (model,) = group.models
         made = iw.canonical(model, group.example)
@@ -93,7 +85,6 @@ class Canonical(Rewriting):
         return Rewritten(made, said, {"error": error}, {"canonical form of": group.names})
 
 
-@dataclass(frozen=True, kw_only=True)
 class Prune(Rewriting):
     """Write a smaller network without some units of a space: channels, hidden units, heads, groups or experts.
 
@@ -106,7 +97,6 @@ class Prune(Rewriting):
 
     python = 'iw.prune_channels(iw.symmetries(model, x), "conv1.weight[0]", [0, 1, 2, 5], model, x)'
 
-    model: str | None = None
     space: list[str] = option("The space, or several that lose the same units, joined by commas or repeated.", ...)
     units: str = option("The units that stay: numbers and ranges, joined by commas.", ..., metavar="0-2,5")
 
@@ -120,7 +110,6 @@ class Prune(Rewriting):
         return Rewritten(small, said, facts, recipe, "pruned ")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Transport(Rewriting):
     """Write network B with the widths of network A, its units coupled to A's by optimal transport.
 
@@ -134,7 +123,6 @@ class Transport(Rewriting):
     python = "iw.merging.transport(a, b, example_inputs).apply(b)"
 
     b: Path
-    model: str | None = None
     model_b: str | None = None
     entropy: float = advanced("Strength of the entropy that smooths couplings; 0 for exact ones.", 0.0, min=0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +14,6 @@ from .._outputs import print_json, print_table, say, tell
 from . import inputs, iw
 
 
-@dataclass(frozen=True, kw_only=True)
 class Runs(Options):
     """List runs, show the jobs of one, go on with one that was stopped, or remove results that nobody plans any more.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 from .._command import one_thread
@@ -13,7 +12,6 @@ from . import Finding, inputs, iw
 _UNLIKE = "A and B must be of one architecture. Got other ones: {}. To compare features, use intertwine compare."
 
 
-@dataclass(frozen=True, kw_only=True)
 class Same(Finding, ExampleOptions):
     """Decide whether two checkpoints are one network, up to the symmetries of its architecture.
 
@@ -30,12 +28,10 @@ class Same(Finding, ExampleOptions):
     """
 
     python = "iw.same(a, b, example_inputs)"
-
     suffixes = (".safetensors",)
 
     a: Path
     b: Path
-    model: str | None = None
     sharded: bool = False
     device: str = "cpu"
     out: Path | None = option("Write the element from A to B (.safetensors).", metavar="FILE")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 _FAMILIES = ("g_relu", "full", "rank-1", "rank-4", "lasso")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Stitch(Study, DataOptions):
     """Stitch networks: how much accuracy is lost when B goes on from A's features, through a map of one family.
 
@@ -34,12 +33,10 @@ class Stitch(Study, DataOptions):
     """
 
     python = 'iw.stitch(a, b, "relu2", "g_relu", loader=train, eval_loader=test)'
-
     unlike = ("recipe",)
     writes = ("results.safetensors",)
 
     checkpoints: list[Path]
-    model: str | None = None
     model_b: str | None = None
     layers: list[str] | None = option("Layers, joined by commas; '*' matches any. All activations otherwise.")
     layers_b: list[str] | None = None

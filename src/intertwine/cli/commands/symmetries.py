@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from .._outputs import print_json, say
 from . import Finding, inputs, iw
 
 
-@dataclass(frozen=True, kw_only=True)
 class Symmetries(Finding, NetworkOptions):
     """Find the weight-space symmetries of an architecture, and say what restricts them.
 
@@ -52,7 +50,6 @@ class Symmetries(Finding, NetworkOptions):
         return [found.explain(asked, i) for i in range(len(found.layouts[name].axes))]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Mappings(Finding, NetworkOptions):
     """Write the symmetries of a model as another tool takes them, each entry verified numerically.
 
@@ -65,7 +62,6 @@ class Mappings(Finding, NetworkOptions):
     """
 
     python = 'iw.symmetries(model, example_inputs).mappings("llm-compressor").write("recipe.yaml")'
-
     suffixes = (".yaml", ".yml", ".py", ".json", ".html", ".htm")
 
     format: str = option(
@@ -80,7 +76,6 @@ class Mappings(Finding, NetworkOptions):
         return found
 
 
-@dataclass(frozen=True, kw_only=True)
 class Fingerprint(ExampleOptions):
     """Print a short string that is equal for symmetric copies of a network, and other for other networks.
 
@@ -94,7 +89,6 @@ class Fingerprint(ExampleOptions):
     python = "iw.fingerprint(model, example_inputs)"
 
     a: Path
-    model: str | None = None
 
     def __call__(self) -> None:
         group = inputs.open_group([self.a], self, "if given")

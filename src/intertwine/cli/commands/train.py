@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from .._command import running
@@ -11,7 +11,6 @@ from .._outputs import claim_file, print_json, print_table, say
 from . import inputs, iw, torch
 
 
-@dataclass(frozen=True, kw_only=True)
 class Train(TrainingOptions):
     """Train a network and keep the weights of its best validation epoch.
 
@@ -25,7 +24,6 @@ class Train(TrainingOptions):
     """
 
     python = 'iw.lab.training.train("resnet20", "cifar10", seed=0, out="a.safetensors")'
-
     suffixes = (".safetensors",)
 
     model: str = option("What to train; see 'intertwine compare --help'.", ..., metavar="MODEL")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
@@ -17,7 +16,6 @@ from . import inputs, iw
 from .train import recipe_of, training_data
 
 
-@dataclass(frozen=True, kw_only=True)
 class Zoo(TrainingOptions):
     """Train many seeds of one network at once, or show a zoo.
 

@@ -7,8 +7,7 @@ from ..._words import counted
 from ...dissection import ArmResult, Count, Dissection
 from ..blocks import Block, Details, Figure, Grid, Heading, Paragraph, Shot, Table, Tabs, Wall, noted
 from ..figures import Series, bars, lines
-from ..page import Page
-from ..provenance import provenance
+from ..page import Page, provenance
 
 _FEWEST = 2  # categories that are shown apart
 
@@ -30,13 +29,9 @@ def dissection_page(dissection: Dissection) -> Page:
         *_units(dissection),
         *_provenance(dissection),
     ]
-    where = dissection.layer or "the output"
-    return Page(
-        f"Dissection of {where} in {dissection.model}",
-        blocks,
-        f"{counted(dissection.units, 'unit')}, {counted(dissection.images, 'image')} of {dissection.data}, "
-        f"{counted(len(dissection.concepts), 'concept')}",
-    )
+    sizes = f"{counted(dissection.units, 'unit')}, {counted(dissection.images, 'image')} of {dissection.data}"
+    title = f"Dissection of {dissection.layer or 'the output'} in {dissection.model}"
+    return Page(title, blocks, f"{sizes}, {counted(len(dissection.concepts), 'concept')}")
 
 
 def _detectors(dissection: Dissection) -> list[Block]:
@@ -45,7 +40,7 @@ def _detectors(dissection: Dissection) -> list[Block]:
     return [
         Heading("Detectors against the power of the rotation"),
         Grid(_curves(dissection)),
-        _table(dissection),
+        Table.of(dissection.table(), "Means over what was drawn.", digits=2),
         Paragraph(_equality(dissection)),
         *([] if single else [Heading("Concepts by category"), _category_bars(dissection)]),
     ]
@@ -100,37 +95,17 @@ def _curves(dissection: Dissection) -> list[Block]:
         return [all_of_them]
     series = [_banded(name, dissection.powers(name)) for name in dissection.categories]
     caption = "How many units have their best concept in each category. Bands: 95 % over rotations."
-    return [
-        all_of_them,
-        lines(names, series, title="Detectors by category", caption=caption, y_title="units", limits=None),
-    ]
+    title = "Detectors by category"
+    return [all_of_them, lines(names, series, title=title, caption=caption, y_title="units", limits=None)]
 
 
 def _category_bars(dissection: Dissection) -> Figure:
     powers = [c.alpha for c in dissection.powers()]
     chosen = sorted({powers[0], powers[len(powers) // 2], powers[-1]})
-    groups = {
-        f"power {alpha:g}": [
-            next(c.mean for c in dissection.powers(category, unique=True) if c.alpha == alpha)
-            for category in dissection.categories
-        ]
-        for alpha in chosen
-    }
+    means = {c: {n.alpha: n.mean for n in dissection.powers(c, unique=True)} for c in dissection.categories}
+    groups = {f"power {alpha:g}": [by_power[alpha] for by_power in means.values()] for alpha in chosen}
     title = "Different concepts that have a detector"
     return bars(dissection.categories, groups, title=title, caption="Mean over rotations.", y_title="concepts")
-
-
-def _table(dissection: Dissection) -> Table:
-    frame = dissection.table()
-    names = {"rotation": "rotation", "g_relu": "G_ReLU element"}
-    rows = []
-    for row in frame.itertuples(index=False):
-        interval = f"{row.low:.1f} to {row.high:.1f}" if row.seeds > 1 else ""
-        counted_by = [float(v) for v in (row.unique, *row[8:])]
-        drawn = [names[row.basis], float(row.alpha), int(row.seeds)]
-        rows.append([*drawn, float(row.detectors), interval, f"{row.share:.1%}", *counted_by])
-    columns = ["basis", "power", "drawn", "detectors", "95 % interval", "share", "different concepts"]
-    return Table([*columns, *dissection.categories], rows, "Means over what was drawn.", digits=2)
 
 
 def _equality(dissection: Dissection) -> str:
@@ -157,10 +132,7 @@ def _provenance(dissection: Dissection) -> list[Block]:
         "IoU of a detector": f"> {dissection.iou_threshold:g}",
         "unit threshold": f"top {dissection.quantile:.2%} of its values",
     }
-    covered = [
-        [c.name, c.category, f"{share:.2%}"] for c, share in zip(dissection.concepts, dissection.coverage, strict=True)
-    ]
-    return [
-        *provenance(dissection.settings, facts, shown=("prediction", "quantile")),
-        Details("Concepts and the share of pixels that they cover", [Table(["concept", "category", "share"], covered)]),
-    ]
+    covered = zip(dissection.concepts, dissection.coverage, strict=True)
+    table = Table(["concept", "category", "share"], [[c.name, c.category, f"{share:.2%}"] for c, share in covered])
+    said = provenance(dissection.settings, facts, shown=("prediction", "quantile"))
+    return [*said, Details("Concepts and the share of pixels that they cover", [table])]

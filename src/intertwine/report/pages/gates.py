@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
 from ..._words import counted
 from ..blocks import Block, Details, Figure, Grid, Heading, Paragraph, Shot, Table, Tabs, Wall, noted
 from ..figures import Series, bars, heatmap, lines
-from ..page import Page
-from ..pictures import input_picture, is_image, signed_picture
-from ..provenance import provenance
+from ..page import Page, provenance
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ...gates.affine_maps import EffectiveMap
     from ...gates.examine import GateStudy
 
+_WIDTH = 128  # pixels of a picture's longer side
+_BLUE, _WHITE, _RED = (33, 102, 172), (247, 247, 247), (178, 24, 43)
 _UNITS = 24  # pictures of each layer
 _TABS = 6
 _TELLING = 15  # units of each layer
@@ -209,8 +212,6 @@ def _other(study: GateStudy) -> list[Block]:
 
 
 def _provenance(study: GateStudy) -> list[Block]:
-    import torch
-
     tables = []
     for layer, rates in zip(study.shared.layers, study.shared.rates):
         spread = (rates.amax(0) - rates.amin(0)).flatten()
@@ -221,3 +222,44 @@ def _provenance(study: GateStudy) -> list[Block]:
         tables.append(Table(["unit", *study.shared.classes], rows, caption, digits=2))
     shown = ("accuracies", "other", "feature network")
     return [*provenance(study.settings, {}, shown), Details("Units that tell classes apart", tables)]
+
+
+def is_image(shape: tuple[int, ...]) -> bool:
+    """Whether inputs of a shape ``(C, H, W)`` can be drawn.
+
+    Examples:
+        >>> is_image((1, 8, 8)), is_image((64,))
+        (True, False)
+    """
+    return len(shape) == 3 and shape[0] in (1, 3)
+
+
+def input_picture(x: Tensor) -> str:
+    """An input, its darkest entry black and its brightest white, as base64 of a JPEG file."""
+    low, high = x.min(), x.max()
+    grey = (x - low) / (high - low).clamp_min(1e-12)
+    return _jpeg(255 * grey.expand(3, -1, -1))
+
+
+def signed_picture(weights: Tensor, size: float | None = None) -> str:
+    """Weights ``(1 or 3, H, W)`` over an input: blue below 0, white at 0, red above, as base64 of a JPEG file.
+
+    Channels are added up; ``size`` has full colour, the largest weight unless given.
+    """
+    w = weights.sum(0)
+    w = (w / max(size or float(w.abs().max()), 1e-12)).clamp(-1, 1)
+    colour = lambda rgb: torch.tensor(rgb, dtype=w.dtype, device=w.device)[:, None, None]
+    end = torch.where(w[None] < 0, colour(_BLUE), colour(_RED))
+    return _jpeg(colour(_WHITE) + w.abs()[None] * (end - colour(_WHITE)))
+
+
+def _jpeg(pixels: Tensor) -> str:
+    import torch
+    from PIL import Image
+
+    scale = max(1, _WIDTH // max(pixels.shape[1:]))
+    large = pixels.repeat_interleave(scale, 1).repeat_interleave(scale, 2)  # pixels stay squares
+    image = large.round().clamp(0, 255).to("cpu", torch.uint8).permute(1, 2, 0).contiguous().numpy()
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, format="JPEG", quality=90, subsampling=0, optimize=True)
+    return base64.b64encode(file.getvalue()).decode()

@@ -11,8 +11,7 @@ from ...matching import Alignment, Match
 from ...merging import Barrier
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Table, noted
 from ..figures import Series, bars, heatmap, lines, plot, strip
-from ..page import Page
-from ..provenance import provenance
+from ..page import Page, provenance
 
 _PICTURES = 24  # spaces whose permutation is drawn
 _DOTS = 2048  # units of one picture
@@ -33,6 +32,10 @@ def alignment_page(alignment: Alignment) -> Page:
     frame = alignment.to_frame()
     names, titles = ([str(name) for name in frame[column]] for column in ("name", "space"))
     pictures = [_permutation(name, title, alignment) for name, title in zip(names[:_PICTURES], titles)]
+    made = {
+        "method": alignment.method, "kinds searched": ", ".join(alignment.kinds), "seed": alignment.seed,
+        "objective": f"{alignment.objective:.6g}", "starts": ", ".join(f"{x:.6g}" for x in alignment.starts) or "one",
+    }  # fmt: skip
     rest = f" (the first {_PICTURES} of {len(names)} spaces)" if len(names) > _PICTURES else ""
     blocks: list[Block] = [
         Paragraph(sentence(alignment.summary().partition("\n")[0]), "verdict"),
@@ -47,15 +50,8 @@ def alignment_page(alignment: Alignment) -> Page:
         Details(f"Where the units went{rest}", [Paragraph(_DOTS_ARE), Grid(pictures, width=300)]),
         Details("The objective along the way", [_history(alignment)]),
         Details("The alignment as text", [Listing(alignment.summary())]),
-        Facts(
-            {
-                "method": alignment.method, "kinds searched": ", ".join(alignment.kinds), "seed": alignment.seed,
-                "objective": f"{alignment.objective:.6g}",
-                "starts": ", ".join(f"{x:.6g}" for x in alignment.starts) or "one",
-            },
-            "How this was made",
-        ),
-    ]  # fmt: skip
+        Facts(made, "How this was made"),
+    ]
     units = sum(e.permutation.numel() for e in alignment.transformation.elements.values())
     sizes = f"{counted(len(names), 'space')}, {counted(units, 'unit')}"
     return Page("Two networks in one basis", blocks, f"{sizes}, by {alignment.method}")

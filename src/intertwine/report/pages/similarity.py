@@ -1,6 +1,7 @@
 """Pages of similarity: two networks layer by layer, many networks by their layers, and distances of many."""
 
 from collections.abc import Mapping
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ...similarity.comparison.verdict import (
     headline,
     lead,
     paired,
+    partners,
     searched,
     summarise,
     untrained_levels,
@@ -20,8 +22,7 @@ from ...similarity.comparison.verdict import (
 from ...similarity.registry import measure_title
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs, noted
 from ..figures import Series, bars, heatmap, lines, scatter
-from ..page import Page
-from ..provenance import provenance
+from ..page import Page, provenance
 
 _FEW = 4  # notes in front; more are folded away
 _BEST = {
@@ -36,6 +37,7 @@ def comparison_page(comparison: Comparison) -> Page:
     Facts of the networks and the data, and the command line, are shown where ``comparison.settings`` holds them as
     ``network_a``, ``network_b``, ``data`` (mappings) and ``command`` (text).
     """
+    versions = [Facts(comparison.versions, "Versions")]
     blocks: list[Block] = [
         Paragraph(headline(comparison), "verdict"),
         _heatmaps(comparison),
@@ -52,20 +54,17 @@ def comparison_page(comparison: Comparison) -> Page:
         *_facts(comparison),
         Heading("What the measures forgive"),
         _groups_table(comparison),
-        *provenance(
-            comparison.settings,
-            {"seed": comparison.seed},
-            ("network_a", "network_b", "data"),
-            [Facts(comparison.versions, "Versions")],
-        ),
+        *provenance(comparison.settings, {"seed": comparison.seed}, ("network_a", "network_b", "data"), versions),
     ]
-    a, b = (_network_name(comparison, side) for side in "ab")
-    return Page(
-        f"{a} and {b}, layer by layer",
-        blocks,
-        f"{counted(len(comparison.layers_a), 'layer')} of A with {len(comparison.layers_b)} of B "
-        f"on {counted(comparison.examples, 'example')}",
-    )
+    sizes = f"{counted(len(comparison.layers_a), 'layer')} of A with {len(comparison.layers_b)} of B"
+    a, b = (_given(comparison, f"network_{side}").get("name") or f"Network {side.upper()}" for side in "ab")
+    return Page(f"{a} and {b}, layer by layer", blocks, f"{sizes} on {counted(comparison.examples, 'example')}")
+
+
+def _given(comparison: Comparison, key: str) -> dict[str, Any]:
+    """Facts that the command line adds to the settings."""
+    facts = comparison.settings.get(key)
+    return dict(facts) if isinstance(facts, Mapping) else {}
 
 
 def _notes(comparison: Comparison) -> list[Block]:
@@ -79,40 +78,27 @@ def _ordered(comparison: Comparison) -> list[str]:
     return [first, *[name for name in comparison.measures if name != first]]
 
 
-def _network_name(comparison: Comparison, side: str) -> str:
-    facts = comparison.settings.get(f"network_{side}")
-    name = facts.get("name") if isinstance(facts, Mapping) else None
-    return str(name) if name else f"Network {side.upper()}"
-
-
 def _measures_table(comparison: Comparison) -> Table:
     which = "the same layer" if paired(comparison) else "the best match"
     columns = ["Measure", f"Mean score of {which}", "Chance", "Untrained", "Calibrated", "Beyond chance"]
     rows = []
     for measure in _ordered(comparison):
         s = summarise(comparison, measure)
-        beyond = None if s.beyond is None else f"{s.beyond} of {s.layers} layers"
-        untrained = sum(s.untrained) / len(s.untrained) if s.untrained else None
-        row = [measure_title(measure), s.score, s.chance, untrained, s.calibrated, beyond]
-        matched = None if s.matched is None else f"{s.matched} of {s.layers} layers"
-        rows.append([*row, matched] if paired(comparison) else row)
-    if paired(comparison):
-        columns.append("Own counterpart is the best match")
+        counts = (None if count is None else f"{count} of {s.layers} layers" for count in (s.beyond, s.matched))
+        untrained = fmean(s.untrained) if s.untrained else None
+        rows.append([measure_title(measure), s.score, s.chance, untrained, s.calibrated, *counts])
     caption = (
         f"Chance is the mean score after shuffling the examples of B{_untrained_text(comparison)}. Calibrated scores "
         "are 0 at the 95 % point of the shuffled scores and 1 for equal layers."
     )
-    if not any(chance is not None for chance in comparison.chance.values()):  # nothing was shuffled
-        columns, rows, caption = [*columns[:2], *columns[5:]], [[*row[:2], *row[5:]] for row in rows], ""
-    return Table(columns, rows, caption)
+    shuffled = any(chance is not None for chance in comparison.chance.values())
+    return Table([*columns, "Own counterpart is the best match"], rows, caption if shuffled else "")
 
 
 def _untrained_text(comparison: Comparison) -> str:
     """What untrained networks are, how many pairs of them most measures had, and which had another number."""
-    counts = {
-        measure_title(measure): sum(not one.isnan().all() for one in pairs)
-        for measure, pairs in comparison.untrained_pairs.items()
-    }
+    pairs = comparison.untrained_pairs
+    counts = {measure_title(measure): sum(not one.isnan().all() for one in pairs[measure]) for measure in pairs}
     if not counts:
         return ""
     usual = max(counts.values())
@@ -171,26 +157,21 @@ def _curves_text(comparison: Comparison) -> str:
 
 
 def _curves(comparison: Comparison, measure: str) -> Figure:
-    scores = comparison.scores[measure]
-    rows, best = torch.arange(len(scores)), best_partners(comparison, measure)
+    rows, partner = torch.arange(len(comparison.layers_a)), partners(comparison, measure)
 
-    def along(matrix: Tensor | None, partner: Tensor) -> list[float] | None:
-        return None if matrix is None else matrix[rows, partner].tolist()
+    def along(matrix: Tensor | None, columns: Tensor = partner) -> list[float] | None:
+        return None if matrix is None else matrix[rows, columns].tolist()
 
-    low, high = comparison.low[measure], comparison.high[measure]
-    series = []
-    if paired(comparison):
-        series.append(Series("same layer", along(scores, rows) or [], along(low, rows), along(high, rows)))
-        if searched(comparison, measure):
-            series.append(Series("best match in B", along(scores, best) or []))
-    else:
-        series.append(Series("best match in B", along(scores, best) or [], along(low, best), along(high, best)))
-    partner = rows if paired(comparison) else best
+    scores, low, high = (part[measure] for part in (comparison.scores, comparison.low, comparison.high))
+    name = "same layer" if paired(comparison) else "best match in B"
+    series = [Series(name, along(scores) or [], along(low), along(high))]
+    if paired(comparison) and searched(comparison, measure):
+        series.append(Series("best match in B", along(scores, best_partners(comparison, measure)) or []))
     untrained = untrained_levels(comparison, measure)
     for name, level, dash in (
-        ("chance", along(comparison.chance[measure], partner), "dash"),
+        ("chance", along(comparison.chance[measure]), "dash"),
         ("untrained", untrained.nanmean(0).tolist() if len(untrained) else None, "dashdot"),
-        ("lowest possible", along(comparison.floor[measure], partner), "dot"),
+        ("lowest possible", along(comparison.floor[measure]), "dot"),
     ):
         if level is not None and any(v == v for v in level):
             series.append(Series(name, level, dash=dash))
@@ -206,12 +187,11 @@ def _best_table(comparison: Comparison) -> Table:
 
 
 def _dead(comparison: Comparison) -> list[Block]:
-    total = sum(comparison.dead_a) + sum(comparison.dead_b)
     text = (
         "A channel is dead where it gives the same value, zero after a rectifier, on every example. Dead channels are "
         "left out of every score: they never count as agreement."
     )
-    if total == 0:
+    if not any((*comparison.dead_a, *comparison.dead_b)):
         return [Paragraph(f"No channel of either network is dead on this data. {text}")]
     sides = _sides(comparison)
     shares = {s: [100 * d / max(c, 1) for d, c in zip(one["dead"], one["channels"])] for s, one in sides.items()}
@@ -234,34 +214,21 @@ def _sides(comparison: Comparison) -> dict[str, dict[str, Any]]:
 
 
 def _facts(comparison: Comparison) -> list[Block]:
-    cards = []
+    cards, rows = [], []
     for side, one in _sides(comparison).items():
-        given = comparison.settings.get(f"network_{side.lower()}")
-        facts = dict(given) if isinstance(given, Mapping) else {}
+        facts = _given(comparison, f"network_{side.lower()}")
         facts |= {"layers compared": len(one["layers"]), "channels compared": f"{sum(one['channels']):,}"}
         cards.append(Facts(facts, f"Network {side}"))
-    data = comparison.settings.get("data")
-    facts = {**(data if isinstance(data, Mapping) else {}), "examples compared": f"{comparison.examples:,}"}
-    return [
-        Grid([*cards, Facts(facts, "Data")], width=320),
-        Details("Layers and their shapes", [_shapes_table(comparison)]),
-    ]
-
-
-def _shapes_table(comparison: Comparison) -> Table:
-    rows = [
-        [side, name, " x ".join(map(str, shape)), channels, dead]
-        for side, one in _sides(comparison).items()
-        for name, shape, channels, dead in zip(one["layers"], one["shapes"], one["channels"], one["dead"])
-    ]
-    return Table(["Network", "Layer", "Shape of one example", "Channels", "Dead"], rows)
+        shapes = (" x ".join(map(str, shape)) for shape in one["shapes"])
+        rows += [[side, *row] for row in zip(one["layers"], shapes, one["channels"], one["dead"])]
+    cards.append(Facts({**_given(comparison, "data"), "examples compared": f"{comparison.examples:,}"}, "Data"))
+    table = Table(["Network", "Layer", "Shape of one example", "Channels", "Dead"], rows)
+    return [Grid(cards, width=320), Details("Layers and their shapes", [table])]
 
 
 def _groups_table(comparison: Comparison) -> Table:
-    rows = [
-        [measure_title(measure), measure, f"Unchanged under {comparison.groups.get(measure, 'nothing that is known')}."]
-        for measure in _ordered(comparison)
-    ]
+    groups = {measure: comparison.groups.get(measure, "nothing that is known") for measure in _ordered(comparison)}
+    rows = [[measure_title(measure), measure, f"Unchanged under {group}."] for measure, group in groups.items()]
     caption = "The changes of either network's channels that leave a score exactly as it is. Everything else lowers it."
     return Table(["Measure", "Name in Python", "What it does not see"], rows, caption)
 

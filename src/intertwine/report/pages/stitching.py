@@ -9,8 +9,7 @@ from ..._words import counted
 from ...stitching import Stitching, StitchingStudy
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs, noted
 from ..figures import Series, bars, lines, plot
-from ..page import Page
-from ..provenance import provenance
+from ..page import Page, provenance
 
 _MOST_DRAWN = 12  # maps
 _CLAIMS = (("full", "rank-4"), ("rank-4", "rank-1"), ("full", "g_relu"), ("g_relu", "rank-1"))

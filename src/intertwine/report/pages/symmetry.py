@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import product
 from math import exp, log
 
-from ..._words import counted
+from ..._words import counted, sentence
 from ...exchange import Entry, Mappings
 from ...programs import Vertex, Wire
 from ...symmetry import Symmetry
@@ -74,13 +74,8 @@ _CAPTION_of_mappings = (
 
 def mappings_page(found: Mappings) -> Page:
     """Lay out mappings."""
-    proved = sum(e.proof is not None and e.proof.passed for e in found.entries)
     blocks: list[Block] = [
-        Paragraph(
-            f"{counted(len(found.entries), 'entry')} for {found.format}, {proved} verified numerically; "
-            f"{len(found.absent)} not listed.",
-            "verdict",
-        ),
+        Paragraph(sentence(found.summary().partition("\n")[0].partition(": ")[2]), "verdict"),
         *([_drawn_of_mappings(found)] if found.entries else []),
         *noted(found.notes),
         Heading("Entries, and what is not listed"),
