@@ -60,10 +60,11 @@ class Commands(TyperGroup):
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run; bad usage ends as one line on standard error, as every other error does."""
+        run: Any = super().main
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+            return run(*args, standalone_mode=False, **extra)
         try:
-            code = super().main(*args, standalone_mode=False, **extra)
+            code = run(*args, standalone_mode=False, **extra)
         except _UsageError as wrong:
             text = wrong.format_message()
             print(text if text.startswith("Usage:") else f"error: {_usage(wrong, text)}", file=sys.stderr)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
-from .._options import ExampleOptions, Options, option
-from .._outputs import claim, claim_file, claim_folder, print_json, say, tell_written, write_network
+from .._options import Options, option
+from .._outputs import claim_file, claim_folder, print_json, say, tell_written
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +34,7 @@ else:
 
     torch, iw, inputs = map(_Later, ("torch", "intertwine", "intertwine.cli.inputs"))
 
-__all__ = ["Finding", "Rewriting", "Rewritten", "Study", "inputs", "iw", "looks_at_data", "solver_of", "torch"]
+__all__ = ["Finding", "Study", "inputs", "iw", "looks_at_data", "solver_of", "torch"]
 
 
 class Finding(Options):
@@ -99,47 +98,6 @@ class Study(Finding):
             return print_json({"kind": type(found).__name__, **self.plain(found), "files": files})
         say(self.words(found))
         return tell_written(files)
-
-
-@dataclass(frozen=True)
-class Rewritten:
-    """A network that was written anew."""
-
-    model: torch.nn.Module
-    text: str  # what is said of it
-    data: dict[str, Any]  # the same as JSON
-    recipe: dict[str, Any]  # how its card says that it was made
-    sizes: str = ""  # what its card says of sizes that its architecture does not have
-
-
-class Rewriting(ExampleOptions):
-    """Base of a command that writes the last network that it reads with other weights, for the code of the first."""
-
-    suffixes = (".safetensors", "")
-
-    a: Path
-    out: Path = option("FILE.safetensors, or a folder for a model of transformers.", ..., metavar="PATH")
-
-    @abstractmethod
-    def rewrite(self, group: inputs.Group) -> Rewritten: ...
-
-    def check_added(self, added: Sequence[str]) -> None:
-        biases = [name for name in added if name.endswith(".bias")]
-        if biases and self.out.suffix != ".safetensors":
-            raise ValueError(
-                "--out must end in .safetensors for this model: folding adds biases that its class does not have, such "
-                f"as {', '.join(biases[:3])}. Got the folder {str(self.out)!r}. Or say --no-extend, which adds none."
-            )
-
-    def __call__(self) -> None:
-        claim(self.out, self.reads)
-        group = inputs.open_group(self.reads, self, "if given")
-        made = self.rewrite(group)
-        card = group.card({**made.recipe, "command": self.line})
-        card["architecture"] = f"{made.sizes}{card['architecture']}"
-        written = write_network(made.model, self.out, card, self.reads[-1])
-        print_json({**made.data, "written": written}) if self.as_json else say(made.text)
-        tell_written({"written": written})
 
 
 def solver_of(spec: str) -> str | iw.matching.Solver:

@@ -78,7 +78,8 @@ class Compare(Study, DataOptions):
         loader, notes = inputs.batches(splits, self.split, examples, batch_size, networks)
         wanted = [self.layers, self.layers_b or self.layers]
         for network, layers in zip(networks, [*wanted, *wanted[1:] * (len(networks) - 2)]):
-            inputs.check_layers(network, loader, layers)
+            with iw.features.tap(network.model, layers) as tapped:  # wrong names are refused before long work
+                tapped.prepare(loader.batch(slice(0, 2)))
         found: iw.Comparison | iw.ComparisonSet
         if len(networks) > 2:  # what their passes kept stays in the folder, so that a stopped run goes on
             found = iw.compare_many(

@@ -32,7 +32,8 @@ class Correspond(Finding, ExampleOptions):
 
     def find(self) -> iw.Correspondence:
         group = inputs.open_group(self.reads, self, "if given")
-        return iw.correspond(*group.models, group.example)
+        a, b = group.models
+        return iw.correspond(a, b, group.example)
 
 
 class Convert(ExampleOptions):

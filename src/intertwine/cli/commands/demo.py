@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from .._command import one_thread
 from .._options import option
@@ -43,7 +44,8 @@ class Demo(Study):
         paths = [self.out / f"seed{seed}.safetensors" for seed in _SEEDS]
         for seed, path in zip(_SEEDS, paths):
             iw.lab.training.train(_MODEL, "digits", "digits", seed=seed, out=path, device="cpu")
-        return Compare(checkpoints=paths, data="digits", device="cpu", out=self.out, line=self.line).find()
+        asked: dict[str, Any] = {"checkpoints": paths, "data": "digits", "device": "cpu", "out": self.out}
+        return Compare(**asked, line=self.line).find()
 
     def words(self, found: iw.Comparison) -> str:
         return f"{found.summary()}\n{_LOOK_AT.format(page=self.out / 'report.html')}"

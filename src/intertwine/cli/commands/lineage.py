@@ -131,14 +131,8 @@ def _opened(path: Path) -> Mapping[str, torch.Tensor]:
 def _named(
     state: Mapping[str, torch.Tensor], sym: iw.Symmetry, path: Path, spec: str, other: bool = False
 ) -> Mapping[str, torch.Tensor]:
-    """A checkpoint under the model's names: one beginning that all names have or lack is taken off or put on.
-
-    Where transformers keeps other names on disk than in its model, it reads the checkpoint itself. ``other``: it may
-    have other names and layouts, which the test looks for.
-
-    Raises:
-        ValueError: If it lacks most of the model's tensors, and may not.
-    """
+    """A checkpoint under the model's names; ``other`` says that it may have other ones, which the test looks for."""
+    # one beginning that all names have or lack is taken off or put on
     wanted = sym.layouts.keys()
     starts = {name.partition(".")[0] + "." for name in [*state, *wanted]}
     tables = [{n: n for n in state}]
@@ -146,7 +140,7 @@ def _named(
     tables += [{n.removeprefix(start): n for n in state} for start in starts]
     names = max(tables, key=lambda table: len(wanted & table.keys()))
     here = len(wanted & names.keys())
-    if here < _PRESENT * len(wanted) and spec.startswith(HF):
+    if here < _PRESENT * len(wanted) and spec.startswith(HF):  # it may keep other names on disk than in its model
         with suppress(CheckpointError):  # what is none of this model is said below
             return inputs.open_alone(spec, inputs.read_checkpoint(path)).state_dict()
     if here < _PRESENT * len(wanted) and not other:

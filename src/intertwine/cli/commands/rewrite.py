@@ -2,11 +2,52 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from .._checks import read
-from .._options import advanced, option
-from . import Rewriting, Rewritten, inputs, iw
+from .._options import ExampleOptions, advanced, option
+from .._outputs import claim, print_json, say, tell_written, write_network
+from . import inputs, iw
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    # the network, what is said of it, the same as JSON, and how its card says that it was made
+    Rewritten: TypeAlias = tuple[nn.Module, str, dict[str, Any], dict[str, Any]]
+
+
+class Rewriting(ExampleOptions):
+    """Base of a command that writes the last network that it reads with other weights, for the code of the first."""
+
+    suffixes = (".safetensors", "")
+    sizes: ClassVar[str] = ""  # what a card says of sizes that its architecture does not have
+
+    a: Path
+    out: Path = option("FILE.safetensors, or a folder for a model of transformers.", ..., metavar="PATH")
+
+    @abstractmethod
+    def rewrite(self, group: inputs.Group) -> Rewritten: ...
+
+    def check_added(self, added: Sequence[str]) -> None:
+        biases = [name for name in added if name.endswith(".bias")]
+        if biases and self.out.suffix != ".safetensors":
+            raise ValueError(
+                "--out must end in .safetensors for this model: folding adds biases that its class does not have, such "
+                f"as {', '.join(biases[:3])}. Got the folder {str(self.out)!r}. Or say --no-extend, which adds none."
+            )
+
+    def __call__(self) -> None:
+        claim(self.out, self.reads)
+        group = inputs.open_group(self.reads, self, "if given")
+        model, text, data, recipe = self.rewrite(group)
+        card = group.card({**recipe, "command": self.line})
+        card["architecture"] = f"{self.sizes}{card['architecture']}"
+        written = write_network(model, self.out, card, self.reads[-1])
+        print_json({**data, "written": written}) if self.as_json else say(text)
+        tell_written({"written": written})
 
 
 class Fold(Rewriting):
@@ -35,7 +76,7 @@ class Fold(Rewriting):
         folded = iw.fold(group.models[0], group.example, *steps, extend=self.extend, strict=self.strict)
         self.check_added(folded.added)
         recipe = {"folded": group.names, "added": list(folded.added)}
-        return Rewritten(folded.model, folded.summary(), folded.to_dict(), recipe)
+        return folded.model, folded.summary(), folded.to_dict(), recipe
 
 
 class Rotate(Rewriting):
@@ -61,7 +102,7 @@ class Rotate(Rewriting):
         turned = iw.rotate(group.models[0], group.example, stream, heads, seed=self.seed, extend=self.extend)
         self.check_added(turned.added)
         recipe = {"rotated": group.names, "stream": self.stream, "heads": self.heads, "seed": self.seed}
-        return Rewritten(turned.model, turned.summary(), turned.to_dict(), recipe)
+        return turned.model, turned.summary(), turned.to_dict(), recipe
 
 
 class Canonical(Rewriting):
@@ -82,7 +123,7 @@ class Canonical(Rewriting):
         made = iw.canonical(model, group.example)
         error = iw.testing.function_error(model, made, group.example)
         said = f"canonical form of {group.names[0]}: function kept to {error:.1e}"
-        return Rewritten(made, said, {"error": error}, {"canonical form of": group.names})
+        return made, said, {"error": error}, {"canonical form of": group.names}
 
 
 class Prune(Rewriting):
@@ -95,6 +136,7 @@ class Prune(Rewriting):
       intertwine prune a.safetensors --space conv1.weight[0] --units 0-2,5 --out smaller.safetensors
     """
 
+    sizes = "pruned "
     python = 'iw.prune_channels(iw.symmetries(model, x), "conv1.weight[0]", [0, 1, 2, 5], model, x)'
 
     space: list[str] = option("The space, or several that lose the same units, joined by commas or repeated.", ...)
@@ -107,7 +149,7 @@ class Prune(Rewriting):
         said = f"{len(kept)} units of {', '.join(self.space)} stay: {after:,} of {before:,} weights"
         facts = {"space": self.space, "units": kept, "parameters before": before, "parameters": after}
         recipe = {"pruned": group.names, "space": self.space, "units": self.units}
-        return Rewritten(small, said, facts, recipe, "pruned ")
+        return small, said, facts, recipe
 
 
 class Transport(Rewriting):
@@ -131,4 +173,4 @@ class Transport(Rewriting):
         brought = iw.merging.transport(one, other, group.example, entropy=self.entropy)
         facts = {"sizes": dict(brought.sizes), "costs": dict(brought.costs)}
         recipe = {"transported": group.names[1], "to": group.names[0]}
-        return Rewritten(brought.apply(other), brought.summary(), facts, recipe)
+        return brought.apply(other), brought.summary(), facts, recipe

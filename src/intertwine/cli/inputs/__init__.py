@@ -19,7 +19,6 @@ from .networks import (
     Group,
     Use,
     check_finite,
-    check_layers,
     check_run,
     check_takes,
     model_and_symmetry,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +18,7 @@ from ..._untrusted.checkpoints import HF, SETTINGS, check_checkpoint
 from ...errors import CheckpointError, DataError
 from ...lab import networks
 from ...lab.networks.hugging_face import load_pretrained
-from ...lab.training import Card, build_with, check_card, choose_device, load_weights, read_card
+from ...lab.training import build_with, check_card, choose_device, load_weights, read_card
 from ...symmetry import Symmetry, symmetries
 from .._command import one_thread
 from .._options import DataOptions, ExampleOptions
@@ -59,19 +60,14 @@ def open_network(
         asked: ``--mean`` and ``--std`` come before what card or directory says.
     """
     card, path = checkpoint.card, checkpoint.path
-    if checkpoint.tensors is None:
-        model, spec = load_pretrained(path), f"{HF}{path}"  # a directory names its own model
-    else:
-        if spec is None:
-            spec = spec_of(card, path)
-        model = _fitted(spec, checkpoint, data)
+    spec = f"{HF}{path}" if checkpoint.tensors is None else spec or model_named_by(path)
+    model = _fitted(spec, checkpoint, data)
     check_finite(model, path)
     facts = {**_facts(path, spec, model), "parameters": f"{sum(p.numel() for p in model.parameters()):,}"}
     if card is not None:
         facts |= {"trained on": card.data, "seed": card.seed}
-        facts |= {
-            k.replace("_", " "): f"{v:.1%}" for k, v in card.metrics.items() if k.endswith("accuracy") and v is not None
-        }
+        known = {k: v for k, v in card.metrics.items() if k.endswith("accuracy") and v is not None}
+        facts |= {key.replace("_", " "): f"{value:.1%}" for key, value in known.items()}
         if card.best_epoch is not None:
             facts["epoch"] = f"{card.best_epoch} of {card.recipe.get('epochs', '?')}"
     statistics = asked.statistics if asked else None
@@ -136,14 +132,6 @@ def check_takes(model: nn.Module, batch: Any, device: Any, said: str) -> None:
         ) from error
 
 
-def check_layers(network: Opened, loader: Batches, layers: list[str] | None) -> None:
-    """Refuse layer names that the network does not have, before long work."""
-    from ...features import tap
-
-    with tap(network.model, layers) as tapped:
-        tapped.prepare(loader.batch(slice(0, 2)))
-
-
 def check_finite(model: nn.Module, path: Path) -> None:
     """Refuse weights that hold NaN or infinity."""
     # parameters only: a buffer may well hold infinities, such as the mask of an attention
@@ -156,26 +144,15 @@ def check_finite(model: nn.Module, path: Path) -> None:
 
 
 def model_named_by(path: Path) -> str:
-    """The model that a checkpoint names itself: a directory its own, weights that of their card."""
-    if not path.is_dir():
-        return spec_of(None if path.name.endswith(".index.json") else read_card(path), path)
-    if not any((path / name).is_file() for name in SETTINGS):
+    """The model that a checkpoint names itself: a directory its own, weights that of their card or of what lies by."""
+    if any((path / name).is_file() for name in SETTINGS):
+        return f"{HF}{path}"
+    if path.is_dir():
         raise CheckpointError(
             f"--model must be given where no config.json says which. Got none for {str(path)!r}. Say --model "
             "hf:DIRECTORY, or --model package.module:factory."
         )
-    return f"{HF}{path}"
-
-
-def model_of(network: str | None, model: str | None) -> str:
-    """The model that an argument names, as ``--model`` does or as a checkpoint of it, or else ``--model``."""
-    path = Path((network or "").removeprefix(HF))
-    spec = network if network is None or not path.exists() else model_named_by(path)
-    return model or spec or ""
-
-
-def spec_of(card: Card | None, path: Path) -> str:
-    """The model of weights: what their card says, or the ``config.json`` that lies beside them."""
+    card = None if path.name.endswith(".index.json") else read_card(path)
     if card is None and (path.parent / "config.json").is_file():
         return f"{HF}{path.parent}"
     if card is None:
@@ -199,28 +176,30 @@ def spec_of(card: Card | None, path: Path) -> str:
     return card.architecture
 
 
-def _fitted(spec: str, checkpoint: Checkpoint, data: DataSplits) -> nn.Module:
-    """The model with a checkpoint's weights; a built-in one is first fitted to the data, then tried as it was written.
+def model_of(network: str | None, model: str | None) -> str:
+    """The model that an argument names, as ``--model`` does or as a checkpoint of it, or else ``--model``."""
+    path = Path((network or "").removeprefix(HF))
+    spec = network if network is None or not path.exists() else model_named_by(path)
+    return model or spec or ""
 
-    A card may say that it is the gated version of a network that is not built in.
-    """
+
+def _fitted(spec: str, checkpoint: Checkpoint, data: DataSplits) -> nn.Module:
+    """The model with a checkpoint's weights; a built-in one is fitted to the data, or else tried as written."""
     card, tensors = checkpoint.card, checkpoint.tensors
     if card is not None and tensors is not None and card.architecture.startswith(GATED):
         x = data.loader("test", 1).batch(slice(0, 1))[0]
         gated = gated_version(card.architecture.removeprefix(GATED), build_model(spec), x, card.seed or 0)
         load_weights(gated, tensors, repr(str(checkpoint.path)), "its gated version")
         return gated
-    candidates = [spec]
-    if is_builtin(spec):
-        classes = len(data.classes) or len(card.classes if card else ())
-        candidates = list(dict.fromkeys([networks.fit_to(spec, data.shape, classes or None), spec]))
-    mismatches = []
-    for candidate in candidates:
-        try:
-            return open_alone(candidate, checkpoint)
-        except CheckpointError as error:
-            mismatches.append(error)
-    raise mismatches[0]
+    if not is_builtin(spec):
+        return open_alone(spec, checkpoint)
+    classes = len(data.classes) or len(card.classes if card else ())
+    try:
+        return open_alone(networks.fit_to(spec, data.shape, classes or None), checkpoint)
+    except CheckpointError:
+        with suppress(CheckpointError):
+            return open_alone(spec, checkpoint)
+        raise
 
 
 def symmetry_of(spec: str, asked: ExampleOptions) -> Symmetry:
@@ -301,13 +280,16 @@ def open_group(paths: Sequence[Path], asked: DataOptions, use: Use, specs: Seque
     """
     where = choose_device(getattr(asked, "device", "cpu"))
     if specs is None:
-        model: str | None = getattr(asked, "model", None)
-        specs = [model, *[getattr(asked, "model_b", None) or model] * (len(paths) - 1)]
+        specs = [asked.model, *[getattr(asked, "model_b", None) or asked.model] * (len(paths) - 1)]
     checkpoints = tuple(read_checkpoint(path) for path in paths)
-    named = any(c.card and c.card.data for c in checkpoints)
-    if asked.data is None and (use == "if given" or (use == "of card" and not named)):
+    named = asked.data or (use == "of card" and any(c.card and c.card.data for c in checkpoints))
+    if not named and use != "always":
         networks = tuple(_without_data(c, spec) for c, spec in zip(checkpoints, specs))
-        example = in_kind_of(networks[0].model, _example(checkpoints[0], specs[0], asked))
+        assert isinstance(asked, ExampleOptions)  # commands without an example's options insist on data
+        spec = specs[0]
+        if spec is None and (asked.input_shape is None or checkpoints[0].tensors is None):
+            spec = model_named_by(checkpoints[0].path)
+        example = in_kind_of(networks[0].model, example_input(spec or "", asked))
         one_thread(weights=sum(p.numel() for network in networks for p in network.model.parameters()))
         for network in networks:
             network.model.to(where)
@@ -332,10 +314,3 @@ def _without_data(checkpoint: Checkpoint, spec: str | None) -> Opened:
 
 def _facts(path: Path, spec: str, model: nn.Module) -> dict[str, Any]:
     return {"name": path.name, "file": str(path), "model": spec, "class": type(model).__name__}
-
-
-def _example(checkpoint: Checkpoint, spec: str | None, asked: DataOptions) -> Any:
-    assert isinstance(asked, ExampleOptions)  # commands without an example's options insist on data
-    if spec is None and (asked.input_shape is None or checkpoint.tensors is None):
-        spec = model_named_by(checkpoint.path)
-    return example_input(spec or "", asked)

@@ -1,7 +1,7 @@
 """The page of stitched networks: penalties over layers and families, the maps that were learned."""
 
 from collections.abc import Collection, Mapping, Sequence
-from math import log, log10
+from math import log, log10, nan
 from statistics import fmean
 from typing import Any
 
@@ -81,7 +81,7 @@ def _penalties(study: StitchingStudy, method: str, inside: Collection[bool] = (F
 
 
 def _families(study: StitchingStudy) -> Table:
-    parts = {"Mean penalty": (False, True)}
+    parts: dict[str, tuple[bool, ...]] = {"Mean penalty": (False, True)}
     if any(s.inside_block for s in study.stitchings):
         parts = {"Mean penalty outside blocks": (False,), "inside blocks *": (True,)}
     methods = _shown_methods(study)
@@ -151,8 +151,8 @@ def _curves(study: StitchingStudy, method: str) -> Figure:
     parts = [_by_layer(study, method, value) for value in ("penalty", "low", "high")]
     series = []
     for family in study.families:
-        curves = ([100 * part[family][n] if n in part[family] else None for n in study.layers] for part in parts)
-        series.append(Series(family, *curves))
+        mean, low, high = ([100 * part[family].get(n, nan) for n in study.layers] for part in parts)
+        series.append(Series(family, mean, low, high))
     title = f"Stitching penalty, {_METHODS[method]}"
     return lines(study.layers, series, title=title, y_title="penalty, points of accuracy", limits=None, bars=True)
 
@@ -218,9 +218,10 @@ def _permutation(s: Stitching) -> Figure:
             marker |= {"color": known, "colorscale": "RdBu", "cmin": -reach, "cmax": reach, "colorbar": bar}
             marker["line"] = {"width": 0.5, "color": "#6b7280"}
         hover = "channel %{y} of B reads %{customdata[0]} of A, times %{customdata[1]}<extra></extra>"
-        trace = {"type": "scatter", "mode": "markers", "name": "live" if alive else "dead", "showlegend": False}
-        trace |= {"x": [place[index[i]] for i in rows], "y": rows, "marker": marker, "hovertemplate": hover}
-        traces.append({**trace, "customdata": [[index[i], round(s.pairing["scale"][i], 4)] for i in rows]})
+        trace: dict[str, Any] = {"type": "scatter", "mode": "markers", "name": "live" if alive else "dead"}
+        trace |= {"showlegend": False, "marker": marker, "hovertemplate": hover, "y": rows}
+        trace |= {"customdata": [[index[i], round(s.pairing["scale"][i], 4)] for i in rows]}
+        traces.append({**trace, "x": [place[index[i]] for i in rows]})
     axis = {"showgrid": False, "zeroline": False}
     x = {**axis, "title": {"text": "channel of A, sorted by the match"}, "range": [-1, s.c_in]}
     y = {**axis, "title": {"text": "channel of B"}, "range": [s.c_out, -1]}
@@ -232,7 +233,7 @@ def _permutation(s: Stitching) -> Figure:
 def _scales(chosen: Sequence[Stitching]) -> list[Block]:
     figures = []
     for s in chosen:
-        pairing = s.pairing or {"scale": ()}
+        pairing = s.pairing or {"scale": []}
         if any(x not in (0.0, 1.0) for x in pairing["scale"]):
             heights = sorted(x for x, alive in zip(pairing["scale"], pairing["live"]) if alive)
             names = [str(i) for i in range(len(heights))]
