@@ -78,10 +78,10 @@ _KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
 }
 
 
-def check_known(option: str, given: str, known: Sequence[str], further: str = "") -> None:
+def check_known(option: str, given: str, known: Sequence[str]) -> None:
     """Refuse a name that is not known."""
     if given not in known:
-        raise ValueError(f"{option} must be one of {', '.join(known)}{further}. Got {given!r}.{near(given, known)}")
+        raise ValueError(f"{option} must be one of {', '.join(known)}. Got {given!r}.{near(given, known)}")
 
 
 def check_suffix(out: Path | None, suffixes: Sequence[str]) -> None:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from .._progress import silenced
 from .._untrusted.checkpoints import HF
 from .._untrusted.text import on_one_screen, printable
-from .._words import near
 from ..errors import CaptureError
 from ._checks import words
 from ._options import ADVANCED, Declared, Options, declared
@@ -25,10 +24,6 @@ from ._options import ADVANCED, Declared, Options, declared
 FAILED = 1
 STOPPED, TERMINATED = 130, 143  # by Ctrl-C and by SIGTERM, as the shell has it
 WRONG = 2  # bad usage or bad input, as the shell's own commands have it
-
-_UsageError: Any = typer.BadParameter.__base__  # of words that do not go together; typer has no name for it
-
-_ANYWHERE = ("--debug", "--overwrite", "--quiet", "-q", "--verbose", "-v")
 
 _SMALL_INPUT = 256  # numbers of an example: digits have 64
 _SMALL_NETWORK = 1_000_000  # weights
@@ -53,37 +48,6 @@ _running: ContextVar[Running | None] = ContextVar("running", default=None)
 
 class Termination(KeyboardInterrupt):
     """A request to end, as ``kill`` sends it: the command tidies up as for Ctrl-C."""
-
-
-class Commands(TyperGroup):
-    """The group of all commands; its own options, such as ``--debug``, may stand anywhere."""
-
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Run; bad usage ends as one line on standard error, as every other error does."""
-        run: Any = super().main
-        if not standalone_mode:
-            return run(*args, standalone_mode=False, **extra)
-        try:
-            code = run(*args, standalone_mode=False, **extra)
-        except _UsageError as wrong:
-            text = wrong.format_message()
-            print(text if text.startswith("Usage:") else f"error: {_usage(wrong, text)}", file=sys.stderr)
-            sys.exit(WRONG)
-        except typer.Abort:  # Ctrl-C before the command began
-            print("stopped", file=sys.stderr)
-            sys.exit(STOPPED)
-        sys.exit(code if isinstance(code, int) else 0)
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options of the group, and those that may stand anywhere from among all others."""
-        own = args[: args.index("--")] if "--" in args else args
-        said = [word for word in _ANYWHERE if word in own]
-        args = [*said, *[word for word in own if word not in said], *args[len(own) :]]
-        return super().parse_args(ctx, args)
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Names in the order in which they were registered, not of the alphabet."""
-        return list(self.commands)
 
 
 class Command(TyperCommand):
@@ -174,18 +138,6 @@ def _listed(name: str, value: Any, said: Declared) -> Any:
     if isinstance(value, list):
         return [_listed(name, one, said) for one in value]
     return Path(str(value).removeprefix(HF)) if isinstance(value, Path) else value
-
-
-def _usage(error: Any, said: str) -> str:
-    """What is wrong with the words of a command, in one line, with a near name and the place of more help."""
-    said = printable(" ".join(said.split()))
-    if error.ctx is None:
-        return said
-    if hasattr(error, "possibilities"):  # an option that does not exist
-        known = [*error.ctx.help_option_names, *(word for p in error.ctx.command.params for word in p.opts)]
-        said = f"no such option {printable(error.option_name)}.{near(error.option_name, known)}"
-    end = "" if said.endswith((".", "?")) else "."
-    return f"{said[:1].lower()}{said[1:]}{end} See '{error.ctx.command_path} --help'."
 
 
 @contextmanager

@@ -87,16 +87,7 @@ def tell_written(paths: Mapping[str, Path]) -> None:
 
 
 def claim_file(path: Path | None, inputs: Sequence[Path] = (), beside: Sequence[Path] = ()) -> None:
-    """Refuse a file that must not be written, before long work, and hold it until the command ends.
-
-    Args:
-        path: Where to write; ``None`` where nothing is written.
-        inputs: What the command reads: files, and folders with all that is in them.
-        beside: Other files that are written along.
-
-    Raises:
-        ValueError: If it is an input, or there is a file that is not ours, or nothing can be written there.
-    """  # noqa: DOC502 - helpers raise it
+    """Refuse a file, or one beside it, over an input or what is not ours, before long work; hold it until the end."""
     from .._io import check_writable
 
     if path is not None:
@@ -106,16 +97,7 @@ def claim_file(path: Path | None, inputs: Sequence[Path] = (), beside: Sequence[
 
 
 def claim_folder(path: Path, names: Sequence[str] = (), inputs: Sequence[Path] = ()) -> None:
-    """Make a folder for results, before long work, and hold it until the command ends.
-
-    Args:
-        path: The folder.
-        names: Of the files in it that will be written, and of folders that are this command's own.
-        inputs: What the command reads: files, and folders with all that is in them.
-
-    Raises:
-        ValueError: If there is a file of that name, it is an input, or holds files of these names that are not ours.
-    """
+    """Make a folder for files of these names, as ``claim_file`` does; ``.`` is the whole folder."""
     from .._io import check_writable
 
     if path.exists() and not path.is_dir():
@@ -170,30 +152,20 @@ def write_network(model: nn.Module, place: Path, card: Mapping[str, Any], like: 
     """Write a network with its card, in shards and with the files beside it of a checkpoint that it is made of."""
     from ..merging import export
 
-    return keep_beside(like, export(model, place, card, _largest_shard(like)))
+    shards = like.glob("*-of-*.safetensors") if like.is_dir() else ()
+    return keep_beside(like, export(model, place, card, max(map(_tensor_bytes, shards), default=None)))
 
 
 def keep_beside(source: Path, target: Path) -> Path:
-    """Put what lies beside the weights of a directory, such as a tokenizer, beside those in another one.
-
-    Args:
-        source: A directory of transformers, or a file, beside which nothing is looked for.
-        target: Where a network was written; what is there already stays, but for settings of generation, which
-            transformers makes anew from the configuration.
-    """
+    """Put what lies beside the weights of a directory, such as a tokenizer, beside those in another one."""
     from .._io import write_atomically
 
+    # what is there already stays, but for settings of generation, which transformers makes from the configuration
     for file in sorted(source.iterdir()) if source.is_dir() and target.is_dir() else ():
         other = file.suffix in _BESIDE and not file.name.endswith(".index.json") and file.name not in _OF_ADAPTERS
         if other and file.is_file() and (file.name == _GENERATION or not (target / file.name).exists()):
             write_atomically(target / file.name, partial(shutil.copyfile, file))
     return target
-
-
-def _largest_shard(source: Path) -> int | None:
-    """Bytes of tensors in the largest shard of a directory; ``None`` where its weights are in one file."""
-    files = source.glob("*-of-*.safetensors") if source.is_dir() else ()
-    return max(map(_tensor_bytes, files), default=None)
 
 
 def _tensor_bytes(file: Path) -> int:

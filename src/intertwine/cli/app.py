@@ -8,11 +8,16 @@ from threading import Timer
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command_from_info
 from typer.models import CommandInfo
 
-from ._command import Command, Commands, Termination, as_function
+from .._untrusted.text import printable
+from .._words import near
+from ._command import STOPPED, WRONG, Command, Termination, as_function
 
+_UsageError: Any = typer.BadParameter.__base__  # of words that do not go together; typer has no name for it
+_ANYWHERE = ("--debug", "--overwrite", "--quiet", "-q", "--verbose", "-v")
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 # Name of a command, in the order of the help -> the file that has its class
@@ -26,8 +31,8 @@ COMMANDS = {
 }  # fmt: skip
 
 
-class _LoadedCommands(Commands):
-    """All commands, each loaded when it is called or its help is written."""
+class Commands(TyperGroup):
+    """All commands, loaded when they are called or their help is written; ``--debug`` and its like stand anywhere."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -43,9 +48,44 @@ class _LoadedCommands(Commands):
             self.commands[cmd_name] = made
         return self.commands.get(cmd_name)
 
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run; bad usage ends as one line on standard error, as every other error does."""
+        run: Any = super().main
+        if not standalone_mode:
+            return run(*args, standalone_mode=False, **extra)
+        try:
+            code = run(*args, standalone_mode=False, **extra)
+        except _UsageError as wrong:
+            text = wrong.format_message()
+            print(text if text.startswith("Usage:") else f"error: {_usage(wrong, text)}", file=sys.stderr)
+            sys.exit(WRONG)
+        except typer.Abort:  # Ctrl-C before the command began
+            print("stopped", file=sys.stderr)
+            sys.exit(STOPPED)
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options of the group, and those that may stand anywhere from among all others."""
+        own = args[: args.index("--")] if "--" in args else args
+        said = [word for word in _ANYWHERE if word in own]
+        args = [*said, *[word for word in own if word not in said], *args[len(own) :]]
+        return super().parse_args(ctx, args)
+
+
+def _usage(error: Any, said: str) -> str:
+    """What is wrong with the words of a command, in one line, with a near name and the place of more help."""
+    said = printable(" ".join(said.split()))
+    if error.ctx is None:
+        return said
+    if hasattr(error, "possibilities"):  # an option that does not exist
+        known = [*error.ctx.help_option_names, *(word for p in error.ctx.command.params for word in p.opts)]
+        said = f"no such option {printable(error.option_name)}.{near(error.option_name, known)}"
+    end = "" if said.endswith((".", "?")) else "."
+    return f"{said[:1].lower()}{said[1:]}{end} See '{error.ctx.command_path} --help'."
+
 
 app = typer.Typer(
-    cls=_LoadedCommands,
+    cls=Commands,
     no_args_is_help=True,
     context_settings=_HELP,
     rich_markup_mode=None,  # plain help: it starts faster, and its examples can be copied

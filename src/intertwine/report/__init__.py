@@ -1,6 +1,7 @@
 """One self-contained HTML page from any result."""
 
-from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Network, Paragraph, Shot, Table, Tabs, Wall
+from . import blocks
+from .blocks import *  # noqa: F403
 from .figures import Series, bars, heatmap, lines, scatter
 from .notebook import notebook
 from .page import Page, render
@@ -8,31 +9,9 @@ from .write import load_result, page_of, write_page
 
 __all__ = [
     # pages of results
-    "write_page",
-    "page_of",
-    "load_result",
-    "notebook",
-    # pages by hand
-    "Page",
-    "render",
-    # blocks
-    "Block",
-    "Heading",
-    "Paragraph",
-    "Listing",
-    "Facts",
-    "Table",
-    "Figure",
-    "Network",
-    "Grid",
-    "Tabs",
-    "Details",
-    "Wall",
-    "Shot",
+    "write_page", "page_of", "load_result", "notebook",
+    # pages by hand, and what they hold
+    "Page", "render", *blocks.__all__,
     # figures
-    "heatmap",
-    "lines",
-    "bars",
-    "scatter",
-    "Series",
-]
+    "heatmap", "lines", "bars", "scatter", "Series",
+]  # fmt: skip

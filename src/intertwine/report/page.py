@@ -12,12 +12,13 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 from .._untrusted.text import printable, printable_json
 from .blocks import Block, Facts, Grid, Heading, Listing
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-    from markupsafe import Markup
 
 _LONG = 50_000  # characters of a figure beyond which it is compressed
 _CARDS = {"network": "Network", "data": "Data", "versions": "Versions"}
@@ -63,18 +64,12 @@ def render(page: Page) -> str:
     source = files("intertwine.report")
     held = set(_kinds(page.blocks))
     drawing = [(source / name).read_text("utf-8") for name in ("dagre.min.js", "network.js")]
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            page=page,
-            style=_trusted((source / "page.css").read_text("utf-8")),
-            script=_trusted((source / "page.js").read_text("utf-8")),
-            plotly=_trusted(packed_plotly() if "figure" in held else ""),
-            drawing=_trusted("".join(drawing) if "network" in held else ""),
-            version=version("intertwine"),
-        )
-    )
+    return _environment().get_template("page.html").render(
+        page=page, style=Markup((source / "page.css").read_text("utf-8")),
+        script=Markup((source / "page.js").read_text("utf-8")),
+        plotly=Markup(packed_plotly() if "figure" in held else ""),
+        drawing=Markup("".join(drawing) if "network" in held else ""), version=version("intertwine"),
+    )  # fmt: skip
 
 
 def _kinds(blocks: Iterable[Block]) -> Iterator[str]:
@@ -99,21 +94,15 @@ def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("intertwine", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_shown,
-    )
+        loader=PackageLoader("intertwine", "report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, finalize=_shown,
+    )  # fmt: skip
     environment.filters["data"] = _data
     environment.tests["number"] = lambda value: isinstance(value, int | float) and not isinstance(value, bool)
     return environment
 
 
 def _shown(value: Any) -> Any:
-    from markupsafe import Markup
-
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -122,17 +111,11 @@ def _data(value: Any) -> Markup:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     text = printable_json(text, shown=True)
     if len(text) > _LONG:
-        return _trusted(f'<script type="text/plain">{_packed(text.encode())}</script>')
+        return Markup(f'<script type="text/plain">{_packed(text.encode())}</script>')
     # "</script" and "<!--" would end or change the element: no angle bracket is left as it is
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return _trusted(f'<script type="application/json">{text}</script>')
-
-
-def _trusted(text: str) -> Markup:
-    from markupsafe import Markup
-
-    return Markup(text)
+    return Markup(f'<script type="application/json">{text}</script>')
 
 
 def provenance(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..._untrusted.checkpoints import check_checkpoint
 from .._checks import check
 from .._options import ExampleOptions, advanced, argument, option
 from .._outputs import claim, claim_file, claim_folder, print_json, print_table, say, tell, tell_written, write_network
 from . import inputs, iw, looks_at_data, solver_of, torch
+
+if TYPE_CHECKING:
+    _Made: TypeAlias = Callable[[bool], torch.nn.Module]  # merges, with or without alignment
 
 _YAML = (".yml", ".yaml")
 
@@ -158,59 +161,64 @@ class Merge(ExampleOptions):
                 "or --repair none."
             )
         repair: Any = {"auto": True, "none": False}.get(self.repair, self.repair)
-        how = {"repair": repair, "loader": loader}
         done = check_repair(group.models[0], repair, loader)
+        mend: dict[str, Any] = {"repair": repair, "loader": loader}
         if recipe is not None:
-            found = self._by_recipe(_of_dtype(recipe, self.dtype), group, loader, done)
+            if done not in (None, "recalibrate"):
+                tell("Networks without batch norms are merged as the recipe says, without repair.")
+                done = None
+            made, moved, distances = self._by_recipe(self._typed(recipe), group, loader, done)
         else:
-            found = (self._of_two if len(group.models) == 2 else self._of_many)(group, how, done)
-        if self.dtype is None:
-            return found
-        made = cast(found.model, self.dtype)
-        for name, weight in made.named_parameters():
-            if not weight.isfinite().all():
-                raise ValueError(
-                    f"--dtype must hold all weights. Got {self.dtype}, in which {name} overflows. Say bfloat16."
-                )
-        return replace(found, model=made, recipe=_of_dtype(found.recipe, self.dtype))
+            made, moved, distances, recipe = (self._of_two if len(group.models) == 2 else self._of_many)(group, mend)
+        model = made(True)
+        plainly = made(False) if distances and group.data is not None and group.data.labelled else None
+        if self.dtype is not None:
+            model = cast(model, self.dtype)
+            for name, weight in model.named_parameters():
+                if not weight.isfinite().all():
+                    raise ValueError(
+                        f"--dtype must hold all weights. Got {self.dtype}, in which {name} overflows. Say bfloat16."
+                    )
+        return _Merged(model, plainly, moved, distances, self._typed(recipe), done)
 
-    def _of_many(self, group: inputs.Group, how: dict[str, Any], done: str | None) -> _Merged:
-        """The mean of more than two networks around their common basis, with and without alignment."""
+    def _typed(self, recipe: iw.merging.Recipe) -> iw.merging.Recipe:
+        """The recipe with a result of the dtype; nothing is rounded on the way to the widest."""
+        dtype = self.dtype if self.dtype == "float32" else recipe.dtype
+        return recipe if self.dtype is None else replace(recipe, dtype=dtype, out_dtype=self.dtype)
+
+    def _of_many(self, group: inputs.Group, mend: dict[str, Any]) -> tuple[_Made, Any, dict[str, float], Any]:
+        """The mean of more than two networks around their common basis."""
         found = iw.matching.gather(
-            group.models, group.example, solver_of(self.method), loader=how["loader"], seed=self.seed, progress=True
+            group.models, group.example, solver_of(self.method), loader=mend["loader"], seed=self.seed, progress=True
         )
         moved = found.apply(group.models)
-        merged = iw.merging.merge_moved(moved, **how)
-        plainly = iw.merging.merge_moved(group.models, **how) if _scored(group) else None
+        made = lambda aligned: iw.merging.merge_moved(moved if aligned else group.models, **mend)
         linear = tuple((str(checkpoint.path), {"weight": 1.0}) for checkpoint in group.checkpoints)
         distances = _distances(found.distances[0], found.distances[-1])
-        return _Merged(merged, plainly, moved, distances, iw.merging.Recipe("linear", linear, None, {}), done)
+        return made, moved, distances, iw.merging.Recipe("linear", linear, None, {})
 
-    def _of_two(self, group: inputs.Group, how: dict[str, Any], done: str | None) -> _Merged:
-        """A network between two, with and without alignment."""
+    def _of_two(self, group: inputs.Group, mend: dict[str, Any]) -> tuple[_Made, Any, dict[str, float], Any]:
+        """A network between two."""
         one, other = group.models
         a, b = (str(checkpoint.path) for checkpoint in group.checkpoints)
         found: Any = None
         if self.method == "transport":
             found = iw.merging.transport(one, other, group.example)
         elif self.method != "none":
-            found = self._aligned(group, other, how["loader"])
-        how = {**how, "ratio": self.ratio, "interpolation": self.interpolation, "layers": self.layers}
-        merged = iw.merge(one, other, found, **how)
+            found = self._aligned(group, other, mend["loader"])
+        how = {**mend, "ratio": self.ratio, "interpolation": self.interpolation, "layers": self.layers}
+        made = lambda aligned: iw.merge(one, other, found if aligned else None, **how)
         handed = iw.merging.Recipe("linear", ((a, {"weight": 1 - self.ratio}), (b, {"weight": self.ratio})), None, {})
         if self.interpolation == "spherical":
             handed = iw.merging.Recipe("slerp", ((a, {}), (b, {})), a, {"t": self.ratio})
         if not isinstance(found, iw.Alignment):
-            return _Merged(merged, None, [one, other], {}, handed, done)
-        plainly = iw.merge(one, other, None, **how) if _scored(group) else None
-        moved = [found.folded(one), found.apply(other)]
-        return _Merged(merged, plainly, moved, _distances(found.before, found.after), handed, done)
+            return made, [one, other], {}, handed
+        return made, [found.folded(one), found.apply(other)], _distances(found.before, found.after), handed
 
-    def _by_recipe(self, recipe: iw.merging.Recipe, group: inputs.Group, loader: Any, repair: str | None) -> _Merged:
+    def _by_recipe(
+        self, recipe: iw.merging.Recipe, group: inputs.Group, loader: Any, repair: str | None
+    ) -> tuple[_Made, Any, dict[str, float]]:
         """What a recipe says, after all networks were brought into the basis of the first."""
-        if repair not in (None, "recalibrate"):
-            tell("Networks without batch norms are merged as the recipe says, without repair.")
-            repair = None
         first, *others = group.models
         moved = [first]
         distances: dict[str, float] = {}
@@ -223,12 +231,11 @@ class Merge(ExampleOptions):
             moved.append(found.apply(other) if found.after < found.before else found.folded(other))
             distances |= {f"{name}, {what}": value for what, value in _distances(found.before, found.after).items()}
 
-        def merged(models: Sequence[torch.nn.Module]) -> torch.nn.Module:
-            made = recipe.apply(dict(zip(recipe.places, models)), self.seed)
-            return iw.merging.recalibrate_(made, loader) if repair else made
+        def made(aligned: bool) -> torch.nn.Module:
+            merged = recipe.apply(dict(zip(recipe.places, moved if aligned else group.models)), self.seed)
+            return iw.merging.recalibrate_(merged, loader) if repair else merged
 
-        plainly = merged(group.models) if self.method != "none" and _scored(group) else None
-        return _Merged(merged(moved), plainly, moved, distances, recipe, repair)
+        return made, moved, distances
 
     def _aligned(self, group: inputs.Group, other: torch.nn.Module, loader: Any) -> iw.Alignment:
         how: Any = {"method": solver_of(self.method), "loader": loader, "seed": self.seed, "chance": False}
@@ -238,7 +245,7 @@ class Merge(ExampleOptions):
         """Loss and accuracy of all networks on the test split, the merged one last."""
         from ...features.evaluate import evaluate
 
-        if not _scored(group):
+        if group.data is None or not group.data.labelled:
             return []
         rows = list(zip(group.names, group.models))
         rows += [] if found.plainly is None else [("merged as they are", found.plainly)]
@@ -258,17 +265,6 @@ class _Merged:
     distances: dict[str, float]  # How far they were apart, and are
     recipe: iw.merging.Recipe  # For mergekit
     repair: str | None  # What was done to the statistics
-
-
-def _of_dtype(recipe: iw.merging.Recipe, dtype: str | None) -> iw.merging.Recipe:
-    """The recipe with a result of another dtype; nothing is rounded on the way to the widest."""
-    if dtype is None:
-        return recipe
-    return replace(recipe, dtype=dtype if dtype == "float32" else recipe.dtype, out_dtype=dtype)
-
-
-def _scored(group: inputs.Group) -> bool:
-    return group.data is not None and group.data.labelled
 
 
 def _distances(before: float, after: float) -> dict[str, float]:

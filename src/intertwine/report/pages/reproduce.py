@@ -99,26 +99,20 @@ def panel_title(r: Reproduction, panel: Panel) -> str:
 
 def _table(r: Reproduction, panel: Panel) -> Table:
     """One group with all that is known of it; several groups with a column for each."""
-    shown: dict[str, list[object]] = {"": list(panel.points)}
     if len(panel.groups) > 1:
+        shown: dict[str, list[object]] = {"": list(panel.points)}
         for name, rows in panel.groups.items():
             if any(row.paper is not None for row in rows):
                 shown[f"{name}, paper"] = [row.printed for row in rows]
             shown[name] = [row.shown for row in rows]
         return Table(list(shown), list(zip(*shown.values())), panel_title(r, panel))
     (rows,) = panel.groups.values()
-    shown[""] = [row.what for row in rows]
-    printed = any(row.paper is not None for row in rows)
-    if printed:
-        shown["Paper"] = [row.printed or None for row in rows]
-    shown["Ours"] = [row.ours for row in rows]
-    if any(row.low is not None for row in rows):
-        shown["From"], shown["To"] = [row.low for row in rows], [row.high for row in rows]
-    if printed:
-        shown["Difference"] = [row.difference for row in rows]
-    if printed and (r.comparable or any(row.tolerance is not None for row in rows)):
-        shown["Verdict"] = [row.verdict for row in rows]
-    return Table(list(shown), list(zip(*shown.values())), panel_title(r, panel) if panel.groups.keys() != {""} else "")
+    judged = r.comparable or any(row.tolerance is not None for row in rows)
+    judged = judged and any(row.paper is not None for row in rows)
+    columns = ["", "Paper", "Ours", "From", "To", "Difference", "Verdict"]
+    known = ([row.what, row.printed or None, row.ours, row.low, row.high, row.difference] for row in rows)
+    told = [[*cells, row.verdict if judged else None] for cells, row in zip(known, rows)]
+    return Table(columns, told, panel_title(r, panel) if panel.groups.keys() != {""} else "")
 
 
 def _compared(r: Reproduction, row: object) -> bool | None:
