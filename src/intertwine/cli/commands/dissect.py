@@ -95,14 +95,13 @@ class Dissect(Study, ImageOptions):
         return {"table": found.table().to_dict("records"), "headline": found.verdict}
 
 
-def _opened(asked: Dissect, weights: Path) -> tuple[torch.nn.Module, dict[str, Any], tuple[Any, Any] | None]:
-    """The network, facts about it, and the channel statistics of its inputs where a card knows them."""
-    checkpoint = inputs.read_checkpoint(weights)
-    card, spec = checkpoint.card, asked.model or inputs.model_named_by(weights)
+def _opened(asked: Dissect, weights: Path) -> tuple[torch.nn.Module, dict[str, Any], Any]:
+    """The network, facts about it, and the channel statistics of its inputs where they are known."""
+    checkpoint, spec = inputs.read_checkpoint(weights), asked.model or inputs.model_named_by(weights)
     network = inputs.open_alone(spec, checkpoint)
     inputs.check_finite(network, weights)
-    known = (card.mean, card.std) if card and card.mean and card.std else inputs.statistics_of(weights, spec, network)
-    return network, {"name": weights.name, "model": spec, "file": str(weights)}, known
+    facts = {"name": weights.name, "model": spec, "file": str(weights)}
+    return network, facts, inputs.statistics_of(checkpoint, spec, network)
 
 
 def _taught(asked: Dissect, data: iw.dissection.ConceptSet) -> tuple[torch.nn.Module, dict[str, Any], None]:

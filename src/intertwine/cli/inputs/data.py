@@ -27,7 +27,7 @@ from .._checks import read
 from .._command import one_thread
 from .._options import DataOptions, ExampleOptions
 from .._outputs import tell
-from .models import Checkpoint, Opened, build_model, is_builtin
+from .models import Checkpoint, Opened, Statistics, build_model, is_builtin
 
 _TEXT = ("text:", "parquet:", "dataset:")
 _FILES = ("preprocessor_config.json", "processor_config.json")
@@ -93,7 +93,7 @@ def image_settings(folder: Path) -> Preprocessing | None:
     return Preprocessing.square(size) if isinstance(size, int) else None
 
 
-def image_statistics(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+def image_statistics(folder: Path) -> Statistics | None:
     """Means and deviations of channels that a directory's preprocessor says, also where it says no size."""
     said = _processor(folder)
     mean, std = said.get("image_mean"), said.get("image_std")

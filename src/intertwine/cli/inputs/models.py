@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,9 @@ GATED = "gated "  # begins what a card calls the gated version of a network that
 _VARIANTS = {"ones": {"input": "ones"}, "fr": {"regime": "fixed_random"}, "fl": {"regime": "fixed_learnt"}}
 
 
+Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]  # means and deviations of channels
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint as it lies on disk."""
@@ -59,8 +62,7 @@ class Opened:
     name: str  # Short name for people
     model: nn.Module  # In evaluation mode
     facts: dict[str, Any]  # What a report says of it
-    # Channel means and standard deviations that its inputs were normalised by, where that is known
-    statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    statistics: Statistics | None = None  # That its inputs were normalised by, where they are known
 
 
 def is_builtin(spec: str) -> bool:

@@ -24,7 +24,7 @@ from .._command import one_thread
 from .._options import DataOptions, ExampleOptions
 from .._outputs import tell
 from .data import batches, data_facts, directory_of, example_input, image_statistics, in_kind_of, read_data, settings_of
-from .models import GATED, Checkpoint, Opened, build_model, gated_version, is_builtin
+from .models import GATED, Checkpoint, Opened, Statistics, build_model, gated_version, is_builtin
 
 if TYPE_CHECKING:
     from ...lab.data import Batches, DataSplits
@@ -70,10 +70,7 @@ def open_network(
         facts |= {key.replace("_", " "): f"{value:.1%}" for key, value in known.items()}
         if card.best_epoch is not None:
             facts["epoch"] = f"{card.best_epoch} of {card.recipe.get('epochs', '?')}"
-    statistics = asked.statistics if asked else None
-    if statistics is None and card is not None and card.mean and card.std:
-        statistics = card.mean, card.std
-    statistics = statistics or statistics_of(path, spec, model)
+    statistics = (asked.statistics if asked else None) or statistics_of(checkpoint, spec, model)
     return Opened(path.name, model.eval(), {k: v for k, v in facts.items() if v not in (None, "")}, statistics)
 
 
@@ -89,12 +86,14 @@ def tower(network: Opened, data: DataSplits) -> Opened:
     return replace(network, model=part, facts={**network.facts, "class": name})
 
 
-def statistics_of(path: Path, spec: str, model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Means and deviations that a model's own preprocessing subtracts and divides by."""
-    folder = directory_of(path, spec)
-    if folder is not None:
-        return image_statistics(folder)
-    said = settings_of(model)
+def statistics_of(checkpoint: Checkpoint, spec: str, model: nn.Module) -> Statistics | None:
+    """Means and deviations of inputs that a card says, or that a model's own preprocessing subtracts and divides by."""
+    said: Any = checkpoint.card
+    if said is None or not (said.mean and said.std):
+        folder = directory_of(checkpoint.path, spec)
+        if folder is not None:
+            return image_statistics(folder)
+        said = settings_of(model)
     return (said.mean, said.std) if said is not None and said.mean and said.std else None
 
 
