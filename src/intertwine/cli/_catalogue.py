@@ -9,10 +9,7 @@ import json
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from ..matching import Solver
+from typing import Any
 
 FILE = Path(__file__).with_name("catalogue.json")
 
@@ -40,15 +37,12 @@ def gathered() -> dict[str, Any]:
 
     models = {
         n.name: {
-            "parameters": n.parameters,
-            "input": list(n.input_shape),
-            "arguments": {
-                key: list(value) if isinstance(value, tuple) else value for key, value in n.arguments.items()
-            },
+            "parameters": n.parameters, "input": list(n.input_shape),
+            "arguments": {key: list(v) if isinstance(v, tuple) else v for key, v in n.arguments.items()},
             "source": n.source,
         }
         for n in networks.describe()
-    }
+    }  # fmt: skip
     return {
         "models": models,
         "measures": list(similarity.measure_names()),
@@ -66,10 +60,10 @@ def gathered() -> dict[str, Any]:
     }
 
 
-def _options_of(solver: Solver) -> list[str]:
+def _options_of(solver: Any) -> list[str]:
     """The options of a solver that are numbers or truths, not kinds of numbers."""
-    plain = [f.name for f in fields(solver) if isinstance(getattr(solver, f.name), int | float | None)]
-    return [name for name in plain if name != "dtype"]
+    found = (f.name for f in fields(solver) if isinstance(getattr(solver, f.name), int | float | None))
+    return [name for name in found if name != "dtype"]
 
 
 if __name__ == "__main__":

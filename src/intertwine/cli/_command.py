@@ -108,7 +108,10 @@ def as_function(options: type[Options]) -> Callable[..., None]:
     for f in sorted(fields(options), key=lambda f: f.default is not MISSING and _place_in_help(f.name, options)):
         if f.name in own:
             default = Parameter.empty if f.default is MISSING else f.default
-            annotation = _annotation(hints[f.name], f.name, default, own[f.name])
+            hint, said = hints[f.name], own[f.name]
+            names = () if said.args or default is not False else (f"--{f.name.replace('_', '-')}",)
+            of_names = hint in (list[str], list[str] | None) and "metavar" not in said.keywords
+            annotation = Annotated[hint, said(*names, **({"metavar": "NAMES"} if of_names else {}))]
             parameters.append(Parameter(f.name, kind, default=default, annotation=annotation))
     command.__name__, command.__annotations__ = options.__name__.lower(), {}
     said = f"{getdoc(options)}\n\nPython:\n  " + options.python.replace("; ", "\n  ")
@@ -116,12 +119,6 @@ def as_function(options: type[Options]) -> Callable[..., None]:
     command.__doc__ = said.replace("\n\nExample:", "\n\n\b\nExample:").replace("\n\nPython:", "\n\n\b\nPython:")
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command
-
-
-def _annotation(hint: Any, name: str, default: Any, said: Declared) -> Any:
-    names = () if said.args or default is not False else (f"--{name.replace('_', '-')}",)
-    of_names = {"metavar": "NAMES"} if hint in (list[str], list[str] | None) and "metavar" not in said.keywords else {}
-    return Annotated[hint, said(*names, **of_names)]
 
 
 def _place_in_help(name: str, options: type[Options]) -> int:
@@ -151,7 +148,15 @@ def session(
         try:
             yield
             if verbose:
-                print(_costs(time.monotonic() - start), file=sys.stderr)
+                import resource
+                from importlib.metadata import version
+
+                unit = 1024 if sys.platform == "linux" else 1024**2
+                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+                torch = sys.modules.get("torch")
+                used = f", {torch.get_num_threads()} threads, torch {torch.__version__}" if torch else ""
+                costs = f"{time.monotonic() - start:.1f} s, {peak:,.0f} MB at most{used}"
+                print(f"{costs}, intertwine {version('intertwine')}", file=sys.stderr)
         finally:
             _running.reset(token)
             files = sys.modules.get("intertwine._io")  # imported only where something was to be written
@@ -183,13 +188,3 @@ def one_thread(values: int = 0, weights: int = 0) -> None:
     """
     if running().threads is None and values <= _SMALL_INPUT and weights <= _SMALL_NETWORK:
         use_threads(1)
-
-
-def _costs(seconds: float) -> str:
-    import resource
-    from importlib.metadata import version
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1024**2)
-    torch = sys.modules.get("torch")
-    used = f", {torch.get_num_threads()} threads, torch {torch.__version__}" if torch else ""
-    return f"{seconds:.1f} s, {peak:,.0f} MB at most{used}, intertwine {version('intertwine')}"

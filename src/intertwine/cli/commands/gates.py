@@ -96,14 +96,19 @@ class Gates(Study, DataOptions):
         count, said = affordable(base.model, x, self.kernel_examples)
         built = {name: inputs.gated_version(name, base.model, x[:1], self.seed) for name in versions}
         trained = [training.version(name, network, base) for name, network in built.items()]
-        accuracies = [_own_row(base, splits, where), *trained]
+        batches = iw.lab.data.Batches(splits.test.to(where), splits.mean, splits.std)
+        own = {
+            "network": base.name, "gates": "its own", "value network is given": "x",
+            "test accuracy": iw.lab.training.accuracy(base.model.to(where), batches),
+            "epochs": base.facts.get("epoch"), "parameters": sum(p.numel() for p in base.model.parameters()),
+        }  # fmt: skip
         study = iw.gates.examine(
             base.model.to(where), x.to(where), labels.to(where), splits.classes, kernel_examples=count,
             index=self.example, progress=True,
         )  # fmt: skip
         title, features = _features(study, base, built, x[:1])
         settings = {
-            **study.settings, "seed": self.seed, "accuracies": accuracies, "network": base.facts,
+            **study.settings, "seed": self.seed, "accuracies": [own, *trained], "network": base.facts,
             "data": inputs.data_facts(spec, self.split, splits), "command": self.line, "feature network": title,
             "other": _beside(base, networks[1], x, study) if len(networks) > 1 else None,
         }  # fmt: skip
@@ -235,16 +240,6 @@ def _features(
         layers = _spread([layer.name for layer in study.layers])
         return title, iw.gates.effective_maps(network.cpu(), x, layers, positions="centre")
     return None, None
-
-
-def _own_row(base: inputs.Opened, splits: DataSplits, where: Any) -> dict[str, Any]:
-    """The row of the network itself."""
-    batches = iw.lab.data.Batches(splits.test.to(where), splits.mean, splits.std)
-    return {
-        "network": base.name, "gates": "its own", "value network is given": "x",
-        "test accuracy": iw.lab.training.accuracy(base.model.to(where), batches),
-        "epochs": base.facts.get("epoch"), "parameters": sum(p.numel() for p in base.model.parameters()),
-    }  # fmt: skip
 
 
 def _beside(a: inputs.Opened, b: inputs.Opened, x: torch.Tensor, study: iw.gates.GateStudy) -> dict[str, Any]:

@@ -88,7 +88,8 @@ def _fits(sym: iw.Symmetry, state: Mapping[str, torch.Tensor]) -> bool:
 
 def _families(asked: Lineage) -> iw.provenance.Tree:
     folder = asked.paths[1]
-    found = sorted(p for p in folder.iterdir() if p.suffix in _SUFFIXES or _holds_one(p))
+    one = lambda p: any((p / name).is_file() for name in SETTINGS) or any(p.glob("*.safetensors.index.json"))
+    found = sorted(p for p in folder.iterdir() if p.suffix in _SUFFIXES or one(p))  # or a folder that is one checkpoint
     files = [p for p in found if not _is_result(p)]
     if len(files) < len(found):
         tell(f"left out, results of this program: {', '.join(p.name for p in found if p not in files)}")
@@ -101,11 +102,6 @@ def _families(asked: Lineage) -> iw.provenance.Tree:
         known[spec] = known.get(spec) or inputs.symmetry_of(spec, asked)
         states[path.name] = known[spec], _named(_opened(path), known[spec], path, spec)
     return iw.provenance.tree_of_states(states)
-
-
-def _holds_one(folder: Path) -> bool:
-    """Whether a folder is one checkpoint: a model's directory, an adapter, or shards with their index."""
-    return any((folder / name).is_file() for name in SETTINGS) or any(folder.glob("*.safetensors.index.json"))
 
 
 def _is_result(path: Path) -> bool:

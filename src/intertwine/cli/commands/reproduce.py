@@ -14,7 +14,7 @@ from .._outputs import claim_folder, print_json, print_table, say, tell
 from . import iw
 
 if TYPE_CHECKING:
-    from ...lab.experiments import Experiment, Reproduction, Setting, Values
+    from ...lab.experiments import Experiment, Setting, Values
 
 
 class Reproduce(Options):
@@ -56,6 +56,9 @@ class Reproduce(Options):
     out: Path = option("Folder for networks, finished jobs, values and pages.", Path("reproduction"), metavar="DIR")
 
     def __call__(self) -> None:
+        from ..._io import write_text
+        from ...report.pages.reproduce import all_page
+
         lab = iw.lab.experiments
         chosen = [lab.experiment(name).name for name in self.names or lab.experiments()]
         if self.listing or not (self.names or self.everything):
@@ -86,17 +89,23 @@ class Reproduce(Options):
                 raise RuntimeError(f"{chosen[0]}: {failed[chosen[0]]}")
         differ = _compare(found, self.against) if self.against and self.scale == "smoke" else {}
         done = [lab.experiment(name).page(values) for name, values in found.items()]
-        paths = _write(done, failed, folder)
+        for r in done:
+            r.save(folder / r.name / "results.json")
+            iw.report.write_page(r, folder / r.name / "report.html")
+        page = write_text(folder / "report.html", iw.report.render(all_page(done, failed)))
         if self.as_json:
-            results = {r.name: _timeless(r) for r in done}
-            print_json({"results": results, "failed": failed, "differ": differ, "files": paths})
+            results = {r.name: r.to_dict() for r in done}
+            for said in results.values():  # without day and duration: the same in every run of one seed on one machine
+                said["facts"] = {k: v for k, v in said["facts"].items() if k not in ("date", "hours", "commit")}
+            files = {"folder": folder, "page": page}
+            print_json({"results": results, "failed": failed, "differ": differ, "files": files})
         else:
             verdicts = [
                 (r.name, r.verdict + " (what must hold does NOT)" * (not r.passed), r.facts["hours"]) for r in done
             ]
             verdicts += [(name, f"failed: {error}", "") for name, error in failed.items()]
             print_table([dict(zip(("experiment", "verdict", "hours"), row)) for row in verdicts])
-            say(f"wrote {paths['page']}")
+            say(f"wrote {page}")
         if failed or differ or not all(r.passed for r in done):
             raise typer.Exit(FAILED)
         return None
@@ -143,19 +152,3 @@ def _compare(found: dict[str, Values], kept: Path) -> dict[str, str]:
             rounding = " (by rounding only)" * (state == "valid")
             tell(f"{name}: results kept in {kept} are {state}{rounding}: {where}")
     return differ
-
-
-def _timeless(found: Reproduction) -> dict[str, Any]:
-    """What was found, without day and duration: the same in every run of one seed on one machine."""
-    said = found.to_dict()
-    return {**said, "facts": {k: v for k, v in said["facts"].items() if k not in ("date", "hours", "commit")}}
-
-
-def _write(done: list[Reproduction], failed: dict[str, str], folder: Path) -> dict[str, Any]:
-    from ..._io import write_text
-    from ...report.pages.reproduce import all_page
-
-    for r in done:
-        r.save(folder / r.name / "results.json")
-        iw.report.write_page(r, folder / r.name / "report.html")
-    return {"folder": folder, "page": write_text(folder / "report.html", iw.report.render(all_page(done, failed)))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import typer
 
@@ -61,7 +61,10 @@ class Runs(Options):
         if self.action == "show":
             return self._show(found)
         modules = self.imported or []
-        executor = self._executor()
+        ray, local = self.ray, self.ray == "local"
+        executor: Any = runs.Local(self.workers, self.threads, timeout=self.timeout or None)
+        if ray is not None:
+            executor = runs.OnRay(None if local else ray, self.threads, self.workers if local else None)
         for module in modules:
             inputs.import_module_of_user(module)
         report = runs.run(runs.load_plan(home, modules), self.folder, executor=executor, retries=self.retries)
@@ -72,12 +75,6 @@ class Runs(Options):
         if report.failed:
             raise typer.Exit(FAILED)
         return None
-
-    def _executor(self) -> iw.lab.runs.Executor:
-        if self.ray is None:
-            return iw.lab.runs.Local(self.workers, self.threads, timeout=self.timeout or None)
-        local = self.ray == "local"
-        return iw.lab.runs.OnRay(None if local else self.ray, self.threads, self.workers if local else None)
 
     def _list(self, found: list[iw.lab.runs.Overview]) -> None:
         states = ("done", "waiting", "running", "failed")

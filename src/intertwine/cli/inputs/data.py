@@ -230,23 +230,24 @@ def batches(
 def example_input(spec: str, asked: ExampleOptions, meta: bool = False) -> Any:
     """The example that ``--data``, ``--input-shape`` and their like ask for, or else one of the model's own shape."""
     directory = Path(spec.removeprefix(HF)) if spec.startswith(HF) else None
-    if asked.data is not None and asked.input_shape is None:
+    example: Any
+    if asked.input_shape is not None:
+        example = _random(asked.input_shape, asked.tokens, meta)
+    elif asked.data is not None:
         data = normalised(lab.data.load(asked.data, preparation(asked, asked.data, [(None, spec)])), asked)
         example = data.loader("test", 2).batch(slice(0, 2))[0].to("meta" if meta else "cpu")
-    elif asked.input_shape is None and is_builtin(spec):
+    elif is_builtin(spec):
         example = _random(",".join(map(str, (2, *lab.networks.input_shape(spec)))), None, meta)
     else:
-        known = (asked.input_shape, asked.tokens) if asked.input_shape else directory and _of_config(directory)
-        both = None if known or directory is None else _of_two_configs(directory, meta)
-        if both:
-            return both
-        if not known:
-            build_model(spec)  # a factory that is not there is said first
-            raise ValueError(
-                "--input-shape or --data must be given for a model of your own. Got neither. Say --input-shape "
-                "2,3,32,32, or --input-shape 2,16 --tokens 50257 for text."
-            )
-        example = _random(*known, meta)
+        example = None if directory is None else _of_config(read_config(directory), meta)
+    if example is None:
+        build_model(spec)  # a factory that is not there is said first
+        raise ValueError(
+            "--input-shape or --data must be given for a model of your own. Got neither. Say --input-shape "
+            "2,3,32,32, or --input-shape 2,16 --tokens 50257 for text."
+        )
+    if isinstance(example, dict):
+        return example
     if directory is None or not read_config(directory).get("is_encoder_decoder"):
         return example
     name = "pixel_values" if example.ndim == 4 else "input_features" if example.is_floating_point() else "input_ids"
@@ -281,25 +282,19 @@ def _random(shape: str, tokens: int | None, meta: bool) -> Tensor:
     return torch.randint(tokens, sizes, generator=generator) if tokens else torch.randn(sizes, generator=generator)
 
 
-def _of_two_configs(directory: Path, meta: bool) -> dict[str, Tensor] | None:
-    """Texts beside images, where a configuration has one for each, as those of CLIP do."""
-    config = read_config(directory)
-    text, vision = ({**(config.get(key) or {})} for key in ("text_config", "vision_config"))
-    vocabulary, size = text.get("vocab_size"), vision.get("image_size")
-    if not isinstance(vocabulary, int) or not isinstance(size, int):
-        return None
-    pictures = f"2,{vision.get('num_channels') or 3},{size},{size}"
-    return {"input_ids": _random(_TOKENS, vocabulary, meta), "pixel_values": _random(pictures, None, meta)}
-
-
-def _of_config(directory: Path) -> tuple[str, int | None] | None:
-    """Shape and number of tokens of an example that a transformers configuration implies: an image, sound, or text."""
-    config = read_config(directory)
+def _of_config(config: Mapping[str, Any], meta: bool) -> Any:
+    """The example that a transformers configuration implies: an image, sound, text, or texts beside images."""
     size, channels, bins, frames, vocabulary = (
         config.get(key) for key in ("image_size", "num_channels", "num_mel_bins", "max_source_positions", "vocab_size")
     )
     if isinstance(size, int):
-        return f"2,{channels or 3},{size},{size}", None
+        return _random(f"2,{channels or 3},{size},{size}", None, meta)
     if isinstance(bins, int) and isinstance(frames, int):
-        return f"2,{bins},{2 * frames}", None  # frames are halved before the encoder
-    return (_TOKENS, vocabulary) if isinstance(vocabulary, int) else None
+        return _random(f"2,{bins},{2 * frames}", None, meta)  # frames are halved before the encoder
+    if isinstance(vocabulary, int):
+        return _random(_TOKENS, vocabulary, meta)
+    text, vision = (config.get(key) or {} for key in ("text_config", "vision_config"))
+    if not isinstance(text.get("vocab_size"), int) or not isinstance(vision.get("image_size"), int):
+        return None
+    words = _random(_TOKENS, text["vocab_size"], meta)
+    return {"input_ids": words, "pixel_values": _of_config(vision, meta)}
