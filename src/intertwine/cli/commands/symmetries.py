@@ -31,18 +31,15 @@ class Symmetries(Finding, NetworkOptions):
         return inputs.model_and_symmetry(inputs.model_of(self.network, self.model), self, self.meta)[1]
 
     def plain(self, found: iw.Symmetry) -> Any:
-        return (
-            {**super().plain(found), "dim": found.dim, "log_size": found.log_size}
-            if not self.explain
-            else self._lines(found)
-        )
+        if self.explain is not None:
+            return self._lines(found, self.explain)
+        return {**super().plain(found), "dim": found.dim, "log_size": found.log_size}
 
     def words(self, found: iw.Symmetry) -> str:
-        return super().words(found) if self.explain is None else "\n".join(self._lines(found))
+        return super().words(found) if self.explain is None else "\n".join(self._lines(found, self.explain))
 
-    def _lines(self, found: iw.Symmetry) -> list[str]:
+    def _lines(self, found: iw.Symmetry, asked: str) -> list[str]:
         """Why each axis of one parameter moves or stays."""
-        asked = str(self.explain)
         name = found.aliases.get(asked, asked)
         if name not in found.layouts:
             close = near(name, (*found.layouts, *found.aliases)) or f" There are {', '.join([*found.layouts][:6])}, ..."
