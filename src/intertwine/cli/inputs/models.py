@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from ..._untrusted.checkpoints import HF
+from ..._words import near
 from ...lab import networks
 from ...lab.data import DataSplits
 from ...lab.networks.hugging_face import fresh_model
 from ...lab.training import Card
-from .._checks import check_model
 
 if TYPE_CHECKING:
     from ...gates import GatedNetwork
@@ -77,12 +77,20 @@ def build_model(spec: str) -> nn.Module:
         spec: ``NAME[:arguments]`` of a built-in network, ``package.module:factory[:arguments]``,
             ``path/to/file.py:factory[:arguments]``, or ``hf:DIRECTORY``. A factory's module is imported, which
             runs its code; what is installed nowhere is looked for in the current folder.
+
+    Raises:
+        ValueError: If nothing is found under this name.
     """
     if spec.startswith(HF):
         return fresh_model(Path(spec.removeprefix(HF)))
-    if ":" not in spec:
-        check_model(spec)
-    return networks.build(spec) if is_builtin(spec) else _from_factory(spec)
+    if is_builtin(spec):
+        return networks.build(spec)
+    if ":" in spec:
+        return _from_factory(spec)
+    raise ValueError(
+        f"model must be one of {', '.join(networks.names())}, or package.module:factory, path/to/file.py:factory, or "
+        f"hf:DIRECTORY. Got {spec!r}.{near(spec, networks.names())}"
+    )
 
 
 def call_factory(spec: str, what: str) -> Callable[..., Any]:
