@@ -12,7 +12,7 @@ from intertwine.errors import CheckpointError
 from intertwine.stitching import Epoch, Pair, Recipe, family_of, recalibrate, train_layers
 from intertwine.stitching.choose_alpha import InMemory, choose_alpha, split_examples
 from intertwine.stitching.options import RECIPES
-from intertwine.stitching.training_state import TrainingState
+from intertwine.stitching.train_layers import TrainingState
 
 FAMILIES = ["full", "rank-2", "lasso", "g_relu", "softsort", "orthogonal", "identity"]
 QUICK = Recipe(epochs=3, learning_rate=0.05, head_start=1, batch_size=8)
@@ -196,9 +196,9 @@ def test_lasso_is_judged_with_its_penalty(cut):
     with torch.no_grad():
         network.layer.weight.zero_()
     run.judge(1, 1.5)
-    assert run.best.epoch == 1
+    assert run.best["epoch"] == 1
     run.judge(2, 1.6)
-    assert run.best.epoch == 1
+    assert run.best["epoch"] == 1
 
 
 def test_recipes_of_both_versions():

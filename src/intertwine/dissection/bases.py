@@ -65,14 +65,15 @@ class Rotation:
         if not Orthogonal(len(q)).contains(q, 1e-8):
             raise ValueError("matrix must be orthogonal to 1e-08. Got one that is not: compute it in float64.")
         t, z = (torch.from_numpy(a) for a in schur(q.numpy(), output="real"))
-        planes, negative = _blocks(t)
+        alone, planes = torch.ones(len(t), dtype=torch.bool), (t.diagonal(-1) != 0).nonzero().flatten()  # 2x2 blocks
+        alone[planes] = alone[planes + 1] = False
+        negative = (alone & (t.diagonal() < 0)).nonzero().flatten()  # 1x1 blocks
         if len(negative) % 2:
             raise ValueError(
                 "matrix must have determinant 1. Got an orthogonal matrix with determinant -1, a reflection, which no "
                 "path of rotations reaches from the identity. Flip the sign of one column."
             )
-        pairs = [(i, i + 1) for i in planes] + list(zip(negative[::2], negative[1::2]))
-        i, j = (torch.tensor(side, dtype=torch.long) for side in ([p[0] for p in pairs], [p[1] for p in pairs]))
+        i, j = torch.cat([planes, negative[::2]]), torch.cat([planes + 1, negative[1::2]])
         angles = torch.atan2(t[j, i] - t[i, j], t[i, i] + t[j, j])
         angles[len(planes) :] = torch.pi
         return cls(z[:, i], z[:, j], angles)
@@ -110,22 +111,6 @@ def random_rotation(n: int, generator: torch.Generator | None = None) -> Tensor:
     return haar(n, generator, special=True).cpu()
 
 
-def _blocks(t: Tensor) -> tuple[list[int], list[int]]:
-    """Where the 2x2 blocks of a real Schur form start, and which 1x1 blocks are -1."""
-    planes: list[int] = []
-    negative: list[int] = []
-    i, n = 0, t.shape[0]
-    while i < n:
-        if i + 1 < n and t[i + 1, i] != 0:
-            planes.append(i)
-            i += 2
-        else:
-            if t[i, i] < 0:
-                negative.append(i)
-            i += 1
-    return planes, negative
-
-
 @dataclass(frozen=True)
 class Arm:
     """One basis: what is done to the channels before they are dissected."""
@@ -152,11 +137,7 @@ class Arm:
             return lambda maps: maps
         power = Rotation.of(random_rotation(units, generator)).power(self.alpha)
         power = power if scale is None else power / scale
-        return lambda maps: _turn(power.to(maps.device), maps.double())
-
-
-def _turn(matrix: Tensor, maps: Tensor) -> Tensor:
-    return (matrix @ maps.flatten(2)).view_as(maps)
+        return lambda maps: (power.to(maps.device) @ maps.double().flatten(2)).view_as(maps)
 
 
 @dataclass(frozen=True)

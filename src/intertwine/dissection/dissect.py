@@ -16,7 +16,7 @@ from .concepts import ConceptSet
 from .maps import Criterion, LabelledMaps, Maps, MapStream, values_of
 from .overlap import Tally, label_areas, top_thresholds
 from .pictures import TopImages, take_pictures
-from .result import ArmResult, Dissection, Folder, Picture, digest, digest_data
+from .result import ArmResult, Dissection, Folder, Picture, digest_data, digest_of
 
 __all__ = ["dissect"]
 
@@ -92,15 +92,8 @@ def dissect(
         "grid": list(maps.grid) if maps.grid else None,
         "channel_dim": maps.channel_dim,
     }
-    folder = Folder(
-        resume,
-        {
-            **settings,
-            "model": digest(model),
-            "layer": layer,
-            "data": digest_data(concepts, maps.transform or (lambda images: images)),
-        },
-    )
+    known = digest_data(concepts, maps.transform or (lambda images: images))
+    folder = Folder(resume, {**settings, "model": digest_of(model), "layer": layer, "data": known})
     channels, constant, coverage, size, count = _look(stream, criterion.empty, progress)
     stream.keep(channels)
     units, scale = len(channels), size[list(channels)] if criterion.standardise else None

@@ -81,11 +81,6 @@ class LabelledMaps:
     image_labels: Tensor
     index: tuple[int, ...]
 
-    @property
-    def bytes(self) -> int:
-        """Memory that the tensors take."""
-        return sum(t.numel() * t.element_size() for t in (self.maps, self.labels, self.image_labels))
-
 
 def as_maps(
     features: Tensor, channel_dim: int, grid: tuple[int, int] | None, image_size: tuple[int, int], layer: str
@@ -140,10 +135,7 @@ class MapStream:
     """
 
     def __init__(self, model: nn.Module, layer: str, concepts: ConceptSet, maps: Maps) -> None:
-        self.model, self.layer, self.concepts, self.memory = model, layer, concepts, maps.memory
-        self._size, self._device, self._channel_dim, self._grid = (
-            maps.batch_size, maps.device, maps.channel_dim, maps.grid,
-        )  # fmt: skip
+        self.model, self.layer, self.concepts, self.memory, self._maps = model, layer, concepts, maps.memory, maps
         self._transform = maps.transform or (lambda images: images)
         weights = (p.dtype for p in model.parameters() if p.is_floating_point())
         self._dtype = next(weights, torch.float32)
@@ -156,17 +148,18 @@ class MapStream:
         return self._kept is not None
 
     def __len__(self) -> int:
-        return -(-len(self.concepts) // self._size)
+        return -(-len(self.concepts) // self._maps.batch_size)
 
     def __iter__(self) -> Iterator[LabelledMaps]:
-        return iter(self._kept) if self._kept is not None else self._computed(self.concepts.batches(self._size))
+        found = self._kept
+        return iter(found) if found is not None else self._computed(self.concepts.batches(self._maps.batch_size))
 
     def first_pass(self, progress: bool | None = None) -> Iterator[LabelledMaps]:
         """Go through all batches once, keeping them if they fit."""
         kept: list[LabelledMaps] | None = []
         used = 0
         for batch in track(self, f"reading {self.concepts.name} at {self.layer}", enabled=progress):
-            used += batch.bytes
+            used += sum(t.nbytes for t in (batch.maps, batch.labels, batch.image_labels))
             kept = None if kept is None or used > self.memory else [*kept, batch]
             yield batch
         self._kept = kept
@@ -184,30 +177,24 @@ class MapStream:
 
     def at(self, index: Iterable[int]) -> Iterator[LabelledMaps]:
         """Maps of some images only."""
-        return self._computed(self.concepts.subset(tuple(index)).batches(self._size))
+        return self._computed(self.concepts.subset(tuple(index)).batches(self._maps.batch_size))
 
     def _computed(self, batches: Iterable[ConceptBatch]) -> Iterator[LabelledMaps]:
         # the smallest type that holds every concept index: labels are what fills the memory
         types = (torch.int8, torch.int16, torch.int32)
         smallest = next(t for t in types if len(self.concepts.concepts) < torch.iinfo(t).max)
-        with tap(self.model, [self.layer], device=self._device) as tapped:
+        with tap(self.model, [self.layer], device=self._maps.device) as tapped:
             for batch in batches:
                 inputs = self._transform(batch.images)
                 inputs = inputs.to(self._dtype) if inputs.is_floating_point() else inputs
                 (features,) = tapped(inputs).values()
-                channel_dim = tapped.points[0].channel_dim if self._channel_dim is None else self._channel_dim
+                channel_dim = tapped.points[0].channel_dim if self._maps.channel_dim is None else self._maps.channel_dim
                 size = (batch.images.shape[-2], batch.images.shape[-1])
-                maps = as_maps(features, channel_dim, self._grid, size, self.layer)
+                maps = as_maps(features, channel_dim, self._maps.grid, size, self.layer)
                 maps = maps.float() if maps.element_size() < 4 else maps  # sorting on a CPU knows no half precision
                 where = torch.device("cpu") if maps.device.type == "mps" else maps.device  # MPS has no float64
-                yield self._chosen(
-                    LabelledMaps(
-                        maps.to(where).contiguous(),
-                        batch.labels.to(where, smallest),
-                        batch.image_labels.to(where),
-                        batch.index,
-                    )
-                )
+                labels, whole = batch.labels.to(where, smallest), batch.image_labels.to(where)
+                yield self._chosen(LabelledMaps(maps.to(where).contiguous(), labels, whole, batch.index))
 
 
 def values_of(maps: Tensor) -> Tensor:

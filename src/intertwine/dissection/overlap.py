@@ -51,38 +51,24 @@ def top_thresholds(stream: Callable[[], Iterable[Tensor]], q: float, count: int,
     found: list[Tensor] = []
     start, units = 0, 1
     while start < units:
-        largest, seen = _Largest(keep), 0
+        parts: list[Tensor] = []
+        seen = 0
         for values in stream():
             units, seen = len(values), seen + values.shape[1]
             group = max(1, memory // (32 * (keep + _GATHERED)))
-            largest.add(_finite(values[start : start + group]))
+            parts.append(_finite(values[start : start + group]))
+            if sum(part.shape[1] for part in parts) >= 2 * keep + _GATHERED:
+                parts = [_largest(parts, keep)]
         if seen != count:
             raise ValueError(f"stream must give {count} values for each unit in every pass. Got {seen}.")
-        found.append(largest.least())
+        found.append(_largest(parts, keep).amin(1))
         start += group
     return torch.cat(found)
 
 
-class _Largest:
-    """The largest values of some units, ``keep`` of each, over all that was added."""
-
-    def __init__(self, keep: int) -> None:
-        self._keep = keep
-        self._parts: list[Tensor] = []
-
-    def add(self, values: Tensor) -> None:
-        """Add values ``(U, m)``."""
-        self._parts.append(values)
-        if sum(part.shape[1] for part in self._parts) >= 2 * self._keep + _GATHERED:
-            self._parts = [self._picked()]
-
-    def least(self) -> Tensor:
-        """The least of the values that are kept, ``(U,)``."""
-        return self._picked().amin(1)
-
-    def _picked(self) -> Tensor:
-        values = torch.cat(self._parts, 1)
-        return values.topk(min(self._keep, values.shape[1]), dim=1, sorted=False).values
+def _largest(parts: list[Tensor], keep: int) -> Tensor:
+    values = torch.cat(parts, 1)
+    return values.topk(min(keep, values.shape[1]), dim=1, sorted=False).values
 
 
 def _finite(values: Tensor) -> Tensor:

@@ -59,16 +59,9 @@ def take_pictures(
             size = stream.concepts[wanted[position]].image.shape[1:]
             found = masks_above(maps[row][None], thresholds[best][None], size)[0].bool().cpu()
             masks |= {(wanted[position], unit): found[k] for k, unit in enumerate(best)}
+    drawn = lambda image, unit: draw_outline(stream.concepts[image].image, masks[image, unit])
     return tuple(
-        Picture(
-            result.arm.name,
-            unit,
-            result.concept[unit],
-            result.iou[unit],
-            place,
-            image,
-            draw_outline(stream.concepts[image].image, masks[image, unit]),
-        )
+        Picture(result.arm.name, unit, result.concept[unit], result.iou[unit], place, image, drawn(image, unit))
         for unit in best
         for place, image in enumerate(images.of(unit))
     )

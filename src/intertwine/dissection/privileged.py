@@ -144,24 +144,11 @@ def privileged_bases(
             continue
         point = ([point for point in carrying if point.activation] or carrying)[-1]
         kinds = _kinds(sym, point, space.name)
-        result = dissect(
-            model, point.name, concepts, Bases([0, 1], seeds, 0), criterion=criterion, maps=maps, pictures=0
-        )
+        bases = Bases([0, 1], seeds, 0)
+        result = dissect(model, point.name, concepts, bases, criterion=criterion, maps=maps, pictures=0)
         own, turned = result.counts()
-        found.append(
-            SpaceBasis(
-                space.name,
-                space.symbol,
-                point.name,
-                _words(sym, point, space.name),
-                "linear" not in kinds,
-                result.units,
-                round(own.mean),
-                turned.mean,
-                *turned.one_more,
-                result.trend,
-            )
-        )
+        said = space.name, space.symbol, point.name, _words(sym, point, space.name), "linear" not in kinds
+        found.append(SpaceBasis(*said, result.units, round(own.mean), turned.mean, *turned.one_more, result.trend))
     return PrivilegedBases(type(model).__name__, concepts.name, tuple(found), tuple(without))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,10 +10,9 @@ from math import inf, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from torch import Tensor, nn
 
-from .._io import read_json, write_json
+from .._io import digest, read_json, write_json
 from .._io.codec import decode, encode
 from .._nested import tensors_in
 from .._result import Result
@@ -329,21 +327,14 @@ class Folder:
             write_json(self._path / f"{result.arm.name}.json", data)
 
 
-def digest(model: nn.Module) -> str:
+def digest_of(model: nn.Module) -> str:
     """A hash of all weights."""
-    found = hashlib.sha256(type(model).__qualname__.encode())
-    for key, tensor in sorted(model.state_dict().items()):
-        found.update(key.encode())
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:32]
+    state = sorted(model.state_dict().items())
+    return digest([type(model).__qualname__, *(part for entry in state for part in entry)])[:32]
 
 
 def digest_data(concepts: ConceptSet, transform: Callable[[Tensor], Any]) -> str:
     """A hash of a concept set's names, of its first and last image, and of what the model is given for the first."""
-    found = hashlib.sha256(repr((concepts.name, len(concepts), concepts.concepts)).encode())
-    for i in (0, len(concepts) - 1):
-        for tensor in (concepts[i].image, concepts[i].labels.long()):
-            found.update(tensor.contiguous().numpy().tobytes())
-    for tensor in tensors_in(transform(next(concepts.batches(1)).images)):
-        found.update(tensor.detach().cpu().double().contiguous().numpy().tobytes())
-    return found.hexdigest()[:32]
+    shown = [part for i in (0, len(concepts) - 1) for part in (concepts[i].image, concepts[i].labels.long())]
+    given = [x.cpu().double() for x in tensors_in(transform(next(concepts.batches(1)).images))]
+    return digest([repr((concepts.name, len(concepts), concepts.concepts)), *shown, *given])[:32]

@@ -17,7 +17,7 @@ from .._evaluation import evaluating
 from .batches import call, device_of, head
 
 __all__ = [
-    "ACTIVATIONS", "CLAMPS", "additions", "function_names", "is_activation", "is_one_function", "modules",
+    "ACTIVATIONS", "CLAMPS", "additions", "function_names", "is_activation", "is_one_function",
     "nonlinearity", "unwrap", "watching", "watching_functions",
 ]  # fmt: skip
 
@@ -39,11 +39,6 @@ Names = Callable[[str, str], str | None]
 def unwrap(model: nn.Module) -> nn.Module:
     """The module itself, where ``torch.compile`` wrapped it: compiled code does not call new hooks."""
     return getattr(model, "_orig_mod", model)
-
-
-def modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Names to modules; a module registered under several names appears under the first."""
-    return dict(model.named_modules())
 
 
 @contextmanager
@@ -79,12 +74,7 @@ def is_activation(module: nn.Module) -> bool:
 
 
 def nonlinearity(op: str, low: Any = None, high: Any = None) -> str | None:
-    """The name of the nonlinearity that an operation is; ``None`` for any other operation.
-
-    Args:
-        op: The operation's name, such as ``"relu"`` or ``"aten::relu"``.
-        low: Where a clamp cuts from below.
-        high: Where it cuts from above.
+    """The name of the nonlinearity that an operation is, a clamp from ``low`` to ``high`` too; ``None`` for any other.
 
     Examples:
         >>> nonlinearity("aten::relu"), nonlinearity("clamp_min", 0), nonlinearity("clamp", -1, 1)
@@ -111,7 +101,8 @@ def function_names(modules: Mapping[str, nn.Module]) -> Names:
 
     def names(caller: str, function: str) -> str | None:
         module = modules[caller]
-        if _is_of_torch(module) or (caller and is_one_function(module)):
+        of_torch = type(module).__module__.startswith("torch.nn.") and not isinstance(module, _CALLERS)
+        if of_torch or (caller and is_one_function(module)):
             return None
         start = f"{caller}." if caller else ""
         plain = f"{start}{function}"
@@ -125,17 +116,11 @@ def is_one_function(module: nn.Module) -> bool:
     return next(module.children(), None) is None and next(module.parameters(), None) is None
 
 
-def _is_of_torch(module: nn.Module) -> bool:
-    return type(module).__module__.startswith("torch.nn.") and not isinstance(module, _CALLERS)
-
-
 @contextmanager
 def watching_functions(modules: Mapping[str, nn.Module], see: Callable[[str, str, Tensor], None]) -> Iterator[None]:
     """Call ``see(caller, function, output)`` for every nonlinearity that runs, while the block runs."""
     running = [""]
-
-    def enter(name: str) -> Any:
-        return lambda module, args: running.append(name)
+    enter = lambda name: lambda module, args: running.append(name)
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         running.pop()

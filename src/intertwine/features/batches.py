@@ -40,11 +40,7 @@ def labels_in(batch: Any) -> Tensor | None:
 def example(batch: Any, examples: int) -> Any:
     """The inputs of ``batch`` cut to its first examples: a dict, a tuple of several positional ones, or one value."""
     n = size(batch)
-
-    def cut(tensor: Tensor) -> Tensor:
-        return tensor[:examples] if tensor.ndim and tensor.shape[0] == n else tensor
-
-    return map_tensors(_inputs(batch), cut)
+    return map_tensors(_inputs(batch), lambda x: x[:examples] if x.ndim and x.shape[0] == n else x)
 
 
 def head(batch: Any, examples: int) -> Any:

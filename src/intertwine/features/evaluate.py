@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -77,7 +77,7 @@ def _scored(
             "loader must yield (inputs, labels) or a dict with 'labels'. Got a batch without labels. "
             "Pass loss=function(output, batch) to score without labels."
         )
-    if isinstance(batch, Mapping) and _takes_labels(model):
+    if isinstance(batch, Mapping) and "labels" in inspect.signature(model.forward).parameters:
         output = run(model, batch, device)
         own = getattr(output, "loss", None)
         if own is not None:
@@ -87,7 +87,7 @@ def _scored(
     else:
         output = call(model, batch, device)
     logits = logits_of(output)
-    if logits is None or not _fit(logits, labels):
+    if not _fit(logits, labels):
         shapes = f"{None if logits is None else tuple(logits.shape)} for labels {tuple(labels.shape)}"
         raise ValueError(
             f"model must return logits (N, classes) or (N, T, classes) for labels of classes. Got {shapes}. "
@@ -101,7 +101,7 @@ def _averaged(own: float, logits: Tensor | None, labels: Tensor, examples: int) 
 
     Models of text predict label ``t + 1`` at position ``t``, so that the first ones do not count; others label ``t``.
     """
-    if logits is None or not _fit(logits, labels):
+    if not _fit(logits, labels):
         return examples
     if labels.ndim > 1:
         shifted = _cross_entropy(logits[:, :-1], labels[:, 1:])
@@ -115,8 +115,8 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> float:
     return float(nn.functional.cross_entropy(flat, labels.to(logits.device).flatten(), ignore_index=_IGNORED))
 
 
-def _takes_labels(model: nn.Module) -> bool:
-    return "labels" in inspect.signature(model.forward).parameters
+def _fit(logits: Tensor | None, labels: Tensor) -> TypeGuard[Tensor]:
+    return logits is not None and logits.shape[:-1] == labels.shape and not labels.is_floating_point()
 
 
 def known(labels: Tensor) -> Tensor:
@@ -125,15 +125,7 @@ def known(labels: Tensor) -> Tensor:
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """For each label that counts, whether the largest logit is at it.
-
-    Args:
-        logits: ``(..., *N, classes)``.
-        labels: ``(*N)``.
-
-    Returns:
-        ``(..., K)`` for ``K`` labels that count.
-    """
+    """For each of ``K`` labels of ``(*N)`` that count, whether the largest logit is at it: ``(..., K)``."""
     labels = labels.to(logits.device)
     return (logits.argmax(-1) == labels)[..., known(labels)]
 
@@ -144,13 +136,9 @@ def logits_of(output: Any) -> Tensor | None:
     return own if isinstance(own, Tensor) else select(output)
 
 
-def _fit(logits: Tensor, labels: Tensor) -> bool:
-    return logits.shape[:-1] == labels.shape and not labels.is_floating_point()
-
-
 def _counts(logits: Tensor | None, labels: Tensor, shifts: bool = False) -> tuple[int, int]:
-    # models that compute a loss may shift labels themselves: position t predicts label t + 1, which only they know
-    if logits is None or not _fit(logits, labels) or (shifts and labels.ndim != 1):
+    """How many labels are right, and how many count; none where the model may shift them: only it knows how."""
+    if not _fit(logits, labels) or (shifts and labels.ndim != 1):
         return 0, 0
     right = correct(logits, labels)
     return int(right.sum()), len(right)

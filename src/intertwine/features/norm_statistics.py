@@ -31,18 +31,12 @@ def normalisable(batches: Iterable[Any], least: int = 2) -> Iterator[Any]:
 
 
 def fewest(model: nn.Module, layers: Mapping[str, int], batch: Any) -> int:
-    """How many examples have a spread at some layers: one where each puts out several positions of it, else two.
+    """How many examples have a spread at layers: one where each, with channels at an axis, has several positions of it.
 
-    Args:
-        model: The model.
-        layers: Axis of the channels of each layer.
-        batch: A batch, of which the first example runs.
+    Else two. The model runs on the first example of the batch.
     """
-    values = []
-
-    def see(name: str, k: int, module: nn.Module, inputs: Any, output: Tensor) -> None:
-        values.append(output.numel() // output.shape[layers[name]])
-
+    values: list[int] = []
+    see = lambda name, k, module, inputs, output: values.append(output.numel() // output.shape[layers[name]])
     watched = {name: model.get_submodule(name) for name in layers}
     with evaluating(model), watching(watched, see), torch.no_grad():
         call(model, head(batch, 1), device_of(model))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -16,7 +17,6 @@ from .activations import (
     function_names,
     is_activation,
     is_one_function,
-    modules,
     unwrap,
     watching,
     watching_functions,
@@ -48,8 +48,20 @@ def select(output: Any, how: Selector | None = None) -> Tensor | None:
             tensor itself, the first floating-point tensor of a tuple, and of a mapping ``last_hidden_state``,
             ``hidden_states`` or ``logits`` before anything else.
     """
-    chosen = _first(output) if how is None else _choose(output, how)
-    return chosen if isinstance(chosen, Tensor) and chosen.is_floating_point() else None
+    if how is None:
+        if isinstance(output, Mapping):
+            output = [output[key] for key in _PREFERRED if key in output] + list(output.values())
+        if isinstance(output, tuple | list):
+            output = next((o for o in output if isinstance(o, Tensor) and o.is_floating_point()), None)
+    elif callable(how):
+        output = how(output)
+    elif isinstance(output, Mapping):
+        output = output.get(how)
+    elif isinstance(how, str):
+        output = getattr(output, how, None)
+    else:
+        output = output[how] if isinstance(output, tuple | list) and -len(output) <= how < len(output) else None
+    return output if isinstance(output, Tensor) and output.is_floating_point() else None
 
 
 def selector_for(module: str, call: int, outputs: Selector | Mapping[str, Selector] | None) -> Selector | None:
@@ -57,25 +69,6 @@ def selector_for(module: str, call: int, outputs: Selector | Mapping[str, Select
     if not isinstance(outputs, Mapping):
         return outputs
     return outputs.get(f"{module}#{call}", outputs.get(module))
-
-
-def _choose(output: Any, how: Selector) -> Any:
-    if callable(how):
-        return how(output)
-    if isinstance(how, str) and not isinstance(output, Mapping):
-        return getattr(output, how, None)
-    if isinstance(output, Mapping):
-        return output.get(how)
-    inside = isinstance(output, tuple | list) and isinstance(how, int) and -len(output) <= how < len(output)
-    return output[how] if inside else None
-
-
-def _first(output: Any) -> Any:
-    if isinstance(output, Mapping):
-        output = [output[key] for key in _PREFERRED if key in output] + list(output.values())
-    if isinstance(output, tuple | list):
-        return next((o for o in output if isinstance(o, Tensor) and o.is_floating_point()), None)
-    return output
 
 
 @dataclass(frozen=True)
@@ -186,12 +179,9 @@ def layers(
     """
     check_module(model)
     model = unwrap(model)
-    total = size(batch)
-    if total > _DRY_RUN:
-        try:
+    if (total := size(batch)) > _DRY_RUN:
+        with suppress(Exception):  # a model may need its whole batch; if it is broken, the run below tells how
             return _listed(model, head(batch, _DRY_RUN), _DRY_RUN, outputs)
-        except Exception:
-            pass  # a model that needs its whole batch, or is broken: the run below tells, with the model's own error
     return _listed(model, batch, total, outputs)
 
 
@@ -207,7 +197,7 @@ def choose(points: Sequence[Point], wanted: str | Sequence[str] | None, model: n
     for name in [wanted] if isinstance(wanted, str) else wanted:
         matches = [by_name[name]] if name in by_name else [p for p in points if fnmatchcase(p.name, name)]
         if not matches:
-            raise ValueError(_why_missing(name, points, modules(unwrap(model))))
+            raise ValueError(_why_missing(name, points, dict(unwrap(model).named_modules())))
         chosen |= {p.name: p for p in matches}
     if not chosen:
         raise ValueError("layers must name at least one layer. Got an empty list. Leave it out for the default layers.")
@@ -218,7 +208,8 @@ def _listed(
     model: nn.Module, batch: Any, examples: int, outputs: Selector | Mapping[str, Selector] | None
 ) -> tuple[Point, ...]:
     """Run the model once and list its points."""
-    guess, every = _ChannelGuess(), modules(model)
+    axes: dict[tuple[int, ...], int] = {}  # the latest channel axis that is sure, by shape
+    every = dict(model.named_modules())
     named = function_names(every)
     calls: Counter[str] = Counter()
     seen: list[Point] = []
@@ -229,8 +220,9 @@ def _listed(
         calls[name] += 1
         if tensor is not None and tensor.ndim >= 2 and tensor.shape[0] == examples and tensor.is_floating_point():
             shape = tuple(tensor.shape)
-            seen.append(Point(name, shape=shape[1:], channel_dim=guess(module, shape), dtype=tensor.dtype,
-                              calls=calls[name], **facts))  # fmt: skip
+            axes[shape] = _axis_by_kind(module) or axes.get(shape, -1 if len(shape) == 3 else 1)
+            axis = 1 if len(shape) == 2 else axes[shape]
+            seen.append(Point(name, shape=shape[1:], channel_dim=axis, dtype=tensor.dtype, calls=calls[name], **facts))
 
     def see(name: str, k: int, module: nn.Module, given: Any, output: Any) -> None:
         features = select(output, selector_for(name, k, outputs))
@@ -278,11 +270,11 @@ def _same(x: Tensor, y: Tensor) -> bool:
 
 def _why_missing(name: str, points: Sequence[Point], known: Mapping[str, nn.Module]) -> str:
     """Explain why no point has this name."""
-    calls = [p.name for p in points if p.calls > 1 and p.module == name]
-    if calls:
+    listing = lambda names: ", ".join(repr(n) for n in names[:8]) + (", ..." if len(names) > 8 else "")
+    if calls := [p.name for p in points if p.calls > 1 and p.module == name]:
         return (
             f"layers must say which call of a module is meant. Got {name!r}, which runs {len(calls)} times. "
-            f"Use one of {_listing(calls)}."
+            f"Use one of {listing(calls)}."
         )
     if name in known:
         return (
@@ -292,40 +284,13 @@ def _why_missing(name: str, points: Sequence[Point], known: Mapping[str, nn.Modu
         )
     names = [p.name for p in points]
     near = get_close_matches(name, names, n=4, cutoff=0.5) or names[:4]
-    return f"layers must be names of modules that run. Got {name!r}. Close names: {_listing(near)}."
+    return f"layers must be names of modules that run. Got {name!r}. Close names: {listing(near)}."
 
 
-def _listing(names: Sequence[str]) -> str:
-    return ", ".join(repr(n) for n in names[:8]) + (", ..." if len(names) > 8 else "")
-
-
-class _ChannelGuess:
-    """Guesses the channel axis of outputs, given in the order in which they were made.
-
-    Convolutions, batch, instance and group norms and pooling keep channels on axis 1; linear layers, embeddings,
-    attention and a layer norm over one axis keep them last. Any other module (an activation, a block) has its channels
-    where the latest of those with an output of the same shape has them. Failing that, rank decides: axis 1 for matrices
-    and images, and the last axis for rank 3, read as tokens ``(N, T, C)``.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, ...], int] = {}
-
-    def __call__(self, module: nn.Module | None, shape: tuple[int, ...]) -> int:
-        """The channel axis of an output of ``shape``: 1 or -1."""
-        known = self._by_kind(module)
-        if known is not None:
-            self._known[shape] = known
-        axis = self._known.get(shape, -1 if len(shape) == 3 else 1)
-        return 1 if len(shape) == 2 else axis
-
-    @staticmethod
-    def _by_kind(module: nn.Module | None) -> int | None:
-        if isinstance(module, _FIRST):
-            return 1
-        if isinstance(module, _LAST):
-            return -1
-        # Subclasses of LayerNorm often permute axes around it, so that only the class itself is sure.
-        if isinstance(module, nn.LayerNorm | nn.RMSNorm) and type(module) in {nn.LayerNorm, nn.RMSNorm}:
-            return -1 if len(module.normalized_shape) == 1 else None
-        return None
+def _axis_by_kind(module: nn.Module | None) -> int | None:
+    """The channel axis of what a module of torch returns, 1 or -1; ``None`` for any other module."""
+    if isinstance(module, _FIRST):
+        return 1
+    # Subclasses of LayerNorm often permute axes around it, so that only the class itself is sure.
+    over_one = type(module) in (nn.LayerNorm, nn.RMSNorm) and len(module.normalized_shape) == 1  # type: ignore[union-attr, arg-type]
+    return -1 if over_one or isinstance(module, _LAST) else None

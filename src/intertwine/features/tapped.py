@@ -10,13 +10,9 @@ from torch import Tensor, nn
 
 from .._evaluation import alone, check_module, evaluation_mode
 from .._progress import track
-from .activations import function_names, modules, unwrap, watching, watching_functions
+from .activations import function_names, unwrap, watching, watching_functions
 from .batches import call, device_of, length, peek, size
 from .points import Point, Selector, choose, layers, select, selector_for
-
-
-def _copy(_: str, features: Tensor) -> Tensor:
-    return features.clone(memory_format=torch.contiguous_format)
 
 
 class Tapped:
@@ -56,7 +52,7 @@ class Tapped:
         layers: str | Sequence[str] | None = None,
         *,
         outputs: Selector | Mapping[str, Selector] | None = None,
-        keep: Callable[[str, Tensor], Tensor] = _copy,
+        keep: Callable[[str, Tensor], Tensor] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         self.points: tuple[Point, ...] = ()
@@ -64,7 +60,7 @@ class Tapped:
         self._model = unwrap(model)
         self._layers = layers
         self._outputs = outputs
-        self._keep = keep
+        self._keep = keep or (lambda _, features: features.clone(memory_format=torch.contiguous_format))
         self._device = device_of(self._model) if device is None else torch.device(device)
         self._mode: Any = None
 
@@ -93,7 +89,7 @@ class Tapped:
         if not self.points:
             self.prepare(batch)
         wanted = {(p.module, p.call): p.name for p in self.points}
-        every = modules(self._model)
+        every = dict(self._model.named_modules())
         watched = {name: module for name, module in every.items() if any(name == m for m, _ in wanted)}
         examples, outputs = size(batch), self._outputs
         kept: dict[str, Tensor] = {}
@@ -128,18 +124,8 @@ class Tapped:
         return {name: kept[name] for name in wanted.values()}
 
 
-def tap(
-    model: nn.Module,
-    layers: str | Sequence[str] | None = None,
-    *,
-    outputs: Selector | Mapping[str, Selector] | None = None,
-    device: torch.device | str | None = None,
-) -> Tapped:
-    """Open a model for reading its hidden features, with the arguments of :class:`Tapped`.
-
-    Use it as ``with tap(model, layers) as tapped: features = tapped(batch)``.
-    """
-    return Tapped(model, layers, outputs=outputs, device=device)
+tap = Tapped
+"""A model opened for reading: ``with tap(model, layers) as tapped: features = tapped(batch)``."""
 
 
 def collect(

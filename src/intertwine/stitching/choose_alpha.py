@@ -77,12 +77,9 @@ def split_examples(
 
     Args:
         loader: Batches ``(inputs, labels, ...)`` of training data; read once.
-        share: Of the first part.
+        share: Of the first part, which is shuffled at every pass; the other one is held out.
         batch_size: Of both parts.
         seed: Of the split.
-
-    Returns:
-        The larger part, shuffled at every pass, and the held-out part.
 
     Raises:
         ValueError: If a part would be empty, or a batch has no labels or keyword inputs.
@@ -154,10 +151,8 @@ def choose_alpha(
     part, held_out = split_examples(loader, share, batch_size=batch_size, seed=seed)
     networks = []
     for alpha in alphas:
-        tap = cut.tap
-        layer = family_of(
-            family, tap.c_in, tap.c_out, channel_dim=tap.channel_dim, seed=seed, alpha=alpha, **options.settings
-        )
+        tap, settings = cut.tap, {"channel_dim": cut.tap.channel_dim, "alpha": alpha, **options.settings}
+        layer = family_of(family, tap.c_in, tap.c_out, seed=seed, **settings)
         if moments is not None:
             layer.start(moments)
         networks.append(cut.stitch(layer.to(cut.device), tail_norm=options.tail_norm))

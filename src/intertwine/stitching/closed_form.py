@@ -85,12 +85,7 @@ class Moments:
     def residual(self, matrix: Tensor, bias: Tensor | None = None) -> float:
         """How much of B's features ``y`` a map misses, ``sum |y - A x - b|^2 / sum |y|^2``: 0 where ``A x + b = y``.
 
-        Args:
-            matrix: ``(C_out, C_in)``.
-            bias: ``(C_out,)`` or ``None``.
-
-        Returns:
-            A share, 0 to infinity; rounding can leave it at -1e-15 where the truth is 0, which reads 0.
+        ``matrix`` is ``(C_out, C_in)``, ``bias`` ``(C_out,)``. Rounding can leave -1e-15 where the truth is 0: 0 then.
         """
         a = matrix.detach().to(self.xx)
         b = torch.zeros_like(self.sum_y) if bias is None else bias.detach().to(self.xx)
@@ -110,6 +105,7 @@ class Moments:
         return self.yy.diagonal() > 0
 
 
+_TINY = torch.finfo(torch.float64).tiny  # moments are in float64
 FLOOR = 1e-6  # scale of a pair that would best have none: group elements have no zero entries
 
 
@@ -117,9 +113,6 @@ def least_squares(moments: Moments) -> Tensor:
     """All matrices: linear regression ``A = Y^T X (X^T X)^+``.
 
     The pseudo-inverse leaves directions out in which A's features do not vary: nothing can be read there.
-
-    Returns:
-        ``(C_out, C_in)``.
     """
     return moments.xy.T @ pseudo_inverse(moments.xx)
 
@@ -148,12 +141,11 @@ def reduced_rank(moments: Moments, rank: int) -> tuple[Tensor, Tensor]:
 def diagonal(moments: Moments) -> Tensor:
     """Diagonal matrices: every channel of B reads the channel of A with its number, ``a_i = <x_i, y_i> / |x_i|^2``.
 
-    Returns:
-        ``(C_out, C_in)``; 1 for channels of A that never respond.
+    Of channels of A that never respond it is 1.
     """
     k = min(moments.c_in, moments.c_out)
     energy = moments.xx.diagonal()[:k]
-    scales = torch.where(energy > 0, moments.xy.diagonal()[:k] / energy.clamp_min(_tiny(energy)), 1.0)
+    scales = torch.where(energy > 0, moments.xy.diagonal()[:k] / energy.clamp_min(_TINY), 1.0)
     a = identity(moments)
     a.diagonal().copy_(scales)
     return a
@@ -163,9 +155,6 @@ def unit_row_sum(moments: Moments) -> Tensor:
     """Matrices whose rows sum to one: linear regression under ``A 1 = 1``, the solution of smallest norm.
 
     What rows lack costs nothing on channels of A that never respond: with one of them the fit is that of all matrices.
-
-    Returns:
-        ``(C_out, C_in)``.
     """
     energy = moments.xx.diagonal()
     live = energy[energy > 0]
@@ -179,11 +168,7 @@ def unit_row_sum(moments: Moments) -> Tensor:
 
 
 def identity(moments: Moments) -> Tensor:
-    """Ones on the diagonal; zero rows or columns where the widths differ.
-
-    Returns:
-        ``(C_out, C_in)``.
-    """
+    """Ones on the diagonal; zero rows or columns where the widths differ."""
     return torch.eye(moments.c_out, moments.c_in, dtype=torch.float64, device=moments.xx.device)
 
 
@@ -216,7 +201,7 @@ def group_procrustes(group: Group, moments: Moments, objective: Objective = "lea
         return least_squares(moments)
     if isinstance(group, UnitRowSum) and moments.c_in == moments.c_out:
         return unit_row_sum(moments)
-    xx, xy, yy = _pad(moments.xx, n, n), _pad(moments.xy, n, n), _pad(moments.yy, n, n)
+    xx, xy, yy = (_pad(m, n) for m in (moments.xx, moments.xy, moments.yy))
     if isinstance(group, Orthogonal) and moments.c_in != moments.c_out:
         return polar_factor(moments.xy.T)
     unread = moments.c_in > moments.c_out and objective == "least_squares"
@@ -235,36 +220,23 @@ def group_procrustes(group: Group, moments: Moments, objective: Objective = "lea
 
 
 def intercept(matrix: Tensor, moments: Moments) -> Tensor:
-    """The bias that belongs to ``A``, ``b = mean(y) - A mean(x)``.
+    """The bias ``(C_out,)`` that belongs to ``A``, ``b = mean(y) - A mean(x)``, of the moments of features as they are.
 
     The pair is best where ``A`` was fitted to ``moments.centred()``.
-
-    Args:
-        matrix: ``(C_out, C_in)``.
-        moments: Of the features as they are.
-
-    Returns:
-        ``(C_out,)``.
     """
     return (moments.sum_y - matrix.to(moments.xx) @ moments.sum_x) / moments.count
 
 
 def pseudo_inverse(xx: Tensor) -> Tensor:
-    """``X^+`` of a symmetric positive semidefinite matrix that leaves out directions without energy.
+    """``X^+`` of a symmetric positive semidefinite ``(C, C)``, directions without energy left out.
 
     Channels are scaled to unit energy first, so that a weak channel is not taken for a missing one.
-
-    Args:
-        xx: ``(C, C)``, such as second moments or a covariance.
-
-    Returns:
-        ``(C, C)``.
     """
     scale = xx.diagonal().clamp_min(0).sqrt()
-    weight = torch.where(scale > 0, 1 / scale.clamp_min(_tiny(scale)), 0.0)
+    weight = torch.where(scale > 0, 1 / scale.clamp_min(_TINY), 0.0)
     values, vectors = torch.linalg.eigh(xx * weight[:, None] * weight)
     cut = values.amax() * len(values) * torch.finfo(values.dtype).eps * 1e3
-    inverse = torch.where(values > cut, 1 / values.clamp_min(_tiny(values)), 0.0)
+    inverse = torch.where(values > cut, 1 / values.clamp_min(_TINY), 0.0)
     return weight[:, None] * (vectors * inverse) @ vectors.T * weight
 
 
@@ -280,10 +252,8 @@ def _best_injection(moments: Moments, signed: bool) -> Tensor:
     return matrix
 
 
-def _pad(m: Tensor, rows: int, columns: int) -> Tensor:
-    out = m.new_zeros(rows, columns)
-    out[: m.shape[0], : m.shape[1]] = m
-    return out
+def _pad(m: Tensor, n: int) -> Tensor:
+    return nn.functional.pad(m, (0, n - m.shape[1], 0, n - m.shape[0]))
 
 
 def _with_energy(m: Tensor) -> Tensor:
@@ -292,7 +262,3 @@ def _with_energy(m: Tensor) -> Tensor:
     live = d[d > 0]
     fill = live.min() if len(live) else d.new_ones(())
     return m + torch.diag(torch.where(d > 0, 0.0, fill))
-
-
-def _tiny(t: Tensor) -> float:
-    return torch.finfo(t.dtype).tiny

@@ -81,7 +81,7 @@ def family_of(
         return Projected(family, **common)
     if c_in is None or c_out is None:
         raise ValueError(f"c_in and c_out must be given for a family by name. Got {c_in} and {c_out} for {family!r}.")
-    name = _layer_name(family)
+    name = _OF_GROUP.get(groups.canonical_name(family), family)
     if name in _PROJECTED:
         if c_in != c_out:
             raise ValueError(f"both taps must have as many channels for the family {name!r}. Got {c_in} and {c_out}.")
@@ -96,11 +96,7 @@ def family_of(
 
 
 def takes(family: str | Group, setting: str) -> bool:
-    """Whether a family has a setting, such as ``"alpha"``.
-
-    Args:
-        family: As for ``family_of``.
-        setting: Its name.
+    """Whether a family, as for ``family_of``, has a setting, such as ``"alpha"``.
 
     Examples:
         >>> takes("g_relu", "alpha"), takes("full", "alpha")
@@ -108,13 +104,8 @@ def takes(family: str | Group, setting: str) -> bool:
     """
     if isinstance(family, Group):
         return isinstance(family, groups.Monomial) and setting in _settings(_relaxed(family))
-    name = _layer_name(family)
+    name = _OF_GROUP.get(groups.canonical_name(family), family)
     return name not in _PROJECTED and setting in _settings(_read(name, {})[0])
-
-
-def _layer_name(family: str) -> str:
-    """The name of a family's layer for any of its names."""
-    return _OF_GROUP.get(groups.canonical_name(family), family)
 
 
 def _relaxed(group: groups.Monomial) -> type[StitchingLayer]:
@@ -129,7 +120,7 @@ def _relaxed(group: groups.Monomial) -> type[StitchingLayer]:
 
 
 def _read(name: str, settings: dict[str, Any]) -> tuple[Callable[..., StitchingLayer], dict[str, Any]]:
-    # The class of a name and its settings, with the number that the name ends in.
+    """The class of a name and its settings, with the number that the name ends in."""
     head, _, number = name.partition("-")
     try:
         if head == "rank" and number:

@@ -97,10 +97,7 @@ class StitchingLayer(nn.Module, ABC):
         return 0.0
 
     def after_step(self, lr: float) -> None:
-        """Bring the parameters back into the family after an optimiser step.
-
-        A projection, or a proximal step; nothing here.
-        """
+        """Bring the parameters back into the family after an optimiser step: a projection, or a proximal step."""
 
     def head_start(self, active: bool) -> None:
         """Hold back a part of the parameters in the first epochs (G_ReLU: the scales), or let it go. Nothing here."""

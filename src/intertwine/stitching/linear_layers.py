@@ -139,14 +139,7 @@ class Lasso(Full):
 
 
 def sparsity(matrix: Tensor, threshold: float = 1e-3) -> float:
-    """Share of entries with ``|a_ij| <= threshold`` (v2 D.1); ``1 - 1/n`` for a permutation.
-
-    Args:
-        matrix: Any shape.
-        threshold: What counts as zero. The paper takes 1e-3.
-
-    Returns:
-        Between 0 and 1.
+    """Share of entries with ``|a_ij| <= threshold`` (v2 D.1; the paper takes 1e-3); ``1 - 1/n`` for a permutation.
 
     Examples:
         >>> sparsity(torch.eye(4))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .pair import Skip
+from .stitched import TailNorm
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,13 @@ class Recipe:
     judged: int = 2048
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "head_start"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0. Got {getattr(self, name)}.")
+        for name, least in {"epochs": 0, "head_start": 0, "batch_size": 1, "judged": 1}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}. Got {getattr(self, name)}.")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be positive. Got {self.learning_rate}.")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be from 0 to below 1. Got {self.momentum}.")
-        for name in ("batch_size", "judged"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1. Got {getattr(self, name)}.")
         if self.keep not in ("best", "last"):
             raise ValueError(f'keep must be "best" or "last". Got {self.keep!r}.')
 
@@ -85,7 +83,7 @@ class StitchOptions:
 
     skip: Skip = "a"
     start: Literal["direct", "random"] = "direct"
-    tail_norm: Literal["eval", "train"] = "eval"
+    tail_norm: TailNorm = "eval"
     recalibration: bool = True
     bias: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -7,6 +7,7 @@ B's own skip, which is another network and here ``skip="b"``.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ from ..features.points import Point, choose
 from ..programs import Part, Ref, capture_dynamic, flat_inputs
 from .closed_form import Moments
 from .layer import StitchingLayer
-from .stitched import Stitched, Trunk, relate
+from .stitched import Stitched, TailNorm, Trunk, relate
 
 Skip = Literal["a", "mapped", "b"]
 
@@ -85,10 +86,7 @@ class Cut:
         return a if a == b else f"{a} -> {b}"
 
     def stitch(
-        self,
-        layer: StitchingLayer,
-        skip_layers: Sequence[StitchingLayer] = (),
-        tail_norm: Literal["eval", "train"] = "eval",
+        self, layer: StitchingLayer, skip_layers: Sequence[StitchingLayer] = (), tail_norm: TailNorm = "eval"
     ) -> Stitched:
         """A stitched network with its own tail statistics; trunk and weights are shared.
 
@@ -180,7 +178,12 @@ class Pair:
 
     def layers(self) -> tuple[str, ...]:
         """Layers at which the pair can be cut under one name: those of both, whose value B's output depends on."""
-        return tuple(p.name for p in self._points[0] if self._usable(p.name))
+        found = []
+        for name in (p.name for p in self._points[0]):
+            with suppress(ValueError):
+                self._checked(name, "a")
+                found.append(name)
+        return tuple(found)
 
     def cut(self, at: At, skip: Skip = "a") -> Cut:
         """Cut both models.
@@ -239,14 +242,6 @@ class Pair:
         relate(*points)
         return (names[0], names[1]), points, taps, skips, plain
 
-    def _usable(self, name: str) -> bool:
-        """Whether a cut under this name in both models works."""
-        try:
-            self._checked(name, "a")
-        except ValueError:
-            return False
-        return True
-
     def _point(self, side: int, name: str) -> Point:
         program = (self.a, self.b)[side]
         (point,) = choose(self._points[side], [name], self.models[side])[:1]
@@ -284,13 +279,12 @@ class Pair:
                 f"the skip connection. Got {names[0]!r} of A and {names[1]!r} of B, where {count}. Cut at the end of a "
                 'block, or pass skip="b" to let B compute them.'
             )
-        shapes = [(self.a.values[r.id].shape[1:], self.b.values[r.id].shape[1:]) for r in skips]
-        bad = next(((x, y) for x, y in shapes if (x != y if skip == "a" else len(x) != len(y))), None)
-        if bad is not None:
-            raise ValueError(
-                f"A's skip connections must have the shapes of B's. Got {bad[0]} and {bad[1]} at {names[0]!r}. Cut at "
-                'the end of a block, or pass skip="mapped" or skip="b".'
-            )
+        for x, y in ((self.a.values[r.id].shape[1:], self.b.values[r.id].shape[1:]) for r in skips):
+            if x != y if skip == "a" else len(x) != len(y):
+                raise ValueError(
+                    f"A's skip connections must have the shapes of B's. Got {x} and {y} at {names[0]!r}. Cut at "
+                    'the end of a block, or pass skip="mapped" or skip="b".'
+                )
 
     def _describe(self, value: Ref, tap: Point, skip: Skip) -> Crossing:
         shape = self.b.values[value.id].shape[1:]

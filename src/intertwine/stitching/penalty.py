@@ -61,13 +61,7 @@ class Evaluation:
 def penalty(accuracy_a: float, accuracy_b: float, stitched: float) -> float:
     """``(Acc f + Acc f~) / 2 - Acc S(f, f~, l, phi)`` (paper 1, eq. 4.3), as a fraction: 0.01 is one point.
 
-    Args:
-        accuracy_a: Of network A, 0 to 1.
-        accuracy_b: Of network B.
-        stitched: Of the stitched network.
-
-    Returns:
-        The penalty; negative where the stitched network is better than both on average.
+    Of accuracies from 0 to 1; negative where the stitched network is better than both on average.
 
     Examples:
         >>> round(penalty(0.90, 0.92, 0.88), 4)

@@ -28,12 +28,7 @@ def sinkhorn(matrix: Tensor, steps: int = 16) -> Tensor:
     at all; here such a row becomes uniform. The result is no Euclidean projection, and doubly stochastic only as far as
     ``doubly_stochastic_error`` says.
 
-    Args:
-        matrix: ``(n, n)``.
-        steps: Rounds of columns and rows.
-
-    Returns:
-        A new ``(n, n)`` matrix whose rows sum to one.
+    Of a matrix ``(n, n)``, ``steps`` rounds of columns and rows give a new one whose rows sum to one.
 
     Examples:
         >>> import torch
@@ -89,12 +84,9 @@ class RelaxedPermutation(StitchingLayer):
 
     @abstractmethod
     def set_element(self, index: Tensor, sign: Tensor, scale: Tensor) -> None:
-        """Set the parameters to ``(A x)_i = sign_i scale_{index_i} x_{index_i}``.
+        """Set the parameters to ``(A x)_i = sign_i scale_{index_i} x_{index_i}``, ``(n,)`` each.
 
-        Args:
-            index: ``(n,)``, a permutation.
-            sign: ``(n,)``, of -1 and 1.
-            scale: ``(n,)``, positive, of *input* channels.
+        ``index`` is a permutation, ``sign`` of -1 and 1, and ``scale`` positive, of *input* channels.
         """
 
     def matrix(self) -> Tensor:
@@ -217,10 +209,8 @@ class Birkhoff(RelaxedPermutation):
     def after_step(self, lr: float) -> None:
         """Project ``P`` onto the polytope and keep ``D`` positive."""
         p = self.permutation
-        if self.relaxes.signs:
-            p.copy_(sinkhorn(p.abs(), self.sinkhorn_steps) * torch.where(p < 0, -1.0, 1.0))
-        else:
-            p.copy_(sinkhorn(p, self.sinkhorn_steps))
+        sign = torch.where(p < 0, -1.0, 1.0) if self.relaxes.signs else 1.0
+        p.copy_(sinkhorn(p * sign, self.sinkhorn_steps) * sign)
         if self.scale is not None:
             self.scale.clamp_(min=SMALLEST_SCALE)
 
@@ -245,11 +235,7 @@ def frobenius_on_polytope(p: Tensor) -> Tensor:
     multiplies all of it by one number, and Sinkhorn's iteration divides that out again. (The paper's
     2-norm, read as an operator norm, would be 1 on all of the polytope.)
 
-    Args:
-        p: ``(n, n)``.
-
-    Returns:
-        A scalar; ``sqrt(n)`` at permutations, the largest value, and 1 at the centre.
+    Of ``p`` ``(n, n)`` it is ``sqrt(n)`` at permutations, the largest value, and 1 at the centre.
     """
     return ((p - 1 / len(p)).square().sum() + 1).sqrt()
 
@@ -300,12 +286,8 @@ def soft_sort(scores: Tensor, tau: float) -> Tensor:
     ``P = softmax(-|sort(s) 1^T - 1 s^T| / tau)`` over rows (Prillo and Eisenschlos 2020). The formula printed in paper
     1 (v2 D.2.2, v1 D.1.2) lacks the magnitude and has ``exp`` inside the softmax, which makes rows of equal entries.
 
-    Args:
-        scores: ``(n,)``.
-        tau: Temperature; about ``1 / n`` for scores of unit size.
-
-    Returns:
-        ``(n, n)``, rows sum to one; columns need not.
+    Of scores ``(n,)`` it is ``(n, n)``; rows sum to one, columns need not. The temperature ``tau`` is about ``1 / n``
+    for scores of unit size.
 
     Examples:
         >>> soft_sort(torch.tensor([0.0, 2.0, 1.0]), 0.1)

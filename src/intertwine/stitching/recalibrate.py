@@ -52,13 +52,7 @@ def recalibrate(
 def measure_norms(
     trunk: Trunk, tails: Sequence[tuple[Callable[[Sequence[Tensor]], tuple[Tensor, ...]], Part]], batches: Iterable[Any]
 ) -> None:
-    """Measure the batch norms of tails behind one trunk.
-
-    Args:
-        trunk: Runs once per batch.
-        tails: Pairs of the maps of what crosses the cut and the tail that reads them.
-        batches: Inputs, of two examples or more in all.
-    """
+    """Measure the batch norms of tails, each with the maps of what it reads, behind one run of the trunk a batch."""
     device = next((tensor.device for tensor in tails[0][1].buffers()), None)
     with ExitStack() as stack:
         for _, tail in tails:
@@ -95,10 +89,8 @@ def evaluated_losses(
         return []
     trunk, device = networks[0].trunk, next((t.device for t in networks[0].tail.buffers()), None)
     maps, tails = [net.evaluated() for net in networks], [net.tail.fork().eval() for net in networks]
-    if recalibration:
-        anew = [(mapped, tail) for mapped, tail in zip(maps, tails) if tail.norms]
-        if anew:
-            measure_norms(trunk, anew, batches)
+    if recalibration and (anew := [(mapped, tail) for mapped, tail in zip(maps, tails) if tail.norms]):
+        measure_norms(trunk, anew, batches)
     sums, count = [0.0] * len(networks), 0
     for batch in batches:
         crossing = trunk(*flat_inputs(batch, device))

@@ -142,10 +142,7 @@ class Stitching(Result):
         return self.penalty - half, self.penalty + half
 
     def rebuild(self, a: nn.Module, b: nn.Module, batch: Any) -> Stitched:
-        """The stitched network of a loaded result, from the models that it was made of.
-
-        Returns:
-            The network with the map and the batch-norm statistics that were evaluated.
+        """The stitched network of a loaded result, as it was evaluated, from the models that it was made of.
 
         Raises:
             ValueError: If the map was not saved.
@@ -235,29 +232,16 @@ class StitchingStudy(Result):
 
     @classmethod
     def join(cls, studies: Sequence[StitchingStudy | Stitching], settings: Mapping[str, Any] | None = None) -> Self:
-        """One study of several, such as one for each pair of a zoo; give each pair its own ``names``.
-
-        Args:
-            studies: What ``stitch`` returned.
-            settings: Of the whole.
-        """
+        """One study of several that ``stitch`` returned, such as one for each pair of a zoo, each with ``names``."""
         parts = [s.stitchings if isinstance(s, StitchingStudy) else (s,) for s in studies]
         return cls(tuple(one for part in parts for one in part), dict(settings or {}))
 
     def select(self, layer: str | None = None, family: str | None = None, method: str | None = None) -> Self:
-        """The stitched networks of one layer, family or method.
-
-        Args:
-            layer: A name of ``layers``, with or without its ``*``.
-            family: A family.
-            method: A method.
-        """
-
-        def wanted(s: Stitching) -> bool:
-            same_layer = layer is None or s.layer_name.removesuffix("*") == layer.removesuffix("*")
-            return same_layer and family in (None, s.family) and method in (None, s.method)
-
-        return replace(self, stitchings=tuple(s for s in self.stitchings if wanted(s)))
+        """The stitched networks of one layer (with or without its ``*``), family or method."""
+        at = None if layer is None else layer.removesuffix("*")
+        found = [s for s in self.stitchings if at in (None, s.layer_name.removesuffix("*"))]
+        found = [s for s in found if family in (None, s.family) and method in (None, s.method)]
+        return replace(self, stitchings=tuple(found))
 
     @property
     def _groups(self) -> dict[tuple[str, str, str], list[Stitching]]:

@@ -36,56 +36,32 @@ Method = Literal["task_loss", "direct"] | Recipe
 
 @dataclass
 class Planned:
-    """One network of a plan.
-
-    Attributes:
-        cut: Where it is stitched.
-        place: Which of the plan's cuts that is.
-        family: Of its layer.
-        method: ``"task_loss"`` or ``"direct"``.
-        seed: Of its start and training order.
-        network: The network, changed in place while the plan is carried out.
-        trained: Its training, afterwards.
-    """
+    """One network of a plan."""
 
     cut: Cut
-    place: int
+    place: int  # which of the plan's cuts that is
     family: Family
     method: str
-    seed: int
-    network: Stitched
+    seed: int  # of its start and training order
+    network: Stitched  # changed in place while the plan is carried out
     trained: Trained | None = None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to stitch.
-
-    Attributes:
-        at: Layers.
-        families: Families.
-        methods: ``"task_loss"`` or ``"direct"``.
-        seeds: Seeds.
-        recipe: Of the training.
-        options: Of the whole.
-        single: Whether one network was asked for, not lists of one.
-    """
+    """What to stitch."""
 
     at: tuple[At, ...]
     families: tuple[Family, ...]
-    methods: tuple[str, ...]
+    methods: tuple[str, ...]  # ``"task_loss"`` or ``"direct"``
     seeds: tuple[int, ...]
     recipe: Recipe
     options: StitchOptions
-    single: bool
+    single: bool  # whether one network was asked for, not lists of one
 
     @classmethod
     def of(cls, at: Any, family: Any, method: Any, seeds: Any, options: StitchOptions) -> Plan:
-        """The plan of what a user gave.
-
-        Raises:
-            ValueError: If something is missing or unknown.
-        """
+        """The plan of what a user gave; refused where something is missing or unknown."""
         pair = isinstance(at, tuple) and len(at) == 2 and all(isinstance(x, str) for x in at)
         layers = (at,) if isinstance(at, str) or pair else tuple(at)
         families = (family,) if isinstance(family, str | Group) else tuple(family)
@@ -240,19 +216,13 @@ def _choose_alphas(
         key = run.place, run.family
         if key not in chosen:
             own = {name: value for name, value in settings.items() if takes(run.family, name)}
-            chosen[key] = choose_alpha(
-                run.cut,
-                run.family,
-                loader,
-                recipe=replace(plan.recipe, epochs=min(plan.recipe.epochs, 5), head_start=0),
-                moments=moments[run.place][0] if plan.options.start == "direct" else None,
-                seed=plan.seeds[0],
-                options=replace(plan.options, settings=own),
-            ).alpha
-        for layer in run.network.layers:
-            for part in layer.modules():
-                if isinstance(part, Birkhoff):
-                    part.alpha = chosen[key]
+            start = moments[run.place][0] if plan.options.start == "direct" else None
+            recipe = replace(plan.recipe, epochs=min(plan.recipe.epochs, 5), head_start=0)
+            asked: dict[str, Any] = {"recipe": recipe, "moments": start, "options": replace(plan.options, settings=own)}
+            chosen[key] = choose_alpha(run.cut, run.family, loader, seed=plan.seeds[0], **asked).alpha
+        for part in (part for layer in run.network.layers for part in layer.modules()):
+            if isinstance(part, Birkhoff):
+                part.alpha = chosen[key]
 
 
 def _train(runs: Sequence[Planned], plan: Plan, loader: Iterable[Any]) -> None:
@@ -265,15 +235,8 @@ def _train(runs: Sequence[Planned], plan: Plan, loader: Iterable[Any]) -> None:
             groups.setdefault((run.place, run.seed if options.start == "direct" else plan.seeds[0]), []).append(run)
     for i, ((_, seed), group) in enumerate(groups.items()):
         path = None if options.state is None else Path(options.state).with_name(f"{i}-{Path(options.state).name}")
-        trained = train_layers(
-            [run.network for run in group],
-            loader,
-            plan.recipe,
-            seed=seed,
-            recalibration=options.recalibration,
-            state=path,
-            progress=options.progress,
-        )
+        asked: dict[str, Any] = {"state": path, "recalibration": options.recalibration, "progress": options.progress}
+        trained = train_layers([run.network for run in group], loader, plan.recipe, seed=seed, **asked)
         for run, one in zip(group, trained):
             run.trained = one
 

@@ -15,6 +15,8 @@ from ..features.points import Point
 from ..programs import Part
 from .layer import StitchingLayer
 
+TailNorm = Literal["eval", "train"]
+
 
 @dataclass(frozen=True)
 class Relation:
@@ -104,11 +106,7 @@ class Stitched(nn.Module):
         tail_norm: Batch norm of the tail while the layer is trained: ``"eval"`` uses B's statistics, ``"train"`` the
             batch's and updates the running ones (the reference code's way).
 
-    Attributes:
-        trunk: See above.
-        layer: See above.
-        tail: See above.
-        skip_layers: See above.
+    All arguments are attributes.
     """
 
     def __init__(
@@ -117,7 +115,7 @@ class Stitched(nn.Module):
         layer: StitchingLayer,
         tail: Part,
         skip_layers: Sequence[StitchingLayer] = (),
-        tail_norm: Literal["eval", "train"] = "eval",
+        tail_norm: TailNorm = "eval",
     ) -> None:
         super().__init__()
         if tail_norm not in ("eval", "train"):
@@ -138,22 +136,14 @@ class Stitched(nn.Module):
         return self.finish(self.trunk(*inputs))
 
     def finish(self, crossing: Sequence[Tensor]) -> Tensor:
-        """Layer and tail: what a trunk computed once serves any number of stitched networks.
-
-        Args:
-            crossing: What ``trunk`` returned.
-        """
+        """Layer and tail behind what ``trunk`` returned: computed once, it serves any number of stitched networks."""
         tap, *others = crossing
         for i, skip_layer in enumerate(self.skip_layers):
             others[i] = skip_layer(others[i])
         return self.tail(self.layer(tap), *others)[0]
 
     def evaluated(self) -> Callable[[Sequence[Tensor]], tuple[Tensor, ...]]:
-        """The maps of everything that crosses the cut as they are evaluated, found once for a whole pass over data.
-
-        Returns:
-            From what ``trunk`` returned to what ``tail`` reads.
-        """
+        """The maps from what ``trunk`` returns to what ``tail`` reads as they are evaluated, for a whole pass."""
         layer, *skip_layers = (one.fixed() for one in self.layers)
 
         def mapped(crossing: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -12,27 +12,155 @@ and the best one is kept, in every family alike.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from .._evaluation import in_usual_mode
-from .._io import check_writable
+from .._io import check_writable, digest, write_atomically
 from .._progress import track
 from .._random import mixed, seeded
-from ..features.batches import check_repeatable, device_of, length, repeatable, size
-from ..features.evaluate import known
+from .._untrusted.weights import check_weights_file
+from ..errors import CheckpointError
+from ..features.batches import check_repeatable, device_of, length, peek, repeatable, size
+from ..features.evaluate import correct, known
 from ..programs import flat_inputs
 from .layer import StitchingLayer
 from .options import Recipe, recipe_of
 from .penalty import labels_of
+from .permutation_layers import RelaxedPermutation
 from .recalibrate import evaluated_losses, some_batches
 from .stitched import Stitched, Trunk
-from .training_state import Epoch, TrainingState, describe, identity_of, resume, save
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch did to one layer.
+
+    Attributes:
+        epoch: From 1.
+        loss: Mean loss of the relaxed layer on the batches of this epoch, without the regulariser.
+        accuracy: Of the relaxed layer on these batches.
+        regulariser: At the end of the epoch.
+        change: How far the matrix moved, ``|A' - A|_F / |A|_F``: small where the training has converged.
+        moved: Share of output channels that are matched with another input channel than an epoch before; ``None``
+            without a permutation.
+        doubly_stochastic_error: Of the relaxed permutation at the end; ``None`` without one.
+        evaluated_loss: Training loss of the map at the end as it would be evaluated, rounded and behind batch norms
+            measured anew; ``None`` where nothing was judged (``keep="last"``).
+    """
+
+    epoch: int
+    loss: float
+    accuracy: float
+    regulariser: float
+    change: float
+    moved: float | None = None
+    doubly_stochastic_error: float | None = None
+    evaluated_loss: float | None = None
+
+
+@dataclass
+class TrainingState:
+    """The training state of one stitched network, with its optimiser, last finite step and best map."""
+
+    network: Stitched
+    optimizer: torch.optim.SGD | None
+    history: list[Epoch] = field(default_factory=list)
+    stopped_at: int | None = None
+    good: list[Tensor] = field(default_factory=list)
+    loss_sum: Tensor | float = 0.0
+    right: Tensor | int = 0
+    examples: int = 0
+    matrix: Tensor | None = None
+    pairs: Tensor | None = None
+    best: dict[str, Any] | None = None  # the best state so far: its epoch, value, layers and tail
+    start_loss: float | None = None
+
+    @classmethod
+    def of(cls, network: Stitched, recipe: Recipe) -> Self:
+        """The state before training; without an optimiser where nothing is to be learned."""
+        parameters, rate = network.trainable(), recipe.learning_rate
+        return cls(network, torch.optim.SGD(parameters, lr=rate, momentum=recipe.momentum) if parameters else None)
+
+    @property
+    def live(self) -> bool:
+        """Whether it still learns."""
+        return self.optimizer is not None and self.stopped_at is None
+
+    def begin_epoch(self, head_start: bool) -> None:
+        """Set the network to training mode and note where its map stands."""
+        self.loss_sum, self.right, self.examples = 0.0, 0, 0
+        self.matrix, self.pairs = self.network.layer.matrix().detach().clone(), pairs_of(self.network.layer)
+        self.network.train()
+        for layer in self.network.layers:
+            layer.head_start(head_start)
+
+    def update(self, crossing: Sequence[Tensor], labels: Tensor, rate: float) -> bool:
+        """One step; False where the loss or its gradient is not finite, and the layer is as when it last was."""
+        assert self.optimizer is not None
+        outputs = self.network.finish(crossing)
+        value = F.cross_entropy(outputs, labels)
+        self.optimizer.zero_grad()
+        (value + sum(layer.regulariser() for layer in self.network.layers)).backward()
+        parameters = self.network.trainable()
+        checked = [value.detach(), *(p.grad for p in parameters if p.grad is not None)]
+        if not bool(torch.stack([c.isfinite().all() for c in checked]).all()):
+            with torch.no_grad():
+                for parameter, good in zip(parameters, self.good):
+                    parameter.copy_(good)
+            return False
+        self.good = [p.detach().clone() for p in parameters]
+        self.optimizer.step()
+        for layer in self.network.layers:
+            layer.after_step(rate)
+        right = correct(outputs.detach(), labels)
+        self.examples += len(right)
+        self.loss_sum = self.loss_sum + value.detach() * len(right)
+        self.right = self.right + right.sum()
+        return True
+
+    def judge(self, epoch: int, loss: float) -> None:
+        """Note the loss as evaluated, and keep the state if it is the best. Lasso counts its penalty along."""
+        if epoch:
+            self.history[-1] = replace(self.history[-1], evaluated_loss=loss)
+        else:
+            self.start_loss = loss
+        value = loss + sum(layer.penalty() for layer in self.network.layers)
+        if isfinite(value) and (self.best is None or value < self.best["value"]):
+            layers = [{k: v.detach().clone() for k, v in layer.state_dict().items()} for layer in self.network.layers]
+            self.best = {"epoch": epoch, "value": value, "layers": layers, "tail": self.network.tail.statistics()}
+
+    def end_epoch(self, epoch: int) -> None:
+        """Note what the epoch did, and go back to evaluation mode."""
+        layer = self.network.layer
+        assert self.matrix is not None
+        self.network.eval()
+        matrix, pairs = layer.matrix().detach(), pairs_of(layer)
+        self.history.append(
+            Epoch(
+                epoch=epoch,
+                loss=float(self.loss_sum) / max(self.examples, 1),
+                accuracy=int(self.right) / max(self.examples, 1),
+                regulariser=sum(float(one.regulariser().detach()) for one in self.network.layers),
+                change=float((matrix - self.matrix).norm() / self.matrix.norm().clamp_min(1e-12)),
+                moved=None if pairs is None or self.pairs is None else float((pairs != self.pairs).double().mean()),
+                doubly_stochastic_error=layer.doubly_stochastic_error(),
+            )
+        )
+
+
+def pairs_of(layer: StitchingLayer) -> Tensor | None:
+    """The permutation that a relaxed layer has come to."""
+    return layer.element()[0] if isinstance(layer, RelaxedPermutation) else None
 
 
 @dataclass(frozen=True)
@@ -60,10 +188,13 @@ class Trained:
     def of(cls, run: TrainingState, seconds: float) -> Self:
         """The end of a run: the best state where states were judged, in evaluation mode."""
         run.network.eval()
-        run.take_best()
+        for layer, best in zip(run.network.layers, run.best["layers"] if run.best else ()):
+            layer.load_state_dict(best)
+        if run.best:
+            run.network.tail.load_statistics(run.best["tail"])
         for layer in run.network.layers:
             layer.head_start(False)
-        kept = None if run.best is None else run.best.epoch
+        kept = run.best["epoch"] if run.best else None
         return cls(run.network, tuple(run.history), run.stopped_at, seconds, kept, run.start_loss)
 
     @property
@@ -108,17 +239,23 @@ def train_layers(
         RuntimeError: If the loss of every layer that learns stopped being finite.
         CheckpointError: If ``state`` is damaged or of another run.
     """  # noqa: DOC502 - the helpers raise
-    chosen, trunk = recipe_of(recipe), _shared_trunk(networks)
+    if not networks:
+        raise ValueError("networks must hold at least one stitched network. Got none.")
+    chosen, trunk = recipe_of(recipe), networks[0].trunk
+    if any(network.trunk is not trunk for network in networks):
+        raise ValueError("networks must share a trunk: make all of them from one cut. Got several trunks.")
+    if len({id(network.layer) for network in networks}) < len(networks):
+        raise ValueError("every network must have a layer of its own. Got one layer in two networks.")
     check_repeatable(loader)
     loader = repeatable(loader, mixed(seed, "order"))
     runs = [TrainingState.of(network, chosen) for network in networks]
     path = None if state is None else check_writable(state, "state")
     device, began = device_of(networks[0]), time.monotonic()
     settings = {
-        "recipe": asdict(chosen), "seed": seed, "layers": [describe(run) for run in runs],
-        "recalibration": recalibration, "networks and data": identity_of(networks, loader, path is not None),
+        "recipe": asdict(chosen), "seed": seed, "layers": [_described(run) for run in runs],
+        "recalibration": recalibration, "networks and data": _identity(networks, loader, path is not None),
     }  # fmt: skip
-    done, step = resume(path, settings, runs)
+    done, step = _resumed(path, settings, runs)
     wanted = chosen.keep == "best" and chosen.epochs > 0 and any(run.live for run in runs)
     judged = some_batches(loader, chosen.judged) if wanted else []  # the same ones every time
 
@@ -148,10 +285,14 @@ def train_layers(
                 if run.live:
                     run.end_epoch(epoch + 1)
             judge(epoch + 1)
-            save(path, settings, runs, epoch + 1, step)
+            _save(path, settings, runs, epoch + 1, step)
     trained = [Trained.of(run, time.monotonic() - began) for run in runs]
     if any(run.stopped_at for run in runs) and not any(run.live for run in runs):
-        raise RuntimeError(_diverged(runs, chosen))
+        stops = (f"{run.network.layer.family} at step {run.stopped_at}" for run in runs if run.stopped_at)
+        raise RuntimeError(
+            f"the loss and its gradient must stay finite. Got NaN or infinity: {', '.join(stops)}. Each layer is as it "
+            f"was when its loss was last finite. Lower the learning rate (it is {chosen.learning_rate})."
+        )
     return trained
 
 
@@ -183,19 +324,77 @@ def _passes(loader: Iterable[Any], epochs: range, seed: int) -> Iterator[tuple[i
             first = False
 
 
-def _shared_trunk(networks: Sequence[Stitched]) -> Trunk:
-    if not networks:
-        raise ValueError("networks must hold at least one stitched network. Got none.")
-    if any(network.trunk is not networks[0].trunk for network in networks):
-        raise ValueError("networks must share a trunk: make all of them from one cut. Got several trunks.")
-    if len({id(network.layer) for network in networks}) < len(networks):
-        raise ValueError("every network must have a layer of its own. Got one layer in two networks.")
-    return networks[0].trunk
+def _identity(networks: Sequence[Stitched], loader: Iterable[Any], needed: bool) -> str:
+    """What the run is about, so that no file of other networks or data is taken for it: a hash of both."""
+    batch = peek(loader)[0]
+    labels = labels_of(batch)
+    if not needed:
+        return ""
+    tail = networks[0].tail
+    moving = tail.statistics()  # these change in training
+    weights = [*networks[0].trunk.state_dict().values(), *(v for k, v in tail.state_dict().items() if k not in moving)]
+    parts = [repr(length(loader)), *weights, *flat_inputs(batch), labels]
+    return digest(parts, hashlib.blake2b(digest_size=16))
 
 
-def _diverged(runs: list[TrainingState], recipe: Recipe) -> str:
-    stops = ", ".join(f"{run.network.layer.family} at step {run.stopped_at}" for run in runs if run.stopped_at)
-    return (
-        f"the loss and its gradient must stay finite. Got NaN or infinity: {stops}. Each layer is as it was when its "
-        f"loss was last finite. Lower the learning rate (it is {recipe.learning_rate})."
-    )
+def _described(run: TrainingState) -> dict[str, Any]:
+    """What a run is, for the file that keeps it: families, widths and settings of its layers."""
+    plain = lambda layer: {
+        key: value for key, value in vars(layer).items() if isinstance(value, int | float | str) and key[0] != "_"
+    }
+    described = [{"kind": type(layer).__name__, **plain(layer), "training": False} for layer in run.network.layers]
+    return {"layers": described, "tail_norm": run.network.tail_norm}
+
+
+def _save(path: Path | None, settings: dict[str, Any], runs: list[TrainingState], epochs: int, step: int) -> None:
+    """Write the file, where one is wanted."""
+    if path is None:
+        return
+    kept = {
+        "settings": settings,
+        "epochs": epochs,
+        "step": step,
+        "runs": [
+            {
+                "layers": [layer.state_dict() for layer in run.network.layers],
+                "optimizer": None if run.optimizer is None else run.optimizer.state_dict(),
+                "tail": run.network.tail.statistics(),
+                "history": [asdict(epoch) for epoch in run.history],
+                "stopped_at": run.stopped_at,
+                "best": run.best,
+                "start_loss": run.start_loss,
+            }
+            for run in runs
+        ],
+    }
+    write_atomically(path, lambda temporary: torch.save(kept, temporary))
+
+
+def _resumed(path: Path | None, settings: dict[str, Any], runs: list[TrainingState]) -> tuple[int, int]:
+    """Put every run where the file left it; how many epochs and steps are done."""
+    if path is None or not path.is_file():
+        return 0, 0
+    try:
+        kept = torch.load(check_weights_file(path), map_location="cpu", weights_only=True)
+        found = kept["settings"]
+    except Exception as error:  # torch.load raises nearly anything on a damaged file
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(
+            f"state must be a file that train_layers wrote. Got {str(path)!r}, which does not read ({reason}). "
+            "Remove it to start over."
+        ) from None
+    if found != settings:
+        changed = [key for key in settings if found.get(key) != settings[key]]
+        raise CheckpointError(
+            f"state must be of the same run. Got {str(path)!r} with another {', '.join(changed)}. "
+            "Remove it to start over, or choose another file."
+        )
+    for run, old in zip(runs, kept["runs"]):
+        for layer, tensors in zip(run.network.layers, old["layers"]):
+            layer.load_state_dict(tensors)
+        if run.optimizer is not None:
+            run.optimizer.load_state_dict(old["optimizer"])
+        run.network.tail.load_statistics(old["tail"])
+        run.history = [Epoch(**epoch) for epoch in old["history"]]
+        run.stopped_at, run.start_loss, run.best = old["stopped_at"], old["start_loss"], old["best"]
+    return kept["epochs"], kept["step"]
