@@ -41,7 +41,9 @@ P = TypeVar("P", bound=Prepared)
 class Measure(ABC, Generic[P]):
     """A similarity of two sets of features over the same examples; 1 means equal up to ``group``.
 
-    Concrete measures are small frozen dataclasses, so that they compare, print and can be kept in results.
+    Constant channels say nothing and are left out, unless a measure says otherwise; an example without any living
+    activity is an example like others. Concrete measures are small frozen dataclasses, so that they compare, print and
+    can be kept in results.
 
     Examples:
         >>> import torch

@@ -221,10 +221,10 @@ def best_p_values(scores: Tensor, null: Tensor) -> Tensor:
         scores: ``(L_a, L_b)``, NaN where there is none.
         null: Scores of the shuffles, the same for all pairs, ``(L_a, L_b, shuffles)``.
     """
+    known = lambda x: torch.where(x > -torch.inf, x, torch.nan)
     left_out = null.isnan() | scores.isnan()[:, :, None]
     best, chance = scores.nan_to_num(nan=-torch.inf).amax(1), null.masked_fill(left_out, -torch.inf).amax(1)
-    found = [p_value(float(s), n[n > -torch.inf]) if s > -torch.inf else torch.nan for s, n in zip(best, chance)]
-    return torch.tensor(found, dtype=torch.float64)
+    return by_cell(p_value, known(best), known(chance), fewest=0)
 
 
 def calibrate(score: float, null: Tensor, quantile: float = 0.95) -> float:

@@ -81,27 +81,21 @@ def _by_grams(measure: Measure[Any]) -> bool:
 
 def _by_tiles(measure: CKA, a: Network, b: Network, how: How, found: Estimates) -> Iterator[None]:
     """Score with one CKA, as many layers of either network at a time as fit in memory."""
-    sizes = [[4 * a.examples**2 * (2 if _wide(x) else 1) if how.draws else 0 for x in side.layers] for side in (a, b)]
-    tiles_a, tiles_b = (list(chunks(some, how.memory, _GRAMS)) for some in sizes)
-    for rows in tiles_a:
+    wide = lambda x: isinstance(x, WholeLayer) and x.stored.dtype == torch.float64
+    sizes = [[(8 if wide(x) else 4) * a.examples**2 if how.draws else 0 for x in side.layers] for side in (a, b)]
+    for rows, columns in product(*(list(chunks(some, how.memory, _GRAMS)) for some in sizes)):
         left = Network([a.layers[i] for i in rows], a.blocks)
-        for columns in tiles_b:
-            right = left if a is b and rows == columns else Network([b.layers[j] for j in columns], b.blocks)
-            estimate_cka(measure, left, right, how.draws, found, (rows.start, columns.start))
-            if len(tiles_b) > 1:
-                _forget(right.layers)
-            yield from repeat(None, len(rows) * len(columns))
-        _forget(left.layers)
-    _forget(b.layers)
+        right = left if a is b and rows == columns else Network([b.layers[j] for j in columns], b.blocks)
+        _forget((*a.layers, *b.layers), {id(layer) for layer in (*left.layers, *right.layers)})
+        estimate_cka(measure, left, right, how.draws, found, (rows.start, columns.start))
+        yield from repeat(None, len(rows) * len(columns))
+    _forget((*a.layers, *b.layers), set())
 
 
-def _wide(layer: Layer) -> bool:
-    return isinstance(layer, WholeLayer) and layer.stored.dtype == torch.float64
-
-
-def _forget(layers: Sequence[Layer]) -> None:
+def _forget(layers: Sequence[Layer], but: set[int]) -> None:
+    """Free the Gram matrices of layers that are no more needed."""
     for layer in layers:
-        if isinstance(layer, WholeLayer):
+        if isinstance(layer, WholeLayer) and id(layer) not in but:
             layer.grams.clear()
 
 

@@ -141,7 +141,8 @@ def compare(
         if exactly:
             if count:
                 check_memory(chosen, points[0], points[1], count, memory)
-            most, device = memory // _SHARE // (1 + -(-len(anew) // 2)), _work_device(a)
+            most, own = memory // _SHARE // (1 + -(-len(anew) // 2)), batching.device_of(a)
+            device = own if own is not None and own.type == "cuda" else torch.device("cpu")  # which has float64
             keepers = {
                 n: stack.enter_context(Features(n, some, most, count, device)) for n, (_, some) in running.items()
             }
@@ -193,15 +194,18 @@ def compare(
 
 
 def points_of(model: nn.Module, wanted: Any, reading: Reading, first: Any) -> list[Point]:
-    """The points where the layers of a network are read."""
+    """The points where the layers of a network are read, with the channel axes that the caller gave."""
+    given, found = reading.channel_dim, []
     with Tapped(model, wanted, outputs=reading.outputs) as tap:
-        return _with_axes(tap.prepare(first), reading.channel_dim)
-
-
-def _work_device(model: nn.Module) -> torch.device:
-    """Work where network A is; on the CPU for devices without float64."""
-    device = batching.device_of(model)
-    return device if device is not None and device.type == "cuda" else torch.device("cpu")
+        for point in tap.prepare(first):
+            asked, rank = given.get(point.name) if isinstance(given, Mapping) else given, len(point.shape) + 1
+            axis = point.channel_dim if asked is None else asked
+            if not -rank < axis < rank or axis == 0:
+                raise ValueError(
+                    f"channel_dim must be an axis of {point.name!r} other than the batch. Got {axis} of {rank} axes."
+                )
+            found.append(replace(point, channel_dim=axis))
+    return found
 
 
 def _exactly(
@@ -225,18 +229,13 @@ def _unread(
     """Say that a residual stream is not among the layers that were chosen."""
     if any(one is not None for one in wanted):
         return []
-    found = [
-        name
-        for name, model, some in zip("AB", models, points)
-        if not any(p.stream for p in some) and additions(model, first) > 1
-    ]
-    if not found:
-        return []
-    of = " and of ".join(found)
-    return [
+    unread = lambda model, some: not any(p.stream for p in some) and additions(model, first) > 1
+    of = " and of ".join(name for name, model, some in zip("AB", models, points) if unread(model, some))
+    said = (
         f"The residual stream of {of} is not among the layers: no module returns it. To compare it, make each block a "
         "module of one class, in a ModuleList or Sequential."
-    ]
+    )
+    return [said] if of else []
 
 
 def _kinds(
@@ -269,19 +268,3 @@ def _check_gates(chosen: Sequence[Measure[Any]], *models: nn.Module) -> None:
             "a gated network. Give its gating network (model.gating.network), or compare whole networks with hard "
             "gates by iw.gates.npk_alignment."
         )
-
-
-def _with_axes(points: Sequence[Point], channel_dim: int | Mapping[str, int] | None) -> list[Point]:
-    """Points with the channel axes that the caller gave."""
-    by_name = channel_dim if isinstance(channel_dim, Mapping) else {}
-    default = channel_dim if isinstance(channel_dim, int) else None
-    placed = []
-    for point in points:
-        axis = by_name.get(point.name, point.channel_dim if default is None else default)
-        rank = len(point.shape) + 1
-        if not -rank < axis < rank or axis == 0:
-            raise ValueError(
-                f"channel_dim must be an axis of {point.name!r} other than the batch. Got {axis} of {rank} axes."
-            )
-        placed.append(replace(point, channel_dim=axis))
-    return placed

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..._zoo_intervals import student_t
+from .._sides import placed
 from ..inference import CONFIDENCE
 from ..measures.procrustes import Procrustes
 from .estimates import Estimates, How, folds_of
@@ -251,12 +252,8 @@ class _Cell:
             picked = cross[:, :, own, other].double() * unit
             worth = picked.sum((0, 1))
             return (picked - worth / 2 * (shares[0][:, :, own] + shares[1][:, :, other])).sum(2)
-        placed = chosen
-        if m.permutes:
-            placed = chosen.new_zeros(len(alive[0]), len(alive[1]))
-            placed[alive[0].nonzero(), alive[1].nonzero()[:, 0]] = chosen
-        size = [n.norm() for n in self._norms]
-        gained = torch.einsum("fhcd,cd->fh", cross, (placed / (size[0] * size[1])).to(cross.dtype)).double()
+        full, size = placed(chosen, *alive) if m.permutes else chosen, [n.norm() for n in self._norms]
+        gained = torch.einsum("fhcd,cd->fh", cross, (full / (size[0] * size[1])).to(cross.dtype)).double()
         totals = [s.sum(2) / n.square() for s, n in zip(self._squares, size)]
         return gained - trace / 2 * (totals[0] + totals[1])
 

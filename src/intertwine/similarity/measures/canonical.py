@@ -83,8 +83,7 @@ class _ByDirections(Measure[FactorSide]):
     """A measure of the main directions of both sides: all of them unless a share of the variance is asked for.
 
     Every position of an example counts as a row, so both sides need one spatial size. Directions of less than 1e-9 of
-    the largest variance are taken for rounding, so "all invertible maps" means well-conditioned ones. Constant channels
-    are left out; an example without any living activity is a row like others.
+    the largest variance are taken for rounding, so "all invertible maps" means well-conditioned ones.
     """
 
     share: float = 1.0
@@ -105,8 +104,7 @@ class SVCCA(_ByDirections):
 
     ``sum of rho_i / min(k, k')`` over the canonical correlations of the ``k`` and ``k'`` singular directions that hold
     ``share`` of each side's variance. Every position of an example counts as a row, so both sides need one spatial
-    size. About ten rows per direction are needed at least: with fewer, unrelated sides correlate by chance. Constant
-    channels are left out; an example without any living activity is a row like others.
+    size. About ten rows per direction are needed at least: with fewer, unrelated sides correlate by chance.
 
     Args:
         share: Share of the variance to keep, in (0, 1].
@@ -138,8 +136,8 @@ class PWCCA(_ByDirections):
     """Canonical correlations weighted by how much of the *first* side they account for; not symmetric.
 
     ``sum of alpha_i rho_i / sum of alpha_i`` with ``alpha_i = sum over c of |<h_i, x_c>|``, ``h_i`` the canonical
-    variates and ``x_c`` the channels of the first side. Rows and constant channels are as in :class:`SVCCA`; directions
-    of less than 1e-9 of the largest variance are taken for rounding.
+    variates and ``x_c`` the channels of the first side. Rows are as in :class:`SVCCA`; directions of less than 1e-9 of
+    the largest variance are taken for rounding.
 
     References:
         Morcos, Raghu, Bengio, "Insights on representational similarity in neural networks with canonical correlation",

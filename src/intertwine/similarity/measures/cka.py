@@ -118,9 +118,6 @@ class CKA(Measure[GramSide | ExplicitSide]):
     kernels of G_ReLU-CKA (``"max"``, ``"laplace"``) take every channel's mean and norm over examples and positions, and
     sum over positions channel by channel; the linear kernel is ``sum over c, s of x[m, c, s] x[n, c, s]``.
 
-    Constant channels are left out. An example without any living activity is an example like others: the kernel places
-    it where zeros are.
-
     Args:
         kernel: What compares two examples of one side; a :class:`Kernel` or its name.
         estimator: ``"unbiased"`` (0 on average for independent sides, may be negative) or ``"biased"`` (near 1 for wide

@@ -33,7 +33,6 @@ class DistanceCorrelation(Measure[GramSide]):
         unbiased: dCor^2 = <U_x, U_y> / (|U_x| |U_y|)              bias-corrected and *squared*, -1 to 1
 
     The biased one of wide independent features is near 1, as that of CKA. It is CKA with the kernel ``-|x - y|``.
-    Constant channels are left out, which changes nothing; an example without any living activity is one like others.
 
     Raises:
         ValueError: If the estimator is unknown.

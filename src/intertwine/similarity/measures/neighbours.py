@@ -175,8 +175,7 @@ class CKNNA(_ByNeighbours):
     Differs from the authors' code, which puts the masked Gram matrices, no longer symmetric, into the formula of the
     unbiased HSIC for symmetric ones: centring comes first here, so that ``k = N - 1`` is unbiased linear CKA exactly,
     and Cauchy and Schwarz bound the score. Neighbours are those of the Euclidean distance. Near examples have positive
-    products on either side, so that chance is not 0 but a little less than ``k / (N - 1)``. An example without any
-    living activity is an example like others.
+    products on either side, so that chance is not 0 but a little less than ``k / (N - 1)``.
 
     Raises:
         ValueError: If ``k`` is less than 1.

@@ -21,8 +21,7 @@ class SoftMatching(Measure[FeatureSide]):
     With centred channels of norm 1, ``max over T of sum_ij T_ij <x_i, y_j>`` over all ``T >= 0`` whose ``C`` rows sum
     to ``1/C`` each and whose ``C'`` columns to ``1/C'``. Of equal widths the best ``T`` is a permutation over ``C``;
     of others every unit still has a partner, so that a layer against its own doubled units scores 1. The *soft matching
-    distance* of the normalised units is ``sqrt(2 - 2 score)``, a metric. Constant channels have no direction and are
-    left out; an example without any living activity is one like others.
+    distance* of the normalised units is ``sqrt(2 - 2 score)``, a metric.
 
     References:
         Khosla, Williams, "Soft matching distance: a metric on neural representations that captures single-neuron
