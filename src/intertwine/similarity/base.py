@@ -7,6 +7,8 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from torch import Tensor
 
+from ._features import check_same_examples
+
 
 class Prepared(Protocol):
     """Everything that a measure needs to know of one side of a pair, computed once.
@@ -120,3 +122,15 @@ class Measure(ABC, Generic[P]):
     def __call__(self, x: Tensor, y: Tensor, channel_dim: int = 1) -> float:
         """Prepare both sides and compare them."""
         return self.score(self.prepare(x, channel_dim), self.prepare(y, channel_dim))
+
+
+class Bounded(Measure[P]):
+    """A measure that refuses sides of other examples, and whose scores rounding does not take out of their range."""
+
+    def score(self, a: P, b: P) -> float:
+        """Compare two preparations over the same examples in the same order, as the measure's formula says."""
+        check_same_examples(a.n, b.n)
+        return min(self.range[1], max(self.range[0], self._compared(a, b)))
+
+    @abstractmethod
+    def _compared(self, a: P, b: P) -> float: ...

@@ -6,10 +6,10 @@ from typing import Self
 
 from torch import Tensor
 
-from .._features import check_distinct, check_same_examples
+from .._features import check_distinct
 from .._linalg import eigen, singular
 from .._sides import FeatureSide, check_same_size, cross_moments, feature_side, products
-from ..base import Measure
+from ..base import Bounded
 
 _NULL = 1e-9  # share of the largest variance below which a direction is taken for rounding
 _Directions = tuple[Tensor, Tensor, Tensor | None]
@@ -73,13 +73,12 @@ def _forced(a: FactorSide, b: FactorSide) -> int:
 
 def _overlap(a: FactorSide, b: FactorSide) -> Tensor:
     """``U_a^T U_b``, ``(k, k')``: cosines between the directions of the two sides."""
-    check_same_examples(a.n, b.n)
     check_same_size(a.side.size, b.side.size)
     cross = products(a.side, b.side, a.block, b.block)
     return b.whiten(a.whiten(cross).T).T
 
 
-class _ByDirections(Measure[FactorSide]):
+class _ByDirections(Bounded[FactorSide]):
     """A measure of the main directions of both sides: all of them unless a share of the variance is asked for.
 
     Every position of an example counts as a row, so both sides need one spatial size. Directions of less than 1e-9 of
@@ -126,9 +125,8 @@ class SVCCA(_ByDirections):
         if not 0 < self.share <= 1:
             raise ValueError(f"share must lie in (0, 1]. Got {self.share}.")
 
-    def score(self, a: FactorSide, b: FactorSide) -> float:
-        """Mean canonical correlation."""
-        return min(1.0, float(singular(_overlap(a, b))[1].clamp(0, 1).mean()))
+    def _compared(self, a: FactorSide, b: FactorSide) -> float:
+        return float(singular(_overlap(a, b))[1].clamp(0, 1).mean())
 
 
 @dataclass(frozen=True)
@@ -147,12 +145,11 @@ class PWCCA(_ByDirections):
     stem = "pwcca"
     group = "first side: signed permutations times isotropic scales; second side: invertible maps; and translations"
 
-    def score(self, a: FactorSide, b: FactorSide) -> float:
-        """Weighted canonical correlation of ``a``'s directions with those of ``b``."""
+    def _compared(self, a: FactorSide, b: FactorSide) -> float:
         turn, rho, _ = singular(_overlap(a, b))
         rho = rho.clamp(0, 1)
         alpha = (turn.T @ a.weights).abs().sum(1)  # <h_i, x_c> for h = U turn and x = U S V^T
-        return min(1.0, float(alpha @ rho / alpha.sum()))
+        return float(alpha @ rho / alpha.sum())
 
     def floor(self, a: FactorSide, b: FactorSide) -> float:
         """1 where there are too few rows for any correlation below 1; the weights decide in between."""
@@ -174,9 +171,8 @@ class R2CCA(_ByDirections):
     stem = "r2_cca"
     group = "invertible maps, and translations"
 
-    def score(self, a: FactorSide, b: FactorSide) -> float:
-        """Mean squared canonical correlation."""
-        return min(1.0, float(_overlap(a, b).square().sum()) / min(a.rank, b.rank))
+    def _compared(self, a: FactorSide, b: FactorSide) -> float:
+        return float(_overlap(a, b).square().sum()) / min(a.rank, b.rank)
 
 
 _MAPS = ("invertible maps", "orthogonal maps times isotropic scales")
@@ -215,12 +211,11 @@ class LinearRegression(_ByDirections):
         """The exact invariance group of either side, in words."""
         return "first side: {}; second side: {}; and translations".format(*_SIDES[self.direction])
 
-    def score(self, a: FactorSide, b: FactorSide) -> float:
-        """Explained share of the variance."""
+    def _compared(self, a: FactorSide, b: FactorSide) -> float:
         cosines, target = _overlap(a, b).square(), self._target(a, b)
         explained = cosines.sum(0 if target is b else 1)  # of each direction of the target
         energy = target.sizes.square()
-        return min(1.0, float(explained @ energy / energy.sum()))
+        return float(explained @ energy / energy.sum())
 
     def floor(self, a: FactorSide, b: FactorSide) -> float:
         """Share of as many of the smallest variances as directions must be shared for want of rows."""

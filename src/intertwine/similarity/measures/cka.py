@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..._words import near
-from .._features import Moments, check_distinct, check_same_examples
+from .._features import Moments, check_distinct
 from .._sides import PairwiseSide, living_channels
-from ..base import Measure
+from ..base import Bounded
 from ..hsic import center_gram, check_estimator, check_gram, inner
 from .channel_kernels import LaplaceKernel, MaxKernel
 from .kernels import ChannelNormalizedKernel, GatesKernel, Kernel, LinearKernel, RBFKernel
@@ -111,7 +111,7 @@ def _inner(x: Tensor, y: Tensor, estimator: str) -> float:
 
 
 @dataclass(frozen=True)
-class CKA(Measure[GramSide | ExplicitSide]):
+class CKA(Bounded[GramSide | ExplicitSide]):
     """Centred kernel alignment: ``HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))`` (paper 1, definition 5.3, eq. 5.4).
 
     ``K[m, n] = k(x_m, x_n)`` compares two examples of one side. Feature maps ``(N, C, *S)`` are one example each: the
@@ -182,18 +182,14 @@ class CKA(Measure[GramSide | ExplicitSide]):
         gram, details = self.kernel.gram(x, m)
         return prepare_gram(gram, self.estimator, channels=x.shape[1] + dead, dead=dead, details=details)
 
-    def score(self, a: GramSide | ExplicitSide, b: GramSide | ExplicitSide) -> float:
-        """Inner product of the two unit matrices, clamped to the range; refused where estimators differ."""
-        check_same_examples(a.n, b.n)
+    def _compared(self, a: GramSide | ExplicitSide, b: GramSide | ExplicitSide) -> float:
         if not a.estimator == b.estimator == self.estimator:
             raise ValueError(
                 f"both sides must be prepared for the {self.estimator} estimator. Got {a.estimator} and {b.estimator}."
             )
         if isinstance(a, ExplicitSide) and isinstance(b, ExplicitSide):
-            found = _inner(a.features, b.features, self.estimator)
-        else:
-            found = inner(a.gram, b.gram)
-        return min(self.range[1], max(self.range[0], found))
+            return _inner(a.features, b.features, self.estimator)
+        return inner(a.gram, b.gram)
 
 
 def prepare_gram(

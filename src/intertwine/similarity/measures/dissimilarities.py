@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._features import check_same_examples, double
+from .._features import double
 from .._sides import PairwiseSide, living_channels
-from ..base import Measure
+from ..base import Bounded
 from ..hsic import check_estimator, inner
 from .cka import GramSide, prepare_gram
 from .kernels import square_distances
@@ -23,7 +23,7 @@ _GROUPS = {
 
 
 @dataclass(frozen=True)
-class DistanceCorrelation(Measure[GramSide]):
+class DistanceCorrelation(Bounded[GramSide]):
     """Correlation of centred Euclidean distances between examples: 0 in the limit only for independent sides.
 
     With distances ``D`` over channels and space, ``A`` the double-centred and ``U`` the U-centred matrix (zero
@@ -64,10 +64,8 @@ class DistanceCorrelation(Measure[GramSide]):
         distances = square_distances(x, m).sqrt_()
         return prepare_gram(distances, self.estimator, channels=x.shape[1] + dead, dead=dead)
 
-    def score(self, a: GramSide, b: GramSide) -> float:
-        """Distance correlation, squared where unbiased."""
-        check_same_examples(a.n, b.n)
-        found = max(-1.0, min(1.0, inner(a.gram, b.gram)))
+    def _compared(self, a: GramSide, b: GramSide) -> float:
+        found = inner(a.gram, b.gram)
         return sqrt(max(0.0, found)) if self.estimator == "biased" else found
 
     def to_distance(self, score: float, a: GramSide, b: GramSide) -> float:
@@ -90,7 +88,7 @@ class DissimilaritySide(PairwiseSide):
 
 
 @dataclass(frozen=True)
-class RSA(Measure[DissimilaritySide]):
+class RSA(Bounded[DissimilaritySide]):
     """Correlation, over pairs of examples, of the two sides' dissimilarities.
 
     With ``"correlation"``, the dissimilarity of two examples is 1 minus the Pearson correlation of their features over
@@ -137,10 +135,8 @@ class RSA(Measure[DissimilaritySide]):
         found = _correlation_distances(x) if self.distance == "correlation" else square_distances(x, m).sqrt_()
         return DissimilaritySide(found, x.shape[1] + dead, dead)
 
-    def score(self, a: DissimilaritySide, b: DissimilaritySide) -> float:
-        """Correlation of the two lists of dissimilarities."""
-        check_same_examples(a.n, b.n)
-        return min(1.0, max(-1.0, float(self._standardised(a.gram) @ self._standardised(b.gram))))
+    def _compared(self, a: DissimilaritySide, b: DissimilaritySide) -> float:
+        return float(self._standardised(a.gram) @ self._standardised(b.gram))
 
     def _standardised(self, pairs: Tensor) -> Tensor:
         values = pairs[torch.ones_like(pairs, dtype=torch.bool).tril_(-1)]

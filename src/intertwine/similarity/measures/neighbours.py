@@ -9,9 +9,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from .._features import check_same_examples
 from .._sides import PairwiseSide, living_channels
-from ..base import Measure
+from ..base import Bounded
 from ..hsic import center_gram
 from .kernels import square_distances_of, unit_gram
 
@@ -74,7 +73,7 @@ def _near(products: Tensor, k: int) -> Tensor | None:
 
 
 @dataclass(frozen=True)
-class _ByNeighbours(Measure[NeighbourSide]):
+class _ByNeighbours(Bounded[NeighbourSide]):
     """A measure of the ``k`` nearest neighbours of every example."""
 
     k: int = 10
@@ -96,7 +95,6 @@ class _ByNeighbours(Measure[NeighbourSide]):
 
     def _near(self, a: NeighbourSide, b: NeighbourSide) -> tuple[Tensor, Tensor, Tensor]:
         """The neighbourhoods of both sides, and what they share."""
-        check_same_examples(a.n, b.n)
         if a.near is None or b.near is None:
             smaller = "Use a smaller k, such as MutualKNN(k=...)."
             raise ValueError(f"examples must be more than k = {a.k}. Got {a.n}. {smaller}")
@@ -126,9 +124,8 @@ class MutualKNN(_ByNeighbours):
 
     stem = "mutual_knn"
 
-    def score(self, a: NeighbourSide, b: NeighbourSide) -> float:
-        """Mean overlap of the neighbourhoods."""
-        return min(1.0, float(self._near(a, b)[2].sum(dtype=torch.float64)) / (a.n * self.k))
+    def _compared(self, a: NeighbourSide, b: NeighbourSide) -> float:
+        return float(self._near(a, b)[2].sum(dtype=torch.float64)) / (a.n * self.k)
 
     def floor(self, a: NeighbourSide, b: NeighbourSide) -> float:
         """What two sets of so many neighbours out of all others share at least."""
@@ -153,11 +150,10 @@ class NeighbourJaccard(_ByNeighbours):
 
     stem = "neighbour_jaccard"
 
-    def score(self, a: NeighbourSide, b: NeighbourSide) -> float:
-        """Mean Jaccard index of the neighbourhoods."""
+    def _compared(self, a: NeighbourSide, b: NeighbourSide) -> float:
         x, y, both = self._near(a, b)
         shared, either = (part.sum(1, dtype=torch.float64) for part in (both, torch.maximum(x, y)))
-        return min(1.0, float((shared / either).mean()))
+        return float((shared / either).mean())
 
     def floor(self, a: NeighbourSide, b: NeighbourSide) -> float:
         """What two sets of so many neighbours out of all others share at least, over all of both."""
@@ -187,11 +183,10 @@ class CKNNA(_ByNeighbours):
     stem = "cknna"
     range = (-1.0, 1.0)
 
-    def score(self, a: NeighbourSide, b: NeighbourSide) -> float:
-        """Local alignment; refused where the neighbours of a side are all at the centre."""
+    def _compared(self, a: NeighbourSide, b: NeighbourSide) -> float:
         near_a, near_b, both = self._near(a, b)
         k, l = a.centred, b.centred
         own = [float((near * gram.square()).sum()) for near, gram in ((near_a, k), (near_b, l))]
         if min(own) <= 0:
             raise ValueError("features must tell examples apart. Got neighbours whose centred products are all 0.")
-        return min(1.0, max(-1.0, float((both * k * l).sum()) / sqrt(own[0]) / sqrt(own[1])))
+        return float((both * k * l).sum()) / sqrt(own[0]) / sqrt(own[1])

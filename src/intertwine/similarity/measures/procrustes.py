@@ -10,10 +10,9 @@ from torch import Tensor
 from ... import groups
 from ..._words import near
 from ...groups import Group, SpaceGroup, assign, canonical_name, name_of
-from .._features import check_same_examples
 from .._linalg import eigen, quick_nuclear_norm, singular, singular_values
 from .._sides import FeatureSide, cross_moments, feature_side, placed
-from ..base import Measure
+from ..base import Bounded
 
 _LARGE = 256  # channels from which on singular values are worth avoiding
 _FEW, _WIDE = 8, 96  # channels from which on quick values, and maps, are not those of a singular decomposition
@@ -35,7 +34,7 @@ _PAPER = {"positive_monomial": "g_relu"}  # what papers and measures call a grou
 
 
 @dataclass(frozen=True)
-class Procrustes(Measure[FeatureSide]):
+class Procrustes(Bounded[FeatureSide]):
     """Procrustes similarity under a group of channel maps (paper 1, definition 5.2 and section D.7.1).
 
     Differs from the paper where it is silent or cannot hold: features are *not* centred unless asked, as in the paper's
@@ -121,9 +120,7 @@ class Procrustes(Measure[FeatureSide]):
         """Check the features and take their moments."""
         return feature_side(x, channel_dim, self.center)
 
-    def score(self, a: FeatureSide, b: FeatureSide) -> float:
-        """Similarity of two sides over the same examples."""
-        check_same_examples(a.n, b.n)
+    def _compared(self, a: FeatureSide, b: FeatureSide) -> float:
         ratio = a.unit / b.unit if self.sized else 1.0
         return self.score_cross(placed(cross_moments(a, b), a.kept, b.kept), a.norms, b.norms, ratio)
 

@@ -7,15 +7,14 @@ import torch
 from torch import Tensor
 
 from ...groups.assignment import couple
-from .._features import check_same_examples
 from .._sides import FeatureSide, cross_moments, feature_side
-from ..base import Measure
+from ..base import Bounded
 
 _COPIES = 4  # of each unit of the wider side, up to which an assignment is cheaper than a linear program
 
 
 @dataclass(frozen=True)
-class SoftMatching(Measure[FeatureSide]):
+class SoftMatching(Bounded[FeatureSide]):
     """Best mean correlation of matched units, where units may be matched in parts.
 
     With centred channels of norm 1, ``max over T of sum_ij T_ij <x_i, y_j>`` over all ``T >= 0`` whose ``C`` rows sum
@@ -37,11 +36,8 @@ class SoftMatching(Measure[FeatureSide]):
         """Check the features and take their moments."""
         return feature_side(x, channel_dim, center=True)
 
-    def score(self, a: FeatureSide, b: FeatureSide) -> float:
-        """Best mean correlation."""
-        check_same_examples(a.n, b.n)
-        correlations = cross_moments(a, b) / torch.outer(a.norms[a.kept], b.norms[b.kept])
-        return max(-1.0, min(1.0, transport(correlations)))
+    def _compared(self, a: FeatureSide, b: FeatureSide) -> float:
+        return transport(cross_moments(a, b) / torch.outer(a.norms[a.kept], b.norms[b.kept]))
 
     def to_distance(self, score: float, a: FeatureSide, b: FeatureSide) -> float:
         """``sqrt(2 - 2 score)``, the soft matching distance of normalised units."""
