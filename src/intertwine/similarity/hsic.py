@@ -6,8 +6,6 @@ centring: additive row and column effects are all that it removes. So one centre
 and subsamples.
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
@@ -75,23 +73,20 @@ def center_gram(gram: Tensor, estimator: str = "unbiased") -> Tensor:
     n, least = len(gram), _LEAST[check_estimator(estimator)]
     if n < least:
         raise ValueError(f"examples must be at least {least} for the {estimator} estimator. Got {n}.")
-    rows = torch.cat([double(gram[b]).sum(1) for b in _row_blocks(gram)])
+    step = max(1, _ROWS // n)
+    rows = torch.cat([double(part).sum(1) for part in gram.split(step)])
     if estimator == "unbiased":
         rows = rows - double(gram.diagonal())
         row_mean, mean = rows / (n - 2), rows.sum() / ((n - 1) * (n - 2))
     else:
         row_mean, mean = rows / n, rows.sum() / n**2
     centred = torch.empty_like(gram)
-    for b in _row_blocks(gram):
-        centred[b] = (double(gram[b]) - row_mean[b, None]).sub_(row_mean).add_(mean)
+    for out, part, own in zip(centred.split(step), gram.split(step), row_mean.split(step)):
+        out.copy_((double(part) - own[:, None]).sub_(row_mean).add_(mean))
     return centred.fill_diagonal_(0) if estimator == "unbiased" else centred
 
 
 def inner(a: Tensor, b: Tensor) -> float:
     """Frobenius inner product in float64, without upcasting whole matrices."""
-    return float(sum((double(a[r]) * double(b[r])).sum() for r in _row_blocks(a)))
-
-
-def _row_blocks(matrix: Tensor) -> Iterator[slice]:
-    step = max(1, _ROWS // max(1, matrix.shape[1]))
-    return (slice(start, start + step) for start in range(0, len(matrix), step))
+    step = max(1, _ROWS // max(1, a.shape[1]))
+    return float(sum((double(x) * double(y)).sum() for x, y in zip(a.split(step), b.split(step))))

@@ -13,7 +13,7 @@ from ..errors import CaptureError
 from ..features import Point
 from ..features import batches as batching
 from ..features.activations import unwrap
-from ..groups import Group, Monomial, Semidirect, SpaceGroup, Trivial, name_of, named
+from ..groups import Group, Monomial, Semidirect, Trivial, name_of, named
 from ..symmetry import Symmetry, symmetries
 from ..symmetry.spaces import Leaf, leaves
 from .registry import CENTRED, measure, measure_names
@@ -51,20 +51,18 @@ def acting(model: nn.Module, points: Sequence[Point], batch: Any) -> tuple[tuple
 def _kind(sym: Symmetry, point: Point) -> str:
     """The group on the channels of a layer, from its features or else from the one space that reads them."""
     if layout := sym.features.get(point.name):
-        found = [leaf for _, leaf in leaves(layout.axes[point.channel_dim]) if isinstance(leaf, Leaf)]
-        return _name(Trivial(_CHANNELS), *(_of_leaf(leaf, sym.space(leaf.space).group) for leaf in found))
+        carried: list[Group] = [Trivial(_CHANNELS)]
+        for leaf in (leaf for _, leaf in leaves(layout.axes[point.channel_dim]) if isinstance(leaf, Leaf)):
+            group = sym.space(leaf.space).group
+            carried.append(Monomial(_CHANNELS, scales=int(any(leaf.scale)), signs=int(any(leaf.sign))))
+            carried += [group.linear.on(_CHANNELS)] if leaf.variance and isinstance(group, Semidirect) else []
+        return _name(*carried)
     readers = (wire for vertex in sym.graph for wire in vertex.inputs if sym.graph[wire.source].module == point.name)
     spaces = {name for wire in readers for name in wire.spaces}
     if len(spaces) != 1:
         return ""
     group = sym.space(spaces.pop()).group
     return _name(group.linear if isinstance(group, Semidirect) else group.reduced(scales=1, signs=1).closed)
-
-
-def _of_leaf(leaf: Leaf, group: SpaceGroup) -> Group:
-    """What the group of a space does to an axis that carries it."""
-    monomial = Monomial(_CHANNELS, scales=int(any(leaf.scale)), signs=int(any(leaf.sign)))
-    return monomial.join(group.linear.on(_CHANNELS)) if leaf.variance and isinstance(group, Semidirect) else monomial
 
 
 def _name(*groups: Group) -> str:

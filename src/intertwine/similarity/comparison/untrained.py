@@ -155,14 +155,9 @@ def _built(build: Callable[[], nn.Module], model: nn.Module, seed: int) -> dict[
     one, other, own = (*states, model.state_dict())
     if {name: x.shape for name, x in one.items()} != {name: x.shape for name, x in own.items()}:
         return None
-    return one if _differ(one, other) else None
-
-
-def _differ(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    """Whether weights are random: loaded ones are the same for every seed."""
     varied = [name for name, x in one.items() if x.is_floating_point() and x.numel() > 1 and x.min() < x.max()]
-    same = sum(one[name].numel() for name in varied if torch.equal(one[name], other[name]))
-    return same <= _SHARE * sum(one[name].numel() for name in varied)
+    same = sum(one[name].numel() for name in varied if torch.equal(one[name], other[name]))  # loaded, not drawn
+    return None if same > _SHARE * sum(one[name].numel() for name in varied) else one
 
 
 def _required(call: Any) -> list[str]:
