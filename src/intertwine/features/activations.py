@@ -125,29 +125,30 @@ def watching_functions(modules: Mapping[str, nn.Module], see: Callable[[str, str
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         running.pop()
 
+    def operation(func: Any, args: Any, kwargs: Any, output: Any) -> None:
+        if found := nonlinearity_run(func, args, kwargs):
+            see(running[-1], found, output)
+
     with ExitStack() as attached:
         for name, module in modules.items():
             if name and not isinstance(module, torch.jit.ScriptModule):  # those take no hooks
                 attached.callback(module.register_forward_pre_hook(enter(name)).remove)
                 attached.callback(module.register_forward_hook(leave).remove)
-        attached.enter_context(_Functions(lambda function, output: see(running[-1], function, output)))
+        attached.enter_context(_Operations(operation))
         yield
 
 
-class _Functions(TorchDispatchMode):
-    """Shows what every nonlinearity returns."""
+class _Operations(TorchDispatchMode):
+    """Shows what every operation was given and returned."""
 
-    def __init__(self, see: Callable[[str, Tensor], None]) -> None:
+    def __init__(self, see: Callable[[Any, Any, Any, Any], None]) -> None:
         super().__init__()
         self._see = see
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation."""
-        kwargs = kwargs or {}
-        output = func(*args, **kwargs)
-        found = nonlinearity_run(func, args, kwargs)
-        if found:
-            self._see(found, output[0] if isinstance(output, tuple) else output)
+        output = func(*args, **(kwargs or {}))
+        self._see(func, args, kwargs, output[0] if isinstance(output, tuple) else output)
         return output
 
 
@@ -158,38 +159,25 @@ def additions(model: nn.Module, example: Any) -> int:
         model: Any module; it runs once, on the first two examples.
         example: As in ``layers``.
     """
-    model = unwrap(model)
-    with evaluating(model), torch.no_grad(), _Additions() as seen:
-        call(model, head(example, 2), device_of(model))
-    return len(seen.ends)
+    made = WeakTensorKeyDictionary()  # step at which a tensor was made; activations are not kept for it
+    ends: set[int] = set()  # steps at which the sums were made
+    step = latest = 0  # steps so far, and that of the latest nonlinearity
 
-
-class _Additions(TorchDispatchMode):
-    """Notes when every tensor was made, and which sums are ends of residual blocks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ends: set[int] = set()  # Steps of the run at which the sums were made
-        self._made = WeakTensorKeyDictionary()  # Step at which a tensor was made; activations are not kept for it
-        self._step = self._latest = 0  # Steps so far, and that of the latest nonlinearity
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operation."""
-        output = func(*args, **(kwargs or {}))
-        made = output[0] if isinstance(output, tuple) else output
-        if not isinstance(made, Tensor):
-            return output
-        self._step += 1
+    def note(func: Any, args: Any, kwargs: Any, output: Any) -> None:
+        nonlocal step, latest
+        if not isinstance(output, Tensor):
+            return
+        step += 1
         given = [x for x in args[:2] if isinstance(x, Tensor)]
+        sums = func.overloadpacket.__name__ in ("add", "add_") and len(given) == 2 and given[0].shape == given[1].shape
         if nonlinearity_run(func, args, kwargs):
-            self.ends -= {self._made.get(x) for x in given}
-            self._latest = self._step
-        elif func.overloadpacket.__name__ in ("add", "add_") and self._skips(given):
-            self.ends.add(self._step)
-        self._made[made] = self._step
-        return output
+            ends.difference_update(made.get(x) for x in given)
+            latest = step
+        elif sums and min(made.get(x, step) for x in given) < latest:  # what no step made is a weight
+            ends.add(step)
+        made[output] = step
 
-    def _skips(self, given: list[Tensor]) -> bool:
-        """Whether one of two tensors was made before the latest nonlinearity; what no step made is a weight."""
-        alike = len(given) == 2 and given[0].shape == given[1].shape
-        return alike and min(self._made.get(x, self._step) for x in given) < self._latest
+    model = unwrap(model)
+    with evaluating(model), torch.no_grad(), _Operations(note):
+        call(model, head(example, 2), device_of(model))
+    return len(ends)

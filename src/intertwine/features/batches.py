@@ -81,14 +81,7 @@ def length(loader: Iterable[Any]) -> int | None:
 
 
 def peek(loader: Iterable[Any]) -> tuple[Any, Iterator[Any]]:
-    """The first batch, and an iterator over all batches, that one included: the loader is read once.
-
-    What it shuffles by torch's global random numbers, it shuffles in the same way every time.
-
-    Raises:
-        TypeError: If the loader cannot be iterated over.
-        ValueError: If it yields nothing.
-    """  # noqa: DOC502 - raised by a check
+    """The first batch, and an iterator over all batches, that one included: the loader is read once, repeatably."""
     _check_iterable(loader, "loader")
     batches = iter(repeatable(loader))
     for first in batches:

@@ -14,11 +14,7 @@ from .moments import ChannelMoments
 
 
 def normalisable(batches: Iterable[Any], least: int = 2) -> Iterator[Any]:
-    """Batches of ``least`` examples or more, so that each has a spread; smaller ones join their neighbours.
-
-    Raises:
-        ValueError: If there are fewer examples in all.
-    """
+    """Batches of ``least`` examples or more, so that each has a spread; smaller ones join their neighbours."""
     groups = regroup(batches, least)
     first = next(groups, None)
     if first is None or size(first) < least:

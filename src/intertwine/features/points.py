@@ -42,11 +42,9 @@ _DRY_RUN = 2  # examples that the listing run uses
 def select(output: Any, how: Selector | None = None) -> Tensor | None:
     """The features in a module's output, ``None`` where there are none.
 
-    Args:
-        output: What the module returned.
-        how: An index into a tuple, a key of a mapping (or the name of an attribute), or a function. ``None`` takes a
-            tensor itself, the first floating-point tensor of a tuple, and of a mapping ``last_hidden_state``,
-            ``hidden_states`` or ``logits`` before anything else.
+    ``how`` is an index into a tuple, a key of a mapping (or the name of an attribute), or a function. ``None`` takes a
+    tensor itself, the first floating-point tensor of a tuple, and of a mapping ``last_hidden_state``,
+    ``hidden_states`` or ``logits`` before anything else.
     """
     if how is None:
         if isinstance(output, Mapping):

@@ -36,13 +36,6 @@ class SpectralNorm:
         pairs = ((getattr(self, part), getattr(other, part)) for part in ("matrix", "u", "v"))
         return all(torch.equal(x, y.to(x.device, x.dtype)) for x, y in pairs)
 
-    def measure_(self) -> None:
-        """Make the vectors those of the weight's largest singular value, on the side of the old ones."""
-        u, _, v = torch.linalg.svd(self.matrix.cpu().double(), full_matrices=False)
-        sign = -1.0 if float(u[:, 0] @ self.u.cpu().double()) < 0 else 1.0
-        self.u.copy_(sign * u[:, 0])
-        self.v.copy_(sign * v[0])
-
 
 def spectral_norms(model: nn.Module) -> dict[str, SpectralNorm]:
     """All spectral norms of a network, made by a hook or as a parametrisation, by the name of what divides."""
@@ -58,8 +51,11 @@ def follow_(merged: nn.Module, parents: Iterable[nn.Module]) -> nn.Module:
     found = spectral_norms(merged)
     known = [spectral_norms(parent) for parent in parents] if found else []
     for name, norm in found.items():
-        if not any(norm.equals(others[name]) for others in known):
-            norm.measure_()
+        if not any(norm.equals(others[name]) for others in known):  # on the side of the old ones
+            u, _, v = torch.linalg.svd(norm.matrix.cpu().double(), full_matrices=False)
+            sign = -1.0 if float(u[:, 0] @ norm.u.cpu().double()) < 0 else 1.0
+            norm.u.copy_(sign * u[:, 0])
+            norm.v.copy_(sign * v[0])
     return merged
 
 

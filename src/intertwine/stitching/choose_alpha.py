@@ -12,7 +12,7 @@ from ..features.batches import check_repeatable, repeatable, size
 from ..groups import Group
 from .closed_form import Moments
 from .families import family_of, takes
-from .options import RECIPES, Recipe, StitchOptions
+from .options import RECIPES, Recipe, StitchOptions, recipe_of
 from .pair import Cut
 from .penalty import accuracies, labels_of
 from .recalibrate import recalibrate
@@ -146,9 +146,8 @@ def choose_alpha(
         raise ValueError("alphas must hold at least one. Got none.")
     if not takes(family, "alpha"):
         raise ValueError(f"family must have a setting alpha. Got {family!r}. Use g_relu, for example.")
-    chosen = replace(RECIPES["v1"], epochs=5, head_start=0) if recipe is None else recipe
-    batch_size = (RECIPES[chosen] if isinstance(chosen, str) else chosen).batch_size
-    part, held_out = split_examples(loader, share, batch_size=batch_size, seed=seed)
+    chosen = replace(RECIPES["v1"], epochs=5, head_start=0) if recipe is None else recipe_of(recipe)
+    part, held_out = split_examples(loader, share, batch_size=chosen.batch_size, seed=seed)
     networks = []
     for alpha in alphas:
         tap, settings = cut.tap, {"channel_dim": cut.tap.channel_dim, "alpha": alpha, **options.settings}
