@@ -36,6 +36,17 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {plural}"
 
 
+def listed(names: Iterable[str], most: int = 3) -> str:
+    """The first names, and dots where there are more.
+
+    Examples:
+        >>> listed(["a", "b"]), listed("abcd")
+        ('a, b', 'a, b, c, ...')
+    """
+    some = list(names)
+    return ", ".join([*some[:most], *["..."] * (len(some) > most)])
+
+
 def sentence(text: str) -> str:
     """Words with a capital letter in front and a stop behind.
 

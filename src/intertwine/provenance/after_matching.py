@@ -17,12 +17,12 @@ from torch import Tensor
 
 from ..matching.components import Pair, matched
 from ..symmetry.action import moved
-from ..symmetry.blocks import blocks, parent_dims, summed
 from ..symmetry.spaces import Layout
 from ..symmetry.transformation import Transformation
 from .comparable import Compared, compared
 from .in_place import SpaceAgreement, TensorAgreement
 from .p_values import log_exceedance
+from .units import by_unit
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
@@ -60,45 +60,40 @@ def likeness(pair: Compared, g: Transformation | None = None) -> Likeness:
         pair: The networks.
         g: The element that moves the first where it was found already.
     """
+    whole = Pair(*pair.padded())
+    g = matched(whole).g if g is None else g
     if pair.widths.differing:
-        found, g = _Found(pair, g), None
         layouts: dict[str, Layout] = {}
         near: dict[str, Tensor] = {}
         met: dict[str, Tensor] = {}
-        for sym, left, right in found:
+        for sym, left, right in _moved(whole, g):
             layouts, near, met = {**layouts, **sym.layouts}, near | left, met | right
-        sym = replace(pair.padded()[0], layouts=layouts, batch_norms=())
-        pair = replace(pair, widths=pair.widths.partnered(found.g, sym, near, met))
+        sym = replace(whole.sym, layouts=layouts, batch_norms=())
+        pair = replace(pair, widths=pair.widths.partnered(g, sym, near, met))
+        whole = Pair(*pair.padded())
+        g = matched(whole).g
     tensors: dict[str, float] = {}
     sizes: dict[str, int] = {}
     sums: dict[str, Tensor] = {}
-    for sym, near, met in _Found(pair, g):
-        for name in (n for n, layout in sym.layouts.items() if any(block.moved for block in blocks(layout))):
-            tensors[name], sizes[name] = _explained(near[name], met[name]), met[name].numel()
-        _add_units(sums, sym, near, met)
+    for sym, near, met in _moved(whole, g):
+        for name, layout in sym.layouts.items():
+            x, y = near[name], met[name]
+            if layout.spaces:
+                tensors[name], sizes[name] = _explained(x, y), y.numel()
+            for space, products in by_unit(sym, name, x * y, x * x, y * y):
+                sums[space] = sums.get(space, 0) + torch.stack(products)
     share = sum(tensors[n] * sizes[n] for n in tensors) / max(sum(sizes.values()), 1)
     units = {s: (t[0] / (t[1] * t[2]).sqrt().clamp_min(1e-30)).flatten() for s, t in sums.items()}
     return Likeness(share, tensors, units)
 
 
-class _Found:
-    """Two matched networks, component by component: the symmetry, the first where it was moved, the second, balanced.
-
-    Args:
-        pair: The networks.
-        g: The element that moves the first, found by matching where it is not given.
-    """
-
-    def __init__(self, pair: Compared, g: Transformation | None) -> None:
-        self._pair = Pair(*pair.padded())
-        self.g = matched(self._pair).g if g is None else g
-
-    def __iter__(self) -> Iterator[tuple[Symmetry, dict[str, Tensor], dict[str, Tensor]]]:
-        for index in range(len(self._pair.parts)):
-            a, b, _ = self._pair.read(index)
-            _, met = self._pair.normal(index, a, b)
-            here = Transformation({s.name: self.g[s.name] for s in a.sym.spaces})
-            yield met.sym, {**a.state, **moved(a.sym, met.to @ here, a.state)}, dict(met.state)
+def _moved(pair: Pair, g: Transformation) -> Iterator[tuple[Symmetry, dict[str, Tensor], dict[str, Tensor]]]:
+    """Component by component: the symmetry, the first network where ``g`` moves it, and the second, both balanced."""
+    for index in range(len(pair.parts)):
+        a, b, _ = pair.read(index)
+        _, met = pair.normal(index, a, b)
+        here = Transformation({s.name: g[s.name] for s in a.sym.spaces})
+        yield met.sym, {**a.state, **moved(a.sym, met.to @ here, a.state)}, dict(met.state)
 
 
 def calibrated(
@@ -147,17 +142,3 @@ def _explained(x: Tensor, y: Tensor) -> float:
     """Squared cosine, 0 where it is negative."""
     inner, norms = float((x * y).sum(dtype=torch.float64)), float(x.double().norm() * y.double().norm())
     return max(inner / norms, 0.0) ** 2 if norms > 0 else 0.0
-
-
-def _add_units(sums: dict[str, Tensor], sym: Symmetry, x: Mapping[str, Tensor], y: Mapping[str, Tensor]) -> None:
-    """Add, for every unit, its inner product with its partner and both squares."""
-    spaces = {s.name: s for s in sym.spaces}
-    for name, layout in sym.layouts.items():
-        for block in blocks(layout):
-            ours, theirs = block.read(x[name]), block.read(y[name])
-            for dim, space in enumerate(block.spaces):
-                if space is None or any(block.spaces.count(p) != 1 for p in spaces[space].parents):
-                    continue
-                dims = parent_dims(spaces[space], dim, block.spaces)
-                products = torch.stack([summed(p, dims) for p in (ours * theirs, ours * ours, theirs * theirs)])
-                sums[space] = sums[space] + products if space in sums else products

@@ -13,74 +13,43 @@ from torch import Tensor
 
 from .._io.lazy import LazyState
 from .._words import counted
+from ..matching.correspondence.entries import carried
 from ..matching.same import COMPONENT, RELATED, SAME, Match, decided
 from ..symmetry.coupling import narrowed
-from .changes.conversion_search import convert
-from .changes.layers import block_of
-from .changes.row_orders import Rows, view
-from .in_place import InPlace, in_place
+from .changes.conversions import Rows, convert
+from .changes.layers import block_of, stacks
+from .in_place import InPlace, cosine, in_place
 from .units import Widths, thinned, widths
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
 
-Blocks = dict[str, dict[int, dict[str, str]]]  # stem -> number -> rest of the name -> name
+Found = tuple[Mapping[str, Tensor], dict[str, float], list[str]]
+"""``b`` under the names of ``a``; by tensor the logarithm of the number of choices that were open, which a p-value
+pays; and what was done, in words."""
 
 
-@dataclass(frozen=True, eq=False)
-class Renumbered:
-    """Tensors of ``b`` under the names of ``a``, where blocks were dropped, repeated or renumbered."""
-
-    state: Mapping[str, Tensor]
-    # By tensor, the logarithm of the number of blocks that its block was compared with: what a p-value pays
-    log_choices: Mapping[str, float]
-    places: Sequence[str]  # In words, which block of ``b`` is compared with which of ``a``
-
-
-def renumbered(names_of_a: Iterable[str], a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Renumbered | None:
-    """Put the blocks of ``b`` beside those of ``a`` that they are most like, where the two have other numbers of them.
-
-    Args:
-        names_of_a: Tensors to look for.
-        a: Tensors of one network; they are read where the numbers of blocks differ only.
-        b: Those of the other.
-
-    Returns:
-        ``b`` under the names of ``a``, or ``None`` where both have blocks of the same numbers.
-    """
-    ours, theirs = _blocks(names_of_a), _blocks(b)
-    names = {n: n for n in b}
-    log_choices, places = dict[str, float](), list[str]()
-    for stem, mine in ours.items():
+def _renumbered(names: Iterable[str], a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Found:
+    """The blocks of ``b`` beside those of ``a`` that they are most like, where the two have other numbers of them."""
+    theirs, table = stacks(b), {n: n for n in b}
+    choices, notes = dict[str, float](), list[str]()
+    for stem, mine in stacks(names).items():
         other = theirs.get(stem, {})
-        if len(mine) == len(other) or not mine or not other or max(len(mine), len(other)) < 2:
+        if len(mine) == len(other) or not other or max(len(mine), len(other)) < 2:
             continue
-        for n in [n for block in other.values() for n in block.values()]:
-            names.pop(n)
+        for name in (n for block in other.values() for n in block.values()):
+            table.pop(name)
         pairs = []
         for i, block in mine.items():
             fits = {j: _likeness(a, b, block, c) for j, c in other.items() if _alike(a, b, block, c)}
-            if not fits:
-                continue
-            j = max(fits, key=lambda k: fits[k])
-            names.update({block[rest]: other[j][rest] for rest in block})
-            log_choices.update(dict.fromkeys(block.values(), log(len(other))))
-            pairs.append(f"{i} by {j}")
-        places.append(f"blocks {stem or 'of the sequence'}: {', '.join(pairs)}")
-    return Renumbered(LazyState.renamed(b, names), log_choices, places) if log_choices else None
-
-
-def _blocks(names: Iterable[str]) -> Blocks:
-    """Names by what stands before, in and after their first number."""
-    found: Blocks = {}
-    for name in names:
-        pieces = name.split(".")
-        k = next((k for k, piece in enumerate(pieces) if piece.isdigit()), None)
-        if k is not None:
-            stem, rest = ".".join(pieces[:k]), ".".join(pieces[k + 1 :])
-            found.setdefault(stem, {}).setdefault(int(pieces[k]), {})[rest] = name
-    return found
+            if fits:
+                j = max(fits, key=lambda k: fits[k])
+                table.update({block[rest]: other[j][rest] for rest in block})
+                choices.update(dict.fromkeys(block.values(), log(len(other))))
+                pairs.append(f"{i} by {j}")
+        notes.append(f"of another depth, blocks {stem.rstrip('.') or 'of the sequence'}: {', '.join(pairs)} of b")
+    return (LazyState.renamed(b, table), choices, notes) if choices else (b, {}, [])
 
 
 def _alike(a: Mapping[str, Tensor], b: Mapping[str, Tensor], x: dict[str, str], y: dict[str, str]) -> bool:
@@ -89,77 +58,42 @@ def _alike(a: Mapping[str, Tensor], b: Mapping[str, Tensor], x: dict[str, str], 
 
 def _likeness(a: Mapping[str, Tensor], b: Mapping[str, Tensor], x: dict[str, str], y: dict[str, str]) -> float:
     """Mean cosine of the matrices of two blocks."""
-    cosines = []
-    for rest, name in x.items():
-        if a[name].ndim > 1:
-            u, v = (t.flatten().double() for t in (a[name], b[y[rest]]))
-            cosines.append(float(u @ v) / max(float(u.norm() * v.norm()), 1e-300))
-    return sum(cosines) / max(len(cosines), 1)
+    pairs = [(a[name], b[y[rest]]) for rest, name in x.items() if a[name].ndim > 1]
+    return sum(cosine(u, v) for u, v in pairs) / max(len(pairs), 1)
 
 
 _WAYS = 3  # to read a tensor as rows
 
 
-@dataclass(frozen=True, eq=False)
-class Converted:
-    """``b`` under the names of ``a``.
-
-    Attributes:
-        state: Its tensors.
-        log_choices: By tensor, the logarithm of the number of ways to make it that were open: what a p-value pays.
-        note: In words.
-    """
-
-    state: Mapping[str, Tensor]
-    log_choices: Mapping[str, float]
-    note: str
-
-
-def converted(names: Iterable[str], a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Converted | None:
-    """Find tensors of ``a`` that ``b`` lacks among those of ``b`` that ``a`` lacks, by what they hold, as in ``diff``.
-
-    Args:
-        names: Tensors to look for.
-        a: Tensors of one network.
-        b: Those of the other.
-
-    Returns:
-        ``None`` where nothing is looked for, or nothing found.
-    """
-    wanted, offered = [n for n in names if n not in b], [n for n in b if n not in a]
-    found = convert(a, b, wanted, offered).found if wanted and offered else {}
-    if not found:
-        return None
+def _converted(names: Iterable[str], a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Found:
+    """Tensors of ``a`` that ``b`` lacks among those of ``b`` that ``a`` lacks, by what they hold, as in ``diff``."""
+    offered = [n for n in b if n not in a]
+    done = convert(a, b, {n: offered for n in names if n not in b and offered})
+    entries = done.entries
+    if not entries:
+        return b, {}, []
     sizes = Counter(b[n].numel() for n in offered)
-    cost = {name: _log_choices(rows, b, sizes) for name, rows in found.items()}
-    one, rows = next(iter(found.items()))
-    shown = f"{one} from {' and '.join(dict.fromkeys(v.name for v in rows.views))}"
-    note = f"names and layouts of b differ: {counted(len(found), 'tensor')} found by what they hold, such as {shown}"
+    cost = {name: _log_choices(rows, a[name], sizes) for name, rows in done.found.items()}
+    one, some = next(iter(entries.items()))
+    shown = f"{one} from {' and '.join(dict.fromkeys(e.b.name for e in some))}"
+    note = f"names and layouts of b differ: {counted(len(entries), 'tensor')} found by what they hold, such as {shown}"
     plain = {n: partial(b.__getitem__, n) for n in b}
-    return Converted(LazyState(plain | {n: partial(rows.make, b) for n, rows in found.items()}), cost, note)
+    made = {n: partial(lambda n: carried(entries[n], b)[n], n) for n in entries}
+    return LazyState(plain | made), cost, [note]
 
 
-def _log_choices(rows: Rows, b: Mapping[str, Tensor], sizes: Mapping[int, int]) -> float:
+def _log_choices(some: Sequence[Rows], x: Tensor, sizes: Mapping[int, int]) -> float:
     """Sources and ways to read them; where not all rows are taken, the rows: a regular grid of blocks, or any set."""
-    size, count = prod(rows.shape), len(rows.views)
-    ways = log(_WAYS) if len(rows.shape) > 1 else 0.0
-    if rows.order is None and count == 1:
-        return log(sizes[size]) + ways
+    count = len({rows.source for rows in some})
+    ways = log(_WAYS) if x.ndim > 1 else 0.0
+    if len(some) == 1 and some[0].whole:
+        return log(sizes[x.numel()]) + ways
     cost = count * (log(sum(sizes.values())) + ways) + ways
-    if rows.order is None:
-        return cost
-    n, pool = len(rows.order), sum(view(b[v.name], v.how).shape[0] for v in rows.views)
-    if _regular(rows.order):
-        return cost + 3 * log(pool)
+    n = prod(f[0] for f in some[0].places)
+    pool = sum({rows.source: prod(f[0] for f in rows.taken) for rows in some}.values())
+    if len(some) == count:
+        return cost + 3 * log(pool) * (not all(rows.whole for rows in some))
     return cost + n * log(count) + lgamma(pool + 1) - lgamma(n + 1) - lgamma(pool - n + 1) + log(2 * pool)
-
-
-def _regular(order: Tensor) -> bool:
-    """Whether rows are blocks of one size at one distance, such as the queries of all heads."""
-    starts = [0, *((order.diff() != 1).nonzero().flatten() + 1).tolist()]
-    size = len(order) / len(starts)
-    even = all(start == k * size for k, start in enumerate(starts))
-    return even and len(order[starts].diff().unique()) <= 1
 
 
 _WHOLE = 4 * COMPONENT  # weights up to which networks are matched whole; larger ones component by component
@@ -232,15 +166,9 @@ def compared(
         most: Largest numbers of units that ``b`` may keep, by space: what the network has that it stands in for.
     """
     names = tuple(n for n in sym.layouts if n in a)
-    notes: tuple[str, ...] = ()
-    choices: dict[str, float] = {}
-    cost = 0.0
-    if (relaid := converted(names, a, b)) is not None:
-        b, notes, choices = relaid.state, (relaid.note,), {**relaid.log_choices}
-        cost = sum(choices.values())
-    if (other := renumbered(names, a, b)) is not None:
-        b, notes = other.state, (*notes, *(f"of another depth, {place} of b" for place in other.places))
-        choices = {n: choices.get(n, 0.0) + other.log_choices.get(n, 0.0) for n in {*choices, *other.log_choices}}
-        cost += sum({block_of(n): c for n, c in other.log_choices.items()}.values())
+    b, ways, notes = _converted(names, a, b)
+    b, places, more = _renumbered(names, a, b)
     found = widths(sym, a, b if most is None else thinned(sym, b, most))
-    return Compared(names, found, choices, cost, (*notes, *found.notes))
+    choices = {n: ways.get(n, 0.0) + places.get(n, 0.0) for n in {**ways, **places}}
+    cost = sum(ways.values()) + sum({block_of(n): c for n, c in places.items()}.values())
+    return Compared(names, found, choices, cost, (*notes, *more, *found.notes))

@@ -1,8 +1,9 @@
 """Changes between two checkpoints, once the symmetries of their architecture are taken out."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import torch
@@ -11,17 +12,19 @@ from torch import Tensor, nn
 from .._evaluation import copied
 from .._result import of_networks
 from .._words import counted
+from ..errors import CaptureError
+from ..matching.correspondence.correspond import correspond
+from ..matching.correspondence.entries import Entry
 from ..matching.judgement.configurations import differing_settings, settings_of
 from ..matching.judgement.deviation import HALVES
-from ..symmetry.action import moved, tensors_of
+from ..symmetry.action import tensors_of
 from ..symmetry.blocks import blocks
 from ..symmetry.gauge.batch_norms import fold
-from ..symmetry.spaces import Layout, Leaf
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation
 from ..testing import function_error, tolerance
-from .changes.element_words import element_findings, moved_units, units_of_zeros
-from .changes.findings import pooled, tensor_findings, tie_findings, told_apart, undetermined_findings
+from .changes.element_words import element_findings, moved_units
+from .changes.findings import pooled, tensor_findings, tie_findings, told_apart
 from .changes.layers import block_of
 from .changes.paired_tensors import Pairs, paired
 from .changes.simplest_element import Explained, explained
@@ -127,15 +130,16 @@ def _once_folded(a: Network, b: Network, example_inputs: Any) -> Diff | None:
 
 def _compared(a: Network, b: Network, example_inputs: Any, model: nn.Module | None, sym: Symmetry) -> Diff:
     """The difference of two networks as they are."""
-    pairs = paired(sym, _state(a), _state(b))
+    pairs = paired(sym, _state(a), _state(b), _entries(model, b if model is a else a, example_inputs))
     found = explained(pairs.sym, pairs.a, pairs.b)
-    changes = told_apart(pooled(_settled(list(_changes(pairs, found.g)), pairs, found)), pairs.sym, found.g)
+    changes = told_apart(pooled(_settled([*_changes(pairs, found.g)], pairs, found)), pairs.sym, found.g)
     error = _output_error(a, b, model, pairs, example_inputs)
     verdict, reason = _verdict(changes, found.g, error, pairs)
+    ties = tie_findings(_state(a), _state(b)) if isinstance(a, nn.Module) and isinstance(b, nn.Module) else ()
     return Diff(
         verdict=verdict,
         reason=reason,
-        findings=(*_ties(a, b), *_findings(pairs, found.g, changes)),
+        findings=(*ties, *pairs.findings, *element_findings(pairs, found.g), *tensor_findings(changes, pairs, found.g)),
         tensors=tuple(changes),
         units=moved_units(pairs, found.g, {c.name for c in changes if not c.settled}),
         output_error=error,
@@ -148,11 +152,24 @@ def _reference(a: Network, b: Network) -> nn.Module | None:
     """The module under whose names and symmetries both are compared: the second, unless units of the first are gone."""
     modules = [side for side in (b, a) if isinstance(side, nn.Module)]
     if len(modules) == 2:
-        after, before = (_state(side) for side in modules)
+        after, before = map(_state, modules)
         pairs = [(before[n].shape, x.shape) for n, x in after.items() if n in before and before[n].ndim == x.ndim]
         if any(old != new for old, new in pairs) and all(m >= n for old, new in pairs for m, n in zip(old, new)):
             return modules[1]
     return modules[0] if modules else None
+
+
+def _entries(model: nn.Module | None, other: Network, example_inputs: Any) -> Sequence[Entry] | None:
+    """Entries of the model that are those of another network, by their programs; ``None`` where these do not tell."""
+    if model is None or not isinstance(other, nn.Module):
+        return None
+    ours, theirs = (side.state_dict().keys() for side in (model, other))
+    if ours <= theirs or theirs <= ours:
+        return None
+    with suppress(CaptureError):
+        found = correspond(model, other, example_inputs)
+        return found.entries if found and not found.part else None
+    return None
 
 
 def _state(side: Network) -> Mapping[str, Tensor]:
@@ -164,65 +181,47 @@ def _state(side: Network) -> Mapping[str, Tensor]:
 
 def _changes(pairs: Pairs, g: Transformation) -> Iterator[TensorChange]:
     """The change of every tensor, one after the other, so that a checkpoint on disk is read once."""
-    for name in pairs.names:
-        if name in pairs.sym.layouts:
-            before = moved(pairs.sym, g, pairs.a, [name]).get(name, pairs.a[name])
-        else:
-            before = pairs.a[name]
-        exact = name not in pairs.sym.layouts or not _multiplied(pairs.sym.layouts[name], g)
-        yield tensor_change(name, pairs.sources[name], block_of(name), before, pairs.b[name], exact)
+    for name, source in pairs.sources.items():
+        layout = pairs.sym.layouts.get(name)
+        leaves = () if layout is None else (x for block in blocks(layout) for _, x in block.carried)
+        exact = all(g[x.space].diagonal(x) is None and g[x.space].mixing(x) is None for x in leaves)
+        yield tensor_change(name, source, block_of(name), pairs.before(name, g), pairs.b[name], exact)
     for kind, tensors in (("missing", pairs.missing), ("new", pairs.new)):
-        for name, tensor in tensors.items():
-            dtypes = ("", dtype_name(tensor.dtype)) if kind == "new" else (dtype_name(tensor.dtype), "")
-            yield TensorChange(
-                name, "", block_of(name), tuple(tensor.shape), dtypes, kind, relative=float("inf"), cosine=0.0
-            )
-
-
-def _multiplied(layout: Layout, g: Transformation) -> bool:
-    """Whether an element scales or mixes the entries of a tensor, which rounds them."""
-    leaves = [leaf for block in blocks(layout) for leaf in block.leaves if isinstance(leaf, Leaf)]
-    return any(g[x.space].diagonal(x) is not None or g[x.space].mixing(x) is not None for x in leaves)
+        for name, x in tensors.items():
+            dtypes = ("", dtype_name(x.dtype)) if kind == "new" else (dtype_name(x.dtype), "")
+            yield TensorChange(name, "", block_of(name), tuple(x.shape), dtypes, kind, relative=inf, cosine=0.0)
 
 
 def _settled(changes: list[TensorChange], pairs: Pairs, found: Explained) -> list[TensorChange]:
     """Changes with what only looks like one left out: rounding that bases mixed, batch norms that were rewritten."""
     if all(c.settled for c in changes):
         return changes
-    rewritten = set(_rewritten(pairs, found.g))
-    mixed = set()
+    told = dict.fromkeys(_rewritten(pairs, found.g), (REWRITTEN, "same affine map"))
     if any(e.linear is not None for e in found.g.elements.values()):
         halves = frozenset(c.name for c in changes if c.name in pairs.sym.layouts and _half(pairs.b[c.name]))
         apart = found.deviation(halves)
         agreed = apart.precision or apart.shared()
         if agreed in ("float64", "float32") or (agreed and halves):
             mixed = found.b.sym.layouts.keys() - apart.beyond(agreed).keys()
-    return [_as_rounded(c, rewritten, mixed) for c in changes]
-
-
-def _as_rounded(c: TensorChange, rewritten: set[str], mixed: set[str]) -> TensorChange:
-    if c.settled or c.name not in rewritten | mixed:
-        return c
-    kind, detail = (REWRITTEN, "same affine map") if c.name in rewritten else (ROUNDED, "float32")
-    return replace(c, kind=kind, detail=detail, rank=None, effective_rank=None)
+            told = dict.fromkeys(mixed, (ROUNDED, "float32")) | told
+    return [
+        c if c.settled or c.name not in told
+        else replace(c, kind=told[c.name][0], detail=told[c.name][1], rank=None, effective_rank=None)
+        for c in changes
+    ]  # fmt: skip
 
 
 def _rewritten(pairs: Pairs, g: Transformation) -> Iterator[str]:
     """Tensors of batch norms whose affine map in eval mode is the same with other statistics."""
-    norms = pairs.sym.batch_norms
+    norms = [norm for norm in pairs.sym.batch_norms if norm.weight is not None and norm.bias is not None]
     if not norms:
         return
-    state = {n: pairs.a[n] for n in pairs.sym.layouts}
-    left, right = (fold(pairs.sym, s) for s in ({**state, **moved(pairs.sym, g, state)}, pairs.b))
+    left, right = (fold(pairs.sym, state) for state in ({n: pairs.before(n, g) for n in pairs.sym.layouts}, pairs.b))
     for norm in norms:
-        if norm.weight is None or norm.bias is None:
-            continue
-        close = []
-        for name in (norm.weight, norm.bias):
-            size = right.spread.get(name, right.state[name]).abs()
-            close.append(bool(((left.state[name] - right.state[name]).abs() <= _AFFINE * size + 1e-12).all()))
-        if all(close):
-            yield from (norm.mean, norm.variance, norm.weight, norm.bias)
+        affine = {n: right.state[n] for n in (norm.weight, norm.bias) if n is not None}
+        sizes = {n: right.spread.get(n, x).abs() for n, x in affine.items()}
+        if all(bool(((left.state[n] - x).abs() <= _AFFINE * sizes[n] + 1e-12).all()) for n, x in affine.items()):
+            yield from (norm.mean, norm.variance, *affine)
 
 
 def _half(x: Tensor) -> bool:
@@ -239,23 +238,15 @@ def _output_error(a: Network, b: Network, model: nn.Module | None, pairs: Pairs,
     if isinstance(a, nn.Module) and isinstance(b, nn.Module):
         with suppress(ValueError, RuntimeError, TypeError):
             return function_error(a, b, example_inputs)
-    sides = [_loaded(state, model) for state in (pairs.a, pairs.b)]
-    if sides[0] is None or sides[1] is None:
-        return None
-    return function_error(sides[0], sides[1], example_inputs)
-
-
-def _loaded(state: Mapping[str, Tensor], model: nn.Module) -> nn.Module | None:
-    """The model with other tensors; ``None`` where some are missing."""
-    twin = copied(model)
-    own = tensors_of(twin)
-    shared = {t.data_ptr() for n, t in own.items() if n in state}
-    if any(n not in state and p.data_ptr() not in shared for n, p in twin.named_parameters(remove_duplicate=False)):
-        return None
-    with torch.no_grad():
-        for name in state:
-            own[name].copy_(state[name])
-    return twin
+    twins = []
+    for state in (pairs.a, pairs.b):
+        twins.append(copied(model))
+        twins[-1].load_state_dict(dict(state), strict=False)
+        every = list(twins[-1].named_parameters(remove_duplicate=False))
+        filled = {id(p) for name, p in every if name in state}
+        if any(id(p) not in filled for _, p in every):
+            return None
+    return function_error(twins[0], twins[1], example_inputs)
 
 
 def _verdict(changes: list[TensorChange], g: Transformation, error: float | None, pairs: Pairs) -> tuple[str, str]:
@@ -286,30 +277,3 @@ def _verdict(changes: list[TensorChange], g: Transformation, error: float | None
     how = f"once {' and '.join(steps)}" if steps else "as it stands"
     rounded = f", up to rounding to {' and '.join(sorted(formats))}" if formats else ""
     return SAME_FUNCTION, f"every tensor agrees {how}{rounded}{ran}"
-
-
-def _ties(a: Network, b: Network) -> Iterator[Finding]:
-    """What is tied in one network only: modules say so, state dicts do not."""
-    if isinstance(a, nn.Module) and isinstance(b, nn.Module):
-        yield from tie_findings(_state(a), _state(b))
-
-
-def _in_order(pairs: Pairs, g: Transformation, space: str) -> bool:
-    """Whether the units that both networks have stand in the same order."""
-    order, count = g[space].permutation, pairs.units[space]
-    kept = order[..., :count] if pairs.narrowed else order[order < count]
-    return bool((kept.diff() > 0).all())
-
-
-def _findings(pairs: Pairs, g: Transformation, changes: list[TensorChange]) -> Iterator[Finding]:
-    yield from pairs.findings
-    yield from element_findings(pairs.sym, g, pairs.a, pairs.b, [s for s in pairs.units if _in_order(pairs, g, s)])
-    for kind in ("pruned", "filled"):
-        yield from units_of_zeros(pairs, g, [c.name for c in changes if c.kind == kind], kind)
-    yield from tensor_findings(changes, pairs.sym)
-    yield from undetermined_findings(changes)
-    affine = tuple(c.name for c in changes if c.kind == REWRITTEN)
-    if affine:
-        yield Finding(
-            "batch norms rewritten", f"batch norms rewritten as the same affine maps: {affine[0]}, ...", affine
-        )

@@ -7,14 +7,14 @@ one agrees, its copies do. It fails only where both networks have such an order,
 and a choice that depends on that one alone leaves the null exact.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from ..symmetry import Symmetry
-from .p_values import combined, log_tail, ranks, spearman
+from .p_values import combined, log_tail, rank_correlation, ranks, spearman
 from .units import View, ordered_spaces, similarity, views
 
 _LIMIT = 4.5  # standard deviations: a p-value of 7e-6, for a space may have many tensors
@@ -26,44 +26,53 @@ _SAMPLE = 256  # units whose neighbours are looked at: the first ones, and as ma
 
 
 @dataclass
-class Order:
-    """Signs of an order among the units of one space, collected from tensor after tensor of one network.
+class _Seen:
+    """What tensor after tensor says of one space: likenesses of units in place, and signs of an order among those of a.
 
     Attributes:
-        reason: What shows that the units stand in an order, or an empty string.
-        sizes: Sums of ``|w|^1.5`` by unit over all tensors, by which canonical forms and pruning sort.
+        pieces: Similarities summed over tensors, for each group of units that are ordered among themselves.
+        order: What shows that the units of the first network stand in an order, or an empty string.
+        size: Sum of ``|w|^1.5`` by unit over all tensors, by which canonical forms and pruning sort.
     """
 
-    found: str = ""
-    sizes: list[Tensor] = field(default_factory=list)
-
-    def add(self, rows: Tensor, square: Tensor | None, tensor: str) -> bool:
-        """Look at one tensor.
-
-        Args:
-            rows: Features ``(P, n, d)`` of its units.
-            square: A matrix whose diagonal would stand out if the tensor started as the identity, or ``None``.
-            tensor: Its name.
-
-        Returns:
-            Whether the tensor may be read; a diagonal rules out this tensor, sorted units the space.
-        """
-        size = rows.float().abs().pow(1.5).sum(-1)
-        self.sizes.append(size)
-        if not self.found and _sorted(size):
-            self.found = f"units of a are sorted by their weights in {tensor}"
-        if not self.found and (_serial(size[..., None]) or _serial(rows)):
-            self.found = f"units of a stand in an order: neighbours are alike in {tensor}"
-        if not self.found and _copied(rows):
-            self.found = f"most units of a stand there several times over in {tensor}"
-        return square is None or not _diagonal(square)
+    pieces: list[Tensor] = field(default_factory=list)
+    order: str = ""
+    size: Tensor | None = None
 
     @property
-    def reason(self) -> str:
-        """What shows that the units stand in an order, or an empty string."""
-        if not self.found and self.sizes and _sorted(torch.stack(self.sizes).sum(0)):
+    def told(self) -> list[Tensor]:
+        """Similarities that tell units apart."""
+        return [s for s in self.pieces if bool(s.any())]
+
+    @property
+    def untested(self) -> str:
+        """The reason for which the space cannot be tested, or an empty string."""
+        if not self.order and self.size is not None and _sorted(self.size):
             return "units of a are sorted by the size of all their weights"
-        return self.found
+        return self.order or ("" if self.told else "no tensor of both networks tells its units apart")
+
+    def look(self, view: View, x: Tensor, y: Tensor, tensor: str) -> list[Tensor]:
+        """Similarities of one tensor, group by group, added to those of others.
+
+        None where the tensor itself started as the identity: its diagonal stands out, which rules out this tensor,
+        while sorted units rule out the space.
+        """
+        rows, theirs = view.rows(x), view.rows(y)
+        size = rows.float().abs().pow(1.5).sum(-1)
+        self.size = size if self.size is None else self.size + size
+        if not self.order and _sorted(size):
+            self.order = f"units of a are sorted by their weights in {tensor}"
+        if not self.order and (_serial(size[..., None]) or _serial(rows)):
+            self.order = f"units of a stand in an order: neighbours are alike in {tensor}"
+        if not self.order and _copied(rows):
+            self.order = f"most units of a stand there several times over in {tensor}"
+        square = view.trace(x)
+        if square is not None and _diagonal(square):
+            return []
+        count = -(-rows.shape[-2] // _CHUNK)
+        found = [similarity(*pair) for pair in zip(*(t.tensor_split(count, dim=-2) for t in (rows, theirs)))]
+        self.pieces = [old + new for old, new in zip(self.pieces, found)] if self.pieces else found
+        return found
 
 
 def _sorted(size: Tensor) -> bool:
@@ -71,10 +80,8 @@ def _sorted(size: Tensor) -> bool:
     n = size.shape[-1]
     if n < _FEWEST or bool((size == size[..., :1]).all()):
         return False
-    ranks = size.argsort(-1).argsort(-1).double()
-    index = torch.arange(n, dtype=torch.float64)
-    rho = (((ranks - (n - 1) / 2) * (index - (n - 1) / 2)).sum(-1) * 12 / (n * (n * n - 1))).mean()
-    return abs(float(rho)) * (len(size) * (n - 1)) ** 0.5 > _LIMIT or abs(float(rho)) > _SORTED
+    rho = abs(float(rank_correlation(size.argsort(-1).argsort(-1)).mean()))
+    return rho * (len(size) * (n - 1)) ** 0.5 > _LIMIT or rho > _SORTED
 
 
 def _serial(rows: Tensor) -> bool:
@@ -156,22 +163,6 @@ class InPlace:
         return any(s.log_p is not None and s.agreeing < 0.5 for s in self.spaces)
 
 
-@dataclass
-class _Sums:
-    """Similarities of one space, summed over tensors, for each group of units that are ordered among themselves."""
-
-    pieces: list[Tensor] = field(default_factory=list)
-    order: Order = field(default_factory=Order)
-
-    @property
-    def told(self) -> list[Tensor]:
-        """Those that tell units apart."""
-        return [s for s in self.pieces if bool(s.any())]
-
-    def add(self, found: list[Tensor]) -> None:
-        self.pieces = [old + new for old, new in zip(self.pieces, found)] if self.pieces else found
-
-
 def in_place(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> InPlace:
     """Test, space by space, whether ``b`` is independent of ``a``, reading one tensor of each at a time.
 
@@ -188,31 +179,24 @@ def in_place(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) ->
         ValueError: If a tensor is quantised or holds NaN or infinity.
     """  # noqa: DOC502 - the check raises
     spaces = ordered_spaces(sym)
-    order = [s.name for s in spaces]
-    sums = {name: _Sums() for name in order}
+    seen = {s.name: _Seen() for s in spaces}
     tensors: list[TensorAgreement] = []
     shown: list[str | None] = []  # the space whose units each tensor was judged by
-    for name in sym.layouts:
-        if name not in a or name not in b:
-            continue
+    for name in (n for n in sym.layouts if n in a and n in b):
         x, y = checked(a[name], name, "a"), checked(b[name], name, "b")
         if x.shape != y.shape:
             continue
         alone, space = None, None
-        for view in views(sym, name, order):
-            found, readable = _seen(view, x, y, sums[view.space].order, name)
-            if not readable:
-                continue
-            sums[view.space].add(found)
+        for view in views(sym, name, seen):
+            found = seen[view.space].look(view, x, y, name)
             if alone is None and any(bool(s.any()) for s in found):
                 alone, space = log_tail([ranks(s) for s in found]), view.space
         shown.append(space)
         tensors.append(TensorAgreement(name, cosine(x, y), equal(x, y), alone))
-    judged = tuple(_judged(sym.titles[s.name], sums[s.name]) for s in spaces)
-    ordered = {s.name for s, found in zip(spaces, judged) if found.log_p is None}
-    told = [replace(t, log_p=None) if space in ordered else t for t, space in zip(tensors, shown)]
-    places = [[ranks(x) for x in sums[s.name].told] for s in spaces if s.name not in ordered]
-    return InPlace(judged, tuple(told), combined(places) if places else None)
+    places = {name: [ranks(s) for s in some.told] for name, some in seen.items() if not some.untested}
+    judged = tuple(_judged(sym.titles[name], some, places.get(name)) for name, some in seen.items())
+    told = (t if space is None or space in places else replace(t, log_p=None) for t, space in zip(tensors, shown))
+    return InPlace(judged, tuple(told), combined([*places.values()]) if places else None)
 
 
 def checked(x: Tensor, name: str, side: str) -> Tensor:
@@ -229,26 +213,13 @@ def checked(x: Tensor, name: str, side: str) -> Tensor:
     return x
 
 
-def _seen(view: View, x: Tensor, y: Tensor, order: Order, name: str) -> tuple[list[Tensor], bool]:
-    """Similarities of the units of a view, group by group; ``False`` where ``x`` itself shows an order of its units."""
-    ours, theirs = view.rows(x), view.rows(y)
-    if not order.add(ours, view.trace(x), name):
-        return [], False
-    count = -(-ours.shape[-2] // _CHUNK)
-    pairs = zip(ours.tensor_split(count, dim=-2), theirs.tensor_split(count, dim=-2))
-    return [similarity(*pair) for pair in pairs], True
-
-
-def _judged(title: str, sums: _Sums) -> SpaceAgreement:
-    units = sum(s.shape[:-1].numel() for s in sums.pieces)
-    told = sums.told
-    why = sums.order.reason or ("" if told else "no tensor of both networks tells its units apart")
+def _judged(title: str, seen: _Seen, places: Sequence[Tensor] | None) -> SpaceAgreement:
+    units, told = sum(s.shape[:-1].numel() for s in seen.pieces), seen.told
     if not told:
-        return SpaceAgreement(title, units, 0.0, None, 0.0, 0.0, why)
-    place = sum(float((s.argmax(-1) == torch.arange(s.shape[-1])).sum()) for s in told)
-    rho, log_p = spearman(told)
-    tail = None if why else log_tail([ranks(s) for s in told])
-    return SpaceAgreement(title, units, place / units, tail, rho, log_p, why)
+        return SpaceAgreement(title, units, 0.0, None, 0.0, 0.0, seen.untested)
+    same = sum(float((s.argmax(-1) == torch.arange(s.shape[-1])).sum()) for s in told)
+    log_p = None if places is None else log_tail(places)
+    return SpaceAgreement(title, units, same / units, log_p, *spearman(told), seen.untested)
 
 
 def equal(x: Tensor, y: Tensor) -> bool:

@@ -110,11 +110,9 @@ def fisher(log_ps: Iterable[float]) -> float:
 def _score(found: Iterable[Tensor]) -> tuple[Counts, float, int]:
     """How many units have how many candidates, the step of the lattice, and the score on it."""
     rows = [row for x in found for row in x.reshape(-1, x.shape[-1])]
-    counts: Counter[int] = Counter()
-    for row in rows:
-        counts.update(range(1, len(row) + 1))
+    counts = Counter(m for row in rows for m in range(1, len(row) + 1))
     step = sum(counts.values()) ** 0.5 / _RESOLUTION
-    reached = sum(int(_scores(_candidates(row), row.numpy(), step).sum()) for row in rows)
+    reached = sum(int(_scores(np.arange(len(row), 0, -1), row.numpy(), step).sum()) for row in rows)
     return tuple(sorted(counts.items())), step, reached
 
 
@@ -125,10 +123,6 @@ def _law(counts: Counts, step: float, width: float) -> np.ndarray:
     tail = mass[::-1].cumsum()[::-1].clip(1e-15, 1.0)
     places = np.rint(-np.log(tail) / width).astype(np.int64).clip(0, _FINE - 1)
     return np.fft.rfft(np.bincount(places, mass / mass.sum(), minlength=_FINE))
-
-
-def _candidates(row: Tensor) -> np.ndarray:
-    return np.arange(len(row), 0, -1)
 
 
 def _scores(m: np.ndarray | int, r: np.ndarray, step: float) -> np.ndarray:
@@ -173,6 +167,13 @@ def _chernoff(counts: Counts, step: float, reached: int) -> float:
 _FEW = 7  # units up to which all permutations are listed
 
 
+def rank_correlation(order: Tensor) -> Tensor:
+    """Spearman's correlation of permutations ``(..., n)`` with the identity."""
+    n = order.shape[-1]
+    index = torch.arange(n, dtype=torch.float64) - (n - 1) / 2
+    return ((order.double() - (n - 1) / 2) * index).sum(-1) * 12 / (n * (n * n - 1))
+
+
 def spearman(similarities: Sequence[Tensor]) -> tuple[float, float]:
     """Rank correlation of the best assignments with the identity, and the logarithm of its one-sided p-value.
 
@@ -182,30 +183,13 @@ def spearman(similarities: Sequence[Tensor]) -> tuple[float, float]:
     Args:
         similarities: ``(P, n, n)`` for groups of units that are ordered among themselves.
     """
-    total = variance = 0.0
-    count = 0
-    for s in similarities:
-        n = s.shape[-1]
-        centred = assign(s).double() - (n - 1) / 2
-        index = torch.arange(n, dtype=torch.float64) - (n - 1) / 2
-        rho = (centred * index).sum(-1) * 12 / (n * (n * n - 1))
-        total, variance, count = total + float(rho.sum()), variance + len(s) / (n - 1), count + len(s)
+    found = [rank_correlation(assign(s)) for s in similarities]
+    total, count = sum(float(rho.sum()) for rho in found), sum(map(len, found))
     if count == 1 and similarities[0].shape[-1] <= _FEW:
-        null = _all(similarities[0].shape[-1])
-        return total, log(sum(rho >= total - 1e-9 for rho in null) / len(null))
-    return total / count, _normal_log_tail(total / variance**0.5)
-
-
-@lru_cache
-def _all(n: int) -> tuple[float, ...]:
-    """Rank correlations of all permutations with the identity."""
-    return tuple(
-        1 - 6 * sum((i - p) ** 2 for i, p in enumerate(order)) / (n * (n * n - 1)) for order in permutations(range(n))
-    )
-
-
-def _normal_log_tail(z: float) -> float:
-    return log(erfc(z / sqrt(2)) / 2) if z < 30 else -z * z / 2 - log(z * sqrt(2 * pi))
+        null = rank_correlation(torch.tensor([*permutations(range(similarities[0].shape[-1]))]))
+        return total, log(float((null >= total - 1e-9).double().mean()))
+    z = total / sum(len(s) / (s.shape[-1] - 1) for s in similarities) ** 0.5
+    return total / count, log(erfc(z / sqrt(2)) / 2) if z < 30 else -z * z / 2 - log(z * sqrt(2 * pi))
 
 
 def log_exceedance(x: float, others: Sequence[float]) -> float:

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from .._io.lazy import LazyState
-from .._words import counted
+from .._words import counted, listed
 from ..groups.assignment import assign
 from ..symmetry import Symmetry
 from ..symmetry.action import moved
-from ..symmetry.blocks import Block, blocks, parent_dims
+from ..symmetry.blocks import Block, blocks, parent_dims, summed
 from ..symmetry.coupling import kept_rows, narrowed
 from ..symmetry.spaces import Axis, Fixed, Layout, Leaf, Part, Product, Space, Sum, axis_size
 from ..symmetry.transformation import Transformation, identity, with_parts
@@ -88,6 +88,16 @@ def views(sym: Symmetry, name: str, order: Collection[str]) -> Iterator[View]:
             yield View(space, block, tuple(dims), tuple(later), same[0] if same and not later else None)
 
 
+def by_unit(sym: Symmetry, name: str, *tensors: Tensor) -> Iterator[tuple[str, list[Tensor]]]:
+    """Sums of tensors like one of the symmetry's, for every unit: ``(p..., n)`` for each axis that carries a space."""
+    for block in blocks(sym.layouts[name]):
+        for dim, leaf in block.carried:
+            space = sym.space(leaf.space)
+            if all(block.spaces.count(parent) == 1 for parent in space.parents):
+                dims = parent_dims(space, dim, block.spaces)
+                yield space.name, [summed(block.read(x), dims) for x in tensors]
+
+
 def similarity(x: Tensor, y: Tensor) -> Tensor:
     """Likeness of units, comparable between tensors: cosines less the means of their row and column.
 
@@ -129,29 +139,21 @@ Rows = Mapping[str, Mapping[int, Tensor]]  # by tensor and axis
 Sizes = Mapping[str, int]
 
 
-def with_rows(state: Mapping[str, Tensor], rows: Rows) -> Mapping[str, Tensor]:
-    """Tensors of which only some rows of some axes are read."""
-
-    def kept(name: str, x: Tensor) -> Tensor:
-        for dim, some in rows.get(name, {}).items():
-            x = x.index_select(dim, some)
-        return x
-
-    return LazyState.changed(state, kept)
-
-
-def with_zeros(
-    state: Mapping[str, Tensor], rows: Rows, lengths: Mapping[str, Mapping[int, int]]
+def with_rows(
+    state: Mapping[str, Tensor], rows: Rows, lengths: Mapping[str, Sequence[int]] | None = None
 ) -> Mapping[str, Tensor]:
-    """Tensors whose rows stand among zeros: the places of the rows along some axes, and the lengths of these."""
+    """Tensors of which some rows of some axes are read; with lengths of axes, whose rows stand there among zeros."""
 
-    def among_zeros(name: str, x: Tensor) -> Tensor:
+    def changed(name: str, x: Tensor) -> Tensor:
         for dim, some in rows.get(name, {}).items():
-            shape = [*x.shape[:dim], lengths[name][dim], *x.shape[dim + 1 :]]
-            x = x.new_zeros(shape).index_copy(dim, some, x)
+            if lengths is None:
+                x = x.index_select(dim, some)
+            else:
+                shape = [*x.shape[:dim], lengths[name][dim], *x.shape[dim + 1 :]]
+                x = x.new_zeros(shape).index_copy(dim, some, x)
         return x
 
-    return LazyState.changed(state, among_zeros)
+    return LazyState.changed(state, changed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,10 +191,10 @@ class Widths:
         """Both with zeros for the units that one of them lacks, after its own."""
         states, most = [self.a, self.b], {name: max(n, self.sizes[1][name]) for name, n in self.sizes[0].items()}
         sym = resized(self.sym, most)
-        lengths = {n: dict(enumerate(axis_size(axis) for axis in x.axes)) for n, x in sym.layouts.items()}
+        lengths = {n: _shape(layout) for n, layout in sym.layouts.items()}
         for k, some in enumerate(self.sizes):
             for space in (s for s in self.differing if some[s] < most[s]):
-                states[k] = with_zeros(states[k], kept_rows(sym, space, range(some[space])), lengths)
+                states[k] = with_rows(states[k], kept_rows(sym, space, range(some[space])), lengths)
         return sym, states[0], states[1]
 
     def partnered(
@@ -226,27 +228,26 @@ class Widths:
 
 def widths(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Widths:
     """The numbers of units of two networks, from the shapes of their tensors."""
-    names = [n for n in sym.layouts if n in a and n in b and a[n].ndim == b[n].ndim == len(sym.layouts[n].axes)]
-    shapes = [{n: tuple(state[n].shape) for n in names} for state in (a, b)]
-    layouts = dict(sym.layouts)
-    rows: dict[str, dict[int, Tensor]] = {}
-    for name in names:
-        for dim, axis in enumerate(layouts[name].axes):
-            size = min(x[name][dim] for x in shapes)
-            if isinstance(axis, Fixed) and any(x[name][dim] != size for x in shapes):
-                rows.setdefault(name, {})[dim] = torch.arange(size)
+    shapes = {n: (tuple(a[n].shape), tuple(b[n].shape)) for n in sym.layouts if n in a and n in b}
+    shapes = {n: pair for n, pair in shapes.items() if {*map(len, pair)} == {len(sym.layouts[n].axes)}}
+    layouts, rows = dict(sym.layouts), dict[str, dict[int, Tensor]]()
+    for name in shapes:
+        axes = list(sym.layouts[name].axes)
+        for dim, axis in enumerate(axes):
+            one, other = shapes[name]
             if isinstance(axis, Fixed):
-                axes = layouts[name].axes
-                layouts[name] = Layout((*axes[:dim], replace(axis, size=size), *axes[dim + 1 :]))
-    one, other = (with_rows(state, rows) if rows else state for state in (a, b))
-    for name, some in rows.items():
-        for x in shapes:
-            x[name] = tuple(len(some[d]) if d in some else n for d, n in enumerate(x[name]))
+                size = min(one[dim], other[dim])
+                axes[dim] = replace(axis, size=size)
+                shapes[name] = tuple((*x[:dim], size, *x[dim + 1 :]) for x in (one, other))  # type: ignore[assignment]
+                if one[dim] != other[dim]:
+                    rows.setdefault(name, {})[dim] = torch.arange(size)
+        layouts[name] = Layout(tuple(axes))
+    states = (with_rows(a, rows), with_rows(b, rows)) if rows else (a, b)
     whole = replace(sym, layouts=layouts)
-    left, right = (_sizes(whole, x) for x in shapes)
-    syms = [resized(whole, sizes) for sizes in (left, right)]
-    fitting = [n for n in names if all(_shape(s.layouts[n]) == x[n] for s, x in zip(syms, shapes))]
-    return Widths(narrowed(whole, fitting), one, other, (left, right), tuple(_said(sym, left, right, rows)))
+    left, right = (_sizes(whole, {n: pair[k] for n, pair in shapes.items()}) for k in (0, 1))
+    ours, theirs = (resized(whole, sizes).layouts for sizes in (left, right))
+    fitting = [n for n, pair in shapes.items() if (_shape(ours[n]), _shape(theirs[n])) == pair]
+    return Widths(narrowed(whole, fitting), *states, (left, right), tuple(_said(sym, left, right, rows)))
 
 
 def thinned(sym: Symmetry, state: Mapping[str, Tensor], sizes: Sizes) -> Mapping[str, Tensor]:
@@ -336,6 +337,5 @@ def _said(sym: Symmetry, left: Sizes, right: Sizes, rows: Rows) -> list[str]:
     """What has another size in the two networks."""
     said = [f"{sym.titles[s]}: {left[s]} in a, {right[s]} in b" for s in left if left[s] != right[s]]
     more = [f"and so on in {counted(len(said), 'space')}"] if len(said) > _SAID else []
-    names = [*rows][:_SAID] + (["..."] if len(rows) > _SAID else [])
-    labels = [f"of another size in b, compared as far as both reach: {', '.join(names)}"] if rows else []
+    labels = [f"of another size in b, compared as far as both reach: {listed(rows)}"] if rows else []
     return [*(["of another width, " + "; ".join([*said[:_SAID], *more])] if said else []), *labels]

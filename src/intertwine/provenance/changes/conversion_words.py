@@ -1,23 +1,20 @@
 """Conversions of names and layouts in words, layers that share one said together."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import prod
 
-import torch
-from torch import Tensor
-
-from ..._words import counted
+from ..._words import counted, listed
+from ...matching.correspondence.entries import Entry
 from ..difference import Finding
-from .conversion_search import Conversion
 from .layers import pattern_of
-from .row_orders import Rows, head_sizes, rotary_part, view
 
 _NAMED = 3
-_KINDS = {
+_WORDS = {  # of each kind, and of some seen from the other side
     "transposed": "transposed: (inputs, outputs) instead of (outputs, inputs) or back, as Conv1D has it",
-    "fused": "made of several tensors",
     "split": "parts of one tensor before: split",
     "reshaped": "of another shape with the same entries",
-    "rotary": "permuted as rotary conversion does",
     "repeated": "the same rows several times: heads that shared keys and values have their own",
     "untied": "a copy of a tensor that another name has too: untied",
 }
@@ -25,122 +22,99 @@ _TURNED = {
     "split": ("fused", "parts of one tensor now: fused"),
     "untied": ("tied", "one tensor with another now: tied"),
 }
+Entries = Mapping[str, Sequence[Entry]]  # of each tensor
 
 
-def conversion_findings(
-    done: Conversion, target: Mapping[str, Tensor], source: Mapping[str, Tensor], turned: bool
-) -> list[Finding]:
-    """What was done to names and layouts."""
-    grouped: dict[str, list[str]] = {}
-    uses = {name: 1 for name in target if name in source and name not in done.found}
-    for rows in done.found.values():
-        for name in {v.name for v in rows.views}:
-            uses[name] = uses.get(name, 0) + 1
-    for name, rows in done.found.items():
-        for kind in _kinds(rows, source, uses):
-            grouped.setdefault(kind, []).append(name)
-    renamed = [n for n, rows in done.found.items() if tuple(v.name for v in rows.views) != (n,)]
-    found = []
+def conversion_findings(found: Entries, plain: Sequence[str], turned: bool) -> Iterator[Finding]:
+    """What was done to names and layouts.
+
+    Args:
+        found: Entries of tensors that have another name or layout in the other checkpoint.
+        plain: Tensors that have not.
+        turned: Whether these are the tensors before.
+    """
+    sources = {name: list(dict.fromkeys(e.b.name for e in some)) for name, some in found.items()}
+    renamed = tuple(name for name in found if sources[name] != [name])
     if renamed:
-        shown = "; ".join(_examples(done, renamed, "is now" if turned else "was"))
-        found.append(
-            Finding("renamed", f"{counted(len(renamed), 'tensor')} under other names: {shown}", tuple(renamed))
-        )
+        pairs = dict.fromkeys((pattern_of(n), " + ".join(map(pattern_of, sources[n]))) for n in renamed)
+        shown = [f"{new} {'is now' if turned else 'was'} {old}" for new, old in pairs if new != old][:_NAMED]
+        words = "; ".join([*shown, *["..."] * (len(pairs) > _NAMED)])
+        yield Finding("renamed", f"{counted(len(renamed), 'tensor')} under other names: {words}", renamed)
+    uses = Counter([*plain, *(other for names in sources.values() for other in names)])
+    grouped: dict[str, list[str]] = {}
+    for name, some in found.items():
+        for kind in _kinds(some, uses):
+            grouped.setdefault(kind, []).append(name)
     for kind, names in grouped.items():
-        words = _KINDS[kind]
+        said = _WORDS.get(kind, "")
         if kind == "rotary":
-            words = _rotary(done, names, source, turned)
+            said = _rotary(*next(filter(None, map(_swapped, found[names[0]]))), turned)
         if kind == "fused":
-            words = f"{'split into' if turned else 'fused from'} {_fused(done, names)}"
+            said = f"{'split into' if turned else 'fused from'} {_fused(found, names)}"
         if turned:
-            kind, words = _TURNED.get(kind, (kind, words))
-            kind = "split" if words.startswith("split") else kind
-        roles = tuple(dict.fromkeys(pattern_of(n) for n in names))
-        shown = ", ".join(roles[:_NAMED]) + (", ..." if len(roles) > _NAMED else "")
-        found.append(Finding(kind, f"{counted(len(names), 'tensor')} {words} ({shown})", tuple(names)))
-    return found
+            kind, said = ("split", said) if kind == "fused" else _TURNED.get(kind, (kind, said))
+        roles = listed(dict.fromkeys(map(pattern_of, names)))
+        yield Finding(kind, f"{counted(len(names), 'tensor')} {said} ({roles})", tuple(names))
 
 
-def source_words(rows: Rows) -> str:
+def source_words(entries: Sequence[Entry]) -> str:
     """Where a tensor comes from, in a few words."""
-    names = " + ".join(v.name for v in rows.views)
-    turned = (rows.how == "columns") != (rows.views[0].how == "columns")
-    return names + (", transposed" if turned else "") + (", rows reordered" if rows.order is not None else "")
+    names = " + ".join(dict.fromkeys(e.b.name for e in entries))
+    moved = len(entries) > len({e.b.name for e in entries}) or _strided(entries[0])
+    moved = moved or any(_swapped(e) or not e.b.whole for e in entries)
+    return names + ", transposed" * _transposed(entries[0]) + ", rows reordered" * moved
 
 
-def rotary_words(head: int, pairs: bool) -> str:
-    """The direction of a rotary conversion."""
-    way = "from halves to interleaved pairs" if pairs else "from interleaved pairs to halves"
-    return f"permuted as rotary conversion does, {way} of heads of {head} dimensions"
-
-
-def _kinds(rows: Rows, source: Mapping[str, Tensor], uses: Mapping[str, int]) -> Iterator[str]:
+def _kinds(entries: Sequence[Entry], uses: Mapping[str, int]) -> Iterator[str]:
     """What was done to one tensor."""
-    if len(rows.views) > 1:
+    first, sources = entries[0], Counter(e.b.name for e in entries)
+    if len(sources) > 1:
         yield "fused"
-    elif uses[rows.views[0].name] > 1:
-        yield "split" if rows.order is not None or rows.views[0].how == "whole" else "untied"
-    first = source[rows.views[0].name]
-    if rows.order is not None and len(rows.order) > len(first):
+    elif uses[first.b.name] > 1:
+        yield "untied" if first.b.whole and len(first.a.shape) > 1 else "split"
+    if len(sources) == 1 and sum(prod(e.sizes) for e in entries) > prod(first.b.shape):
         yield "repeated"
         return
-    if rows.views[0].how != "whole":
-        if (rows.how == "columns") != (rows.views[0].how == "columns"):
-            yield "transposed"
-        elif (
-            len(rows.views) == 1
-            and rows.order is None
-            and first.squeeze().ndim != len([n for n in rows.shape if n > 1])
-        ):
-            yield "reshaped"
-    if rows.order is not None and len(rows.shape) > 1:
-        parts = _parts(rows, source)
-        if any(rotary_part(p) is not None for p in parts):
-            yield "rotary"
+    shapes = [tuple(n for n in region.shape if n > 1) for region in (first.a, first.b)]
+    if _transposed(first):
+        yield "transposed"
+    elif len(entries) == 1 and first.a.whole and first.b.whole and len(shapes[0]) != len(shapes[1]):
+        yield "reshaped"
+    if len(first.a.shape) > 1 and any(map(_swapped, entries)):
+        yield "rotary"
 
 
-def _parts(rows: Rows, source: Mapping[str, Tensor]) -> list[Tensor]:
-    """The order of rows within each source, for the sources whose rows are complete."""
-    if rows.order is None:
-        return []
-    found, start = [], 0
-    for v in rows.views:
-        count = view(source[v.name], v.how).shape[0] if v.how != "whole" else source[v.name].numel()
-        inside = rows.order[(rows.order >= start) & (rows.order < start + count)] - start
-        if len(inside):
-            found.append(inside - inside.min() if len(rows.views) == 1 else inside)
-        start += count
-    return found
+def _transposed(e: Entry) -> bool:
+    """Whether the rows of one are columns of the other."""
+    moved = [k for k in e.order if e.sizes[k] > 1]
+    return len(moved) > 1 and (moved[0] == max(moved) or moved[-1] == min(moved))
 
 
-def _rotary(done: Conversion, names: list[str], source: Mapping[str, Tensor], turned: bool) -> str:
-    for name in names:
-        for part in _parts(done.found[name], source):
-            found = rotary_part(part)
-            if found is not None:
-                return rotary_words(found[0], found[1] != turned)
-    return _KINDS["rotary"]
+def _swapped(e: Entry) -> tuple[int, int] | None:
+    """Sizes of two neighbouring indices that changed places, one of them two: rotary dimensions in another layout."""
+    pairs = [(e.sizes[j], e.sizes[i]) for i, j in pairwise(e.order) if i == j + 1 and len(e.order) > 3]
+    return next((sizes for sizes in pairs if 2 in sizes), None)
 
 
-def _fused(done: Conversion, names: list[str]) -> str:
+def _strided(e: Entry) -> bool:
+    return any(len(dim) > 1 for dim in e.a.factors)
+
+
+def _rotary(one: int, other: int, turned: bool) -> str:
+    halves = one == 2 != other  # before them
+    way = "from halves to interleaved pairs" if halves != turned else "from interleaved pairs to halves"
+    return f"permuted as rotary conversion does, {way} of heads of {one * other} dimensions"
+
+
+def _fused(found: Entries, names: Sequence[str]) -> str:
     """Of what, and how rows of several tensors lie: one tensor after the other, or head by head."""
-    rows = next((done.found[n] for n in names if len(done.found[n].shape) > 1), done.found[names[0]])
-    last = " + ".join(v.name.removesuffix(".weight").rpartition(".")[2] for v in rows.views)
-    if rows.order is None:
-        return f"{len(rows.views)} each, one after the other: {last}"
-    parts = len(rows.views)
-    order = rows.order
-    for head in head_sizes(len(order) // parts):
-        heads = torch.arange(len(order)).reshape(parts, -1, head).transpose(0, 1).flatten()
-        if len(heads) == len(order) and bool((order == heads).all()):
-            return f"{parts} each, head by head ({head} rows at a time): {last}"
-    return f"{parts} each: {last}"
-
-
-def _examples(done: Conversion, names: list[str], verb: str) -> list[str]:
-    """A few pairs of names, layers left out."""
-    pairs = dict.fromkeys(
-        (pattern_of(n), " + ".join(dict.fromkeys(pattern_of(v.name) for v in done.found[n].views))) for n in names
-    )
-    shown = [f"{new} {verb} {old}" for new, old in pairs if new != old][:_NAMED]
-    return [*shown, *(["..."] if len(pairs) > _NAMED else [])]
+    some = found[next((n for n in names if len(found[n][0].a.shape) > 1), names[0])]
+    parts = list(dict.fromkeys(e.b.name.removesuffix(".weight").rpartition(".")[2] for e in some))
+    grids = [next((dim for dim in e.a.factors if len(dim) > 1), None) for e in some]
+    how = ""
+    if not any(grids) and all(e.b.whole for e in some):
+        how = ", one after the other"
+    elif len(some) == len(parts) and all(grids):
+        (_, start, stop, _) = grids[0][1]
+        how = f", head by head ({stop - start} rows at a time)"
+    return f"{len(parts)} each{how}: {' + '.join(parts)}"

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from ..difference import Finding
-from .row_orders import signature, unit_rows
 
+_LEAST = 1e-30
 _NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
 
 
@@ -34,6 +35,16 @@ def family_of(name: str) -> tuple[str, int] | None:
     return (name[: found.start(1)], int(found.group(1))) if found else None
 
 
+def stacks(names: Iterable[str]) -> dict[str, dict[int, dict[str, str]]]:
+    """Names of the tensors of every layer: by the beginning of its stack, its number, and the name in layer 0."""
+    found: dict[str, dict[int, dict[str, str]]] = {}
+    for name in names:
+        family = family_of(name)
+        if family is not None:
+            found.setdefault(family[0], {}).setdefault(family[1], {})[with_layer(name, 0)] = name
+    return found
+
+
 def with_layer(name: str, number: int | None) -> str:
     """A name with another number of the layer."""
     found = _NUMBER.search(name)
@@ -48,6 +59,16 @@ def pattern_of(name: str) -> str:
         'h.#.attn.weight[0]'
     """
     return re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.)", "#", name)
+
+
+def stem_of(name: str) -> str:
+    """The name without its last word, which a weight and its bias share.
+
+    Examples:
+        >>> stem_of("h.0.mlp.weight"), stem_of("attn.in_proj_bias")
+        ('h.0.mlp.', 'attn.in_proj_')
+    """
+    return re.sub(r"[A-Za-z0-9]+$", "", name)
 
 
 def runs(blocks: Sequence[str]) -> list[str]:
@@ -69,6 +90,17 @@ def runs(blocks: Sequence[str]) -> list[str]:
     return [run[0] if len(run) == 1 else f"{run[0]} to {run[-1].rpartition('.')[2]}" for run in found]
 
 
+def unit_rows(x: Tensor) -> Tensor:
+    """Rows of length one; rows of zeros stay."""
+    x = x.float()
+    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(_LEAST)
+
+
+def signature(x: Tensor) -> Tensor:
+    """Rows as sorted absolute values: the same whatever permutes their entries or flips signs."""
+    return x.float().abs().sort(-1).values
+
+
 NEW = -1  # in place of a layer's number: it holds none of those before
 _PROBES = 8  # rows of a matrix that are looked at
 _MATRICES = 4  # matrices of a layer
@@ -87,17 +119,14 @@ def moved_layers(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[tuple
         Layers after to numbers before, ``NEW`` for one that pushed others on. Layers that hold what they held, or
         nothing that is known, are left out.
     """
-    layers: dict[tuple[str, int], list[str]] = {}
-    for name in b:
-        family = family_of(name)
-        if family is not None and b[name].ndim > 1:
-            layers.setdefault(family, []).append(name)
-    before = sorted({family for name in a if (family := family_of(name)) is not None})
-    found, strange = {}, []
-    for (prefix, number), names in layers.items():
-        if not _alike(a, b, names[:_MATRICES], number):
-            others = [k for start, k in before if start == prefix and k != number]
-            source = next((k for k in others if _alike(a, b, names[:_MATRICES], k)), None)
+    before, found, strange = stacks(a), dict[tuple[str, int], int](), list[tuple[str, int]]()
+    for prefix, layers in stacks(n for n in b if b[n].ndim > 1).items():
+        for number, some in layers.items():
+            names = list(some.values())[:_MATRICES]
+            if _alike(a, b, names, number):
+                continue
+            others = (k for k in sorted(before.get(prefix, ())) if k != number)
+            source = next((k for k in others if _alike(a, b, names, k)), None)
             if source is None:
                 strange.append((prefix, number))
             else:
@@ -134,9 +163,9 @@ def layer_findings(found: Mapping[tuple[str, int], int], a: Iterable[str], b: It
     Returns:
         At most one finding for each of dropped, repeated, reordered layers of one stack.
     """
-    said = []
+    sides, said = (stacks(a), stacks(b)), list[Finding]()
     for prefix in dict.fromkeys(start for start, _ in found):
-        before, after = (1 + max(f[1] for n in names if (f := family_of(n)) and f[0] == prefix) for names in (a, b))
+        before, after = (1 + max(side[prefix]) for side in sides)
         said += _of_stack({k: source for (start, k), source in found.items() if start == prefix}, before, after)
     return said
 

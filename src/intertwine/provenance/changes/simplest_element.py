@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from math import exp, inf, log, prod
-from typing import Any
+from math import exp, inf, log
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from ...matching.element_fit.refit import Fit
 from ...matching.element_fit.units import match_units
 from ...matching.judgement.deviation import PRECISIONS, Deviation, apart, constant, deviation
 from ...symmetry.action import transform
-from ...symmetry.blocks import blocks, map_leaves
+from ...symmetry.blocks import blocks, map_leaves, summed
 from ...symmetry.coupling import narrowed
 from ...symmetry.gauge.batch_norms import Folded, fold
 from ...symmetry.gauge.canonical import check_weights
@@ -45,11 +44,11 @@ _WORSE = 2.0  # times the distance without them that no tensor may be left at: t
 
 @dataclass(frozen=True, eq=False)
 class Explained:
-    """The element, and the weights that it brings together."""
+    """Weights to move and weights to meet, batch norms folded, and the element that brings them together."""
 
-    a: Folded  # Weights to move, batch norms folded
-    b: Folded  # Weights to meet
-    g: Transformation  # The element that moves ``a``
+    a: Folded
+    b: Folded
+    g: Transformation
 
     def deviation(self, rounded: frozenset[str]) -> Deviation:
         """How far the moved weights are apart; ``rounded`` tensors hold numbers of half precision."""
@@ -70,23 +69,19 @@ def explained(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -
     """
     for state in (a, b):
         check_weights(sym, state)
-    dtype = precision_of(sym, a, b)
-    one, other = (_folded(sym, state, dtype) for state in (a, b))
-    found = identity(one.sym)
-    still = pinned(one.sym, [name for name in one.sym.layouts if _unchanged(one.state[name], other, name)])
+    double = any(state[name].dtype == torch.float64 for state in (a, b) for name in sym.layouts)
+    one, other = (_folded(sym, state, torch.float64 if double else torch.float32) for state in (a, b))
+    pair, found = _Pair(one, other), identity(one.sym)
+    still = pinned(one.sym, [name for name in one.sym.layouts if pair.unchanged(name, found)])
     free = _free(one.sym, still)
     if free:
         placed = {s for s, kind, _ in still if kind == "permutation"}
-        g = _element(*(_part(side, free, placed) for side in (one, other)))
+        part = _Pair(*(_part(side, free, placed) for side in (one, other)))
+        g = _simplest(part)
+        g = unflipped(part.a, part.b, g, [n for n in part.a.sym.layouts if not part.apart(n, g) <= _EQUAL])
         elements = {n: replace(e, group=found[n].group) for n, e in g.elements.items()}
         found = Transformation({**found.elements, **elements})
     return Explained(one, other, found)
-
-
-def precision_of(sym: Symmetry, *states: Mapping[str, Tensor]) -> torch.dtype:
-    """The precision in which states are compared: float64 only where one of them holds it."""
-    double = any(state[name].dtype == torch.float64 for state in states for name in sym.layouts)
-    return torch.float64 if double else torch.float32
 
 
 def _folded(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype) -> Folded:
@@ -99,31 +94,13 @@ def _folded(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype) -> F
 
 def _free(sym: Symmetry, still: set[Freedom]) -> set[str]:
     """Names of spaces that may have moved, with their parents."""
-    carried = sym.carriers
-    free = {s.name for s in sym.spaces if carried[s.name] and not freedoms(s) <= still}
+    free = {s.name for s in sym.spaces if sym.carriers[s.name] and not freedoms(s) <= still}
     parents = {s.name: s.parents for s in sym.spaces}
     more = free
     while more:  # a space lies inside its parents
         more = {p for s in more for p in parents[s]} - free
         free |= more
     return free
-
-
-def _unchanged(x: Tensor, b: Folded, name: str) -> bool:
-    return not constant(x) and apart(x, b, name) <= _EQUAL and _units_agree(x, b.state[name])
-
-
-def _units_agree(x: Tensor, y: Tensor) -> bool:
-    """Whether every row along every axis agrees, so that no single unit was moved."""
-    if x.ndim == 0:
-        return True
-    gap, size = (x - y).square(), y.square()
-    for dim in range(x.ndim):
-        rest = [d for d in range(x.ndim) if d != dim]
-        d, s = (t.sum(rest) if rest else t for t in (gap, size))
-        if not bool((d <= _EQUAL**2 * s).all()):
-            return False
-    return True
 
 
 def _part(side: Folded, free: Collection[str], placed: Collection[str]) -> Folded:
@@ -134,158 +111,179 @@ def _part(side: Folded, free: Collection[str], placed: Collection[str]) -> Folde
         for s in sym.spaces
         if s.name in free
     )
-
-    def leaf(old: Leaf) -> Leaf | Fixed:
-        return old if old.space in free else Fixed(old.size, "in place")
-
-    layouts = {n: map_leaves(layout, leaf) for n, layout in sym.layouts.items()}
+    hold = lambda leaf: leaf if leaf.space in free else Fixed(leaf.size, "in place")
+    layouts = {n: map_leaves(layout, hold) for n, layout in sym.layouts.items()}
     kept = {n: x for n, x in layouts.items() if x.spaces}
     small = replace(narrowed(sym, kept), spaces=spaces, layouts=kept)
     return Folded(small, {n: side.state[n] for n in kept}, side.spread, side.pinned)
 
 
-def _element(a: Folded, b: Folded) -> Transformation:
-    """The simplest element that brings ``a`` to ``b`` and leaves the fewest tensors negated."""
-    g = _simplest(a, b)
-    far = [n for n, layout in a.sym.layouts.items() if not apart(transform(a.state[n], layout, g), b, n) <= _EQUAL]
-    return unflipped(a, b, g, far)
+@dataclass(frozen=True, eq=False)
+class _Pair:
+    """Weights to move and weights to meet, and what elements between them explain and cost."""
+
+    a: Folded
+    b: Folded
+
+    def near(self, name: str, g: Transformation) -> Tensor:
+        """A tensor where an element moves it."""
+        return transform(self.a.state[name], self.a.sym.layouts[name], g)
+
+    def apart(self, name: str, g: Transformation) -> float:
+        """Its relative distance from the one to meet."""
+        return apart(self.near(name, g), self.b, name)
+
+    def unchanged(self, name: str, g: Transformation) -> bool:
+        """Whether a tensor and every row along every axis agree up to a cast, so that no single unit was moved."""
+        x, y = self.near(name, g), self.b.state[name]
+        if constant(self.a.state[name]) or not apart(x, self.b, name) <= _EQUAL:
+            return False
+        gap, size = (x - y).square(), _EQUAL**2 * y.square()
+        return all(bool((summed(gap, [dim]) <= summed(size, [dim])).all()) for dim in range(x.ndim))
+
+    def agree(self, g: Transformation) -> bool:
+        """Whether all tensors agree up to a cast."""
+        return all(constant(self.b.state[n]) or self.apart(n, g) <= _EQUAL for n in self.a.sym.layouts)
+
+    def misfit(
+        self, g: Transformation, names: Iterable[str] | None = None, floors: Mapping[torch.dtype, float] = _FLOOR
+    ) -> float:
+        """``Σ N log d`` over tensors of ``N`` weights that are left a relative distance ``d`` apart."""
+        floor, every = floors.get(self.b.sym.dtype, 1e-7), self.a.sym.layouts if names is None else names
+        bounded = ((n, min(max(self.apart(n, g), floor), _NOTHING)) for n in every)
+        return float(sum(self.b.state[n].numel() * log(d) for n, d in bounded))
+
+    def cost(self, e: Element, space: Space) -> float:
+        """Nats that it takes to say an element that is fitted to all tensors that carry a space."""
+        weights = sum(self.a.state[n].numel() for n in self.a.sym.carriers[space.name])
+        scalars = int((e.scales != 0).sum()) + (0 if e.linear is None else e.linear.numel())
+        discrete = e.displaced + int((e.signs < 0).sum())
+        return 0.5 * scalars * log(max(weights, 2)) + discrete * log(max(space.size, 2))
+
+    def length(self, g: Transformation) -> float:
+        """Description length: what an element costs, and what it leaves."""
+        return self.misfit(g) + sum(self.cost(g[s.name], s) for s in self.a.sym.spaces)
+
+    def fitted(self, g: Transformation) -> Transformation:
+        """``g`` with scales and bases fitted to all tensors."""
+        fit = Fit(self.a.sym, self.a.state, self.b.state, g, self.b.spread)
+        fit.each_space()
+        for _ in range(_FITS):
+            fit.bases()
+            fit.scales()
+        return fit.g
+
+    def placed(self) -> Transformation:
+        """Permutations and signs alone, from where the units stand: changes of scales and bases cannot blur them."""
+        sym = searched(self.a.sym, ("permutation", "sign"))
+        return within(match_units(sym, self.a.state, self.b.state, start=identity(sym)).g, self.a.sym)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether every unit is closest to the one in its place, by the mean cosine of its slices."""
+        for some in members(self.a.sym).values():
+            total, count = torch.zeros(()), torch.zeros(())
+            for m in some:
+                x, y = (m.view(m.block.read(side.state[m.tensor])).double() for side in (self.a, self.b))
+                norms = (x.square().sum(-1) * y.square().sum(-1)).sqrt()
+                live = (norms > 0).double() * x.shape[-1]
+                total, count = total + live * torch.nan_to_num((x * y).sum(-1) / norms), count + live
+            if bool((total < _IN_PLACE * count).any()):
+                return False
+        return True
 
 
-def _simplest(a: Folded, b: Folded) -> Transformation:
+def _simplest(pair: _Pair) -> Transformation:
     """The simplest element that brings ``a`` to ``b``; where ``b`` was pruned, by the entries that are left."""
-    g = _borne_out(a, b, _simplified(a, b, _matched(a, b)))
-    kept = _pruned(a, b, g)
-    if kept is None or _agree(kept, b, g):
+    g = _borne_out(pair, _simplified(pair, _matched(pair)))
+    kept = _pruned(pair, g)
+    if kept is None or kept.agree(g):
         return g
-    h = _borne_out(kept, b, _simplified(kept, b, _matched(kept, b)))
-    return h if _agree(kept, b, h) else g
+    h = _borne_out(kept, _simplified(kept, _matched(kept)))
+    return h if kept.agree(h) else g
 
 
-def _pruned(a: Folded, b: Folded, g: Transformation) -> Folded | None:
+def _pruned(pair: _Pair, g: Transformation) -> _Pair | None:
     """``a`` with zeros where ``b`` has them, which would blur scales; ``None`` where few entries became zero."""
+    a, b = pair.a, pair.b
     if not any(s.group.scales for s in a.sym.spaces):
         return None
-    placed = _placed(a, b) if any(e.linear is not None for e in g.elements.values()) else g  # bases leave no zeros
+    placed = pair.placed() if any(e.linear is not None for e in g.elements.values()) else g  # bases leave no zeros
     back, state, gone = ~placed.restrict(kinds={"permutation"}), {}, 0
     for name, layout in a.sym.layouts.items():
         x = a.state[name]
         state[name] = x * transform((b.state[name] != 0).to(x), layout, back)
         gone += int((x != 0).sum() - (state[name] != 0).sum())
-    return replace(a, state=state) if gone > _SPARSER * sum(x.numel() for x in state.values()) else None
+    enough = gone > _SPARSER * sum(x.numel() for x in state.values())
+    return _Pair(replace(a, state=state), b) if enough else None
 
 
-def _agree(a: Folded, b: Folded, g: Transformation) -> bool:
-    """Whether all tensors agree up to a cast once ``g`` is applied."""
-    near = ((n, transform(a.state[n], layout, g)) for n, layout in a.sym.layouts.items())
-    return all(constant(b.state[n]) or apart(x, b, n) <= _EQUAL for n, x in near)
-
-
-def _matched(a: Folded, b: Folded) -> Transformation:
+def _matched(pair: _Pair) -> Transformation:
     """The element that brings ``a`` closest to ``b``; units are only searched where they are not in place."""
-    if _in_place(a, b):
-        return _fitted(a, b, identity(a.sym))
-    placed = _placed(a, b)
-    if all(_unchanged(transform(a.state[n], layout, placed), b, n) for n, layout in a.sym.layouts.items()):
+    if pair.in_place:
+        return pair.fitted(identity(pair.a.sym))
+    placed = pair.placed()
+    if all(pair.unchanged(n, placed) for n in pair.a.sym.layouts):
         return placed
-    g = by_consensus(Balanced.normal(a), Balanced.normal(b))[0]
-    return min(_fitted(a, b, placed), placed, g, key=lambda h: _misfit(a, b, h, a.sym.layouts) + _costs(a, h))
+    g = by_consensus(Balanced.normal(pair.a), Balanced.normal(pair.b))[0]
+    return min(pair.fitted(placed), placed, g, key=pair.length)
 
 
-def _placed(a: Folded, b: Folded) -> Transformation:
-    """Permutations and signs alone, from where the units stand: changes of scales and bases cannot blur them."""
-    sym = searched(a.sym, ("permutation", "sign"))
-    return within(match_units(sym, a.state, b.state, start=identity(sym)).g, a.sym)
-
-
-def _fitted(a: Folded, b: Folded, g: Transformation) -> Transformation:
-    """``g`` with scales and bases fitted to all tensors."""
-    fit = Fit(a.sym, a.state, b.state, g, b.spread)
-    fit.each_space()
-    for _ in range(_FITS):
-        fit.bases()
-        fit.scales()
-    return fit.g
-
-
-def _in_place(a: Folded, b: Folded) -> bool:
-    """Whether every unit is closest to the one in its place, by the mean cosine of its slices."""
-    carried = members(a.sym)
-    for space in a.sym.spaces:
-        total = count = None
-        for m in carried[space.name]:
-            x, y = (m.view(m.block.read(side.state[m.tensor])).double() for side in (a, b))
-            norms = (x.square().sum(-1) * y.square().sum(-1)).sqrt()
-            live = (norms > 0).double() * x.shape[-1]
-            cosine = live * torch.nan_to_num((x * y).sum(-1) / norms)
-            total, count = (cosine, live) if total is None or count is None else (total + cosine, count + live)
-        if total is not None and count is not None and bool((total < _IN_PLACE * count).any()):
-            return False
-    return True
-
-
-def _simplified(a: Folded, b: Folded, g: Transformation) -> Transformation:
+def _simplified(pair: _Pair, g: Transformation) -> Transformation:
     """``g`` without the parts that cost more to say than they explain."""
-    carried = a.sym.carriers
-    nothing, everything = identity(a.sym), a.sym.layouts
-    if _misfit(a, b, nothing, everything) <= _misfit(a, b, g, everything) + _costs(a, g):
+    if pair.misfit(nothing := identity(pair.a.sym)) <= pair.length(g):
         return nothing
-    for _ in range(2):
-        for space in a.sym.spaces:
-            g = _simpler(a, b, g, space, carried[space.name])
+    for space in 2 * pair.a.sym.spaces:
+        if not g[space.name].is_identity(0.0):
+            g = _simpler(pair, g, space)
     return g
 
 
-def _simpler(a: Folded, b: Folded, g: Transformation, space: Space, names: Sequence[str]) -> Transformation:
+_KINDS = ("linear", "permutation", "sign", "scale")
+_SIMPLER: list[Callable[[Element], Element]] = [  # ways to say less of an element, each applied to what is left of it
+    lambda e: e.restrict(()),
+    *(lambda e, k=k: e.restrict({*_KINDS} - {k}) for k in _KINDS),  # type: ignore[misc]
+    *(lambda e, t=t: replace(e, scales=torch.where(e.scales.abs() < t, 0.0, e.scales)) for t in _SNAPS),  # type: ignore[misc]
+]
+
+
+def _simpler(pair: _Pair, g: Transformation, space: Space) -> Transformation:
     """``g`` with the part of one space as simple as its tensors allow, the rest as it is."""
-    if g[space.name].is_identity(0.0):
-        return g
 
     def said(e: Element) -> tuple[float, Transformation]:
         h = Transformation({**g.elements, space.name: e}, g.certified)
-        return _misfit(a, b, h, names) + _cost(e, space, a, names), h
+        return pair.misfit(h, pair.a.sym.carriers[space.name]) + pair.cost(e, space), h
 
     best = said(g[space.name])
-    for change in _simplifications(g[space.name]):
-        best = min(best, said(change(best[1][space.name])), key=lambda pair: pair[0])
+    for change in _SIMPLER:
+        best = min(best, said(change(best[1][space.name])), key=lambda found: found[0])
     return best[1]
-
-
-def _simplifications(e: Element) -> list[Callable[[Element], Element]]:
-    """Ways to say less of an element, each applied to what is left of it."""
-    kinds = {"permutation", "scale", "sign", "linear"}
-    ways: list[Callable[[Element], Element]] = [lambda e: e.restrict(())]
-    ways += [lambda e, k=k: e.restrict(kinds - {k}) for k in ("linear", "permutation", "sign", "scale")]  # type: ignore[misc]
-    ways += [lambda e, t=t: _snapped(e, t) for t in _SNAPS if e.scales.numel()]  # type: ignore[misc]
-    return ways
-
-
-def _snapped(e: Element, below: float) -> Element:
-    return replace(e, scales=torch.where(e.scales.abs() < below, 0.0, e.scales))
 
 
 _Part = int | None  # what moves a space continuously: one of its scales, or (``None``) its matrix
 
 
-def _borne_out(a: Folded, b: Folded, g: Transformation) -> Transformation:
+def _borne_out(pair: _Pair, g: Transformation) -> Transformation:
     """``g`` without the scales and bases that explain one side only, the others fitted anew."""
-    names = a.sym.layouts
-    while refuted := _refuted(a, b, g):
-        a, b = _held(a, refuted), _held(b, refuted)
-        left = {s.name: replace(_less(g[s.name], refuted.get(s.name, ())), group=s.group) for s in a.sym.spaces}
-        fitted = _fitted(a, b, Transformation({**g.elements, **left}, g.certified))
-        weighted = refitted(a, b, Transformation({**g.elements, **left}, g.certified))
-        g = _simplified(a, b, min(fitted, weighted, key=lambda h: _misfit(a, b, h, names, _ROUNDING)))
+    while refuted := _refuted(pair, g):
+        pair = _Pair(_held(pair.a, refuted), _held(pair.b, refuted))
+        spaces = pair.a.sym.spaces
+        left = {s.name: replace(_less(g[s.name], refuted.get(s.name, ())), group=s.group) for s in spaces}
+        start = Transformation({**g.elements, **left}, g.certified)
+        weighted = refitted(pair.a, pair.b, start)
+        g = min(pair.fitted(start), weighted, key=lambda h: pair.misfit(h, floors=_ROUNDING))
+        g = _simplified(pair, g)
     return g
 
 
-def _refuted(a: Folded, b: Folded, g: Transformation) -> dict[str, list[_Part]]:
+def _refuted(pair: _Pair, g: Transformation) -> dict[str, list[_Part]]:
     """By space the scales and matrices that are not borne out; of those that move the same tensors, the worst one."""
     worst: dict[frozenset[str], tuple[float, str, _Part]] = {}
-    for space in a.sym.spaces:
+    for space in pair.a.sym.spaces:
         e = g[space.name]
         parts: list[_Part] = [k for k, logs in enumerate(e.scales) if bool(logs.any())] if e.linear is None else [None]
         for part in parts:
-            left, names = _left_by(a, b, g, space.name, part)
+            left, names = _left_by(pair, g, space.name, part)
             if left > worst.get(names, (_BORNE_OUT,))[0]:
                 worst[names] = left, space.name, part
     found: dict[str, list[_Part]] = {}
@@ -294,21 +292,22 @@ def _refuted(a: Folded, b: Folded, g: Transformation) -> dict[str, list[_Part]]:
     return found
 
 
-def _left_by(a: Folded, b: Folded, g: Transformation, space: str, part: _Part) -> tuple[float, frozenset[str]]:
+def _left_by(pair: _Pair, g: Transformation, space: str, part: _Part) -> tuple[float, frozenset[str]]:
     """The share of the distance that a part of ``g`` leaves on the side that it explains least, and what it moves.
 
     It is a geometric mean over the entries that the part moves, and infinite where it drives a tensor away. Tensors of
     which nothing is left, with it or without it, say nothing; that it explains no more numbers than it has, neither.
     """
-    without = Transformation({**g.elements, space: _less(g[space], [part])}, g.certified)
+    b, e = pair.b, g[space]
+    without = Transformation({**g.elements, space: _less(e, [part])}, g.certified)
     floor = _FLOOR.get(b.sym.dtype, 1e-7)
     sums: dict[bool, tuple[int, float]] = {}
     moved: dict[str, bool] = {}
-    for name, layout in a.sym.layouts.items():
+    for name, layout in pair.a.sym.layouts.items():
         signs = {x > 0 for block in blocks(layout) for _, leaf in block.carried if (x := _exponent(leaf, space, part))}
         if not signs:
             continue
-        near, far = (transform(a.state[name], layout, h) for h in (g, without))
+        near, far = (pair.near(name, h) for h in (g, without))
         touched = near != far
         if not bool(touched.any()):
             continue
@@ -322,15 +321,11 @@ def _left_by(a: Folded, b: Folded, g: Transformation, space: str, part: _Part) -
         for side in signs:
             n, total = sums.get(side, (0, 0.0))
             sums[side] = n + count, total + count * log(after / before)
-    told = sum(n for n, _ in sums.values()) > _numbers(g[space], part)
+    numbers = e.linear.numel() if part is None and e.linear is not None else int((e.scales[part or 0] != 0).sum())
     sides = [exp(total / n) for n, total in sums.values()] or [inf]
     left = min(sides) if min(sides) <= _EXACT and max(sides) <= _HELPED else max(sides)
-    return left if told and not any(moved.values()) else inf, frozenset(moved)
-
-
-def _numbers(e: Element, part: _Part) -> int:
-    """How many numbers a scale or a matrix has."""
-    return int((e.scales[part] != 0).sum()) if part is not None else 0 if e.linear is None else e.linear.numel()
+    told = sum(n for n, _ in sums.values()) > numbers and not any(moved.values())
+    return left if told else inf, frozenset(moved)
 
 
 def _exponent(leaf: Leaf, space: str, part: _Part) -> float:
@@ -361,28 +356,3 @@ def _held(side: Folded, parts: Mapping[str, Collection[_Part]]) -> Folded:
     spaces = tuple(replace(s, group=s.group.reduced(mixes=False)) if s.name in gone else s for s in side.sym.spaces)
     layouts = {name: map_leaves(layout, leaf) for name, layout in side.sym.layouts.items()}
     return replace(side, sym=replace(side.sym, spaces=spaces, layouts=layouts))
-
-
-def _costs(a: Folded, g: Transformation) -> float:
-    carried = a.sym.carriers
-    return sum(_cost(g[s.name], s, a, carried[s.name]) for s in a.sym.spaces)
-
-
-def _cost(e: Element, space: Space, a: Folded, names: Collection[str]) -> float:
-    """Nats that it takes to say an element that is fitted to some tensors."""
-    weights = sum(a.state[n].numel() for n in names)
-    scalars = int((e.scales != 0).sum()) + (0 if e.linear is None else prod(e.linear.shape))
-    discrete = e.displaced + int((e.signs < 0).sum())
-    return 0.5 * scalars * log(max(weights, 2)) + discrete * log(max(space.size, 2))
-
-
-def _misfit(
-    a: Folded, b: Folded, g: Transformation, names: Collection[str], floors: Mapping[torch.dtype, float] = _FLOOR
-) -> float:
-    """``Σ N log d`` over tensors of ``N`` weights that are left a relative distance ``d`` apart."""
-    floor = floors.get(b.sym.dtype, 1e-7)
-    total: Any = 0.0
-    for name in names:
-        d = apart(transform(a.state[name], a.sym.layouts[name], g), b, name)
-        total += b.state[name].numel() * log(min(max(d, floor), _NOTHING))
-    return float(total)

@@ -1,8 +1,7 @@
 """The change of one tensor: a cast, an integer grid, pruning, an update and its rank."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -29,67 +28,53 @@ def grid(x: Tensor, y: Tensor) -> str:
     """
     for format_ in _FLOAT8:
         if torch.equal(x.to(format_).to(y.dtype), y):
-            return _name(format_)
+            return dtype_name(format_)
     if y.ndim < 2:
         return ""
     before, after = x.flatten(1), y.flatten(1)
-    for words, view in _views(after):
-        pieces = view(after)
-        some = max(1, _MOST // pieces.shape[1])
-        left, right = view(before)[:some], pieces[:some]
-        for bits in _BITS:
-            if right.shape[1] >= _SHARED and right.numel() >= _ENTRIES and _on_grid(left, right, bits):
+    views: dict[str, Callable[[Tensor], Tensor]] = {
+        "for the tensor": lambda t: t.reshape(1, -1)[:, :_MOST],
+        "for each row": lambda t: t,
+        "for each column": lambda t: t.mT,
+    }
+    sizes = [size for size in _GROUPS if after.shape[1] % size == 0 and after.shape[1] > size]
+    views |= {f"for {size} entries": lambda t, size=size: t.reshape(-1, size) for size in sizes}  # type: ignore[misc]
+    for words, view in views.items():
+        some = max(1, _MOST // view(after).shape[1])
+        left, right = view(before)[:some], view(after)[:some]
+        for bits in _BITS if right.shape[1] >= _SHARED and right.numel() >= _ENTRIES else ():
+            if _on_grid(left, right, bits):
                 return f"int{bits}, one step {words}"
-        for format_ in _FLOAT8:
-            if right.numel() >= _ENTRIES and _on_float8(left, right, format_):
-                return f"{_name(format_)}, one scale {words}"
+        for format_ in _FLOAT8 if right.numel() >= _ENTRIES else ():
+            if _on_float8(left, right, format_):
+                return f"{dtype_name(format_)}, one scale {words}"
     return ""
-
-
-def _name(format_: torch.dtype) -> str:
-    return str(format_).removeprefix("torch.")
-
-
-def _views(y: Tensor) -> list[tuple[str, Callable[[Tensor], Tensor]]]:
-    """Ways in which entries may share a step: ``(pieces, entries)`` each."""
-    ways: list[tuple[str, Callable[[Tensor], Tensor]]] = [
-        ("for the tensor", lambda t: t.reshape(1, -1)[:, :_MOST]),
-        ("for each row", lambda t: t),
-        ("for each column", lambda t: t.mT),
-    ]
-    sizes = [size for size in _GROUPS if y.shape[1] % size == 0 and y.shape[1] > size]
-    return [*ways, *((f"for {size} entries", partial(_groups, size)) for size in sizes)]
 
 
 def _on_float8(x: Tensor, y: Tensor, format_: torch.dtype) -> bool:
     """Whether ``y`` is ``x`` rounded to float8 after division by the largest entry of each piece."""
-    scale = (y.abs().amax(1) / torch.finfo(format_).max).clamp_min(torch.finfo(y.dtype).tiny)[:, None]
-    level = (y / scale).clamp(torch.finfo(format_).min, torch.finfo(format_).max)
-    step = torch.finfo(format_).eps * level.abs().clamp_min(torch.finfo(format_).smallest_normal) * scale
+    format_of = torch.finfo(format_)
+    scale = (y.abs().amax(1, keepdim=True) / format_of.max).clamp_min(torch.finfo(y.dtype).tiny)
+    level = (y / scale).clamp(format_of.min, format_of.max)
     on = (level.to(format_).to(y.dtype) - level).abs() <= _EQUAL * level.abs()
+    step = format_of.eps * level.abs().clamp_min(format_of.smallest_normal) * scale
     return bool(on.all()) and bool(((x - y).abs() <= _HALF * step).all())
 
 
-def _groups(size: int, y: Tensor) -> Tensor:
-    return y.reshape(-1, size)
-
-
 def _on_grid(x: Tensor, y: Tensor, bits: int) -> bool:
+    """Whether ``y`` is ``x`` rounded to whole multiples of a step of each piece, from zero or from its least entry."""
     top = 2 ** (bits - 1)
     largest, low, high = y.abs().amax(1), y.amin(1), y.amax(1)
     gaps = y.sort(1).values.diff(dim=1)
     smallest = torch.where(gaps > 0, gaps, torch.inf).amin(1)
     smallest = torch.where((high - low) / smallest < 2 * top + _OFF, smallest, torch.inf)
-    for step, offset in (
-        *((largest / n, torch.zeros_like(low)) for n in (top - 1, top, top - 0.5)),
-        *((s, low) for s in ((high - low) / (2 * top - 1), smallest)),
-    ):
-        if not bool(step.isfinite().all()):
-            continue
+    steps = [(largest / n, torch.zeros_like(low)) for n in (top - 1, top, top - 0.5)]
+    for step, offset in (*steps, ((high - low) / (2 * top - 1), low), (smallest, low)):
         step = step.clamp_min(torch.finfo(y.dtype).tiny)[:, None]
         level = (y - offset[:, None]) / step
         # coarse levels are reached by whole numbers only; one that is not settles it
-        if bool(((level - level.round()).abs() <= _OFF).all()) and bool(((x - y).abs() <= _HALF * step).all()):
+        on = bool(step.isfinite().all()) and bool(((level - level.round()).abs() <= _OFF).all())
+        if on and bool(((x - y).abs() <= _HALF * step).all()):
             return True
     return False
 
@@ -106,40 +91,31 @@ _CHANCE = 4.0  # standard deviations of an estimate
 _CENTRED = 0.2  # mean over root mean square
 
 
-@dataclass(frozen=True)
-class UpdateRank:
-    """Rank of an update ``d`` of shape ``(m, n)``."""
-
-    # Singular values above the rounding of the weights, where they are at most a quarter of ``min(m, n)``
-    rank: int | None
-    # ``(Σ s²)² / Σ s⁴``, which is the rank where all singular values are equal; ``None`` for vectors
-    effective: float | None
-    full: int  # ``min(m, n)``
-    noise: bool  # Whether effective rank and tails are those of independent entries: ``m n / (m + n + 1)``, normal
-
-
-def update_rank(d: Tensor, weights: Tensor, eps: float) -> UpdateRank:
+def update_rank(d: Tensor, weights: Tensor, eps: float) -> tuple[int | None, float | None, int, bool]:
     """The rank of an update that was added to weights of some format.
 
     Args:
-        d: The update; axes after the first are one.
+        d: The update ``(m, ...)``; axes after the first are one, of ``n`` entries.
         weights: The weights after it, whose rounding covers small singular values.
         eps: Relative distance of neighbouring numbers of their format.
+
+    Returns:
+        The number of singular values above the rounding, where they are at most a quarter of ``min(m, n)``; the
+        effective rank ``(Σ s²)² / Σ s⁴``, ``None`` for vectors; ``min(m, n)``; and whether effective rank and tails are
+        those of independent normal entries, ``m n / (m + n + 1)``.
     """
     if d.ndim < 2 or min(d.shape[0], prod(d.shape[1:])) < 2:
-        return UpdateRank(None, None, 1, False)
+        return None, None, 1, False
     matrix = d.flatten(1)
     matrix = (matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT).double()
     m, n = matrix.shape
-    size = float(weights.square().mean(dtype=torch.float64)) ** 0.5
-    rounding = _ROUNDED * eps * size
+    rounding = _ROUNDED * eps * float(weights.square().mean(dtype=torch.float64)) ** 0.5
     edge = _EDGE * rounding * (m**0.5 + n**0.5)
     values, effective = _spectrum(matrix)
     rank = int((values > max(edge, 1e-9 * float(values.max()))).sum())
-    known = len(values) == m or rank < len(values)
-    low = known and 0 < rank <= m // _LOW
+    low = (len(values) == m or rank < len(values)) and 0 < rank <= m // _LOW
     alike = m >= _SMALL and abs(effective * (m + n + 1) / (m * n) - 1) < _LIKE_NOISE + _CHANCE / (m * n) ** 0.5
-    return UpdateRank(rank if low else None, effective, m, alike and _normal(d))
+    return rank if low else None, effective, m, alike and _normal(d)
 
 
 def _spectrum(matrix: Tensor) -> tuple[Tensor, float]:
@@ -218,10 +194,7 @@ class TensorChange:
     @property
     def numel(self) -> int:
         """Number of entries."""
-        count = 1
-        for n in self.shape:
-            count *= n
-        return count
+        return prod(self.shape)
 
 
 def tensor_change(name: str, source: str, block: str, a: Tensor, b: Tensor, exact: bool) -> TensorChange:
@@ -263,11 +236,15 @@ def tensor_change(name: str, source: str, block: str, a: Tensor, b: Tensor, exac
     if kind in ("quantised", "pruned", "filled", "centred", "scaled", "constant", "reordered"):
         return made(kind, detail, **facts)
     eps = max(float(torch.finfo(d).eps) for d in (a.dtype, b.dtype))
-    found = update_rank(gap, y, eps if exact else max(eps, _MOVED))
-    facts |= {"rank": found.rank, "effective_rank": found.effective}
-    along = abs(float((gap * x).sum(dtype=torch.float64))) / max(moved * before, 1e-300)
-    apart = along < _UNRELATED / 2 + 3 / x.numel() ** 0.5  # noise does not know of the weights
-    return made(*_trained(kind, detail, replace(found, noise=found.noise and apart)), rows=rows, **facts)
+    rank, effective, full, noise = update_rank(gap, y, eps if exact else max(eps, _MOVED))
+    if kind == "changed" and rank is not None:
+        kind, detail = "low rank", f"rank {rank} of {full}"
+    elif kind == "changed" and effective is not None:
+        detail = f"effective rank {effective:.1f} of {full}"
+        along = abs(float((gap * x).sum(dtype=torch.float64))) / max(moved * before, 1e-300)
+        if noise and along < _UNRELATED / 2 + 3 / x.numel() ** 0.5:  # noise does not know of the weights
+            kind, detail = "noise", f"{detail}{LIKE_NOISE}"
+    return made(kind, detail, rows=rows, rank=rank, effective_rank=effective, **facts)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -338,16 +315,3 @@ def _sorted(x: Tensor, dim: int) -> Tensor:
     """Slices along an axis, sorted by their smallest entry."""
     rows = x.movedim(dim, 0).flatten(1) if x.ndim > 1 else x[:, None]
     return rows[rows.amin(1).argsort(stable=True)] if rows.numel() else rows
-
-
-def _trained(kind: str, detail: str, found: UpdateRank) -> tuple[str, str]:
-    """``kind``, or what the rank of an update that went through the whole tensor says."""
-    if kind != "changed":
-        return kind, detail
-    if found.rank is not None:
-        return "low rank", f"rank {found.rank} of {found.full}"
-    if found.noise:
-        return "noise", f"effective rank {found.effective or 0:.1f} of {found.full}{LIKE_NOISE}"
-    if found.effective is not None:
-        return kind, f"effective rank {found.effective:.1f} of {found.full}"
-    return kind, detail

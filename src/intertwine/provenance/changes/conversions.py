@@ -1,0 +1,432 @@
+"""Conversions between layouts: the entries of tensors of one checkpoint in another, found by what tensors hold."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+from ...matching.correspondence.entries import Entry, Range, Region
+from ...matching.judgement.deviation import constant
+from .layers import layer_of, pattern_of, signature, stem_of, unit_rows, with_layer
+
+_PROBES = (4, 12)  # rows of a tensor that are looked for: fewest and most
+_ALL_PROBES = 2400
+_ALIKE = 0.7  # cosine of a row with the one that it came from; unrelated rows of 16 entries reach 0.6 by chance
+_SAME_VALUES = 1 - 1e-5  # cosine of sorted absolute values: those of unrelated rows are within 1e-2 of 1 too
+_MOST = 0.9  # share of the rows that must be found
+_CLOSE, _SAME_SORTED = 0.3, 0.99  # closeness of vectors in order, and of their sorted sizes
+_TIE = 1e-4  # difference of cosines below which two sources are equally good
+_LEAST_HEAD = 4  # with two dimensions pairs and halves are the same
+_FAR, _NEARER = 0.5, 0.5  # relative distance from which on another layout is looked for; share of it that may be left
+
+State = Mapping[str, Tensor]
+Rotary = tuple[int, bool]  # dimensions of one head; whether halves became interleaved pairs
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a tensor that are rows of another, in order or permuted as rotary conversion does."""
+
+    source: str  # Name of the other
+    hows: tuple[str, str]  # How the tensor and the other are read as rows
+    places: tuple[Range, ...]  # Which rows they are, as factors of the axis
+    taken: tuple[Range, ...]  # Which rows of the other
+    rotary: Rotary | None = None  # How rotary dimensions were moved
+
+    @property
+    def whole(self) -> bool:
+        """Whether they are all rows of the other, one after the other, and in order."""
+        return (
+            len(self.places) == len(self.taken) == 1
+            and self.taken[0][1:] == (0, self.taken[0][0], 1)
+            and not self.rotary
+        )
+
+    def entry(self, name: str, x: Tensor, y: Tensor) -> Entry:
+        """The entries of ``x`` that they are, as those of ``y``."""
+        regions = [
+            _region(n, t, how, grid)
+            for n, t, how, grid in zip((name, self.source), (x, y), self.hows, (self.places, self.taken))
+        ]
+        count, order = prod(len(range(*f[1:])) for f in self.taken), (0,)
+        sizes: tuple[int, ...] = (count,)
+        if self.rotary is not None:
+            head, pairs = self.rotary
+            sizes, order = (count // head, *((2, head // 2) if pairs else (head // 2, 2))), (0, 2, 1)
+        length = y.numel() // prod(f[0] for f in self.taken)
+        if self.hows[1] == "columns":
+            sizes, order = (length, *sizes), (*(k + 1 for k in order), 0)
+        else:
+            sizes, order = (*sizes, length), (*order, len(order))
+        return Entry(*regions, sizes, (order[-1], *order[:-1]) if self.hows[0] == "columns" else order)
+
+
+def _region(name: str, x: Tensor, how: str, grid: tuple[Range, ...]) -> Region:
+    length = x.numel() // prod(f[0] for f in grid)
+    factors = grid, ((length, 0, length, 1),)
+    return Region(name, tuple(x.shape), factors[::-1] if how == "columns" else factors)
+
+
+def _whole(source: str, x: Tensor, y: Tensor) -> tuple[Rows, ...]:
+    """The other tensor as it is, in the shape of ``x``."""
+    n, m = (((t.numel(), 0, t.numel(), 1),) for t in (x, y))
+    return (Rows(source, ("rows", "rows"), n, m),)
+
+
+@dataclass(eq=False)
+class Conversion:
+    """Tensors of one checkpoint found in another that has other names and layouts.
+
+    Matrices are found row by row: a few rows of each are looked for among all rows and columns of the other side, by
+    cosine, and where units were permuted by their sorted absolute values. So renamed, transposed, reshaped, fused,
+    split and repeated matrices are all found by one search. Vectors follow the matrix of their module, or what they
+    hold; those that say nothing, such as gains of one, follow the rule by which other layers were found.
+    """
+
+    target: State
+    source: State
+    among: Mapping[str, Collection[str]]  # Tensors that are looked for, each with those that it may come from
+    found: dict[str, tuple[Rows, ...]] = field(default_factory=dict)
+    certain: set[str] = field(default_factory=set)  # Found by what they hold, not by their place beside others
+    ambiguous: dict[str, str] = field(default_factory=dict)  # With more than one possible source, and the reason
+
+    @property
+    def used(self) -> set[str]:
+        """Names of sources that were used."""
+        return {rows.source for some in self.found.values() for rows in some}
+
+    @property
+    def entries(self) -> dict[str, tuple[Entry, ...]]:
+        """For every tensor that was found its entries."""
+        return {
+            n: tuple(rows.entry(n, self.target[n], self.source[rows.source]) for rows in some)
+            for n, some in self.found.items()
+        }
+
+    def _left(self) -> list[str]:
+        return [n for n in self.among if n not in self.found]
+
+    def _free(self, name: str) -> list[str]:
+        used = self.used
+        return [n for n in self.among[name] if n not in used]
+
+
+def convert(target: State, source: State, among: Mapping[str, Collection[str]]) -> Conversion:
+    """Find tensors of ``target`` in ``source``, each among those that it may come from."""
+    done = Conversion(target, source, among)
+    matrices = [n for n in among if _ways(target[n].shape) and not constant(target[n])]
+    for exact in (False, True):
+        _by_rows(done, {n: done._free(n) if exact else among[n] for n in matrices if n not in done.found}, exact)
+    for name in done._left():
+        _copy(done, name)
+    beside = [n for n in target if n not in among and target[n].ndim == 1] if done.found else []
+    for name in (*done._left(), *beside):
+        _beside(done, name)
+    for find in (_by_values, _by_rule):
+        for name in (n for n in done._left() if n not in source):
+            find(done, name)
+    _by_order(done)
+    _doubles(done)
+    return done
+
+
+# ------------------------------------------------------------------------------------------------------------- by rows
+
+
+@dataclass(frozen=True, eq=False)
+class _Probe:
+    """Some rows of a wanted tensor that is read in one way, and the best that was seen for each."""
+
+    name: str
+    how: str
+    units: Tensor
+    best: Tensor
+    where: list[tuple[str, str, int] | None]  # Name of the source, how it is read, row
+
+    def keep(self, source: str, how: str, cosines: Tensor) -> None:
+        """Remember the best row of a source for each; of equal ones that of the same layer, then the first."""
+        values, index = cosines.max(0)
+        near = layer_of(source) == layer_of(self.name)
+        for k in (values > self.best - _TIE).nonzero().flatten().tolist():
+            old = self.where[k]
+            closer = near and (old is None or layer_of(old[0]) != layer_of(self.name))
+            if values[k] > self.best[k] + _TIE or closer:
+                self.best[k], self.where[k] = values[k], (source, how, int(index[k]))
+
+    @property
+    def plain(self) -> int:
+        """Number of views that are read along the first axis: the simpler reading of two equal ones."""
+        return (self.how == "rows") + sum(w is not None and w[1] == "rows" for w in self.where)
+
+
+def _ways(shape: tuple[int, ...]) -> tuple[str, ...]:
+    """Ways to read a tensor as rows that tell of it: of its first axis, its second, or all but its last one."""
+    axes = sum(n > 1 for n in shape) if len(shape) > 2 else len(shape)
+    return () if axes < 2 else ("rows", "columns") if axes == 2 else ("rows", "last")
+
+
+def rows_of(x: Tensor, how: str) -> Tensor:
+    """A tensor as rows; axes of size one are left out."""
+    x = x.squeeze() if x.ndim > 2 else x
+    return x.mT if how == "columns" else x.flatten(1) if how == "rows" else x.reshape(-1, x.shape[-1])
+
+
+def _units(x: Tensor, how: str, exact: bool) -> Tensor:
+    """Rows of length one; ``exact`` as sorted absolute values."""
+    rows = rows_of(x.detach().to("cpu"), how).float()
+    return unit_rows(signature(rows) if exact else rows)
+
+
+def _by_rows(done: Conversion, among: Mapping[str, Collection[str]], exact: bool) -> None:
+    """Look for rows of all wanted matrices in one pass over the source; ``exact`` by sorted absolute values."""
+    probes: dict[str, list[_Probe]] = {name: [*_probes(name, done.target[name], len(among), exact)] for name in among}
+    for source in dict.fromkeys(n for names in among.values() for n in names):
+        x = done.source[source]
+        for how in _ways(x.shape):
+            rows = _units(x, how, exact)
+            some = [p for n, ours in probes.items() if source in among[n] for p in ours]
+            some = [p for p in some if p.units.shape[1] == rows.shape[1]]
+            cosines = rows @ torch.cat([p.units for p in some]).mT if some else rows[:, :0]
+            for probe, mine in zip(some, cosines.split([len(p.units) for p in some], 1)):
+                probe.keep(source, how, mine)
+    threshold = _SAME_VALUES if exact else _ALIKE
+    for name, ours in probes.items():
+        seen = [(float((p.best > threshold).double().mean()), p.plain, p) for p in ours]
+        for share, _, probe in sorted(seen, key=lambda t: t[:2], reverse=True):
+            if share >= 0.5 and (rows := _assembled(probe, done, threshold, exact)):
+                done.found[name] = rows
+                done.certain.add(name)
+                break
+
+
+def _probes(name: str, x: Tensor, wanted: int, exact: bool) -> Iterator[_Probe]:
+    least, most = _PROBES
+    number = min(max(_ALL_PROBES // wanted, least), most)
+    for how in _ways(x.shape):
+        every = _units(x, how, exact)
+        live = every.abs().amax(1).nonzero().flatten()
+        if len(live):
+            chosen = live[torch.linspace(0, len(live) - 1, min(number, len(live))).round().long()].unique()
+            yield _Probe(name, how, every[chosen], torch.full((len(chosen),), -1.0), [None] * len(chosen))
+
+
+def _assembled(probe: _Probe, done: Conversion, threshold: float, exact: bool) -> tuple[Rows, ...]:
+    """The tensor from the sources in which its rows were seen; nothing where too many rows are not there.
+
+    Which source each place takes its row from stays; that rows of one source changed places is left to the group, but
+    for a rotary conversion.
+    """
+    name, x = probe.name, done.target[probe.name]
+    hits = dict.fromkeys(w[:2] for w, best in zip(probe.where, probe.best) if w is not None and best > threshold)
+    rows, others = _units(x, probe.how, exact), [_units(done.source[n], how, exact) for n, how in hits]
+    pool = torch.cat(others)
+    order = torch.arange(len(rows))
+    if len(pool) != len(rows) or float(((rows * pool).sum(1) > threshold).double().mean()) < _MOST:
+        cosines, order = (rows @ pool.mT).max(1)
+        there, times = cosines > threshold, order.bincount(minlength=len(pool))
+        repeated = bool((times == times[0]).all())
+        single = len(order[there].unique()) >= _MOST * int(there.sum())
+        if float(there.double().mean()) < _MOST or not (single or repeated):
+            return ()
+        order = order if repeated else _completed(order, there, len(pool))
+    found, start = list[Rows](), 0
+    for (source, how), other in zip(hits, others):
+        places = ((order >= start) & (order < start + len(other))).nonzero().flatten()
+        taken = order[places] - start
+        rotary = _rotary(taken.argsort().argsort()) if len(taken.unique()) == len(taken) else None
+        taken = taken.sort().values if rotary is not None or len(taken.unique()) == len(taken) else taken
+        pieces = _pieces(places, taken, (len(rows), len(other)))
+        found += [Rows(source, (probe.how, how), *grids, rotary if len(pieces) == 1 else None) for grids in pieces]
+        start += len(other)
+    return () if name in done.source and not _rearranged(found, x, done.source[name]) else tuple(found)
+
+
+def _rearranged(found: list[Rows], x: Tensor, y: Tensor) -> bool:
+    """Whether a tensor is the other of its name in another layout: transposed, reshaped, rotary, or several times."""
+    if x.shape != y.shape:
+        return x.numel() % y.numel() == 0
+    return found[0].hows[0] != found[0].hows[1] or found[0].rotary is not None
+
+
+def _completed(order: Tensor, found: Tensor, size: int) -> Tensor:
+    """An order with rows that were not found in what places are left."""
+    order = order.clone()
+    free = torch.ones(size, dtype=torch.bool)
+    free[order[found]] = False
+    missing, left = (~found).nonzero().flatten(), free.nonzero().flatten()
+    order[missing[: len(left)]] = left[: len(missing)]
+    return order
+
+
+def _pieces(places: Tensor, taken: Tensor, sizes: tuple[int, int]) -> list[tuple[tuple[Range, ...], tuple[Range, ...]]]:
+    """Rows and where they go as factors of both axes: one grid where they are regular, else run by run."""
+    if not len(places):
+        return []
+    ends = (((places.diff() != 1) | (taken.diff() != 1)).nonzero().flatten() + 1).tolist()
+    starts, length = [0, *ends], (ends or [len(places)])[0]
+    if len(places) == length * len(starts) and starts == [*range(0, len(places), length)]:
+        grids = [_grid(rows[starts].tolist(), length, size) for rows, size in zip((places, taken), sizes)]
+        if all(grids):
+            return [(grids[0], grids[1])]
+    runs = zip(*(rows.tensor_split(ends) for rows in (places, taken)))
+    return [tuple(_grid([int(rows[0])], len(rows), n) for rows, n in zip(run, sizes)) for run in runs]  # type: ignore[misc]
+
+
+def _grid(starts: list[int], length: int, size: int) -> tuple[Range, ...]:
+    """Runs of one length as factors of an axis; nothing where they are not at one distance."""
+    first, count = starts[0], len(starts)
+    step = starts[1] - first if count > 1 else length
+    if starts != [first + k * step for k in range(count)] or step < length:
+        return ()
+    if step == length:
+        return ((size, first, first + count * length, 1),)
+    inside = first % step
+    if size % step or inside + length > step:
+        return ()
+    return (size // step, first // step, first // step + count, 1), (step, inside, inside + length, 1)
+
+
+def _rotary(order: Tensor) -> Rotary | None:
+    """Head size and direction of the rotary conversion in an order of rows, heads permuted or not.
+
+    Halves ``(x_0, x_1, ..., y_0, y_1, ...)`` are stored as pairs ``(x_0, y_0, x_1, y_1, ...)``, or back, as the
+    conversion of Llama weights to transformers does; ``None`` where the order is no such conversion.
+    """
+    for head in (h for h in range(_LEAST_HEAD, len(order) + 1, 2) if len(order) % h == 0):
+        blocks = order.reshape(-1, head)
+        if not bool((blocks // head == blocks[:, :1] // head).all()):
+            continue
+        for pairs in (False, True):
+            within = torch.arange(head).reshape((2, head // 2) if pairs else (head // 2, 2)).mT.flatten()
+            if bool((blocks % head == within).all()):
+                return head, pairs
+    return None
+
+
+# ------------------------------------------------------------------------------------------- beside others, as a whole
+
+
+def _copy(done: Conversion, name: str) -> None:
+    """A matrix that is a copy of one that has its place already, as an untied head is of the embedding."""
+    x = done.target[name]
+    if name in done.source or not _ways(x.shape) or constant(x):
+        return
+    for other in done.source:
+        y = done.source[other]
+        if y.shape == x.shape and torch.equal(y.float(), x.float()):
+            done.found[name] = _whole(other, x, y)
+            done.certain.add(name)
+            return
+
+
+def _beside(done: Conversion, name: str) -> None:
+    """A vector made as the matrix of its module was: of the vectors beside the matrices that this came from."""
+    x, stem = done.target[name], stem_of(name)
+    for sibling in [n for n in done.found if stem_of(n) == stem and n != name and done.target[n].ndim > 1]:
+        made = []
+        for rows in done.found[sibling]:
+            other = f"{stem_of(rows.source)}{name.removeprefix(stem)}"
+            sizes = [prod(f[0] for f in grid) for grid in (rows.places, rows.taken)]
+            if other not in done.source or [x.numel(), done.source[other].numel()] != sizes or x.ndim != 1:
+                break
+            made.append(replace(rows, source=other, hows=("rows", "rows")))
+        if len(made) == len(done.found[sibling]) and (name not in done.source or _nearer(done, name, made)):
+            done.found[name] = tuple(made)
+            return
+
+
+def _nearer(done: Conversion, name: str, made: list[Rows]) -> bool:
+    """Whether a vector is nearer to what its matrix says than to the one of its name."""
+    x, y = done.target[name], done.source[name]
+    if made[0].rotary is None:
+        return x.shape != y.shape
+    there = torch.zeros_like(x)
+    for rows in made:
+        rows.entry(name, x, done.source[rows.source]).fill(there, done.source[rows.source])
+    return distance(x, there) < distance(x, y)
+
+
+def _by_values(done: Conversion, name: str) -> None:
+    """A tensor by its values: the closest one of its size, in order or sorted."""
+    x = done.target[name].detach().flatten().float()
+    if constant(x) or x.numel() < 2:
+        return
+    best: list[tuple[float, bool, str]] = []
+    for other in done._free(name):
+        y = done.source[other].detach().flatten().float()
+        if y.numel() == x.numel() and not constant(y):
+            plain, values = _closeness(x, y), _closeness(x.abs().sort().values, y.abs().sort().values)
+            if values > _SAME_SORTED or plain > _CLOSE:
+                score = max(plain, values) if values > _SAME_SORTED else plain
+                best.append((round(score, 4), layer_of(other) == layer_of(name), other))
+    if best:
+        done.found[name] = _whole(max(best)[2], x, x)
+        done.certain.add(name)
+
+
+def _closeness(x: Tensor, y: Tensor) -> float:
+    """1 for equal vectors, 0 where the distance is as large as what the entries of one vary by."""
+    return 1 - float((x - y).norm() / (x - x.mean()).norm().clamp_min(1e-30))
+
+
+def _by_rule(done: Conversion, name: str) -> None:
+    """An uninformative tensor (a constant) matched by name: as in another layer, or the only one of its size."""
+    x, own = done.target[name], layer_of(name)
+    offered = [n for n in done._free(name) if constant(done.source[n])] if constant(x) else []
+    layers = {layer_of(r.source) for n, some in done.found.items() if own == layer_of(n) is not None for r in some}
+    if len(layers) == 1:
+        (layer,) = layers
+        for other in (n for n in done.found if pattern_of(n) == pattern_of(name)):
+            made = tuple(replace(rows, source=with_layer(rows.source, layer)) for rows in done.found[other])
+            if all(rows.source in offered for rows in made):
+                done.found[name] = made
+                return
+    alike = [n for n in offered if done.source[n].numel() == x.numel() and (not layers or layer_of(n) in layers)]
+    equal = [n for n in alike if torch.equal(done.source[n].flatten().to(x.dtype), x.flatten())]
+    chosen = (equal or alike or [""])[0]
+    if len(alike) > 1:
+        said = ", ".join(alike[:4]) + (", ..." if len(alike) > 4 else "")
+        why = "with equal values" if len(equal) == len(alike) else "of its size"
+        done.ambiguous[name] = f"{name} may be any of {len(alike)} tensors {why}: {said}; taken for {chosen}"
+    if equal or len(alike) == 1:
+        done.found[name] = _whole(chosen, x, x)
+
+
+def _by_order(done: Conversion) -> None:
+    """Tensors that changed too much to be known by what they hold: by their order, where all shapes agree in it."""
+    wanted = [n for n in done._left() if n not in done.source]
+    left = done._free(wanted[0]) if wanted else []
+    if [done.target[n].shape for n in wanted] != [done.source[n].shape for n in left]:
+        return
+    for name, other in zip(wanted, left):
+        done.found[name] = _whole(other, done.target[name], done.target[name])
+        done.ambiguous[name] = f"{name} is compared with {other} for its place and shape alone, not for what it holds"
+
+
+def _doubles(done: Conversion) -> None:
+    """Say so where a tensor was taken for one of several that hold the same."""
+    twins: dict[tuple[tuple[int, ...], float], list[str]] = {}
+    for name in dict.fromkeys(n for names in done.among.values() for n in names):
+        x = done.source[name]
+        if x.numel() > 1 and not constant(x):
+            twins.setdefault((tuple(x.shape), float(x.double().sum())), []).append(name)
+    several = {n: names for names in twins.values() if len(names) > 1 for n in names}
+    for name in done.certain:
+        chosen = done.found[name][0].source
+        if len({rows.source for rows in done.found[name]}) == 1:
+            same = [n for n in several.get(chosen, ()) if torch.equal(done.source[n], done.source[chosen])]
+            if len(same) > 1:
+                why = f"{len(same)} tensors with equal values: {', '.join(same[:4])}"
+                done.ambiguous[name] = f"{name} may be any of {why}; taken for {chosen}"
+
+
+def elsewhere(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors of one name are so far apart that one may lie in another layout."""
+    return x.shape != y.shape or (x.ndim == 2 and min(x.shape) > 1 and distance(x, y) > _FAR)
+
+
+def distance(x: Tensor, y: Tensor) -> float:
+    """Relative distance of two tensors."""
+    return float((x.float() - y.float()).norm() / x.float().norm().clamp_min(1e-30))
