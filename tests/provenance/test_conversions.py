@@ -91,3 +91,36 @@ def test_a_tied_head_that_a_file_leaves_out():
         untied.head.weight.add_(0.1)
     found = iw.diff(untied, tied, tokens())
     assert not found.same_function and [t.name for t in found.tensors if t.kind == "missing"] == ["head.weight"]
+
+
+class Other(nn.Module):
+    """A perceptron in other code: a convolution of size one, and a matrix that lies the other way round."""
+
+    def __init__(self, a: nn.Sequential) -> None:
+        super().__init__()
+        self.up = nn.Conv1d(6, 16, 1)
+        self.down, self.shift = nn.Parameter(a[2].weight.detach().T.clone()), nn.Parameter(a[2].bias.detach().clone())
+        with torch.no_grad():
+            self.up.weight.copy_(a[0].weight[..., None])
+            self.up.bias.copy_(a[0].bias)
+
+    def forward(self, x):
+        return self.up(x[..., None])[..., 0].relu() @ self.down + self.shift
+
+
+def test_networks_of_other_code_are_compared_entry_by_entry():
+    """Their programs tell which entries are which, also where noise and permuted units hide it from any search."""
+    torch.manual_seed(0)
+    a, x = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)), torch.randn(5, 6)
+    sym = iw.symmetries(a, x)
+    moved = sym.act(sym.random(seed=1, kinds=["permutation"]), a)
+    found = iw.diff(Other(moved), a, x)
+    assert found.same_function and kinds(found) == {"renamed", "transposed", "permuted"}, str(found)
+    with torch.no_grad():
+        for p in moved.parameters():
+            p.add_(0.5 * p.std() * torch.randn_like(p))
+    found = iw.diff(a, Other(moved), x)
+    assert not found.ambiguous and not {"new", "missing"} & kinds(found), str(found)
+    assert {t.name: t.source for t in found.tensors} == {
+        "up.weight": "0.weight", "up.bias": "0.bias", "down": "2.weight, transposed", "shift": "2.bias",
+    }  # fmt: skip

@@ -5,17 +5,15 @@ permuting them leaves nothing to compare with. And networks of one task learn al
 chance once matched. How far is measured on independent networks, and their spread gives the p-value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..matching.components import Pair, matched
+from ..symmetry import Symmetry
 from ..symmetry.action import moved
 from ..symmetry.spaces import Layout
 from ..symmetry.transformation import Transformation
@@ -23,10 +21,6 @@ from .comparable import Compared, compared
 from .in_place import SpaceAgreement, TensorAgreement
 from .p_values import log_exceedance
 from .units import by_unit
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
-
 
 _ROUNDING = 1e-12  # share of the weights' squares that float32 leaves
 FEWEST = 4  # independent networks
@@ -56,9 +50,7 @@ class Calibrated:
 def likeness(pair: Compared, g: Transformation | None = None) -> Likeness:
     """Match two networks over the whole group of their architecture, as ``same`` does, and compare what is matched.
 
-    Args:
-        pair: The networks.
-        g: The element that moves the first where it was found already.
+    ``g`` is the element that moves the first where it was found already.
     """
     whole = Pair(*pair.padded())
     g = matched(whole).g if g is None else g
@@ -103,15 +95,9 @@ def calibrated(
     independent: Sequence[Mapping[str, Tensor]],
     g: Transformation | None = None,
 ) -> Calibrated:
-    """Compare the likeness of two networks after matching with that of independent ones.
+    """Compare the likeness of ``a`` and another network (``pair``) after matching with that of independent ones.
 
-    Args:
-        sym: The symmetry of the architecture.
-        a: Tensors of the first network.
-        pair: It, beside the second.
-        independent: Tensors of networks that were trained like the second would have been, known to be independent of
-            the first. Where the second has fewer units, they are thinned to as many.
-        g: The element that moves the first to the second where it was found already.
+    These were trained like the other would have been. Where it has fewer units, they are thinned to as many.
     """
     found = likeness(pair, g)
     rest = [likeness(compared(sym, a, state, pair.widths.sizes[1])) for state in independent]

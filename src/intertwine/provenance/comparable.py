@@ -1,13 +1,10 @@
 """Two checkpoints made comparable: other names and layouts, another depth, another width."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import lgamma, log, prod
-from typing import TYPE_CHECKING
+from math import lgamma, log
 
 from torch import Tensor
 
@@ -15,15 +12,12 @@ from .._io.lazy import LazyState
 from .._words import counted
 from ..matching.correspondence.entries import carried
 from ..matching.same import COMPONENT, RELATED, SAME, Match, decided
+from ..symmetry import Symmetry
 from ..symmetry.coupling import narrowed
 from .changes.conversions import Rows, convert
 from .changes.layers import block_of, stacks
 from .in_place import InPlace, cosine, in_place
 from .units import Widths, thinned, widths
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
-
 
 Found = tuple[Mapping[str, Tensor], dict[str, float], list[str]]
 """``b`` under the names of ``a``; by tensor the logarithm of the number of choices that were open, which a p-value
@@ -89,8 +83,7 @@ def _log_choices(some: Sequence[Rows], x: Tensor, sizes: Mapping[int, int]) -> f
     if len(some) == 1 and some[0].whole:
         return log(sizes[x.numel()]) + ways
     cost = count * (log(sum(sizes.values())) + ways) + ways
-    n = prod(f[0] for f in some[0].places)
-    pool = sum({rows.source: prod(f[0] for f in rows.taken) for rows in some}.values())
+    n, pool = some[0].sizes[0], sum({rows.source: rows.sizes[1] for rows in some}.values())
     if len(some) == count:
         return cost + 3 * log(pool) * (not all(rows.whole for rows in some))
     return cost + n * log(count) + lgamma(pool + 1) - lgamma(n + 1) - lgamma(pool - n + 1) + log(2 * pool)
@@ -157,13 +150,9 @@ class Compared:
 def compared(
     sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], most: Mapping[str, int] | None = None
 ) -> Compared:
-    """Put two checkpoints side by side.
+    """Put two checkpoints side by side, read when they are needed.
 
-    Args:
-        sym: The symmetry of the architecture.
-        a: Tensors of one network, read when they are needed.
-        b: Those of the other.
-        most: Largest numbers of units that ``b`` may keep, by space: what the network has that it stands in for.
+    ``most`` are the largest numbers of units that ``b`` may keep, by space: what the network has that it stands in for.
     """
     names = tuple(n for n in sym.layouts if n in a)
     b, ways, notes = _converted(names, a, b)

@@ -1,7 +1,5 @@
 """Descent between related networks: what rules out that one was made from another, and merges of two."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -29,15 +27,9 @@ def direction(
     That both come from a third network is not ruled out. Single weights that are zero in one, all others equal, are
     said, and no direction: pruning leaves them, and so does training of the zeros of a pruned network alone (PackNet).
 
-    Args:
-        a: Tensors of the first network.
-        b: Those of the second.
-        names: Tensors to look at.
-        whose: What to call the two.
-
     Returns:
         1 where ``a`` was not made from ``b``, -1 where ``b`` was not made from ``a``, 0 where neither can be told; and
-        the ground.
+        the ground, in which ``whose`` names the two.
     """
     left, right = _Signs(), _Signs()
     for name in names:
@@ -47,13 +39,18 @@ def direction(
             for one, other in zip(*(t.split(rows) if t.ndim else (t,) for t in (x, y))):
                 left.add(other.float(), one.float())
                 right.add(one.float(), other.float())
-    found = [(way, signs.told) for way, signs in ((1, right), (-1, left)) if signs.told]
+    found = [way for way, signs in ((1, right), (-1, left)) if signs.rounded]
     if len(found) > 1:
         return 0, "the signs contradict each other"
+    if found:
+        return found[0], "its weights are the other's, rounded to half precision"
     pruned = [name for name, signs in zip(whose, (left, right)) if signs.pruned]
-    if not found and len(pruned) == 1:
+    if len(pruned) == 1:
         return 0, f"only weights that are zero in {pruned[0]} differ: it was pruned, or the other filled its zeros"
-    return found[0] if found else (0, UNTOLD + _more_batches(a, b))
+    # counters of batches are reset too often to be a sign
+    first, second = (max((int(x[n]) for n in x if n.endswith("num_batches_tracked")), default=0) for x in (a, b))
+    seen = f"; batch norms have seen {first:,} and {second:,} batches, which tells it if no counter was reset"
+    return 0, UNTOLD + seen * (first != second)
 
 
 @dataclass
@@ -85,29 +82,19 @@ class _Signs:
             self.errors[half] += torch.histc(0.999 * error, 4, 0, 1)  # a step of a coarse grid falls below its edge
 
     @property
-    def told(self) -> str:
-        """What says so, or an empty string."""
+    def rounded(self) -> bool:
+        """Whether the changes are those of rounding to half precision."""
         for quarters in self.errors.values():
             hits = float(quarters.sum())
             least, most = (share * hits for share in _QUARTER)
             if hits >= max(_MOST * self.changed, _FEWEST) and bool(((quarters > least) & (quarters < most)).all()):
-                return "its weights are the other's, rounded to half precision"
-        return ""
+                return True
+        return False
 
     @property
     def pruned(self) -> bool:
         """Whether single weights are zero, and the others are as they were."""
         return self.zeros >= _PRUNED * self.weights > 0 and self.kept >= _MOST * self.weights
-
-
-def _more_batches(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> str:
-    """Which network's batch norms have seen more batches, in words; counters are reset too often to be a sign."""
-    first, second = (
-        max((int(state[n]) for n in state if n.endswith("num_batches_tracked")), default=0) for state in (a, b)
-    )
-    if first == second:
-        return ""
-    return f"; batch norms have seen {first:,} and {second:,} batches, which tells it if no counter was reset"
 
 
 _SHARE = 0.05  # weight of a parent from which on it counts
@@ -141,30 +128,20 @@ def merges(
     """Networks that hold weights of two of their relatives: merges, or what these were made from.
 
     Either a network is ``w a + v b`` tensor by tensor with positive weights, up to rounding; or it is related to two
-    networks that are not related to each other, and so holds weights of both.
-
-    Args:
-        states: Tensors by the name of a network.
-        related: Pairs that are not independent.
-        names: Tensors to look at; those that networks hold in other shapes are left out.
+    networks that are not related to each other, and so holds weights of both. Tensors of other shapes are left out.
     """
     kin: dict[str, list[str]] = {}
     for one, other in sorted(sorted(pair) for pair in related):
         kin.setdefault(one, []).append(other)
         kin.setdefault(other, []).append(one)
     found = []
-    for child, relatives in kin.items():
-        if len(relatives) < 2:
-            continue
+    for child, relatives in ((child, some) for child, some in kin.items() if len(some) > 1):
         members = [child, *relatives[:_PAIRED]]
-        best = None
+        grams, best = _grams([states[m] for m in members], names), None
         for (i, a), (j, b) in combinations(enumerate(members[1:], 1), 2):
-            grams = _grams([states[m] for m in members], names) if best is None else best[0]
             merge = _merge(child, (a, b), [g[[0, i, j]][:, [0, i, j]] for g in grams], frozenset((a, b)) in related)
-            if best is None or (merge is not None and (best[1] is None or merge.residual < best[1].residual)):
-                best = grams, merge
-        if best is not None and best[1] is not None:
-            found.append(best[1])
+            best = merge if best is None or (merge is not None and merge.residual < best.residual) else best
+        found += [] if best is None else [best]
     return tuple(found)
 
 

@@ -16,17 +16,15 @@ from ..errors import CaptureError
 from ..matching.correspondence.correspond import correspond
 from ..matching.correspondence.entries import Entry
 from ..matching.judgement.configurations import differing_settings, settings_of
-from ..matching.judgement.deviation import HALVES
+from ..matching.judgement.deviation import HALVES, deviation
+from ..symmetry import Symmetry, Transformation, fold, symmetries
 from ..symmetry.action import tensors_of
 from ..symmetry.blocks import blocks
-from ..symmetry.gauge.batch_norms import fold
-from ..symmetry.symmetry import Symmetry
-from ..symmetry.transformation import Transformation
 from ..testing import function_error, tolerance
 from .changes.element_words import element_findings, moved_units
 from .changes.findings import pooled, tensor_findings, tie_findings, told_apart
 from .changes.layers import block_of
-from .changes.paired_tensors import Pairs, paired
+from .changes.pairs import Pairs, paired
 from .changes.simplest_element import Explained, explained
 from .changes.tensor_change import REWRITTEN, ROUNDED, TensorChange, dtype_name, tensor_change
 from .difference import CHANGED, SAME_FUNCTION, Diff, Finding
@@ -78,8 +76,6 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
     """  # noqa: DOC502
     model = _reference(a, b)
     if sym is None:
-        from ..symmetry import symmetries
-
         if model is None:
             raise TypeError(
                 "a or b must be a module, or sym be given: symmetries are those of code. Got two state dicts."
@@ -111,8 +107,6 @@ def with_configurations(found: Diff, before: Mapping[str, Any], after: Mapping[s
 
 def _once_folded(a: Network, b: Network, example_inputs: Any) -> Diff | None:
     """The difference of two networks of equal outputs once both are folded, where that leaves none."""
-    from ..symmetry import fold, symmetries
-
     if not (isinstance(a, nn.Module) and isinstance(b, nn.Module)):
         return None
     try:
@@ -199,7 +193,7 @@ def _settled(changes: list[TensorChange], pairs: Pairs, found: Explained) -> lis
     told = dict.fromkeys(_rewritten(pairs, found.g), (REWRITTEN, "same affine map"))
     if any(e.linear is not None for e in found.g.elements.values()):
         halves = frozenset(c.name for c in changes if c.name in pairs.sym.layouts and _half(pairs.b[c.name]))
-        apart = found.deviation(halves)
+        apart = deviation(found.a, found.b, found.g, halves)
         agreed = apart.precision or apart.shared()
         if agreed in ("float64", "float32") or (agreed and halves):
             mixed = found.b.sym.layouts.keys() - apart.beyond(agreed).keys()

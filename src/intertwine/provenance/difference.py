@@ -91,7 +91,9 @@ class Diff(Result):
         if changed:
             width = max(len(t.name) for t in changed[:_LISTED])
             lines += ["tensors that changed most:"]
-            lines += [f"  {t.name:<{width}}  {_relative(t)}  {t.kind} {t.detail}".rstrip() for t in changed[:_LISTED]]
+            for t in changed[:_LISTED]:
+                size = f"{t.relative:8.3g}" if t.relative < float("inf") else " " * 8
+                lines.append(f"  {t.name:<{width}}  {size}  {t.kind} {t.detail}".rstrip())
             lines += [f"  ... and {len(changed) - _LISTED} more"] if len(changed) > _LISTED else []
         return "\n".join(lines)
 
@@ -103,15 +105,9 @@ class Diff(Result):
     def _rows(self) -> list[dict[str, Any]]:
         """One row per tensor."""
         return [
-            {
-                "tensor": t.name, "source": t.source, "block": t.block, "shape": "x".join(map(str, t.shape)),
-                "before": t.dtypes[0], "after": t.dtypes[1], "kind": t.kind, "detail": t.detail,
-                "relative change": t.relative, "cosine": t.cosine, "rank": t.rank, "effective rank": t.effective_rank,
-                "entries changed": t.changed, "zeros before": t.zeros[0], "zeros after": t.zeros[1],
-            }
+            dict(zip(self._columns, (
+                t.name, t.source, t.block, "x".join(map(str, t.shape)), *t.dtypes, t.kind, t.detail, t.relative,
+                t.cosine, t.rank, t.effective_rank, t.changed, *t.zeros,
+            ), strict=True))
             for t in self.tensors
         ]  # fmt: skip
-
-
-def _relative(t: TensorChange) -> str:
-    return f"{t.relative:8.3g}" if t.relative < float("inf") else "        "

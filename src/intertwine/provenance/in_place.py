@@ -168,12 +168,7 @@ def in_place(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) ->
 
     The p-values are exact, and independent of each other, if ``b`` is independent of ``a`` and its law does not change
     when the units of a space are permuted: as for weights drawn unit by unit from one law and trained by a rule that
-    treats all units alike.
-
-    Args:
-        sym: The symmetry of the architecture.
-        a: Tensors of one network, in memory or read when asked for; those missing in either are left out.
-        b: Those of the other; tensors of other shapes are left out too.
+    treats all units alike. Tensors that one lacks, or has in another shape, are left out.
 
     Raises:
         ValueError: If a tensor is quantised or holds NaN or infinity.

@@ -1,19 +1,18 @@
 """Front door: whether one network was trained independently of another."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from math import log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from .._evaluation import check_module, in_usual_mode
 from .._result import of_networks
-from .._words import counted
+from .._words import counted, listed
 from ..matching.same import RELATED, SAME, Match
+from ..symmetry import Symmetry, fold_norm_gains, symmetries
 from ..symmetry.action import moved, tensors_of
 from .after_matching import FEWEST, Calibrated, calibrated
 from .changes.layers import block_of
@@ -34,10 +33,6 @@ from .lineage_result import (
     parts_in_words,
     power_of_ten,
 )
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry, Transformation
-
 
 _LEVEL = 1e-6
 _COMMON = 0.25  # share of the tensors that both must have: heads are replaced, layers dropped
@@ -99,7 +94,6 @@ def lineage(
         )
     if a is b:
         raise ValueError("b must be another network than a. Got one object twice: any network agrees with itself.")
-    from ..symmetry import symmetries
 
     networks = (a, b, *independent)
     first, second, *others = map(tensors_of, networks)
@@ -114,9 +108,6 @@ def _without_gains(networks: Sequence[nn.Module], example_inputs: Any, level: fl
 
     The p-value is doubled, for this is the second test.
     """
-    from ..symmetry import symmetries
-    from ..symmetry.folding.norms import fold_norm_gains
-
     try:
         folded = [fold_norm_gains(network, example_inputs) for network in networks]
     except ValueError:  # no gain that can be folded
@@ -165,7 +156,7 @@ def lineage_of_states(
             f"{len(found.tensors)} of {counted(len(pair.names), 'tensor')} in common: other architectures cannot be "
             "compared."
         )
-    judged = _judged(found, level, (*pair.notes, *_notes(pair, pair.widths.b, found)))
+    judged = _judged(found, level, pair)
     if judged.verdict == DERIVED:
         if found.scattered and (match := pair.match()).verdict == SAME:
             return _identical(judged, pair, match)
@@ -173,7 +164,7 @@ def lineage_of_states(
     if not independent:
         return _matched(judged, pair)
     _check_independent(sym, [a, *independent], level)
-    return _calibrated(judged, calibrated(sym, a, pair, independent), level)
+    return _calibrated(judged, calibrated(sym, a, pair, independent))
 
 
 def _direction(pair: Compared) -> str:
@@ -219,26 +210,21 @@ def _matched(found: Lineage, pair: Compared) -> Lineage:
 
 
 def _identical(found: Lineage, pair: Compared, match: Match) -> Lineage:
-    """The verdict where the weights agree once matched."""
+    """The verdict where the weights agree once matched: tensor by tensor with the first network moved."""
     assert match.transformation is not None
-    tensors = tuple(_moved(pair, match.transformation))
-    blocks = by_block(tensors, _PARTS)
+    sym, a, b, _ = pair.padded()
+    tensors = []
+    for name in sym.layouts:
+        x, y = moved(sym, match.transformation, a, [name]).get(name, a[name]), b[name]
+        tensors.append(TensorAgreement(name, cosine(x, y), equal(x, y), None))
     differing = {block_of(n) for n in match.differing}
-    told = tuple(replace(b, derived=b.block not in differing) for b in blocks)
+    blocks = tuple(replace(b, derived=b.block not in differing) for b in by_block(tensors, _PARTS))
     reason = f"moved by an element of the symmetry group of its architecture, {match.reason}"
     notes = (f"in place: {found.reason}", *pair.notes)
-    return Lineage(DERIVED, reason, IDENTICAL, None, found.level, (), told, tensors, notes)
+    return Lineage(DERIVED, reason, IDENTICAL, None, found.level, (), blocks, tuple(tensors), notes)
 
 
-def _moved(pair: Compared, g: Transformation) -> Iterator[TensorAgreement]:
-    """Agreement of tensors once the first network is moved."""
-    sym, a, b, _ = pair.padded()
-    for name in sym.layouts:
-        x = moved(sym, g, a, [name]).get(name, a[name])
-        yield TensorAgreement(name, cosine(x, b[name]), equal(x, b[name]), None)
-
-
-def _calibrated(found: Lineage, after: Calibrated, level: float) -> Lineage:
+def _calibrated(found: Lineage, after: Calibrated) -> Lineage:
     """The verdict after matching; its p-value is doubled, for the test in place came first."""
     log_p = min(after.log_p + log(2), 0.0)
     shares = [x.explained for x in after.independent]
@@ -249,24 +235,32 @@ def _calibrated(found: Lineage, after: Calibrated, level: float) -> Lineage:
         f"explained so well with probability {power_of_ten(log_p).removeprefix('= ')} at most, if the tail of -log(1 - "
         "share) is no heavier than exponential"
     )
-    blocks = by_block(after.tensors, _PARTS)
-    verdict = NO_SIGN
-    if log_p <= log(level):
+    blocks, verdict = by_block(after.tensors, _PARTS), NO_SIGN
+    if log_p <= log(found.level):
         verdict, reason = DERIVED, f"{reason}. {parts_in_words(blocks)}. Which came first is not told apart"
     alone = 1 / (len(shares) + 1)
     said = f"without an assumption on that tail, {count} cannot give a p-value below {alone:.2g}"
     notes = (said, f"in place: {found.reason}", *found.notes)
-    return Lineage(verdict, reason, CALIBRATED, log_p, level, after.spaces, blocks, found.by_tensor, notes)
+    return Lineage(verdict, reason, CALIBRATED, log_p, found.level, after.spaces, blocks, found.by_tensor, notes)
 
 
-def _judged(found: InPlace, level: float, notes: tuple[str, ...]) -> Lineage:
+def _judged(found: InPlace, level: float, pair: Compared) -> Lineage:
     """The verdict of the exact test."""
     derived = found.log_p is not None and found.log_p <= log(level)
     blocks = by_block(found.tensors, _PARTS if derived else level)
-    verdict, reason, log_p = _verdict(found, blocks, level)
-    evidence = NOT_TESTED if log_p is None else EXACT
-    caveats = _caveats(found, blocks, derived)
-    return Lineage(verdict, reason, evidence, log_p, level, found.spaces, blocks, found.tensors, (*caveats, *notes))
+    if found.log_p is None:
+        why = "; ".join(sorted({s.note for s in found.spaces})) or "this architecture lets no unit move"
+        verdict, reason = UNTOLD, f"no space of units could be tested in place: {why}"
+    else:
+        tested = [s for s in found.spaces if s.log_p is not None]
+        units, same = sum(s.units for s in tested), round(sum(s.agreeing * s.units for s in tested))
+        reason = f"{same:,} of {counted(units, 'hidden unit')} are most like the unit in the same place; independent "
+        reason += f"trainings agree so well with probability {power_of_ten(found.log_p).removeprefix('= ')}. "
+        reason += parts_in_words(blocks) if derived else "Units that were permuted or rotated would look the same"
+        verdict = DERIVED if derived else NO_SIGN
+    evidence = NOT_TESTED if found.log_p is None else EXACT
+    notes = (*_caveats(found, blocks, derived), *pair.notes, *_left_out(pair, found))
+    return Lineage(verdict, reason, evidence, found.log_p, level, found.spaces, blocks, found.tensors, notes)
 
 
 def _caveats(found: InPlace, blocks: tuple[BlockAgreement, ...], derived: bool) -> Iterator[str]:
@@ -285,31 +279,16 @@ def _caveats(found: InPlace, blocks: tuple[BlockAgreement, ...], derived: bool) 
         )
 
 
-def _verdict(found: InPlace, blocks: tuple[BlockAgreement, ...], level: float) -> tuple[str, str, float | None]:
-    """Verdict, its ground, and the logarithm of the p-value."""
-    tested = [s for s in found.spaces if s.log_p is not None]
-    if found.log_p is None:
-        why = "; ".join(sorted({s.note for s in found.spaces})) or "this architecture lets no unit move"
-        return UNTOLD, f"no space of units could be tested in place: {why}", None
-    log_p = found.log_p
-    units = sum(s.units for s in tested)
-    same = round(sum(s.agreeing * s.units for s in tested))
-    said = f"{same:,} of {counted(units, 'hidden unit')} are most like the unit in the same place; independent "
-    said += f"trainings agree so well with probability {power_of_ten(log_p).removeprefix('= ')}"
-    if log_p <= log(level):
-        return DERIVED, f"{said}. {parts_in_words(blocks)}", log_p
-    return NO_SIGN, f"{said}. Units that were permuted or rotated would look the same", log_p
-
-
-def _notes(pair: Compared, b: Mapping[str, Tensor], found: InPlace) -> tuple[str, ...]:
-    """What was left out."""
-    tested = {t.tensor for t in found.tensors}
-    absent = [n for n in pair.names if n not in b]
-    reshaped = [n for n in pair.names if n in b and n not in tested]
-    same = [t.tensor for t in found.tensors if t.equal]
-    notes = [f"{s.space} was not tested: {s.note}" for s in found.spaces if s.note]
-    listed = ((reshaped, "left out, of another shape in b"), (absent, "left out, not in b"))
-    for names, what in (*listed, (same, "the same in both, number by number")):
+def _left_out(pair: Compared, found: InPlace) -> Iterator[str]:
+    """What was not tested, and what is the same."""
+    for space in (s for s in found.spaces if s.note):
+        yield f"{space.space} was not tested: {space.note}"
+    tested, b = {t.tensor for t in found.tensors}, pair.widths.b
+    listed_as = {
+        "left out, of another shape in b": [n for n in pair.names if n in b and n not in tested],
+        "left out, not in b": [n for n in pair.names if n not in b],
+        "the same in both, number by number": [t.tensor for t in found.tensors if t.equal],
+    }
+    for what, names in listed_as.items():
         if names:
-            notes.append(f"{what}: {', '.join([*names[:4], *(['...'] if len(names) > 4 else [])])}")
-    return tuple(notes)
+            yield f"{what}: {listed(names, 4)}"

@@ -73,7 +73,7 @@ class Lineage(Result):
     @property
     def p_value(self) -> float | None:
         """The p-value for "the two trainings were independent"; 0.0 where it is below the smallest number."""
-        return None if self.log_p is None else exp10(self.log_p)
+        return None if self.log_p is None else float(10.0 ** max(self.log_p / log(10), -400.0))
 
     @property
     def headline(self) -> str:
@@ -102,22 +102,12 @@ class Lineage(Result):
     def _rows(self) -> list[dict[str, Any]]:
         """One row per space."""
         return [
-            {
-                "space": s.space,
-                "units": s.units,
-                "agreeing": s.agreeing,
-                "log10_p": None if s.log_p is None else s.log_p / log(10),
-                "spearman": s.spearman,
-                "spearman_log10_p": s.spearman_log_p / log(10),
-                "note": s.note,
-            }
+            dict(zip(self._columns, (
+                s.space, s.units, s.agreeing, s.log_p and s.log_p / log(10),
+                s.spearman, s.spearman_log_p / log(10), s.note,
+            ), strict=True))
             for s in self.by_space
-        ]
-
-
-def exp10(log_p: float) -> float:
-    """A p-value from its natural logarithm."""
-    return float(10.0 ** max(log_p / log(10), -400.0))
+        ]  # fmt: skip
 
 
 def power_of_ten(log_p: float) -> str:
@@ -137,22 +127,19 @@ def by_block(tensors: Sequence[TensorAgreement], level: float) -> tuple[BlockAgr
     for t in tensors:
         groups.setdefault(block_of(t.tensor), []).append(t)
     found = []
-    for block, members in groups.items():
-        told = [t.log_p for t in members if t.log_p is not None]
+    for block, some in groups.items():
+        told = [t.log_p for t in some if t.log_p is not None]
         log_p = min(min(told) + log(len(told)), 0.0) if told else None
-        cosine = sum(t.cosine for t in members) / len(members)
-        equal = sum(t.equal for t in members)
         derived = log_p is not None and log_p <= log(level / len(groups))
-        found.append(BlockAgreement(block, len(members), equal, cosine, log_p, derived))
+        cosine = sum(t.cosine for t in some) / len(some)
+        found.append(BlockAgreement(block, len(some), sum(t.equal for t in some), cosine, log_p, derived))
     return tuple(found)
 
 
 def parts_in_words(blocks: Sequence[BlockAgreement]) -> str:
     """Runs of blocks that were derived, and those without a sign of it."""
-    tested = [b for b in blocks if b.log_p is not None]
-    words = {
-        True: ", ".join(runs([b.block for b in tested if b.derived])),
-        False: ", ".join(runs([b.block for b in tested if not b.derived])),
+    parts = {
+        words: ", ".join(runs([b.block for b in blocks if b.log_p is not None and b.derived is derived]))
+        for words, derived in (("derived", True), ("no sign of it", False))
     }
-    said = f"derived: {words[True]}" if words[True] else ""
-    return "; ".join(part for part in (said, f"no sign of it: {words[False]}" if words[False] else "") if part)
+    return "; ".join(f"{words}: {named}" for words, named in parts.items() if named)

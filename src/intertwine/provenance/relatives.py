@@ -1,13 +1,10 @@
 """Relatives among many networks: links, families, and copies in other coordinates."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf, log
 from statistics import median
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,6 +13,7 @@ from .._progress import track
 from .._words import counted
 from ..matching.coordinates.balanced import Balanced
 from ..matching.same import RELATED, SAME
+from ..symmetry import Symmetry
 from ..symmetry.blocks import blocks
 from ..symmetry.coupling import components, restricted
 from ..symmetry.gauge.batch_norms import fold
@@ -23,14 +21,10 @@ from .after_matching import FEWEST, calibrated
 from .comparable import compared
 from .lineage_result import power_of_ten
 
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
-
-
 _ALIGNED = "units in one order, weights far apart: much noise, or an independent network aligned to the other"
 
-States = Mapping[str, "tuple[Symmetry, Mapping[str, Tensor]]"]
-Pair = tuple[int, int]  # of networks, by number
+States = Mapping[str, tuple[Symmetry, Mapping[str, Tensor]]]
+Pair = tuple[str, str]  # of networks, the later one first
 Distances = Mapping[Pair, float]
 
 
@@ -61,38 +55,34 @@ class Link:
     calibrated: bool = True
 
 
-def ends(links: Iterable[Link]) -> list[tuple[str, str]]:
+def ends(links: Iterable[Link]) -> list[Pair]:
     """The two networks of every link."""
     return [(k.parent, k.child) for k in links]
 
 
-def homes(families: Sequence[Sequence[str]]) -> dict[str, int]:
+def homes(families: Iterable[Sequence[str]]) -> dict[str, int]:
     """The number of the family of every network."""
     return {name: k for k, family in enumerate(families) for name in family}
 
 
-def families_of(names: Sequence[str], links: Iterable[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
-    """Networks that links join, the largest family first."""
-    family = {name: [name] for name in names}
-    for a, b in links:
-        joined = family[a] + [n for n in family[b] if n not in family[a]]
-        for name in joined:
-            family[name] = joined
+def forest(names: Iterable[str], pairs: Iterable[Pair]) -> tuple[list[Pair], tuple[tuple[str, ...], ...]]:
+    """Of pairs in their order those that join two families (Kruskal), and the families, the largest first."""
+    family, kept = {name: [name] for name in names}, list[Pair]()
+    order = {name: k for k, name in enumerate(family)}
+    for a, b in pairs:
+        if family[a] is not family[b]:
+            kept.append((a, b))
+            joined = family[a] + family[b]
+            family |= dict.fromkeys(joined, joined)
     unique = {id(members): members for members in family.values()}.values()
-    return tuple(tuple(sorted(m, key=list(names).index)) for m in sorted(unique, key=lambda m: -len(m)))
+    return kept, tuple(tuple(sorted(m, key=lambda n: order[n])) for m in sorted(unique, key=len, reverse=True))
 
 
-def aligned_links(
-    names: Sequence[str],
-    distances: Distances,
-    found: Distances,
-    families: Sequence[Sequence[str]],
-) -> Iterable[Link]:
+def aligned_links(distances: Distances, found: Distances, families: Sequence[Sequence[str]]) -> Iterable[Link]:
     """For every two families whose units stand in one order the closest networks."""
-    home = homes(families)
-    closest: dict[frozenset[int], Link] = {}
+    home, closest = homes(families), dict[frozenset[int], Link]()
     for pair in sorted(distances, key=lambda pair: distances[pair]):
-        a, b = (names[k] for k in reversed(pair))
+        b, a = pair
         if home[a] != home[b]:
             link = Link(a, b, distances[pair], found[pair], directed=False, ground=_ALIGNED, aligned=True)
             closest.setdefault(frozenset((home[a], home[b])), link)
@@ -109,9 +99,7 @@ _COMPONENT = 16_000_000  # weights that are balanced at once
 _POWERS = 4
 
 
-def kin(
-    states: States, names: Sequence[str], distances: Distances, alike: Distances, rate: float
-) -> Iterator[tuple[Pair, bool]]:
+def kin(states: States, distances: Distances, alike: Distances, rate: float) -> Iterator[tuple[Pair, bool]]:
     """Of pairs that are far apart in place those that are more than independent networks aligned to each other.
 
     Once matched, their weights are more alike than those of other families; with too few of these the distance decides.
@@ -119,25 +107,24 @@ def kin(
     Yields:
         Each pair, and whether other families calibrated it.
     """
-    families = families_of(names, [(names[i], names[j]) for i, j in alike])
+    families = forest(states, alike)[1]
     home, seen = homes(families), set[frozenset[int]]()
     for pair in sorted(distances.keys() - alike.keys(), key=lambda pair: distances[pair]):
-        a, b = (names[k] for k in pair)
+        a, b = pair
         both = frozenset((home[a], home[b]))
         if both in seen or len(both) < 2:
             continue
         seen.add(both)
-        sym = states[a][0]
+        sym, state = states[a]
         heads = [family[0] for k, family in enumerate(families) if k not in both]
         others = [states[head][1] for head in heads if states[head][0] is sym]
-        enough = len(others) >= FEWEST
-        if not enough:
+        if len(others) < FEWEST:
             close = distances[pair] <= _APART
         else:
-            together = compared(sym, states[a][1], states[b][1])
-            close = calibrated(sym, states[a][1], together, others[:_CALIBRATE]).log_p <= log(rate)
+            together = compared(sym, state, states[b][1])
+            close = calibrated(sym, state, together, others[:_CALIBRATE]).log_p <= log(rate)
         if close:
-            yield pair, enough
+            yield pair, len(others) >= FEWEST
 
 
 def moved_copies(states: States, links: Sequence[Link], rate: float) -> tuple[tuple[Link, ...], tuple[str, ...]]:
@@ -164,26 +151,25 @@ def _matched(states: States, members: Sequence[str], links: Sequence[Link]) -> I
 
     Copies come first: what remains apart then calibrates how near others are.
     """
-    sym, home = states[members[0]][0], homes(families_of([*states], ends(links)))
+    sym, home = states[members[0]][0], homes(forest(states, ends(links))[1])
     if len({home[m] for m in members}) < 2:
         return
-    numbers = [_invariants(sym, states[m][1]) for m in track(members, "balancing")]
-    chosen: dict[frozenset[int], tuple[str, str]] = {}
-    for i, j in _closest_pairs(numbers, [home[m] for m in members]):
-        chosen.setdefault(frozenset((home[members[i]], home[members[j]])), (members[j], members[i]))
+    numbers = {m: _invariants(sym, states[m][1]) for m in track(members, "balancing")}
+    chosen: dict[frozenset[int], Pair] = {}
+    for a, b in _closest_pairs(numbers, home):
+        chosen.setdefault(frozenset((home[a], home[b])), (a, b))
     pairs = {(a, b): compared(sym, states[a][1], states[b][1]) for a, b in chosen.values()}
     matches = {both: pair.match() for both, pair in track([*pairs.items()], "matching")}
-    same = [both for both, match in matches.items() if pairs[both].agrees(match)]
     copies = [
         Link(*both, match.residual, None, directed=False, ground=COPY if match.verdict == SAME else match.reason)
         for both, match in matches.items()
-        if both in same
+        if pairs[both].agrees(match)
     ]
     yield from copies
-    home = homes(families_of([*states], ends([*links, *copies])))
+    home = homes(forest(states, ends([*links, *copies]))[1])
     for (a, b), match in matches.items():
         others = {home[m]: states[m][1] for m in reversed(members) if home[m] not in (home[a], home[b])}
-        if (a, b) in same or match.verdict != RELATED or home[a] == home[b] or len(others) < FEWEST:
+        if match.verdict != RELATED or home[a] == home[b] or len(others) < FEWEST:
             continue
         some = [*others.values()][:_CALIBRATE]
         found = calibrated(sym, states[a][1], pairs[a, b], some, match.transformation)
@@ -213,17 +199,17 @@ def _invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]
     return found
 
 
-def _closest_pairs(found: Sequence[Mapping[str, Tensor]], home: Sequence[int]) -> list[tuple[int, int]]:
+def _closest_pairs(found: Mapping[str, Mapping[str, Tensor]], home: Mapping[str, int]) -> list[Pair]:
     """Pairs of two families that are nearer than half the median of all such pairs, the nearest first.
 
     With three families or fewer there is no median to speak of, and all pairs count.
     """
-    gaps = {}
-    for (j, x), (i, y) in combinations(enumerate(found), 2):
+    gaps: dict[Pair, float] = {}
+    for (a, x), (b, y) in combinations(found.items(), 2):
         names = [n for n in x if n in y and x[n].shape == y[n].shape]
-        if home[i] != home[j] and names:
-            gaps[i, j] = sum(float((x[n] - y[n]).abs().mean()) for n in names) / len(names)
-    most = _NEAR * median(gaps.values()) if len({*home}) > 3 and gaps else inf
+        if home[a] != home[b] and names:
+            gaps[a, b] = sum(float((x[n] - y[n]).abs().mean()) for n in names) / len(names)
+    most = _NEAR * median(gaps.values()) if len({home[m] for m in found}) > 3 and gaps else inf
     return sorted((pair for pair, gap in gaps.items() if gap <= most), key=lambda pair: gaps[pair])
 
 

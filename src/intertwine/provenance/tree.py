@@ -1,11 +1,9 @@
 """Families of many checkpoints: which descend from common weights, and a tree of each family."""
 
-from __future__ import annotations
-
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import log
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log, nan
+from typing import Any
 from zlib import crc32
 
 import torch
@@ -16,17 +14,14 @@ from .._progress import track
 from .._result import Result
 from .._words import counted
 from ..matching.same import SAME, Match
+from ..symmetry import Symmetry, symmetries
 from ..symmetry.action import tensors_of
 from .after_matching import FEWEST
-from .comparable import Compared, compared
+from .comparable import compared
 from .descent import Merge, direction, merges
 from .in_place import checked
 from .lineage_result import power_of_ten
-from .relatives import COPY, FIRM, Distances, Link, Pair, States, aligned_links, ends, families_of, kin, moved_copies
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
-
+from .relatives import COPY, FIRM, Distances, Link, Pair, States, aligned_links, ends, forest, kin, moved_copies
 
 _WEIGHTS = 256  # of every tensor
 
@@ -34,15 +29,10 @@ _WEIGHTS = 256  # of every tensor
 def sketch(names: Sequence[str], state: Mapping[str, Tensor], side: str) -> dict[str, Tensor]:
     """Weights at random places that depend on a tensor's name and shape alone, centred, of norm 1.
 
-    Args:
-        names: Tensors to look at.
-        state: Tensors of one network, read one at a time; those that are missing are left out.
-        side: What to call the network in messages.
+    Tensors that the network, called ``side`` in messages, lacks are left out.
     """
     found = {}
-    for name in names:
-        if name not in state or state[name].numel() < 2:
-            continue
+    for name in (n for n in names if n in state and state[n].numel() > 1):
         x = checked(state[name], name, side)
         g = torch.Generator().manual_seed(crc32(f"{name} {tuple(x.shape)}".encode()))
         places = torch.randint(x.numel(), (_WEIGHTS,), generator=g).unique() if x.numel() > _WEIGHTS else slice(None)
@@ -177,8 +167,6 @@ def lineage_tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: flo
           a -> b  distance 0.00..., p < 1e-...; its weights are the other's, rounded to half precision
         c: no relative
     """
-    from ..symmetry import symmetries
-
     if len(models) < 2:
         raise ValueError(f"models must hold at least two networks. Got {len(models)}.")
     sym = symmetries(next(iter(models.values())), example_inputs)
@@ -202,36 +190,39 @@ def tree_of_states(states: States, rate: float = _RATE) -> Tree:
     if not 0 < rate < 1:
         raise ValueError(f"rate must be between 0 and 1. Got {rate}.")
     states = _of_one_symmetry(states)
-    sketches = [sketch([*sym.layouts], state, name) for name, (sym, state) in track([*states.items()], "reading")]
-    shapes = [{n: tuple(states[name][1][n].shape) for n in s} for name, s in zip(names, sketches)]
-    scores = sketch_scores(sketches, shapes)
-    every = [(i, j) for i in range(count) for j in range(i)]
-    close = [(i, j) for i, j in every if float(scores[i, j]) > _CLOSE or _other_widths(shapes[i], shapes[j])]
-    tests = {pair: _pair(states, names, pair).in_place() for pair in track(close, "testing")}
+    sketches = {name: sketch([*sym.layouts], state, name) for name, (sym, state) in track([*states.items()], "reading")}
+    shapes = {name: {n: tuple(states[name][1][n].shape) for n in sketches[name]} for name in names}
+    scores = sketch_scores([*sketches.values()], [*shapes.values()])
+    every = {(names[i], names[j]): float(scores[i, j]) for i in range(count) for j in range(i)}
+    close = [(a, b) for (a, b), score in every.items() if score > _CLOSE or _other_widths(shapes[a], shapes[b])]
+    pairs = {(a, b): compared(*states[a], states[b][1]) for a, b in close}
+    tests = {pair: both.in_place() for pair, both in track([*pairs.items()], "testing")}
     found = {pair: test.log_p or 0.0 for pair, test in tests.items()}
-    log_p = [[float("nan")] * count for _ in range(count)]
-    for (i, j), p in found.items():
-        log_p[i][j] = log_p[j][i] = p
     related = _discoveries(found, len(every), rate)
-    sums = merges({name: state for name, (_, state) in states.items()}, *_named(related, names, states))
-    distances = {pair: _distance(*_pair(states, names, pair).widths.cut()[1:]) for pair in related}
+    tensors = dict.fromkeys(n for pair in related for k in pair for n in states[k][0].layouts)
+    sums = merges({name: state for name, (_, state) in states.items()}, {*map(frozenset, related)}, [*tensors])
+    distances = {pair: _distance(*pairs[pair].widths.cut()[1:]) for pair in related}
     scattered = [pair for pair in related if tests[pair].scattered]
-    matches = {pair: _pair(states, names, pair).match() for pair in track(scattered, "matching")}
-    near = {pair: match.residual for pair, match in matches.items() if match.residual <= FIRM}
-    distances = {pair: min(gap, near.get(pair, gap)) for pair, gap in distances.items()}
+    matches = {pair: pairs[pair].match() for pair in track(scattered, "matching")}
+    distances |= {k: min(distances[k], match.residual) for k, match in matches.items() if match.residual <= FIRM}
     mixed = {frozenset((m.child, parent)) for m in sums for parent in m.parents}
-    alike = {k: gap for k, gap in distances.items() if gap <= FIRM or {names[n] for n in k} in mixed}
-    far = dict(kin(states, names, distances, alike, rate))
+    alike = {k: gap for k, gap in distances.items() if gap <= FIRM or frozenset(k) in mixed}
+    far = dict(kin(states, distances, alike, rate))
     alike |= {k: distances[k] for k in far}
-    unsure = {frozenset(names[n] for n in k) for k, calibrated in far.items() if not calibrated}
-    links = tuple(_doubted(_merged(link, sums), unsure) for link in _links(names, states, alike, found, matches))
+    branches = forest(names, sorted(alike, key=lambda pair: alike[pair]))[0]
+    links = tuple(_link(states, k, alike[k], found[k], matches.get(k), sums, far.get(k, True)) for k in branches)
+    doubts = (
+        f"{k.parent} and {k.child} may be no relatives, though they stand in one family: {_UNCALIBRATED}"
+        for k in links
+        if not k.calibrated
+    )
     moved, notes = moved_copies(states, links, rate)
-    notes = (*_doubts(links), *notes)
     links = (*links, *moved)
-    families = families_of(names, ends(links))
-    links = (*links, *aligned_links(names, distances, found, families))
-    count = len({frozenset(pair) for pair in (*_named(related, names, states)[0], *ends(moved))})
-    return Tree(names, tuple(map(tuple, log_p)), families, links, rate, count, len(found), sums, notes)
+    families = forest(names, ends(links))[1]
+    links = (*links, *aligned_links(distances, found, families))
+    log_p = tuple(tuple(found.get((a, b), found.get((b, a), nan)) for b in names) for a in names)
+    count = len({*map(frozenset, related), *map(frozenset, ends(moved))})
+    return Tree(names, log_p, families, links, rate, count, len(found), sums, (*doubts, *notes))
 
 
 def _of_one_symmetry(states: States) -> States:
@@ -246,45 +237,11 @@ def _of_one_symmetry(states: States) -> States:
     return found
 
 
-def _pair(states: States, names: Sequence[str], pair: Pair) -> Compared:
-    (sym, a), (_, b) = (states[names[k]] for k in pair)
-    return compared(sym, a, b)
-
-
 def _other_widths(x: Shapes, y: Shapes) -> bool:
     """Whether two networks have tensors of the same names, most of them in other shapes: no sketch compares them."""
     shared = x.keys() & y.keys()
     same = sum(x[n] == y[n] for n in shared)
     return 2 * len(shared) > max(len(x), len(y)) and 2 * same < len(shared)
-
-
-def _named(related: Sequence[Pair], names: Sequence[str], states: States) -> tuple[set[frozenset[str]], list[str]]:
-    """Pairs by name, and the tensors of all their networks."""
-    tensors = dict.fromkeys(n for i, j in related for k in (i, j) for n in states[names[k]][0].layouts)
-    return {frozenset((names[i], names[j])) for i, j in related}, [*tensors]
-
-
-def _merged(link: Link, sums: Sequence[Merge]) -> Link:
-    """The link with its ground where one of the two holds weights of the other and of a third: no direction is told."""
-    for m in sums:
-        for parent in m.parents:
-            if {link.parent, link.child} == {parent, m.child}:
-                return replace(link, directed=False, ground=_BETWEEN.format(m.child))
-    return link
-
-
-def _doubted(link: Link, unsure: Collection[frozenset[str]]) -> Link:
-    """The link, marked where nothing calibrated it."""
-    if frozenset((link.parent, link.child)) not in unsure:
-        return link
-    return replace(link, calibrated=False, ground=f"{link.ground}; not calibrated: {_UNCALIBRATED}")
-
-
-def _doubts(links: Sequence[Link]) -> Iterator[str]:
-    """A note on every link that nothing calibrated."""
-    for k in links:
-        if not k.calibrated:
-            yield f"{k.parent} and {k.child} may be no relatives, though they stand in one family: {_UNCALIBRATED}"
 
 
 def _discoveries(found: Distances, pairs: int, rate: float) -> list[Pair]:
@@ -307,32 +264,23 @@ def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     return gap**0.5 / max(left * right, 1e-300) ** 0.25
 
 
-def _links(
-    names: Sequence[str],
-    states: States,
-    distances: Distances,
-    found: Distances,
-    matches: Mapping[Pair, Match],
-) -> tuple[Link, ...]:
-    """The spanning forest of smallest distances (Kruskal), each branch with its direction where that can be told."""
-    root = list(range(len(names)))
-
-    def top(k: int) -> int:
-        while root[k] != k:
-            k = root[k]
-        return k
-
-    links = []
-    for j, i in sorted(distances, key=lambda pair: distances[pair]):
-        if top(i) == top(j):
-            continue
-        root[top(i)] = top(j)
-        if (j, i) in matches and matches[j, i].verdict == SAME:
-            links.append(Link(names[i], names[j], distances[j, i], None, directed=False, ground=COPY))
-            continue
-        a, b = states[names[i]][1], states[names[j]][1]
-        shared = [n for n in states[names[i]][0].layouts if n in a and n in b and a[n].shape == b[n].shape]
-        way, ground = direction(a, b, shared, (names[i], names[j]))
-        parent, child = (names[j], names[i]) if way < 0 else (names[i], names[j])
-        links.append(Link(parent, child, distances[j, i], found[j, i], way != 0, ground))
-    return tuple(links)
+def _link(
+    states: States, pair: Pair, gap: float, log_p: float | None, match: Match | None, sums: Sequence[Merge], sure: bool
+) -> Link:
+    """A branch, with its direction where that can be told: not where one of the two holds weights of a third, too."""
+    child, parent = pair
+    way, ground = 0, COPY
+    if match is not None and match.verdict == SAME:
+        log_p = None
+    else:
+        (sym, a), (_, b) = states[parent], states[child]
+        shared = [n for n in sym.layouts if n in a and n in b and a[n].shape == b[n].shape]
+        way, ground = direction(a, b, shared, (parent, child))
+    if way < 0:
+        parent, child = child, parent
+    for m in sums:
+        if m.child in pair and {*pair} - {m.child} <= {*m.parents}:
+            way, ground = 0, _BETWEEN.format(m.child)
+    if not sure:
+        ground = f"{ground}; not calibrated: {_UNCALIBRATED}"
+    return Link(parent, child, gap, log_p, way != 0, ground, calibrated=sure)

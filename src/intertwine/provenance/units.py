@@ -6,9 +6,7 @@ said of a space depends on how it and the earlier ones are ordered, and on no ot
 independent where the networks are.
 """
 
-from __future__ import annotations
-
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -20,7 +18,7 @@ from .._words import counted, listed
 from ..groups.assignment import assign
 from ..symmetry import Symmetry
 from ..symmetry.action import moved
-from ..symmetry.blocks import Block, blocks, parent_dims, summed
+from ..symmetry.blocks import Block, blocks, parent_dims, summed, unit_rows
 from ..symmetry.coupling import kept_rows, narrowed
 from ..symmetry.spaces import Axis, Fixed, Layout, Leaf, Part, Product, Space, Sum, axis_size
 from ..symmetry.transformation import Transformation, identity, with_parts
@@ -36,56 +34,44 @@ class View:
     block: Block  # The block
     dims: tuple[int, ...]  # Its dimensions that carry the space's parents and then its units
     summed: tuple[int, ...]  # Dimensions of later spaces
-    square: int | None  # A dimension of an earlier space with as many units, or ``None``
+    square: int | None  # A dimension of an earlier space with as many units, where there are no parents
 
     def rows(self, tensor: Tensor) -> Tensor:
         """Features ``(P, n, d)`` of ``n`` units for each of ``P`` units of the parents."""
         x = self.block.read(tensor)
         if self.summed:
             x = x.float().square().sum(self.summed, keepdim=True).sqrt()
-        rest = [d for d in range(x.ndim) if d not in self.dims]
-        x = x.permute(*self.dims, *rest)
-        return x.reshape(-1, x.shape[len(self.dims) - 1], x.shape[len(self.dims) :].numel())
+        x = unit_rows(x, self.dims)
+        return x.reshape(-1, *x.shape[-2:])
 
     def trace(self, tensor: Tensor) -> Tensor | None:
         """Mean over all other axes of the block as a square matrix, units along rows, where it is square."""
-        if self.square is None or len(self.dims) > 1:
-            return None
-        x = self.block.read(tensor).float()
-        rest = [d for d in range(x.ndim) if d not in (self.dims[-1], self.square)]
-        x = x.abs().sum(rest) if rest else x.abs()
-        return x if self.dims[-1] < self.square else x.mT
+        return None if self.square is None else summed(self.block.read(tensor).float().abs(), (*self.dims, self.square))
 
 
 def ordered_spaces(sym: Symmetry) -> list[Space]:
     """Spaces whose units permutations may move, parents before the spaces inside them."""
-    left = [s for s in sym.spaces if s.size > 1 and s.group.permutes]
-    placed: list[Space] = []
-    while left:
-        waiting = {s.name for s in left}
-        ready = [s for s in left if not waiting & {*s.parents}]
-        placed += ready
-        left = [s for s in left if s not in ready]
-    return placed
+    some = [s for s in sym.spaces if s.size > 1 and s.group.permutes]
+    names = {s.name for s in some}
+    return sorted(some, key=lambda s: len(names & {*s.parents}))
 
 
-def views(sym: Symmetry, name: str, order: Collection[str]) -> Iterator[View]:
-    """Views of one tensor, of the space that comes last in the order first.
+def views(sym: Symmetry, name: str, order: Iterable[str]) -> Iterator[View]:
+    """Views of one tensor along every axis of every block that carries a space, the one that comes last in order first.
 
-    Yields:
-        A view for every axis of every block that carries a space; blocks that hold a parent twice have none.
+    Blocks that hold a parent twice have none.
     """
     places = {space: k for k, space in enumerate(order)}
-    spaces = {s.name: s for s in sym.spaces}
     for block in blocks(sym.layouts[name]):
         carried = [(places[s], d, s) for d, s in enumerate(block.spaces) if s in places]
         for place, dim, space in sorted(carried, reverse=True):
-            if any(block.spaces.count(parent) != 1 for parent in spaces[space].parents):
-                continue
-            dims = parent_dims(spaces[space], dim, block.spaces)
-            later = [d for k, d, _ in carried if k >= place and d not in dims]
-            same = [d for k, d, _ in carried if k < place and block.shape[d] == block.shape[dim] and d not in dims]
-            yield View(space, block, tuple(dims), tuple(later), same[0] if same and not later else None)
+            parents = sym.space(space).parents
+            if all(block.spaces.count(parent) == 1 for parent in parents):
+                dims = parent_dims(sym.space(space), dim, block.spaces)
+                later = [d for k, d, _ in carried if k >= place and d not in dims]
+                same = [d for k, d, _ in carried if k < place and block.shape[d] == block.shape[dim] and d not in dims]
+                square = same[0] if same and not later and not parents else None
+                yield View(space, block, tuple(dims), tuple(later), square)
 
 
 def by_unit(sym: Symmetry, name: str, *tensors: Tensor) -> Iterator[tuple[str, list[Tensor]]]:
@@ -104,19 +90,12 @@ def similarity(x: Tensor, y: Tensor) -> Tensor:
     Rows and columns are first brought to one size in turn, so that positive scales of units change nothing. Single
     numbers are compared by their distance.
 
-    Args:
-        x: Features ``(P, n, d)`` of one network.
-        y: The same of the other.
-
     Returns:
-        ``(P, n, n)``, of root mean square 1, or all zero where units cannot be told apart.
+        ``(P, n, n)`` from features ``(P, n, d)`` of both networks, of root mean square 1, or all zero where units
+        cannot be told apart.
     """
     x, y = x.float(), y.float()
-    if x.shape[-1] == 1:
-        x, y = (z / _size(z, -2) for z in (x, y))
-        found = -(x - y.mT).abs()
-    else:
-        found = _levelled(x) @ _levelled(y).mT
+    found = -(x / _size(x, -2) - (y / _size(y, -2)).mT).abs() if x.shape[-1] == 1 else _levelled(x) @ _levelled(y).mT
     found = found - found.mean(-1, keepdim=True) - found.mean(-2, keepdim=True) + found.mean((-2, -1), keepdim=True)
     size = found.square().mean().sqrt()
     return found / size if float(size) > 1e-6 else torch.zeros_like(found)
@@ -182,7 +161,10 @@ class Widths:
         for space in self.differing:
             syms = [resized(self.sym, some) for some in sizes]
             wide = int(sizes[1][space] > sizes[0][space])
-            kept = _partnered(space, syms, states, wide)
+            gain = _likeness(space, [s.name for s in ordered_spaces(self.sym)], syms, states)  # later spaces summed out
+            gain = gain if wide else gain.mT
+            square = torch.cat([gain, gain.new_zeros(gain.shape[1] - len(gain), gain.shape[1])])
+            kept = assign(square)[: len(gain)].tolist()
             states[wide] = with_rows(states[wide], kept_rows(syms[wide], space, kept))
             sizes[wide][space] = sizes[1 - wide][space]
         return resized(self.sym, sizes[0]), states[0], states[1]
@@ -199,16 +181,11 @@ class Widths:
 
     def partnered(
         self, g: Transformation, sym: Symmetry, near: Mapping[str, Tensor], met: Mapping[str, Tensor]
-    ) -> Widths:
-        """Both with the units that have a partner after matching.
+    ) -> "Widths":
+        """Both with the units that have a partner after matching by ``g``, which moves the padded ``a`` to ``b``.
 
-        Zeros match whatever is small, so partners are assigned anew by cosines, some rounds over all spaces.
-
-        Args:
-            g: The element that moves the padded ``a`` to the padded ``b``.
-            sym: Their symmetry, batch norms folded.
-            near: The padded ``a`` where ``g`` and balancing put it.
-            met: The padded ``b``, balanced.
+        Zeros match whatever is small, so partners are assigned anew by cosines, some rounds over all spaces: between
+        ``near``, the padded ``a`` where ``g`` and balancing put it, and ``met``, the padded ``b``, both folded.
         """
         for _ in range(_REASSIGNMENTS):
             for space in self.differing:
@@ -265,16 +242,6 @@ def thinned(sym: Symmetry, state: Mapping[str, Tensor], sizes: Sizes) -> Mapping
     return state
 
 
-def _partnered(space: str, syms: list[Symmetry], states: list[Mapping[str, Tensor]], wide: int) -> list[int]:
-    """Units of the wider network that the best assignment gives a partner, with all later spaces summed out."""
-    order = [s.name for s in ordered_spaces(syms[0])]
-    total = _likeness(space, order, syms, states)
-    gain = total if wide == 1 else total.mT
-    square = torch.zeros(gain.shape[1], gain.shape[1])
-    square[: len(gain)] = gain
-    return sorted(assign(square)[: len(gain)].tolist())
-
-
 def _likeness(
     space: str, order: Sequence[str], syms: Sequence[Symmetry], states: Sequence[Mapping[str, Tensor]]
 ) -> Tensor:
@@ -289,19 +256,21 @@ def _likeness(
 
 def _sizes(sym: Symmetry, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
     """Units of every space by the shapes of tensors; of an axis of factors the outermost may have another number."""
-    sizes = {s.name: s.size for s in sym.spaces}
-    whole, told = dict(sizes), set()
-    for products in (False, True):  # axes of one space first
-        for name in sym.layouts.keys() & shapes.keys():
-            for axis, size in zip(sym.layouts[name].axes, shapes[name]):
-                factors = axis.factors if isinstance(axis, Product) else (axis,)
-                free = next((f for f in factors if isinstance(f, Leaf) and f.space not in told), None)
-                if (len(factors) > 1) != products or free is None or free.size != whole[free.space]:
-                    continue
-                others = prod(axis_size(_resized_axis(f, sizes)) for f in factors if f is not free)
-                if size % others == 0 and (size != others * sizes[free.space] or not products):
-                    sizes[free.space] = size // others
-                    told.add(free.space)
+    whole = {s.name: s.size for s in sym.spaces}
+    sizes, told = dict(whole), set()
+    axes = [
+        (axis, n)
+        for name in sym.layouts.keys() & shapes.keys()
+        for axis, n in zip(sym.layouts[name].axes, shapes[name])
+    ]
+    for axis, size in sorted(axes, key=lambda pair: isinstance(pair[0], Product)):  # axes of one space first
+        factors = axis.factors if isinstance(axis, Product) else (axis,)
+        free = next((f for f in factors if isinstance(f, Leaf) and f.space not in told), None)
+        if free is not None and free.size == whole[free.space]:
+            others = prod(axis_size(_resized_axis(f, sizes)) for f in factors if f is not free)
+            if size % others == 0 and (size != others * sizes[free.space] or len(factors) == 1):
+                sizes[free.space] = size // others
+                told.add(free.space)
     return sizes
 
 

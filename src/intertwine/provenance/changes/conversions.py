@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ...matching.correspondence.entries import Entry, Range, Region
+from ...matching.correspondence.entries import Entry, Range, Region, carried
 from ...matching.judgement.deviation import constant
 from .layers import layer_of, pattern_of, signature, stem_of, unit_rows, with_layer
 
@@ -18,6 +18,7 @@ _SAME_VALUES = 1 - 1e-5  # cosine of sorted absolute values: those of unrelated 
 _MOST = 0.9  # share of the rows that must be found
 _CLOSE, _SAME_SORTED = 0.3, 0.99  # closeness of vectors in order, and of their sorted sizes
 _TIE = 1e-4  # difference of cosines below which two sources are equally good
+_LEAST = 1e-30
 _LEAST_HEAD = 4  # with two dimensions pairs and halves are the same
 _FAR, _NEARER = 0.5, 0.5  # relative distance from which on another layout is looked for; share of it that may be left
 
@@ -36,13 +37,15 @@ class Rows:
     rotary: Rotary | None = None  # How rotary dimensions were moved
 
     @property
+    def sizes(self) -> tuple[int, int]:
+        """Numbers of all rows of both."""
+        return prod(f[0] for f in self.places), prod(f[0] for f in self.taken)
+
+    @property
     def whole(self) -> bool:
         """Whether they are all rows of the other, one after the other, and in order."""
-        return (
-            len(self.places) == len(self.taken) == 1
-            and self.taken[0][1:] == (0, self.taken[0][0], 1)
-            and not self.rotary
-        )
+        every = len(self.places) == len(self.taken) == 1 and self.taken[0][1:] == (0, self.taken[0][0], 1)
+        return every and self.rotary is None
 
     def entry(self, name: str, x: Tensor, y: Tensor) -> Entry:
         """The entries of ``x`` that they are, as those of ``y``."""
@@ -50,12 +53,12 @@ class Rows:
             _region(n, t, how, grid)
             for n, t, how, grid in zip((name, self.source), (x, y), self.hows, (self.places, self.taken))
         ]
-        count, order = prod(len(range(*f[1:])) for f in self.taken), (0,)
-        sizes: tuple[int, ...] = (count,)
+        sizes, order = (prod(len(range(*f[1:])) for f in self.taken),), (0,)
         if self.rotary is not None:
             head, pairs = self.rotary
-            sizes, order = (count // head, *((2, head // 2) if pairs else (head // 2, 2))), (0, 2, 1)
-        length = y.numel() // prod(f[0] for f in self.taken)
+            halves = (2, head // 2) if pairs else (head // 2, 2)
+            sizes, order = (sizes[0] // head, *halves), (0, 2, 1)
+        length = y.numel() // self.sizes[1]
         if self.hows[1] == "columns":
             sizes, order = (length, *sizes), (*(k + 1 for k in order), 0)
         else:
@@ -69,10 +72,10 @@ def _region(name: str, x: Tensor, how: str, grid: tuple[Range, ...]) -> Region:
     return Region(name, tuple(x.shape), factors[::-1] if how == "columns" else factors)
 
 
-def _whole(source: str, x: Tensor, y: Tensor) -> tuple[Rows, ...]:
-    """The other tensor as it is, in the shape of ``x``."""
-    n, m = (((t.numel(), 0, t.numel(), 1),) for t in (x, y))
-    return (Rows(source, ("rows", "rows"), n, m),)
+def _whole(source: str, x: Tensor) -> tuple[Rows, ...]:
+    """Another tensor as it is, in the shape of ``x``."""
+    every = ((x.numel(), 0, x.numel(), 1),)
+    return (Rows(source, ("rows", "rows"), every, every),)
 
 
 @dataclass(eq=False)
@@ -119,11 +122,11 @@ def convert(target: State, source: State, among: Mapping[str, Collection[str]]) 
     matrices = [n for n in among if _ways(target[n].shape) and not constant(target[n])]
     for exact in (False, True):
         _by_rows(done, {n: done._free(n) if exact else among[n] for n in matrices if n not in done.found}, exact)
-    for name in done._left():
-        _copy(done, name)
-    beside = [n for n in target if n not in among and target[n].ndim == 1] if done.found else []
-    for name in (*done._left(), *beside):
-        _beside(done, name)
+    matrices = [n for n in done.found if target[n].ndim > 1]
+    stems = {stem_of(n) for n in matrices}
+    for name in (n for n in target if stem_of(n) in stems):
+        for sibling in (n for n in matrices if stem_of(n) == stem_of(name) and name not in done.found):
+            _beside(done, name, sibling)
     for find in (_by_values, _by_rule):
         for name in (n for n in done._left() if n not in source):
             find(done, name)
@@ -308,67 +311,43 @@ def _rotary(order: Tensor) -> Rotary | None:
 # ------------------------------------------------------------------------------------------- beside others, as a whole
 
 
-def _copy(done: Conversion, name: str) -> None:
-    """A matrix that is a copy of one that has its place already, as an untied head is of the embedding."""
-    x = done.target[name]
-    if name in done.source or not _ways(x.shape) or constant(x):
-        return
-    for other in done.source:
-        y = done.source[other]
-        if y.shape == x.shape and torch.equal(y.float(), x.float()):
-            done.found[name] = _whole(other, x, y)
-            done.certain.add(name)
-            return
-
-
-def _beside(done: Conversion, name: str) -> None:
-    """A vector made as the matrix of its module was: of the vectors beside the matrices that this came from."""
-    x, stem = done.target[name], stem_of(name)
-    for sibling in [n for n in done.found if stem_of(n) == stem and n != name and done.target[n].ndim > 1]:
-        made = []
-        for rows in done.found[sibling]:
-            other = f"{stem_of(rows.source)}{name.removeprefix(stem)}"
-            sizes = [prod(f[0] for f in grid) for grid in (rows.places, rows.taken)]
-            if other not in done.source or [x.numel(), done.source[other].numel()] != sizes or x.ndim != 1:
-                break
-            made.append(replace(rows, source=other, hows=("rows", "rows")))
-        if len(made) == len(done.found[sibling]) and (name not in done.source or _nearer(done, name, made)):
+def _beside(done: Conversion, name: str, sibling: str) -> None:
+    """A vector made as the matrix of its module was, unless the one of its name is as near."""
+    x, last = done.target[name], name.removeprefix(stem_of(name))
+    sources = [f"{stem_of(rows.source)}{last}" for rows in done.found[sibling]]
+    made = [replace(r, source=n, hows=("rows", "rows")) for r, n in zip(done.found[sibling], sources)]
+    if all(r.source in done.source and r.sizes == (x.numel(), done.source[r.source].numel()) for r in made):
+        there = carried([r.entry(name, x, done.source[r.source]) for r in made], done.source)[name]
+        y = done.source.get(name)
+        nearer = y is None or x.shape != y.shape or distance(x, there) < distance(x, y)
+        if nearer and (y is None or {*sources} == {name}):
             done.found[name] = tuple(made)
-            return
-
-
-def _nearer(done: Conversion, name: str, made: list[Rows]) -> bool:
-    """Whether a vector is nearer to what its matrix says than to the one of its name."""
-    x, y = done.target[name], done.source[name]
-    if made[0].rotary is None:
-        return x.shape != y.shape
-    there = torch.zeros_like(x)
-    for rows in made:
-        rows.entry(name, x, done.source[rows.source]).fill(there, done.source[rows.source])
-    return distance(x, there) < distance(x, y)
 
 
 def _by_values(done: Conversion, name: str) -> None:
-    """A tensor by its values: the closest one of its size, in order or sorted."""
-    x = done.target[name].detach().flatten().float()
-    if constant(x) or x.numel() < 2:
+    """A tensor by its values: the closest one of its size, in order or sorted, or a matrix that it is a copy of."""
+    x = done.target[name]
+    if constant(x):
         return
-    best: list[tuple[float, bool, str]] = []
-    for other in done._free(name):
-        y = done.source[other].detach().flatten().float()
-        if y.numel() == x.numel() and not constant(y):
-            plain, values = _closeness(x, y), _closeness(x.abs().sort().values, y.abs().sort().values)
-            if values > _SAME_SORTED or plain > _CLOSE:
-                score = max(plain, values) if values > _SAME_SORTED else plain
-                best.append((round(score, 4), layer_of(other) == layer_of(name), other))
-    if best:
-        done.found[name] = _whole(max(best)[2], x, x)
+    scores = {other: _closeness(x, done.source[other]) for other in done._free(name)}
+    close = [(round(score, 4), layer_of(n) == layer_of(name), n) for n, score in scores.items() if score > _CLOSE]
+    copies = () if close or x.ndim < 2 else (n for n in done.source if done.source[n].shape == x.shape)
+    found = (
+        max(close)[2] if close else next((n for n in copies if torch.equal(done.source[n].float(), x.float())), None)
+    )
+    if found is not None:
+        done.found[name] = _whole(found, x)
         done.certain.add(name)
 
 
 def _closeness(x: Tensor, y: Tensor) -> float:
-    """1 for equal vectors, 0 where the distance is as large as what the entries of one vary by."""
-    return 1 - float((x - y).norm() / (x - x.mean()).norm().clamp_min(1e-30))
+    """1 for equal tensors, in order or sorted by size; 0 where the distance is what the entries of one vary by."""
+    if x.numel() != y.numel() or constant(y):
+        return 0.0
+    x, y = (t.detach().flatten().float() for t in (x, y))
+    pairs = (x, y), (x.abs().sort().values, y.abs().sort().values)
+    plain, values = (1 - float((u - v).norm() / (u - u.mean()).norm().clamp_min(_LEAST)) for u, v in pairs)
+    return max(plain, values) if values > _SAME_SORTED else plain
 
 
 def _by_rule(done: Conversion, name: str) -> None:
@@ -391,7 +370,7 @@ def _by_rule(done: Conversion, name: str) -> None:
         why = "with equal values" if len(equal) == len(alike) else "of its size"
         done.ambiguous[name] = f"{name} may be any of {len(alike)} tensors {why}: {said}; taken for {chosen}"
     if equal or len(alike) == 1:
-        done.found[name] = _whole(chosen, x, x)
+        done.found[name] = _whole(chosen, x)
 
 
 def _by_order(done: Conversion) -> None:
@@ -401,7 +380,7 @@ def _by_order(done: Conversion) -> None:
     if [done.target[n].shape for n in wanted] != [done.source[n].shape for n in left]:
         return
     for name, other in zip(wanted, left):
-        done.found[name] = _whole(other, done.target[name], done.target[name])
+        done.found[name] = _whole(other, done.target[name])
         done.ambiguous[name] = f"{name} is compared with {other} for its place and shape alone, not for what it holds"
 
 
@@ -429,4 +408,4 @@ def elsewhere(x: Tensor, y: Tensor) -> bool:
 
 def distance(x: Tensor, y: Tensor) -> float:
     """Relative distance of two tensors."""
-    return float((x.float() - y.float()).norm() / x.float().norm().clamp_min(1e-30))
+    return float((x.float() - y.float()).norm() / x.float().norm().clamp_min(_LEAST))

@@ -17,7 +17,7 @@ from ...symmetry.transformation import Transformation
 from ..difference import Finding, MovedUnit
 from ..units import by_unit
 from .layers import block_of, pattern_of
-from .paired_tensors import Pairs
+from .pairs import Pairs
 
 _NAMED = 6  # units that are named one by one
 _CHAIN = 4  # matrices that may carry a space without its being a stream

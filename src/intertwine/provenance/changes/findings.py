@@ -12,7 +12,7 @@ from ...symmetry.transformation import Transformation
 from ..difference import Finding
 from .element_words import units_of_zeros
 from .layers import pattern_of, runs
-from .paired_tensors import Pairs
+from .pairs import Pairs
 from .tensor_change import EQUAL, LIKE_NOISE, REWRITTEN, ROUNDED, UNDETERMINED, TensorChange
 
 _APART, _NEARLY_ALL = 0.35, 0.9  # cosine of matched tensors that share nothing, and share of the weights
@@ -27,13 +27,7 @@ Some = list[TensorChange]
 
 
 def tensor_findings(every: Sequence[TensorChange], pairs: Pairs, g: Transformation) -> Iterator[Finding]:
-    """What the changes of all tensors amount to.
-
-    Args:
-        every: One for each tensor, in the order of the network, ``pooled`` and ``told_apart``.
-        pairs: The tensors.
-        g: The element that moves those before.
-    """
+    """What the changes of all tensors, ``pooled`` and ``told_apart``, amount to; ``g`` moves those before."""
     for kind in ("pruned", "filled"):
         yield from units_of_zeros(pairs, g, [c.name for c in every if c.kind == kind], kind)
     compared = [c for c in every if c.kind not in ("new", "missing")]
@@ -263,11 +257,7 @@ def _ranges(blocks: list[str]) -> str:
 
 
 def tie_findings(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Iterator[Finding]:
-    """Tensors that were tied, or are tied no longer.
-
-    Yields:
-        One finding for each tensor.
-    """
+    """Tensors that were tied, or are tied no longer."""
     before, after = ({n: x.data_ptr() for n, x in state.items() if x.numel()} for state in (a, b))
     said = {("untied", "were one tensor and are two now"): (before, after)}
     said |= {("tied", "were two tensors and are one now"): (after, before)}

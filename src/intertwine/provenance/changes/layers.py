@@ -1,7 +1,7 @@
 """Layers and blocks by the names of tensors, and which were dropped, repeated or put in another order."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -23,24 +23,23 @@ def block_of(name: str) -> str:
     return name[: found.end()] if found else name.rpartition(".")[0] or name
 
 
-def layer_of(name: str) -> int | None:
-    """The number of the layer in a name, or ``None``."""
-    found = _NUMBER.search(name)
-    return int(found.group(1)) if found else None
-
-
 def family_of(name: str) -> tuple[str, int] | None:
     """The stack of layers that a tensor belongs to, by the beginning of its name, and the number of its layer."""
     found = _NUMBER.search(name)
     return (name[: found.start(1)], int(found.group(1))) if found else None
 
 
+def layer_of(name: str) -> int | None:
+    """The number of the layer in a name, or ``None``."""
+    family = family_of(name)
+    return family and family[1]
+
+
 def stacks(names: Iterable[str]) -> dict[str, dict[int, dict[str, str]]]:
     """Names of the tensors of every layer: by the beginning of its stack, its number, and the name in layer 0."""
     found: dict[str, dict[int, dict[str, str]]] = {}
     for name in names:
-        family = family_of(name)
-        if family is not None:
+        if family := family_of(name):
             found.setdefault(family[0], {}).setdefault(family[1], {})[with_layer(name, 0)] = name
     return found
 
@@ -81,12 +80,10 @@ def runs(blocks: Sequence[str]) -> list[str]:
     found: list[list[str]] = []
     for block in blocks:
         head, _, last = block.rpartition(".")
-        if found and last.isdigit():
-            before, _, previous = found[-1][-1].rpartition(".")
-            if before == head and previous.isdigit() and int(last) == int(previous) + 1:
-                found[-1].append(block)
-                continue
-        found.append([block])
+        if found and last.isdigit() and found[-1][-1] == f"{head}.{int(last) - 1}".removeprefix("." * (not head)):
+            found[-1].append(block)
+        else:
+            found.append([block])
     return [run[0] if len(run) == 1 else f"{run[0]} to {run[-1].rpartition('.')[2]}" for run in found]
 
 
@@ -111,25 +108,18 @@ _SAME_VALUES = 1 - 1e-5  # the same of sorted absolute values
 def moved_layers(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[tuple[str, int], int]:
     """For layers after, by the beginning of their names and their number, which layer before they hold, if another.
 
-    Args:
-        a: Tensors before.
-        b: Tensors after, under names that differ in the numbers of layers only.
-
-    Returns:
-        Layers after to numbers before, ``NEW`` for one that pushed others on. Layers that hold what they held, or
-        nothing that is known, are left out.
+    Names differ in the numbers of layers only. ``NEW`` stands for a layer that pushed others on; layers that hold what
+    they held, or nothing that is known, are left out.
     """
     before, found, strange = stacks(a), dict[tuple[str, int], int](), list[tuple[str, int]]()
     for prefix, layers in stacks(n for n in b if b[n].ndim > 1).items():
         for number, some in layers.items():
             names = list(some.values())[:_MATRICES]
-            if _alike(a, b, names, number):
-                continue
-            others = (k for k in sorted(before.get(prefix, ())) if k != number)
+            others = [number, *sorted(before.get(prefix, {}).keys() - {number})]
             source = next((k for k in others if _alike(a, b, names, k)), None)
             if source is None:
                 strange.append((prefix, number))
-            else:
+            elif source != number:
                 found[prefix, number] = source
     held = {(prefix, source) for (prefix, _), source in found.items()}
     return found | {layer: NEW for layer in strange if layer in held}
@@ -144,51 +134,33 @@ def _alike(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: list[str], l
             return False
         x, y = (t.flatten(1).float() for t in (a[other], b[name]))
         some = slice(None, None, max(1, len(y) // _PROBES))
-        plain = float((unit_rows(x[some]) * unit_rows(y[some])).sum(1).mean())
-        if plain <= _ALIKE and x.shape[1] > 2:
+        alike = float((unit_rows(x[some]) * unit_rows(y[some])).sum(1).mean())
+        if alike <= _ALIKE and x.shape[1] > 2:
             values = (unit_rows(signature(y[some])) @ unit_rows(signature(x)).mT).amax(1)
-            plain = float((values > _SAME_VALUES).double().mean())
-        votes += plain > _ALIKE
+            alike = float((values > _SAME_VALUES).double().mean())
+        votes += alike > _ALIKE
     return 2 * votes > len(names)
 
 
-def layer_findings(found: Mapping[tuple[str, int], int], a: Iterable[str], b: Iterable[str]) -> list[Finding]:
-    """What was done to layers.
-
-    Args:
-        found: As ``moved_layers`` returns it.
-        a: Names of tensors before.
-        b: Names of tensors after.
-
-    Returns:
-        At most one finding for each of dropped, repeated, reordered layers of one stack.
-    """
-    sides, said = (stacks(a), stacks(b)), list[Finding]()
+def layer_findings(found: Mapping[tuple[str, int], int], a: Iterable[str], b: Iterable[str]) -> Iterator[Finding]:
+    """Layers that were dropped, inserted, repeated or put in another order, from what moved and all names."""
+    sides = stacks(a), stacks(b)
     for prefix in dict.fromkeys(start for start, _ in found):
         before, after = (1 + max(side[prefix]) for side in sides)
-        said += _of_stack({k: source for (start, k), source in found.items() if start == prefix}, before, after)
-    return said
-
-
-def _of_stack(found: Mapping[int, int], before: int, after: int) -> list[Finding]:
-    """Findings on one stack of layers."""
-    sources = [found.get(k, k) for k in range(after)]
-    dropped = [k for k in range(before) if k not in sources]
-    repeated = {k: [n for n in range(after) if sources[n] == k] for k in dict.fromkeys(sources) if sources.count(k) > 1}
-    once = [k for k in dict.fromkeys(sources) if k != NEW]
-    repeated.pop(NEW, None)
-    inserted = [n for n in range(after) if sources[n] == NEW]
-    said = []
-    if dropped:
-        said.append(Finding("layers dropped", f"{_layers(dropped)} of {before} dropped; {after} are left"))
-    if inserted:
-        said.append(Finding("layers inserted", f"{_layers(inserted)} inserted; those after it follow"))
-    if repeated:
-        where = "; ".join(f"layer {k} now stands at {', '.join(map(str, places))}" for k, places in repeated.items())
-        said.append(Finding("layers repeated", f"{_layers(list(repeated))} repeated: {where}"))
-    if once != sorted(once):
-        said.append(Finding("layers reordered", f"layers in another order: {', '.join(map(str, sources))}"))
-    return said
+        sources = [found.get((prefix, k), k) for k in range(after)]
+        dropped = [k for k in range(before) if k not in sources]
+        inserted = [n for n in range(after) if sources[n] == NEW]
+        once = [k for k in dict.fromkeys(sources) if k != NEW]
+        repeated = {k: [n for n in range(after) if sources[n] == k] for k in once if sources.count(k) > 1}
+        if dropped:
+            yield Finding("layers dropped", f"{_layers(dropped)} of {before} dropped; {after} are left")
+        if inserted:
+            yield Finding("layers inserted", f"{_layers(inserted)} inserted; those after it follow")
+        if repeated:
+            where = "; ".join(f"layer {k} now stands at {', '.join(map(str, n))}" for k, n in repeated.items())
+            yield Finding("layers repeated", f"{_layers(list(repeated))} repeated: {where}")
+        if once != sorted(once):
+            yield Finding("layers reordered", f"layers in another order: {', '.join(map(str, sources))}")
 
 
 def _layers(numbers: list[int]) -> str:

@@ -13,13 +13,13 @@ from torch import Tensor
 from ..._io.lazy import LazyState
 from ...groups import Element
 from ...matching.consensus.negated import unflipped
-from ...matching.consensus.pinned import Freedom, freedoms, pinned
+from ...matching.consensus.pinned import freedoms, pinned
 from ...matching.consensus.reweighted import by_consensus, refitted
 from ...matching.coordinates.balanced import Balanced
 from ...matching.coordinates.problem import members, searched, within
 from ...matching.element_fit.refit import Fit
 from ...matching.element_fit.units import match_units
-from ...matching.judgement.deviation import PRECISIONS, Deviation, apart, constant, deviation
+from ...matching.judgement.deviation import PRECISIONS, apart, constant
 from ...symmetry.action import transform
 from ...symmetry.blocks import blocks, map_leaves, summed
 from ...symmetry.coupling import narrowed
@@ -50,10 +50,6 @@ class Explained:
     b: Folded
     g: Transformation
 
-    def deviation(self, rounded: frozenset[str]) -> Deviation:
-        """How far the moved weights are apart; ``rounded`` tensors hold numbers of half precision."""
-        return deviation(self.a, self.b, self.g, rounded)
-
 
 def explained(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Explained:
     """The simplest element that explains how ``a`` became ``b``, by description length.
@@ -73,7 +69,8 @@ def explained(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -
     one, other = (_folded(sym, state, torch.float64 if double else torch.float32) for state in (a, b))
     pair, found = _Pair(one, other), identity(one.sym)
     still = pinned(one.sym, [name for name in one.sym.layouts if pair.unchanged(name, found)])
-    free = _free(one.sym, still)
+    free = {s.name for s in one.sym.spaces if one.sym.carriers[s.name] and not freedoms(s) <= still}
+    free |= {p for s in one.sym.spaces if s.name in free for p in s.parents}  # a space lies inside its parents
     if free:
         placed = {s for s, kind, _ in still if kind == "permutation"}
         part = _Pair(*(_part(side, free, placed) for side in (one, other)))
@@ -90,17 +87,6 @@ def _folded(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype) -> F
         return fold(sym, state, dtype)
     wide = LazyState({n: partial(lambda n: state[n].detach().to("cpu", dtype), n) for n in sym.layouts})
     return Folded(replace(sym, dtype=dtype), wide, {}, frozenset())  # type: ignore[arg-type]
-
-
-def _free(sym: Symmetry, still: set[Freedom]) -> set[str]:
-    """Names of spaces that may have moved, with their parents."""
-    free = {s.name for s in sym.spaces if sym.carriers[s.name] and not freedoms(s) <= still}
-    parents = {s.name: s.parents for s in sym.spaces}
-    more = free
-    while more:  # a space lies inside its parents
-        more = {p for s in more for p in parents[s]} - free
-        free |= more
-    return free
 
 
 def _part(side: Folded, free: Collection[str], placed: Collection[str]) -> Folded:

@@ -198,15 +198,9 @@ class TensorChange:
 
 
 def tensor_change(name: str, source: str, block: str, a: Tensor, b: Tensor, exact: bool) -> TensorChange:
-    """Compare one tensor before and after.
+    """Compare one tensor before, in the basis of the second network, and after.
 
-    Args:
-        name: Its name.
-        source: Where its values come from.
-        block: The block that it belongs to.
-        a: Before, in the basis of the second network.
-        b: After; of the same shape.
-        exact: Whether ``a`` holds numbers of the first network as they are, not scaled or mixed.
+    ``exact`` where ``a`` holds numbers of the first network as they are, not scaled or mixed.
     """
     dtypes = dtype_name(a.dtype), dtype_name(b.dtype)
     wide = torch.float64 if torch.float64 in (a.dtype, b.dtype) else torch.float32
