@@ -83,9 +83,11 @@ def _log_choices(some: Sequence[Rows], x: Tensor, sizes: Mapping[int, int]) -> f
     if len(some) == 1 and some[0].whole:
         return log(sizes[x.numel()]) + ways
     cost = count * (log(sum(sizes.values())) + ways) + ways
+    if x.ndim < 2 or all(rows.whole for rows in some):  # a vector has the rows of its matrix
+        return cost
     n, pool = some[0].sizes[0], sum({rows.source: rows.sizes[1] for rows in some}.values())
     if len(some) == count:
-        return cost + 3 * log(pool) * (not all(rows.whole for rows in some))
+        return cost + 3 * log(pool)
     return cost + n * log(count) + lgamma(pool + 1) - lgamma(n + 1) - lgamma(pool - n + 1) + log(2 * pool)
 
 

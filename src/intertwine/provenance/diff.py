@@ -20,6 +20,7 @@ from ..matching.judgement.deviation import HALVES, deviation
 from ..symmetry import Symmetry, Transformation, fold, symmetries
 from ..symmetry.action import tensors_of
 from ..symmetry.blocks import blocks
+from ..symmetry.gauge import batch_norms
 from ..testing import function_error, tolerance
 from .changes.element_words import element_findings, moved_units
 from .changes.findings import pooled, tensor_findings, tie_findings, told_apart
@@ -210,7 +211,9 @@ def _rewritten(pairs: Pairs, g: Transformation) -> Iterator[str]:
     norms = [norm for norm in pairs.sym.batch_norms if norm.weight is not None and norm.bias is not None]
     if not norms:
         return
-    left, right = (fold(pairs.sym, state) for state in ({n: pairs.before(n, g) for n in pairs.sym.layouts}, pairs.b))
+    left, right = (
+        batch_norms.fold(pairs.sym, state) for state in ({n: pairs.before(n, g) for n in pairs.sym.layouts}, pairs.b)
+    )
     for norm in norms:
         affine = {n: right.state[n] for n in (norm.weight, norm.bias) if n is not None}
         sizes = {n: right.spread.get(n, x).abs() for n, x in affine.items()}

@@ -49,21 +49,18 @@ class Rows:
 
     def entry(self, name: str, x: Tensor, y: Tensor) -> Entry:
         """The entries of ``x`` that they are, as those of ``y``."""
-        regions = [
-            _region(n, t, how, grid)
-            for n, t, how, grid in zip((name, self.source), (x, y), self.hows, (self.places, self.taken))
-        ]
-        sizes, order = (prod(len(range(*f[1:])) for f in self.taken),), (0,)
+        ours = _region(name, x, self.hows[0], self.places)
+        theirs = _region(self.source, y, self.hows[1], self.taken)
+        count, length = prod(len(range(*f[1:])) for f in self.taken), y.numel() // self.sizes[1]
+        sizes, order = [count], [0]
         if self.rotary is not None:
             head, pairs = self.rotary
-            halves = (2, head // 2) if pairs else (head // 2, 2)
-            sizes, order = (sizes[0] // head, *halves), (0, 2, 1)
-        length = y.numel() // self.sizes[1]
+            sizes, order = [count // head, *((2, head // 2) if pairs else (head // 2, 2))], [0, 2, 1]
         if self.hows[1] == "columns":
-            sizes, order = (length, *sizes), (*(k + 1 for k in order), 0)
+            sizes, order = [length, *sizes], [*(k + 1 for k in order), 0]
         else:
-            sizes, order = (*sizes, length), (*order, len(order))
-        return Entry(*regions, sizes, (order[-1], *order[:-1]) if self.hows[0] == "columns" else order)
+            sizes, order = [*sizes, length], [*order, len(order)]
+        return Entry(ours, theirs, tuple(sizes), tuple(order[-1:] + order[:-1] if self.hows[0] == "columns" else order))
 
 
 def _region(name: str, x: Tensor, how: str, grid: tuple[Range, ...]) -> Region:
@@ -198,8 +195,8 @@ def _by_rows(done: Conversion, among: Mapping[str, Collection[str]], exact: bool
     for name, ours in probes.items():
         seen = [(float((p.best > threshold).double().mean()), p.plain, p) for p in ours]
         for share, _, probe in sorted(seen, key=lambda t: t[:2], reverse=True):
-            if share >= 0.5 and (rows := _assembled(probe, done, threshold, exact)):
-                done.found[name] = rows
+            if share >= 0.5 and (made := _assembled(probe, done, threshold, exact)):
+                done.found[name] = made
                 done.certain.add(name)
                 break
 
@@ -392,7 +389,7 @@ def _doubles(done: Conversion) -> None:
         if x.numel() > 1 and not constant(x):
             twins.setdefault((tuple(x.shape), float(x.double().sum())), []).append(name)
     several = {n: names for names in twins.values() if len(names) > 1 for n in names}
-    for name in done.certain:
+    for name in (n for n in done.found if n in done.certain):
         chosen = done.found[name][0].source
         if len({rows.source for rows in done.found[name]}) == 1:
             same = [n for n in several.get(chosen, ()) if torch.equal(done.source[n], done.source[chosen])]

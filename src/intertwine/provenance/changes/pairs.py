@@ -135,12 +135,11 @@ def _some(state: Mapping[str, Tensor], names: Iterable[str]) -> Mapping[str, Ten
     return LazyState({n: partial(state.__getitem__, n) for n in names})
 
 
-def _by_tensor(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+def _by_tensor(entries: Sequence[Entry]) -> dict[str, tuple[Entry, ...]]:
     """Entries of each tensor, those left out that are one under one name."""
-    found: dict[str, list[Entry]] = {}
-    for entry in entries:
-        if not entry.identity:
-            found.setdefault(entry.a.name, []).append(entry)
+    found: dict[str, tuple[Entry, ...]] = {}
+    for entry in (e for e in entries if not e.identity):
+        found[entry.a.name] = (*found.get(entry.a.name, ()), entry)
     return found
 
 
@@ -291,7 +290,7 @@ def _fused(found: Entries, names: Sequence[str]) -> str:
     how = ""
     if not any(grids) and all(e.b.whole for e in some):
         how = ", one after the other"
-    elif len(some) == len(parts) and all(grids):
-        (_, start, stop, _) = grids[0][1]
+    elif len(some) == len(parts) and all(grids) and grids[0]:
+        _, start, stop, _ = grids[0][1]
         how = f", head by head ({stop - start} rows at a time)"
     return f"{len(parts)} each{how}: {' + '.join(parts)}"

@@ -228,8 +228,8 @@ def _simplified(pair: _Pair, g: Transformation) -> Transformation:
 _KINDS = ("linear", "permutation", "sign", "scale")
 _SIMPLER: list[Callable[[Element], Element]] = [  # ways to say less of an element, each applied to what is left of it
     lambda e: e.restrict(()),
-    *(lambda e, k=k: e.restrict({*_KINDS} - {k}) for k in _KINDS),  # type: ignore[misc]
-    *(lambda e, t=t: replace(e, scales=torch.where(e.scales.abs() < t, 0.0, e.scales)) for t in _SNAPS),  # type: ignore[misc]
+    *(lambda e, k=k: e.restrict({*_KINDS} - {k}) for k in _KINDS),
+    *(lambda e, t=t: replace(e, scales=torch.where(e.scales.abs() < t, 0.0, e.scales)) for t in _SNAPS),
 ]
 
 
