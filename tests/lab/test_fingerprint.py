@@ -18,8 +18,7 @@ from intertwine.lab.experiments import (
     registry,
     values_path,
 )
-from intertwine.lab.experiments import fingerprint as chapter
-from intertwine.lab.experiments.fingerprint import set_aside, source_version
+from intertwine.lab.experiments.registry import set_aside, source_version
 from intertwine.lab.training import member_path
 
 
@@ -45,7 +44,6 @@ def taken(folder):
 
 def source(monkeypatch, text):
     """As if the files of the package had other bytes."""
-    monkeypatch.setattr(chapter, "source_version", lambda: text)
     monkeypatch.setattr(registry, "source_version", lambda: text)
 
 

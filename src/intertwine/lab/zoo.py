@@ -9,8 +9,6 @@ from torch import nn
 
 from .training import Card, load_checkpoint, read_card
 
-__all__ = ["Member", "Zoo", "draw_pairs", "read_zoo"]
-
 
 @dataclass(frozen=True)
 class Member:

@@ -119,14 +119,15 @@ class ParquetConcepts(_Masked):
 
     def _read(self, i: int) -> Sample:
         name = f"row {i} of {self.name}"
-        found = []
-        for column in ("image", "mask"):
+
+        def named(column: str) -> tuple[bytes, str]:
             value = self._rows.column(column)[i].as_py()
             data = value.get("bytes") if isinstance(value, Mapping) else value
             if not isinstance(data, bytes):
                 raise DataError(f"{column} of {name} must hold bytes. Got {type(data).__name__}.")
-            found.append((data, f"{column} of {name}"))
-        return self._sample(*found, name)
+            return data, f"{column} of {name}"
+
+        return self._sample(named("image"), named("mask"), name)
 
 
 class FolderConcepts(_Masked):

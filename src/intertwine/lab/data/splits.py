@@ -267,8 +267,7 @@ def make_splits(
         moments: What has ``mean`` and ``std`` of the channels; measured if ``None``.
 
     Raises:
-        DataError: If a split is empty or of another shape. So too, by the checks on labels, if a label is out of range
-            or there are fewer than two classes.
+        DataError: If a split is empty or of another shape, a label is out of range, or there are less than two classes.
 
     Examples:
         >>> x, y = torch.rand(40, 1, 4, 4), torch.arange(40) % 2
@@ -286,7 +285,18 @@ def make_splits(
         if split.inputs.shape[1:] != train.inputs.shape[1:] or split.inputs.ndim < 2:
             shapes = f"{tuple(train.inputs.shape[1:])} in train and {tuple(split.inputs.shape[1:])} in {key}"
             raise DataError(f"{name} must hold inputs (N, C, ...) of one shape. Got {shapes}. Resize them first.")
-    classes = _check_labels(name, given, classes)
+    lowest = min(int(split.labels.min()) for split in given.values())
+    highest = max(int(split.labels.max()) for split in given.values())
+    if lowest < 0 or (classes is not None and highest >= len(classes)):
+        rule = f"0 to {len(classes) - 1}" if classes else "0 or more"
+        raise DataError(f"labels of {name} must be {rule}. Got {lowest} to {highest}.")
+    if highest >= MOST_CLASSES:
+        raise DataError(
+            f"labels of {name} must be class numbers below {MOST_CLASSES:,}. Got {highest:,}. Number them from 0."
+        )
+    if len(train.labels.unique()) < 2:
+        raise DataError(f"{name} must hold at least two classes to train on. Got one: label {lowest}.")
+    classes = classes or tuple(str(i) for i in range(highest + 1))
     generator = torch.Generator().manual_seed(seed)
     if test is None:
         train, test = _hold_out(name, train, test_fraction, generator)
@@ -302,21 +312,6 @@ def without_labels(name: str, inputs: Tensor, notes: tuple[str, ...] = ()) -> Da
     split = Split(inputs, torch.full((len(inputs),), -1))
     with threads(1):
         return DataSplits(name, split, split, split, (), *_channel_moments(inputs), notes)
-
-
-def _check_labels(name: str, splits: dict[str, Split], classes: tuple[str, ...] | None) -> tuple[str, ...]:
-    lowest = min(int(split.labels.min()) for split in splits.values())
-    highest = max(int(split.labels.max()) for split in splits.values())
-    if lowest < 0 or (classes is not None and highest >= len(classes)):
-        rule = f"0 to {len(classes) - 1}" if classes else "0 or more"
-        raise DataError(f"labels of {name} must be {rule}. Got {lowest} to {highest}.")
-    if highest >= MOST_CLASSES:
-        raise DataError(
-            f"labels of {name} must be class numbers below {MOST_CLASSES:,}. Got {highest:,}. Number them from 0."
-        )
-    if len(splits["train"].labels.unique()) < 2:
-        raise DataError(f"{name} must hold at least two classes to train on. Got one: label {lowest}.")
-    return classes or tuple(str(i) for i in range(highest + 1))
 
 
 def _hold_out(name: str, split: Split, fraction: float, generator: torch.Generator) -> tuple[Split, Split]:

@@ -21,9 +21,18 @@ inside the function.
 
 from ..statistics import Claim, Guard, Statement, judge
 from .experiment import Experiment, Findings, measure
-from .fingerprint import check_against, compare, fingerprints
 from .plan import Design, PairJob, PlannedZoo, activations_of, cyclic_pairs, ordered_pairs, unordered_pairs
-from .registry import experiment, experiments, reproduce, run_experiments, validity, values_path
+from .registry import (
+    check_against,
+    compare,
+    experiment,
+    experiments,
+    fingerprints,
+    reproduce,
+    run_experiments,
+    validity,
+    values_path,
+)
 from .reproduction import Map, Panel, Reproduction, Row
 from .setting import SCALES, Scale, Setting
 from .values import COLUMNS, Values

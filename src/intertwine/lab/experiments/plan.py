@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import avg_pool2d
 
@@ -19,11 +21,6 @@ from ..networks import build
 from ..runs import Job
 from ..training import Recipe, choose_device, load_checkpoint, member_path, read_card, train_many
 from .setting import Setting
-
-__all__ = [
-    "BASELINE", "BaselineJob", "Design", "MeasuredJob", "PairJob", "PlannedJob", "PlannedMember", "PlannedZoo",
-    "ZooJob", "accuracy_rows", "activations_of", "cyclic_pairs", "ordered_pairs", "pooled", "unordered_pairs",
-]  # fmt: skip
 
 BASELINE = "trivial baseline"
 _BLOCKS = 20  # of test images, at most
@@ -169,13 +166,13 @@ class ZooJob(MeasuredJob):
         )  # fmt: skip
         if made.diverged:
             raise RuntimeError(f"networks must train. Got seeds {made.diverged} of {self.network} that diverged.")
-        reached = [(read_card(path), seed) for path, seed in zip(made.paths, self.seeds)]
-        return [
-            {"statistic": name, "network": f"{seed}", "value": card.metrics[metric], "images": images}
-            for card, seed in reached
-            if card is not None
-            for name, metric, images in (("accuracy", "test_accuracy", len(data.test)), ("loss", "training_loss", 0))
-        ]  # fmt: skip
+        rows = []
+        for path, seed in zip(made.paths, self.seeds):
+            if card := read_card(path):
+                of = {"network": f"{seed}"}
+                rows.append(row("accuracy", card.metrics["test_accuracy"], images=len(data.test), **of))
+                rows.append(row("loss", card.metrics["training_loss"], **of))
+        return rows
 
 
 class PairJob(MeasuredJob):
@@ -208,15 +205,25 @@ class BaselineJob(Job):
 
     def run(self, files: Path) -> list[dict[str, Any]]:
         """Fit to at most 20,000 training images. Accuracies on the test images."""
-        from sklearn.linear_model import LogisticRegression
-
         data = load(self.data).first(_FEW)
-        (x, y), (new, truth) = (data.loader(split).batch(slice(None)) for split in ("train", "test"))
-        fitted = LogisticRegression(C=1e-2, max_iter=100).fit(x.flatten(1).numpy(), y.numpy())
-        reached = {"logistic regression": fitted.score(new.flatten(1).numpy(), truth.numpy()),
+        truth = data.test.labels
+        reached = {"logistic regression": float(logistic_regression(data, 100).mean()),
                    "chance": truth.bincount().max().item() / len(truth)}  # fmt: skip
-        return [{"statistic": "accuracy", "layer": name, "value": float(share), "images": len(truth)}
-                for name, share in reached.items()]  # fmt: skip
+        return [row("accuracy", share, layer=name, images=len(truth)) for name, share in reached.items()]
+
+
+def logistic_regression(data: DataSplits, iterations: int) -> NDArray[np.bool_]:
+    """Of which test images logistic regression on pixels (L2, strength 1e-2) is right."""
+    from sklearn.linear_model import LogisticRegression
+
+    (x, y), (new, truth) = (data.loader(split).batch(slice(None)) for split in ("train", "test"))
+    fitted = LogisticRegression(C=1e-2, max_iter=iterations).fit(x.flatten(1).numpy(), y.numpy())
+    return fitted.predict(new.flatten(1).numpy()) == truth.numpy()
+
+
+def row(statistic: str, value: float | None, **where: Any) -> dict[str, Any]:
+    """A row of the table of values: a number, and what else is known of it (see ``COLUMNS``)."""
+    return {"statistic": statistic, "value": value, **where}
 
 
 def ordered_pairs(zoo: PlannedZoo, most: int | None = None) -> list[tuple[PlannedMember, PlannedMember]]:
@@ -246,16 +253,19 @@ def activations_of(network: str) -> tuple[str, ...]:
 
 def accuracy_rows(model: nn.Module, data: DataSplits) -> list[dict[str, Any]]:
     """Accuracy and loss on the test images, in blocks of equal size: arms are compared on the same images."""
-    split, device = data.test, next(model.parameters()).device
-    count = next(k for k in range(_BLOCKS, 0, -1) if len(split) % k == 0)
-    size, rows = len(split) // count, list[dict[str, Any]]()
-    for k in range(count):
-        block = split.take(slice(k * size, (k + 1) * size)).to(device)
-        found = evaluate(model, Batches(block, data.mean, data.std))
-        own = {"block": k if count > 1 else -1}
-        rows += [{"statistic": "accuracy", "value": found.accuracy, "images": size, **own},
-                 {"statistic": "loss", "value": found.loss, **own}]  # fmt: skip
+    rows, device = list[dict[str, Any]](), next(model.parameters()).device
+    for number, part in blocks(len(data.test)):
+        found = evaluate(model, Batches(data.test.take(part).to(device), data.mean, data.std))
+        rows.append(row("accuracy", found.accuracy, images=part.stop - part.start, block=number))
+        rows.append(row("loss", found.loss, block=number))
     return rows
+
+
+def blocks(images: int) -> list[tuple[int, slice]]:
+    """Blocks of test images, of equal size, by number; -1 where there is a single one."""
+    count = next(k for k in range(_BLOCKS, 0, -1) if images % k == 0)
+    size = images // count
+    return [(k if count > 1 else -1, slice(k * size, (k + 1) * size)) for k in range(count)]
 
 
 def pooled(data: DataSplits, size: int) -> DataSplits:

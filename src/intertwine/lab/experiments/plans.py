@@ -17,9 +17,8 @@ from ..runs.store import finished
 from ..statistics import Statement
 from ..training import Recipe, member_path
 from .experiment import Experiment, Findings
-from .fingerprint import source_version
 from .plan import Design, PlannedZoo
-from .registry import experiments, values_path
+from .registry import experiments, source_version, values_path
 from .setting import SCALES, SHAPES, Setting
 from .values import Values
 

@@ -13,8 +13,6 @@ from ..statistics import Claim, Estimate, Sample
 from .printed import Printed
 from .setting import Scale
 
-__all__ = ["Map", "Panel", "Reproduction", "Row"]
-
 
 @dataclass(frozen=True)
 class Row:

@@ -51,7 +51,12 @@ def gated(
 
     if kind != "dgn" and regime != "standalone":
         raise ValueError(f"regime must be standalone for a {kind}, both of whose halves are trained. Got {regime!r}.")
-    spec = fit_to(_base_spec(base, width), (channels, size, size), classes)
+    name, _, own = base.partition("/")
+    known = [known for known in names() if known not in ("dgn", "dlgn", "dlgn_sf")]
+    if name not in known:
+        raise ValueError(f"base must be one of {', '.join(known)}. Got {name!r}.{near(name, known)}")
+    arguments = [*filter(None, own.split("/")), *([] if width is None else [f"width={width}"])]
+    spec = fit_to(":".join(filter(None, [name, ",".join(arguments)])), (channels, size, size), classes)
     model = build(spec)
     options: dict[str, Any] = {
         "input": input,
@@ -60,10 +65,8 @@ def gated(
         "initialise": lambda copy: copy.load_state_dict(build(spec).state_dict()),  # as the base does it
         "seed": int(torch.randint(2**31, (), device="cpu")),
     }
-    if kind == "dgn":
-        return dgn(model, regime=regime, **options)
-    if kind == "dlgn":
-        return dlgn(model, **options)
+    if kind != "dlgn_sf":
+        return dgn(model, regime=regime, **options) if kind == "dgn" else dlgn(model, **options)
     maps = ShallowMaps(batch_norm=has_batch_norm(model))
     return dlgn_sf(model, torch.zeros(1, channels, size, size), maps=maps, **options)
 
@@ -82,13 +85,3 @@ def gated_spec(kind: str, base: str, **arguments: str) -> str:
 def has_batch_norm(model: nn.Module) -> bool:
     """Whether a network normalises, so that shallow features shall, too."""
     return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
-
-
-def _base_spec(base: str, width: int | None) -> str:
-    """Text for ``build`` of the base."""
-    name, _, own = base.partition("/")
-    known = [known for known in names() if known not in ("dgn", "dlgn", "dlgn_sf")]
-    if name not in known:
-        raise ValueError(f"base must be one of {', '.join(known)}. Got {name!r}.{near(name, known)}")
-    arguments = [*filter(None, own.split("/")), *([] if width is None else [f"width={width}"])]
-    return ":".join(filter(None, [name, ",".join(arguments)]))

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 from ..._threads import threads
 from ..._words import counted
@@ -242,7 +243,7 @@ class Local(Executor):
             names = seen.split(",") if seen else [str(k) for k in range(self.gpus)]
             environment["CUDA_VISIBLE_DEVICES"] = names[worker.gpu]
         words = [sys.executable, "-P", "-c", f"{_WORK}({worker.name!r}, {number})"]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "encoding": "utf-8"}
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "encoding": "utf-8"}
         log = folder / "logs" / f"{worker.name.replace(' ', '-')}.txt"
         with log.open("a", encoding="utf-8") as said:  # in a session of its own: Ctrl-C is the driver's to handle
             return subprocess.Popen(words, stderr=said, env=environment, start_new_session=True, **pipes)

@@ -226,14 +226,14 @@ def independent(*terms: tuple[float, Sample]) -> Estimate:
         variance, freedom, count = found
         parts.append((c**2 * variance, float(freedom)))
         networks.append(count)
-    blocks = [min((len(values) for values in s.numbers.values()), default=1) for _, s in terms]
-    of_blocks = [np.mean([*s.numbers.values()], axis=0) if count > 1 else None for (_, s), count in zip(terms, blocks)]
-    variance_of = lambda means: (float(np.var(means, ddof=1)) / len(means), len(means) - 1.0)
+    blocks = [min(map(len, s.numbers.values()), default=1) for _, s in terms]
+    means = [c * np.mean([*s.numbers.values()], axis=0) if n > 1 else np.zeros(1) for (c, s), n in zip(terms, blocks)]
+    variance_of = lambda by_block: (float(np.var(by_block, ddof=1)) / len(by_block), len(by_block) - 1.0)
     if len(set(blocks)) == 1 and blocks[0] > 1:  # all on the same blocks of test images
-        images = [variance_of(sum(c * means for (c, _), means in zip(terms, of_blocks)))]
+        images = [variance_of(np.sum(means, axis=0))]
     else:
-        own = [(s.variance, math.inf) if m is None else variance_of(m) for (_, s), m in zip(terms, of_blocks)]
-        images = [(c**2 * variance, freedom) for (c, _), (variance, freedom) in zip(terms, own)]
+        images = [variance_of(m) if n > 1 else (c**2 * s.variance, math.inf)
+                  for (c, s), n, m in zip(terms, blocks, means)]  # fmt: skip
     fixed = sum(v for v, _ in images)
     parts += images
     total = sum(v for v, _ in parts)

@@ -7,8 +7,6 @@ from functools import cache
 
 from .estimates import Estimate, student_quantile
 
-__all__ = ["detectable", "networks_needed"]
-
 _MOST_NETWORKS = 10_000
 
 

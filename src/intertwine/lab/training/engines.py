@@ -102,9 +102,10 @@ class Engine:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to a snapshot."""
-        saved = [*state["networks"], *state["optimizers"]]
-        for one, own in zip([*self._parts, *self._optimizers], saved, strict=True):
-            one.load_state_dict(own)
+        for part, saved in zip(self._parts, state["networks"], strict=True):
+            part.load_state_dict(saved)
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
 
     def close(self) -> None:
         """Let go of what an engine holds besides memory."""
@@ -126,8 +127,8 @@ class Engine:
         if min(count, self.workers) < 2:
             return [work(i) for i in range(count)]
         if self._pool is None:  # the number of threads is a setting of each calling thread
-            threads = {"initializer": torch.set_num_threads, "initargs": (self.recipe.threads,)}
-            self._pool = ThreadPoolExecutor(self.workers, **threads)
+            threads = (self.recipe.threads,)
+            self._pool = ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=threads)
         return list(self._pool.map(work, range(count)))
 
 

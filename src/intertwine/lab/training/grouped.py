@@ -84,11 +84,9 @@ def _group(layers: Sequence[nn.Module]) -> nn.Module | None:
     if isinstance(first, nn.Conv2d):
         if first.padding_mode != "zeros":
             raise Ungroupable(f"convolutions must be padded with zeros. Got padding_mode={first.padding_mode!r}.")
-        window: Any = (first.kernel_size, first.stride, first.padding, first.dilation)
-        wide: nn.Module = nn.Conv2d(
-            k * first.in_channels, k * first.out_channels, *window, k * first.groups, first.bias is not None,
-            device="meta",
-        )  # fmt: skip
+        shape: Any = (k * first.in_channels, k * first.out_channels, first.kernel_size, first.stride, first.padding)
+        more: Any = (first.dilation, k * first.groups, first.bias is not None)
+        wide: nn.Module = nn.Conv2d(*shape, *more, device="meta")
     elif isinstance(first, nn.BatchNorm1d | nn.BatchNorm2d):
         settings = (first.eps, first.momentum, first.affine, first.track_running_stats)
         wide = type(first)(k * first.num_features, *settings, device="meta")

@@ -70,14 +70,8 @@ def state_path(path: str | Path) -> Path:
     return Path(path).with_suffix(".training.pt")
 
 
-def write_state(path: str | Path, state: TrainingState) -> None:
-    """Write a state atomically, as a file that reads with ``weights_only=True``."""
-    contents = {f.name: getattr(state, f.name) for f in fields(state)}
-    write_atomically(path, lambda temporary: torch.save(contents, temporary))
-
-
 def load_state(path: Path) -> TrainingState:
-    """Read what ``write_state`` wrote."""
+    """Read the state that a loop wrote."""
     try:
         state = TrainingState(**torch.load(check_weights_file(path), map_location="cpu", weights_only=True))
         if state.snapshot and "networks" not in state.snapshot:
@@ -116,14 +110,8 @@ def check_same_run(path: Path, state: TrainingState, settings: dict[str, Any], s
 class Loop:
     """Training of k networks of one architecture, each as if it were alone; one network is k = 1.
 
-    Args:
-        networks: On their device; they are left as they are.
-        data: Splits.
-        recipe: Settings.
-        state: Where the runs stand; it is kept up to date.
-        path: Where the state is written; ``None`` writes nothing.
-        workers: Networks, or groups of them, that are computed at a time.
-        progress: Whether to show progress.
+    The networks, on their device, are left as they are. The state says where the runs stand and is kept up to date; it
+    is written to ``path``, if there is one. So many ``workers`` compute networks, or groups of them, at a time.
     """
 
     def __init__(
@@ -207,7 +195,8 @@ class Loop:
                 state.diverged[i] = True
         if self.path:
             state.snapshot = self._engine.snapshot()
-            write_state(self.path, state)
+            contents = {f.name: getattr(state, f.name) for f in fields(state)}  # reads with ``weights_only=True``
+            write_atomically(self.path, lambda temporary: torch.save(contents, temporary))
         self._saved = time.monotonic()
 
     def _diverged(self, what: str, step: int) -> str:

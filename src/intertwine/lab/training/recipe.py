@@ -91,10 +91,9 @@ class Recipe:
                 "weight_decay must be 0 or more, label_smoothing in [0, 1) and drop_factor positive. "
                 f"Got {self.weight_decay}, {self.label_smoothing} and {self.drop_factor}."
             )
-        if not 0 <= self.crop <= 1:
-            raise ValueError(f"crop must be from 0 to 1. Got {self.crop}.")
-        if not 0 <= self.automatic <= 10:
-            raise ValueError(f"automatic must be from 0 to 10. Got {self.automatic}.")
+        for name, most in (("crop", 1), ("automatic", 10)):
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be from 0 to {most}. Got {getattr(self, name)}.")
         grows = all(a < b for a, b in itertools.pairwise((0, *self.boundaries)))
         if not grows or len(self.factors) != len(self.boundaries) + 1 or min(self.factors) <= 0:
             raise ValueError(

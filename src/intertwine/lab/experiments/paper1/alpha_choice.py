@@ -11,7 +11,7 @@ from ...data import load
 from ...statistics import Estimate, mean_of
 from ...training import Augmented
 from ..experiment import Experiment, Findings
-from ..plan import Design, PairJob, activations_of
+from ..plan import Design, PairJob, activations_of, row
 from .stitched import minus, pairs_of
 
 Start = Literal["direct", "random"]
@@ -60,17 +60,13 @@ class ChosenAlphas(PairJob):
                        options=options).stitchings  # type: ignore[union-attr]  # fmt: skip
         rows, share = list[dict[str, Any]](), {"images": len(data.test)}
         for layer, choice, wrong, penalty, one in zip(layers, choices, planted, chosen, usual):
-            found = [
-                {"statistic": "alpha", "value": choice.alpha},
-                {"statistic": f"penalty, {_CHOSEN}", "value": penalty, **share},
-                {"statistic": f"penalty, {_USUAL_WORDS}", "value": one.penalty, **share},
-                {"statistic": "norm of the chosen map", "value": float(choice.network.layer.rounded().norm())},
-            ]
-            found += [{"statistic": f"{_HELD_OUT}alpha {alpha:g}", "value": reached or 0.0}
-                      for alpha, reached in (choice.accuracies | wrong.accuracies).items()]  # fmt: skip
-            found += [{"statistic": "training loss, g_relu", "value": e["loss"], "draws": e["epoch"]}
-                      for e in one.history]  # fmt: skip
-            rows += [{"layer": layer, **row} for row in found]
+            found = [row("alpha", choice.alpha), row(f"penalty, {_CHOSEN}", penalty, **share),
+                     row(f"penalty, {_USUAL_WORDS}", one.penalty, **share),
+                     row("norm of the chosen map", float(choice.network.layer.rounded().norm()))]  # fmt: skip
+            held_out = choice.accuracies | wrong.accuracies
+            found += [row(f"{_HELD_OUT}alpha {alpha:g}", reached or 0.0) for alpha, reached in held_out.items()]
+            found += [row("training loss, g_relu", e["loss"], draws=e["epoch"]) for e in one.history]
+            rows += [{"layer": layer, **numbers} for numbers in found]
         return rows
 
 

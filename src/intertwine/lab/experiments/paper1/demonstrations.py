@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ...runs import Job
 from ...statistics import Estimate
 from ..experiment import Experiment, Findings
+from ..plan import row
 
 _KERNELS, _CHANNELS, _DECAYS = ("max", "laplace", "linear"), (16, 64, 256), (0.0, 0.05)
 _RATE, _STEPS = 0.02, 300
@@ -27,7 +28,7 @@ class Shown(Job):
 
     def run(self, files: Path) -> list[dict[str, Any]]:
         """The numbers of each demonstration."""
-        return [{"arm": name, "statistic": what, "value": value}
+        return [row(what, value, arm=name)
                 for name, shown in _DEMONSTRATIONS.items() for what, value in shown(self.seed).items()]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from ...statistics import Guard, Sample, independent
 from ...training import choose_device
 from ...training.concepts import place_accuracy, train_on_concepts
 from ..experiment import Experiment, Findings
-from ..plan import Design, MeasuredJob
+from ..plan import Design, MeasuredJob, row
 from ..setting import Setting
 
 # The paper's 0.005 and 0.04 fit Broden, whose concepts are small: on a concept that covers a share f of all pixels a
@@ -98,14 +98,13 @@ class DissectedNetwork(MeasuredJob):
             torch.manual_seed(self.seed)
             model = situation.build(len(train.concepts)).to(choose_device(self.device))
         loss = train_on_concepts(model, train, epochs=self.epochs, seed=self.seed)[-1]
-        told = {"loss": loss, "mean average precision": place_accuracy(model, test)}
-        rows: list[dict[str, Any]] = [{"statistic": name, "value": value} for name, value in told.items()]
+        rows = [row("loss", loss), row("mean average precision", place_accuracy(model, test))]
         for place, layer in situation.places.items():
             found = dissect(
                 model, layer, test, Bases(self.rotations, self.rotation_seeds), pictures=0,
                 criterion=Criterion(self.quantile, self.iou, empty="drop"),
             )  # fmt: skip
-            rows += [{"layer": place, **row} for row in detector_rows(found)]
+            rows += [{"layer": place, **numbers} for numbers in detector_rows(found)]
         return rows
 
 
@@ -114,7 +113,7 @@ def detector_rows(found: Dissection) -> list[dict[str, Any]]:
 
     What rotations of one network say is one number: they say nothing about another network.
     """
-    rows: list[dict[str, Any]] = [{"statistic": "unchanged by G_ReLU", "value": float(found.unchanged in (True, None))}]
+    rows = [row("unchanged by G_ReLU", float(found.unchanged in (True, None)))]
     for alpha in dict.fromkeys(a.arm.alpha for a in found.arms if a.arm.kind == "rotation"):
         arms = [a for a in found.arms if (a.arm.kind, a.arm.alpha) == ("rotation", alpha)]
         units = {c.name: 0.0 for c in found.concepts}
@@ -124,7 +123,7 @@ def detector_rows(found: Dissection) -> list[dict[str, Any]]:
         best = sum(sum(a.iou) / len(a.iou) for a in arms) / len(arms)
         told = {"share of detectors": {"": sum(kinds.values()) / found.units}, "best IoU": {"": best},
                 "detectors by concept": units, "detectors by category": kinds}  # fmt: skip
-        rows += [{"statistic": f"{what}, power {alpha:g}", "partner_layer": name, "value": value, "draws": len(arms)}
+        rows += [row(f"{what}, power {alpha:g}", value, partner_layer=name, draws=len(arms))
                  for what, by in told.items() for name, value in by.items()]  # fmt: skip
     return rows
 

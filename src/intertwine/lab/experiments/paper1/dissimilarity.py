@@ -10,7 +10,7 @@ from typing import Any
 from ...data import load
 from ...statistics import Sample, jackknife, mean_of, spearman
 from ..experiment import Experiment, Findings
-from ..plan import Design, PairJob, activations_of, unordered_pairs
+from ..plan import Design, PairJob, activations_of, row, unordered_pairs
 from ..printed import TABLE_2, TABLE_4, V1_FIG_5, Printed
 from ..reproduction import Map, Row
 from .stitched import pairs_of
@@ -50,13 +50,10 @@ class LayerSimilarity(PairJob):
         found = compare(a, b, loader, layers, MEASURES, resampling=drawn, exact=True)
         rows = []
         for m in MEASURES:
-            rows += [
-                {"statistic": m, "layer": one, "partner_layer": two, "value": score}
-                for one, line in zip(layers, found.scores[m].tolist())
-                for two, score in zip(layers, line)
-            ]
+            for one, line in zip(layers, found.scores[m].tolist()):
+                rows += [row(m, score, layer=one, partner_layer=two) for two, score in zip(layers, line)]
             if (calibrated := found.calibrated[m]) is not None:
-                rows += [{"statistic": f"{m}{_CHANCE}", "layer": layer, "value": score, "draws": _SHUFFLES}
+                rows += [row(f"{m}{_CHANCE}", score, layer=layer, draws=_SHUFFLES)
                          for layer, score in zip(layers, calibrated.diag().tolist())]  # fmt: skip
         return rows
 

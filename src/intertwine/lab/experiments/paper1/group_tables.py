@@ -11,7 +11,7 @@ from ....groups.intertwiner_laws import ASYMPTOTIC_SLOPE, equivariance_gap
 from ...runs import Job
 from ...statistics import Estimate
 from ..experiment import Experiment, Findings
-from ..plan import Design
+from ..plan import Design, row
 from ..reproduction import Row
 
 # Table 1 of version 2 (Fig. 4 of version 1): activation -> group and phi, in the words of groups.table
@@ -40,13 +40,13 @@ class Groups(Job):
         """For each activation the largest relative ``|sigma(A x) - phi(A) sigma(x)|``, and 1 for another group."""
         generator, rows = torch.Generator().manual_seed(self.seed), []
         for name, wanted in TABLE_1.items():
-            (row,) = table((name,))
+            (said,) = table((name,))
             found = intertwiner(name)
             assert isinstance(found, Intertwiner)  # no gated activation is in the table
             element = found.group_for(5).random(generator)
             gap = equivariance_gap(named_activation(name).function, element.matrix(), found.phi(element).matrix())
-            told = {"gap": gap, "other than printed": (row.group, row.phi) != wanted}
-            rows += [{"layer": name, "statistic": what, "value": float(value)} for what, value in told.items()]
+            told = {"gap": gap, "other than printed": (said.group, said.phi) != wanted}
+            rows += [row(what, float(value), layer=name) for what, value in told.items()]
         return rows
 
 
@@ -65,7 +65,7 @@ class Counts(Job):
                 "grid points from which rank 1 is larger": c.threshold(n),
                 "every rank is larger": min(c.rank_outnumbers(n, r, 2.0 / n, 1.0) for r in _RANKS),
             }  # fmt: skip
-            rows += [{"layer": f"{n} channels", "statistic": k, "value": float(v)} for k, v in told.items()]
+            rows += [row(what, float(value), layer=f"{n} channels") for what, value in told.items()]
         return rows
 
 
@@ -82,16 +82,16 @@ class GeluError(Job):
         x = torch.randn(400_000, generator=torch.Generator().manual_seed(self.seed), dtype=torch.float64)
         rows = []
         for a in (*GELU, 0.9, _FAR):
-            rows.append({"layer": f"a = {a:g}", "statistic": "error", "value": float(gelu_error(a))})
+            rows.append(row("error", float(gelu_error(a)), layer=f"a = {a:g}"))
             if a in GELU:
                 sampled = (f(a * x) - a * f(x)).square().mean().sqrt()
-                rows.append({"layer": f"a = {a:g}", "statistic": "sampled", "value": float(sampled)})
+                rows.append(row("sampled", float(sampled), layer=f"a = {a:g}"))
         line = torch.linspace(-12, 12, 4801, dtype=torch.float64)
         gap = (f(line) - line.relu()).abs()
-        (row,) = table(("gelu",))
+        (said,) = table(("gelu",))
         told: dict[str, Any] = {"near": gap[line.abs() < 5].max(), "beyond": gap[line.abs() >= 5].max(),
-                "permutations only": row.group == "permutation matrices"}  # fmt: skip
-        return [*rows, *({"statistic": name, "value": float(v)} for name, v in told.items())]
+                "permutations only": said.group == "permutation matrices"}  # fmt: skip
+        return [*rows, *(row(what, float(value)) for what, value in told.items())]
 
 
 def _analyse_groups(found: Findings) -> None:

@@ -14,7 +14,7 @@ from ...statistics import mean_of
 from ...training import Recipe, load_checkpoint
 from ...training.rotation_penalty import rotation_penalty
 from ..experiment import Experiment, Findings
-from ..plan import Design, MeasuredJob
+from ..plan import Design, MeasuredJob, row
 
 _KINDS = {"orthogonal": "rotation", "g_relu": "G_ReLU"}
 _EXTRA = "rotation - G_ReLU"
@@ -39,9 +39,9 @@ class FineTuned(MeasuredJob):
             load_checkpoint(self.checkpoint), self.layer, self.kind, data, Recipe(**self.recipe),  # type: ignore[arg-type]
             seed=self.seed, device=self.device,
         )  # fmt: skip
-        told = (("penalty", found.penalty, len(data.test)), ("loss of fine-tuning", found.loss, 0),
-                ("penalty at once", found.before - found.transformed, len(data.test)))  # fmt: skip
-        return [{"layer": self.layer, "statistic": s, "value": v, "images": n} for s, v, n in told]
+        of, images = {"layer": self.layer}, len(data.test)
+        return [row("penalty", found.penalty, images=images, **of), row("loss of fine-tuning", found.loss, **of),
+                row("penalty at once", found.before - found.transformed, images=images, **of)]  # fmt: skip
 
 
 def _plan(plan: Design) -> None:

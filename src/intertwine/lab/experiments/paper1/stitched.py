@@ -10,7 +10,7 @@ from ...statistics import Estimate, Sample
 from ...training import Augmented
 from ...zoo import draw_pairs
 from ..experiment import Findings
-from ..plan import Design, PairJob, PlannedMember, PlannedZoo, activations_of, cyclic_pairs
+from ..plan import Design, PairJob, PlannedMember, PlannedZoo, activations_of, cyclic_pairs, row
 from ..setting import Setting
 from ..values import Values
 
@@ -89,15 +89,11 @@ class StitchedLayers(PairJob):
             measured = {"penalty": one.penalty, "sparsity": one.sparsity, "agreement": one.agreement,
                         "drift": one.drift.residual if one.drift else None}  # fmt: skip
             family = "lasso-0.001" if one.family == "lasso" else one.family
-            rows += [
-                {"statistic": f"{what}, {family}", "layer": one.layer_name, "value": number,
-                 "images": len(data.test) if what == "penalty" else 0}
-                for what, number in measured.items() if number is not None
-            ]  # fmt: skip
-            rows += [
-                {"statistic": _LOSS + family, "layer": one.layer_name, "value": e["loss"], "draws": e["epoch"]}
-                for e in one.history
-            ]
+            for what, number in measured.items():
+                if number is not None:
+                    images = len(data.test) if what == "penalty" else 0
+                    rows.append(row(f"{what}, {family}", number, layer=one.layer_name, images=images))
+            rows += [row(_LOSS + family, e["loss"], layer=one.layer_name, draws=e["epoch"]) for e in one.history]
         return rows
 
 

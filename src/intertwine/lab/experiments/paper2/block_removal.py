@@ -15,7 +15,7 @@ from ...networks import removable, without
 from ...statistics import independent
 from ...training import RECIPES, accuracy, choose_device, load_checkpoint
 from ..experiment import Experiment, Findings
-from ..plan import Design, MeasuredJob
+from ..plan import Design, MeasuredJob, row
 
 _CHEAP = 0.05  # 5 points
 _ANEW = ", batch norm measured anew"
@@ -39,9 +39,9 @@ class Removals(MeasuredJob):
             twin = without(model, part)
             for how in ("", _ANEW):
                 found = evaluate(recalibrate_(twin, train) if how else twin, test)
-                rows += [{"layer": part, "statistic": f"cost{how}", "value": whole - (found.accuracy or 0.0),
-                          "images": len(data.test)},
-                         {"layer": part, "statistic": f"loss{how}", "value": found.loss}]  # fmt: skip
+                cost = whole - (found.accuracy or 0.0)
+                rows.append(row(f"cost{how}", cost, layer=part, images=len(data.test)))
+                rows.append(row(f"loss{how}", found.loss, layer=part))
         return rows
 
 

@@ -19,14 +19,13 @@ from ...networks import build, fit_to
 from ...statistics import Guard
 from ...training import RECIPES, Recipe, choose_device, digest, fast_precision, train
 from ..experiment import Experiment, Findings
-from ..plan import BASELINE, Design, MeasuredJob, accuracy_rows, pooled
+from ..plan import BASELINE, Design, MeasuredJob, accuracy_rows, blocks, logistic_regression, pooled, row
 from ..printed import FIG_2_CHAIN
 
 _NEAR = 0.02  # within which networks are near
 _TRAINED = 0.5  # accuracy from which networks without batch norm count as trained
 _ORDER = ("FR gates", "FR gates, NPK", "NTK at the start", "CNTK-GAP", "FL gates, NPK", "FL gates", "network")
 _FEW = "few examples, "
-_BLOCKS = 20
 
 
 class Chain(MeasuredJob):
@@ -57,7 +56,7 @@ class Chain(MeasuredJob):
             file = files / f"{regime}.safetensors"
             run = train(fixed, data, recipe, name=f"{self.network} with {name}", out=file, **how)
             kept = digest(run.model.get_submodule("gating")) == before
-            rows += self._named(name, [*accuracy_rows(run.model, data), {"statistic": "frozen", "value": float(kept)}])
+            rows += self._named(name, [*accuracy_rows(run.model, data), row("frozen", float(kept))])
             if self.tested:
                 path = lambda x, y, m=run.model: neural_path_kernel(m.to(x.device), x, y)
                 rows += self._of_kernel(f"{name}, NPK", data, path)
@@ -65,7 +64,7 @@ class Chain(MeasuredJob):
             tangent = lambda x, y: neural_tangent_kernel(start.to(x.device), x, y, kind="trace")
             rows += self._of_kernel("NTK at the start", data, tangent)
             rows += self._of_kernel("CNTK-GAP", data, lambda x, y: convolutional_tangent_kernel(x, depth=4, y=y))
-            rows += self._trivial(data)
+            rows += self._named(BASELINE, _accuracies(logistic_regression(data, 300)))
         return rows
 
     def _data(self) -> DataSplits:
@@ -90,25 +89,15 @@ class Chain(MeasuredJob):
         with torch.no_grad() if name == "CNTK-GAP" else torch.enable_grad():
             fit, between = kernel_regression(kernel(x, None), labels, seed=self.seed), kernel(new, x)
         scores = between.double() @ fit.weights.to(between.device)
-        rows = _blocks((scores.argmax(1) == truth.to(scores.device)).tolist())
+        rows = _accuracies(scores.argmax(1) == truth.to(scores.device))
         of_truth = scores.gather(1, truth.to(scores.device)[:, None]).mean().item()
-        return self._named(name, [*rows, {"statistic": "score of the true class", "value": of_truth}])
-
-    def _trivial(self, data: DataSplits) -> list[dict[str, Any]]:
-        """Logistic regression on the same few examples."""
-        from sklearn.linear_model import LogisticRegression
-
-        (x, y), (new, truth) = (data.loader(split).batch(slice(None)) for split in ("train", "test"))
-        fitted = LogisticRegression(C=1e-2, max_iter=300).fit(x.flatten(1).numpy(), y.numpy())
-        return self._named(BASELINE, _blocks((fitted.predict(new.flatten(1).numpy()) == truth.numpy()).tolist()))
+        return self._named(name, [*rows, row("score of the true class", of_truth)])
 
 
-def _blocks(right: list[bool]) -> list[dict[str, Any]]:
-    """Accuracies in the blocks of test images that networks have."""
-    count = next(k for k in range(_BLOCKS, 0, -1) if len(right) % k == 0)
-    size = len(right) // count
-    return [{"statistic": "accuracy", "value": sum(right[k * size : (k + 1) * size]) / size, "images": size,
-             "block": k if count > 1 else -1} for k in range(count)]  # fmt: skip
+def _accuracies(right: Any) -> list[dict[str, Any]]:
+    """In the blocks of test images that networks have."""
+    return [row("accuracy", sum(own) / len(own), images=len(own), block=number)
+            for number, part in blocks(len(right)) for own in [right[part].tolist()]]  # fmt: skip
 
 
 def _plan(plan: Design) -> None:
@@ -116,10 +105,8 @@ def _plan(plan: Design) -> None:
     seeds, width, base = s.by_scale(2, 6, 5), s.by_scale(8, 32, 64), RECIPES["cnn_gap"]
     large: dict[str, Any] = {"learning_rate": 3e-3, "batch_size": 64 if s.digits else 128, "schedule": "cosine"}
     fast = {"precision": fast_precision(s.device)}
-    whole, half = (
-        base.but(**s.by_scale({"epochs": 4, **large}, {"epochs": 12, **large, **fast}, {})),
-        s.by_scale(1, 2, 1),
-    )
+    whole = base.but(**s.by_scale({"epochs": 4, **large}, {"epochs": 12, **large, **fast}, {}))
+    half = s.by_scale(1, 2, 1)
     few = base.but(**s.by_scale({"epochs": 6, "learning_rate": 3e-3}, *[{"epochs": 60, "learning_rate": 1e-3}] * 2))
     examples, tested, pool = s.by_scale((120, 40, 4), (600, 500, 4), (2000, 2000, 4))
     plan.baseline()

@@ -13,7 +13,7 @@ from ....gates import GatedNetwork, dgn, neural_path_kernel, neural_tangent_kern
 from ....gates.kernels.wide_limits import bernoulli_, ensemble_tangent_kernel
 from ...statistics import Estimate
 from ..experiment import Experiment, Findings
-from ..plan import Design, MeasuredJob
+from ..plan import Design, MeasuredJob, row
 
 _INPUTS, _DEPTH, _BLOCKS = 4, 3, 2
 _NEAR = 0.2
@@ -41,7 +41,7 @@ class Distance(MeasuredJob):
         names = [f"value.{name}" for name, _ in network.value.named_parameters()]
         tangent = neural_tangent_kernel(network, x, kind="trace", parameters=names)
         limit = _limit(self.family, network, x, sigma)
-        return [{"statistic": "error", "value": float((tangent - limit).norm() / limit.norm())}]
+        return [row("error", float((tangent - limit).norm() / limit.norm()))]
 
 
 def slope(widths: Sequence[int], errors: Sequence[Sequence[float]]) -> Estimate:
