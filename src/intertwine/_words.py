@@ -57,6 +57,11 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 
+def first_line(error: Exception) -> str:
+    """The first line of what an error says; its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def near(name: object, known: Iterable[str]) -> str:
     """The end of an error about a wrong name: the known one that was probably meant, or nothing.
 

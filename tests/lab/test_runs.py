@@ -31,8 +31,7 @@ from intertwine.lab.runs import (
     run,
 )
 from intertwine.lab.runs.display import Tally
-from intertwine.lab.runs.log import FILE, Log
-from intertwine.lab.runs.store import finished
+from intertwine.lab.runs.store import FILE, Log, finished
 
 HERE = Path(__file__).parent.parent / "support"
 
@@ -285,7 +284,7 @@ def test_a_full_disk_under_the_log_ends_the_run(tmp_path, monkeypatch):
     def full(path, value):
         raise StorageError("Got 'No space left on device'.", 28)
 
-    monkeypatch.setattr("intertwine.lab.runs.log.write_json", full)
+    monkeypatch.setattr("intertwine.lab.runs.store.write_json", full)
     with pytest.raises(RunError, match=r"have space left\. Got 'No space left on device'"):
         here(Squares(count=2), tmp_path)
 

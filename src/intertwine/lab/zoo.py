@@ -9,6 +9,8 @@ from torch import nn
 
 from .training import Card, load_checkpoint, read_card
 
+__all__ = ["Member", "Zoo", "draw_pairs", "read_zoo"]
+
 
 @dataclass(frozen=True)
 class Member:

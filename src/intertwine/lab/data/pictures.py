@@ -110,13 +110,6 @@ def _in_8_bits(image: Image, name: str) -> np.ndarray:
 class Preprocessing:
     """Size, cut and statistics of a model's input images.
 
-    Args:
-        size: ``(height, width)`` that is cut out of the middle.
-        resize: What comes before: the length of the shorter side, or ``(height, width)``.
-        interpolation: Of the resizing, as Pillow has it: ``"bilinear"``, ``"bicubic"``, ``"nearest"``, ...
-        mean: Mean of each channel that the model subtracts, on the scale 0 to 1; ``None`` for that of the data.
-        std: Standard deviation that it divides by.
-
     Raises:
         DataError: If a size is none that an image can have, or the interpolation is unknown.
 
@@ -125,11 +118,11 @@ class Preprocessing:
         (224, 224, 3)
     """
 
-    size: tuple[int, int]
-    resize: int | tuple[int, int]
-    interpolation: str = "bilinear"
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
+    size: tuple[int, int]  # ``(height, width)`` that is cut out of the middle
+    resize: int | tuple[int, int]  # What comes before: the length of the shorter side, or ``(height, width)``
+    interpolation: str = "bilinear"  # Of the resizing, as Pillow has it: ``"bilinear"``, ``"bicubic"``, ...
+    mean: tuple[float, ...] | None = None  # Of each channel, subtracted, on the scale 0 to 1; ``None``: of the data
+    std: tuple[float, ...] | None = None  # Standard deviation that the model divides by
 
     def __post_init__(self) -> None:
         sides = [*self.size, *(self.resize if isinstance(self.resize, tuple) else [self.resize])]

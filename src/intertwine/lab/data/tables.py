@@ -15,6 +15,7 @@ import torch
 
 from ..._memory import check_fits
 from ..._untrusted.files import json_of, regular_file, within
+from ..._words import first_line
 from ...errors import DataError
 from .pictures import Preprocessing, cached_tensors, decode_images
 from .splits import ALIASES, DataSplits, Split, class_labels, make_splits, without_labels
@@ -208,9 +209,8 @@ def whole_table(file: Path) -> pa.Table:
 
 def _unreadable(file: Path, error: Exception, kind: str = "parquet file") -> DataError:
     size = file.stat().st_size if file.exists() else 0
-    reason = str(error).splitlines()[0]
     return DataError(
-        f"data must be a complete {kind}. Got {str(file)!r}, {size} bytes, which does not read ({reason}). "
+        f"data must be a complete {kind}. Got {str(file)!r}, {size} bytes, which does not read ({first_line(error)}). "
         "Copy or download it again."
     )
 

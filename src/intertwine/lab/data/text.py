@@ -23,19 +23,15 @@ _PLAIN = ("bytes", "chars")
 class TextBlocks:
     """Blocks of equal length that a text is cut into, with the special tokens that the tokenizer puts around each.
 
-    Args:
-        tokenizer: A ``tokenizer.json``, which is read as data, or a directory of transformers that holds one;
-            ``"bytes"`` for the bytes of UTF-8, ``"chars"`` for the places of characters among those of the whole text.
-        max_length: Tokens of each block; the last block, which is shorter, is left out.
-        next_token: Whether the label of each token is the one after it; without, there are no labels.
-
     Raises:
         DataError: If there is no such file, or it is damaged.
     """
 
+    # A ``tokenizer.json``, which is read as data, or a directory of transformers that holds one; ``"bytes"`` for the
+    # bytes of UTF-8, ``"chars"`` for the places of characters among those of the whole text
     tokenizer: Path | str
-    max_length: int = 128
-    next_token: bool = True
+    max_length: int = 128  # Tokens of each block; the last block, which is shorter, is left out
+    next_token: bool = True  # Whether the label of each token is the one after it; without, there are no labels
 
     def __post_init__(self) -> None:
         if self.max_length < _SHORTEST:

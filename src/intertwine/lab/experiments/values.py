@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..._io import write_atomically
+from ..._words import first_line
 from ...errors import DataError
 from ..statistics import Sample, mean_of
 
@@ -87,8 +88,9 @@ class Values:
             found = json.loads((table.schema.metadata or {}).get(_KEY, b"{}"))
             said = found if isinstance(found, dict) else {}
         except (ArrowException, OSError, ValueError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise DataError(f"values must be readable Parquet. Got {str(path)!r} ({reason}). {again}") from None
+            raise DataError(
+                f"values must be readable Parquet. Got {str(path)!r} ({first_line(error)}). {again}"
+            ) from None
         if said.get("format") != FORMAT:
             raise DataError(
                 f"values must be of format {FORMAT}. Got {said.get('format', 'none')} in {str(path)!r}, "

@@ -21,6 +21,7 @@ from ..._untrusted.checkpoints import HF
 from ..._untrusted.construction import limited_construction
 from ..._untrusted.files import json_of, within
 from ..._untrusted.weights import check_kinds
+from ..._words import first_line
 from ...errors import CheckpointError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def load_pretrained(directory: Path, tensors: dict[str, Tensor] | None = None, s
     except Exception as error:  # transformers raises many kinds
         raise CheckpointError(
             f"checkpoint must be complete safetensors weights of the model in {str(directory)!r}. Got {str(source)!r}, "
-            f"which does not read ({_first_line(error)})."
+            f"which does not read ({first_line(error)})."
         ) from error
     check_kinds(state, model.state_dict(), repr(str(source)))
     wrong = [str(key) for kind in ("missing_keys", "mismatched_keys", "unexpected_keys") for key in info.get(kind, ())]
@@ -96,7 +97,7 @@ def fresh_model(directory: Path) -> nn.Module:
         raise
     except Exception as error:  # transformers raises many kinds
         raise CheckpointError(
-            f"config.json must be of a model that can be built. Got {str(directory)!r} ({_first_line(error)})."
+            f"config.json must be of a model that can be built. Got {str(directory)!r} ({first_line(error)})."
         ) from error
 
 
@@ -142,7 +143,7 @@ def _config(directory: Path) -> Any:
         except Exception as error:  # transformers raises many kinds
             raise CheckpointError(
                 f"config.json must be of a model that transformers {transformers.__version__} knows. "
-                f"Got {str(directory)!r} ({_first_line(error)})."
+                f"Got {str(directory)!r} ({first_line(error)})."
             ) from None
     config._name_or_path = str(directory)
     return config
@@ -289,7 +290,3 @@ def _transformers() -> Any:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     return transformers
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

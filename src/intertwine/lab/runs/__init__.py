@@ -7,9 +7,8 @@ writes its result before anyone is told, so anything may be killed at any moment
 from .driver import RunReport, load_plan, run
 from .executors import Executor, InProcess, Local
 from .job import Job, Jobs, Plan, job_key, plan_name
-from .log import Entry, Log, Overview, clean, overview, overviews
 from .on_ray import OnRay
-from .store import Outcome, RunError, Task
+from .store import Entry, Log, Outcome, Overview, RunError, Task, clean, overview, overviews
 
 __all__ = [
     # what to do

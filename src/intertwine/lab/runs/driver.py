@@ -12,8 +12,7 @@ from ..._io import check_writable, read_json, write_json
 from .display import Display, Tally
 from .executors import Executor, Local
 from .job import Job, Plan, job_key, named_class, plan_name, reference, saved_plan
-from .log import FILE, Log, State
-from .store import Outcome, RunError, Task, finished, intact, only_driver, result_path
+from .store import FILE, Log, Outcome, RunError, State, Task, finished, intact, only_driver, result_path
 
 _PATIENCE = 0.5  # seconds between looks at the clock
 

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..._words import first_line
 from ...errors import MissingExtraError
 from .executors import Executor
 from .store import Outcome, RunError, Task, perform
@@ -56,7 +57,7 @@ class OnRay(Executor):
             self._resources = ray.cluster_resources()
         except (OSError, RuntimeError, ValueError) as error:
             raise RunError(
-                f"Ray cluster must answer. Got none at {address or 'this machine'!r} ({_first_line(error)}). Start one "
+                f"Ray cluster must answer. Got none at {address or 'this machine'!r} ({first_line(error)}). Start one "
                 "with 'ray start --head', or leave the address out."
             ) from None
         names = ("LocalRayletDiedError", "RaySystemError")  # what runs tasks on this machine, or the cluster, is gone
@@ -128,11 +129,11 @@ class OnRay(Executor):
         except self._lost as error:  # nothing can run here any more: the jobs are not to blame
             raise self._gone(error) from None
         except (self._ray.exceptions.RayError, self._ray.exceptions.RayTaskError) as error:
-            return Outcome(task.key, "died", time.monotonic() - since, f"its Ray worker died ({_first_line(error)})")
+            return Outcome(task.key, "died", time.monotonic() - since, f"its Ray worker died ({first_line(error)})")
 
     def _gone(self, error: Exception) -> RunError:
         return RunError(
-            f"Ray cluster must stay reachable. Got {_first_line(error)}. Finished jobs are kept: run the same again "
+            f"Ray cluster must stay reachable. Got {first_line(error)}. Finished jobs are kept: run the same again "
             "once it is back, or on this machine."
         )
 
@@ -149,7 +150,3 @@ def _reach(address: str) -> None:
     """Connect to ``HOST:PORT`` and hang up."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host, int(port)), timeout=_ANSWER).close()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

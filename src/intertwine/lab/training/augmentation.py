@@ -231,13 +231,7 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Augmented:
-    """Batches of normalised images, randomly cropped, moved and mirrored by torch's global random numbers.
-
-    Args:
-        batches: The images.
-        translate: Largest shift in pixels.
-        flip: Whether to mirror every second image, on average.
-        crop: Least share of the image that a random resized crop keeps; 0 for none.
+    """Batches of normalised images, randomly cropped, moved and mirrored (see ``augment``) by torch's global numbers.
 
     Examples:
         >>> from intertwine.lab import data

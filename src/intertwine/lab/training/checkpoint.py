@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..._io import file_digest, read_json, read_tensors, versions, write_json, write_tensors
 from ..._untrusted.weights import check_kinds
+from ..._words import first_line
 from ...errors import CheckpointError
 from ..networks import build, names
 
@@ -89,9 +90,8 @@ def read_card(path: str | Path) -> Card | None:
     try:
         return Card.model_validate(read_json(beside))
     except (ValidationError, ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0]
         raise CheckpointError(
-            f"card must be a JSON file that save_checkpoint wrote. Got {str(beside)!r} ({reason}). "
+            f"card must be a JSON file that save_checkpoint wrote. Got {str(beside)!r} ({first_line(error)}). "
             "Remove it and say which model the weights belong to."
         ) from None
 

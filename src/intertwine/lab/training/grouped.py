@@ -84,12 +84,10 @@ def _group(layers: Sequence[nn.Module]) -> nn.Module | None:
     if isinstance(first, nn.Conv2d):
         if first.padding_mode != "zeros":
             raise Ungroupable(f"convolutions must be padded with zeros. Got padding_mode={first.padding_mode!r}.")
-        shape: Any = (k * first.in_channels, k * first.out_channels, first.kernel_size, first.stride, first.padding)
-        more: Any = (first.dilation, k * first.groups, first.bias is not None)
-        wide: nn.Module = nn.Conv2d(*shape, *more, device="meta")
+        channels, window = (k * first.in_channels, k * first.out_channels), (first.kernel_size, first.stride)
+        settings: Any = (*channels, *window, first.padding, first.dilation, k * first.groups, first.bias is not None)
     elif isinstance(first, nn.BatchNorm1d | nn.BatchNorm2d):
-        settings = (first.eps, first.momentum, first.affine, first.track_running_stats)
-        wide = type(first)(k * first.num_features, *settings, device="meta")
+        settings = (k * first.num_features, first.eps, first.momentum, first.affine, first.track_running_stats)
     elif isinstance(first, nn.Linear):
         return GroupedLinear(layers)  # type: ignore[arg-type]
     elif isinstance(first, _CHANNELWISE):
@@ -98,6 +96,8 @@ def _group(layers: Sequence[nn.Module]) -> nn.Module | None:
         raise Ungroupable(f"layers must be ones that can lie side by side. Got {type(first).__name__}.")
     else:
         return None if list(first.children()) else PerNetwork(first, k)
+    with torch.device("meta"):
+        wide = (nn.Conv2d if isinstance(first, nn.Conv2d) else type(first))(*settings)
     states = [layer.state_dict() for layer in layers]
     joined = {
         name: t.clone() if t.ndim == 0 else torch.cat([state[name] for state in states])

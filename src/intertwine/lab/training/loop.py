@@ -16,6 +16,7 @@ from ..._io.scratch import sweep
 from ..._progress import is_silent, track
 from ..._untrusted.text import printable
 from ..._untrusted.weights import check_weights_file
+from ..._words import first_line
 from ...errors import CheckpointError
 from ...features.evaluate import correct
 from ..data import Batches, DataSplits
@@ -77,10 +78,9 @@ def load_state(path: Path) -> TrainingState:
         if state.snapshot and "networks" not in state.snapshot:
             raise ValueError("an earlier version wrote it")
     except Exception as error:  # torch.load raises nearly anything on a damaged file
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(
             f"training state must be a file that train() or train_many() wrote. Got {str(path)!r}, which does not read "
-            f"({reason}). Remove it to start over."
+            f"({first_line(error)}). Remove it to start over."
         ) from None
     return state
 

@@ -12,7 +12,7 @@ from ..._evaluation import copied
 from ..._io import check_writable, read_tensors
 from ..._random import mixed
 from ..._threads import threads
-from ..._words import counted, near
+from ..._words import counted, first_line, near
 from ...errors import CheckpointError
 from ..data import DataSplits, load
 from ..networks import build, fit_to
@@ -303,9 +303,8 @@ def _check_fit(model: nn.Module, name: str, data: DataSplits) -> None:
         with torch.no_grad():
             logits = copied(model).eval()(inputs)
     except RuntimeError as error:
-        reason = str(error).splitlines()[0]
         raise ValueError(
-            f"model {name} must accept inputs of shape {data.shape}. Got an error from it: {reason}. "
+            f"model {name} must accept inputs of shape {data.shape}. Got an error from it: {first_line(error)}. "
             "Choose another network, or resize the data."
         ) from None
     if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[1] < len(data.classes):

@@ -22,7 +22,6 @@ from ...training import choose_device
 from ...training.concepts import place_accuracy, train_on_concepts
 from ..experiment import Experiment, Findings
 from ..plan import Design, MeasuredJob, row
-from ..setting import Setting
 
 # The paper's 0.005 and 0.04 fit Broden, whose concepts are small: on a concept that covers a share f of all pixels a
 # unit reaches an IoU of 0.005 / f at most, on CamVid's eleven 0.02 or less. Four times the quantile with the paper's
@@ -211,13 +210,9 @@ def _show_parts(found: Findings, situation: str) -> None:
                        {n: found.values.sample(**where, partner_layer=n) for n in names})  # fmt: skip
 
 
-def _needs(setting: Setting) -> str:
-    return _NEEDED if setting.scale == "paper" and not setting.concepts.startswith("broden:") else ""
-
-
 EXPERIMENTS = (
     Experiment(
         "fig3-dissection", "Detectors of concepts against rotations of the basis", "v2 Figs 3, 18-25", _plan, _analyse,
-        needs=_needs,
+        needs=lambda s: _NEEDED if s.scale == "paper" and not s.concepts.startswith("broden:") else "",
     ),
 )  # fmt: skip

@@ -7,7 +7,6 @@ from ...statistics import Estimate, Sample, independent, mean_of
 from ..experiment import CEILING, Experiment, Findings
 from ..plan import Design, PlannedZoo, cyclic_pairs
 from ..printed import TABLE_3
-from ..setting import Setting
 from .stitched import ARMS, OURS, enter, show_losses, telling
 
 SLOPES = tuple(float(name.split()[1]) for name in TABLE_3)
@@ -27,10 +26,6 @@ def _zoo(plan: Design, slope: float, count: int, arm: str = "", longer: int = 1)
     return plan.zoo(arm or f"slope {slope:g}", network, count, recipe.but(epochs=longer * recipe.epochs))
 
 
-def _slopes(setting: Setting) -> tuple[float, ...]:
-    return setting.by_scale(SLOPES, _FEW, SLOPES)
-
-
 def _apart(samples: dict[str, Sample]) -> dict[str, Estimate]:
     """Each of several independent arms against the mean of all."""
     share = -1 / len(samples)
@@ -40,7 +35,7 @@ def _apart(samples: dict[str, Sample]) -> dict[str, Estimate]:
 def _plan_table(plan: Design) -> None:
     s = plan.setting
     plan.baseline()
-    for slope in _slopes(s):
+    for slope in s.by_scale(SLOPES, _FEW, SLOPES):
         _zoo(plan, slope, s.by_scale(2, 8, 2))
     _zoo(plan, 1e-2, s.by_scale(1, 2, 2), CEILING, 3)
     if s.scale == "smoke":
@@ -67,7 +62,7 @@ def _analyse_table(found: Findings) -> None:
 def _plan_figure(plan: Design) -> None:
     s = plan.setting
     plan.baseline()
-    for slope in _PRINTED if s.scale == "smoke" else _slopes(s):
+    for slope in s.by_scale(_PRINTED, _FEW, SLOPES):
         zoo = _zoo(plan, slope, s.by_scale(3, 6, 2))
         for arm in ARMS:
             if arm is OURS or s.scale != "small" or slope in _PRINTED:

@@ -22,6 +22,11 @@ _AT_MOST = 0.04  # "about 3 points"
 _ABOUT_10, _ABOUT_6, _ABOUT_2 = (0.05, 0.15), (0.03, 0.09), (0.0, 0.04)
 _SHALLOW = 0.5  # accuracy from which networks of four layers, or of single maps, count as trained
 _MEMBERS = {"smoke": 4, "small": 4, "paper": 16}
+_POOLED = (
+    1,
+    2,
+    1,
+)  # networks without batch norm learn CIFAR-10 in hours of a CPU at half the side, in days at the whole
 
 
 class Accuracy(MeasuredJob):
@@ -103,11 +108,6 @@ def _shallow_recipe(setting: Setting, name: str, epochs: int) -> Recipe:
     return RECIPES[name].but(epochs=setting.by_scale(2, epochs, 0), learning_rate=3e-3, **own)
 
 
-def _pool(setting: Setting) -> int:
-    """Networks without batch norm learn CIFAR-10 in hours of a CPU at half the side, in days at the whole."""
-    return setting.by_scale(1, 2, 1)
-
-
 def _permutations(count: int) -> list[tuple[int, ...]]:
     """Some of the 23, far apart in their order: the reversal, then evenly through the list."""
     every = list(itertools.permutations(range(4)))[1:]
@@ -117,7 +117,7 @@ def _permutations(count: int) -> list[tuple[int, ...]]:
 def _plan_1(plan: Design) -> None:
     s = plan.setting
     width, runs, count = s.by_scale((8, 2, 2), (32, 6, 6), (128, 5, 23))
-    recipe, orders, pool = _shallow_recipe(s, "c4gap", 12), _permutations(count), _pool(s)
+    recipe, orders, pool = _shallow_recipe(s, "c4gap", 12), _permutations(count), s.by_scale(*_POOLED)
     plan.baseline()
     _enter(plan, {c: column("c4gap", c, width) for c in COLUMNS}, runs, recipe, pool=pool)
     for k, order in enumerate(orders):  # a permutation is a draw of its own, from a seed of its own
@@ -197,7 +197,7 @@ def _analyse_2(found: Findings) -> None:
 def _plan_3(plan: Design) -> None:
     s = plan.setting
     width, members, runs = s.by_scale(16, 32, 512), _MEMBERS[s.scale], s.by_scale(2, 6, 5)
-    recipe, pool = _shallow_recipe(s, "c1gap", 12), _pool(s)
+    recipe, pool = _shallow_recipe(s, "c1gap", 12), s.by_scale(*_POOLED)
     plan.baseline()
     small = {"C1GAP": f"c1gap:width={width}",
              "C4GAP-DLGN-SF(x, 1)": column("c4gap", "DLGN-SF(x, 1)", width),
