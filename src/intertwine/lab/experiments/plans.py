@@ -12,7 +12,7 @@ import torch
 
 from ..._threads import threads
 from ..networks import build, fit_to, input_shape
-from ..runs import Job, job_key
+from ..runs import job_key
 from ..runs.store import finished
 from ..statistics import Statement
 from ..training import Recipe, member_path
@@ -146,9 +146,10 @@ def _left(plan: Design, setting: Setting) -> dict[str, Any]:
     done, spent = finished(setting.folder / "runs" / "jobs"), 0.0
     keys = [job_key(task.job) in done for task in plan.tasks]
     for task, ready in zip(plan.tasks, keys, strict=True):
-        if network := _network(task.job, zoos, setting):
-            seconds, size = _probe(network, _shape(network, *_data_of(task.job)))
-            spent += 0 if ready else seconds * _images(task.job)
+        if work := _work(task.job.model_dump(), zoos, setting):
+            network, shape, images = work
+            seconds, size = _probe(network, shape)
+            spent += 0 if ready else seconds * images
             memory = max(memory, size * _BATCH)
     return {
         "networks": len(members), "trained": len(members) - len(missing), "jobs": len(keys), "done": sum(keys),
@@ -161,35 +162,32 @@ def _examples(data: str) -> int:
     return _TRAINING.get(data.partition(":")[0], 45_000)
 
 
-def _network(job: Job, zoos: Mapping[Path, PlannedZoo], setting: Setting) -> str | None:
-    settings = job.model_dump()
-    if text := settings.get("network"):
-        if "_ensemble" in text:
-            return None
-        if (name := _data_of(job)[0]) in SHAPES:
-            return fit_to(text, _shape(text, *_data_of(job)), SHAPES[name][1])
-        return replace(setting, data=settings.get("data") or setting.data).fitted(text)
-    path = settings.get("a") or settings.get("checkpoint") or next(iter(settings.get("networks", ())), "")
-    zoo = zoos.get(Path(path).parent)
-    return zoo.network if zoo else None
+def _work(
+    job: Mapping[str, Any], zoos: Mapping[Path, PlannedZoo], setting: Setting
+) -> tuple[str, tuple[int, ...], float] | None:
+    """The network of a job by its settings, its input, and how many images pass forwards and backwards.
 
-
-def _images(job: Job) -> float:
-    """How many images pass forwards and backwards: of every layer and family through half of a network."""
-    settings = job.model_dump()
-    recipe, examples = settings.get("recipe") or {}, settings.get("examples") or _examples(f"{settings.get('data')}")
+    Where maps are trained, that is of every layer and family through half of a network.
+    """
+    data, pool, recipe = str(job.get("data", "")).partition(":")[0], job.get("pool", 1), job.get("recipe") or {}
+    path = job.get("a") or job.get("checkpoint") or next(iter(job.get("networks", ())), "")
+    zoo, network = zoos.get(Path(path).parent), job.get("network") or ""
+    if (zoo is None and not network) or "_ensemble" in network:
+        return None
+    if not network and zoo is not None:
+        network = zoo.network
+    elif data in SHAPES:
+        network = fit_to(network, _shape(network, data, pool), SHAPES[data][1])
+    else:
+        network = replace(setting, data=job.get("data") or setting.data).fitted(network)
+    examples = job.get("examples") or _examples(data)
     if "schedule" in recipe:  # trains networks
         whole = Recipe(**recipe)
-        return whole.steps(-(-examples // whole.batch_size)) * whole.batch_size
-    epochs = recipe.get("epochs", settings.get("epochs") or 1)
-    stitched = len(settings.get("layers") or range(4)) * len(settings.get("families") or [1])
-    return examples * epochs * max(stitched / 2, 1)
-
-
-def _data_of(job: Job) -> tuple[str, int]:
-    """Name of the data that a job works on, empty if it says none, and pixels that it averages each way."""
-    settings = job.model_dump()
-    return str(settings.get("data", "")).partition(":")[0], settings.get("pool", 1)
+        images = whole.steps(-(-examples // whole.batch_size)) * whole.batch_size
+    else:
+        stitched = len(job.get("layers") or range(4)) * len(job.get("families") or [1])
+        images = examples * recipe.get("epochs", job.get("epochs") or 1) * max(stitched / 2, 1)
+    return network, _shape(network, data, pool), images
 
 
 def _shape(network: str, data: str, pool: int = 1) -> tuple[int, ...]:

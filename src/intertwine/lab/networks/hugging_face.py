@@ -59,19 +59,15 @@ def load_pretrained(directory: Path, tensors: dict[str, Tensor] | None = None, s
     config = _config(directory)
     source = source or directory
     state = _weights(directory) if tensors is None else dict(tensors)
-    try:
-        with _alone(), limited_construction(f"the model of {str(directory)!r}"):
-            model, info = _class_of(config).from_pretrained(
-                None, config=config, state_dict=state, local_files_only=True, trust_remote_code=False,
-                output_loading_info=True,
-            )  # fmt: skip
-    except CheckpointError:
-        raise
-    except Exception as error:  # transformers raises many kinds
-        raise CheckpointError(
-            f"checkpoint must be complete safetensors weights of the model in {str(directory)!r}. Got {str(source)!r}, "
-            f"which does not read ({first_line(error)})."
-        ) from error
+    rule = f"checkpoint must be complete safetensors weights of the model in {str(directory)!r}"
+    with (
+        _alone(rule, f"{str(source)!r}, which does not read"),
+        limited_construction(f"the model of {str(directory)!r}"),
+    ):
+        model, info = _class_of(config).from_pretrained(
+            None, config=config, state_dict=state, local_files_only=True, trust_remote_code=False,
+            output_loading_info=True,
+        )  # fmt: skip
     check_kinds(state, model.state_dict(), repr(str(source)))
     wrong = [str(key) for kind in ("missing_keys", "mismatched_keys", "unexpected_keys") for key in info.get(kind, ())]
     if wrong:
@@ -87,18 +83,12 @@ def fresh_model(directory: Path) -> nn.Module:
     config = _config(directory)
     kind = _class_of(config)
     build = lambda: kind._from_config(copy.deepcopy(config))  # building writes into it
-    try:
-        with _alone(), limited_construction(f"the model of {str(directory)!r}"):
-            # first without numbers, to see how large it is; some cannot be built so
-            with suppress(RuntimeError, NotImplementedError), torch.device("meta"):
-                build()
-            return build()
-    except CheckpointError:
-        raise
-    except Exception as error:  # transformers raises many kinds
-        raise CheckpointError(
-            f"config.json must be of a model that can be built. Got {str(directory)!r} ({first_line(error)})."
-        ) from error
+    rule, name = "config.json must be of a model that can be built", repr(str(directory))
+    with _alone(rule, name), limited_construction(f"the model of {name}"):
+        # first without numbers, to see how large it is; some cannot be built so
+        with suppress(RuntimeError, NotImplementedError), torch.device("meta"):
+            build()
+        return build()
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -130,21 +120,17 @@ def _config(directory: Path) -> Any:
     settings, transformers = read_config(directory), _transformers()
     kept = _checked(settings, directory)
     known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    rule = f"config.json must be of a model that transformers {transformers.__version__} knows"
     if not isinstance(settings.get("model_type"), str) or settings["model_type"] not in known:
         code = " Its auto_map names code, and code of a directory is never run." if "auto_map" in settings else ""
         raise CheckpointError(
-            f"config.json must be of a model that transformers {transformers.__version__} knows. Got model_type "
-            f"{settings.get('model_type')!r} in {str(directory)!r}.{code} Give the model as package.module:factory."
+            f"{rule}. Got model_type {settings.get('model_type')!r} in {str(directory)!r}.{code} Give the model as "
+            "package.module:factory."
         )
-    with tempfile.TemporaryDirectory(prefix="intertwine-") as folder, _alone():
+    with tempfile.TemporaryDirectory(prefix="intertwine-") as folder:
         write_json(Path(folder) / "config.json", kept)
-        try:
+        with _alone(rule, repr(str(directory))):
             config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        except Exception as error:  # transformers raises many kinds
-            raise CheckpointError(
-                f"config.json must be of a model that transformers {transformers.__version__} knows. "
-                f"Got {str(directory)!r} ({first_line(error)})."
-            ) from None
     config._name_or_path = str(directory)
     return config
 
@@ -270,14 +256,18 @@ def _adapter_settings(directory: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """No network while transformers is at work, whatever it thinks it needs."""
+def _alone(rule: str, got: str) -> Iterator[None]:
+    """No network while transformers is at work, whatever it thinks it needs; what it raises is said in words."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
     constants.HF_HUB_OFFLINE = True
     try:
         yield
+    except CheckpointError:
+        raise
+    except Exception as error:  # transformers raises many kinds
+        raise CheckpointError(f"{rule}. Got {got} ({first_line(error)}).") from error
     finally:
         constants.HF_HUB_OFFLINE = before
 
