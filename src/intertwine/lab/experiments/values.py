@@ -76,35 +76,32 @@ class Values:
 
         Raises:
             DataError: If the file is missing or damaged, of another version, or lacks a column or rows.
-        """
+        """  # noqa: DOC502 - made by ``refused``
         from pyarrow import ArrowException, parquet
 
         path = Path(path)
-        again = f"Make it again with: intertwine reproduce {path.stem}."
+        place, again = repr(str(path)), f"Make it again with: intertwine reproduce {path.stem}."
+        refused = lambda rule, got: DataError(f"values must {rule}. Got {got}. {again}")
         if not path.is_file():
-            raise DataError(f"values must be a Parquet file of an experiment. Got nothing at {str(path)!r}. {again}")
+            raise refused("be a Parquet file of an experiment", f"nothing at {place}")
         try:
             table = parquet.read_table(path)
             found = json.loads((table.schema.metadata or {}).get(_KEY, b"{}"))
             said = found if isinstance(found, dict) else {}
         except (ArrowException, OSError, ValueError) as error:
-            raise DataError(
-                f"values must be readable Parquet. Got {str(path)!r} ({first_line(error)}). {again}"
-            ) from None
+            raise refused("be readable Parquet", f"{place} ({first_line(error)})") from None
         if said.get("format") != FORMAT:
-            raise DataError(
-                f"values must be of format {FORMAT}. Got {said.get('format', 'none')} in {str(path)!r}, "
-                f"which another version wrote. {again}"
-            )
+            got = f"{said.get('format', 'none')} in {place}, which another version wrote"
+            raise refused(f"be of format {FORMAT}", got)
         facts, rows = said.get("facts") or {}, said.get("rows", len(table))
         if not (isinstance(facts, dict) and len(table) == rows and rows):
-            raise DataError(f"values must be whole. Got {len(table)} rows of {rows} in {str(path)!r}. {again}")
+            raise refused("be whole", f"{len(table)} rows of {rows} in {place}")
         if missing := [name for name in COLUMNS if name not in table.column_names]:
-            raise DataError(f"values must have a column {missing[0]!r}. Got none in {str(path)!r}. {again}")
+            raise refused(f"have a column {missing[0]!r}", f"none in {place}")
         try:
             frame = table.to_pandas()[list(COLUMNS)].astype(COLUMNS)
         except (ValueError, TypeError) as error:
-            raise DataError(f"values must have the columns' types. Got {str(path)!r} ({error}). {again}") from None
+            raise refused("have the columns' types", f"{place} ({error})") from None
         return cls(frame, facts)
 
     @cached_property
