@@ -30,13 +30,13 @@ ANY_MODULE = "modules of all kinds, those too that no program describes"
 WATCHERS = {
     "programs/recording/recorder.py": "records programs",
     "programs/recording/run.py": "records programs",
-    "programs/recording/one_operation.py": "records programs",
+    "programs/recording/decompositions.py": "records programs",
     "programs/program.py": "the interpreter",
     "programs/part.py": "finds the batch norms of a part",
     "programs/steps.py": "runs one call",
     "features/activations.py": ANY_MODULE,
     "merging/repair.py": ANY_MODULE,
-    "gates/kernels/layer_gradients.py": ANY_MODULE,
+    "gates/kernels/layer_kernel.py": ANY_MODULE,
     "gates/substitution.py": "gated networks are trained by the code of their modules",
     "exchange/pruning.py": "cuts logits off in the model's own code",
     "symmetry/action.py": "moves weights as the model's own code reads them",
@@ -47,11 +47,10 @@ WATCHES = re.compile(r"\((TorchFunctionMode|TorchDispatchMode)\):|register_forwa
 # files that list operations of one kind of the table, and why; they may only become fewer
 LISTS = {
     "programs/operations.py": "the table",
-    "programs/recording/meta_constants.py": "those of the fills that write nothing",
+    "programs/recording/memory.py": "those of the fills that write nothing",
     "features/activations.py": "the names of nonlinearities, for a room below the table",
     "gates/kernels/propagation.py": "those of the parts that leave one axis a choice of its positions",
     "gates/substitution.py": "functions by the names that users call",
-    "gates/relu_program.py": "those of the parts that return several tensors",
     "symmetry/detection/rules/elementwise.py": "clamps from above too",
     "symmetry/detection/rules/unit_indices.py": "what functions do to zeros and to equal numbers",
 }

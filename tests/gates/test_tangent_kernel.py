@@ -85,7 +85,7 @@ def test_both_ways_to_do_a_convolution(ghost, monkeypatch):
 @pytest.mark.parametrize("memory", [1.0, 3e3, 2e4, 2**30])
 def test_memory_and_batches_change_nothing(memory, kind, monkeypatch):
     """From tile by tile through some channels at a time to everything at once, for one side and for two."""
-    monkeypatch.setattr("intertwine.gates.kernels.layer_sum._FEW", 2)
+    monkeypatch.setattr("intertwine.gates.kernels.tangent_kernel._FEW", 2)
     monkeypatch.setattr("intertwine.gates.kernels.layer_kernel._MANY", 2)
     model, x = odd()
     full = oracle(model, x, x)
@@ -103,7 +103,7 @@ def test_jacobians_of_few_examples_at_a_time():
 
 def test_less_memory_takes_more_runs_and_only_a_channel_that_does_not_fit_makes_tiles(monkeypatch):
     model, x = odd()
-    module = "intertwine.gates.kernels.layer_sum"
+    module = "intertwine.gates.kernels.tangent_kernel"
     runs = []
     keep = importlib.import_module(module)._keep
     monkeypatch.setattr(f"{module}._keep", lambda *a: runs.append(a[3]) or keep(*a))

@@ -32,7 +32,7 @@ def test_symmetries_are_those_of_zero_padding():
 
 
 def test_a_run_by_choice_of_positions_equals_padding():
-    from intertwine.programs.recording.one_operation import AsOneOperation
+    from intertwine.programs.recording.decompositions import AsOneOperation
 
     for x, pad in ((torch.randn(2, 3, 5), (1, 2)), (torch.randn(2, 3, 5, 4), (2, 0, 1, 3))):
         expected = nn.functional.pad(x, pad, mode="circular")

@@ -11,7 +11,7 @@ from intertwine.errors import CaptureError
 from intertwine.features import layers
 from intertwine.groups import PositiveMonomial
 from intertwine.programs import Part, capture_dynamic, flat_inputs
-from intertwine.programs.per_example import PerExample
+from intertwine.programs.calls import PerExample
 from intertwine.stitching import Pair, Stitched, family_of, recalibrate
 from intertwine.stitching.layer import Fixed
 from intertwine.stitching.pair import Crossing

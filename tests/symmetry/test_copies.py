@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.symmetry.duplication import copy_degrees
+from intertwine.symmetry.find import copy_degrees
 
 
 class Net(nn.Module):

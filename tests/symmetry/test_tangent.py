@@ -108,7 +108,7 @@ def test_gradient_norm_and_sharpness_are_those_of_the_network_not_of_its_copy():
 
 
 def test_sharpness_is_the_top_eigenvalue_of_the_projected_hessian():
-    from intertwine.symmetry.gauge.sharpness import _balanced
+    from intertwine.symmetry.gauge.canonical import _balanced
 
     sym, state, loss, _ = smooth()
     weights = _balanced(sym, state)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from .._random import seeded
-from ..symmetry.folding.saving import Shapes, built, shapes
+from ..symmetry.folding.rewriter import Shapes, built, shapes
 
 _MOST = 4  # settings that change together
 

@@ -22,7 +22,7 @@ from ..symmetry import Symmetry
 from ..symmetry.action import rewritable, tensors_of
 from ..symmetry.coupling import axis_rows, kept_rows
 from ..symmetry.description import Description
-from ..symmetry.folding.saving import is_configured, misfits, set_unsaveable
+from ..symmetry.folding.rewriter import is_configured, misfits, set_unsaveable
 from ..symmetry.proof import Wide, in_float64
 from ..symmetry.spaces import Axis, Product, Sum, axis_size, spaces_of
 from ..testing import relative_error

@@ -15,9 +15,8 @@ from ..groups.sampling import haar, keeping_ones
 from ..symmetry import Space, Symmetry
 from ..symmetry.action import moved, tensors_of
 from ..symmetry.blocks import blocks
-from ..symmetry.folding.norms import fold_norms
+from ..symmetry.folding.norms import fold_norms, rotatable
 from ..symmetry.folding.rewriter import Outcome, Rewriter
-from ..symmetry.folding.rotatable import rotatable
 from ..symmetry.gauge.canonical import slices
 from ..symmetry.proof import Proof
 from ..symmetry.spaces import Fixed

@@ -2,8 +2,7 @@
 
 from .affine_maps import active_subnetwork, effective_maps
 from .counterparts import dgn, dlgn, dlgn_sf, rectified
-from .examine import GateStudy, examine
-from .gate_statistics import shared_gates
+from .examine import GateStudy, examine, shared_gates
 from .gated_network import GatedNetwork, gate_permutations
 from .kernels import (
     Budget,

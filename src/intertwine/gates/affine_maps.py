@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from .._evaluation import copied, in_usual_mode
 from .._result import Result
@@ -195,10 +196,9 @@ def effective_maps(
     """Find the affine map from the input to every pre-activation of a linear gating network (P2 section 3).
 
     The first of a DLGN's two linearities: without ReLUs each unit's pre-activation is one image, compared with the
-    input, plus an offset. It is the Jacobian, which here does not depend on the
-    input: found from every basis image, or by gradients where a layer has fewer units than the input has entries, in
-    float64 and evaluation mode. A ReLU network has no such map; for one input
-    :func:`active_subnetwork` gives the map of its outputs.
+    input, plus an offset. It is the Jacobian, which here does not depend on the input: found from every basis image, or
+    by gradients where a layer has fewer units than the input has entries, in float64 and evaluation mode. A ReLU
+    network has no such map; for one input :func:`active_subnetwork` gives the map of its outputs.
 
     Args:
         network: What :func:`dlgn` or :func:`dlgn_sf` made. It is copied.
@@ -230,7 +230,9 @@ def effective_maps(
     with torch.no_grad():
         shapes = [tuple(q.shape[1:]) for q in gating(x)]
         names = _names(network, example[:1], len(shapes))
-        wanted = _wanted(names, layers)
+        if unknown := [name for name in layers or () if name not in names]:
+            raise ValueError(f"layers must be among {names}. Got {unknown}.")
+        wanted = [i for i, name in enumerate(names) if layers is None or name in layers]
         middle = lambda shape: tuple(s // 2 for s in shape[1:]) if positions == "centre" else ()
         chosen: dict[int, Index] = {i: (slice(None), *middle(shapes[i])) for i in wanted}
         size = sum(8 * math.prod(shapes[i][: 1 if positions == "centre" else None]) for i in wanted) * x.numel()
@@ -239,43 +241,36 @@ def effective_maps(
                 f"all images must fit in memory = {memory:.1e} bytes. Got {size:.1e}. Take positions='centre', fewer "
                 "layers, or more memory."
             )
-        offsets = [q[(0, *chosen[i])] if i in chosen else q[0] for i, q in enumerate(gating(torch.zeros_like(x)))]
-        weights = _by_inputs(gating, x, chosen, [i for i in wanted if offsets[i].numel() >= x.numel()])
-    weights |= {i: _by_units(gating, x, chosen[i], i) for i in wanted if i not in weights}
-    maps = tuple(
-        EffectiveMap(names[i], weights[i].view(*offsets[i].shape, *x.shape[1:]), offsets[i].clone()) for i in wanted
-    )
-    with torch.no_grad():
+        zero = gating(torch.zeros_like(x))
+        offsets = {i: zero[i][(0, *at)] for i, at in chosen.items()}
+        weights = _by_inputs(gating, x, zero, {i: chosen[i] for i, q in offsets.items() if q.numel() >= x.numel()})
+        weights |= {i: _by_units(gating, x, at, i) for i, at in chosen.items() if i not in weights}
+        maps = tuple(
+            EffectiveMap(names[i], weights[i].view(*q.shape, *x.shape[1:]), q.clone()) for i, q in offsets.items()
+        )
         _check_linear(maps, x, [q[(slice(None), *chosen[i])] for i, q in enumerate(gating(x)) if i in chosen])
     return EffectiveMaps(maps, positions)
 
 
-def _by_inputs(gating: nn.Module, x: Tensor, chosen: dict[int, Index], layers: list[int]) -> dict[int, Tensor]:
-    """Column by column: the network on every basis image, for all ``layers`` at once; each ``(units, inputs)``."""
-    if not layers:
-        return {}
-    zero = gating(torch.zeros_like(x))
-    columns: dict[int, list[Tensor]] = {i: [] for i in layers}
-    for inputs in torch.arange(x.numel(), device=x.device).split(_BATCH):
-        basis = torch.zeros(len(inputs), x.numel(), dtype=x.dtype, device=x.device)
-        basis[torch.arange(len(inputs)), inputs] = 1
-        found = gating(basis.view(-1, *x.shape[1:]))
-        for i in layers:
-            columns[i].append((found[i] - zero[i])[(slice(None), *chosen[i])].flatten(1).T)
+def _by_inputs(gating: nn.Module, x: Tensor, zero: Sequence[Tensor], chosen: dict[int, Index]) -> dict[int, Tensor]:
+    """Column by column: the network on every basis image, for some layers at once; each ``(units, inputs)``."""
+    columns: dict[int, list[Tensor]] = {i: [] for i in chosen}
+    for inputs in torch.arange(x.numel(), device=x.device).split(_BATCH) if chosen else ():
+        found = gating(one_hot(inputs, x.numel()).to(x).view(-1, *x.shape[1:]))
+        for i, at in chosen.items():
+            columns[i].append((found[i] - zero[i])[(slice(None), *at)].flatten(1).T)
     return {i: torch.cat(parts, 1) for i, parts in columns.items()}
 
 
 def _by_units(gating: nn.Module, x: Tensor, chosen: Index, layer: int) -> Tensor:
     """Row by row, cheaper where a layer has fewer units than the input has entries: gradients of many units at once."""
+    units = gating(torch.zeros_like(x))[layer][(0, *chosen)].numel()
     rows = []
-    with torch.no_grad():
-        units = gating(torch.zeros_like(x))[layer][(0, *chosen)].numel()
     for some in torch.arange(units, device=x.device).split(_BATCH):
-        z = torch.zeros(len(some), *x.shape[1:], dtype=x.dtype, device=x.device, requires_grad=True)
+        z = x.new_zeros(len(some), *x.shape[1:]).requires_grad_()
         with torch.enable_grad():
             q = gating(z)[layer][(slice(None), *chosen)].flatten(1)
-            total = q[torch.arange(len(some), device=x.device), some].sum()
-        rows.append(torch.autograd.grad(total, z)[0].flatten(1))
+            rows.append(torch.autograd.grad(q.gather(1, some[:, None]).sum(), z)[0].flatten(1))
     return torch.cat(rows)
 
 
@@ -298,14 +293,6 @@ def _names(network: GatedNetwork, x: Tensor, count: int) -> list[str]:
     program = capture_relu(value, x.to(next(value.parameters())))
     names = [n for n, call in zip(program.names, program.gate_calls) if call.op not in MAX_POOLS]
     return names if len(names) == count else [str(i) for i in range(count)]
-
-
-def _wanted(names: list[str], layers: Collection[str] | None) -> list[int]:
-    """Which layers to look at."""
-    unknown = [name for name in layers or () if name not in names]
-    if unknown:
-        raise ValueError(f"layers must be among {names}. Got {unknown}.")
-    return [i for i, name in enumerate(names) if layers is None or name in layers]
 
 
 def _check_linear(maps: tuple[EffectiveMap, ...], x: Tensor, expected: list[Tensor]) -> None:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from .._evaluation import check_module, copied, evaluating, in_usual_mode
-from .affinity import is_plain
 from .gated_network import SHALLOW_MAPS, Features, GatedNetwork, ShallowFeatures, ShallowMaps
+from .relu_program import is_plain
 
 Regime = Literal["standalone", "fixed_random", "fixed_learnt"]
 

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._evaluation import copied
-from .affinity import departures, is_plain, leaving_no_trace, tolerance
-from .relu_program import check_batch_norms
+from .relu_program import check_batch_norms, departures, is_plain, leaving_no_trace, tolerance
 from .substitution import Applied, Read
 
 _TRIALS = 4
@@ -133,7 +132,15 @@ class GatedNetwork(nn.Module):
         if self.is_linear:
             parts["the gating network"] = self.gating
         for name, part in parts.items():
-            _check_affine(name, departures(part, example), tolerance(example))
+            found = departures(part, example)
+            wrong = [k for k, error in enumerate(found) if error > tolerance(example)]
+            if wrong:
+                at = f" at layer {wrong[0]}" if len(found) > 1 else ""
+                raise ValueError(
+                    f"{name} must be affine in evaluation mode. Got another function{at} (off by {found[wrong[0]]:.2g} "
+                    "of its size): the model computes something nonlinear besides ReLUs and max poolings, such as "
+                    "torch.where, amax or a product of activations. Write it with ReLUs, or leave it out."
+                )
 
     def _gated(self, gates: list[Tensor], x: Tensor) -> Tensor:
         """The value network's output with given gates."""
@@ -160,11 +167,7 @@ class GatedNetwork(nn.Module):
 
 
 def check_hard(model: nn.Module, name: str) -> None:
-    """Refuse a gated network whose gates are soft where an invariant is asked for; ``name`` is what messages call it.
-
-    Raises:
-        ValueError: If its gates are soft.
-    """
+    """Refuse a gated network, by the ``name`` that messages call it, whose gates are soft where they must be hard."""
     if isinstance(model, GatedNetwork) and model.gate != "hard":
         raise ValueError(
             f"gates of {name} must be hard: soft gates sigmoid(beta q) change when units are rescaled, so that nothing "
@@ -173,12 +176,7 @@ def check_hard(model: nn.Module, name: str) -> None:
 
 
 class Features(nn.Module):
-    """The pre-activations of a network's ReLUs: a gating network.
-
-    Args:
-        network: Any ReLU network.
-        linear: Leave its ReLUs out, so that the pre-activations are affine in the input (in evaluation mode).
-    """
+    """The pre-activations of a ReLU network: a gating network; ``linear`` leaves its ReLUs out: an affine one."""
 
     def __init__(self, network: nn.Module, linear: bool = False) -> None:
         super().__init__()
@@ -269,15 +267,3 @@ def gate_permutations(shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, 
     for order in itertools.permutations(range(len(shapes))):
         if all(shapes[i] == shapes[j] for i, j in enumerate(order)):
             yield order
-
-
-def _check_affine(name: str, found: list[float], most: float) -> None:
-    """Say which layer of a network is not affine."""
-    wrong = [k for k, error in enumerate(found) if error > most]
-    if wrong:
-        at = f" at layer {wrong[0]}" if len(found) > 1 else ""
-        raise ValueError(
-            f"{name} must be affine in evaluation mode. Got another function{at} (off by {found[wrong[0]]:.2g} of its "
-            "size): the model computes something nonlinear besides ReLUs and max poolings, such as torch.where, amax "
-            "or a product of activations. Write it with ReLUs, or leave it out."
-        )

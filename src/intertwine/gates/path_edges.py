@@ -114,7 +114,7 @@ class _Linear:
 def _edges_of(linear: _Linear, slots: _Slots) -> list[Edges]:
     call = linear.call
     if is_gate(call):
-        return [_maxima(linear) if call.op in MAX_POOLS else _identity(linear)]
+        return [_maxima(linear) if call.op in MAX_POOLS else Edges(linear.inputs[0], *_all_nodes(linear))]
     found: list[Edges] = []
     if call.op in BATCH_NORMS:
         found += _batch_norm(linear, slots)
@@ -220,10 +220,11 @@ def _pooled(linear: _Linear, i: int, along: _Sparse, slots: _Slots) -> Edges:
     return Edges(i, src, dst, torch.ones_like(value), slots.new(linear.call.where, sizes), which)
 
 
-def _identity(linear: _Linear) -> Edges:
+def _all_nodes(linear: _Linear) -> _Sparse:
+    """Edges from every node to itself."""
     x = linear.values[linear.inputs[0]]
     nodes = torch.arange(x.numel(), device=x.device)
-    return Edges(linear.inputs[0], nodes, nodes, torch.ones(len(nodes), dtype=torch.float64, device=x.device))
+    return nodes, nodes, torch.ones(len(nodes), dtype=torch.float64, device=x.device)
 
 
 def _maxima(linear: _Linear) -> Edges:
@@ -241,11 +242,9 @@ def _batch_norm(linear: _Linear, slots: _Slots) -> list[Edges]:
     x, where = linear.values[i], linear.call.where
     shift = linear.run({i: torch.zeros_like(x)}).double()
     gain = linear.run({i: torch.ones_like(x)}).double() - shift
-    channels = x.shape[1]
-    nodes = torch.arange(x.numel(), device=x.device)
+    channels, (nodes, _, ones) = x.shape[1], _all_nodes(linear)
     channel = nodes // (x.numel() // channels)
     once = lambda t: t.view(channels, -1)[:, 0]
-    ones = torch.ones(len(nodes), dtype=torch.float64, device=x.device)
     return [
         Edges(i, nodes, nodes, ones, slots.new(f"gain of {where}", once(gain)), channel),
         Edges(None, torch.zeros_like(nodes), nodes, ones, slots.new(f"shift of {where}", once(shift)), channel),

@@ -66,10 +66,7 @@ def observe(
 
     ``program`` is of the network that the gates are for, ``model`` the one whose gates are read: of a gated network,
     those that its value network uses. With ``ratio`` activations that are no gates give ``act(q) / q``.
-
-    Raises:
-        ValueError: If the model has other gates for several examples than for one.
-    """  # noqa: DOC502 - raised by what it calls
+    """
     if isinstance(model, GatedNetwork):
         return _gates_of(model, program, x, batch_size)
     reader = capture_dynamic(model, x)

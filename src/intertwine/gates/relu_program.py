@@ -1,14 +1,19 @@
-"""Captured ReLU networks: values that depend on the input, weights, gates, and activations that are no gates."""
+"""Captured ReLU networks: values that depend on the input, weights, gates, and activations that are no gates.
+
+Affinity of functions, checked on samples.
+"""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from .._evaluation import check_module
+from .._evaluation import check_module, evaluating
 from ..programs import Call, Program, Ref, capture
 from ..programs.operations import (
     ATTENTION,
@@ -27,7 +32,6 @@ from ..programs.operations import (
     is_random,
     normalises_by_input,
 )
-from .affinity import departures, tolerance
 
 RATIOS = {
     "gelu": "Φ(q), the normal distribution function",
@@ -116,7 +120,8 @@ def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgr
     _check_operations(whole, others)
     states = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     contents = {name: states[name].detach() for name in whole.states}
-    program = replace(_simplified(whole, kept=gate), contents=contents)
+    # what nothing reads is left out (``max_pool1d`` squeezes positions that nobody asked for); gates run all the same
+    program = replace(whole, calls=tuple(whole.live(gate)), contents=contents)
     weights = _weights(program)
     _check_numbers(program, gate)
     _check_linear(program, gate, x)
@@ -178,10 +183,13 @@ def _weights(program: Program) -> dict[int, tuple[str, ...]]:
     return found
 
 
+def _reading(program: Program) -> Iterator[Call]:
+    """The calls that read what depends on the input."""
+    return (call for call in program.calls if any(r.id in program.varying for r in call.inputs))
+
+
 def _check_operations(program: Program, others: bool) -> None:
-    for call in program.calls:
-        if not any(r.id in program.varying for r in call.inputs):
-            continue
+    for call in _reading(program):
         if call.op in ATTENTION:
             raise ValueError(
                 f"model must be a ReLU network. Got attention or a softmax ({call.where}): its mixing weights depend "
@@ -216,11 +224,11 @@ def _check_numbers(program: Program, is_gate: Callable[[Call], bool]) -> None:
 
 
 def _check_linear(program: Program, is_gate: Callable[[Call], bool], like: Tensor) -> None:
-    for call in program.calls:
+    for call in _reading(program):
         read = [r for r in dict.fromkeys(call.inputs) if r.id in program.varying]
         made = [out for out in call.outputs if out is not None]
         known = is_gate(call) or call.op in _AFFINE or (len(read) == 1 and call.op in _BILINEAR)
-        if read and made and not known and not _is_affine(program, read, made, like):
+        if made and not known and not _is_affine(program, read, made, like):
             raise ValueError(
                 f"model must be linear between its gates. Got {call.where} at {call.line}, which is not: products of "
                 "activations, as attention and multiplicative gates make, and other functions than ReLUs and max "
@@ -245,9 +253,7 @@ def _is_affine(program: Program, read: Sequence[Ref], made: Sequence[Ref], like:
 
 def _check_reuse(program: Program, weights: dict[int, tuple[str, ...]]) -> None:
     seen: dict[str, Call] = {}
-    for call in program.calls:
-        if not any(r.id in program.varying for r in call.inputs):
-            continue
+    for call in _reading(program):
         for name in dict.fromkeys(n for r in call.inputs for n in weights.get(r.id, ())):
             if name in seen:
                 raise ValueError(
@@ -257,31 +263,59 @@ def _check_reuse(program: Program, weights: dict[int, tuple[str, ...]]) -> None:
             seen[name] = call
 
 
-def _simplified(program: Program, kept: Callable[[Call], bool]) -> Program:
-    """The same program with a slice for each part of a split or chunk, and a selection for each of ``unbind``.
+def departures(f: Callable[[Tensor], list[Tensor]], x: Tensor) -> list[float]:
+    """How far ``f`` is from affine between 0, ``x`` and random points: ``f(x + z) - f(x) - f(z) + f(0)``.
 
-    Calls whose results nothing reads are left out (``max_pool1d`` squeezes positions that nobody asked for), except
-    those ``kept``: gates run whoever reads them, and are counted when the network runs.
+    For each tensor that ``f`` gives, the largest departure as a share of the largest value of its example. Each input
+    of ``x`` is tried with a larger ``z`` than the one before, since a kink shows far from 0 and a wave near it.
     """
-    split = replace(program, calls=tuple(part for whole in program.calls for part in _parts(program, whole)))
-    return replace(split, calls=tuple(split.live(kept)))
+    scale = float(x.square().mean().sqrt()) or 1.0
+    scales = torch.tensor([scale * 10.0**k for k in range(len(x))]).to(x).view(-1, *[1] * (x.dim() - 1))
+    z = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x) * scales
+    found = []
+    for four in zip(f(x + z), f(x), f(z), f(torch.zeros_like(x))):
+        both, one, other, none = (t.reshape(len(t), -1) for t in four)
+        size = torch.stack([t.abs().amax(1) for t in (both, one, other, none)]).amax(0)
+        off = (both - one - other + none).abs().amax(1) / size.clamp(min=torch.finfo(size.dtype).tiny)
+        found.append(float(off.nan_to_num(0.0).max()))
+    return found
 
 
-def _parts(program: Program, call: Call) -> list[Call]:
-    if call.op not in ("aten::split", "aten::split_with_sizes", "aten::unbind"):
-        return [call]
-    dim = call.args["dim"]
-    if call.op == "aten::unbind":
-        take = torch.ops.aten.select.int
-        options = [{"dim": dim, "index": k} for k in range(len(call.outputs))]
-    else:
-        take = torch.ops.aten.slice.Tensor
-        sizes = [0 if out is None else program.values[out.id].shape[dim] for out in call.outputs]
-        ends = list(accumulate(sizes))
-        options = [{"dim": dim, "start": e - s, "end": e, "step": 1} for s, e in zip(sizes, ends)]
-    op = "aten::select" if call.op == "aten::unbind" else "aten::slice"
-    return [
-        replace(call, op=op, func=take, args={"self": call.args["self"], **option}, outputs=(out,))
-        for option, out in zip(options, call.outputs)
-        if out is not None
-    ]
+def tolerance(x: Tensor) -> float:
+    """What rounding may add up to: accelerators round products to ten or eight bits."""
+    exact = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+    return 1e-3 if exact else 5e-2
+
+
+@contextmanager
+def leaving_no_trace(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients or forward hooks; buffers and random numbers are as they were afterwards.
+
+    Hooks before a forward pass do run: some compute weights.
+    """
+    here = next((b.device for b in [*model.parameters(), *model.buffers()]), torch.device("cpu"))
+    devices = [here] if here.type == "cuda" else []
+    with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=devices):
+        hooks = [(module, module._forward_hooks) for module in model.modules()]
+        buffers = [(b, b.clone()) for b in model.buffers()]
+        try:
+            for module, _ in hooks:
+                module._forward_hooks = OrderedDict()
+            yield
+        finally:
+            for module, own in hooks:
+                module._forward_hooks = own
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether numbers can be looked at: nothing is compiled, transformed, captured or without content."""
+    return (
+        type(x) in (Tensor, nn.Parameter)
+        and not x.is_meta
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and _get_current_dispatch_mode() is None
+    )

@@ -23,7 +23,7 @@ from ..groups.assignment import couple
 from ..symmetry import Symmetry
 from ..symmetry.action import rewritable, tensors_of
 from ..symmetry.blocks import Block, blocks
-from ..symmetry.duplication import copy_degrees
+from ..symmetry.find import copy_degrees
 from ..symmetry.proof import in_float64
 from ..symmetry.spaces import Layout, Leaf, Space, axis_size
 from ..testing import relative_error

@@ -4,9 +4,8 @@ from .calls import Call, Ref, Value
 from .capture import capture
 from .dynamic import capture_dynamic, check_path, first_output, flat_inputs
 from .graph import Vertex, Wire, graph
-from .offsets import gains_as_parameters
 from .part import Part
-from .paths import capture_paths, union
+from .paths import capture_paths, gains_as_parameters, union
 from .program import Program
 
 __all__ = [

@@ -1,4 +1,7 @@
-"""Calls and values of a captured run: who computed what from what, and where in the code."""
+"""Calls and values of a captured run: who computed what from what, and where in the code.
+
+Numbers and constants that grow with the batch.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -115,3 +118,52 @@ def last_reads(calls: Sequence[Call], kept: Iterable[Ref]) -> tuple[tuple[int, .
         found.append(tuple(ref.id for ref in here - seen))
         seen |= here
     return tuple(reversed(found))
+
+
+def readers(calls: Iterable[Call]) -> dict[int, list[Call]]:
+    """Number of every value to the calls that read it, in order."""
+    found: dict[int, list[Call]] = {}
+    for call in calls:
+        for ref in dict.fromkeys(call.inputs):
+            found.setdefault(ref.id, []).append(call)
+    return found
+
+
+def makers(calls: Iterable[Call]) -> dict[int, Call]:
+    """Number of every value to the call that made it."""
+    return {out.id: call for call in calls for out in call.outputs if out is not None}
+
+
+@dataclass(frozen=True)
+class PerExample:
+    """A whole number that grows with the batch: ``base + slope N``."""
+
+    base: int
+    slope: int
+
+    def at(self, n: int) -> int:
+        """Its value for ``n`` examples."""
+        return self.base + self.slope * n
+
+
+@dataclass(frozen=True)
+class Growing:
+    """A constant that grows with the batch: block ``k`` of ``N`` along an axis is ``first + k step``."""
+
+    axis: int  # The axis
+    first: Tensor  # The first block
+    step: Tensor | None  # What each block adds; ``None`` where all are equal
+
+    def at(self, n: int) -> Tensor:
+        """Its value for ``n`` examples."""
+        blocks = self.first.unsqueeze(self.axis)
+        blocks = blocks.expand(*(n if d == self.axis else -1 for d in range(blocks.ndim)))
+        if self.step is not None:
+            count = torch.arange(n, device=self.first.device).view(-1, *[1] * (blocks.ndim - self.axis - 1))
+            blocks = blocks + self.step.unsqueeze(self.axis) * count
+        return blocks.flatten(self.axis, self.axis + 1).to(self.first.dtype)
+
+
+def grows(argument: Any) -> bool:
+    """Whether an argument holds a number that grows with the batch."""
+    return any(isinstance(leaf, PerExample) for leaf in leaves(argument))

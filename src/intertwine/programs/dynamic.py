@@ -17,9 +17,8 @@ from .._examples import arguments
 from .._nested import map_tensors, tensors_in
 from ..errors import CaptureError
 from ..features.batches import call, device_of, head, size
-from .calls import Call
+from .calls import Call, Growing, PerExample, grows
 from .capture import capture
-from .per_example import Growing, PerExample, grows
 from .program import Program
 from .recording.run import output_tensors
 

@@ -52,13 +52,15 @@ COPIES = aten("clone detach alias contiguous _to_copy to lift_fresh")
 """The same numbers in the same shape, perhaps of another type or in other memory."""
 MEMORY_VIEWS = aten("view _unsafe_view")
 """Reshapes of memory, which may be laid out otherwise when a call is run again."""
-RESHAPES = MEMORY_VIEWS | aten("reshape flatten unflatten squeeze unsqueeze")
+SINGLES = aten("squeeze unsqueeze")
+"""Axes of size one left out, or put in."""
+RESHAPES = MEMORY_VIEWS | SINGLES | aten("reshape flatten unflatten")
 """The same entries, row by row in the same order."""
 TRANSPOSES = aten("permute transpose t movedim")
 """The same entries with the axes in another order."""
 REARRANGEMENTS = COPIES | RESHAPES | TRANSPOSES
 """Every entry, once."""
-PARTS = aten("slice select narrow split split_with_sizes chunk unbind")
+PARTS = aten("slice select")
 """Some of the entries, none of them twice."""
 REPEATS = aten("expand repeat")
 """Every entry, several times."""
@@ -67,11 +69,13 @@ FILLS = aten("zeros_like ones_like full_like empty_like new_zeros new_ones new_f
 DECOMPOSED = aten(
     "addcmul addcdiv mse_loss huber_loss smooth_l1_loss binary_cross_entropy binary_cross_entropy_with_logits "
     "nll_loss_forward nll_loss2d_forward aminmax mv dot vdot trace linalg_cross block_diag diag_embed index_fill "
-    "narrow_copy pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle elu_backward "
+    "narrow_copy pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle elu_backward split "
+    "split_with_sizes unsafe_split unsafe_split_with_sizes split_with_sizes_copy unbind unbind_copy im2col col2im "
+    "var_mean std_mean _weight_norm_interface lerp polar "
     "gelu_backward hardsigmoid_backward hardswish_backward hardtanh_backward leaky_relu_backward log_sigmoid_backward "
     "mish_backward sigmoid_backward silu_backward softplus_backward tanh_backward threshold_backward"
 )
-"""Recorded as the plain operations that torch makes them of: losses, derivatives, and what moves entries about."""
+"""Recorded as plain operations: losses, derivatives, what moves entries about, and what returns several parts."""
 
 R = TypeVar("R", bound=Callable[..., Any])
 

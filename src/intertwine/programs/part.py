@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..features.norm_statistics import NormStatistics
-from .calls import Call, Ref
-from .per_example import grows
+from .calls import Call, Ref, grows
 from .program import Program
 from .steps import Handler, Step
 

@@ -3,6 +3,8 @@
 ``if mask.all():`` is such a question. Runs in which it is answered the other way show what the code would do then;
 where that is the same (a warning), the question decides nothing. Where the code then raises (an assertion, a check of
 the values of a distribution), there is no other path: the question is a guard, whose answer the group must keep.
+
+Programs whose norms multiply by ``1 + weight``, read as if the gain itself were the parameter.
 """
 
 import logging
@@ -18,8 +20,9 @@ from torch import nn
 from .._evaluation import in_usual_mode
 from .._nested import map_leaves
 from ..errors import CaptureError
-from .calls import Ref, Value
+from .calls import Call, Ref, Value, readers
 from .capture import capture
+from .operations import COPIES
 from .program import Program
 from .recording.run import Refused
 
@@ -161,3 +164,50 @@ def _joined(a: Program, b: Program) -> Program:
 def _moved(argument: Any, new: Mapping[int, int]) -> Any:
     """An argument with every reference renumbered."""
     return map_leaves(argument, lambda leaf: Ref(new[leaf.id]) if isinstance(leaf, Ref) else leaf)
+
+
+def gains_as_parameters(program: Program) -> tuple[Program, dict[str, float]]:
+    """The program in which every parameter that is only read as ``weight + c`` stands for that sum.
+
+    Returns:
+        The program, which computes the same from ``weight + c`` in place of ``weight``; and ``c`` by parameter name.
+    """
+    read = readers(program.calls)
+    offsets: dict[str, float] = {}
+    stands: dict[int, Ref] = {}  # the number of each sum to the parameter that stands for it
+    removed: set[int] = set()
+    returned = {ref.id for ref in program.outputs}
+    for name, ref in program.states.items():
+        if program.values[ref.id].kind != "parameter":
+            continue
+        found = _sums(ref, read, returned)
+        if found and len({constant for _, constant, _ in found}) == 1:
+            offsets[name] = found[0][1]
+            for number, _, sums in found:
+                stands[number] = ref
+                removed |= sums
+    moved = lambda leaf: stands.get(leaf.id, leaf) if isinstance(leaf, Ref) else leaf
+    calls = tuple(replace(c, args=map_leaves(c.args, moved)) for c in program.calls if id(c) not in removed)
+    return (replace(program, calls=calls), offsets) if offsets else (program, offsets)
+
+
+def _sums(ref: Ref, read: dict[int, list[Call]], returned: set[int]) -> list[tuple[int, float, set[int]]]:
+    """Every sum that a parameter is read as, with its constant and the calls that make it; none if it is read else."""
+    found: list[tuple[int, float, set[int]]] = []
+    waiting: list[tuple[Ref, set[int]]] = [(ref, set())]
+    while waiting:
+        at, passed = waiting.pop()
+        if at.id in returned or not read.get(at.id):
+            return []
+        for call in read[at.id]:
+            output = call.outputs[0] if call.outputs else None
+            other = call.args.get("other")
+            if output is None:
+                return []
+            if call.op in COPIES:
+                waiting.append((output, {*passed, id(call)}))
+            elif call.op == "aten::add" and isinstance(other, int | float) and call.args.get("alpha", 1) == 1:
+                found.append((output.id, float(other), {*passed, id(call)}))
+            else:
+                return []
+    return found

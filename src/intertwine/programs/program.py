@@ -9,8 +9,7 @@ from torch import Tensor
 
 from .._attributes import Cache
 from .._words import counted
-from .calls import Call, Ref, Value, last_reads, needed, reached
-from .per_example import Growing
+from .calls import Call, Growing, Ref, Value, last_reads, needed, reached
 from .steps import Handler, Step
 
 
@@ -169,15 +168,13 @@ class Program:
 
         A linear layer's product reads a transposed view of the weight: it reads the weight.
         """
-        weights = self._weights
-        found: list[str] = []
-        for ref in call.inputs:
-            found += weights.get(ref.id, ())
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(name for ref in call.inputs for name in self._weights.get(ref.id, ())))
 
     def before(self, tap: str) -> tuple[Call, ...]:
         """The calls that the value at ``tap`` depends on, in order. Unknown taps are a ``ValueError``."""
-        return tuple(self.calls[i] for i in self.ancestors([self._tap(tap)]))
+        if tap not in self.taps:
+            raise ValueError(f"tap must be a module call of this run, such as {list(self.taps)[:5]}. Got {tap!r}.")
+        return tuple(self.calls[i] for i in self.ancestors([self.taps[tap]]))
 
     def _check_given(self, given: Sequence[Ref], tensors: Sequence[Tensor]) -> None:
         if len(given) != len(tensors):
@@ -209,11 +206,6 @@ class Program:
         if value.kind != "constant" or value.data is None:
             raise ValueError(f"states must hold all that is read. Got no {value.kind} {value.name!r}.")
         return value.data.to(device)
-
-    def _tap(self, tap: str) -> Ref:
-        if tap not in self.taps:
-            raise ValueError(f"tap must be a module call of this run, such as {list(self.taps)[:5]}. Got {tap!r}.")
-        return self.taps[tap]
 
     @cached_property
     def _weights(self) -> dict[int, tuple[str, ...]]:

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from .._nested import map_tensors
 from ..errors import CaptureError
-from .calls import Call, Ref, refs
+from .calls import Call, PerExample, Ref, grows, refs
 from .operations import BATCH_NORMS, MEMORY_VIEWS, writes
-from .per_example import PerExample, grows
 
 Handler = Callable[[Call, Callable[..., Any], dict[str, Any]], Any]
 """``handler(call, operation, args)``, in place of ``operation(**args)``."""

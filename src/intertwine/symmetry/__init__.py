@@ -6,9 +6,8 @@ from .detection.rules import register_rule
 from .find import symmetries
 from .folding.fold import Fold, fold
 from .folding.norms import fold_norm_gains
-from .gauge.canonical import canonical
+from .gauge.canonical import canonical, gradient_norm, sharpness
 from .gauge.fingerprint import fingerprint
-from .gauge.sharpness import gradient_norm, sharpness
 from .spaces import Axis, BatchNormTensors, Fixed, FixedAxis, Layout, Leaf, Part, Product, Space, Sum
 from .symmetry import Symmetry
 from .tangent import Tangent

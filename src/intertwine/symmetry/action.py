@@ -77,11 +77,7 @@ def act(sym: Description, g: Transformation, model: nn.Module) -> nn.Module:
 
 
 def act_lazily(sym: Description, g: Transformation, state: Mapping[str, Tensor]) -> LazyState:
-    """A state dict moved by ``g`` tensor by tensor, each when it is asked for; nothing is held.
-
-    Raises:
-        ValueError: If a tensor is of another architecture, or of numbers that cannot be moved; only headers are read.
-    """  # noqa: DOC502 - raised by the check
+    """A state dict moved by ``g`` tensor by tensor, each when it is asked for; before, only headers are read."""
     check_headers(sym, state)
 
     def tensor(name: str) -> Tensor:
@@ -93,10 +89,7 @@ def act_lazily(sym: Description, g: Transformation, state: Mapping[str, Tensor])
 
 
 def rewritable(sym: Description, model: nn.Module, replaced: Mapping[int, Tensor] | None = None) -> nn.Module:
-    """A copy of a model that is to get other weights: what it keeps of the old ones is left out.
-
-    ``replaced`` is as in ``copied``.
-    """
+    """A copy of a model, as ``copied`` makes it, that is to get other weights: what it keeps of the old is left out."""
     twin = copied(model, replaced)
     forget(twin, sym.caches)
     return twin
@@ -198,9 +191,6 @@ def _moved(
     """As ``moved``, tensor by tensor, unchecked but for variances."""
     active = {name for name, e in g.elements.items() if not e.is_identity(atol=0.0)}
     norms = {n: norm for norm in sym.batch_norms for n in (norm.variance, norm.weight) if n is not None}
-    tied: dict[str, list[str]] = {}
-    for alias, name in sym.aliases.items():
-        tied.setdefault(name, []).append(alias)
     for name in wanted:
         layout = sym.layouts[name]
         if not active & layout.spaces:
@@ -222,7 +212,7 @@ def _moved(
                 factor = torch.where(negative, squares.rsqrt(), torch.ones_like(squares))
                 new = new * factor.to(state[norms[name].variance].dtype)
         yield name, new
-        yield from ((alias, new) for alias in tied.get(name, ()) if alias in state)
+        yield from ((alias, new) for alias, origin in sym.aliases.items() if origin == name and alias in state)
 
 
 def transform(tensor: Tensor, layout: Layout, g: Transformation) -> Tensor:
@@ -298,13 +288,9 @@ def act_on_features(
 
 def kept_variances(sym: Description, g: Transformation, state: Mapping[str, Tensor]) -> tuple[KeptVariance, ...]:
     """Channels whose running variance would become negative: it stays, and the gain is divided by ``a`` instead."""
-    found = []
-    for norm in sym.batch_norms:
-        if norm.variance in state:
-            negative = _new_variance(sym, g, state, norm.variance, norm.eps)[1]
-            if bool(negative.any()):
-                found.append(KeptVariance(norm.variance, tuple(negative.nonzero().flatten().tolist())))
-    return tuple(found)
+    present = (norm for norm in sym.batch_norms if norm.variance in state)
+    norms = ((norm.variance, _new_variance(sym, g, state, norm.variance, norm.eps)[1]) for norm in present)
+    return tuple(KeptVariance(n, tuple(kept.nonzero().flatten().tolist())) for n, kept in norms if bool(kept.any()))
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -319,18 +305,12 @@ def _registered(model: nn.Module) -> dict[str, Tensor]:
 
 
 def check(sym: Description, g: Transformation, state: Mapping[str, Tensor], names: Iterable[str]) -> None:
-    """Refuse what does not fit before anything is changed; tensors that are read on demand are checked by their reader.
-
-    Raises:
-        ValueError: If the spaces of ``g`` are not those of ``sym``.
-    """
+    """Refuse what does not fit before anything is changed; tensors read on demand are checked by their reader."""
     have = {name: e.group.n for name, e in g.elements.items()}
     want = {space.name: space.size for space in sym.spaces}
     if have != want:
-        differ = {
-            name: (want.get(name), have.get(name)) for name in {**want, **have} if want.get(name) != have.get(name)
-        }
-        name, (size, other) = next(iter(differ.items()))
+        differ = [name for name in {**want, **have} if want.get(name) != have.get(name)]
+        name, size, other = differ[0], want.get(differ[0]), have.get(differ[0])
         said = lambda n: "no such space" if n is None else counted(n, "unit")
         more = f", and {counted(len(differ) - 1, 'other space')} that {'differs' if len(differ) == 2 else 'differ'}"
         raise ValueError(
@@ -338,26 +318,29 @@ def check(sym: Description, g: Transformation, state: Mapping[str, Tensor], name
             f"{more if len(differ) > 1 else ''}: draw it from this symmetry."
         )
     gains = {norm.weight: norm.variance for norm in sym.batch_norms}
-    needed = [n for name in names for n in [name, *([gains[name]] if name in gains else [])]]
     if isinstance(state, dict):
-        check_shapes(sym, {name: tuple(tensor.shape) for name, tensor in state.items()}, needed)
-        check_numbers(sym, {name: tensor.dtype for name, tensor in state.items()}, needed)
+        check_headers(sym, state, [n for name in names for n in (name, gains.get(name)) if n is not None])
 
 
-def check_headers(sym: Description, state: Mapping[str, Tensor]) -> None:
-    """Refuse tensors of another architecture, or of numbers that cannot be moved; of files, only headers are read."""
-    headers = headers_of(state)
-    check_shapes(sym, {name: shape for name, (shape, _) in headers.items()})
-    check_numbers(sym, {name: dtype for name, (_, dtype) in headers.items()})
+def check_headers(sym: Description, state: Mapping[str, Tensor], names: Iterable[str] | None = None) -> None:
+    """Refuse tensors of another architecture, and moved ones that are not real; of files, only headers are read."""
+    headers, wanted = headers_of(state), list(sym.layouts if names is None else names)
+    for name in wanted:
+        if name not in headers:
+            raise ValueError(f"state must hold every tensor of the symmetry. Got none named {name!r}.")
+        size = tuple(axis_size(axis) for axis in sym.layouts[name].axes)
+        if headers[name][0] != size:
+            raise ValueError(f"{name} must have shape {size}. Got {headers[name][0]}: another architecture.")
+    for name in wanted:
+        leaves = (leaf for block in blocks(sym.layouts[name]) for _, leaf in block.carried)
+        multiplied = any(any(leaf.scale) or any(leaf.sign) or leaf.variance for leaf in leaves)
+        if multiplied and not headers[name][1].is_floating_point:
+            found = str(headers[name][1]).removeprefix("torch.")
+            raise ValueError(f"{name} must hold real numbers to be moved. Got {found}: convert or dequantise it first.")
 
 
 def check_states(sym: S | None, **given: object) -> tuple[S, list[Mapping[str, Tensor]]]:
-    """The symmetry and the state dicts that were given, each of its code.
-
-    Raises:
-        TypeError: If one stands beside a module, or without a symmetry.
-        ValueError: If a tensor is of another architecture.
-    """  # noqa: DOC502 - raised by what it calls
+    """The symmetry and the state dicts that were given, each of its code; a module beside one is a ``TypeError``."""
     states: list[Mapping[str, Tensor]] = [x for x in given.values() if isinstance(x, Mapping)]
     if sym is None or len(states) < len(given):
         for name, model in given.items():
@@ -366,26 +349,6 @@ def check_states(sym: S | None, **given: object) -> tuple[S, list[Mapping[str, T
     for state in states:
         check_headers(sym, state)
     return sym, states
-
-
-def check_shapes(sym: Description, shapes: Mapping[str, tuple[int, ...]], names: Iterable[str] | None = None) -> None:
-    """Refuse a state dict of another architecture by its shapes."""
-    for name in sym.layouts if names is None else names:
-        if name not in shapes:
-            raise ValueError(f"state must hold every tensor of the symmetry. Got none named {name!r}.")
-        size = tuple(axis_size(axis) for axis in sym.layouts[name].axes)
-        if shapes[name] != size:
-            raise ValueError(f"{name} must have shape {size}. Got {shapes[name]}: another architecture.")
-
-
-def check_numbers(sym: Description, dtypes: Mapping[str, torch.dtype], names: Iterable[str] | None = None) -> None:
-    """Refuse tensors that elements scale, flip or mix, and that hold no real numbers: they would be cast silently."""
-    for name in sym.layouts if names is None else names:
-        leaves = (leaf for block in blocks(sym.layouts[name]) for _, leaf in block.carried)
-        multiplied = any(any(leaf.scale) or any(leaf.sign) or leaf.variance for leaf in leaves)
-        if multiplied and not dtypes[name].is_floating_point:
-            found = str(dtypes[name]).removeprefix("torch.")
-            raise ValueError(f"{name} must hold real numbers to be moved. Got {found}: convert or dequantise it first.")
 
 
 def multiply(x: Tensor, matrix: Tensor, dims: list[int]) -> Tensor:
@@ -420,13 +383,9 @@ def admissible(sym: Description, g: Transformation, state: Mapping[str, Tensor])
         An element that ``act`` accepts for these weights; ``g`` itself where it is one.
     """
     gainless = {norm.variance for norm in sym.batch_norms if norm.weight is None}
-    for kept in kept_variances(sym, g, state):
-        if kept.variance not in gainless:
-            continue
-        for block in blocks(sym.layouts[kept.variance]):
-            for _, leaf in block.carried:
-                scales = g[leaf.space].scales
-                factor = g[leaf.space].diagonal(leaf)
-                if factor is not None:
-                    g = with_parts(g, leaf.space, scales=torch.where(factor < 1, 0.0, scales))
+    bounded = [sym.layouts[kept.variance] for kept in kept_variances(sym, g, state) if kept.variance in gainless]
+    for leaf in (leaf for layout in bounded for block in blocks(layout) for _, leaf in block.carried):
+        factor = g[leaf.space].diagonal(leaf)
+        if factor is not None:
+            g = with_parts(g, leaf.space, scales=torch.where(factor < 1, 0.0, g[leaf.space].scales))
     return g

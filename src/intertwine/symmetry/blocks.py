@@ -207,13 +207,7 @@ def permuted(x: Tensor, spaces: Sequence[str | None], elements: Mapping[str, Ele
 
 
 def parent_dims(inner: Space | Element, dim: int, spaces: Sequence[str | None]) -> list[int]:
-    """Dimensions of a block to which the axes of a space's arrays belong: the parents' ones, then its own.
-
-    Where a parent occurs more than once, the last one before the space is meant: it is on the same axis.
-
-    Raises:
-        ValueError: If a parent does not occur.
-    """
+    """Dimensions of a block for the axes of a space's arrays: of the last parents before the space, then its own."""
     dims = []
     for parent in inner.parents:
         places = [d for d, s in enumerate(spaces) if s == parent]

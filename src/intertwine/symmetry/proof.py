@@ -43,14 +43,7 @@ def _by_group(rows: Tensor, matrices: Tensor, offs: Tensor, bias: None = None, o
 
 @dataclass(frozen=True)
 class Wide:
-    """A copy of a model whose outputs are compared, in float64 where its code runs in float64.
-
-    Attributes:
-        model: The copy.
-        inputs: What it runs on.
-        dtype: Lowest floating-point precision seen in its run.
-        casts: What it runs in: nothing, or casts to lower precision that go to float64.
-    """
+    """A copy of a model whose outputs are compared, in float64 where its code runs in float64."""
 
     model: nn.Module
     inputs: Any
@@ -91,11 +84,7 @@ def _lowest(dtype: torch.dtype, tensors: Iterable[Tensor]) -> torch.dtype:
 
 
 class _LowestPrecision(TorchDispatchMode):
-    """Watches for casts to a lower floating-point precision; constants of low precision that are promoted do no harm.
-
-    Args:
-        dtype: Where to start: the lowest precision of the weights.
-    """
+    """Watches for casts to a lower precision, from that of the weights on; constants that are promoted do no harm."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -134,16 +123,8 @@ class Proof:
 class Probe:
     """The one proof that new weights make the same function: a copy of a model, whose tensors are swapped for a run.
 
-    Args:
-        wide: The copy. Its outputs now are what others are compared with.
-
-    Attributes:
-        tensors: The live tensors of the copy.
-        dtype: Lowest floating-point precision seen while the copy ran.
-        rtol: Relative error that rounding alone may cause at that precision.
-
-    Raises:
-        ValueError: If the outputs hold no finite number, or they differ between two runs in eval mode.
+    Its outputs now are what others are compared with; ``tensors`` are live. It is a ``ValueError`` if they hold no
+    finite number, or differ between two runs in eval mode.
     """
 
     def __init__(self, wide: Wide) -> None:
@@ -188,12 +169,8 @@ class Probe:
 def probed(sym: Description, model: nn.Module, inputs: Any, randomise: bool = True) -> Probe:
     """A probe of a model whose architecture has a symmetry; the model is left as it is.
 
-    Args:
-        sym: The symmetry.
-        model: The model.
-        inputs: Example inputs.
-        randomise: Replace constant parameters (zero biases, unit gains) and batch-norm statistics of the copy by
-            random values first: equal entries would hide mistakes.
+    With ``randomise``, constant parameters (zero biases, unit gains) and batch-norm statistics of the copy get random
+    values first: equal entries would hide mistakes.
 
     Raises:
         ValueError: See ``Probe``; or if the model is on the meta device.

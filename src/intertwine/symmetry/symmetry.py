@@ -5,9 +5,13 @@ Model, example and program that a symmetry was found with, for verification and 
 
 from __future__ import annotations
 
+import re
 import weakref
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from math import prod
+from textwrap import wrap
 from typing import Any, overload
 
 from torch import Tensor, nn
@@ -15,20 +19,19 @@ from torch import Tensor, nn
 from .._io.lazy import LazyState
 from .._offered import call
 from .._result import UNSAVED, Result
+from .._words import columns, counted, near
 from ..programs import Program
-from . import action, explanation, tangent, transformation, verification
+from . import action, tangent, transformation, verification
 from .description import Description
+from .spaces import Fixed, Leaf, Space, axis_size, leaves
+
+_WIDE = 100  # characters of a line of prose
 
 
 class Origin:
-    """A model, as long as someone else holds it, and the example that it was read on.
+    """A model, as long as someone else holds it, the example that it was read on, and what was captured.
 
     A symmetry is a description without tensors: it keeps no model alive, and saved or pickled it forgets this.
-
-    Args:
-        model: The model.
-        example_inputs: The example.
-        program: What was captured.
     """
 
     def __init__(
@@ -73,15 +76,43 @@ class Symmetry(Description, Result):
     @property
     def headline(self) -> str:
         """Number of spaces, dimension and size."""
-        return explanation.totals(self)
+        return (
+            f"{counted(len(self.spaces), 'space')}, dimension {self.dim}, log of discrete size {self.log_size:.1f}, "
+            f"{counted(len(self.fixed), 'fixed axis')}"
+        )
 
     def summary(self) -> str:
         """A table of the spaces: size, group, generators, how many tensor axes move, and what restricts them."""
-        return explanation.summary(self)
+        table = ["No hidden space may move; explain(parameter, axis) says why for each axis."]
+        if self.spaces:
+            short = lambda row: row["space"].removesuffix(f" ({row['name']})")
+            found = [[short(r), str(r["size"]), r["group"], str(r["axes"]), r["name"]] for r in self._rows()]
+            table = columns([["space", "size", "group", "axes", "name"], *found])
+        everywhere = lambda reason: re.sub(r" in [\w.]+$", "", reason)  # without the module in which it was met
+        restrictions = Counter(why for space in self.spaces for why in dict.fromkeys(map(everywhere, space.reasons)))
+        lines = [f"{why} ({counted(count, 'space')})" for why, count in restrictions.items()]
+        lines += [self.headline, f"lowest precision {str(self.dtype).removeprefix('torch.')}"]
+        if self.unknown_ops:
+            lines.append(f"operations without a rule (what they touch is fixed): {', '.join(self.unknown_ops)}")
+        if self.path_only:
+            lines.append(f"certified for {self.certified}")
+        folded = (part for line in [*lines, *self.notes] for part in wrap(line, _WIDE, subsequent_indent="  "))
+        return "\n".join([*table, *folded])
 
     def explain(self, parameter: str, axis: int = 0) -> str:
         """Why an axis of a parameter moves, and with which space, or why it is fixed."""
-        return explanation.explain(self, parameter, axis)
+        name = self.aliases.get(parameter, parameter)
+        if name not in self.layouts:
+            close = near(parameter, (*self.layouts, *self.aliases))
+            raise ValueError(f"parameter must be a name in the state dict. Got {parameter!r}.{close}")
+        axes = self.layouts[name].axes
+        if not -len(axes) <= axis < len(axes):
+            raise ValueError(f"axis must be below {len(axes)} for {parameter}. Got {axis}.")
+        axis %= len(axes)
+        how = lambda leaf: f"fixed, {leaf.reason}" if isinstance(leaf, Fixed) else _moved(self.space(leaf.space), leaf)
+        said = "; ".join(f"{place.strip()} {how(leaf)}".strip() for place, leaf in leaves(axes[axis]))
+        tied = f" (tied to {name})" if name != parameter else ""
+        return f"{parameter}[{axis}]{tied} (size {axis_size(axes[axis])}): {said}"
 
     def random(
         self, seed: int = 0, kinds: Collection[str] | None = None, **options: Any
@@ -127,4 +158,29 @@ class Symmetry(Description, Result):
 
     def _rows(self) -> list[dict[str, Any]]:
         """One row per space."""
-        return explanation.rows(self)
+        carried = (leaf for layout in self.layouts.values() for axis in layout.axes for _, leaf in leaves(axis))
+        members = Counter(leaf.space for leaf in carried if isinstance(leaf, Leaf))
+        sizes = {s.name: s.size for s in self.spaces}
+        return [
+            {
+                "space": self.titles[s.name],
+                "name": s.name,
+                "size": s.size,
+                "copies": prod(sizes[p] for p in s.parents),
+                "group": s.symbol,
+                "scales": s.group.scales,
+                "signs": s.group.signs,
+                "mixes": s.group.mixes,
+                "permutes": s.group.permutes,
+                "axes": members[s.name],
+                "restricted by": "; ".join(s.reasons),
+            }
+            for s in self.spaces
+        ]
+
+
+def _moved(space: Space, leaf: Leaf) -> str:
+    exponents = [f"scale exponents {', '.join(map(str, leaf.scale))}"] if any(leaf.scale) else []
+    why = [f"restricted by {'; '.join(space.reasons)}"] if space.reasons else []
+    of = f" unit of {', '.join(space.parents)}" if space.parents else ""
+    return ", ".join([f"moved by {space.name}: {space.symbol}{of}", *exponents, *why])

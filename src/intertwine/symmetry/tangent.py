@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .._result import APART, Result
 from .._words import counted
-from .action import check_shapes, multiply
+from .action import check_headers, multiply
 from .blocks import Block, align, blocks, parent_dims
 from .description import Description
 from .spaces import Space
@@ -41,7 +41,7 @@ class Tangent(Result):
     state: Mapping[str, Tensor] = field(metadata=APART)
 
     def __post_init__(self) -> None:
-        check_shapes(self.sym, {name: tuple(tensor.shape) for name, tensor in self.state.items()})
+        check_headers(self.sym, self.state)
         object.__setattr__(self, "state", dict(self.state))
 
     @property
@@ -51,16 +51,14 @@ class Tangent(Result):
 
     def summary(self) -> str:
         """Number of directions and of coefficients, and the coefficients of each space."""
-        several = (
-            f"; {len(self) - self.dim:,} are dependent: orthogonal spaces hold each rotation twice, and "
-            "scales may do the same as others"
-        )
-        lines = [
+        said = (
             f"{counted(self.dim, 'direction')} along which the function stays, in {counted(len(self), 'coefficient')}"
-            f"{several if len(self) > self.dim else ''}"
-        ]
-        lines += [f"{row['space']}: {row['kind']}, {row['coefficients']:,} coefficients" for row in self._rows()]
-        return "\n".join(lines)
+        )
+        if len(self) > self.dim:
+            said += f"; {len(self) - self.dim:,} are dependent: orthogonal spaces hold each rotation twice, and "
+            said += "scales may do the same as others"
+        parts = (f"{row['space']}: {row['kind']}, {row['coefficients']:,} coefficients" for row in self._rows())
+        return "\n".join([said, *parts])
 
     _columns = ("space", "name", "kind", "coefficients")
 
@@ -80,9 +78,8 @@ class Tangent(Result):
     def _parts(self) -> tuple[tuple[Space, str, tuple[int, ...]], ...]:
         unit, parts = identity(self.sym), []
         for space in self.sym.spaces:
-            e = unit[space.name]
-            parts += [(space, "scales", tuple(e.scales.shape))] if e.scales.numel() else []
-            matrix = (*e.permutation.shape, space.size)
+            scales, matrix = unit[space.name].scales, (*unit[space.name].permutation.shape, space.size)
+            parts += [(space, "scales", tuple(scales.shape))] if scales.numel() else []
             parts += [(space, "linear", matrix)] if space.group.mixes else []
         return tuple(parts)
 
@@ -175,17 +172,14 @@ def project(
     residual = tangent.adjoint(rest)
     search, size = residual.clone(), residual.square().sum()
     limit = (tolerance**2) * max(float(size), 1e-300)
-    floor = (
-        1e-28
-        * sum(float(t.square().sum()) for t in rest.values())
-        * sum(float(t.square().sum()) for t in tangent.weights.values())
-    )
+    length = lambda tensors: sum(float(t.square().sum()) for t in tensors.values())
+    floor = 1e-28 * length(rest) * length(tangent.weights)
     for _ in range(iterations):
         if float(size) <= max(limit, floor):
             break
         step = tangent.direction(search)
-        length = size / sum(t.square().sum() for name, t in step.items() if name in rest)
-        rest = {name: t - length * step[name] for name, t in rest.items()}
+        share = size / sum(t.square().sum() for name, t in step.items() if name in rest)
+        rest = {name: t - share * step[name] for name, t in rest.items()}
         residual = tangent.adjoint(rest)
         size, before = residual.square().sum(), size
         search = residual + size / before * search

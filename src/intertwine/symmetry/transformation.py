@@ -85,11 +85,8 @@ class Transformation:
         unknown = set(spaces or ()) - set(self.elements)
         if unknown:
             raise ValueError(f"spaces must be among {list(self.elements)}. Got {sorted(unknown)}.")
-        kept = {}
-        for name, e in self.elements.items():
-            here = chosen if spaces is None or name in spaces else frozenset()
-            kept[name] = e.restrict(here)
-        return Transformation(kept, self.certified)
+        here = lambda name: chosen if spaces is None or name in spaces else frozenset()
+        return Transformation({name: e.restrict(here(name)) for name, e in self.elements.items()}, self.certified)
 
     def is_identity(self, atol: float = 1e-12) -> bool:
         """Whether ``g`` moves nothing, up to ``atol`` in log scales and matrix entries."""
@@ -117,9 +114,8 @@ class Transformation:
         said += [f"{counted(flipped, 'sign')} flipped"] if flipped else []
         matrices = sum(prod(e.linear.shape[:-2]) for e in self.elements.values() if e.linear is not None)
         said += [counted(matrices, "matrix")] if matrices else []
-        count = len(self.elements)
         said += [f"certified for {self.certified} only"] if self.certified else []
-        return f"Transformation({count} space{'s' if count != 1 else ''}: {', '.join(said)})"
+        return f"Transformation({counted(len(self.elements), 'space')}: {', '.join(said)})"
 
 
 def identity(sym: Description | tuple[Space, ...]) -> Transformation:
@@ -148,9 +144,10 @@ def random(
     chosen = check_kinds(kinds)
     _check_size(sym if isinstance(sym, tuple) else sym.spaces)
     generator = torch.Generator().manual_seed(seed)
-    drawn = {}
-    for s, shape in _outer_first(sym):  # always drawn in full: a kind does not depend on the others
-        drawn[s.name] = Element.random(s.group, generator, shape, s.parents, scale_std).restrict(chosen)
+    drawn = {  # always in full: a kind does not depend on the others
+        s.name: Element.random(s.group, generator, shape, s.parents, scale_std).restrict(chosen)
+        for s, shape in _outer_first(sym)
+    }
     certified = "" if isinstance(sym, tuple) or not sym.path_only else sym.certified
     return Transformation(drawn, certified)
 

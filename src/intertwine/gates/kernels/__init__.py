@@ -1,9 +1,8 @@
 """Kernels of inputs: path kernels, overlaps, tangent kernels, their limits, and regression with them."""
 
-from . import layer_rules, view_rules
+from . import layer_rules  # noqa: F401 - its rules register themselves
 from .alignment import kernel_alignment, npk_alignment, overlap
-from .budget import Budget
-from .gate_products import base_kernels, product_kernel
+from .gate_products import Budget, base_kernels, product_kernel
 from .kernel_regression import KernelRegression, kernel_regression
 from .path_kernel import neural_path_kernel, neural_path_kernel_cost
 from .propagation import register_kernel_rule
@@ -18,8 +17,6 @@ __all__ = [
     "base_kernels", "product_kernel",
     # limits
     "convolutional_tangent_kernel", "ensemble_tangent_kernel",
-    # rules, which register themselves
-    "layer_rules", "view_rules",
     # learning
     "KernelRegression", "kernel_regression",
 ]  # fmt: skip

@@ -1,16 +1,20 @@
-"""Path kernels of fully connected networks: products of Grams of gates (theorem 3.1), whole numbers if hard."""
+"""Path kernels of fully connected networks: products of Grams of gates (theorem 3.1), whole numbers if hard.
+
+Budgets of kernels: work and memory that are refused before they are begun.
+"""
 
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch import Tensor
 
+from ... import _memory
 from ..._evaluation import in_usual_mode
 from ..._progress import track
-from .budget import check_fits
 
 _LARGEST = {torch.float32: 1 << 24, torch.int32: (1 << 31) - 1}  # whole numbers up to it are exact
 
@@ -229,3 +233,32 @@ def _logarithm(
         if bias:
             kernel.add_(exponent.masked_fill_(kernel == 0, 0).neg().exp2_() if scaled else 1)
     return kernel.abs().log_().add_(exponent, alpha=math.log(2)), kernel.sign().to(torch.int8)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a path kernel may take.
+
+    Attributes:
+        memory: Bytes of one tile, beside gates and result.
+        max_operations: Multiply-adds above which the work is refused.
+        batch_size: Examples that run through the network at once, for their gates.
+    """
+
+    memory: float = 2**28
+    max_operations: float = 1e14
+    batch_size: int = 500
+
+
+DEFAULT = Budget()
+
+
+def check_fits(shape: Sequence[int], bytes_each: int, device: torch.device, beside: int = 0) -> None:
+    """Check that a kernel fits into the free memory of a device, with what is held ``beside`` it (bytes)."""
+    _memory.check_fits(
+        math.prod(shape) * bytes_each + beside,
+        "the kernel",
+        f"shape {tuple(shape)} with its gates",
+        "Take fewer examples, or one block of rows at a time: x[:k] against y = x.",
+        device,
+    )

@@ -7,7 +7,7 @@ gives Grams of *products of masks*.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -61,11 +61,13 @@ class Layout:
             return torch.einsum("ap,...npmq,bq->...namb", matrix, kernel, matrix)
         return torch.einsum("ap,...pnm->...anm", matrix, kernel)
 
-    def take(self, kernel: Tensor, taken: Tensor) -> Tensor:
-        """Let each position take one other on both sides: ``taken`` ``(P',)`` counts from 1; 0 is padding."""
+    def applied(self, kernel: Tensor, post: Tensor | None) -> Tensor:
+        """Apply a map of positions on both sides: see ``Term.post``."""
+        if post is None or post.dim() == 2:
+            return kernel if post is None else self.move(kernel, post)
         padded = torch.nn.functional.pad(kernel, (1, 0, 0, 0, 1, 0) if self.pairs else (0, 0, 0, 0, 1, 0))
-        moved = padded.index_select(-3, taken)
-        return moved.index_select(-1, taken) if self.pairs else moved
+        moved = padded.index_select(-3, post)
+        return moved.index_select(-1, post) if self.pairs else moved
 
     def slide(self, kernel: Tensor, space: tuple[int, ...], grid: "Grid") -> Tensor:
         """Sum over a convolution's window, one axis after the other, by views."""
@@ -207,7 +209,11 @@ def add(a: Signal, b: Signal, layout: Layout, apart: bool = False) -> Signal:
         Uncovered: If terms are one field that was read in two ways, which have more in common than masks tell.
     """
     terms = list(a.terms)
-    plus: Callable[[Tensor | None, Tensor | None, int], Tensor] = lambda x, y, n: _double(x, n, a) + _double(y, n, a)
+
+    def plus(x: Tensor | None, y: Tensor | None, n: int) -> Tensor:
+        one = torch.ones((), dtype=torch.float64, device=layout.device).expand(n, a.channels, a.positions)
+        return (one if x is None else x.double()) + (one if y is None else y.double())
+
     for term in b.terms:
         same = next((i for i, t in enumerate(terms) if t.source is term.source and t.post is term.post), None)
         if same is None:
@@ -239,36 +245,41 @@ def contract(signal: Signal, layout: Layout) -> tuple[Tensor, float]:
     return sum_of(kernels), scale
 
 
-def channel_slice(signal: Signal, start: int, stop: int, step: int = 1) -> Signal:
-    """Some of the channels."""
-    chosen = range(signal.channels)[start:stop:step]
-    if len(chosen) == signal.channels:
+def in_channels(signal: Signal, taken: Sequence[int], layout: Layout) -> Signal:
+    """The signal read in other channels, each of them at most once; -1 is a silent one."""
+    if list(taken) == [*range(signal.channels)]:
         return signal
+    index = torch.tensor(taken, dtype=torch.long, device=layout.device)
+    silent = bool((index < 0).any())
 
-    def cut(term: Term) -> Term:
+    def chosen(t: Tensor, dim: int) -> Tensor:
+        if silent:
+            t = torch.cat([t, t.new_zeros(*t.shape[:dim], 1, *t.shape[dim + 1 :])], dim)
+        return t.index_select(dim, index % t.shape[dim])
+
+    def read(term: Term) -> Term:
         source, masks = term.source, (term.left, term.right)
         if not source.constant:
-            kernel = source.kernel[start:stop:step] if source.per_channel else source.kernel
-            source = source.of_channels(tuple(chosen), kernel)
-        left, right = (None if m is None else m[:, start:stop:step] for m in masks)
+            kernel = chosen(source.kernel, 0) if source.per_channel else source.kernel
+            source = source.of_channels(tuple(taken), kernel)
+        if silent and term.left is None:
+            shape = (signal.channels, signal.positions)
+            masks = tuple(torch.ones(n, *shape, dtype=torch.bool, device=layout.device) for n in (layout.n, layout.m))
+        left, right = (None if m is None else chosen(m, 1) for m in masks)
         return replace(term, source=source, left=left, right=right)
 
-    return replace(signal, terms=tuple(map(cut, signal.terms)), channels=len(chosen))
+    return replace(signal, terms=tuple(map(read, signal.terms)), channels=len(taken))
 
 
 def _settled(term: Term, channels: int, layout: Layout) -> Term:
     if term.post is None:
         return term
-    source, kernel = term.source, _each_channel(term, channels, layout)
-    kernel = layout.move(kernel, term.post) if term.post.dim() == 2 else layout.take(kernel, term.post)
+    source, kernel = term.source, term.source.kernel
+    kernel = kernel if source.per_channel else kernel[None].expand(channels, *kernel.shape)
+    if term.left is not None and term.right is not None:
+        kernel = layout.outer(term.left, term.right) * kernel
+    kernel = layout.applied(kernel, term.post)
     return Term(Source(kernel, source.log_scale, per_channel=True, root=source.origin, taken=source.taken))
-
-
-def _each_channel(term: Term, channels: int, layout: Layout) -> Tensor:
-    kernel = term.source.kernel
-    if not term.source.per_channel:
-        kernel = kernel[None].expand(channels, *kernel.shape)
-    return kernel if term.left is None or term.right is None else layout.outer(term.left, term.right) * kernel
 
 
 def _channel_sum(term: Term, channels: int, layout: Layout) -> Tensor:
@@ -281,9 +292,7 @@ def _channel_sum(term: Term, channels: int, layout: Layout) -> Tensor:
         left, right = term.left, term.right
         outer = lambda c: layout.outer(left[:, c : c + 1], right[:, c : c + 1])[0]
         kernel = sum_of(kernel[c] * outer(c) for c in range(channels))
-    if term.post is None:
-        return kernel
-    return layout.move(kernel, term.post) if term.post.dim() == 2 else layout.take(kernel, term.post)
+    return layout.applied(kernel, term.post)
 
 
 def _times(mask: Tensor | None, by: Tensor) -> Tensor:
@@ -292,10 +301,3 @@ def _times(mask: Tensor | None, by: Tensor) -> Tensor:
     if mask.dtype == by.dtype == torch.bool:
         return mask & by
     return mask.double() * by.double()
-
-
-def _double(mask: Tensor | None, n: int, signal: Signal) -> Tensor:
-    if mask is None:
-        device = signal.terms[0].source.kernel.device
-        return torch.ones(n, signal.channels, signal.positions, dtype=torch.float64, device=device)
-    return mask.double()

@@ -10,8 +10,7 @@ from ..._progress import track
 from ...programs.operations import MAX_POOLS
 from ..patterns import observe, structure
 from ..relu_program import ReluProgram, capture_relu, check_input
-from .budget import DEFAULT, Budget, check_fits
-from .gate_products import product_kernel
+from .gate_products import DEFAULT, Budget, check_fits, product_kernel
 from .moments import Layout
 from .propagation import CHOICES, Tile, fully_connected, needs_pairs, propagate
 
@@ -83,12 +82,17 @@ def neural_path_kernel(
             f"the kernel must need at most max_operations = {most:.1e} multiply-adds. Got {needed:.1e}. Take fewer "
             "examples or smaller images, or raise max_operations."
         )
-    check_fits((len(x), len(x if y is None else y)), 17 if log else 16, x.device, _gate_bytes(program, x, y))
+    # of gates: one byte for each unit, eight for each position that a max pooling takes
+    sizes = ((c.op, math.prod(program.shape(c.inputs[0]))) for c in program.gate_calls)
+    beside = sum((8 if op in MAX_POOLS else 1) * n for op, n in sizes) * (len(x) + (0 if y is None else len(y)))
+    check_fits((len(x), len(x if y is None else y)), 17 if log else 16, x.device, beside)
     biases = fully_connected(program)
     tile = 0 if biases is not None else _tile_size(program, budget.memory)
-    sides = [_side(source, program, z, input, budget.batch_size) for z in ([x] if y is None else [x, y])]
-    if biases is not None:
-        return _product(sides, biases, log, progress)
+    given = lambda z: z if input == "x" else torch.ones_like(z)
+    sides = [[given(z), *observe(source, program, z, budget.batch_size)] for z in ([x] if y is None else [x, y])]
+    if biases is not None:  # theorem 3.1, which needs one Gram of each layer and nothing else
+        first, other = sides[0], (sides[1][0].flatten(1), sides[1][1:]) if len(sides) > 1 else (None, None)
+        return product_kernel(first[0].flatten(1), first[1:], *other, log=log, biases=biases, progress=progress)
     kernel, scale = _tiles(program, sides, tile, output, progress)
     if log:
         sign = kernel.sign().to(torch.int8)
@@ -97,15 +101,6 @@ def neural_path_kernel(
     if scale + math.log(max(largest, 1e-300)) > _LARGEST_LOG:
         raise ValueError(f"the kernel must fit in float64. Got entries near exp({scale:.0f}). Use log=True.")
     return kernel.mul_(math.exp(scale / 2)).mul_(math.exp(scale / 2))  # in place: it may be most of the memory
-
-
-def _product(
-    sides: list[list[Tensor]], biases: tuple[bool, ...], log: bool, progress: bool | None
-) -> Tensor | tuple[Tensor, Tensor]:
-    """Theorem 3.1, which needs one Gram of each layer and nothing else."""
-    inputs = [side[0].flatten(1) for side in sides]
-    other = (inputs[1], sides[1][1:]) if len(sides) > 1 else (None, None)
-    return product_kernel(inputs[0], sides[0][1:], *other, log=log, biases=biases, progress=progress)
 
 
 def neural_path_kernel_cost(model: nn.Module, x: Tensor, y: Tensor | None = None) -> float:
@@ -128,8 +123,7 @@ def neural_path_kernel_cost(model: nn.Module, x: Tensor, y: Tensor | None = None
 
 
 def _operations(program: ReluProgram, n: int, m: int) -> float:
-    power = 2 if needs_pairs(program) else 1
-    total = 0.0
+    power, total = 2 if needs_pairs(program) else 1, 0.0
     padded = {c.outputs[0]: c.inputs[0] for c in program.calls if c.op in CHOICES | {"aten::constant_pad_nd"}}
     for call in program.calls:
         if call.op in ("aten::addmm", "aten::mm", "aten::convolution"):
@@ -139,13 +133,6 @@ def _operations(program: ReluProgram, n: int, m: int) -> float:
             _, channels, *space = program.values[read.id].shape
             total += float(n) * m * channels * math.prod(space) ** power
     return total
-
-
-def _gate_bytes(program: ReluProgram, x: Tensor, y: Tensor | None) -> int:
-    """Bytes of all gates: one for each unit, eight for each position that a max pooling takes."""
-    calls = program.gate_calls
-    sizes = ((8 if c.op in MAX_POOLS else 1) * math.prod(program.values[c.inputs[0].id].shape) for c in calls)
-    return sum(sizes) * (len(x) + (0 if y is None else len(y)))
 
 
 def _tile_size(program: ReluProgram, memory: float) -> int:
@@ -167,10 +154,6 @@ def _tile_size(program: ReluProgram, memory: float) -> int:
             f"memory must hold one pair of examples, {bytes_per_pair:.1e} bytes for this network. Got {memory:.1e}."
         )
     return min(tile, 1024)
-
-
-def _side(model: nn.Module, program: ReluProgram, x: Tensor, input: str, batch_size: int) -> list[Tensor]:
-    return [x if input == "x" else torch.ones_like(x), *observe(model, program, x, batch_size)]
 
 
 def _tiles(

@@ -23,7 +23,7 @@ from ...programs.operations import (
 )
 from ...programs.steps import run_call
 from ..relu_program import ReluProgram
-from .moments import Layout, Signal, Source, Term, Uncovered, channel_slice, contract
+from .moments import Layout, Signal, Source, Term, Uncovered, contract, in_channels
 
 SAME = COPIES | {"aten::dropout"}
 CHOICES = aten("slice select index_select flip roll transpose") | GATHERS
@@ -69,11 +69,7 @@ def fully_connected(program: ReluProgram) -> tuple[bool, ...] | None:
 class Tile:
     """The second moments of a network's values between two groups of examples, as far as the rules have come.
 
-    Args:
-        program: The captured network.
-        left: Input and gates of the examples on one side, the input first.
-        right: The same for the other side.
-        layout: How kernels lie in memory.
+    Each side is its input and its gates, the input first.
     """
 
     def __init__(self, program: ReluProgram, left: list[Tensor], right: list[Tensor], layout: Layout) -> None:
@@ -163,11 +159,6 @@ def register_kernel_rule(*ops: str) -> Callable[[KernelRule], KernelRule]:
     return registering(_RULES, ops)
 
 
-def rule_of(call: Call) -> KernelRule | None:
-    """The rule of a call's operation, if there is one."""
-    return _RULES.get(call.op)
-
-
 def propagate(tile: Tile, output: int) -> tuple[Tensor, float]:
     """Run the rules over a program for one tile of examples.
 
@@ -175,23 +166,17 @@ def propagate(tile: Tile, output: int) -> tuple[Tensor, float]:
     """
     program = tile.program
     for call, done in zip(program.calls, last_reads(program.calls, [program.outputs[0]])):
-        if any(r.id in program.varying for r in call.inputs):
-            _step(tile, call)
+        read = next((r.id for r in call.inputs if r.id in program.varying), None)
+        if read is not None and read not in tile.signals:
+            refuse(call, "a result of an operation that no rule of the path kernel covers")
+        if read is not None and call.op not in _RULES:
+            refuse(call, "an operation that no rule of the path kernel covers")
+        if read is not None:
+            found = _RULES[call.op](tile, call, tile.signals[read])
+            tile.signals.update({out.id: found for out in call.outputs[:1] if out is not None})
         for number in done:
             tile.signals.pop(number, None)
     final = tile.signals[program.outputs[0].id]
     channel, position = divmod(output, final.positions)
-    kernel, scale = contract(channel_slice(final, channel, channel + 1), tile.layout)
+    kernel, scale = contract(in_channels(final, [channel], tile.layout), tile.layout)
     return (kernel[:, position, :, position] if tile.layout.pairs else kernel[position]), scale
-
-
-def _step(tile: Tile, call: Call) -> None:
-    read = next(r.id for r in call.inputs if r.id in tile.program.varying)
-    rule = rule_of(call)
-    if read not in tile.signals:
-        refuse(call, "a result of an operation that no rule of the path kernel covers")
-    if rule is None:
-        refuse(call, "an operation that no rule of the path kernel covers")
-    found = rule(tile, call, tile.signals[read])
-    if call.outputs[0] is not None:
-        tile.signals[call.outputs[0].id] = found

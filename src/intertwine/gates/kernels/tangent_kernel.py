@@ -1,6 +1,11 @@
-"""Empirical neural tangent kernel of any PyTorch model, by the structure of its layers or by Jacobians."""
+"""Empirical neural tangent kernel of any PyTorch model, by the structure of its layers or by Jacobians.
 
-from collections.abc import Callable, Collection, Mapping
+By layers, it is summed in as many runs of the network as the memory asks for.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 import torch
@@ -8,9 +13,8 @@ from torch import Tensor, nn
 from torch.func import jacrev, vmap
 
 from ..._evaluation import check_module, evaluating, in_usual_mode, run_with
-from .budget import check_fits
-from .layer_kernel import contracted
-from .layer_sum import covered_names, layerwise_kernel
+from .gate_products import check_fits
+from .layer_kernel import KernelSum, Layer, contracted, join_outputs, record_layers
 
 Jacobian = Callable[[Tensor], Tensor]
 """From inputs ``(n, ...)`` to ``(n, O, P)``."""
@@ -55,16 +59,13 @@ def _mapped(model: nn.Module, chosen: Mapping[str, Tensor], batch: Tensor) -> Te
 
 
 def _one_by_one(model: nn.Module, chosen: Mapping[str, Tensor], batch: Tensor) -> Tensor:
-    return torch.stack([_rows(model, chosen, example[None]) for example in batch])
-
-
-def _rows(model: nn.Module, chosen: Mapping[str, Tensor], example: Tensor) -> Tensor:
+    found = []
     with torch.enable_grad():
         leaves = {name: t.detach().requires_grad_() for name, t in chosen.items()}
-        out = run_with(model, leaves, example)[0]
-        parameters = list(leaves.values())
-        grads = (torch.autograd.grad(o, parameters, retain_graph=True, allow_unused=True) for o in out)
-        return torch.stack([_flat(found, chosen) for found in grads])
+        of = lambda o: torch.autograd.grad(o, list(leaves.values()), retain_graph=True, allow_unused=True)
+        for example in batch:
+            found.append(torch.stack([_flat(of(o), chosen) for o in run_with(model, leaves, example[None])[0]]))
+    return torch.stack(found)
 
 
 def _flat(grads: tuple[Tensor | None, ...], chosen: Mapping[str, Tensor]) -> Tensor:
@@ -231,3 +232,135 @@ def _by_layers(
     if left_over:
         kernel.add_part(_by_jacobians(model, x, y, left_over, kind, memory), 0, 0)
     return kernel.result()
+
+
+_FEW = 8  # examples at once: more are no faster
+_GRAPH = 4  # what the graph and one backward pass hold, in activations
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some output channels of one layer; all of it where it is kept as inputs and signals and not as a Jacobian."""
+
+    layer: int
+    start: int
+    stop: int
+    whole: bool
+
+
+def covered_names(model: nn.Module, x: Tensor, chosen: Collection[str]) -> frozenset[str]:
+    """Names of the chosen parameters that layers of a known kind hold: linear, convolutional, batch norm."""
+    return frozenset().union(*(seen.names for seen in record_layers(model, x[:1], chosen).seen))
+
+
+def layerwise_kernel(
+    model: nn.Module, x: Tensor, y: Tensor | None, chosen: Collection[str], kind: str, memory: float
+) -> KernelSum:
+    """Sum what the layers of a known kind add, from their inputs and the gradients at their outputs.
+
+    Layers are done in groups whose Jacobians fit into half of the memory, large layers in blocks of output channels.
+    For each group all examples run through the network once, and backwards only as deep as the group lies. Where not
+    even one channel fits, tiles of examples are compared two by two, and run again for each.
+    """
+    probe = record_layers(model, x[:1], chosen)
+    layers = probe.layers()
+    total = KernelSum(kind, probe.outputs.shape[1], len(x), None if y is None else len(y), probe.outputs.detach())
+    examples = len(x) + (0 if y is None else len(y))
+    for parts in _plan(layers, total, examples, memory / 2):
+        names = frozenset().union(*(probe.seen[part.layer].names for part in parts))
+        if sum(_bytes(layers[part.layer], part) for part in parts) * examples > memory / 2:
+            _add_tiles(total, model, x, y, names, memory)
+            continue
+        # as many examples as have graph and windows in an eighth of the memory
+        windows = sum(t.nbytes for part in parts for t in layers[part.layer].inputs)
+        outputs = sum(t.nbytes / t.shape[1] for layer in layers for t in layer.signals)
+        few = max(1, min(_FEW, int(memory / 8 / max(1.0, windows + _GRAPH * outputs))))
+        left = _keep(model, x, names, parts, few)
+        right = left if y is None else _keep(model, y, names, parts, few)
+        for a, b in zip(left, right):
+            _add(total, a, b, memory)
+    return total
+
+
+def _plan(layers: Sequence[Layer], total: KernelSum, examples: int, room: float) -> Iterator[list[_Part]]:
+    """Groups of layers in their order, each as large as fits; what can be neither kept nor cut is alone."""
+    group: list[_Part] = []
+    free = room
+    for k, layer in enumerate(layers):
+        whole = layer.is_better_kept_whole(total.n, total.m, total.kind)
+        step = layer.channels if whole else 1
+        size = _bytes(layer, _Part(k, 0, step, whole)) * examples
+        start = 0
+        while start < layer.channels:
+            fitting = step * max(0, int(free / size))
+            if group and not fitting:
+                yield group
+                group, free = [], room
+                continue
+            stop = min(start + fitting, layer.channels) if fitting else layer.channels
+            group.append(_Part(k, start, stop, whole))
+            free -= size * (stop - start) / step
+            start = stop
+    if group:
+        yield group
+
+
+def _bytes(layer: Layer, part: _Part) -> float:
+    """Bytes of what is kept of one example."""
+    if part.whole:
+        return sum(t.nbytes for t in (*layer.inputs, *layer.signals))
+    first = layer.signals[0]
+    return first.shape[1] * (part.stop - part.start) * layer.parameters_per_channel * first.element_size()
+
+
+_Kept = Tensor | list[Layer]  # the Jacobian of all examples, or a layer's inputs and signals, some examples at a time
+
+
+def _keep(model: nn.Module, x: Tensor, names: Collection[str], parts: Sequence[_Part], few: int) -> list[_Kept]:
+    """Run all examples once and keep of each part what is smaller to work with."""
+    jacobians: dict[int, Tensor] = {}
+    wholes: list[list[Layer]] = [[] for _ in parts]
+    for i in range(0, len(x), few):
+        run = record_layers(model, x[i : i + few], names)
+        runs: list[list[Layer]] = [[] for _ in parts]  # of the layers that are kept whole, one for each output
+        for output, layers in enumerate(run.backward()):
+            for k, (part, layer) in enumerate(zip(parts, layers)):
+                if part.whole:
+                    runs[k].append(layer)
+                    continue
+                found = layer.jacobian(part.start, part.stop)
+                if k not in jacobians:
+                    jacobians[k] = found.new_empty(len(x), run.outputs.shape[1], found.shape[2])
+                jacobians[k][i : i + few, output] = found[:, 0]
+        for k, part in enumerate(parts):
+            if part.whole:
+                wholes[k].append(join_outputs(runs[k]))
+    return [wholes[k] if part.whole else jacobians[k] for k, part in enumerate(parts)]
+
+
+def _add(total: KernelSum, left: _Kept, right: _Kept, memory: float) -> None:
+    """Add what two sides have kept of one part."""
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        total.add(left, right)
+    elif isinstance(left, list) and isinstance(right, list):
+        first = lambda runs: accumulate((len(run.signals[0]) for run in runs), initial=0)  # example of each
+        for i, a in zip(first(left), left):
+            for j, b in zip(first(right), right):
+                if not total.same or i <= j:
+                    total.add_part(a.kernel(b, total.kind, memory), i, j)
+
+
+def _add_tiles(
+    total: KernelSum, model: nn.Module, x: Tensor, y: Tensor | None, names: Collection[str], memory: float
+) -> None:
+    """Tile by tile, running the examples again for each, where nothing of them can be kept."""
+    z = x if y is None else y
+    one = record_layers(model, x[:1], names).layers()
+    step = max(1, int(memory / 4 / sum(t.nbytes for layer in one for t in (*layer.inputs, *layer.signals))))
+    for i in range(0, len(x), step):
+        left = record_layers(model, x[i : i + step], names).layers()
+        for j in range(i if total.same else 0, len(z), step):
+            again = total.same and i == j
+            right = left if again else record_layers(model, z[j : j + step], names).layers()
+            for a, b in zip(left, right):
+                total.add_part(a.kernel(b, total.kind, memory), i, j)

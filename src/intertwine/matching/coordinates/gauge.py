@@ -15,10 +15,9 @@ from torch import nn
 
 from ...errors import VerificationError
 from ...programs.operations import LAYER_NORMS, RMS_NORMS
-from ...symmetry.folding.norms import fold_norms
+from ...symmetry.folding.norms import fold_norms, rotatable
 from ...symmetry.folding.offsets import centre, push_biases
 from ...symmetry.folding.rewriter import Rewriter
-from ...symmetry.folding.rotatable import rotatable
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, with_parts
 from .problem import keeping

@@ -89,18 +89,6 @@ def _sliced(r: Reader, a: dict[str, Any]) -> View:
     return r.part(a["self"], a["dim"], *slice(a["start"], a["end"], a["step"]).indices(n))
 
 
-@rule("split split_with_sizes chunk unbind")
-def _split(r: Reader, a: dict[str, Any]) -> list[View]:
-    x, dim = a["self"], a["dim"]
-    if a["#op"] == "aten::unbind":
-        return [r.select(x, dim, k) for k in range(x.shape[dim])]
-    found, start = [], 0
-    for shape in a["#shapes"]:
-        found.append(r.part(x, dim, start, start + shape[dim]))
-        start += shape[dim]
-    return found
-
-
 @rule("cat stack concat")
 def _joined(r: Reader, a: dict[str, Any]) -> View:
     views, shape = a["tensors"], a["#shapes"][0]

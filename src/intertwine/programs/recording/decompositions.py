@@ -1,13 +1,44 @@
-"""Rare operations recorded as the plain ones that torch makes them of, so that they need no rules of their own."""
+"""Functions of torch as others than those that ran, so that a capture sees what depends on what.
 
-from collections.abc import Callable
-from functools import cache
+Rare operations are recorded as the plain ones that they are made of, and need no rules of their own. Circular padding
+is written into a new tensor piece by piece; one-hot codes look at the numbers first, to see that they are in range, and
+no decision of the model depends on that: both are recorded as one operation.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 from torch._decomp import decomposition_table
+from torch.overrides import TorchFunctionMode
 
 from ..operations import DECOMPOSED
+
+
+def _pieces(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> list[Tensor]:
+    """A tensor cut into slices, all of one size but the last, or of given ones."""
+    if isinstance(sizes, int):
+        count = -(-x.shape[dim] // max(sizes, 1)) or 1
+        sizes = [*[sizes] * (count - 1), x.shape[dim] - sizes * (count - 1)]
+    ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
+    return [x.narrow(dim, end - size, size) for size, end in zip(sizes, ends)]
+
+
+def _moments(spread: Callable[..., Tensor], x: Tensor, dim: Any = None, **options: Any) -> tuple[Tensor, Tensor]:
+    return spread(x, dim, **options), x.mean(dim, options.get("keepdim", False))
+
+
+_units = lambda x, dim=0: [x.select(dim, i) for i in range(x.shape[dim])]
+# where torch's own take strides, write in place, or convert
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "var_mean": partial(_moments, torch.var),
+    "std_mean": partial(_moments, torch.std),
+    "lerp": lambda x, end, weight: x + weight * (end - x),
+    "polar": lambda size, angle: torch.complex(size * angle.cos(), size * angle.sin()),
+}
 
 
 @cache
@@ -22,7 +53,34 @@ def decomposition(func: Any, within: bool = False) -> Callable[..., Any] | None:
         composed = within and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
         return func.decompose if composed else None
     if not name.endswith("_"):
-        return decomposition_table.get(func)
+        pieces = _pieces if "split" in name else _units if "unbind" in name else None
+        return pieces or _PLAIN.get(name.removeprefix("aten::")) or decomposition_table.get(func)
     plain: Any = getattr(torch.ops.aten, name.removeprefix("aten::").removesuffix("_"), None)
-    steps: Any = decomposition_table.get(getattr(plain, func._overloadname, None))  # type: ignore[arg-type]
+    steps: Any = decomposition(getattr(plain, func._overloadname, None))
     return None if steps is None else lambda x, *args, **kwargs: x.copy_(steps(x, *args, **kwargs))
+
+
+class AsOneOperation(TorchFunctionMode):
+    """Replaces circular padding by an equal choice of positions, one-hot codes by ones written at their places."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run ``func``, or its equal."""
+        kwargs = kwargs or {}
+        if func is F.pad and (kwargs.get("mode") or (args[2] if len(args) > 2 else "constant")) == "circular":
+            x = args[0] if args else kwargs["input"]
+            return _wrap(x, args[1] if len(args) > 1 else kwargs["pad"])
+        classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
+        if func is F.one_hot and isinstance(classes, int) and classes > 0:
+            places = args[0] if args else kwargs["tensor"]
+            zeros = torch.zeros(*places.shape, classes, dtype=torch.int64, device=places.device)
+            return zeros.scatter(-1, places.unsqueeze(-1), 1)
+        return func(*args, **kwargs)
+
+
+def _wrap(x: Tensor, pad: tuple[int, ...]) -> Tensor:
+    for k in range(len(pad) // 2):
+        before, after = pad[2 * k], pad[2 * k + 1]
+        size = x.shape[-1 - k]
+        positions = torch.arange(-before, size + after, device=x.device) % size
+        x = torch.index_select(x, x.dim() - 1 - k, positions)
+    return x

@@ -16,8 +16,7 @@ from ..calls import Call, Ref, Value
 from ..operations import BATCH_NORMS
 from ..steps import results
 from .decompositions import decomposition
-from .memory import Geometry, covers, geometry, overlap, storage_key
-from .meta_constants import UNWRITTEN, MetaConstants
+from .memory import UNWRITTEN, Geometry, MetaConstants, covers, geometry, overlap, storage_key
 from .source import user_line
 
 _READERS = {

@@ -15,7 +15,7 @@ from ...errors import CaptureError
 from ...features.activations import function_names, nonlinearity
 from ..calls import Ref
 from ..program import Program
-from .one_operation import AsOneOperation
+from .decompositions import AsOneOperation
 from .recorder import Recorder, WatchReads
 from .source import error_line
 from .states import declare_states

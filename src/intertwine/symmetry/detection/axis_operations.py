@@ -11,8 +11,7 @@ from typing import Any
 from ...programs import Call, Ref
 from .axis_terms import UNIT, Axis, Factor, Flat, Interleaved, Slot, axis_size, bare, map_slots, segments, slots
 from .equations import System
-from .pool import Pool
-from .unification import Misfit, slice_axis, split_axis, zip_axes
+from .pool import Misfit, Pool, slice_axis, split_axis, zip_axes
 
 _COPIES = 16  # most copies of an axis that are told apart where a product is read as a concatenation
 
@@ -81,12 +80,11 @@ class Algebra:
 
     def _order_matters(self, rows: Axis) -> str:
         """The reason why rows have a fixed order; empty where they have none."""
-        for slot in (found := self.pool.resolve(rows)):
-            node = self.pool.node(slot.space) if isinstance(slot, Slot) else None
-            if node is None or len(found) != 1 or node.sorted is None or node.tied:
-                return node.pinned if node is not None and node.pinned else "sorted rows are used in their order"
-            return node.pinned
-        return ""
+        found = self.pool.resolve(rows)
+        node = self.pool.node(found[0].space) if found and isinstance(found[0], Slot) else None
+        free = not found or (node is not None and len(found) == 1 and node.sorted is not None and not node.tied)
+        pinned = node.pinned if node is not None else ""
+        return pinned if free or pinned else "sorted rows are used in their order"
 
     # ---- restrictions
 
@@ -171,19 +169,15 @@ class Algebra:
         a, b = self._turned(a, b), self._turned(b, a)
         try:
             result = zip_axes(self.pool, a, b, pair)
-            self._note_beside(a, b)
+            here, there = ({s.space for s in slots(self.pool.resolve(axis))} for axis in (a, b))
+            for some, others in ((here, there - here), (there, here - there)):
+                self.beside.update((other, space) for other in others for space in some)
             return result
         except Misfit:
             why = f"factors that do not line up at {self.call.where}"
             for axis in (a, b):
                 self.fix(self.pool.resolve(axis), why)
             return self.fresh(axis_size(a), why, ("zip", axis_size(a)))
-
-    def _note_beside(self, a: Axis, b: Axis) -> None:
-        """Note the spaces that stand on one axis only since another tensor has one of them there."""
-        here, there = ({s.space for s in slots(self.pool.resolve(axis))} for axis in (a, b))
-        for some, others in ((here, there - here), (there, here - there)):
-            self.beside.update((other, space) for other in others for space in some)
 
     def _turned(self, axis: Axis, like: Axis) -> Axis:
         """A product that meets rows in turn, as such: its inner factor, which numbers the turns, is fixed."""
@@ -281,7 +275,7 @@ class Algebra:
         """The axes whose rows an axis has in turn; ``None`` where it is no single space, and has not so many."""
         axis = self.pool.resolve(axis)
         if len(axis) == 1 and isinstance(axis[0], Slot) and axis[0].size > count:
-            self.pool.deal(axis[0].space, (axis[0].size // count,) * count)
+            self.pool.expand(axis[0].space, "turns", (axis[0].size // count,) * count)
             axis = self.pool.resolve(axis)
         if len(axis) == 1 and isinstance(axis[0], Interleaved) and len(axis[0].parts) == count:
             return axis[0].parts

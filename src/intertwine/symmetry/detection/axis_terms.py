@@ -124,6 +124,14 @@ class Value:
         """Shape of the tensor."""
         return tuple(axis_size(a) for a in self.axes)
 
+    def put(self, dim: int, *axes: Axis, via: tuple[Pick, ...] = ()) -> "Value":
+        """The tensor with other axes, or none, in the place of one."""
+        return Value((*self.axes[:dim], *axes, *self.axes[dim + 1 :]), self.zero, via=via)
+
+    def inserted(self, dim: int, axis: Axis = ()) -> "Value":
+        """The tensor with one axis more."""
+        return Value((*self.axes[:dim], axis, *self.axes[dim:]), self.zero)
+
 
 def axis_size(axis: Axis) -> int:
     """Length of an axis."""

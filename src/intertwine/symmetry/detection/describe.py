@@ -1,21 +1,43 @@
-"""Public description of what the engine found: spaces, layouts and fixed axes."""
+"""Public description of what the engine found: spaces, fixed axes, and layouts: how axes are made of the spaces."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 from ...groups import GeneralLinear, Monomial, Orthogonal, Representation, Semidirect, SpaceGroup
 from ...programs import Ref, Vertex, Wire, graph
 from ...programs.operations import MAX_POOLS, gate_names, is_gate
 from .. import spaces as public
 from ..symmetry import Symmetry
-from .axis_terms import Axis, Segments, Slot, Value, slots
+from .axis_terms import Axis, Flat, Interleaved, Segments, Slot, Value, slots
 from .engine import Engine
-from .influence import Demand, beside, demands, fix_unseen
-from .layouts import Candidate, UnknownBasisError, Writer
-from .parents import always_siblings, dependences
+from .parents import Demand, always_siblings, beside, demands, dependences, fix_unseen
 from .rules.unit_indices import origins
+
+_ZERO = Fraction(0)
+
+
+@dataclass
+class Candidate:
+    """One space as the last pass leaves it."""
+
+    name: str  # From the first parameter axis that carries it
+    size: int  # Number of units
+    unknowns: list[int] = field(default_factory=list)  # Its unknowns: (tensor, axis, place) to variable
+    # Basis of positive scales, each from variable to exponent
+    scales: list[dict[int, Fraction]] = field(default_factory=list)
+    signs: list[set[int]] = field(default_factory=list)  # Basis of signs, each a set of variables
+    linear: Literal["none", "orthogonal", "general"] = "none"  # Which linear maps pass
+    why: str = ""  # Why it is not permuted; empty where it is
+    variance: dict[int, int] = field(default_factory=dict)  # Variable to +1 or -1, for linear spaces
+
+    @property
+    def moves(self) -> bool:
+        """Whether any element other than the identity acts on it."""
+        return self.size > 1 and (not self.why or bool(self.scales or self.signs) or self.linear != "none")
 
 
 def describe(engine: Engine) -> Symmetry:
@@ -28,24 +50,21 @@ def describe(engine: Engine) -> Symmetry:
     still = {space for space, leaf in leaves.items() if not leaf.moves}
     parents = dependences(_tensors(engine), engine.mixed, rank, engine.beside, _held(engine, rank), still)
     _settle(engine, leaves, parents)
-    carried = {s for s, leaf in leaves.items() if leaf.moves and s not in merged}
-    for space in list(carried):
-        carried.update(p for p in parents.get(space, ()) if p not in merged)
     # a space held in place only serves as parent where its units tell copies apart
-    writer = Writer(engine, leaves, merged, carried)
+    carried = {s for s, leaf in leaves.items() if leaf.moves and s not in merged}
+    carried |= {p for s in list(carried) for p in parents.get(s, ()) if p not in merged}
+    writer, unsaid = (Writer(engine, leaves, merged, carried) for _ in range(2))
     layouts = {name: writer.layout(name, value, program.states[name]) for name, value in states.items()}
-    unsaid = Writer(engine, leaves, merged, carried)
     calls = [c for c in program.calls if is_gate(c) and c.inputs[0].id in program.varying]
     hidden = {*MAX_POOLS, "aten::abs"}  # ``|q|`` hides the signs that its gates follow
     relus = {n: c.outputs[0] for n, c in zip(gate_names(calls), calls) if c.outputs[0] and c.op not in hidden}
     features, gates = (dict(_features(engine, unsaid, refs)) for refs in (program.taps, relus))
     described = []
     for space, leaf in leaves.items():
-        if space not in carried:
-            continue
-        size = leaf.size + sum(leaves[s].size for s, into in merged.items() if into == space)
-        above = tuple(leaves[p].name for p in parents.get(space, ()) if p in carried)
-        described.append(public.Space(leaf.name, _group(leaf, size), above, _reasons(engine, space, leaf)))
+        if space in carried:
+            size = leaf.size + sum(leaves[s].size for s, into in merged.items() if into == space)
+            above = tuple(leaves[p].name for p in parents.get(space, ()) if p in carried)
+            described.append(public.Space(leaf.name, _group(leaf, size), above, _reasons(engine, space, leaf)))
     # A norm of a single channel, along which nothing moves, has no layout and nothing to keep.
     norms = tuple(norm for norm in engine.batch_norms if norm.variance in layouts)
     return Symmetry(
@@ -55,7 +74,7 @@ def describe(engine: Engine) -> Symmetry:
     )  # fmt: skip
 
 
-def _features(engine: Engine, writer: "Writer", refs: Mapping[str, Ref]) -> Iterator[tuple[str, public.Layout]]:
+def _features(engine: Engine, writer: Writer, refs: Mapping[str, Ref]) -> Iterator[tuple[str, public.Layout]]:
     """Layouts of hidden features, where they move; what a pass only half knows is left out."""
     for tap, ref in refs.items():
         value = engine.values.get(ref.id)
@@ -69,7 +88,7 @@ def _features(engine: Engine, writer: "Writer", refs: Mapping[str, Ref]) -> Iter
             yield tap, layout
 
 
-def _graph(engine: Engine, writer: "Writer", layouts: Mapping[str, public.Layout]) -> tuple[Vertex, ...]:
+def _graph(engine: Engine, writer: Writer, layouts: Mapping[str, public.Layout]) -> tuple[Vertex, ...]:
     """The graph of the program, each wire with the spaces that move its tensor.
 
     Where a pass only half knows these, they are those of the weight that reads it and not of what that returns.
@@ -135,25 +154,20 @@ def _settle(engine: Engine, leaves: dict[int, Candidate], parents: dict[int, lis
 
 
 def _moving_states(engine: Engine) -> dict[str, Value]:
-    """Parameters and the buffers that move, as the last pass knew them; what the run does not constrain is fixed."""
+    """Parameters and the buffers that move, as the last pass knew them; what the run does not constrain is fixed.
+
+    So are those that are not read, the parts that are not (positions beyond the example's length), and zeros.
+    """
     asked = demands(engine)
     states = {name: ref for name, ref in engine.program.states.items() if engine.moves(ref)}
     for name, ref in states.items():
-        _fix_unread(engine, engine.state(name), asked.get(ref.id))
+        demand = asked.get(ref.id, Demand())
+        for axis in engine.state(name).axes:
+            engine.fix_all(((slot,) for slot in slots(axis) if slot.space not in demand.spaces), public.UNREAD)
+        for axis in engine.state(name).axes if demand.only_idle else ():
+            engine.fix_all(((slot,) for slot in beside(axis, demand.only_idle)), "multiplied by zeros in this run")
     fix_unseen(engine, [name for name, ref in states.items() if ref.id not in asked])
     return {name: engine.state(name) for name in states}
-
-
-def _fix_unread(engine: Engine, value: Value, demand: Demand | None) -> None:
-    """Fix a parameter that is not read, the parts that are not (positions beyond the example's length), and zeros."""
-    for axis in value.axes:
-        for slot in slots(axis):
-            if demand is None or slot.space not in demand.spaces:
-                engine.fix((slot,), public.UNREAD)
-    if demand is not None and demand.only_idle:
-        for axis in value.axes:
-            for slot in beside(axis, demand.only_idle):
-                engine.fix((slot,), "multiplied by zeros in this run")
 
 
 def labelled(states: Mapping[str, Value]) -> Iterator[tuple[str, Slot]]:
@@ -210,7 +224,9 @@ def _placed(axis: Axis, place: str = "") -> Iterator[tuple[str, Slot]]:
 def _tensors(engine: Engine) -> Iterator[tuple[Axis, ...]]:
     """Axes of every tensor of the run, the parts of stacks each on their own."""
     for value in engine.values.values():
-        yield from _opened(engine, value)
+        for part in engine.opened(value):
+            axes = tuple(engine.pool.resolve(a) for a in part.axes)
+            yield (*axes, *origins(engine, axes, part.via))
     for axes in engine.met:
         yield tuple(engine.pool.resolve(a) for a in axes)
 
@@ -220,15 +236,6 @@ def _held(engine: Engine, spaces: Iterable[int]) -> set[int]:
     vague = [v for v in engine.values.values() if isinstance(v, Value) and v.loose]
     unsaid = engine.found(slot.space for value in vague for axis in value.axes for slot in slots(axis))
     return {space for space in spaces if engine.pool.node(space).pinned} - unsaid
-
-
-def _opened(engine: Engine, value: Any) -> Iterator[tuple[Axis, ...]]:
-    if isinstance(value, Value):
-        axes = tuple(engine.pool.resolve(a) for a in value.axes)
-        yield (*axes, *origins(engine, axes, value.via))
-    else:
-        for part in value.parts:
-            yield from _opened(engine, part)
 
 
 def _merge_siblings(engine: Engine, leaves: dict[int, Candidate]) -> dict[int, int]:
@@ -271,3 +278,94 @@ def _reasons(engine: Engine, space: int, leaf: Candidate) -> tuple[str, ...]:
         if why:
             lost.setdefault(why, []).append(what)
     return tuple(f"{', '.join(what)}: {why}" for why, what in lost.items())
+
+
+class UnknownBasisError(Exception):
+    """An axis that carries a mixed space without saying how its matrices act."""
+
+
+class Writer:
+    """Writes layouts, noting what is fixed."""
+
+    def __init__(self, engine: Engine, leaves: dict[int, Candidate], merged: dict[int, int], carried: set[int]) -> None:
+        self.fixed: list[public.FixedAxis] = []
+        self._engine, self._leaves, self._merged, self._carried = engine, leaves, merged, carried
+        self._order: dict[int | None, int] = {space: i for i, space in enumerate(leaves)}
+
+    def layout(self, name: str, value: Value, ref: Ref) -> public.Layout:
+        """The layout of one tensor."""
+        shape = self._engine.program.values[ref.id].shape
+        whole = enumerate(zip(value.axes, shape, strict=True))
+        axes = (self._axis(name, d, axis) if axis else self._fixed(name, d, n, "size 1") for d, (axis, n) in whole)
+        return public.Layout(tuple(axes))
+
+    def _axis(self, name: str, dim: int, axis: Axis) -> public.Axis:
+        written = [self._factor(name, dim, factor) for factor in axis]
+        return written[0] if len(written) == 1 else public.Product(tuple(written))
+
+    def _factor(self, name: str, dim: int, factor: Any) -> public.Axis:
+        if isinstance(factor, Slot):
+            return self._leaf(name, dim, factor)
+        if isinstance(factor, Flat):
+            return self._fixed(name, dim, factor.size, "empty")
+        parts: list[_Piece] = []
+        at = 0
+        for k, part in enumerate(factor.parts):
+            axis = self._axis(name, dim, part) if part else self._fixed(name, dim, 1, "size 1")
+            size = public.axis_size(axis)
+            turns = range(k, factor.size, len(factor.parts)) if isinstance(factor, Interleaved) else ()
+            rows = tuple((i, i + 1) for i in turns) or ((at, at + size),)
+            _append(parts, axis, rows, part[0].space if isinstance(axis, public.Leaf) else None)
+            at += size
+        return public.Sum(tuple(piece.written(self._order) for piece in parts))
+
+    def _leaf(self, name: str, dim: int, slot: Slot) -> public.Axis:
+        if slot.space not in self._leaves:
+            return self._fixed(name, dim, slot.size, "no parameter carries it")
+        space = self._merged.get(slot.space, slot.space)
+        leaf = self._leaves[slot.space]
+        if not leaf.moves:
+            fixed = self._fixed(name, dim, slot.size, leaf.why or "size 1")
+            if space not in self._carried:
+                return fixed
+        elif leaf.why:
+            self.fixed.append(public.FixedAxis(name, dim, f"{leaf.why} (scales or signs pass)"))
+        log = slot.expr.log.items()
+        scale = tuple(sum((c * basis[v] for v, c in log if v in basis), start=_ZERO) for basis in leaf.scales)
+        sign = tuple(len(slot.expr.sign & basis) % 2 for basis in leaf.signs)
+        variance: Any = 0
+        if leaf.linear != "none":
+            turn, parity = slot.expr.turn or (-1, 1)
+            if turn not in leaf.variance:
+                raise UnknownBasisError
+            variance = parity * leaf.variance[turn] if leaf.linear == "general" else 1
+        return public.Leaf(self._leaves[space].name, slot.size, scale=scale, sign=sign, variance=variance)
+
+    def _fixed(self, name: str, dim: int, size: int, reason: str) -> public.Fixed:
+        self.fixed.append(public.FixedAxis(name, dim, reason))
+        return public.Fixed(size, reason)
+
+
+@dataclass
+class _Piece:
+    """A part of a concatenation while it is written: its axis, and where each of the spaces merged into it lies."""
+
+    axis: public.Axis
+    ranges: dict[int | None, tuple[tuple[int, int], ...]]
+
+    def written(self, order: dict[int | None, int]) -> public.Part:
+        """The part, its rows in the order in which spaces were merged."""
+        found = tuple(r for s in sorted(self.ranges, key=lambda s: order.get(s, 0)) for r in self.ranges[s])
+        if isinstance(self.axis, public.Leaf):
+            self.axis = replace(self.axis, size=sum(stop - start for start, stop in found))
+        return public.Part(found, self.axis)
+
+
+def _append(parts: list[_Piece], axis: public.Axis, rows: tuple[tuple[int, int], ...], space: int | None) -> None:
+    """Append a part, or lengthen the part that another space of the same merger began."""
+    if isinstance(axis, public.Leaf):
+        for piece in parts:
+            if isinstance(piece.axis, public.Leaf) and piece.axis.space == axis.space and space not in piece.ranges:
+                piece.ranges[space] = rows
+                return
+    parts.append(_Piece(axis, {space: rows}))

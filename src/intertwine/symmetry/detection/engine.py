@@ -3,21 +3,24 @@
 Rules restrict axes through ``axis_operations.Algebra``, which collects the equations.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain, count
 from operator import is_
 from typing import Any
 
 import torch
 
 from ...programs import Call, Program, Ref
+from ...programs.calls import makers, readers
 from ..spaces import UNRULED, BatchNormTensors
 from .axis_operations import Algebra
 from .axis_terms import Axis, Flat, Slot, Value, map_slots, slots
 from .equations import System, Unknown
+from .pool import Kind
 
-Edit = tuple[tuple[int, ...], str, tuple[int, ...]]  # path inside a parameter axis, kind of split, sizes
+Edit = tuple[tuple[int, ...], Kind, tuple[int, ...]]  # path inside a parameter axis, kind of split, sizes
 
 
 class Restart(Exception):
@@ -55,13 +58,16 @@ class Engine(Algebra):
         value = self.values.get(ref.id)
         return 0 in self.program.values[ref.id].shape or (isinstance(value, Value) and value.zero)
 
-    def opened(self, value: Any) -> Iterator[tuple[Axis, ...]]:
-        """The axes of a tensor, or of each part of a stack."""
-        if isinstance(value, Value):
-            yield tuple(self.pool.resolve(a) for a in value.axes)
-        else:
-            for part in value.parts:
-                yield from self.opened(part)
+    def opened(self, value: Any) -> list[Value]:
+        """A tensor, or each part of a stack; none where nothing is known."""
+        if value is None or isinstance(value, Value):
+            return [] if value is None else [value]
+        return [one for part in value.parts for one in self.opened(part)]
+
+    def spaces(self, ref: Ref) -> set[int]:
+        """The spaces on the axes of a tensor, or of the parts of a stack."""
+        axes = (axis for part in self.opened(self.values.get(ref.id)) for axis in part.axes)
+        return {slot.space for axis in axes for slot in slots(self.pool.resolve(axis))}
 
     # ---- values
 
@@ -96,13 +102,7 @@ class Engine(Algebra):
         return self.program.values[ref.id].dtype
 
     def stack_request(self, axis: Axis) -> None:
-        """The outer factor of a parameter's product is told apart unit by unit: start again with it as a concatenation.
-
-        Where the tensor at hand has none of the inner factors, they need not be unlike each other.
-
-        Raises:
-            Restart: If such a parameter axis is found.
-        """
+        """Start again where a product's outer factor must be told apart unit by unit: with it as a concatenation."""
         if len(axis) != 1 or not isinstance(axis[0], Slot) or axis[0].size > 64:
             return
         node = self.pool.node(axis[0].space)
@@ -120,11 +120,7 @@ class Engine(Algebra):
     @cached_property
     def readers(self) -> dict[int, list[Call]]:
         """Number of every value to the calls that read it."""
-        found: dict[int, list[Call]] = {}
-        for call in self.calls:
-            for ref in dict.fromkeys(call.inputs):
-                found.setdefault(ref.id, []).append(call)
-        return found
+        return readers(self.calls)
 
     @cached_property
     def state_names(self) -> dict[int, str]:
@@ -132,12 +128,12 @@ class Engine(Algebra):
         return {ref.id: name for name, ref in self.program.states.items()}
 
     @cached_property
-    def _producers(self) -> dict[int, Call]:
-        return {out.id: call for call in self.calls for out in call.outputs if out is not None}
+    def _makers(self) -> dict[int, Call]:
+        return makers(self.calls)
 
     def producer(self, ref: Ref) -> Call | None:
         """The call that gave a value; ``None`` for parameters, buffers, inputs and constants."""
-        return self._producers.get(ref.id)
+        return self._makers.get(ref.id)
 
     # ---- the walk
 
@@ -165,20 +161,16 @@ class Engine(Algebra):
             for ref, value in zip(call.outputs, run(self, call)):
                 if ref is not None:
                     self.values[ref.id] = value
-            self._mix_fixed(call)
+            # positions that an operation fixes it also mixes or renames: no unit beside them has one element for each
+            fixed = tuple(slot for axis in self._fixed for slot in slots(axis))
+            for ref in call.inputs if fixed else ():
+                self.mix(self.value(ref).axes, fixed)
         self.index, self.call = len(self.calls), Call("output", {}, ())
         for ref in self.program.outputs:
             value = self.value(ref)
             for axis in (*value.axes, *((value.names.of,) if value.names else ())):
                 self.fix(self.pool.resolve(axis), "output")
         self.settle_orders()
-
-    def _mix_fixed(self, call: Call) -> None:
-        """Positions that an operation fixes it also mixes or renames: no unit beside them has one element for each."""
-        fixed = tuple(slot for axis in self._fixed for slot in slots(axis))
-        if fixed:
-            for ref in call.inputs:
-                self.mix(self.value(ref).axes, fixed)
 
     # ---- where values come from
 
@@ -191,8 +183,14 @@ class Engine(Algebra):
             return Value(axes)
         if value.kind == "constant":
             return self._constant(ref)
-        if value.kind == "result":
-            self._fix_producer(ref)
+        if value.kind == "result":  # that no rule describes is read: what it was made of must not move
+            makers = [call for call in self.program.calls if ref in call.outputs]
+            for call in makers:
+                self.unknown_ops[call.op] = None
+                self.fix_read(call.inputs, f"{UNRULED}, of which a result is used: {call.where}")
+            if not makers:  # nobody knows what it was made of
+                self.unknown_ops["a result of no operation"] = None
+                self.fix_read(self.program.states.values(), f"{UNRULED} known that made what {self.call.where} reads")
         known = {
             "input": "input",
             "buffer": "a table or mask held in a buffer",
@@ -200,16 +198,6 @@ class Engine(Algebra):
         }
         why = known.get(value.kind, f"unknown result of {self.call.where}")
         return Value(tuple(self._kept_axis(("value", ref.id, i), n, why) for i, n in enumerate(value.shape)))
-
-    def _fix_producer(self, ref: Ref) -> None:
-        """A result that no rule describes is read: what it was made of must not move."""
-        makers = [call for call in self.program.calls if ref in call.outputs]
-        for call in makers:
-            self.unknown_ops[call.op] = None
-            self.fix_read(call.inputs, f"{UNRULED}, of which a result is used: {call.where}")
-        if not makers:  # nobody knows what it was made of
-            self.unknown_ops["a result of no operation"] = None
-            self.fix_read(self.program.states.values(), f"{UNRULED} known that made what {self.call.where} reads")
 
     def fix_read(self, refs: Iterable[Ref], why: str) -> None:
         """Nothing passes along any axis of some tensors."""
@@ -260,26 +248,16 @@ class Engine(Algebra):
         key = ("state", tensor, dim)
         if key not in self._kept:
             self._kept[key] = space = self.pool.new(size, (tensor, dim, ()))
-            for edits in self._edits.get((tensor, dim), ()):
-                self._declare(space, edits)
+            for path, kind, sizes in chain.from_iterable(self._edits.get((tensor, dim), ())):
+                at = space
+                for step in path:
+                    at = self.pool.node(at).children[step]
+                if not self.pool.node(at).kind:
+                    self.pool.expand(at, kind, sizes)
         axis = self.pool.resolve((Slot(self._kept[key], size),))
-        counter = iter(range(1 << 30))
-
-        def unknown(slot: Slot) -> Slot:
-            return Slot(slot.space, slot.size, self.system.new(Unknown(tensor, dim, (next(counter),), slot.space)))
-
-        return map_slots(axis, unknown)
-
-    # ---- declared concatenations
-
-    def _declare(self, space: int, edits: list[Edit]) -> None:
-        for path, kind, sizes in edits:
-            at = space
-            for step in path:
-                at = self.pool.node(at).children[step]
-            node = self.pool.node(at)
-            if not node.kind:
-                {"product": self.pool.split, "sum": self.pool.cut, "turns": self.pool.deal}[kind](at, sizes)
+        place = count()
+        unknown = lambda s: self.system.new(Unknown(tensor, dim, (next(place),), s.space))
+        return map_slots(axis, lambda s: Slot(s.space, s.size, unknown(s)))
 
     def _edits_above(self, space: int) -> list[Edit]:
         node = self.pool.nodes[space]

@@ -1,12 +1,9 @@
 """Exact linear algebra over the rationals (positive scales) and over F2 (signs).
 
-Equations of a whole network are many and sparse, so that their terms are kept; those of a few signs are short words, of
-which one number holds each.
-
 Equations for the scales, signs and variances of parameter axes, which are their unknowns.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -69,52 +66,6 @@ class RationalEquations:
         return [basis[free] for free in sorted(basis)]
 
 
-class BinaryEquations:
-    """Equations ``sum_{v in S} x_v = 0`` over F2, each given by its set ``S`` of variables.
-
-    Examples:
-        >>> equations = BinaryEquations()
-        >>> equations.add({0, 1}), equations.add({2})
-        (True, True)
-        >>> equations.solutions([0, 1, 2])
-        [{0, 1}]
-    """
-
-    def __init__(self) -> None:
-        self._rows: dict[Any, set] = {}
-
-    @property
-    def rank(self) -> int:
-        """Number of independent equations."""
-        return len(self._rows)
-
-    def reduce(self, form: Collection) -> set:
-        """``form`` with every eliminated variable replaced by free ones."""
-        form = set(form)
-        while pivots := [v for v in form if v in self._rows]:
-            for pivot in pivots:
-                if pivot in form:
-                    form ^= {pivot} | self._rows[pivot]
-        return form
-
-    def add(self, form: Collection) -> bool:
-        """Add ``form = 0``; tell whether it says something new."""
-        form = self.reduce(form)
-        if not form:
-            return False
-        pivot = max(form)
-        self._rows[pivot] = form - {pivot}
-        return True
-
-    def solutions(self, variables: Iterable) -> list[set]:
-        """A basis of the solutions, each as the set of variables that are one."""
-        basis: dict[Any, set] = {}
-        for v in sorted(variables):
-            for free in self.reduce({v}):
-                basis.setdefault(free, set()).add(v)
-        return [basis[free] for free in sorted(basis)]
-
-
 class BinarySpan:
     """Sums over F2 of words, kept in echelon form as they arrive; bit ``k`` of a number is entry ``k`` of a word.
 
@@ -159,6 +110,22 @@ class BinarySpan:
             self._rows[lead], self._leading = (word, along), self._leading | 1 << lead
         return bool(word)
 
+    def solutions(self, bits: Iterable[int]) -> list[set[int]]:
+        """A basis of what is orthogonal to all words, on some bits: each vector as the set of bits that are one."""
+        basis: dict[int, set[int]] = {}
+        for bit in sorted(bits):
+            left = self.reduced(1 << bit)[0]
+            while left:
+                free = left.bit_length() - 1
+                basis.setdefault(free, set()).add(bit)
+                left ^= 1 << free
+        return [basis[free] for free in sorted(basis)]
+
+
+def bits_of(places: Iterable[int]) -> int:
+    """The word whose bits at some places are one."""
+    return sum(1 << place for place in places)
+
 
 def word_of(entries: Sequence[int]) -> int:
     """A word from its entries, 0 or 1; the first one leads."""
@@ -185,14 +152,12 @@ class System:
     def __init__(self) -> None:
         self.unknowns: list[Unknown] = []
         self.log = RationalEquations()
-        self.sign = BinaryEquations()
+        self.sign = BinarySpan()
         self.contradictory: set[int] = set()
         self._turn: dict[int, tuple[int, int]] = {}
 
     def new(self, unknown: Unknown) -> Expr:
         """The expression of a new unknown."""
-        from fractions import Fraction
-
         self.unknowns.append(unknown)
         v = len(self.unknowns) - 1
         return Expr({v: Fraction(1)}, frozenset((v,)), (v, 1))
@@ -203,18 +168,18 @@ class System:
 
     def sign_is_zero(self, expr: Expr) -> bool:
         """No sign passes; tell whether that is new."""
-        return self.sign.add(expr.sign)
+        return self.sign.add(bits_of(expr.sign))
 
     def equal(self, a: Expr, b: Expr) -> None:
         """Both axes scale and turn alike."""
         self.log.add((a + b.power(-1, True)).log)
-        self.sign.add(a.sign ^ b.sign)
+        self.sign.add(bits_of(a.sign ^ b.sign))
         self._relate(a, b, 1)
 
     def opposite(self, a: Expr, b: Expr) -> None:
         """The axes are summed against each other: what one does the other undoes."""
         self.log.add((a + b).log)
-        self.sign.add(a.sign ^ b.sign)
+        self.sign.add(bits_of(a.sign ^ b.sign))
         self._relate(a, b, -1)
 
     def root(self, v: int) -> tuple[int, int]:

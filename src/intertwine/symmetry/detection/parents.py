@@ -1,21 +1,34 @@
-"""Parents of spaces: a space has an element of its own for every unit of its parents.
+"""Dependences among spaces, and between them and the outputs.
 
-A space depends on every space that accompanies it in each tensor that carries it, parameters and intermediate values
-alike, unless an operation mixes units of the companion, or the companion occurs twice so that it is not clear which
-occurrence is meant. It is clear where the companion stands before the space on the same axis (channels of groups, of a
-tensor that maps them to other channels of the groups), and no other tensor put it there. A tensor that a held space
-leaves as it is, such as a table of rotary angles, asks nothing of it.
+Parents: a space has an element of its own for every unit of its parents. It depends on every space that accompanies it
+in each tensor that carries it, parameters and intermediate values alike, unless an operation mixes units of the
+companion, or the companion occurs twice so that it is not clear which occurrence is meant. It is clear where the
+companion stands before the space on the same axis (channels of groups, of a tensor that maps them to other channels of
+the groups), and no other tensor put it there. A tensor that a held space leaves as it is, such as a table of rotary
+angles, asks nothing of it. Adjacent segments that always lie side by side are one space: the two zero-padded ends of an
+option-A shortcut are S(16), not S(8) x S(8).
 
-Adjacent segments merged: those that always lie side by side are one space.
+Influence: nothing restricts parameter slices without influence on the outputs, and moving them would be wrong as soon
+as another input, a longer sequence or another path reads them. From the outputs backwards, a call that only moves
+entries (a view, a slice) passes on the spaces of its result that matter; any other call adds those of its arguments
+that do not reach its result, which it has summed over or compared. A result that is zero whatever its arguments are
+passes on nothing.
 
-The two zero-padded ends of an option-A shortcut are S(16), not S(8) x S(8).
+Other paths: a host read may have decided which modules ran, such as experts that this example does not visit. There a
+parameter that was not read may meet whatever its module, or the module that would call it, can see: what it is called
+with, what the modules inside it return, what it computes itself. All that is fixed. Spaces inside other modules, such
+as the hidden units of the experts that were visited, are not seen there.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from ...programs import Ref
+from ...programs.operations import PARTS, aten
 from .axis_terms import UNIT, Axis, Segments, Slot, slots
+from .engine import Engine
 
 
 def dependences(
@@ -142,3 +155,85 @@ def _places(axis: Axis, path: tuple) -> Iterator[tuple[int, Any]]:
                     yield part[0].space, (*path, i)
                 else:
                     yield from _places(part, (*path, i, k))
+
+
+@dataclass
+class Demand:
+    """The spaces of one tensor that matter to the outputs."""
+
+    spaces: set[int] = field(default_factory=set)  # The spaces of its axes that something depends on
+    idle: set[int] = field(default_factory=set)  # Spaces that some call multiplied by zeros
+
+    @property
+    def only_idle(self) -> set[int]:
+        """Spaces that met nothing but zeros."""
+        return self.idle - self.spaces
+
+
+def demands(engine: Engine) -> dict[int, Demand]:
+    """The spaces that influence outputs or host reads, by value; values without influence are left out."""
+    found: dict[int, Demand] = {}
+    for ref in engine.program.outputs:
+        _ask(found, ref, engine.spaces(ref), set())
+    for index in range(len(engine.calls) - 1, -1, -1):
+        call = engine.calls[index]
+        made = [out for out in call.outputs if out is not None]
+        asked = [found[out.id] for out in made if out.id in found and not engine.is_zero(out)]
+        if made and not asked:
+            continue
+        wanted, given = set().union(*(d.spaces for d in asked)), set().union(*map(engine.spaces, made))
+        zeros = engine.found(engine.idle.get(index, ()))
+        idle = zeros.union(*(d.idle for d in asked))
+        for ref in dict.fromkeys(call.inputs):
+            if ref.id in engine.skipped.get(index, ()):
+                continue
+            here = engine.spaces(ref)
+            # views of all kinds, their copies, and writes into parts only move entries
+            moves = bool(getattr(call.func, "is_view", False)) or call.op.removesuffix("_copy") in PARTS | _WRITES
+            passed = here & wanted if moves else (here - given - zeros) | (here & wanted)
+            _ask(found, ref, passed, here & idle)
+    return found
+
+
+def beside(axis: Axis, idle: set[int]) -> Iterator[Slot]:
+    """Every slot of an axis but those of segments that lie beside the idle ones."""
+    for factor in axis:
+        if isinstance(factor, Segments) and any(s.space in idle for s in slots((factor,))):
+            for part in factor.parts:
+                if any(s.space in idle for s in slots(part)):
+                    yield from beside(part, idle)
+        else:
+            yield from slots((factor,))
+
+
+def _ask(found: dict[int, Demand], ref: Ref, spaces: set[int], idle: set[int]) -> None:
+    demand = found.setdefault(ref.id, Demand())
+    demand.spaces |= spaces
+    demand.idle |= idle
+
+
+_WRITES = aten("constant_pad_nd slice_scatter select_scatter as_strided_scatter") | {
+    "intertwine::part_of_write", "intertwine::written_into",
+}  # fmt: skip
+
+
+def fix_unseen(engine: Engine, unread: Iterable[str]) -> None:
+    """Fix what parameters that were not read may meet on another path; nothing where there is only one path.
+
+    ``unread`` names them, and the buffers that move.
+    """
+    program = engine.program
+    if not program.reads:
+        return
+    callers: dict[str, str] = {}  # the innermost module around a parameter that ran -> the parameter
+    for name in unread:
+        place = name.rpartition(".")[0]
+        while place and place not in program.visible:
+            place = place.rpartition(".")[0]
+        callers[place] = name
+    for place, name in callers.items():
+        why = f"{name} may read it on another path: it was not read on the path of the example"
+        for number in sorted(program.visible.get(place, ())):
+            for part in engine.opened(engine.values.get(number)):
+                for slot in (slot for axis in part.axes for slot in slots(engine.pool.resolve(axis))):
+                    engine.fix((Slot(slot.space, slot.size, slot.expr),), why)

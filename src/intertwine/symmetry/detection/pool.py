@@ -1,10 +1,31 @@
-"""Union-find of spaces, whose leaves split into products and sums as operations require it."""
+"""Union-find of spaces, whose leaves split into products and sums as operations require it.
 
+Unification of axes: aligning two, slicing one, splitting one into factors. Where the forms differ, spaces split until
+they agree; where they cannot agree, ``Misfit`` is raised and the caller fixes what is involved.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
-from .axis_terms import UNIT, Axis, Flat, Interleaved, Segments, Slot, interleaved, segments, slots
+from .axis_terms import (
+    UNIT,
+    Axis,
+    Factor,
+    Flat,
+    Interleaved,
+    Segments,
+    Slot,
+    axis_size,
+    concatenated,
+    interleaved,
+    segments,
+    slots,
+)
+
+Kind = Literal["product", "sum", "turns"]  # factors outermost first, consecutive segments, or units in turn
 
 
 @dataclass
@@ -13,7 +34,7 @@ class Node:
 
     size: int  # Number of units
     same: int | None = None  # The space that it was united with
-    kind: Literal["", "product", "sum", "turns"] = ""  # How it was split, if it was
+    kind: Kind | Literal[""] = ""  # How it was split, if it was
     children: tuple[int, ...] = ()  # What it was split into: factors outermost first, or segments in order (or in turn)
     # A parameter axis (state name, axis, path of splits) that carries it
     origin: tuple[str, int, tuple[int, ...]] | None = None
@@ -69,18 +90,6 @@ class Pool:
         keep.tied |= drop.tied or keep.sorted != drop.sorted
         keep.said = {**drop.said, **keep.said}
         self.changes += 1
-
-    def split(self, space: int, sizes: tuple[int, ...]) -> None:
-        """Split a space into a product."""
-        self._expand(space, "product", sizes)
-
-    def cut(self, space: int, sizes: tuple[int, ...]) -> None:
-        """Split a space into consecutive segments."""
-        self._expand(space, "sum", sizes)
-
-    def deal(self, space: int, sizes: tuple[int, ...]) -> None:
-        """Split a space into spaces of one size that get its units in turn."""
-        self._expand(space, "turns", sizes)
 
     def resolve(self, axis: Axis) -> Axis:
         """``axis`` with every split space replaced by its pieces and factors of size one left out.
@@ -146,7 +155,8 @@ class Pool:
             return interleaved([self.resolve(piece) for piece in pieces])
         return segments([self.resolve(piece) for piece in pieces])
 
-    def _expand(self, space: int, kind: Literal["product", "sum", "turns"], sizes: tuple[int, ...]) -> None:
+    def expand(self, space: int, kind: Kind, sizes: tuple[int, ...]) -> None:
+        """Split a space into factors, consecutive segments, or spaces of one size that get its units in turn."""
         root = self.find(space)
         node = self.nodes[root]
         if node.size != (prod(sizes) if kind == "product" else sum(sizes)):
@@ -161,3 +171,215 @@ class Pool:
             children.append(child)
         node.kind, node.children = kind, tuple(children)
         self.changes += 1
+
+
+Pair = Callable[[Slot | Flat, Slot | Flat], Factor]
+
+
+class Misfit(Exception):
+    """Two axes of one size whose factors do not line up."""
+
+
+def zip_axes(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:
+    """Align two axes of one length and combine them leaf by leaf; spaces are united and split as needed.
+
+    ``pair`` gets the two leaves (of one space, or at least one of them flat) and returns the combined one.
+
+    Raises:
+        Misfit: If the factors cannot be lined up.
+    """
+    out: list[Factor] = []
+    a, b = pool.resolve(a), pool.resolve(b)
+    while True:
+        a, b = _current(pool, a), _current(pool, b)
+        if not a and not b:
+            return pool.resolve(tuple(out))
+        if not a or not b:
+            raise Misfit
+        x, y = a[0], b[0]
+        if x.size == y.size:
+            out += _pair(pool, x, y, pair)
+            a, b = a[1:], b[1:]
+        elif isinstance(x, Interleaved) or isinstance(y, Interleaved):
+            raise Misfit
+        elif isinstance(x, Segments) or isinstance(y, Segments):
+            head_a, head_b, a, b = _equal_heads(a, b)
+            out += _piecewise(pool, head_a, head_b, pair)
+        elif x.size > y.size:
+            a = (*_split_factor(pool, x, y.size), *a[1:])
+        else:
+            b = (*_split_factor(pool, y, x.size), *b[1:])
+
+
+def slice_axis(pool: Pool, axis: Axis, start: int, stop: int) -> Axis:
+    """The rows ``start:stop`` of an axis."""
+    axis = pool.resolve(axis)
+    if start == 0 and stop == axis_size(axis):
+        return axis
+    if stop <= start:
+        return (Flat(0, True),)
+    head, rest = axis[0], axis[1:]
+    inner = axis_size(rest)
+    if start % inner or stop % inner:
+        raise Misfit
+    start, stop = start // inner, stop // inner
+    if isinstance(head, Flat):
+        return pool.resolve((Flat(stop - start, head.zero), *rest))
+    if isinstance(head, Slot):
+        bounds = [0, start, stop, head.size]
+        pool.expand(head.space, "sum", tuple(hi - lo for lo, hi in pairwise(bounds) if hi > lo))
+        return slice_axis(pool, axis, start * inner, stop * inner)
+    if isinstance(head, Interleaved):
+        return pool.resolve((*_slice_turns(pool, head.parts, start, stop), *rest))
+    pieces, at = [], 0
+    for part in head.parts:
+        size = axis_size(part)
+        low, high = max(start - at, 0), min(stop - at, size)
+        if low < high:
+            pieces.append(slice_axis(pool, part, low, high))
+        at += size
+    return pool.resolve((*segments(pieces), *rest))
+
+
+def _slice_turns(pool: Pool, parts: Sequence[Axis], start: int, stop: int) -> Axis:
+    """Rows of interleaved axes: whole turns, in the order in which they begin here, and single rows at the end."""
+    count = len(parts)
+    turns, rest = divmod(stop - start, count)
+    first = [((start + k) % count, (start + k) // count) for k in range(count)]  # part and its first row
+    whole = [slice_axis(pool, parts[k], at, at + turns) for k, at in first] if turns else []
+    last = [slice_axis(pool, parts[k], at + turns, at + turns + 1) for k, at in first[:rest]]
+    return segments([*([interleaved(whole)] if turns else []), *last])
+
+
+def split_axis(pool: Pool, axis: Axis, sizes: Sequence[int], equal: Pair) -> list[Axis]:
+    """Write an axis as a row-major product of axes of given sizes (outermost first).
+
+    ``equal`` makes two leaves alike, where segments must share an inner factor.
+
+    Raises:
+        Misfit: If a factor straddles two of the sizes.
+    """
+    out, rest = [], pool.resolve(axis)
+    for size in sizes:
+        head: list[Factor] = []
+        need = size
+        while need > 1:
+            rest = _current(pool, rest)
+            factor = rest[0]
+            if need % factor.size == 0:
+                head.append(factor)
+                need //= factor.size
+                rest = rest[1:]
+            elif factor.size % need == 0:
+                pieces = (
+                    factor_out(pool, factor, factor.size // need, equal)
+                    if isinstance(factor, Segments)
+                    else _split_factor(pool, factor, need)
+                )
+                rest = (*pieces, *rest[1:])
+            else:
+                raise Misfit
+        out.append(pool.resolve(tuple(head)))
+    return [pool.resolve(a) for a in out]
+
+
+def factor_out(pool: Pool, factor: Segments, inner: int, equal: Pair) -> Axis:
+    """Write a concatenation as segments of whole units times one shared inner factor of length ``inner``."""
+    if any(axis_size(p) % inner for p in factor.parts) or isinstance(factor, Interleaved):
+        raise Misfit
+    outer, shared = [], None
+    for part in factor.parts:
+        count = axis_size(part) // inner
+        head, tail = split_axis(pool, part, (count, inner), equal)
+        if not head:
+            raise Misfit  # a segment of one unit: its place would be all that is left of it
+        outer.append(head)
+        shared = tail if shared is None else zip_axes(pool, shared, tail, equal)
+    return pool.resolve((*segments(outer), *(shared or ())))
+
+
+def _current(pool: Pool, axis: Axis) -> Axis:
+    """``axis`` with split spaces replaced by their pieces; flat neighbours stay as they were split."""
+    return tuple(piece for factor in axis for piece in pool.resolve((factor,)))
+
+
+def _pair(pool: Pool, x: Factor, y: Factor, pair: Pair) -> Axis:
+    for turns, other in ((x, y), (y, x)):
+        if isinstance(turns, Interleaved) and (isinstance(other, Interleaved | Slot | Flat)):
+            others = _dealt(pool, other, turns)
+            pairs = zip(turns.parts, others) if turns is x else zip(others, turns.parts)
+            return interleaved([zip_axes(pool, p, q, pair) for p, q in pairs])
+    if isinstance(x, Segments) or isinstance(y, Segments):
+        return _piecewise(pool, (x,), (y,), pair)
+    if isinstance(x, Slot) and isinstance(y, Slot):
+        pool.unite(x.space, y.space)
+        root = pool.find(x.space)
+        x, y = Slot(root, x.size, x.expr), Slot(root, y.size, y.expr)
+    return (pair(x, y),)
+
+
+def _dealt(pool: Pool, factor: Slot | Flat | Interleaved, like: Interleaved) -> tuple[Axis, ...]:
+    """The axes whose rows a factor has in turn, as many as another one's."""
+    count = len(like.parts)
+    if isinstance(factor, Flat):
+        return ((Flat(factor.size // count, factor.zero),),) * count
+    whole: Factor = factor
+    if isinstance(factor, Slot):
+        pool.expand(factor.space, "turns", (factor.size // count,) * count)
+        (whole,) = pool.resolve((factor,))
+    if not isinstance(whole, Interleaved) or len(whole.parts) != count:
+        raise Misfit
+    return whole.parts
+
+
+def _piecewise(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:
+    """Combine two axes of one length, of which one starts with segments, piece by piece."""
+    cuts = sorted({*_boundaries(a), *_boundaries(b)})
+    return segments([zip_axes(pool, x, y, pair) for x, y in zip(_cut(pool, a, cuts), _cut(pool, b, cuts))])
+
+
+def _cut(pool: Pool, axis: Axis, cuts: Sequence[int]) -> list[Axis]:
+    """The pieces of an axis between neighbouring cuts, which are in order and begin and end with the axis."""
+    axis = pool.resolve(axis)
+    if len(axis) == 1 and isinstance(axis[0], Slot) and len(cuts) > 2:
+        pool.expand(axis[0].space, "sum", tuple(stop - start for start, stop in pairwise(cuts)))
+        axis = pool.resolve(axis)
+    parts = concatenated(axis)
+    ends = [0, *accumulate(axis_size(p) for p in parts)]
+    if not parts or not {*ends} <= {*cuts}:  # another axis may hold the same spaces, and was cut elsewhere
+        return [slice_axis(pool, axis, start, stop) for start, stop in pairwise(cuts)]
+    pieces: list[Axis] = []
+    for part, (at, end) in zip(parts, pairwise(ends)):
+        own = [cut - at for cut in cuts if at <= cut <= end]
+        pieces += [pool.resolve(part)] if len(own) == 2 else _cut(pool, part, own)
+    return pieces
+
+
+def _boundaries(axis: Axis) -> list[int]:
+    if parts := concatenated(axis[:1]):
+        inner = axis_size(axis[1:])
+        return [0, *(end * inner for end in accumulate(axis_size(p) for p in parts))]
+    return [0, axis_size(axis)]
+
+
+def _equal_heads(a: Axis, b: Axis) -> tuple[Axis, Axis, Axis, Axis]:
+    """The shortest prefixes of equal length, and what follows them."""
+    i = j = 1
+    while (size_a := axis_size(a[:i])) != (size_b := axis_size(b[:j])):
+        if size_a < size_b and i < len(a):
+            i += 1
+        elif size_b < size_a and j < len(b):
+            j += 1
+        else:
+            raise Misfit
+    return a[:i], b[:j], a[i:], b[j:]
+
+
+def _split_factor(pool: Pool, factor: Any, outer: int) -> Axis:
+    if outer == 0 or factor.size % outer:
+        raise Misfit
+    inner = factor.size // outer
+    if isinstance(factor, Flat):
+        return (Flat(outer, factor.zero), Flat(inner, factor.zero))
+    pool.expand(factor.space, "product", (outer, inner))
+    return pool.resolve((factor,))

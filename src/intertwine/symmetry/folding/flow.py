@@ -6,7 +6,7 @@ Factors and offsets do not depend on the inputs, so the result holds for every i
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from ...programs import Call, Ref
 from ...programs.operations import FILLS, LAYER_NORMS, SCALED_DOT_PRODUCTS, SOFTMAXES
 from ...programs.steps import run_call
-from .graph import MOVES, Graph, Obstacle, Updates, moved_entries
+from .graph import MOVES, Graph, Obstacle, Updates, made, moved_entries
 
 # operation -> names of the input and the weight, dimension of the weight that is summed over, name of the bias
 LINEAR = {
@@ -29,9 +29,7 @@ LINEAR = {
     "aten::linear": ("input", "weight", -1, "bias"),
     "aten::convolution": ("input", "weight", 1, "bias"),
 }
-_SUMS = {"aten::add": 1, "aten::sub": -1}
-_MEANS = {"aten::mean", "aten::sum"}
-_PRODUCTS = {"aten::mul", "aten::div"}
+_SIGNS = {"aten::add": 1, "aten::sub": -1}
 
 
 @dataclass(frozen=True)
@@ -74,6 +72,7 @@ class Flow:
     _changes: dict[int, Change] = field(default_factory=dict)
     _waiting: list[int] = field(default_factory=list)
     _seen: set[int] = field(default_factory=set)
+    _position: int = 0  # of the call at work
 
     def put(self, ref: Ref, change: Change) -> None:
         """Start a change at a value."""
@@ -90,41 +89,19 @@ class Flow:
     def run(self) -> None:
         """Propagate all changes until none is left."""
         while self._waiting:
-            position = heapq.heappop(self._waiting)
-            self._carry(self.graph.program.calls[position], position)
+            self._position = heapq.heappop(self._waiting)
+            call = self.graph.program.calls[self._position]
+            stops = call.op == "aten::embedding" if self.absorb else False
+            rule = None if stops or (call.op == "aten::view" and "dtype" in call.args) else _RULES.get(call.op)
+            if rule is None:
+                raise Obstacle(f"{call.where} reads it", call)
+            rule(self, call)
 
     # ---- operations
 
-    def _carry(self, call: Call, position: int) -> None:
-        if call.op in FILLS:
-            return
-        if call.op in MOVES and not (call.op == "aten::view" and "dtype" in call.args):
-            self._move(call)
-        elif call.op in LINEAR:
-            self._linear(call, position)
-        elif call.op in _SUMS:
-            self._sum(call, position)
-        elif call.op in _PRODUCTS:
-            self._product(call)
-        elif call.op in SCALED_DOT_PRODUCTS:
-            self._attention(call)
-        elif call.op in _MEANS:
-            self._mean(call)
-        elif call.op == "aten::index":
-            self._gather(call)
-        elif call.op in LAYER_NORMS:
-            self._layer_norm(call)
-        elif call.op == "aten::embedding" and not self.absorb:
-            self._table(call)
-        else:
-            raise Obstacle(f"{call.where} reads it", call)
-
     def _of(self, ref: Ref) -> Change:
-        known = self._changes.get(ref.id)
-        if known is None:
-            shape = self.graph.program.values[ref.id].shape
-            known = Change(torch.ones(()).double().expand(shape), torch.zeros(()).double().expand(shape))
-        return known
+        shape = self.graph.program.values[ref.id].shape
+        return self._changes.get(ref.id) or Change(torch.ones(()).double().expand(shape), _nothing(shape))
 
     def _changed(self, ref: object) -> bool:
         return isinstance(ref, Ref) and ref.id in self._changes
@@ -133,11 +110,10 @@ class Flow:
         pairs = {ref.id: self._of(ref) for ref in call.inputs}
         factors = moved_entries(call, {number: change.factor for number, change in pairs.items()})
         offsets = moved_entries(call, {number: change.offset for number, change in pairs.items()})
-        outputs = [out for out in call.outputs if out is not None]
-        for out, factor, offset in zip(outputs, factors, offsets):
+        for out, factor, offset in zip(made(call), factors, offsets):
             self.put(out, Change(factor, offset))
 
-    def _sum(self, call: Call, position: int) -> None:
+    def _sum(self, call: Call) -> None:
         x, y = call.args["self"], call.args["other"]
         if isinstance(y, Ref) and not self._changed(x):
             x, y = (y, x) if call.op == "aten::add" and call.args.get("alpha", 1) == 1 else (x, y)
@@ -150,14 +126,14 @@ class Flow:
         factor = a.factor.expand(shape)
         if bool((factor != b.factor.expand(shape)).any()):
             raise Obstacle(f"{call.where} adds it to something else", call)
-        sign = _SUMS[call.op] * call.args.get("alpha", 1)
+        sign = _SIGNS[call.op] * call.args.get("alpha", 1)
         offset = (a.offset + sign * b.offset).expand(shape)
-        view = self.graph.views.get(y.id) if isinstance(y, Ref) else None
+        view = self.graph.views.get(y.id)
         if self.absorb and view is not None and not self._changed(y) and bool((offset != 0).any()):
             rows = _constant(offset, len(shape) - view.entries.ndim, view.entries.shape)
             if rows is not None:
-                self.updates.add(view, position, 1.0, sign * rows)
-                offset = torch.zeros(()).double().expand(shape)
+                self.updates.add(view, self._position, 1.0, sign * rows)
+                offset = _nothing(shape)
         return self.put(out, Change(factor, offset))
 
     def _product(self, call: Call) -> None:
@@ -172,7 +148,7 @@ class Flow:
         if a.shifts or (self._changed(y) and (call.op == "aten::div" or self._of(y).shifts)):
             raise Obstacle(f"{call.where} multiplies it", call)
         factor = a.factor * self._of(y).factor if isinstance(y, Ref) else a.factor
-        return self.put(out, Change(factor.expand(shape), torch.zeros(()).double().expand(shape)))
+        return self.put(out, Change(factor.expand(shape), _nothing(shape)))
 
     def _number(self, value: object) -> float | None:
         if not isinstance(value, Ref):
@@ -187,18 +163,20 @@ class Flow:
         if self._changed(query) or self._changed(mask):
             raise Obstacle(f"{call.where} compares it", call)
         out, shape = self._out(call)
-        if self._changed(key):
-            change = self._of(key)
-            if change.scales or _varies(change.offset, -2):
-                raise Obstacle(f"{call.where} compares it", call)
+        if self._changed(key) and (self._of(key).scales or _varies(self._of(key).offset, -2)):
+            raise Obstacle(f"{call.where} compares it", call)
         if self._changed(value):
-            change = self._of(value)
-            if _varies(change.factor, -2) or _varies(change.offset, -2):
-                raise Obstacle(f"{call.where} mixes its positions", call)
+            parts = self._shared(call, value, -2, "mixes its positions")
             self.through_attention = True
-            shared = shape[-3] // change.factor.shape[-3]
-            parts = (t[..., :1, :].repeat_interleave(shared, -3).expand(shape) for t in (change.factor, change.offset))
-            self.put(out, Change(*parts))
+            times = shape[-3] // parts[0].shape[-3]
+            self.put(out, Change(*(t.repeat_interleave(times, -3).expand(shape) for t in parts)))
+
+    def _shared(self, call: Call, ref: Ref, dim: int, why: str) -> list[Tensor]:
+        """Factor and offset that all positions along an axis share, of which that axis has one left."""
+        change = self._of(ref)
+        if _varies(change.factor, dim) or _varies(change.offset, dim):
+            raise Obstacle(f"{call.where} {why}", call)
+        return [t.narrow(dim, 0, 1) for t in (change.factor, change.offset)]
 
     def _mean(self, call: Call) -> None:
         change = self._of(call.args["self"])
@@ -216,19 +194,15 @@ class Flow:
         first = places[0] if len([p for p in places if p is not None]) == 1 else None
         if first is None or not self._changed(call.args["self"]) or self._changed(first):
             raise Obstacle(f"{call.where} picks from it", call)
-        change = self._of(call.args["self"])
-        if _varies(change.factor, 0) or _varies(change.offset, 0):
-            raise Obstacle(f"{call.where} mixes its positions", call)
+        parts = self._shared(call, call.args["self"], 0, "mixes its positions")
         out, shape = self._out(call)
-        self.put(out, Change(change.factor[0].expand(shape), change.offset[0].expand(shape)))
+        self.put(out, Change(*(t[0].expand(shape) for t in parts)))
 
     def _layer_norm(self, call: Call) -> None:
         change = self._of(call.args["input"])
         over = range(-len(call.args["normalized_shape"]), 0)
-        parameters = [call.args.get("weight"), call.args.get("bias")]
-        if any(self._changed(ref) for ref in parameters) or change.scales:
-            raise Obstacle(f"{call.where} normalises it", call)
-        if any(_varies(change.offset, dim) for dim in over):
+        given = any(self._changed(call.args.get(name)) for name in ("weight", "bias"))
+        if given or change.scales or any(_varies(change.offset, dim) for dim in over):
             raise Obstacle(f"{call.where} normalises it", call)
         self.centred = True
 
@@ -238,67 +212,54 @@ class Flow:
         rows = torch.randint(len(change.offset), shape[:-1], generator=_generator(call))
         self.put(out, Change(torch.ones(shape).double(), change.offset[rows]))
 
-    def _linear(self, call: Call, position: int) -> None:
+    def _linear(self, call: Call) -> None:
         source, weight, summed, bias = LINEAR[call.op]
         x, w = call.args[source], call.args[weight]
         if not self.absorb:
             return self._bilinear(call, x, w)
-        if self._changed(w) and not self._changed(x):
-            view = None
-        else:
-            view = self.graph.views.get(w.id) if not self._changed(w) else None
+        view = None if self._changed(w) else self.graph.views.get(w.id)
         if view is None:
             return self._mixture(call, x, w)
         if bias and self._changed(call.args.get(bias)):
             raise Obstacle(f"{call.where} adds it", call)
-        shape = view.entries.shape
-        held = self.graph.state[view.parameter].flatten()[view.entries]
-        change = self._of(x)
+        shape, change = view.entries.shape, self._of(x)
         channel = 1 if call.op == "aten::convolution" else -1
         batched = len(shape) > 2 and call.op in ("aten::bmm", "aten::baddbmm", "aten::matmul")
-        factor = _channels(change.factor, channel, batched)
-        offset = _channels(change.offset, channel, batched)
+        factor, offset = (_channels(t, channel, batched) for t in (change.factor, change.offset))
         if call.args.get("groups", 1) != 1:
             raise Obstacle(f"{call.where} reads it in groups", call)
         if factor is None or offset is None:
             raise Obstacle(f"{call.where} reads it with other factors at other places", call)
-        wide = [1] * len(shape)
-        wide[summed] = shape[summed]
-        if batched:
-            wide[0] = shape[0]
-        self.updates.add(view, position, factor.reshape(wide), 0.0)
-        if change.shifts:
-            self._push(call, position, bias, self._pushed(call, held, offset.reshape(wide), summed))
+        wide = [n if d == summed % len(shape) or (batched and d == 0) else 1 for d, n in enumerate(shape)]
+        self.updates.add(view, self._position, factor.reshape(wide), 0.0)
+        if change.shifts:  # ``W offset`` is added to the bias, or is a new one
+            if call.op == "aten::_grouped_mm" or any(call.args.get("padding") or ()):
+                raise Obstacle(f"{call.where} cannot take an offset in", call)
+            held = self.graph.held(view)
+            product = (held * offset.reshape(wide)).sum(summed % held.ndim)
+            numbers = product.flatten(1).sum(1) if call.op == "aten::convolution" else product
+            self._push(call, call.args.get(bias) if bias else None, numbers)
         return None
 
-    def _pushed(self, call: Call, weight: Tensor, offset: Tensor, summed: int) -> Tensor:
-        # ``W offset``
-        if call.op == "aten::_grouped_mm" or any(call.args.get("padding") or ()):
-            raise Obstacle(f"{call.where} cannot take an offset in", call)
-        product = (weight * offset).sum(summed % weight.ndim)
-        return product.flatten(1).sum(1) if call.op == "aten::convolution" else product
-
-    def _push(self, call: Call, position: int, bias: str, numbers: Tensor) -> None:
-        # add an offset to the bias of a linear map, or to a new one, or pass it on
-        own = call.args.get(bias) if bias else None
+    def _push(self, call: Call, own: Ref | None, numbers: Tensor) -> None:
         view = self.graph.views.get(own.id) if isinstance(own, Ref) else None
         if view is not None:
-            return self.updates.add(view, position, 1.0, numbers.reshape(view.entries.shape))
+            return self.updates.add(view, self._position, 1.0, numbers.reshape(view.entries.shape))
         if own is None and numbers.ndim == 1 and self.extend(call.module):
-            self.biases.append(NewBias(call.module, numbers))
-            return None
+            return self.biases.append(NewBias(call.module, numbers))
         if own is None:
             raise Obstacle(f"{call.module or call.where} has no bias to take it", call)
         raise Obstacle(f"{call.where} has a bias that is no parameter", call)
 
     def _mixture(self, call: Call, x: Ref, w: Ref) -> None:
         # attention weights times values: rows that sum to one pass on what all positions share
-        change = self._of(w)
-        if not self._sums_to_one(x) or self._changed(x) or _varies(change.factor, -2) or _varies(change.offset, -2):
-            raise Obstacle(f"{call.where} multiplies it by another activation", call)
+        why = "multiplies it by another activation"
+        if not self._sums_to_one(x) or self._changed(x):
+            raise Obstacle(f"{call.where} {why}", call)
+        parts = self._shared(call, w, -2, why)
         self.through_attention = True
         out, shape = self._out(call)
-        self.put(out, Change(*(t[..., :1, :].expand(shape) for t in (change.factor, change.offset))))
+        self.put(out, Change(*(t.expand(shape) for t in parts)))
 
     def _bilinear(self, call: Call, x: Ref, w: Ref) -> None:
         # what a change of one operand makes of the product, for some numbers in the other: nothing is taken in
@@ -337,6 +298,25 @@ class Flow:
         if ref is None:
             raise Obstacle(f"{call.where} reads it", call)
         return ref, self.graph.program.values[ref.id].shape
+
+
+# operation -> how a change passes it
+_RULES: dict[str, Callable[[Flow, Call], None]] = {
+    **dict.fromkeys(FILLS, lambda flow, call: None),
+    **dict.fromkeys(MOVES, Flow._move),
+    **dict.fromkeys(LINEAR, Flow._linear),
+    **dict.fromkeys(_SIGNS, Flow._sum),
+    **dict.fromkeys(("aten::mul", "aten::div"), Flow._product),
+    **dict.fromkeys(("aten::mean", "aten::sum"), Flow._mean),
+    **dict.fromkeys(SCALED_DOT_PRODUCTS, Flow._attention),
+    **dict.fromkeys(LAYER_NORMS, Flow._layer_norm),
+    "aten::index": Flow._gather,
+    "aten::embedding": Flow._table,
+}
+
+
+def _nothing(shape: Sequence[int]) -> Tensor:
+    return torch.zeros(()).double().expand(shape)
 
 
 def _varies(t: Tensor, dim: int) -> bool:

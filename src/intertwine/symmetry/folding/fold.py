@@ -77,11 +77,9 @@ class Fold(Result):
 
     def _rows(self) -> list[dict[str, Any]]:
         """One row per tensor that was changed or kept."""
-        rows = [
-            {"tensor": n, "steps": ", ".join(s), "added": n in self.added, "kept": ""} for n, s in self.changed.items()
-        ]
-        rows += [{"tensor": kept.tensor, "steps": "", "added": False, "kept": kept.reason} for kept in self.kept]
-        return rows
+        changed = [(n, ", ".join(steps), n in self.added, "") for n, steps in self.changed.items()]
+        kept = [(kept.tensor, "", False, kept.reason) for kept in self.kept]
+        return [dict(zip(self._columns, row)) for row in (*changed, *kept)]
 
 
 @of_networks("model")
@@ -137,34 +135,32 @@ def fold(
         - N. Nanda and J. Bloom, TransformerLens, 2022: ``fold_ln``, ``center_writing_weights``, ``fold_value_biases``.
     """  # noqa: DOC502 - raised by what it calls
     rewriter = Rewriter(model, example_inputs, extend)
-    steps: dict[str, Callable[[], Outcome]] = {}
-    if norms or biases:
-        steps["norms"] = lambda: fold_norms(rewriter, norms, biases)
-    if biases:
-        steps["biases"] = lambda: push_biases(rewriter)
-    if center:
-        steps["center"] = lambda: centre(rewriter)
-    if heads:
-        steps["heads"] = lambda: balance_heads(rewriter)
+    steps: dict[str, tuple[bool, Callable[[], Outcome]]] = {
+        "norms": (norms or biases, lambda: fold_norms(rewriter, norms, biases)),
+        "biases": (biases, lambda: push_biases(rewriter)),
+        "center": (center, lambda: centre(rewriter)),
+        "heads": (heads, lambda: _balance_heads(rewriter)),
+    }
     changed: dict[str, tuple[str, ...]] = {}
     outcome = Outcome()
-    for name, step in steps.items():
-        before = rewriter.graph.state
-        made = step()
+    for name, (wanted, step) in steps.items():
+        if not wanted:
+            continue
+        before, made = rewriter.graph.state, step()
         outcome.done |= made.done
         outcome.kept += made.kept
         for tensor, now in rewriter.graph.state.items():
             if tensor not in before or not torch.equal(before[tensor], now):
                 changed[tensor] = (*changed.get(tensor, ()), name)
-    _refuse(outcome, strict)
+    _refuse(outcome, list(steps), strict)
     kept = tuple(Kept(tensor, reason) for _, tensor, reason in outcome.kept)
     proof = rewriter.prove()
     return Fold(changed, kept, tuple(rewriter.added), proof, rewriter.certified, rewriter.finished())
 
 
-def _refuse(outcome: Outcome, strict: bool) -> None:
+def _refuse(outcome: Outcome, steps: list[str], strict: bool) -> None:
     """Refuse a fold of which a step did nothing of what it was asked for, or with ``strict`` not all."""
-    for step in ("norms", "biases", "center", "heads"):
+    for step in steps:
         left = [(tensor, reason) for name, tensor, reason in outcome.kept if name == step]
         if left and (strict or step not in outcome.done):
             reasons = "; ".join(f"{tensor}: {reason}" for tensor, reason in left[:3])
@@ -174,7 +170,7 @@ def _refuse(outcome: Outcome, strict: bool) -> None:
         raise ValueError("model must have norms or biases that can be folded. Got none that is not folded already.")
 
 
-def balance_heads(rewriter: Rewriter) -> Outcome:
+def _balance_heads(rewriter: Rewriter) -> Outcome:
     """Bring every general linear space of the network into its balanced basis, an element of its symmetry group."""
     sym = symmetries_of(rewriter.program)
     g = element(sym, linear=general_bases(sym, rewriter.graph.state))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...programs import Call, Program, Ref
+from ...programs.calls import makers
 from ...programs.operations import PARTS, REARRANGEMENTS, REPEATS, aten
 from ...programs.steps import float64_handler, run_call
 
@@ -22,13 +23,10 @@ MOVES = REARRANGEMENTS | PARTS | REPEATS | aten("cat stack flip")
 
 
 class Obstacle(Exception):
-    """A change that cannot be propagated, with the reason in words.
+    """A change that cannot be propagated, with the reason in words and where it stops.
 
-    Attributes:
-        parameter: The parameter whose readers disagree, if that is the reason.
-        call: The call at which it stops.
-        through_attention: Whether the change had passed attention before.
-        centred: Whether a layer norm had removed a part of it before.
+    It notes the parameter whose readers disagree, if they do, and whether the change had passed attention, or lost a
+    part to a layer norm, before.
     """
 
     def __init__(self, reason: str, call: Call | None = None, parameter: str = "") -> None:
@@ -123,25 +121,18 @@ class Updates:
 
 
 class Graph:
-    """The use-def graph of a program: readers and producers of its values, and which are entries of parameters.
-
-    Args:
-        program: The run.
-        state: Parameters and buffers by name, in float64.
-    """
+    """The use-def graph of a program: readers and producers of its values, and which are entries of parameters."""
 
     def __init__(self, program: Program, state: Mapping[str, Tensor]) -> None:
         self.program, self.state = program, dict(state)
-        self.live = set(program.ancestors(program.outputs)) | {
-            i for i, call in enumerate(program.calls) if not call.outputs
-        }
+        self.live = sorted({*program.ancestors(program.outputs), *program.find(lambda call: not call.outputs)})
         self.outputs = {ref.id for ref in program.outputs}
 
     @cached_property
     def readers(self) -> dict[int, list[int]]:
         """Number of every value to the positions of the calls that read it."""
         found: dict[int, list[int]] = {}
-        for position in sorted(self.live):
+        for position in self.live:
             for number in {ref.id for ref in self.program.calls[position].inputs}:
                 found.setdefault(number, []).append(position)
         return found
@@ -149,8 +140,7 @@ class Graph:
     @cached_property
     def producers(self) -> dict[int, Call]:
         """Number of every value to the call that made it."""
-        calls = (self.program.calls[i] for i in sorted(self.live))
-        return {out.id: call for call in calls for out in call.outputs if out is not None}
+        return makers(self.program.calls[i] for i in self.live)
 
     @cached_property
     def views(self) -> dict[int, View]:
@@ -160,19 +150,18 @@ class Graph:
             shape = self.program.values[ref.id].shape
             if name in self.state:
                 found[ref.id] = View(name, torch.arange(self.state[name].numel()).reshape(shape))
-        for position in sorted(self.live):
+        for position in self.live:
             call = self.program.calls[position]
-            sources = [found.get(ref.id) for ref in call.inputs]
-            known = [source for source in sources if source is not None]
-            if call.op not in MOVES or not known or len(known) < len(sources):
-                continue
-            if len({source.parameter for source in known}) > 1:
-                continue
-            entries = {ref.id: source.entries for ref, source in zip(call.inputs, known)}
-            made = moved_entries(call, entries)
-            for out, moved in zip([o for o in call.outputs if o is not None], made):
-                found[out.id] = View(known[0].parameter, moved)
+            known = {ref.id: found[ref.id] for ref in call.inputs if ref.id in found}
+            names = {view.parameter for view in known.values()}
+            if call.op in MOVES and len(names) == 1 and all(ref.id in known for ref in call.inputs):
+                entries = moved_entries(call, {number: view.entries for number, view in known.items()})
+                found |= {out.id: View(*names, moved) for out, moved in zip(made(call), entries)}
         return found
+
+    def held(self, view: View) -> Tensor:
+        """The numbers of a view, float64."""
+        return self.state[view.parameter].flatten()[view.entries]
 
     @cached_property
     def uses(self) -> dict[str, list[tuple[View, int]]]:
@@ -197,8 +186,7 @@ class Graph:
         *path, _ = self._behind(ref)
         for at in reversed(path):
             call = self.producers[at.id]
-            outputs = [out for out in call.outputs if out is not None]
-            entries = moved_entries(call, {source.id: entries})[outputs.index(at)]
+            entries = moved_entries(call, {source.id: entries})[made(call).index(at)]
             source = at
         return entries
 
@@ -208,3 +196,8 @@ class Graph:
         while (call := self.producers.get(ref.id)) is not None and call.op in MOVES and len(call.inputs) == 1:
             ref = call.inputs[0]
             yield ref
+
+
+def made(call: Call) -> list[Ref]:
+    """What a call returned."""
+    return [out for out in call.outputs if out is not None]

@@ -1,26 +1,25 @@
-"""Gains and biases of norms, located in a program.
+"""Gains and biases of norms, located in a program and folded into the linear maps that read them.
 
-Gains and biases of norms, folded into the linear maps that read them.
-
-Gains of RMS norms put into the weights that read them, which sets the residual stream free to rotate.
-
-A gain for each unit ties the units of a residual stream to their axes. A norm without gains commutes with rotations,
-and the stream of the folded network has the whole orthogonal group (SliceGPT, Ashkboos et al. 2024, section 3.2, for
-this use of it).
+Gains of RMS norms put into the weights that read them set the residual stream free to rotate: a gain for each unit ties
+its units to their axes, whereas a norm without gains commutes with rotations, and the stream of the folded network has
+the whole orthogonal group (SliceGPT, Ashkboos et al. 2024, section 3.2, for this use of it).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..._evaluation import in_usual_mode
-from ...programs import Ref
+from ...programs import Program, Ref
 from ...programs.operations import LAYER_NORMS, RMS_NORMS, aten
 from ...programs.steps import float64_handler
+from ..find import symmetries_of
+from ..symmetry import Symmetry
 from .flow import Change, Flow
 from .graph import Graph, Obstacle, View
 from .rewriter import Outcome, Rewriter
@@ -52,7 +51,7 @@ class Norm:
 
 def norms(graph: Graph) -> Iterator[Norm]:
     """Every norm over the last axis with a parameter as gain, in the order in which they ran."""
-    for position in sorted(graph.live):
+    for position in graph.live:
         call = graph.program.calls[position]
         out = call.outputs[0] if call.outputs else None
         if out is None:
@@ -63,13 +62,10 @@ def norms(graph: Graph) -> Iterator[Norm]:
             shift = graph.views.get(bias.id) if isinstance(bias, Ref) else None
             if gain is not None and (bias is None or shift is not None):
                 yield Norm(position, out, gain, shift, call.op in LAYER_NORMS)
-        elif call.op == "aten::mul":
-            for x, g in ((call.args["self"], call.args["other"]), (call.args["other"], call.args["self"])):
-                if isinstance(x, Ref) and isinstance(g, Ref) and _is_normalised(graph, x):
-                    gain = _gain(graph, g, position)
-                    if gain is not None:
-                        yield Norm(position, out, gain, None, False)
-                        break
+        elif call.op == "aten::mul" and len(call.inputs) == 2:
+            ways = ((x, g) for x, g in (call.inputs, call.inputs[::-1]) if _is_normalised(graph, x))
+            gains = (gain for _, g in ways if (gain := _gain(graph, g, position)) is not None)
+            yield from (Norm(position, out, gain, None, False) for gain in islice(gains, 1))
 
 
 def _is_normalised(graph: Graph, ref: Ref) -> bool:
@@ -78,13 +74,10 @@ def _is_normalised(graph: Graph, ref: Ref) -> bool:
     if call is None or call.op not in ("aten::mul", "aten::div"):
         return call is not None and call.op in _NORMS
     shape = graph.program.values[ref.id].shape
-    for name in ("self", "other"):
-        other = call.args[name]
-        if isinstance(other, Ref) and shape and shape[-1] > 1:
-            small = graph.program.values[other.id].shape
-            _, maker = graph.origin(other)
-            if small[-1:] == (1,) and maker is not None and maker.op in _STATISTICS:
-                return True
+    for other in call.inputs if shape and shape[-1] > 1 else ():
+        _, maker = graph.origin(other)
+        if graph.program.values[other.id].shape[-1:] == (1,) and maker is not None and maker.op in _STATISTICS:
+            return True
     return False
 
 
@@ -95,7 +88,7 @@ def _gain(graph: Graph, ref: Ref, position: int) -> Gain | None:
         return None
     view = graph.views.get(ref.id)
     if view is not None:
-        return Gain(view, graph.state[view.parameter].flatten()[view.entries].flatten(), 1.0, (position,))
+        return Gain(view, graph.held(view).flatten(), 1.0, (position,))
     source = _only_source(graph, ref)
     if source is None or graph.views[source.id].entries.numel() != shape[-1]:
         return None
@@ -105,7 +98,7 @@ def _gain(graph: Graph, ref: Ref, position: int) -> Gain | None:
         return None
     readers = tuple(i for i in graph.readers[source.id] if i in inside)
     view = graph.views[source.id]
-    held = graph.state[view.parameter].flatten()[view.entries]
+    held = graph.held(view)
     for one in (0.0, 1.0):
         if bool((_computed(graph, ref, source, torch.full_like(held, one)) == 1).all()):
             return Gain(view, _computed(graph, ref, source, held).flatten(), one, readers)
@@ -175,31 +168,19 @@ def _attempts(rewriter: Rewriter, gains: bool, biases: bool) -> tuple[Outcome, l
 
 def _start(flow: Flow, *, group: list[Norm], gain: bool, bias: bool) -> None:
     """The results of the norms without their gains, their biases, or both."""
-    state = flow.graph.state
     for norm in group:
-        g = norm.gain.numbers if gain else torch.ones_like(norm.gain.numbers)
-        b = _numbers(state, norm.bias) if bias else torch.zeros_like(g)
-        shape = flow.graph.program.values[norm.out.id].shape
-        one = norm.gain.one if gain else 0.0
+        own = norm.gain.numbers
+        shift = torch.zeros_like(own) if norm.bias is None else flow.graph.held(norm.bias).flatten()
+        g, b = own if gain else torch.ones_like(own), shift if bias else torch.zeros_like(own)
         for position in norm.gain.readers:
-            flow.updates.add(norm.gain.view, position, 0.0 if gain else 1.0, one)
-        if norm.bias is not None:
-            flow.updates.add(norm.bias, norm.position, _factor(state, norm, gain, bias), 0.0)
+            flow.updates.add(norm.gain.view, position, 0.0 if gain else 1.0, norm.gain.one if gain else 0.0)
+        if norm.bias is not None:  # it stays inside the change of the gain unless it is folded too
+            if gain and not bias and bool(((own == 0) & (shift != 0)).any()):
+                raise Obstacle(f"{norm.gain.view.parameter} has zeros where the bias has none")
+            inside = torch.where(own == 0, 1.0, 1 / torch.where(own == 0, 1.0, own)) if gain else 1.0
+            flow.updates.add(norm.bias, norm.position, 0.0 if bias else inside, 0.0)
+        shape = flow.graph.program.values[norm.out.id].shape
         flow.put(norm.out, Change(g.expand(shape), b.expand(shape)))
-
-
-def _factor(state: dict[str, Tensor], norm: Norm, gain: bool, bias: bool) -> Tensor | float:
-    # what the bias is multiplied by: it stays inside the change of the gain unless it is folded too
-    if bias or not gain:
-        return 0.0 if bias else 1.0
-    g, b = norm.gain.numbers, _numbers(state, norm.bias)
-    if bool(((g == 0) & (b != 0)).any()):
-        raise Obstacle(f"{norm.gain.view.parameter} has zeros where the bias has none")
-    return torch.where(g == 0, 1.0, 1 / torch.where(g == 0, 1.0, g))
-
-
-def _numbers(state: dict[str, Tensor], view: View | None) -> Tensor:
-    return torch.zeros(()).double() if view is None else state[view.parameter].flatten()[view.entries].flatten()
 
 
 @in_usual_mode
@@ -247,3 +228,36 @@ def fold_norm_gains(model: nn.Module, example_inputs: Any) -> nn.Module:
         delattr(module, last)
         module.register_buffer(last, constant, persistent=False)
     return twin
+
+
+def rotatable(rewriter: Rewriter) -> tuple[Symmetry, frozenset[str]]:
+    """The symmetry once every norm of gain one and bias zero divides by a length, as it does in any rotated basis.
+
+    Streams are orthogonal spaces then. A layer norm takes the mean as well: of the spaces that come second, elements
+    keep the network's function where they keep the vector of ones, ``Q 1 = 1``.
+    """
+    graph = rewriter.graph
+    shifts = lambda norm: norm.bias is not None and bool((graph.held(norm.bias) != 0).any())
+    sites = [norm for norm in norms(graph) if bool((norm.gain.numbers == 1).all()) and not shifts(norm)]
+    sym = symmetries_of(_without_gains(rewriter.program, sites))
+    sizes = {call.args["normalized_shape"][-1] for call in rewriter.program.calls if call.op in LAYER_NORMS}
+    return sym, frozenset(space.name for space in sym.spaces if space.size in sizes)
+
+
+def _without_gains(program: Program, sites: list[Norm]) -> Program:
+    """The run with norms that neither multiply nor add, and layer norms that take no mean: rotations keep it."""
+    calls = list(program.calls)
+    for norm in sites:
+        call = calls[norm.position]
+        if call.op == "aten::mul":
+            same = (r for r in call.inputs if program.values[r.id].shape == program.values[norm.out.id].shape)
+            copy = {"op": "aten::alias", "args": {"self": next(same)}, "func": torch.ops.aten.alias.default}
+            calls[norm.position] = replace(call, **copy)
+    for position, call in enumerate(calls):
+        weights = [call.args.get("weight"), call.args.get("bias")]
+        plain = position in {norm.position for norm in sites} or weights == [None, None]
+        if call.op in LAYER_NORMS | RMS_NORMS and plain:
+            args = {"input": call.args["input"], "normalized_shape": call.args["normalized_shape"], "weight": None}
+            outputs = (call.outputs[0], *(None for _ in call.outputs[1:]))
+            calls[position] = replace(call, op="aten::rms_norm", args=args, outputs=outputs)
+    return replace(program, calls=tuple(calls))

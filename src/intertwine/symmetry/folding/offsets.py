@@ -16,17 +16,14 @@ from torch import Tensor
 from ...programs import Call, Ref
 from ...programs.operations import LAYER_NORMS
 from .flow import LINEAR, Change, Flow
-from .graph import MOVES, Graph, Obstacle, View, moved_entries
+from .graph import MOVES, Graph, Obstacle, View, made, moved_entries
 from .rewriter import Outcome, Rewriter
 
 _BIASES = {"aten::addmm": "self", "aten::linear": "bias", "aten::convolution": "bias", "aten::add": "other"}
 
 
 def push_biases(rewriter: Rewriter) -> Outcome:
-    """Push every bias on that can be; repeated, since one may be pushed into another.
-
-    Returns:
-        Whether any was pushed, and biases of values that stay, with the reason.
+    """Push every bias on that can be, again and again, since one may be pushed into another; biases of values may stay.
 
     Raises:
         RuntimeError: If that does not end.
@@ -54,7 +51,7 @@ _Site = tuple[int, View]
 def _candidates(graph: Graph) -> dict[str, list[_Site]]:
     """Vectors that are added along the channels, with the calls that add them."""
     found: dict[str, list[_Site]] = {}
-    for position in sorted(graph.live):
+    for position in graph.live:
         call = graph.program.calls[position]
         ref = call.args.get(_BIASES.get(call.op, ""))
         view = graph.views.get(ref.id) if isinstance(ref, Ref) else None
@@ -92,8 +89,7 @@ def _read(graph: Graph, position: int, entries: Tensor) -> Iterator[Tensor]:
         for at in graph.readers.get(number, ()):
             reader = graph.program.calls[at]
             if reader.op in MOVES and len(reader.inputs) == 1:
-                outputs = [o for o in reader.outputs if o is not None]
-                for o, moved in zip(outputs, moved_entries(reader, known)):
+                for o, moved in zip(made(reader), moved_entries(reader, known)):
                     known[o.id] = moved
                     waiting.append(o.id)
             else:
@@ -113,10 +109,8 @@ def _start_bias(flow: Flow, *, sites: list[_Site], entries: Tensor) -> None:
         rows = torch.isin(view.entries, entries)
         if not bool(rows.any()):
             continue
-        chosen = View(view.parameter, view.entries[rows])
-        offset = torch.zeros(len(view.entries)).double()
-        offset[rows] = flow.graph.state[view.parameter].flatten()[chosen.entries].double()
-        flow.updates.add(chosen, position, 0.0, 0.0)
+        offset = torch.where(rows, flow.graph.held(view), 0.0)
+        flow.updates.add(View(view.parameter, view.entries[rows]), position, 0.0, 0.0)
         if out is not None:
             shape = flow.graph.program.values[out.id].shape
             flow.put(out, Change(torch.ones(shape).double(), _along(offset, shape, call.op)))
@@ -128,8 +122,7 @@ _ZERO = 1e-9
 def centre(rewriter: Rewriter) -> Outcome:
     """Subtract the mean over the stream from everything that is written to layer norms alone, and from what reads them.
 
-    Returns:
-        Whether anything was centred, and weights whose mean a layer norm subtracts but something else reads.
+    What stays are weights whose mean a layer norm subtracts but something else reads.
     """
     outcome = Outcome()
     new: dict[str, Tensor] = {}
@@ -149,7 +142,7 @@ def centre(rewriter: Rewriter) -> Outcome:
     rewriter.write(new)
     rewriter.recapture()
     for position, view, call in _readers(rewriter.graph):
-        held = rewriter.graph.state[view.parameter].flatten()[view.entries]
+        held = rewriter.graph.held(view)
         mean = held.mean(LINEAR[call.op][2], keepdim=True)
         first = len(rewriter.updates)
         rewriter.updates.add(view, position, 1.0, -mean)
@@ -175,7 +168,7 @@ def _readers(graph: Graph) -> Iterator[tuple[int, View, Call]]:
     """Linear maps that read features of mean zero, with the views of their weights."""
     generator = torch.Generator().manual_seed(0)
     known: dict[int, Tensor] = {}
-    for position in sorted(graph.live):
+    for position in graph.live:
         call = graph.program.calls[position]
         out = call.outputs[0] if call.outputs else None
         if out is None:
@@ -185,8 +178,7 @@ def _readers(graph: Graph) -> Iterator[tuple[int, View, Call]]:
                 x = torch.randn(graph.program.values[out.id].shape, generator=generator, dtype=torch.float64)
                 known[out.id] = x - x.mean(-1, keepdim=True)
         elif call.op in MOVES and all(ref.id in known for ref in call.inputs):
-            outputs = [o for o in call.outputs if o is not None]
-            known |= {o.id: moved for o, moved in zip(outputs, moved_entries(call, known))}
+            known |= {o.id: moved for o, moved in zip(made(call), moved_entries(call, known))}
         elif call.op in LINEAR:
             x, w = (call.args[name] for name in LINEAR[call.op][:2])
             view = graph.views.get(w.id)
@@ -200,12 +192,9 @@ def _plain(graph: Graph, call: Call) -> bool:
     """Whether a layer norm has a gain that is the same for all units, and a bias of zero."""
     for name in ("weight", "bias"):
         ref = call.args.get(name)
-        if ref is None:
-            continue
         view = graph.views.get(ref.id) if isinstance(ref, Ref) else None
-        if view is None:
-            return False
-        numbers = graph.state[view.parameter].flatten()[view.entries]
-        if bool((numbers != (numbers.flatten()[0] if name == "weight" else 0)).any()):
+        numbers = None if view is None else graph.held(view)
+        wanted = 0 if name == "bias" or numbers is None else numbers.flatten()[0]
+        if ref is not None and (numbers is None or bool((numbers != wanted).any())):
             return False
     return True

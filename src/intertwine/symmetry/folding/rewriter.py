@@ -1,9 +1,11 @@
 """Rewriter of parameters: a float64 copy of a model, changed step by step, and the proof that it is one function.
 
-Changes of structure: untied parameters and added biases.
+Changes of structure: untied parameters and added biases; and models that ``from_pretrained`` cannot restore then, since
+their configuration builds other tensors than they have.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import copy
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,23 +15,18 @@ from torch import Tensor, nn
 from ..._attributes import forget
 from ..._evaluation import check_module, copied
 from ..._examples import arguments, each
+from ..._random import seeded
 from ...errors import VerificationError
 from ...programs import Program, capture_paths, union
 from ..action import tensors_of
 from ..proof import Probe, Proof, in_float64
 from .flow import Flow
 from .graph import Graph, Obstacle, Updates
-from .saving import refuse_extended
 
 
 @dataclass
 class Outcome:
-    """Outcome of a step.
-
-    Attributes:
-        done: Names of the steps of which something could be folded.
-        kept: Step, tensor and reason of what stays.
-    """
+    """Steps of which something could be folded; step, tensor and reason of what stays."""
 
     done: set[str] = field(default_factory=set)
     kept: list[tuple[str, str, str]] = field(default_factory=list)
@@ -37,17 +34,10 @@ class Outcome:
 
 @dataclass
 class Rewriter:
-    """One model whose parameters are rewritten.
+    """One model whose parameters are rewritten: ``work`` is its copy, in float64 where it runs in float64.
 
-    Args:
-        model: The model. It is left as it is.
-        example_inputs: See ``symmetries``.
-        extend: Whether tied weights may be untied and linear layers without a bias given one.
-
-    Attributes:
-        work: The copy, in float64 where it runs in float64.
-        changed: Names of the tensors that were changed, in order.
-        added: Names of the tensors that it has more than the model.
+    ``extend`` says whether tied weights may be untied and linear layers without a bias given one; ``changed`` and
+    ``added`` name the tensors with other numbers, and those that the copy has more.
     """
 
     model: nn.Module
@@ -76,16 +66,13 @@ class Rewriter:
     def attempt(self, start: Callable[[Flow], None], absorb: bool = True) -> Flow:
         """Propagate a change; the updates of parameters that it requires are kept if it is absorbed everywhere.
 
-        Args:
-            start: Starts the change.
-            absorb: See ``Flow``.
-
         Raises:
             Obstacle: If it does not.
         """
         held = len(self.updates)
-        can_extend = lambda module: self.extend and can_have_bias(self.work, module)
-        flow = Flow(self.graph, self.updates, can_extend, absorb)
+        linear = nn.Linear | nn.Conv1d | nn.Conv2d
+        lacks_bias = lambda name: isinstance(m := self.work.get_submodule(name), linear) and m.bias is None
+        flow = Flow(self.graph, self.updates, lambda name: self.extend and lacks_bias(name), absorb)
         try:
             start(flow)
             flow.run()
@@ -169,16 +156,13 @@ class Rewriter:
         # new biases must be the same at every run of their module
         for module in {bias.module for bias in flow.biases}:
             numbers = [bias.numbers for bias in flow.biases if bias.module == module]
-            calls = [i for i in self.graph.live if self._multiplies(i, module)]
+            calls = [call for call in map(self.program.calls.__getitem__, self.graph.live) if call.module == module]
+            views = lambda refs: [ref is not None and ref.id in self.graph.views for ref in refs]
+            calls = [call for call in calls if any(views(call.inputs)) and not all(views(call.outputs))]
             if len(calls) != len(numbers) or any(not torch.equal(numbers[0], other) for other in numbers):
                 raise Obstacle(f"{module} runs in several places and has no bias to take it")
             if f"{module}.bias" in self.new:
                 raise Obstacle(f"{module} has no bias to take it a second time")
-
-    def _multiplies(self, position: int, module: str) -> bool:
-        call = self.program.calls[position]
-        reads = {view.id for view in call.inputs if view.id in self.graph.views}
-        return call.module == module and bool(reads) and not all(o and o.id in self.graph.views for o in call.outputs)
 
     def _wrong(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
         """One tensor changed by other numbers of the same size: its change in another order, with other signs."""
@@ -216,15 +200,84 @@ def untie(model: nn.Module, name: str) -> None:
             config.tie_word_embeddings = False
 
 
-def can_have_bias(model: nn.Module, name: str) -> bool:
-    """Whether a module is a linear layer that was built without a bias."""
-    modules = dict(model.named_modules())
-    module = modules.get(name)
-    return isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d) and module.bias is None
-
-
 def add_bias(model: nn.Module, name: str, numbers: Tensor) -> None:
     """Give a linear layer without a bias one, in place."""
     module = model.get_submodule(name)
     weight = getattr(module, "weight")  # noqa: B009 - a linear layer
     module.register_parameter("bias", nn.Parameter(numbers.to(weight), requires_grad=bool(weight.requires_grad)))
+
+
+Shapes = dict[str, tuple[tuple[int, ...], frozenset[str]]]  # by name: shape, names of the same tensor
+
+
+@dataclass(frozen=True)
+class Unsaveable:
+    """``save_pretrained`` of a model that its configuration cannot describe."""
+
+    said: str
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        """Refuse."""
+        raise ValueError(self.said)
+
+
+def set_unsaveable(model: nn.Module, said: str) -> None:
+    """Let ``save_pretrained`` refuse with a sentence; with an empty one, let it save again."""
+    if said:
+        setattr(model, "save_pretrained", Unsaveable(said))  # noqa: B010 - a method of the class
+    elif isinstance(model.__dict__.get("save_pretrained"), Unsaveable):
+        del model.__dict__["save_pretrained"]
+
+
+def refuse_extended(model: nn.Module, added: Collection[str]) -> None:
+    """Let ``save_pretrained`` refuse, in a model and in those that it wraps, where tensors were added in vain."""
+    for prefix, part in _savers(model, ""):
+        own = [name.removeprefix(prefix) for name in added if name.startswith(prefix)]
+        lost = misfits(part) if is_configured(part) else own
+        lost = sorted(lost, key=lambda name: name not in own)
+        said = (
+            f"model must have the tensors that {type(part).__name__} builds from its configuration, to be saved: "
+            f"from_pretrained would lose others. Got {', '.join(lost[:3])}{', ...' if len(lost) > 3 else ''}. Fold or "
+            "rotate with extend=False, which adds none and keeps ties, or keep all of it with torch.save(model, path)."
+        )
+        if own:
+            set_unsaveable(part, said if lost else "")
+
+
+def is_configured(model: nn.Module) -> bool:
+    """Whether a model is saved with a configuration, as those of transformers are."""
+    return hasattr(model, "save_pretrained") and hasattr(getattr(model, "config", None), "to_dict")
+
+
+def misfits(model: nn.Module) -> list[str]:
+    """Tensors that the model's class builds from its configuration in another shape, ties otherwise, or not at all."""
+    wanted, said = shapes(model), built(model)
+    return [name for name in {**wanted, **said} if said.get(name) != wanted.get(name)]
+
+
+def shapes(model: nn.Module) -> Shapes:
+    """Shapes of a model's tensors, and which are tied."""
+    state = model.state_dict(keep_vars=True)
+    tied: dict[int, set[str]] = {}
+    for name, tensor in state.items():
+        tied.setdefault(id(tensor), set()).add(name)
+    return {name: (tuple(tensor.shape), frozenset(tied[id(tensor)])) for name, tensor in state.items()}
+
+
+def built(model: Any, change: Callable[[Any], Any] = lambda config: config) -> Shapes:
+    """Tensors that a model's class builds from its configuration, changed and reloaded; none where it fails."""
+    try:
+        config = change(copy.deepcopy(model.config))
+        with seeded(0), torch.device("meta"):
+            return shapes(type(model)(type(config).from_dict(config.to_dict())))
+    except Exception:  # a class may say anything to sizes that do not fit together
+        return {}
+
+
+def _savers(model: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    """The outermost modules that can be saved, with what their tensors' names begin with."""
+    if hasattr(model, "save_pretrained"):
+        yield prefix, model
+        return
+    for name, child in model.named_children():
+        yield from _savers(child, f"{prefix}{name}.")

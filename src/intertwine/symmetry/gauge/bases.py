@@ -28,42 +28,26 @@ _Kept = dict[tuple[str, int], tuple[list[Tensor], Tensor]]
 
 
 def least_passing(tolerance: float) -> float:
-    """The smallest singular value, relative to the largest, of what passes through a space, for weights of a precision.
-
-    Args:
-        tolerance: To which log scales of such weights are determined.
-    """
+    """The smallest singular value, relative to the largest, that counts where log scales are told to ``tolerance``."""
     return max(_RANK, 10 * tolerance)
 
 
 def general_bases(
     sym: Symmetry, state: Mapping[str, Tensor], kept: _Kept | None = None, rank: float = _RANK
 ) -> dict[str, Tensor]:
-    """The matrices that bring every GL(n) space into its balanced basis, all from the same weights.
+    """The matrices ``(p..., n, n)`` of every GL(n) space whose tensors determine its balanced basis.
 
     With roots ``P = A^T A``, ``Q = B^T B`` and ``A B^T = U S V^T`` the basis is ``M = S^(-1/2) V^T B``. Directions that
     are written but never read, or read but never written, follow after those that pass through; they are made
     orthonormal, and told apart by a second form: with other weights along fixed axes, and every slice weighted by how
-    much of it passes. Signs, and bases within equal singular values, remain open.
-
-    Args:
-        sym: The symmetry.
-        state: Tensors.
-        kept: Roots that were found before, with the tensors that they were found from.
-        rank: Smallest singular value, relative to the largest, that still counts.
-
-    Returns:
-        Name of each general linear space whose tensors determine a basis to its matrices ``(p..., n, n)``.
+    much of it passes. Signs, and bases within equal singular values, remain open. ``kept`` holds roots that were found
+    before, with their tensors; singular values below ``rank``, relative to the largest, do not count.
     """
-    general = {s.name: s for s in sym.spaces if s.group.is_general}
-    if not general:
-        return {}
+    general = _general(sym)
     roots = _roots(sym, state, general, 1.0, kept)
     found = {}
-    for name, space in general.items():
-        if (name, 1) not in roots or (name, -1) not in roots:
-            continue
-        written, read = (list(_heads(roots[name, v])) for v in (1, -1))
+    for name, (written, read) in _ends(general, roots).items():
+        space = general[name]
         through = [_passing(a, b, rank) for a, b in zip(written, read)]
         bases = [rows for rows, _ in through]
         if any(len(rows) < space.size for rows in bases):
@@ -74,23 +58,28 @@ def general_bases(
     return found
 
 
+def _general(sym: Symmetry) -> dict[str, Space]:
+    return {s.name: s for s in sym.spaces if s.group.is_general}
+
+
+def _ends(general: Iterable[str], roots: _Roots) -> dict[str, list[Tensor]]:
+    """For each space with both, the roots of what is written and what is read, all units of the parents in a row."""
+    known = (n for n in general if {(n, 1), (n, -1)} <= roots.keys())
+    return {n: [_heads(roots[n, v]) for v in (1, -1)] for n in known}
+
+
 def passing(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Which units of the balanced bases are both written and read: all that the function can depend on.
+    """1 or 0 for each unit ``(p..., n)`` of a balanced basis: whether it is both written and read, and can matter.
 
     Where two linear spaces of deficient rank meet (a purely linear network that widens), the other entries of the
     tensor between them have no normal form here.
-
-    Returns:
-        Name of each general linear space with a basis to 1 or 0 for each unit, ``(p..., n)``.
     """
-    general = {s.name: s for s in sym.spaces if s.group.is_general}
-    roots = _roots(sym, state, general, 1.0)
+    roots = _roots(sym, state, _general(sym), 1.0)
     found = {}
-    for name in general:
-        if (name, 1) in roots and (name, -1) in roots:
-            norms = [roots[name, v].norm(dim=-2) for v in (1, -1)]
-            seen = [n > _SEEN * n.amax(-1, keepdim=True) for n in norms]
-            found[name] = (seen[0] & seen[1]).to(torch.float64)
+    for name in (name for name, v in roots if v == 1 and (name, -1) in roots):
+        norms = [roots[name, v].norm(dim=-2) for v in (1, -1)]
+        seen = [n > _SEEN * n.amax(-1, keepdim=True) for n in norms]
+        found[name] = (seen[0] & seen[1]).to(torch.float64)
     return found
 
 
@@ -99,28 +88,20 @@ def undetermined(sym: Symmetry, state: Mapping[str, Tensor], rank: float = _RANK
 
     Nothing is written there or nothing read, or not all passes through and the rest meets that of another such space.
     """
-    general = {s.name: s for s in sym.spaces if s.group.is_general}
-    roots = _roots(sym, state, general, 1.0)
-    known = {n: [_heads(roots[n, v]) for v in (1, -1)] for n in general if {(n, 1), (n, -1)} <= roots.keys()}
+    general = _general(sym)
+    known = _ends(general, _roots(sym, state, general, 1.0))
     partly = {
         n for n, ends in known.items() if any(len(_passing(a, b, rank)[0]) < general[n].size for a, b in zip(*ends))
     }
-    meeting = [
-        {leaf.space for _, leaf in b.carried} & partly for layout in sym.layouts.values() for b in blocks(layout)
-    ]
+    every = (block for layout in sym.layouts.values() for block in blocks(layout))
+    meeting = [{leaf.space for _, leaf in block.carried} & partly for block in every]
     return tuple(n for n in general if n not in known or any(n in some and len(some) > 1 for some in meeting))
 
 
 def orthogonal_basis(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> Tensor | None:
-    """The rotation onto the eigenvectors of ``X X^T``, largest first, where ``X`` holds all slices of an O(n) space.
+    """The rotation ``(p..., n, n)`` onto the eigenvectors of ``X X^T``, where ``X`` holds all slices of an O(n) space.
 
-    Args:
-        sym: The symmetry.
-        state: Tensors in float64, every scale and every general linear space in normal form.
-        space: One of its orthogonal spaces.
-
-    Returns:
-        Matrices ``(p..., n, n)``, or ``None`` where the tensors do not determine a basis.
+    Largest first; ``None`` where the tensors, float64 and in normal form else, do not determine a basis.
     """
     x = _joined(_slices(state, m, space, {}, {}, 1.0) for m in _members(sym, state, space.name))
     if x is None:
@@ -148,16 +129,12 @@ def _roots(
                     root = None if x is None else torch.linalg.qr(x.mT, mode="r").R
                 if root is not None:
                     roots[name, variance] = root
-                    if kept is not None and not any(_between(m, general) for m in chosen):
-                        kept[name, variance] = tensors, root
+                    others = (leaf for m in chosen for d, leaf in m[1].carried if d != m[2])
+                    if kept is not None and not any(leaf.space in general and leaf.variance for leaf in others):
+                        kept[name, variance] = tensors, root  # it is read through no other form
         if len(roots) == known:  # this round saw every form
             break
     return roots
-
-
-def _between(member: _Member, general: Mapping[str, Space]) -> bool:
-    """Whether a tensor is read through the form of another general linear space."""
-    return any(leaf.space in general and leaf.variance for d, leaf in member[1].carried if d != member[2])
 
 
 def _members(sym: Symmetry, state: Mapping[str, Tensor], space: str) -> Iterator[_Member]:
@@ -205,10 +182,9 @@ def _heads(x: Tensor) -> Tensor:
 
 
 def _passing(a: Tensor, b: Tensor, least: float) -> tuple[Tensor, Tensor]:
-    """The directions that are both written and read, from roots ``a (r, n)`` and ``b (r', n)`` of the two forms.
+    """Rows ``(rank, n)`` that read what is both written and read in balanced coordinates, and columns that write it.
 
-    Returns:
-        Rows ``(rank, n)`` that read balanced coordinates, and columns ``(n, rank)`` that write them.
+    From roots ``a (r, n)`` and ``b (r', n)`` of the two forms.
     """
     u, s, vh = torch.linalg.svd(a @ b.mT)
     rank = int((s > least * a.norm() * b.norm()).sum())

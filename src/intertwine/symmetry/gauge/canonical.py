@@ -1,20 +1,28 @@
-"""The canonical form of a network: one representative of all its symmetric copies."""
+"""The canonical form of a network: one representative of all its symmetric copies.
+
+Gradient norm and sharpness of a loss there, the same for all copies: rescaled copies of one network have the same loss
+and any gradient norm and sharpness (Dinh et al., 2017). What remains of the symmetry in balanced coordinates are
+permutations, signs and rotations, which move weights without changing lengths.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..._evaluation import in_usual_mode
 from ..action import moved, rewritable, tensors_of
-from ..blocks import blocks, carrying, parent_dims, unit_rows
+from ..blocks import carrying, parent_dims, unit_rows
 from ..coupling import coupled, restricted
 from ..find import symmetries
 from ..spaces import Leaf, Space
+from ..symmetry import Symmetry
+from ..tangent import project
 from ..transformation import Transformation, element, identity, with_parts
 from .bases import general_bases, least_passing, orthogonal_basis
 from .batch_norms import Folded, fold, unfold
@@ -22,7 +30,8 @@ from .scales import balancing_scales
 from .signs import signing
 
 if TYPE_CHECKING:
-    from ..symmetry import Symmetry
+    pass
+
 
 __all__ = ["arranged", "balanced", "canonical", "canonical_element", "check_weights", "slices"]
 
@@ -116,9 +125,8 @@ def balanced(
         h = _group_balanced(replace(folded, sym=part, state={n: folded.state[n] for n in names}), tolerance, kinds)
         h = _oriented(part, folded.state, h) if rotations and "linear" in kinds else _upright(h)
         for name, e in h.elements.items():
-            parts: dict[str, Any] = {"scales": g[name].scales + e.scales}
-            parts |= {} if e.linear is None else {"linear": e.linear}
-            g = with_parts(g, name, **parts)
+            linear = {} if e.linear is None else {"linear": e.linear}
+            g = with_parts(g, name, scales=g[name].scales + e.scales, **linear)
     return g
 
 
@@ -126,7 +134,12 @@ def _group_balanced(folded: Folded, tolerance: float, kinds: Collection[str]) ->
     """The scales and general matrices of tensors that are all coupled."""
     sym, state, bases = folded.sym, folded.state, "linear" in kinds
     rank = least_passing(tolerance)
-    names = _mutual(sym) if "scale" in kinds and bases else []
+    names = []  # tensors with a general linear space, if any of them also carries a scale
+    if "scale" in kinds and bases:
+        general = {s.name for s in sym.spaces if s.group.is_general}
+        scaled = {s.name for s in sym.spaces if not s.group.mixes and s.group.scales}
+        names = [n for n, layout in sym.layouts.items() if layout.spaces & general]
+        names = names if any(sym.layouts[n].spaces & scaled for n in names) else []
     scales = balancing_scales(sym, state, folded.pinned, tolerance, bases=bases) if "scale" in kinds else {}
     kept: dict[tuple[str, int], tuple[list[Tensor], Tensor]] = {}
     for _ in range(_ROUNDS if names else 0):  # norms depend on bases and bases on scales
@@ -157,15 +170,6 @@ def _upright(g: Transformation) -> Transformation:
                 sizes = torch.ones_like(sizes)  # bases as they came: these would take all digits of float32 weights
             g = with_parts(g, name, linear=rows.mT @ (sizes[..., None] * rows))
     return g
-
-
-def _mutual(sym: Symmetry) -> list[str]:
-    """Tensors with a general linear space, if any of them also carries a scale."""
-    general = {s.name for s in sym.spaces if s.group.is_general}
-    scaled = {s.name for s in sym.spaces if not s.group.mixes and s.group.scales}
-    found = {n: {s for b in blocks(layout) for s in b.spaces} for n, layout in sym.layouts.items()}
-    names = [n for n, spaces in found.items() if spaces & general]
-    return names if any(found[n] & scaled for n in names) else []
 
 
 def _turning(sym: Symmetry, bases: Mapping[str, Tensor]) -> Transformation:
@@ -228,3 +232,57 @@ def slices(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> list[tup
 
 def _near(a: Tensor, b: Tensor) -> bool:
     return bool(((a - b).abs() < _SETTLED).all())
+
+
+Loss = Callable[[dict[str, Tensor]], Tensor]
+
+
+@in_usual_mode
+def gradient_norm(sym: Symmetry, loss: Loss, state: Mapping[str, Tensor]) -> float:
+    """Norm of the gradient in balanced coordinates.
+
+    Args:
+        sym: The symmetry of the architecture.
+        loss: A function of the weights by name, such as one built with ``torch.func.functional_call``.
+        state: The weights.
+    """
+    gradient = torch.func.grad(loss)(_balanced(sym, state))
+    return float(sum(t.square().sum() for t in gradient.values())) ** 0.5
+
+
+@in_usual_mode
+def sharpness(sym: Symmetry, loss: Loss, state: Mapping[str, Tensor], seed: int = 0) -> float:
+    """Largest eigenvalue of the Hessian in balanced coordinates, on directions orthogonal to all symmetric copies.
+
+    Args:
+        sym: The symmetry of the architecture.
+        loss: A function of the weights by name, twice differentiable there.
+        state: The weights.
+        seed: Of the start of the Lanczos iteration.
+    """
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    weights = _balanced(sym, state)
+    sizes = {name: t.numel() for name, t in weights.items()}
+
+    def split(flat: np.ndarray) -> dict[str, Tensor]:
+        parts = torch.from_numpy(np.ascontiguousarray(flat).reshape(-1)).double().split(list(sizes.values()))
+        return {name: part.reshape(weights[name].shape) for name, part in zip(sizes, parts)}
+
+    def apply(flat: np.ndarray) -> np.ndarray:
+        direction = project(sym, split(flat), weights)
+        turned = torch.func.jvp(torch.func.grad(loss), (weights,), (direction,))[1]
+        found = project(sym, turned, weights)
+        return torch.cat([found[name].flatten() for name in sizes]).numpy()
+
+    n = sum(sizes.values())
+    start = np.random.default_rng(seed).standard_normal(n)
+    values = eigsh(LinearOperator((n, n), matvec=apply, dtype=np.float64), k=1, which="LA", v0=start, tol=1e-8)[0]
+    return float(values[0])
+
+
+def _balanced(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All floating-point tensors in balanced coordinates, in float64."""
+    check_weights(sym, state)
+    wide = {n: t.detach().cpu().double() for n, t in state.items() if t.is_floating_point() and n not in sym.aliases}
+    return {**wide, **moved(sym, balanced(fold(sym, wide)), wide)}

@@ -62,29 +62,20 @@ def fingerprint(model: nn.Module | Mapping[str, Tensor], example_inputs: Any, sy
 
 
 def fingerprint_state(sym: Symmetry, state: Mapping[str, Tensor]) -> str:
-    """The fingerprint of a state dict, read one group of coupled tensors at a time.
-
-    Args:
-        sym: The symmetry of the architecture.
-        state: Parameters and buffers by name; a mapping that loads tensors when asked keeps memory small.
-    """
+    """The fingerprint of a state dict, read one group of coupled tensors at a time: it may load them when asked."""
     numbers = [round(float(x) / _STEP) for x in invariants(sym, state)]
     described = {name: encode(layout, Layout) for name, layout in sorted(sym.layouts.items())}
     return f"iw1-{_digest(described, 4)}-{_digest(numbers, 8)}"
 
 
 def invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> Tensor:
-    """The numbers behind a fingerprint, before rounding.
+    """Twelve numbers behind a fingerprint, float64, before rounding.
 
     For every tensor of the balanced network, batch norms folded, two sums over its entries that are about normally
     distributed over networks: of ``w`` (of ``|w|`` where signs or bases are free) and of ``w^2``, with random weights
     along fixed axes, so that inputs and outputs cannot change places. Random combinations of all sums are returned.
-
-    Returns:
-        Twelve numbers, float64.
     """
-    total = torch.zeros(_NUMBERS, dtype=torch.float64)
-    count = 0
+    total, count = torch.zeros(_NUMBERS, dtype=torch.float64), 0
     for names in coupled(sym):
         group = {name: state[name] for name in names if name in state}
         part = restricted(sym, names)

@@ -69,15 +69,10 @@ class ScaledBlock:
 
 
 class LogScales:
-    """The log scales that move some tensors; combinations that move nothing are left out.
+    """The log scales that move some tensors, batch norms folded; combinations that move nothing are left out.
 
-    Args:
-        sym: The symmetry, batch norms folded.
-        names: The tensors.
-        bases: Whether to leave out, too, what general linear spaces inside a unit (a head) can make up for.
-
-    Attributes:
-        pieces: The blocks that scales move.
+    With ``bases`` so is what general linear spaces inside a unit (a head) can make up for. ``pieces`` are the blocks
+    that scales move.
     """
 
     def __init__(self, sym: Symmetry, names: Iterable[str], bases: bool = True) -> None:
@@ -127,13 +122,7 @@ class LogScales:
         return torch.cat([t.flatten() for t in found.values()])
 
     def solved(self, curvatures: Mapping[Key, Tensor], right: Tensor, factors: Factors | None = None) -> Tensor:
-        """The ``t`` with ``Σ_x c_x s_x(t) e = right``, preconditioned by the diagonal.
-
-        Args:
-            curvatures: The ``c``.
-            right: The right-hand side.
-            factors: What they are multiplied by, if anything.
-        """
+        """The ``t`` with ``Σ_x c_x s_x(t) e = right``, curvatures ``c`` times ``factors``, by conjugate gradients."""
         totals = self.totals(curvatures, factors)
         curve = self.gathered(totals, squared=True)
         known = torch.where(curve > 0, 1.0 / curve.clamp_min(1e-300), 0.0)
@@ -232,18 +221,10 @@ def balancing_scales(
     start: Mapping[str, Tensor] | None = None,
     bases: bool = True,
 ) -> dict[str, Tensor]:
-    """The log scales that balance a network, by Newton's method.
+    """Name of each space to the log scales ``(k, p..., n)`` that balance a network, by Newton's method.
 
-    Args:
-        sym: The symmetry, batch norms folded; bases of linear spaces stay.
-        state: Tensors.
-        pinned: Tensors whose entries must become 1 instead.
-        tolerance: Change of a log scale below which the search ends.
-        start: Log scales that are nearly right.
-        bases: Whether bases of linear spaces take up what scales of the units around them do; those scales stay then.
-
-    Returns:
-        Name of each space with scales to its log scales ``(k, p..., n)``.
+    Entries of ``pinned`` tensors must become 1 instead. The search begins at ``start``, and ends where no log scale
+    changes by ``tolerance``; with ``bases`` those stay that bases of linear spaces make up for.
     """
     system = LogScales(sym, [name for name in sym.layouts if name in state], bases)
     logs = system.zero()

@@ -20,7 +20,7 @@ from ...groups import Semidirect, SignedPermutation
 from ..action import moved
 from ..blocks import Block, blocks, parent_dims, unit_rows
 from ..detection.equations import BinarySpan, word_of
-from ..spaces import Leaf, Space
+from ..spaces import Space
 from ..symmetry import Symmetry
 from ..transformation import Transformation, element, identity
 
@@ -56,8 +56,7 @@ def signed_spaces(sym: Symmetry) -> list[Space]:
 def witnesses(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, list[Witness]]:
     """The witnesses of every space with signs, in the order of the network.
 
-    A sign that does no more than all signs of a space inside it together (a head's, beside the signs of its units) has
-    none: it stays.
+    A sign that does no more than all signs of a space inside it together (a head's) has none: it stays.
     """
     signed = {s.name: s for s in signed_spaces(sym)}
     found: dict[str, list[Witness]] = {name: [] for name in signed}
@@ -101,9 +100,7 @@ def _needed(sym: Symmetry, space: Space) -> tuple[int, ...]:
         return (1,) * space.group.signs
 
     def effects(of: Space) -> list[tuple[int, ...]]:
-        rows = [
-            next((parities(f, of) for f in b.leaves if isinstance(f, Leaf) and f.space == of.name), ()) for b in pieces
-        ]
+        rows = [next((parities(f, of) for _, f in b.carried if f.space == of.name), ()) for b in pieces]
         return [tuple(row[k] if row else 0 for row in rows) for k in range(of.group.signs)]
 
     known = BinarySpan(word_of(row) for child in inside for row in effects(child))
@@ -115,15 +112,9 @@ _MOST_ENTRIES = 100_000  # that are looked at then
 
 
 def signing(sym: Symmetry, state: Mapping[str, Tensor], power: int = 3) -> Transformation:
-    """The signs that bring weights with ordered units into canonical form.
+    """The signs that bring weights with ordered units into canonical form: sums of an odd ``power`` become positive.
 
-    Args:
-        sym: The symmetry.
-        state: Tensors in float64.
-        power: Odd power of the entries whose sums must become positive.
-
-    Returns:
-        An element of signs; a linear space gets them as a diagonal matrix.
+    A linear space gets them as a diagonal matrix.
     """
     g = identity(sym)
     found = witnesses(sym, state)

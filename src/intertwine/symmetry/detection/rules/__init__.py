@@ -6,23 +6,26 @@ from typing import Any
 from ....programs import Call
 from ....programs.operations import COPIES
 from ..engine import Engine
-from . import constants, indexing, linear, matrices, memory, normalisation, pooling, reductions, routing, shapes, stacks  # noqa: F401
+from . import indexing, linear, memory, normalisation, reductions  # noqa: F401
 from .activations import is_pointwise
 from .elementwise import broadcast, measured
 from .registry import RULES, register_rule, unknown
+from .shapes import through_stack
 from .unit_indices import carried, unread_names
 
 __all__ = ["apply", "register_rule"]
 
+# operations that sum products, or only copy them; others multiply them by one number
 _SEES_PRODUCTS = COPIES | {"aten::mean", "aten::sum"}
 
 
 def apply(engine: Engine, call: Call) -> Sequence[Any]:
     """The values of a call's results, by its rule; what an operation without a rule touches is fixed."""
-    stacked = stacks.through_stack(engine, call)
+    stacked = through_stack(engine, call)
     if stacked is not None:
         return stacked
-    if not _sees_products(call):
+    scaled = call.op in ("aten::mul", "aten::div", "aten::neg") and not call.args.get("rounding_mode")
+    if not (call.op in _SEES_PRODUCTS or (scaled and len(call.inputs) == 1)):
         for value in (engine.value(ref) for ref in call.inputs):
             for axis in value.axes if value.square else ():
                 engine.monomial(axis, f"square read by {call.where}")
@@ -30,19 +33,10 @@ def apply(engine: Engine, call: Call) -> Sequence[Any]:
                 engine.multiplied(a, b)
     unread_names(engine, call)
     first_mix = len(engine.mixed)
-    rule = RULES.get(call.op)
-    if rule is None and is_pointwise(call):
-        rule = measured
+    rule = RULES.get(call.op, measured if is_pointwise(call) else unknown)
     try:
-        result = unknown(engine, call) if rule is None else rule(engine, call)
+        result = rule(engine, call)
     except (KeyError, IndexError, TypeError, ValueError):  # arguments that the rule was not written for
         result = unknown(engine, call)
     results = result if isinstance(result, list) else [result]
     return [carried(engine, call, value, first_mix) for value in results]
-
-
-def _sees_products(call: Call) -> bool:
-    """Whether an operation sums products, or only copies them or multiplies them by one number."""
-    if call.op in ("aten::mul", "aten::div", "aten::neg"):
-        return len(call.inputs) == 1 and not call.args.get("rounding_mode")
-    return call.op in _SEES_PRODUCTS

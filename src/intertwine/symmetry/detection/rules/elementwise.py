@@ -1,4 +1,7 @@
-"""Operations unit by unit: additions, products, powers, activations, comparisons, choices."""
+"""Operations unit by unit: additions, products, powers, activations, comparisons, choices.
+
+Tensors made from the shape of another one, copies, checks, and reads of numbers.
+"""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -6,14 +9,14 @@ from math import inf
 from typing import Any
 
 from ....programs import Call, Ref
-from ....programs.operations import aten
+from ....programs.operations import FILLS, aten
 from ..axis_terms import Axis, Flat, Names, Slot, Value, axis_size, flat, forget_zeros, slots
 from ..engine import Engine
 from .activations import scaling_of
-from .registry import register_rule, unknown
+from .registry import opaque, register_rule, unknown
 from .unit_indices import drop
 
-_SIZED = {"aten::hypot", "aten::fmod", "aten::remainder", "aten::clamp", "aten::clamp_min", "aten::clamp_max"}
+_SIZED = aten("hypot fmod remainder clamp clamp_min clamp_max maximum minimum max min")  # of degree one
 
 
 def broadcast(a: Value, b: Value) -> list[tuple[Axis, Axis]]:
@@ -159,11 +162,9 @@ def power(engine: Engine, call: Call) -> Value:
     return through(engine, x if exact else unzero(x), degree if exact else None, parity, linear=exponent == 1)
 
 
-@register_rule(
-    *aten("neg positive real imag conj _conj _conj_physical conj_physical resolve_conj _neg_view resolve_neg")
-)
+@register_rule(*aten("neg _conj _conj_physical _neg_view"))
 def unchanged(engine: Engine, call: Call) -> Value:
-    """Operations that commute with every real linear map: parts and conjugates too."""
+    """Operations that commute with every real linear map."""
     return engine.value(call.inputs[0])
 
 
@@ -202,31 +203,26 @@ def rrelu(engine: Engine, call: Call) -> list[Value]:
 @register_rule("aten::where", "aten::masked_fill")
 def choose(engine: Engine, call: Call) -> Value:
     """A choice between two tensors by a condition."""
-    fill = call.op == "aten::masked_fill"
-    condition = engine.value(call.args["mask" if fill else "condition"])
-    first, second = call.args["self"], call.args["value" if fill else "other"]
+    first, second = call.args["self"], call.args.get("other", call.args.get("value"))
+    chosen, instead = (second, first) if call.op == "aten::masked_fill" else (first, second)
+    mask = call.args.get("condition", call.args.get("mask"))
     branches = [operand(engine, one) or Value((), zero=one == 0) for one in (first, second)]
-    known = engine.program.values[call.args["mask" if fill else "condition"].id].data
+    known = engine.program.values[mask.id].data
     if known is not None and bool(known.all()):
-        engine.skip(first if fill else second)
+        engine.skip(instead)
     elif known is not None and not bool(known.any()):
-        engine.skip(second if fill else first)
-    result = added(engine, *branches)
-    axes = []
-    for a, c in broadcast(result, unzero(condition)):
-        engine.monomial(c)
-        engine.monomial(a)
-        axes.append(engine.zip(a, c, _chosen))
+        engine.skip(chosen)
+
+    def pair(branch: Any, condition: Any) -> Any:  # where the branches do not change, it changes with the condition
+        follows = isinstance(branch, Flat) and not branch.zero and isinstance(condition, Slot)
+        return Slot(condition.space, condition.size) if follows else branch
+
+    both = broadcast(added(engine, *branches), unzero(engine.value(mask)))
+    axes = (engine.zip(engine.monomial(a), engine.monomial(c), pair) for a, c in both)
     return Value(tuple(axes), all(branch.zero for branch in branches))
 
 
-def _chosen(branch: Any, condition: Any) -> Any:
-    """A choice along one axis: where the branches do not change, it changes with the condition."""
-    follows = isinstance(branch, Flat) and not branch.zero and isinstance(condition, Slot)
-    return Slot(condition.space, condition.size) if follows else branch
-
-
-@register_rule("aten::gt", "aten::ge", "aten::lt", "aten::le", "aten::eq", "aten::ne")
+@register_rule(*aten("gt ge lt le eq ne"))
 def compare(engine: Engine, call: Call) -> Value:
     """Comparisons: with zero (or infinity) they only see signs, so positive scales pass and leave no trace."""
     x, other = engine.value(call.args["self"]), call.args["other"]
@@ -236,17 +232,16 @@ def compare(engine: Engine, call: Call) -> Value:
     return through(engine, x, 0 if other in (0, inf, -inf) else None, -1 if even and other == 0 else 0)
 
 
-@register_rule("aten::hypot", "aten::fmod", "aten::remainder", "aten::atan2")
+@register_rule(*aten("hypot fmod remainder atan2 maximum minimum"))
 def together(engine: Engine, call: Call) -> Value:
     """Functions that are homogeneous in several tensors together: ``f(a x, a y) = a^d f(x, y)`` for ``a > 0``."""
     if len(call.inputs) < 2:
         return measured(engine, call)
-    degree = 1 if call.op in _SIZED else 0
-    values = [through(engine, engine.value(ref), 1, -1 if call.op == "aten::hypot" else 0) for ref in call.inputs]
-    result = values[0]
-    for other in values[1:]:
+    parity = -1 if call.op == "aten::hypot" else 0
+    result, *others = (through(engine, engine.value(ref), 1, parity) for ref in call.inputs)
+    for other in others:
         result = added(engine, result, other)
-    return through(engine, result, degree, 0)
+    return through(engine, result, 1 if call.op in _SIZED else 0, 0)
 
 
 @register_rule("aten::clamp", "aten::clamp_min", "aten::clamp_max")
@@ -285,32 +280,13 @@ def bucket(engine: Engine, call: Call) -> Value:
     return through(engine, unzero(engine.value(call.args["self"])), None, 0)
 
 
-@register_rule("aten::lerp")
-def lerp(engine: Engine, call: Call) -> Value:
-    """A point between two tensors: a sum of both where one number says how far."""
-    ends = (engine.value(call.args["self"]), engine.value(call.args["end"]))
-    weight = operand(engine, call.args["weight"])
-    if weight is None:
-        return added(engine, *ends)
-    share = Value(tuple(forget_zeros(engine.rigid(axis)) for axis in weight.axes))
-    return added(engine, *(multiplied(engine, end, share) for end in ends))
-
-
-@register_rule("aten::maximum", "aten::minimum")
-def extremum(engine: Engine, call: Call) -> Value:
-    """The larger or smaller of two tensors: positively homogeneous."""
-    x, y = engine.value(call.args["self"]), engine.value(call.args["other"])
-    return added(engine, through(engine, x, 1, 0), through(engine, y, 1, 0))
-
-
 @register_rule("aten::glu")
 def glu(engine: Engine, call: Call) -> Value:
     """``a * sigmoid(b)`` for the two halves of an axis."""
     x = engine.value(call.args["self"])
     dim = call.args["dim"] % len(x.axes)
     half = x.shape[dim] // 2
-    part = lambda lo, hi: Value((*x.axes[:dim], engine.slice(x.axes[dim], lo, hi), *x.axes[dim + 1 :]))
-    a, b = part(0, half), part(half, 2 * half)
+    a, b = (x.put(dim, engine.slice(x.axes[dim], low, low + half)) for low in (0, half))
     return multiplied(engine, a, through(engine, b, None, 0))
 
 
@@ -352,9 +328,8 @@ def measured(engine: Engine, call: Call) -> Value:
             return through(engine, unzero(engine.value(call.inputs[0])), None, 0)
         degree = None if law.degree is None else Fraction(law.degree)
         return through(engine, engine.value(call.inputs[0]), degree, {"odd": 1, "even": -1, None: 0}[law.parity])
-    values = [through(engine, unzero(engine.value(ref)), None, 0) for ref in call.inputs]
-    result = values[0]
-    for other in values[1:]:
+    result, *others = (through(engine, unzero(engine.value(ref)), None, 0) for ref in call.inputs)
+    for other in others:
         result = Value(tuple(engine.equal(a, b) for a, b in broadcast(result, other)))
     return result
 
@@ -364,3 +339,52 @@ def shrunk(engine: Engine, call: Call) -> Value:
     """``g f'(x)`` for an odd ``f``: linear in ``g``, even in ``x``."""
     g, x = (engine.value(ref) for ref in call.inputs)
     return multiplied(engine, g, through(engine, unzero(x), None, -1))
+
+
+@register_rule(*FILLS, "aten::fill", "aten::zero")
+def uniform(engine: Engine, call: Call) -> Value:
+    """One number everywhere; memory not written yet counts as zeros, since nobody may depend on what it holds."""
+    fill: Any = call.args.get("fill_value", call.args.get("value"))
+    zero = "zero" in call.op or "empty" in call.op or (isinstance(fill, int | float) and fill == 0)
+    if isinstance(fill, Ref):
+        zero = engine.value(fill).zero
+    engine.skip(*(ref for ref in call.inputs if ref is not fill))
+    return Value(tuple(flat(n, zero) for n in engine.made(call)), zero)
+
+
+@register_rule("aten::rand_like", "aten::randn_like")
+def drawn(engine: Engine, call: Call) -> list[Value]:
+    """Random numbers: nothing of the tensor whose shape was taken."""
+    engine.skip(*call.inputs)
+    return [opaque(engine, ref, f"random numbers of {call.where}", i) for i, ref in enumerate(call.outputs)]
+
+
+def cast(engine: Engine, source: Ref, out: Ref | None) -> Value:
+    """A tensor as another type; as whole numbers it only lets permutations pass."""
+    x = engine.value(source)
+    whole = lambda ref: not (engine.dtype(ref).is_floating_point or engine.dtype(ref).is_complex)
+    if out is not None and whole(out) and not whole(source):
+        return Value(tuple(engine.rigid(a) for a in x.axes), x.zero)
+    return x
+
+
+@register_rule("aten::copy")
+def copy(engine: Engine, call: Call) -> Value:
+    """A copy: the written tensor replaces the old one."""
+    engine.skip(call.args["self"])
+    there, written = engine.value(call.args["self"]), cast(engine, call.args["src"], call.args["self"])
+    axes = (y or flat(axis_size(x), written.zero) for x, y in broadcast(there, written))
+    return Value(tuple(axes), written.zero)
+
+
+@register_rule(*aten("_assert_async _assert_scalar _assert_tensor_metadata _linalg_check_errors"))
+def check(engine: Engine, call: Call) -> list[Value]:
+    """Checks change nothing."""
+    return []
+
+
+@register_rule("intertwine::read")
+def read(engine: Engine, call: Call) -> list[Value]:
+    """Host read: fix all source axes."""
+    engine.fix_all(engine.value(call.args["self"]).axes, f"a number is taken out of it at {call.line}")
+    return []

@@ -1,20 +1,23 @@
-"""Looking rows up: embeddings, indices, sorting.
+"""Looking rows up, and writing them: embeddings, indices, sorting, masks.
 
-Rows chosen by a mask: image features merged into a stream of tokens, rows picked out of it.
+Routing to experts: counting who chose whom, and products by groups of rows. Rows added up, or reduced otherwise, at
+places that an index names: sums over neighbours, bags, segments.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 from typing import Any
 
 import torch
 
 from ....programs import Call, Ref
-from ..axis_terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, bare
+from ..axis_terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, bare, flat, forget_zeros, slots
 from ..engine import Engine
 from .elementwise import added
-from .registry import opaque, register_rule
-from .unit_indices import distinct, drop, named, plain
+from .registry import opaque, register_rule, relaid, unknown
+from .unit_indices import distinct, drop, joined, named, plain
 
 
 @register_rule("aten::embedding")
@@ -45,19 +48,13 @@ def index(engine: Engine, call: Call) -> Value:
         engine.fix_all(engine.value(pick).axes if isinstance(pick, Ref) else (), why)
         if isinstance(pick, Ref):
             drop(engine, engine.value(pick).names)
-    indexed = _indexed(engine, picks)
+    indexed, first, count = _layout(engine, picks)
     if not indexed:  # a mask without axes
-        engine.fix_all(x.axes, why)
         drop(engine, x.names)
-        return Value(tuple(engine.fresh(n, why, i) for i, n in enumerate(shape)))
-    for i in indexed:
-        engine.fix(x.axes[i], why)
-    kept = [a for i, a in enumerate(x.axes) if i not in indexed]
-    adjacent = indexed == list(range(indexed[0], indexed[-1] + 1))
-    first = indexed[0] if adjacent else 0
-    count = len(shape) - len(kept)
-    new = [engine.fresh(n, why, i) for i, n in enumerate(shape[first : first + count])]
-    return Value((*kept[:first], *new, *kept[first:]), x.zero, names=_kept_names(x))
+        return relaid(engine, x, shape, {}, why)
+    beside = [i for i in range(len(x.axes)) if i not in indexed]
+    kept = {i + count * (i >= first): old for i, old in enumerate(beside)}
+    return replace(relaid(engine, x, shape, kept, why), names=_kept_names(x))
 
 
 def _rows(engine: Engine, x: Value, pick: Ref, dim: int, why: str) -> Value:
@@ -90,20 +87,23 @@ def _kept_names(x: Value) -> Names | None:
     return replace(x.names, all=False) if x.names and x.names.kind == "units" else None
 
 
-def _indexed(engine: Engine, picks: list[Any]) -> list[int]:
-    """Axes that indices replace: one for each list of places, as many as it has itself for a mask."""
+def _layout(engine: Engine, picks: list[Any]) -> tuple[list[int], int, int]:
+    """Axes that an index replaces, where its own axes stand among those that are left, and how many they are."""
     indexed: list[int] = []
-    at = 0
+    count = at = 0
     for pick in picks:
         taken = 1
         if isinstance(pick, Ref):
             mask = engine.dtype(pick) in (torch.bool, torch.uint8)
-            taken = len(engine.value(pick).axes) if mask else 1
+            rank = len(engine.value(pick).axes)
+            taken = rank if mask else 1
+            count = max(count, 1 if mask else rank)
             if not taken:
-                return []
+                return [], 0, 0
             indexed += range(at, at + taken)
         at += taken
-    return indexed
+    adjacent = all(b == a + 1 for a, b in pairwise(indexed))
+    return indexed, indexed[0] if adjacent and indexed else 0, count
 
 
 @register_rule("aten::gather")
@@ -204,18 +204,14 @@ def places(engine: Engine, call: Call, x: Value, dim: int) -> Value:
 @register_rule("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
 def embedding_bag(engine: Engine, call: Call) -> list[Value]:
     """Sums, means or maxima of rows of a table: the rows are fixed."""
-    table = engine.value(call.args["weight"])
+    table, why = engine.value(call.args["weight"]), f"bags of {call.where}"
     engine.fix(table.axes[0], "vocabulary")
-    for name in ("indices", "offsets", "per_sample_weights"):
-        if isinstance(call.args.get(name), Ref):
-            engine.fix_all(engine.value(call.args[name]).axes, "symbols looked up")
-    width = table.axes[1]
+    named = (call.args.get(name) for name in ("indices", "offsets", "per_sample_weights"))
+    engine.fix_read((ref for ref in named if isinstance(ref, Ref)), "symbols looked up")
     if call.args.get("mode") == 2:
-        width = engine.homogeneous(width)
-    shapes = [engine.program.values[ref.id].shape if ref is not None else () for ref in call.outputs]
-    why = f"bags of {call.where}"
-    rest = [Value(tuple(engine.fresh(n, why, (k, i)) for i, n in enumerate(s))) for k, s in enumerate(shapes[1:])]
-    return [Value((engine.fresh(shapes[0][0], why, "bags"), width)), *rest]
+        engine.homogeneous(table.axes[1])
+    bags = relaid(engine, table, engine.made(call), {1: 1}, why)
+    return [bags, *(opaque(engine, ref, why, k) for k, ref in enumerate(call.outputs[1:]))]
 
 
 def _whole_rows(engine: Engine, shape: tuple[int, ...], mask: Value) -> int:
@@ -247,16 +243,16 @@ def masked_scatter(engine: Engine, call: Call) -> Any:
     else:
         engine.fix_all((*x.axes, *mask.axes, *source.axes), why)
         return opaque(engine, call.outputs[0], why, 0)
-    engine.fix_all((*x.axes[:first], *mask.axes, taken), why)
+    engine.fix_all((*mask.axes, taken), why)
     places = [_written(engine, axis, why, i) for i, axis in enumerate(x.axes[:first])]
     written = added(engine, Value(x.axes[first:], x.zero), Value(tuple(last), source.zero))
     return Value((*places, *written.axes), x.zero and source.zero)
 
 
 def _written(engine: Engine, axis: Axis, why: str, tag: int) -> Axis:
-    if axis and all(isinstance(f, Slot) for f in axis):
-        return bare(axis)
-    return engine.fresh(axis_size(axis), why, tag)
+    """An axis some of whose units were written: they are fixed, and so are the others beside them."""
+    engine.fix(axis, why)
+    return bare(axis) if plain(axis) else engine.fresh(axis_size(axis), why, tag)
 
 
 @register_rule("aten::masked_select")
@@ -269,3 +265,185 @@ def masked_select(engine: Engine, call: Call) -> Any:
     engine.fix_all((*x.axes[:first], *mask.axes), why)
     along = (*engine.fresh(engine.made(call)[0] // inner, why), *(f for axis in x.axes[first:] for f in axis))
     return Value((engine.pool.resolve(along),), x.zero)
+
+
+@register_rule("aten::histc")
+def count(engine: Engine, call: Call) -> Value:
+    """Numbers of rows that named each unit: the counts move with the units."""
+    x, bins = engine.value(call.args["self"]), call.args["bins"]
+    units = named(engine, call.args["self"], bins)
+    if units is None or (call.args["min"], call.args["max"]) != (0, bins - 1):
+        for axis in x.axes:
+            engine.rigid(axis)
+        drop(engine, x.names)
+        return Value((engine.fresh(bins, f"bins of {call.where}"),))
+    return Value((bare(units),), names=Names(units, "counts", x.axes[0] if len(x.axes) == 1 else ()))
+
+
+@register_rule("aten::_grouped_mm", "transformers::grouped_mm_fallback")
+def grouped(engine: Engine, call: Call) -> Any:
+    """Rows in groups, each group times a matrix of its own, the groups given by where they end."""
+    x = engine.value(call.args["self" if "self" in call.args else "input"])
+    w = engine.value(call.args["mat2" if "mat2" in call.args else "weight"])
+    ends = call.args.get("offs")
+    for value in (x, w):
+        drop(engine, value.names)
+    if not isinstance(ends, Ref) or len(x.axes) != 2 or len(w.axes) != 3 or call.args.get("bias") is not None:
+        return unknown(engine, call)
+    rows, of, label = _groups(engine, call, x, w, ends)
+    engine.contracted(x.axes[1], w.axes[1])
+    engine.met.append((*x.axes, *w.axes[1:], of))
+    return Value((rows, w.axes[2]), x.zero or w.zero, via=joined(engine, [x.via, (Pick(label, rows, of),)]))
+
+
+def _groups(engine: Engine, call: Call, x: Value, w: Value, ends: Ref) -> tuple[Axis, Axis, Any]:
+    """The rows, the matrices that they are multiplied by, and by what these were chosen."""
+    names = engine.value(ends).names
+    if names is not None and names.kind == "offsets" and axis_size(names.of) == w.shape[0]:
+        order = engine.pool.resolve(names.rows)
+        node = engine.pool.node(order[0].space) if len(order) == 1 and isinstance(order[0], Slot) else None
+        same = [slot.space for slot in slots(order)] == [slot.space for slot in slots(x.axes[0])]
+        if node is not None and node.sorted is not None and same:
+            of = engine.rigid(engine.equal(w.axes[0], engine.pool.resolve(names.of))) if w.axes[0] else ()
+            return x.axes[0], bare(of), ("order", node.sorted)
+    drop(engine, names)
+    why = f"groups of rows in {call.where}"
+    engine.fix_all(engine.value(ends).axes, why)
+    rows, of = (engine.hold(engine.rigid(value.axes[0], why), why) for value in (x, w))
+    return rows, bare(of), ("ends", ends.id)
+
+
+@register_rule("aten::index_put", "aten::_unsafe_index_put")
+def index_put(engine: Engine, call: Call) -> Value:
+    """Rows written at given places: the indexed axes are fixed, the others are those of both tensors."""
+    x, written = engine.value(call.args["self"]), engine.value(call.args["values"])
+    picks = list(call.args["indices"])
+    if (inverse := _inverse(engine, call, picks)) is not None:
+        return inverse
+    why = f"rows written at {call.where}"
+    given = [engine.value(pick) for pick in picks if isinstance(pick, Ref)]
+    for value in (x, written, *given):
+        drop(engine, value.names)
+    for value in given:
+        engine.fix_all(value.axes, why)
+    indexed, first, count = _layout(engine, picks)
+    if not indexed:  # a mask without axes
+        return unknown(engine, call)[0]
+    kept = [a for i, a in enumerate(x.axes) if i not in indexed]
+    values = ((),) * (len(kept) + count - len(written.axes)) + written.axes
+    engine.fix_all(values[first : first + count], why)
+    beside = Value((*values[:first], *values[first + count :]), written.zero)
+    others = iter(added(engine, Value(tuple(kept), x.zero), beside).axes)
+    axes = (_written(engine, axis, why, i) if i in indexed else next(others) for i, axis in enumerate(x.axes))
+    return Value(tuple(axes), x.zero and written.zero)
+
+
+def _inverse(engine: Engine, call: Call, picks: list[Any]) -> Value | None:
+    """``y[perm] = arange``: the inverse of a permutation, which names the places of its rows."""
+    values = engine.program.values[call.args["values"].id]
+    if len(picks) != 1 or call.args.get("accumulate") or values.data is None or values.data.ndim != 1:
+        return None
+    names, rows = engine.value(picks[0]).names, engine.value(picks[0]).axes
+    if names is None or not names.all or engine.value(call.args["self"]).shape != values.shape or len(rows) != 1:
+        return None
+    if not torch.equal(values.data, torch.arange(len(values.data), dtype=values.dtype)):
+        return None
+    return Value((bare(engine.pool.resolve(names.of)),), names=Names(rows[0], all=True))
+
+
+@register_rule("aten::scatter")
+def scatter(engine: Engine, call: Call) -> Any:
+    """Entries written along one axis, which is fixed unless the index names its units: one-hot codes, gates."""
+    x, index, source = engine.value(call.args["self"]), engine.value(call.args["index"]), call.args.get("src")
+    value = call.args.get("value")
+    y = engine.value(source) if isinstance(source, Ref) else Value(((),) * len(x.axes), zero=value == 0)
+    dim = call.args["dim"] % max(len(x.axes), 1)
+    same = all(x.shape[i] == n for i, n in enumerate(index.shape) if i != dim)
+    for names in (x.names, y.names):
+        drop(engine, names)
+    if call.args.get("reduce") is not None or not same or (y.axes != ((),) * len(x.axes) and y.shape != index.shape):
+        return unknown(engine, call)
+    why = f"entries written at {call.where}"
+    units = named(engine, call.args["index"], x.shape[dim])
+    flat = all(isinstance(f, Flat) for f in x.axes[dim])
+    beside = lambda v: Value(tuple(a for i, a in enumerate(v.axes) if i != dim), v.zero)
+    axes = list(added(engine, beside(x), beside(y)).axes)
+    axes = [follow(engine, axis, i) for axis, i in zip(axes, beside(index).axes)]
+    for axis in (y.axes[dim], index.axes[dim]):
+        engine.rigid(axis, why)
+    if units is not None and flat:
+        along = bare(units)
+    else:
+        drop(engine, index.names)
+        engine.fix_all((x.axes[dim], y.axes[dim], index.axes[dim]), why)
+        along = engine.fresh(x.shape[dim], why)
+    axes.insert(dim, along)
+    return Value(tuple(axes), x.zero and y.zero)
+
+
+@register_rule("aten::nonzero", "aten::bincount", "aten::unique_consecutive", "aten::_ctc_loss")
+def looked_at(engine: Engine, call: Call) -> list[Value]:
+    """Places, extremes or counts of what is fixed, sums over all alignments of labels: nothing of them moves."""
+    if call.op == "aten::_ctc_loss" and any(ref is not None and ref.id in engine.readers for ref in call.outputs[1:]):
+        return unknown(engine, call)
+    why = f"numbers taken by {call.where}"
+    engine.fix_read(call.inputs, why)
+    return [opaque(engine, ref, why, i) for i, ref in enumerate(call.outputs)]
+
+
+@register_rule("aten::scatter_add", "aten::scatter_reduce")
+def scatter_reduced(engine: Engine, call: Call) -> Value:
+    """Entries reduced along one axis, which is fixed; along others the index must be one for all units."""
+    there, given, index = (engine.value(call.args[name]) for name in ("self", "src", "index"))
+    dim = call.args["dim"] % max(len(there.axes), 1)
+    why = f"entries added up by an index at {call.where}"
+    kept = []
+    for i, (size, picks) in enumerate(zip(index.shape, index.axes)):
+        if i != dim and there.shape[i] == given.shape[i] == size and all(isinstance(f, Flat) for f in picks):
+            kept.append(i)
+        else:
+            engine.fix(picks, why)
+    return _reduced(engine, there, given, kept, why, call.args.get("reduce", "sum"))
+
+
+@register_rule("aten::index_add", "aten::index_copy", "aten::index_reduce")
+def index_add(engine: Engine, call: Call) -> Value:
+    """Rows added (or written, or reduced) into the rows that an index names, which are fixed."""
+    there, given = engine.value(call.args["self"]), engine.value(call.args["source"])
+    dim = call.args["dim"] % max(len(there.axes), 1)
+    why = f"rows added up by an index at {call.where}"
+    engine.fix_all(engine.value(call.args["index"]).axes, why)
+    kept = [i for i in range(len(there.axes)) if i != dim]
+    return _reduced(engine, there, given, kept, why, call.args.get("reduce", "sum"))
+
+
+@register_rule("aten::segment_reduce")
+def segment_reduce(engine: Engine, call: Call) -> Value:
+    """Rows reduced run by run: their axis is fixed, and axes along which the runs differ."""
+    x = engine.value(call.args["data"])
+    axis = call.args.get("axis", 0) % len(x.axes)
+    why = f"runs of rows at {call.where}"
+    kept = [i for i in range(len(x.axes)) if i != axis]
+    for name in ("lengths", "indices", "offsets"):
+        if isinstance(call.args.get(name), Ref):
+            for i, runs in enumerate(engine.value(call.args[name]).axes):
+                engine.fix(runs, why)
+                kept = [k for k in kept if k != i or all(isinstance(f, Flat) for f in runs)]
+    start = Value(tuple(flat(n, True) for n in engine.made(call)), zero=True)
+    if call.args.get("initial") not in (None, 0):
+        start = Value(tuple(forget_zeros(a) for a in start.axes))
+    return _reduced(engine, start, x, kept, why, call.args["reduce"])
+
+
+def _reduced(engine: Engine, there: Value, given: Value, kept: Sequence[int], why: str, how: Any) -> Value:
+    """The result of reducing ``given`` into ``there``: the same along the axes ``kept``, the others are fixed."""
+    axes: list[Axis] = []
+    for i, (x, y) in enumerate(zip(there.axes, given.axes)):
+        if i not in kept:
+            engine.fix_all((x, y), why)
+            axes.append(engine.fresh(there.shape[i], why, i))
+            continue
+        for axis in (x, y) if how not in ("sum", "mean") else ():
+            engine.rigid(axis) if how == "prod" else engine.homogeneous(axis)
+        axes.append(engine.equal(x, y))
+    return Value(tuple(axes), there.zero and given.zero)

@@ -1,19 +1,19 @@
-"""Linear maps: matrix products and convolutions of every rank.
+"""Linear maps: matrix products, convolutions of every rank, scaled dot-product attention, distances between rows.
 
-Scaled dot-product attention where it is kept whole.
-
-Distances between rows.
+Functions of matrices: inverses, exponentials. Complex numbers: a complex tensor has the axes of its real and its
+imaginary part, since elements are real and real maps of its units commute with taking the parts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ....programs import Call, Ref
 from ....programs.operations import SCALED_DOT_PRODUCTS
-from ..axis_terms import Axis, Pick, Value, axis_size
+from ..axis_terms import Axis, Flat, Pick, Value, axis_size, forget_zeros, slots
 from ..engine import Engine
 from .elementwise import added
-from .registry import register_rule
+from .registry import opaque, register_rule, unknown
 from .unit_indices import joined, origins, without
 
 
@@ -96,27 +96,46 @@ def trilinear(engine: Engine, call: Call) -> Value:
 def convolution(engine: Engine, call: Call) -> Value:
     """Convolutions, transposed or not, in groups or not: channels are contracted group by group, space is fixed."""
     x, w = engine.value(call.args["input"]), engine.value(call.args["weight"])
-    groups, transposed = call.args["groups"], call.args["transposed"]
-    rank = len(w.axes) - 2
-    has_batch = len(x.axes) == rank + 2
-    channels = x.axes[1] if has_batch else x.axes[0]
-    spatial = x.axes[-rank:]
     engine.fix_all(w.axes[2:], "convolution kernel")
+    where = lambda: _space(engine, call, x.axes[2 - len(w.axes) :], w.shape[2:])
+    return _convolved(engine, call, x, w, where)
+
+
+def _convolved(engine: Engine, call: Call, x: Value, w: Value, where: Callable[[], Sequence[Axis]]) -> Value:
+    """Channels contracted group by group, with the spatial axes that ``where`` gives, and a bias."""
+    groups, rank = call.args["groups"], len(w.axes) - 2
+    batch, channels, spatial = x.axes[: -rank - 1], x.axes[-rank - 1], x.axes[-rank:]
     outer = engine.split(w.axes[0], (groups, w.shape[0] // groups))
-    inner = engine.split(channels, (groups, x.shape[1 if has_batch else 0] // groups))
-    contracted, free = (outer[1], w.axes[1]) if transposed else (w.axes[1], outer[1])
+    inner = engine.split(channels, (groups, axis_size(channels) // groups))
+    contracted, free = (outer[1], w.axes[1]) if call.args.get("transposed") else (w.axes[1], outer[1])
     group = engine.multiplied(inner[0], outer[0]) if groups > 1 else ()
     engine.contracted(inner[1], contracted)
-    engine.met.append((*x.axes[: int(has_batch)], group, free, contracted, *spatial, *w.axes[2:]))
-    where = _space(engine, call, spatial, w.shape[2:])
-    result = Value((*x.axes[: int(has_batch)], (*group, *free), *where), x.zero or w.zero)
+    engine.met.append((*batch, group, free, contracted, *spatial, *w.axes[2:]))
+    result = Value((*batch, (*group, *free), *where()), x.zero or w.zero)
     if result.zero:
         engine.skip(call.args["input"], call.args["weight"])
     bias = call.args.get("bias")
     if not isinstance(bias, Ref):
         return result
-    b = engine.value(bias)
-    return added(engine, result, Value((b.axes[0], *((),) * rank)))
+    return added(engine, result, Value((engine.value(bias).axes[0], *((),) * rank)))
+
+
+@register_rule("torchvision::deform_conv2d")
+def deformed_convolution(engine: Engine, call: Call) -> Value:
+    """A convolution that reads displaced places: linear in the channels; places and masks do not scale."""
+    x, w = engine.value(call.args["input"]), engine.value(call.args["weight"])
+    why = f"places read by {call.where}"
+    engine.fix_all((*x.axes[2:], *w.axes[2:]), why)
+    for name in ("offset", "mask"):
+        if isinstance(call.args.get(name), Ref) and (name != "mask" or call.args["use_mask"]):
+            engine.fix_all(engine.value(call.args[name]).axes[1:], why)
+            engine.equal(x.axes[0], engine.rigid(engine.value(call.args[name]).axes[0], why))
+    channels, groups = x.axes[1], call.args["offset_groups"]
+    if groups > 1:
+        blocks, units = engine.split(channels, (groups, x.shape[1] // groups))
+        channels = engine.pool.resolve((*engine.fix(blocks, why), *units))
+    where = lambda: [engine.fresh(n, why, i) for i, n in enumerate(engine.made(call)[2:])]
+    return _convolved(engine, call, x.put(1, channels), w, where)
 
 
 def _space(engine: Engine, call: Call, spatial: Sequence[Axis], kernel: Sequence[int]) -> list[Axis]:
@@ -198,3 +217,82 @@ def _measured(engine: Engine, call: Call, rows: tuple[Axis, ...], units: Axis) -
     else:
         engine.monomial(units)
     engine.met += [(*rows, units), rows]
+
+
+@register_rule("aten::linalg_inv_ex")
+def inverse(engine: Engine, call: Call) -> list[Value]:
+    """Inverses: what acts on the rows acts inversely on the columns of the result, and the other way round."""
+    x = engine.value(call.args["A"])
+    for axis in x.axes:
+        engine.monomial(axis)
+    for axis in x.axes[-2:]:
+        engine.mix(x.axes, axis)
+    *batch, rows, columns = (engine.powered(axis, -1, True) for axis in x.axes)
+    errors = Value(tuple(engine.unscaled(axis) for axis in batch))
+    return [Value((*batch, columns, rows)), errors]
+
+
+@register_rule("aten::linalg_matrix_exp")
+def exponential(engine: Engine, call: Call) -> Any:
+    """Exponentials: what acts on the rows acts inversely on the columns, and so it does on the result."""
+    x = engine.value(call.args["self"])
+    *batch, rows, columns = x.axes
+    if any(isinstance(f, Flat) for axis in (rows, columns) for f in axis) or not list(slots(rows)):
+        return unknown(engine, call)
+    for axis in batch:
+        engine.rigid(axis)
+    engine.contracted(engine.monomial(rows), engine.monomial(columns))
+    for axis in (rows, columns):
+        engine.mix(x.axes, axis)
+    return Value((*(forget_zeros(axis) for axis in batch), rows, columns))
+
+
+@register_rule("aten::_linalg_slogdet", "aten::_linalg_svd")
+def volume(engine: Engine, call: Call) -> list[Value]:
+    """Logarithms of determinants, and singular values: orthogonal maps pass on both sides if nothing else is read."""
+    x, sizes = engine.value(call.args["A"]), call.outputs[1]
+    if any(ref is not None and ref.id in engine.readers for ref in call.outputs if ref != sizes):
+        return unknown(engine, call)
+    *batch, rows, columns = x.axes
+    for axis in (rows, columns):
+        engine.orthogonal(engine.no_scale(axis))
+        engine.mix(x.axes, axis)
+    kept = tuple(forget_zeros(engine.rigid(axis)) for axis in batch)
+    results = [opaque(engine, ref, f"made by {call.where}", i) for i, ref in enumerate(call.outputs)]
+    results[1] = Value((*kept, *results[1].axes[len(kept) :]))
+    return results
+
+
+@register_rule("aten::_linalg_det")
+def determinant(engine: Engine, call: Call) -> list[Value]:
+    """Determinants: what acts on the rows acts inversely on the columns."""
+    *batch, rows, columns = engine.value(call.args["A"]).axes
+    if any(ref is not None and ref.id in engine.readers for ref in call.outputs[1:]):
+        return unknown(engine, call)
+    engine.contracted(rows, columns)
+    for axis in (rows, columns):
+        engine.mix((*batch, rows, columns), axis)
+    results = [opaque(engine, ref, f"made by {call.where}", i) for i, ref in enumerate(call.outputs)]
+    results[0] = Value(tuple(forget_zeros(engine.rigid(axis)) for axis in batch))
+    return results
+
+
+@register_rule("aten::view_as_complex")
+def as_complex(engine: Engine, call: Call) -> Value:
+    """Pairs of numbers as complex ones: which is which is fixed."""
+    x = engine.value(call.args["self"])
+    engine.fix(x.axes[-1], f"real and imaginary parts at {call.where}")
+    return Value(x.axes[:-1], x.zero)
+
+
+@register_rule("aten::view_as_real")
+def as_real(engine: Engine, call: Call) -> Value:
+    """Complex numbers as pairs."""
+    x = engine.value(call.args["self"])
+    return Value((*x.axes, engine.fresh(2, f"real and imaginary parts at {call.where}")), x.zero)
+
+
+@register_rule("aten::complex")
+def compose(engine: Engine, call: Call) -> Value:
+    """A complex tensor from its parts."""
+    return added(engine, engine.value(call.args["real"]), engine.value(call.args["imag"]))

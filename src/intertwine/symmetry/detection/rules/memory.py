@@ -93,8 +93,7 @@ def _dims(engine: Engine, ref: Ref) -> list[Dim]:
 
 
 def _factors(engine: Engine, x: Value, run: _Run) -> list[Axis]:
-    whole = engine.pool.resolve(tuple(f for i in run.dims for f in x.axes[i]))
-    return engine.split(whole, run.sizes)
+    return engine.split(engine.pool.resolve(tuple(f for i in run.dims for f in x.axes[i])), run.sizes)
 
 
 @register_rule("aten::as_strided", "intertwine::part_of_write")
@@ -197,7 +196,7 @@ def slice_scatter(engine: Engine, call: Call) -> Value:
     if call.op == "aten::select_scatter":
         start = call.args["index"] % x.shape[dim]
         stop, step = start + 1, 1
-        y = Value((*y.axes[:dim], (), *y.axes[dim:]), y.zero)
+        y = y.inserted(dim)
     else:
         step = call.args["step"]
         start, stop, _ = slice(call.args["start"], call.args["end"]).indices(x.shape[dim])
@@ -208,8 +207,7 @@ def slice_scatter(engine: Engine, call: Call) -> Value:
         axes[dim] = _overwritten(engine, x.axes[dim], start, stop, y.axes[dim], alone=True)
     else:
         why = f"every {step}th row overwritten at {call.where}"
-        engine.fix(x.axes[dim], why)
-        engine.fix(y.axes[dim], why)
+        engine.fix_all((x.axes[dim], y.axes[dim]), why)
         axes[dim] = engine.fresh(x.shape[dim], why)
     return Value(tuple(axes), x.zero and y.zero)
 

@@ -6,7 +6,7 @@ from typing import Any
 from ....programs import Call, Ref
 from ....programs.operations import BATCH_NORMS, LAYER_NORMS, RMS_NORMS
 from ...spaces import BatchNormTensors
-from ..axis_terms import Axis, Expr, Flat, Slot, Value, forget_zeros, map_slots
+from ..axis_terms import Axis, Expr, Flat, Slot, Value, forget_zeros
 from ..engine import Engine
 from .elementwise import added, multiplied
 from .registry import register_rule
@@ -121,20 +121,3 @@ def group_norm(engine: Engine, call: Call) -> list[Value]:
     _normalise(engine, axes, [2, *range(3, len(axes))], centred=True, orthogonal=False)
     normalised = Value(tuple(forget_zeros(a) for a in (x.axes[0], (*group, *unit), *x.axes[2:])))
     return [_affine(engine, normalised, call, 1)]
-
-
-@register_rule("aten::_weight_norm_interface", "aten::_weight_norm")
-def weight_norm(engine: Engine, call: Call) -> list[Value]:
-    """``g v / |v|`` with the norm over all axes but one: the length of ``v`` is a scale of its own."""
-    v, g = engine.value(call.args["v"]), engine.value(call.args["g"])
-    dim = call.args.get("dim", 0) % len(v.axes)
-    axes = list(v.axes)
-    for i, axis in enumerate(v.axes):
-        if i == dim:
-            engine.monomial(axis)
-            axes[i] = map_slots(axis, lambda s: Slot(s.space, s.size, Expr({}, s.expr.sign)))
-        else:
-            engine.no_scale(axis, f"norm taken by {call.where}")
-            engine.orthogonal(axis)
-            engine.mix(v.axes, axis)
-    return [multiplied(engine, Value(tuple(axes)), g)]

@@ -1,4 +1,7 @@
-"""Reductions over axes: sums, means, extrema, norms, softmax, and running sums."""
+"""Reductions over axes, and over windows of space: sums, means, extrema, norms, softmax, running sums, pooling.
+
+Resampling, padding by copies, and crops by boxes.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,19 +10,19 @@ from math import prod
 from typing import Any
 
 from ....programs import Call, Ref
-from ....programs.operations import SOFTMAXES
-from ..axis_terms import Axis, Value, axis_size, forget_zeros
+from ....programs.operations import AVERAGE_POOLS, GATHERS, INTERPOLATIONS, MAX_POOLS, SOFTMAXES, aten
+from ..axis_terms import Axis, Flat, Slot, Value, axis_size, forget_zeros
 from ..engine import Engine
-from .elementwise import broadcast
+from .elementwise import broadcast, through, together
 from .indexing import places
-from .registry import opaque, register_rule, unknown
+from .registry import but, register_rule, relaid
 from .unit_indices import drop
 
 Law = Callable[[Axis], Axis]
 
 
 def _dims(call: Call, rank: int) -> set[int]:
-    dim: Any = call.args.get("dim")
+    dim: Any = call.args.get("dim", call.args.get("dims"))
     if dim is None or (isinstance(dim, list | tuple) and not dim):
         return set(range(rank))
     return {d % rank for d in dim} if isinstance(dim, list | tuple) else {dim % rank}
@@ -77,9 +80,7 @@ def _contraction(engine: Engine, call: Call, x: Value, dims: set[int]) -> Value:
 def extreme(engine: Engine, call: Call) -> list[Value]:
     """Extrema over axes: positively homogeneous in the others."""
     if isinstance(call.args.get("other"), Ref):
-        from .elementwise import extremum
-
-        return [extremum(engine, call)]
+        return [together(engine, call)]
     x = engine.value(call.args["self"])
     dims = _dims(call, len(x.axes))
     reduced = _by_laws(engine, call, engine.rigid, engine.homogeneous)
@@ -101,13 +102,6 @@ def norm(engine: Engine, call: Call) -> Value:
         return axis
 
     return _by_laws(engine, call, along, lambda axis: engine.powered(engine.monomial(axis), degree, False))
-
-
-@register_rule("aten::var_mean", "aten::std_mean")
-def moments(engine: Engine, call: Call) -> list[Value]:
-    """Variance (or deviation) and mean at once."""
-    spread = "aten::var" if call.op == "aten::var_mean" else "aten::std"
-    return [norm(engine, replace(call, op=spread)), total(engine, replace(call, op="aten::mean"))]
 
 
 @register_rule(*SOFTMAXES, "aten::_safe_softmax", "aten::_log_softmax", "aten::log_softmax")
@@ -134,20 +128,25 @@ def rigid_reduction(engine: Engine, call: Call) -> Value:
 def ordered(engine: Engine, call: Call) -> Value:
     """Operations along an order: they fix their axis and are linear in the others."""
     x = engine.value(call.args["self"])
-    dims: Any = call.args.get("dim", call.args.get("dims"))
-    dims = list(range(len(x.axes))) if dims in ([], None) else dims if isinstance(dims, list | tuple) else [dims]
-    where = {d % max(len(x.axes), 1) for d in dims}
-    why = f"order matters to {call.where}"
     if call.op == "aten::cumsum" and x.names is not None and x.names.kind == "counts" and len(x.axes) == 1:
         return Value(x.axes, names=replace(x.names, kind="offsets"))  # where the rows of each unit end
     drop(engine, x.names)
+    return _transformed(engine, call, x, f"order matters to {call.where}")
+
+
+@register_rule("aten::_fft_r2c", "aten::_fft_c2c", "aten::_fft_c2r")
+def fourier(engine: Engine, call: Call) -> Value:
+    """Fourier transforms: linear in the axes that they leave alone."""
+    return _transformed(engine, call, engine.value(call.args["self"]), f"Fourier transform at {call.where}")
+
+
+def _transformed(engine: Engine, call: Call, x: Value, why: str) -> Value:
+    """A tensor in which positions along some axes are mixed or move."""
+    where = _dims(call, len(x.axes))
+    result = relaid(engine, x, engine.made(call), but(len(x.axes), *where), why)
     for i in where:
-        engine.fix(x.axes[i], why) if x.axes else None
-    shape = engine.program.values[out.id].shape if (out := call.outputs[0]) is not None else x.shape
-    axes = tuple(engine.fresh(shape[i], why, i) if i in where else a for i, a in enumerate(x.axes))
-    for i in where:
-        engine.mix(axes, axes[i]) if axes else None
-    return Value(axes, x.zero)
+        engine.mix(result.axes, result.axes[i])
+    return result
 
 
 @register_rule("aten::cummax", "aten::cummin")
@@ -192,11 +191,86 @@ def product(engine: Engine, call: Call) -> Value:
     return _by_laws(engine, call, engine.rigid, power)
 
 
-@register_rule("aten::_ctc_loss")
-def aligned(engine: Engine, call: Call) -> list[Value]:
-    """Sums over all alignments of labels in their order: classes and times are fixed, and the examples."""
-    if any(ref is not None and ref.id in engine.readers for ref in call.outputs[1:]):
-        return unknown(engine, call)
-    why = f"classes and times of {call.where}"
-    engine.fix_read(call.inputs, why)
-    return [opaque(engine, ref, why, i) for i, ref in enumerate(call.outputs)]
+_MAX = MAX_POOLS | aten("fractional_max_pool2d fractional_max_pool3d")
+_SMOOTHED = aten("_upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa")
+_LINEAR = AVERAGE_POOLS - {"aten::mean"} | INTERPOLATIONS | GATHERS | _SMOOTHED
+
+
+@register_rule(*_MAX)
+def max_pool(engine: Engine, call: Call) -> list[Value]:
+    """Maxima over windows, and where they are: positive scales and permutations of channels pass."""
+    result = _windowed(engine, call)
+    if isinstance(samples := call.args.get("random_samples"), Ref):  # windows drawn for each channel
+        for own, drawn in zip(result.axes, engine.value(samples).axes[:2]):
+            engine.equal(own, drawn)
+    for axis in result.axes:
+        engine.homogeneous(axis)
+    places = Value(tuple(engine.unscaled(axis) for axis in result.axes))
+    return [result, places][: len(call.outputs)]
+
+
+@register_rule("aten::max_unpool2d", "aten::max_unpool3d")
+def max_unpool(engine: Engine, call: Call) -> Value:
+    """Entries put back where maxima were, with zeros between: each channel has its own places."""
+    result, places = _windowed(engine, call), engine.value(call.args["indices"])
+    first = len(places.axes) - int(next(c for c in call.op if c in "23"))
+    engine.fix_all(places.axes[first:], f"spatial positions of {call.where}")
+
+    def pair(entry: Any, place: Any) -> Any:  # equal entries at other places are no longer equal
+        return Slot(place.space, place.size) if isinstance(entry, Flat) and isinstance(place, Slot) else entry
+
+    why = f"places read by {call.where}"
+    both = zip(result.axes[:first], places.axes[:first])
+    axes = (engine.zip(engine.monomial(axis), engine.rigid(index, why), pair) for axis, index in both)
+    return Value((*axes, *result.axes[first:]), result.zero)
+
+
+@register_rule(*_LINEAR)
+def linear_over_space(engine: Engine, call: Call) -> Value:
+    """Averages over windows, interpolation and padding by copies: linear in the channels."""
+    return _windowed(engine, call)
+
+
+def _windowed(engine: Engine, call: Call) -> Value:
+    x = engine.value(call.inputs[0])
+    rank = int(next(c for c in call.op if c in "123"))
+    why = f"spatial positions of {call.where}"
+    return relaid(engine, x, engine.made(call), but(len(x.axes) - rank), why)
+
+
+@register_rule("aten::grid_sampler_2d", "aten::grid_sampler_3d", "aten::cudnn_grid_sampler")
+def grid_sample(engine: Engine, call: Call) -> Value:
+    """Interpolation at places that a grid gives: linear in the channels."""
+    x, grid, shape = engine.value(call.inputs[0]), engine.value(call.inputs[1]), engine.made(call)
+    why = f"spatial positions of {call.where}"
+    engine.fix_all((x.axes[0], *grid.axes), why)
+    return relaid(engine, x, shape, {0: 0, 1: 1} if x.shape[0] == shape[0] else {1: 1}, why)
+
+
+@register_rule("aten::unfold", "aten::unfold_copy")
+def unfold(engine: Engine, call: Call) -> Value:
+    """Windows along one axis, which become a new last axis: both are fixed."""
+    x = engine.value(call.args["self"])
+    kept = but(len(x.axes), call.args["dimension"] % len(x.axes))
+    return relaid(engine, x, engine.made(call), kept, f"windows of {call.where}")
+
+
+@register_rule("aten::triu", "aten::tril")
+def triangle(engine: Engine, call: Call) -> Value:
+    """Everything above (or below) a diagonal set to zero: in the two last axes no permutations pass."""
+    x = engine.value(call.args["self"])
+    why = f"places relative to a diagonal at {call.where}"
+    last = (engine.multiplied(engine.fresh(axis_size(a), why, i), a) for i, a in enumerate(x.axes[-2:]))
+    return Value((*x.axes[:-2], *last), x.zero)
+
+
+@register_rule("torchvision::roi_align", "torchvision::roi_pool")
+def crops(engine: Engine, call: Call) -> list[Value]:
+    """Crops of feature maps by boxes: averages are linear in the channels, maxima let positive scales pass."""
+    why = f"regions of {call.where}"
+    engine.fix_all(engine.value(call.args["rois"]).axes, why)
+    result = relaid(engine, engine.value(call.args["input"]), engine.made(call), {1: 1}, why)
+    if call.op == "torchvision::roi_align":
+        return [result]
+    engine.homogeneous(result.axes[1])
+    return [result, through(engine, Value(result.axes), 0, 0)]

@@ -1,6 +1,6 @@
 """Registry of rules: what each operation does to symmetries, by its qualified name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....programs import Call, Ref
@@ -51,3 +51,15 @@ def opaque(engine: Engine, ref: Ref | None, why: str, tag: Any) -> Value:
     """A result of which only the shape is known, fixed along every axis."""
     shape = engine.program.values[ref.id].shape if ref is not None else ()
     return Value(tuple(engine.fresh(n, why, (tag, i)) for i, n in enumerate(shape)))
+
+
+def relaid(engine: Engine, x: Value, shape: Sequence[int], kept: Mapping[int, int], why: str) -> Value:
+    """A tensor laid out anew: axes are those ``kept`` (new to old) and fresh ones, what is not kept is fixed."""
+    engine.fix_all((a for i, a in enumerate(x.axes) if i not in kept.values()), why)
+    axes = (x.axes[kept[i]] if i in kept else engine.fresh(n, why, ("relaid", i)) for i, n in enumerate(shape))
+    return Value(tuple(axes), x.zero)
+
+
+def but(count: int, *fixed: int) -> dict[int, int]:
+    """All of so many axes but some, each kept in its place: see ``relaid``."""
+    return {i: i for i in range(count) if i not in fixed}

@@ -1,14 +1,21 @@
 """Shapes: views, transpositions, expansions, concatenations and slices.
 
-Sequences of unlike lengths, packed one time step after the other.
+A view may tell the parts of a concatenation apart, as when packed ``q, k, v`` are viewed as ``(3, heads, width)``. Such
+a tensor is a list of tensors, a stack. Moving axes about and picking one of the list work on the list; anything else
+ties the parts.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
+from operator import mul
 from typing import Any
 
+import torch
+
 from ....programs import Call, Ref
-from ....programs.operations import COPIES, RESHAPES, TRANSPOSES
+from ....programs.operations import COPIES, RESHAPES, SINGLES, TRANSPOSES
 from ..axis_terms import (
     Axis,
     Flat,
@@ -18,16 +25,19 @@ from ..axis_terms import (
     Slot,
     Value,
     axis_size,
+    concatenated,
     flat,
     forget_zeros,
+    interleaved,
     segments,
-    slots,
 )
 from ..engine import Engine
-from .constants import cast
-from .registry import opaque, register_rule
-from .stacks import Stack, axis_order, cuts, is_stack
+from .elementwise import cast
+from .registry import but, opaque, register_rule, relaid
 from .unit_indices import is_state
+
+_MOVES = TRANSPOSES | SINGLES
+_VIEWS = RESHAPES - _MOVES
 
 
 @register_rule(*COPIES, "aten::lift_fresh_copy", "aten::native_dropout", "aten::dropout")
@@ -36,7 +46,7 @@ def same(engine: Engine, call: Call) -> Value:
     return cast(engine, call.inputs[0], call.outputs[0])
 
 
-@register_rule(*RESHAPES - {"aten::squeeze", "aten::unsqueeze"}, "aten::_reshape_alias")
+@register_rule(*_VIEWS, "aten::_reshape_alias")
 def view(engine: Engine, call: Call) -> Any:
     """Views: axes are read row by row and cut anew."""
     out = call.outputs[0]
@@ -45,10 +55,10 @@ def view(engine: Engine, call: Call) -> Any:
         why = f"bits read as another type at {call.where}"
         engine.fix_all(x.axes, why)
         return opaque(engine, out, why, 0)
-    return reshape(engine, x, engine.program.values[out.id].shape)
+    return _reshaped(engine, x, engine.made(call))
 
 
-def reshape(engine: Engine, x: Value, shape: Sequence[int]) -> Any:
+def _reshaped(engine: Engine, x: Value, shape: Sequence[int]) -> Any:
     """The value of ``x`` viewed with another shape; a concatenation told apart by an axis gives a ``Stack``."""
     if prod(shape) == 0:
         return Value(tuple(flat(n, True) for n in shape), x.zero)
@@ -65,67 +75,124 @@ def reshape(engine: Engine, x: Value, shape: Sequence[int]) -> Any:
                 new, j = new * shape[j], j + 1
         group = engine.pool.resolve(tuple(f for axis in x.axes[start:i] for f in axis))
         sizes = shape[first:j]
-        stack = _stack_or_value(engine, x, group, (start, i), sizes, first, shape) if len(sizes) > 1 else None
-        if stack is not None:
-            return stack
+        if len(sizes) > 1 and (found := _told_apart(engine, group, sizes)) is not None:
+            dim, parts = first + found[0], found[1]
+            pieces = (Value((*x.axes[:start], part, *x.axes[i:]), x.zero) for part in parts)
+            return Stack(dim, tuple(_reshaped(engine, piece, (*shape[:dim], *shape[dim + 1 :])) for piece in pieces))
         axes += [group] if len(sizes) == 1 else engine.split(group, sizes)
     return Value(tuple(axes), x.zero)
 
 
-def _stack_or_value(
-    engine: Engine, x: Value, group: Axis, old: tuple[int, int], sizes: Sequence[int], first: int, shape: Sequence[int]
-) -> Stack | None:
-    """A ``Stack`` if one of the new axes separates the equal segments of a concatenation.
-
-    The old axes ``old``, as one axis ``group``, are cut anew into ``sizes``, from the new axis ``first`` on.
-    """
-    if len(group) == 1 and isinstance(group[0], Interleaved) and len(group[0].parts) == sizes[-1]:
-        dim, outer = first + len(sizes) - 1, (*x.axes[: old[0]], *x.axes[old[1] :])
-        pieces = [Value((*outer[: old[0]], p, *outer[old[0] :]), x.zero) for p in group[0].parts]
-        return Stack(dim, tuple(reshape(engine, piece, (*shape[:dim], *shape[dim + 1 :])) for piece in pieces))
+def _told_apart(engine: Engine, axis: Axis, sizes: Sequence[int]) -> tuple[int, Sequence[Axis]] | None:
+    """Which of the sizes that an axis is cut into tells parts of a concatenation apart, and what is left of each."""
+    if len(axis) == 1 and isinstance(axis[0], Interleaved) and len(axis[0].parts) == sizes[-1]:
+        return len(sizes) - 1, axis[0].parts
     done = 1
     for j, size in enumerate(sizes):
-        rest = engine.split(group, (done, prod(sizes) // done))[1] if cuts(group, done) else ()
-        if rest and is_stack(rest, size) and size < prod(sizes[j:]):
-            head = engine.split(group, (done, prod(sizes) // done))[0]
-            step = axis_size(rest) // size
-            parts = []
-            for k in range(size):
-                piece = (*head, *engine.slice(rest, k * step, (k + 1) * step))
-                part = Value((*x.axes[: old[0]], piece, *x.axes[old[1] :]), x.zero)
-                parts.append(reshape(engine, part, (*shape[: first + j], *shape[first + j + 1 :])))
-            return Stack(first + j, tuple(parts))
+        left = prod(sizes[j:])
+        if done in accumulate((f.size for f in axis[:-1]), mul, initial=1):  # the rest stands alone
+            head, rest = engine.split(axis, (done, left))
+            if _is_stack(rest, size) and size < left:
+                step = left // size
+                return j, [(*head, *engine.slice(rest, k * step, (k + 1) * step)) for k in range(size)]
         done *= size
     return None
 
 
-@register_rule(*TRANSPOSES, "aten::swapaxes", "aten::numpy_T")
-def transpose(engine: Engine, call: Call) -> Value:
-    """Axes in another order."""
+def _is_stack(axis: Axis, count: int) -> bool:
+    """Whether an axis is a concatenation that falls into ``count`` equal runs of whole segments."""
+    parts = concatenated(axis)
+    if not parts or not 2 <= count <= 64 or axis_size(axis) % count:
+        return False
+    ends = {0, *accumulate(axis_size(p) for p in parts)}
+    return all(end in ends for end in range(0, axis_size(axis) + 1, axis_size(axis) // count))
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Tensors side by side along a new axis ``dim``."""
+
+    dim: int
+    parts: tuple[Any, ...]
+
+    def tied(self, engine: Engine) -> Value:
+        """As one tensor: the parts must move alike and their order is fixed."""
+        parts = self.values(engine)
+        joined = parts[0]
+        for other in parts[1:]:
+            joined = Value(tuple(engine.equal(a, b) for a, b in zip(joined.axes, other.axes)))
+        along = engine.fresh(len(parts), "parts of a stack that are used together", "stack")
+        return Value(joined.inserted(self.dim, along).axes, all(p.zero for p in parts))
+
+    def values(self, engine: Engine) -> list[Value]:
+        """The parts, those that are stacks themselves as one tensor."""
+        return [p if isinstance(p, Value) else p.tied(engine) for p in self.parts]
+
+
+def through_stack(engine: Engine, call: Call) -> list[Any] | None:
+    """The result of an operation that leaves a stack a stack, or picks from it; ``None`` for any other."""
+    x = next((v for r in call.inputs if isinstance(v := engine.values.get(r.id), Stack)), None)
+    if x is None or len(call.inputs) != 1:
+        return None
+    out, shape = call.outputs[0], engine.program.values[call.inputs[0].id].shape
+    if call.op in COPIES:
+        return [x] if out is None or engine.dtype(out).is_floating_point else None  # whole numbers do not scale
+    if call.op in _MOVES:
+        order = _axis_order(call, shape)
+        if x.dim not in order:
+            return None
+        kept = [d if d is None else d - (d > x.dim) for d in order if d != x.dim]
+        return [Stack(order.index(x.dim), tuple(_permuted(p, kept) for p in x.values(engine)))]
+    if call.op in _VIEWS:
+        return _in_turn(engine, x, shape, engine.made(call))
+    if call.args.get("dim") not in (x.dim, x.dim - len(shape)):
+        return None
+    if call.op == "aten::select":
+        return [x.parts[call.args["index"]]]
+    if call.op == "aten::slice" and call.args["step"] == 1:
+        start, stop, _ = slice(call.args["start"], call.args["end"]).indices(len(x.parts))
+        some = Stack(x.dim, x.parts[start:stop])
+        return [some.values(engine)[0].inserted(x.dim) if stop - start == 1 else some]
+    return None
+
+
+def _in_turn(engine: Engine, x: Stack, shape: Sequence[int], new: Sequence[int]) -> list[Any] | None:
+    """A stack viewed so that its parts lie one after the other along an axis, or give its rows in turn; else ``None``.
+
+    The latter is a channel shuffle.
+    """
+    merged = lambda d: (*shape[:d], shape[d] * shape[d + 1], *shape[d + 2 :]) if 0 <= d < len(shape) - 1 else None
+    fits = [d for d in (x.dim, x.dim - 1) if shape[-1] != 1 and new == merged(d)]
+    if len(fits) != 1 or min(shape[fits[0] : fits[0] + 2]) < 2:
+        return None
+    parts, d, join = x.values(engine), fits[0], segments if fits[0] == x.dim else interleaved
+    rows = [engine.pool.resolve(p.axes[d]) for p in parts]
+    joined = parts[0]
+    for other in parts[1:]:
+        both = enumerate(zip(joined.axes, other.axes))
+        joined = Value(tuple(a or b if i == d else engine.equal(a, b) for i, (a, b) in both))
+    return [Value(joined.put(d, join(rows)).axes, all(p.zero for p in parts))]
+
+
+def _axis_order(call: Call, shape: Sequence[int]) -> list[int | None]:
+    """The old axis that each new one is, ``None`` for one of size one: told by what the call makes of other sizes."""
+    settings = {name: value for name, value in call.args.items() if name != "self"}
+    trial = torch.empty([1 if n == 1 else i + 2 for i, n in enumerate(shape)], device="meta")
+    return [n - 2 if n > 1 else None for n in call.func(trial, **settings).shape]
+
+
+def _permuted(x: Value, order: Sequence[int | None]) -> Value:
+    return Value(tuple(() if i is None else x.axes[i] for i in order), x.zero)
+
+
+@register_rule(*_MOVES)
+def moved(engine: Engine, call: Call) -> Value:
+    """Axes in another order, with or without some of size one."""
     x = engine.value(call.args["self"])
-    return Value(tuple(x.axes[i] for i in axis_order(call, len(x.axes))), x.zero)
+    return _permuted(x, _axis_order(call, x.shape))
 
 
-@register_rule("aten::unsqueeze")
-def unsqueeze(engine: Engine, call: Call) -> Value:
-    """A new axis of size one."""
-    x = engine.value(call.args["self"])
-    axes = list(x.axes)
-    axes.insert(call.args["dim"] % (len(axes) + 1), ())
-    return Value(tuple(axes), x.zero)
-
-
-@register_rule("aten::squeeze")
-def squeeze(engine: Engine, call: Call) -> Value:
-    """Axes of size one left out."""
-    x = engine.value(call.args["self"])
-    dims: Any = call.args.get("dim")
-    rank = max(len(x.axes), 1)
-    where = range(rank) if dims is None else [d % rank for d in (dims if isinstance(dims, list | tuple) else [dims])]
-    return Value(tuple(a for i, a in enumerate(x.axes) if i not in where or axis_size(a) != 1), x.zero)
-
-
-@register_rule("aten::expand", "aten::broadcast_to")
+@register_rule("aten::expand")
 def expand(engine: Engine, call: Call) -> Value:
     """Axes of size one made longer by repeating."""
     x, shape = engine.value(call.args["self"]), engine.made(call)
@@ -141,12 +208,11 @@ def repeat(engine: Engine, call: Call) -> Value:
     return Value(tuple(engine.pool.resolve((Flat(n, x.zero), *a)) for a, n in zip(axes, times)), x.zero)
 
 
-@register_rule("aten::cat", "aten::concat")
+@register_rule("aten::cat")
 def cat(engine: Engine, call: Call) -> Value:
     """Concatenation."""
     values = [engine.value(ref) for ref in call.args["tensors"] if engine.program.values[ref.id].shape != (0,)]
-    rank = len(values[0].axes)
-    dim = call.args["dim"] % rank
+    dim = call.args["dim"] % len(values[0].axes)
     joined = values[0]
     for other in values[1:]:
         axes = (engine.equal(a, b) if i != dim else a for i, (a, b) in enumerate(zip(joined.axes, other.axes)))
@@ -154,7 +220,7 @@ def cat(engine: Engine, call: Call) -> Value:
     along = segments([engine.pool.resolve(v.axes[dim]) for v in values])
     if all(not v.axes[dim] for v in values):
         along = engine.fresh(len(values), f"places in {call.where}")
-    return Value((*joined.axes[:dim], along, *joined.axes[dim + 1 :]), all(v.zero for v in values))
+    return Value(joined.put(dim, along).axes, all(v.zero for v in values))
 
 
 @register_rule("aten::stack")
@@ -170,19 +236,15 @@ def pad(engine: Engine, call: Call) -> Value:
     x, amounts = engine.value(call.args["self"]), call.args["pad"]
     zero = call.args["value"] == 0
     axes = list(x.axes)
-    for k in range(len(amounts) // 2):
-        i = len(axes) - 1 - k
-        low, high = amounts[2 * k], amounts[2 * k + 1]
+    for i, low, high in zip(range(len(axes) - 1, -1, -1), amounts[::2], amounts[1::2]):
         if low == high == 0:
             continue
         if not zero:
-            for j, axis in enumerate(axes):
-                if j != i:
-                    axes[j] = forget_zeros(engine.rigid(axis, f"padding with a number at {call.where}"))
-        size = axis_size(axes[i])
-        inside = engine.slice(axes[i], max(-low, 0), size - max(-high, 0))
-        flats = [(Flat(n, zero),) if n > 0 else (Flat(0, True),) for n in (low, high)]
-        axes[i] = segments([flats[0], inside, flats[1]])
+            why = f"padding with a number at {call.where}"
+            axes = [a if j == i else forget_zeros(engine.rigid(a, why)) for j, a in enumerate(axes)]
+        inside = engine.slice(axes[i], max(-low, 0), axis_size(axes[i]) - max(-high, 0))
+        before, after = ((Flat(n, zero),) if n > 0 else (Flat(0, True),) for n in (low, high))
+        axes[i] = segments([before, inside, after])
     return Value(tuple(axes), x.zero and zero)
 
 
@@ -196,26 +258,21 @@ def slice_(engine: Engine, call: Call) -> Value:
     count = len(range(start, stop, step))
     if count == size:
         return x
-    if step != 1 and start < step and count * step == size:
+    if step == 1:
+        return x.put(dim, rows(engine, x.axes[dim], start, start + count))
+    if start < step and count * step == size:
         if (turns := engine.dealt(x.axes[dim], step)) is not None:
-            return Value((*x.axes[:dim], turns[start], *x.axes[dim + 1 :]), x.zero)
+            return x.put(dim, turns[start])
         along, inner = engine.split(x.axes[dim], (count, step))
-        return Value((*x.axes[:dim], along, *x.axes[dim + 1 :]), x.zero, via=pick(engine, inner, start))
-    if step != 1:
-        why = f"every {step}th row taken at {call.where}"
-        engine.fix(x.axes[dim], why)
-        along = engine.fresh(count, why)
-    else:
-        along = rows(engine, x.axes[dim], start, start + count)
-    return Value((*x.axes[:dim], along, *x.axes[dim + 1 :]), x.zero)
+        return x.put(dim, along, via=pick(engine, inner, start))
+    return relaid(engine, x, engine.made(call), but(len(x.axes), dim), f"every {step}th row taken at {call.where}")
 
 
 def rows(engine: Engine, axis: Axis, start: int, stop: int) -> Axis:
     """Some rows of an axis; axes that are fixed anyway are not cut into pieces."""
-    if stop - start == 1 and len(axis) == 1 and isinstance(axis[0], Slot):
-        engine.stack_request(axis)
-    found = list(slots(axis))
-    if found and len(axis) == 1 and isinstance(axis[0], Slot):
+    if len(axis) == 1 and isinstance(axis[0], Slot):
+        if stop - start == 1:
+            engine.stack_request(axis)
         node = engine.pool.node(axis[0].space)
         if node.origin is None and node.pinned:
             why = f"rows {start}:{stop} taken at {engine.call.where}"
@@ -224,28 +281,12 @@ def rows(engine: Engine, axis: Axis, start: int, stop: int) -> Axis:
     return engine.slice(axis, start, stop)
 
 
-@register_rule("aten::split", "aten::unsafe_split", "aten::split_with_sizes", "aten::unsafe_split_with_sizes",
-               "aten::chunk", "aten::unsafe_chunk", "aten::tensor_split", "aten::split_with_sizes_copy")  # fmt: skip
-def split(engine: Engine, call: Call) -> list[Value]:
-    """An axis cut into consecutive pieces."""
-    x = engine.value(call.args["self"])
-    dim = call.args["dim"] % len(x.axes)
-    pieces, at = [], 0
-    for ref in call.outputs:
-        size = engine.program.values[ref.id].shape[dim] if isinstance(ref, Ref) else 0
-        along = rows(engine, engine.pool.resolve(x.axes[dim]), at, at + size) if size != x.shape[dim] else x.axes[dim]
-        pieces.append(Value((*x.axes[:dim], along, *x.axes[dim + 1 :]), x.zero))
-        at += size
-    return pieces
-
-
 @register_rule("aten::select", "aten::select_copy")
 def select(engine: Engine, call: Call) -> Value:
     """One unit of an axis."""
     x = engine.value(call.args["self"])
     dim = call.args["dim"] % len(x.axes)
-    index = call.args["index"] % x.shape[dim]
-    return Value((*x.axes[:dim], *x.axes[dim + 1 :]), x.zero, via=pick(engine, x.axes[dim], index))
+    return x.put(dim, via=pick(engine, x.axes[dim], call.args["index"] % x.shape[dim]))
 
 
 def pick(engine: Engine, axis: Axis, index: int) -> tuple[Pick, ...]:
@@ -278,42 +319,22 @@ def diagonal(engine: Engine, call: Call) -> Value:
         along = engine.multiplied(x.axes[first], x.axes[second], summed=True)
         return Value((*kept, along), factors=(Value((*kept, x.axes[first])), Value((x.axes[second],))))
     why = f"places relative to a diagonal at {call.where}"
-    for i in (first, second):
-        engine.fix(x.axes[i], why)
+    engine.fix_all((x.axes[first], x.axes[second]), why)
     return Value((*kept, engine.fresh(count, why)), x.zero)
 
 
-@register_rule("aten::unbind", "aten::unbind_copy")
-def unbind(engine: Engine, call: Call) -> list[Value]:
-    """Every unit of an axis on its own."""
-    x = engine.value(call.args["self"])
-    dim = call.args["dim"] % len(x.axes)
-    rest = (*x.axes[:dim], *x.axes[dim + 1 :])
-    return [Value(rest, x.zero, via=pick(engine, x.axes[dim], i)) for i in range(x.shape[dim])]
+@register_rule("aten::_pack_padded_sequence", "aten::_pad_packed_sequence")
+def packed(engine: Engine, call: Call) -> list[Value]:
+    """The steps of all sequences one after the other, or as sequences again: they are fixed, features are as they were.
 
-
-@register_rule("aten::_pack_padded_sequence")
-def pack(engine: Engine, call: Call) -> list[Value]:
-    """The steps of all sequences one after the other: sequences and steps are fixed, features are as they were."""
-    return _laid_out(engine, call, call.args["input"], 2, 1)
-
-
-@register_rule("aten::_pad_packed_sequence")
-def unpack(engine: Engine, call: Call) -> list[Value]:
-    """Packed steps as sequences again, filled up with one number."""
-    result, *lengths = _laid_out(engine, call, call.args["data"], 1, 2)
-    if call.args["padding_value"] != 0:
+    Sequences are filled up with one number.
+    """
+    name, sizes, before, after = ("input", "lengths", 2, 1) if "input" in call.args else ("data", "batch_sizes", 1, 2)
+    x, why = engine.value(call.args[name]), f"steps of sequences at {call.where}"
+    if isinstance(call.args.get(sizes), Ref):
+        engine.fix_all(engine.value(call.args[sizes]).axes, why)
+    kept = {i - before + after: i for i in range(before, len(x.axes))}
+    result = relaid(engine, x, engine.made(call), kept, why)
+    if call.args.get("padding_value", 0) != 0:
         result = Value(tuple(forget_zeros(engine.rigid(axis, f"filled up at {call.where}")) for axis in result.axes))
-    return [result, *lengths]
-
-
-def _laid_out(engine: Engine, call: Call, source: Ref, before: int, after: int) -> list[Value]:
-    """A tensor whose first ``before`` axes become ``after`` others."""
-    x, shape = engine.value(source), engine.made(call)
-    why = f"steps of sequences at {call.where}"
-    for name in ("lengths", "batch_sizes"):
-        if isinstance(call.args.get(name), Ref):
-            engine.fix_all(engine.value(call.args[name]).axes, why)
-    engine.fix_all(x.axes[:before], why)
-    steps = (engine.fresh(n, why, i) for i, n in enumerate(shape[:after]))
-    return [Value((*steps, *x.axes[before:]), x.zero), *(opaque(engine, ref, why, "sizes") for ref in call.outputs[1:])]
+    return [result, *(opaque(engine, ref, why, "sizes") for ref in call.outputs[1:])]

@@ -211,20 +211,23 @@ def _vanishes(engine: Engine, ref: Ref, may: Callable[[Ref], bool]) -> bool:
 
 def _is_mask(engine: Engine, ref: Ref) -> bool:
     """Whether a factor may be zero for whole rows: truth values, whole numbers, inputs and constants."""
-    while engine.dtype(ref).is_floating_point:
-        call = engine.producer(ref)
-        if call is None or call.op not in _SAME | {"aten::expand"}:
-            return call is None and not engine.moves(ref)
+    ref, call = behind(engine, ref, _SAME | {"aten::expand"}, lambda r: engine.dtype(r).is_floating_point)
+    return not engine.dtype(ref).is_floating_point or (call is None and not engine.moves(ref))
+
+
+def behind(
+    engine: Engine, ref: Ref, ops: Collection[str] = _SAME, goes: Callable[[Ref], bool] = lambda ref: True
+) -> tuple[Ref, Call | None]:
+    """What a tensor was before some operations, as far back as it ``goes``, and the call that made it, if one did."""
+    while goes(ref) and (call := engine.producer(ref)) is not None and call.op in ops:
         ref = call.inputs[0]
-    return True
+    return ref, engine.producer(ref)
 
 
 def _never_chosen(engine: Engine, call: Call, count: int) -> bool:
     """Whether what a mask excludes is smaller than the rest, of which enough are always left."""
     number, left = call.args["value"], _left(engine, call.args["mask"])
-    base = engine.producer(call.args["self"])
-    while base is not None and base.op in _SAME:
-        base = engine.producer(base.inputs[0])
+    _, base = behind(engine, call.args["self"])
     positive = base is not None and base.op in SOFTMAXES | aten("sigmoid exp")
     smaller = isinstance(number, int | float) and (number == float("-inf") or (number <= 0 and positive))
     last = engine.program.values[call.args["self"].id].shape[-1]
@@ -234,21 +237,19 @@ def _never_chosen(engine: Engine, call: Call, count: int) -> bool:
 def _left(engine: Engine, mask: Ref) -> Fraction | None:
     """The share of a row that a mask leaves, where it is made of a given number of different places in each."""
     flipped = False
-    call = engine.producer(mask)
-    while call is not None and call.op in _SAME | _NOT | {"aten::expand"}:
-        flipped ^= call.op in _NOT
-        call = engine.producer(call.inputs[0])
+    kept = _SAME | {"aten::expand"}
+    _, call = behind(engine, mask, kept)
+    while call is not None and call.op in ("aten::bitwise_not", "aten::logical_not"):
+        flipped = not flipped
+        _, call = behind(engine, call.inputs[0], kept)
     if call is None or call.op != "aten::scatter" or call.args.get("value") != 1 or not flipped:
         return None
     chosen, dim = call.args["index"], call.args["dim"]
     source = engine.producer(chosen)
     if source is None or source.op != "aten::topk" or not engine.is_zero(call.args["self"]):
         return None
-    shape = lambda ref: engine.program.values[ref.id].shape
-    return Fraction(shape(chosen)[dim], shape(call.args["self"])[dim])
-
-
-_NOT = {"aten::bitwise_not", "aten::logical_not"}
+    chosen, every = (engine.program.values[ref.id].shape[dim] for ref in (chosen, call.args["self"]))
+    return Fraction(chosen, every)
 
 
 def _spaces(engine: Engine, ref: Ref) -> set[int]:
@@ -257,8 +258,7 @@ def _spaces(engine: Engine, ref: Ref) -> set[int]:
 
 def is_state(engine: Engine, ref: Ref) -> bool:
     """Whether a tensor is a parameter, or a buffer that moves, perhaps laid out anew."""
-    while (call := engine.producer(ref)) is not None and call.op in _SAME:
-        ref = call.inputs[0]
+    ref, call = behind(engine, ref)
     return call is None and engine.moves(ref)
 
 
