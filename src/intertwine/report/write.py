@@ -35,7 +35,7 @@ _PAGES = {
     "PrivilegedBases": ("dissection", _PLAIN),
     "Reproduction": ("lab.experiments", "reproduce:reproduction_page"),
     "Rotation": ("exchange", _PLAIN),
-    "SharedGates": ("gates.gate_statistics", _PLAIN),
+    "SharedGates": ("gates.examine", _PLAIN),
     "Stitching": ("stitching", "stitching:stitching_page"),
     "StitchingStudy": ("stitching", "stitching:stitching_page"),
     "Symmetry": ("symmetry", "symmetry:symmetry_page"),

@@ -263,8 +263,8 @@ def in_channels(signal: Signal, taken: Sequence[int], layout: Layout) -> Signal:
             kernel = chosen(source.kernel, 0) if source.per_channel else source.kernel
             source = source.of_channels(tuple(taken), kernel)
         if silent and term.left is None:
-            shape = (signal.channels, signal.positions)
-            masks = tuple(torch.ones(n, *shape, dtype=torch.bool, device=layout.device) for n in (layout.n, layout.m))
+            one = torch.ones(1, signal.channels, signal.positions, dtype=torch.bool, device=layout.device)
+            masks = one.expand(layout.n, -1, -1), one.expand(layout.m, -1, -1)
         left, right = (None if m is None else chosen(m, 1) for m in masks)
         return replace(term, source=source, left=left, right=right)
 

@@ -261,9 +261,9 @@ class Engine(Algebra):
 
     def _edits_above(self, space: int) -> list[Edit]:
         node = self.pool.nodes[space]
-        if node.above is None or node.origin is None:
+        up = None if node.above is None else self.pool.nodes[node.above[0]]
+        if node.above is None or node.origin is None or up is None or not up.kind:
             return []
-        up = self.pool.nodes[node.above[0]]
         path = node.origin[2][:-1]
         sizes = tuple(self.pool.nodes[c].size for c in up.children)
         return [*self._edits_above(node.above[0]), (path, up.kind, sizes)]

@@ -156,7 +156,7 @@ class Graph:
             names = {view.parameter for view in known.values()}
             if call.op in MOVES and len(names) == 1 and all(ref.id in known for ref in call.inputs):
                 entries = moved_entries(call, {number: view.entries for number, view in known.items()})
-                found |= {out.id: View(*names, moved) for out, moved in zip(made(call), entries)}
+                found |= {out.id: View(next(iter(names)), moved) for out, moved in zip(made(call), entries)}
         return found
 
     def held(self, view: View) -> Tensor:

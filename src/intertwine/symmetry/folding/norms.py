@@ -251,8 +251,8 @@ def _without_gains(program: Program, sites: list[Norm]) -> Program:
         call = calls[norm.position]
         if call.op == "aten::mul":
             same = (r for r in call.inputs if program.values[r.id].shape == program.values[norm.out.id].shape)
-            copy = {"op": "aten::alias", "args": {"self": next(same)}, "func": torch.ops.aten.alias.default}
-            calls[norm.position] = replace(call, **copy)
+            func = torch.ops.aten.alias.default
+            calls[norm.position] = replace(call, op="aten::alias", args={"self": next(same)}, func=func)
     for position, call in enumerate(calls):
         weights = [call.args.get("weight"), call.args.get("bias")]
         plain = position in {norm.position for norm in sites} or weights == [None, None]
