@@ -1,13 +1,14 @@
 """Many networks on the same data: one pass each, all pairs from what the passes kept."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations_with_replacement
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..._evaluation import check_module
 from ..._io import digest, read_json, versions, write_json, write_tensors
@@ -97,9 +98,14 @@ def _kept(
 ) -> tuple[dict[str, tuple[Path, list[str]]], list[str], list[int]]:
     """The file of every network with its layers, made where there is none, layers that all have, and blocks."""
     first, _ = batching.peek(loader)
-    counts: list[int] = []
-    data = bytes.fromhex(digest(_read(loader, reading.max_examples, counts)))
-    examples = min(sum(counts), reading.max_examples or sum(counts))
+    examples, most, inputs = 0, reading.max_examples, hashlib.sha256()
+    for batch in loader:
+        digest(tensors_in(batching.example(batch, batching.size(batch))), inputs)
+        examples += batching.size(batch)
+        if most is not None and examples >= most:
+            examples = most
+            break
+    data = inputs.digest()
     points = {name: points_of(_built(name, m), layers, reading, first) for name, m in named.items()}
     every = [[p.name for p in some] for some in points.values()]
     shared = [name for name in every[0] if all(name in names for names in every)]
@@ -127,15 +133,6 @@ def _kept(
         counts = sorted(map(sum, {tuple(one) for one in blocks}))
         raise ValueError(f"loader must yield the same batches every time. Got {counts} examples.")
     return files, shared, blocks[0]
-
-
-def _read(loader: Iterable[Any], most: int | None, counts: list[int]) -> Iterator[Tensor]:
-    """The inputs of so many examples, batch by batch, whose numbers of examples are noted."""
-    for batch in loader:
-        counts.append(batching.size(batch))
-        yield from tensors_in(batching.example(batch, counts[-1]))
-        if most is not None and sum(counts) >= most:
-            return
 
 
 def _built(name: str, model: Built) -> nn.Module:

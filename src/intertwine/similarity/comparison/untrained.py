@@ -32,7 +32,12 @@ def untrained(model: nn.Module, seed: int, builds: Sequence[Callable[[], nn.Modu
     """
     fresh, seed = copied(model), _FRESH + seed
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    for build in (*builds, *_constructor(model)):
+    kind, config = type(model), getattr(model, "config", None)
+    if _required(kind) == ["config"] and config is not None:
+        builds = (*builds, lambda: kind(config))  # type: ignore[call-arg]
+    elif not _required(kind) and not kind.__module__.startswith("torch.nn."):
+        builds = (*builds, kind)
+    for build in builds:
         state = _built(build, model, seed)
         if state is not None:
             fresh.load_state_dict(state)
@@ -131,15 +136,6 @@ def _reset(model: nn.Module) -> str:
     except Exception as error:  # whatever somebody's code does where it is called at an odd time
         return f"{type(error).__name__} while it drew its weights: {str(error).partition(chr(10))[0]}"
     return ""
-
-
-def _constructor(model: nn.Module) -> tuple[Callable[[], nn.Module], ...]:
-    """The model's class, where it can be called without knowing more than the model's ``config``."""
-    kind: Any = type(model)
-    config = getattr(model, "config", None)
-    if _required(kind) == ["config"] and config is not None:
-        return (lambda: kind(config),)
-    return () if _required(kind) or kind.__module__.startswith("torch.nn.") else (kind,)
 
 
 def _built(build: Callable[[], nn.Module], model: nn.Module, seed: int) -> dict[str, Tensor] | None:

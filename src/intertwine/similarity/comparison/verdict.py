@@ -268,7 +268,10 @@ def _word(summary: Summary, examples: int) -> str:
     Where one word or another is right by which pair of untrained networks one takes, both are said; where the intervals
     over examples leave more than that open, nothing can be told.
     """
-    if summary.untrained and (examples < _FEWEST or _open(summary)):
+    level = max(summary.chance or 0.0, *(summary.untrained or (0.0,)))
+    low, high = ((end - level) / max(1 - level, 1e-9) for end in summary.interval or (0.0, 0.0))
+    words = sum(low < least <= high for least, _ in (*_WORDS, (0.0, "")))  # between which the intervals leave it open
+    if summary.untrained and (examples < _FEWEST or words > _MOST_OPEN):
         return f"cannot be told from {examples} examples"
     if summary.beyond == 0:
         return "no more similar than unrelated networks would be"
@@ -283,15 +286,6 @@ def _word(summary: Summary, examples: int) -> str:
         next((word for need, word in _WORDS if left >= need), otherwise) for left in (low - wider, high + wider)
     )
     return least if least == most else f"between {least} and {most}"
-
-
-def _open(summary: Summary) -> bool:
-    """Whether more than three words lie within the mean interval."""
-    if summary.interval is None:
-        return False
-    level = max(summary.chance or 0.0, *summary.untrained)
-    low, high = ((end - level) / max(1 - level, 1e-9) for end in summary.interval)
-    return sum(low < least <= high for least, _ in (*_WORDS, (0.0, ""))) > _MOST_OPEN
 
 
 def _layers(count: int) -> str:
