@@ -85,15 +85,10 @@ class LabelledMaps:
 def as_maps(
     features: Tensor, channel_dim: int, grid: tuple[int, int] | None, image_size: tuple[int, int], layer: str
 ) -> Tensor:
-    """Features as maps ``(N, U, h', w')``: a unit is a channel, a place is a pixel or a patch.
+    """Features ``(N, C, h', w')``, ``(N, h', w', C)`` or tokens ``(N, T, C)`` as maps of units, ``(N, U, h', w')``.
 
-    Args:
-        features: ``(N, C, h', w')``, ``(N, h', w', C)`` or tokens ``(N, T, C)``.
-        channel_dim: 1 or -1.
-        grid: Rows and columns of patches for tokens. ``None`` finds the grid that has the shape of the image and ``T``
-            or ``T - 1`` patches (one class token). Where ``T`` is larger than the grid, the first tokens are left out.
-        image_size: ``(H, W)`` of the images.
-        layer: For messages.
+    Of tokens, ``grid`` is the rows and columns of patches; ``None`` finds the grid that has the shape of the image
+    ``(H, W)`` and ``T`` or ``T - 1`` patches (one class token). Where ``T`` is larger, the first tokens are left out.
 
     Raises:
         ValueError: If the features have no spatial axes, or the grid cannot be found or does not fit.

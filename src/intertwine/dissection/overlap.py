@@ -92,21 +92,16 @@ class Tally:
             not push a value that equals the threshold over it.
         memory: Bytes that the masks of a chunk of images may take; by default 16 MB on a CPU, whose caches they then
             nearly fit (twice as fast as 256 MB), and 256 MB elsewhere.
-
-    Attributes:
-        intersection: ``(U, C)`` pixels in both masks.
-        unit_area: ``(U, number of categories)`` pixels of each unit in images that have a label of the category.
-        concept_area: ``(C,)`` pixels of each concept.
-        operations: Multiplications and additions done in matrix products.
     """
 
     def __init__(self, concepts: ConceptSet, thresholds: Tensor, memory: int | None = None) -> None:
         where = thresholds.device
         units, count = len(thresholds), len(concepts.concepts)
+        # pixels in both masks, ``(C, U)``; of units in images with a label of each category; and of concepts, ``(C,)``
         self.intersection = torch.zeros(count, units, dtype=torch.int64, device=where)
         self.unit_area = torch.zeros(units, len(concepts.categories), dtype=torch.int64, device=where)
         self.concept_area = torch.zeros(count, dtype=torch.int64, device=where)
-        self.operations = 0
+        self.operations = 0  # multiplications and additions done in matrix products
         self._categories = F.one_hot(concepts.category_of.to(where), len(concepts.categories))
         self._limit = thresholds.double() + thresholds.double().abs() * _MARGIN
         self._memory = (2**24 if where.type == "cpu" else 2**28) if memory is None else memory

@@ -46,5 +46,5 @@ def _robust(name: str, matrix: Tensor, **options: Any) -> Any:
         import scipy.linalg
 
         found = getattr(scipy.linalg, name)(matrix.cpu().numpy(), **options, **_SURE[name])
-        parts = [torch.from_numpy(part).to(matrix) for part in (found if isinstance(found, tuple) else (found,))]
-        return parts if isinstance(found, tuple) else parts[0]
+        back = lambda part: torch.from_numpy(part).to(matrix)
+        return tuple(map(back, found)) if isinstance(found, tuple) else back(found)

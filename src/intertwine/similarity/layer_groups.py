@@ -34,10 +34,9 @@ _CHANNELS = 2  # on which kinds of groups are compared: as on any number of chan
 
 
 def acting(model: nn.Module, points: Sequence[Point], batch: Any) -> tuple[tuple[str, ...], str]:
-    """The groups by which other weights of the same function may move each layer's features.
+    """The groups by which other weights of the same function may move each layer's features, by name.
 
-    Returns:
-        The name of one for every layer, empty where it is not known; and why, where the model could not be captured.
+    Empty where one is not known; and why, where the model could not be captured.
     """
     model, device = unwrap(model), batching.device_of(model)
     inputs = map_tensors(batching.example(batch, 2), lambda x: x.to(device or x.device))
@@ -88,9 +87,7 @@ def joined(a: Sequence[str], b: Sequence[str], paired: bool) -> tuple[str, ...]:
 def default_measures(kinds: Sequence[str], otherwise: Sequence[str]) -> tuple[str, ...]:
     """What to compare by: measures of whole spaces, and those whose group is the networks' own.
 
-    Args:
-        kinds: Of all layers of A with their partners.
-        otherwise: What to compare by where nothing is known of them; also the order.
+    In the order of those that layers are compared by ``otherwise``, where nothing is known of them.
     """
     own = [name for kind, names in _OWN.items() if kind in kinds for name in names]
     wanted = {*_SPACES, *own} if own else {*otherwise}

@@ -55,15 +55,8 @@ class Features(ExitStack):
     """Features of some layers, appended batch by batch, then each read as one tensor.
 
     They live in memory while they fit the budget; what does not fit moves all of them to temporary files, which are
-    then mapped into memory: the numbers are the same. Features of 16 or 8 bits are kept in float32.
-
-    Args:
-        side: The network, in messages.
-        points: The layers.
-        budget: Bytes of memory.
-        examples: How many are expected; a disk that is too small for them is refused before the work.
-        device: Where the work on them is done.
-        folder: Where temporary files go; the system's place unless given.
+    then mapped into memory: the numbers are the same. Features of 16 or 8 bits are kept in float32. A disk in the
+    ``folder``, or else the system's place, that is too small for the ``examples`` expected is refused before the work.
     """
 
     def __init__(
