@@ -29,7 +29,7 @@ from intertwine.matching import align
 from intertwine.matching.coordinates.networks import Networks
 from intertwine.matching.costs.incremental import Costs
 from intertwine.matching.costs.weight_blocks import Row
-from intertwine.matching.solvers.block_update import monomial_step
+from intertwine.matching.solvers.steps import monomial_step
 from intertwine.symmetry.transformation import identity, with_parts
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"

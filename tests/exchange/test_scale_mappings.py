@@ -11,8 +11,7 @@ from torch import nn
 import intertwine as iw
 from intertwine.exchange.exported_model import Proving, subject_of
 from intertwine.exchange.names import expression, matches, outline
-from intertwine.exchange.scale_entries import scale_entries
-from intertwine.exchange.scale_formats import prove_scales
+from intertwine.exchange.scale_formats import prove_scales, scale_entries
 from intertwine.exchange.scales import Use, channels
 
 transformers = pytest.importorskip("transformers")

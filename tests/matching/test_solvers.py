@@ -17,10 +17,9 @@ from intertwine.matching.coordinates.networks import Networks
 from intertwine.matching.coordinates.problem import Problem
 from intertwine.matching.costs.incremental import Costs
 from intertwine.matching.solvers import METHODS
-from intertwine.matching.solvers.block_update import monomial_step
 from intertwine.matching.solvers.coordinate_descent import descend, step_of
-from intertwine.matching.solvers.sinkhorn import sinkhorn
-from intertwine.matching.solvers.soft_elements import gradient, moved_softly, of_element
+from intertwine.matching.solvers.relaxed import gradient, moved_softly, of_element, sinkhorn
+from intertwine.matching.solvers.steps import monomial_step
 from intertwine.symmetry.action import moved, tensors_of
 from intertwine.symmetry.gauge.batch_norms import fold
 from intertwine.symmetry.transformation import identity, random

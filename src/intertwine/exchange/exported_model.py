@@ -48,16 +48,7 @@ class Subject:
 
 
 def subject_of(sym: Symmetry, model: nn.Module | None = None, example_inputs: Any = None) -> Subject:
-    """The model of a symmetry.
-
-    Args:
-        sym: The symmetry.
-        model: The model; by default the one that the symmetry was found in, if it is still there.
-        example_inputs: An example; by default the one that the symmetry was found with.
-
-    Raises:
-        ValueError: If weights are quantised already.
-    """  # noqa: DOC502 - raised by what it calls
+    """The model of a symmetry, by default the one that it was found in and with; refused if quantised already."""
     network = sym.origin.model if model is None else model
     example = sym.origin.example_inputs if example_inputs is None else example_inputs
     gains: Description = sym
@@ -130,9 +121,6 @@ def _notes(sym: Symmetry) -> Iterator[str]:
 class Proving:
     """Model for numerical verification: the model itself where it can be run, else a small one of its class.
 
-    Args:
-        subject: The model.
-
     Attributes:
         subject: What is run.
         probe: A float64 copy of it; ``None`` where nothing can be run.
@@ -178,14 +166,9 @@ _DEEPEST = 4
 
 
 def small_model(model: nn.Module, example_inputs: Any) -> tuple[nn.Module, Any] | None:
-    """A network of the same class with few weights, and an example; ``None`` where its class builds from no sizes.
+    """A network of the same class with few random weights on the CPU, and an example with tokens that it knows.
 
-    Args:
-        model: A network that carries its sizes as ``config``, as those of transformers do.
-        example_inputs: An example for it.
-
-    Returns:
-        The small network with random weights on the CPU, and an example with token numbers that it knows.
+    ``None`` where its class builds from no sizes: it must carry them as ``config``, as those of transformers do.
     """
     config = getattr(model, "config", None)
     if not hasattr(config, "to_dict"):

@@ -15,6 +15,11 @@ from ..symmetry.spaces import axis_size
 _NUMBER = r"\d+"
 
 
+def unnumbered(name: str) -> str:
+    """A name without the numbers of layers in it."""
+    return re.sub(_NUMBER, "#", name)
+
+
 def outline(smooth: str, balance: Sequence[str]) -> tuple[str, ...]:
     """Names of one mapping without the number of its layer: equal for the same mapping in every layer.
 
@@ -40,10 +45,7 @@ def matches(pattern: str, names: Collection[str]) -> set[str]:
 
 
 def expression(targets: Collection[str], names: Collection[str]) -> str:
-    r"""The shortest ``re:.*ending$`` that matches the targets and no other name.
-
-    Returns:
-        The pattern; the alternatives one by one where nothing shorter is exact.
+    r"""The shortest ``re:.*ending$`` that matches the targets and no other name; else the alternatives one by one.
 
     Examples:
         >>> layers = [f"layers.{i}.{part}" for i in range(3) for part in ("norm", "mlp.up", "mlp.down")]
@@ -90,13 +92,7 @@ def packed(tensor: str) -> str:
 
 
 def unpacked(sym: Description, tensor: str, part: str = "") -> list[tuple[str, ...]]:
-    """Names of the modules of each expert that a packed tensor holds.
-
-    Args:
-        sym: The symmetry.
-        tensor: Name of the tensor.
-        part: ``"gate"`` or ``"up"`` for one half of a joint tensor.
-    """
+    """Names of the modules of each expert that a packed tensor holds; ``part`` is one half, ``"gate"`` or ``"up"``."""
     parent, _, last = tensor.rpartition(".")
     names = ("gate_proj", "up_proj") if last == "gate_up_proj" else (last,)
     if part and len(names) > 1:
@@ -107,13 +103,10 @@ def unpacked(sym: Description, tensor: str, part: str = "") -> list[tuple[str, .
 
 def with_experts(sym: Description, names: Collection[str]) -> list[str]:
     """Names of modules, those of unpacked experts behind the module that holds them."""
-    held: dict[str, list[list[tuple[str, ...]]]] = {}
-    for tensor in sym.layouts:
-        if packed(tensor) == tensor:
-            held.setdefault(tensor.rpartition(".")[0], []).append(unpacked(sym, tensor))
+    tensors = [tensor for tensor in sym.layouts if packed(tensor) == tensor]
     found: list[str] = []
     for name in names:
         found.append(name)
-        for experts in zip(*held.get(name, ())):
+        for experts in zip(*(unpacked(sym, t) for t in tensors if t.rpartition(".")[0] == name)):
             found += [module for modules in experts for module in modules]
     return found

@@ -1,12 +1,8 @@
 """Formats of permutations: Torch-Pruning, git-re-basin and universal neural functionals, metanetworks.
 
-Groups of Torch-Pruning: channels that must go together, with the layers, functions and indices of each.
-
 A unit is what may be removed at once: a channel, a head of attention with all of its channels, a group of query heads
 with the key and value head that they share, a hidden unit of a gated MLP in all of its tensors. Torch-Pruning calls the
 same a group of (layer, pruning function, indices); ``iw.exchange.prune_channels`` removes them.
-
-Permutation specifications: which permutation moves each axis of each tensor.
 
 git-re-basin (Ainsworth et al. 2023, ``weight_matching.py``) takes ``axes_to_perm``: for every tensor a tuple with the
 name of a permutation for each axis, or ``None`` where there is none. universal_neural_functional (Zhou et al. 2024,
@@ -20,11 +16,9 @@ view. Permutations that lie in one segment of an axis (packed projections, conca
 head, are in ``left_out`` with the places of their units, and are nowhere else: a permutation of which a tool knew only
 some axes would change the function.
 
-Graph of a network for metanetworks: hidden spaces as nodes, tensors as edges between them, with their symmetry.
-
-Plain JSON. A node is a space (its units may be permuted, scaled, flipped or mixed, as its symmetry says) or an axis
-that stays (input, output, kernel). An edge is a tensor with the nodes of its axes, in order; an axis that is a product
-or a concatenation names several.
+Graphs for metanetworks are plain JSON. A node is a space (its units may be permuted, scaled, flipped or mixed, as its
+symmetry says) or an axis that stays (input, output, kernel). An edge is a tensor with the nodes of its axes, in order;
+an axis that is a product or a concatenation names several.
 """
 
 from collections import Counter
@@ -43,30 +37,20 @@ def groups(subject: Subject, proving: Proving) -> Mappings:
     """One group for each space whose units may be removed."""
     units = units_of(subject.sym)
     entries, absent = permutation_entries(subject, proving, units)
-    document = {"groups": [_group(unit) for unit in units]}
-    return Mappings("", "", entries, absent, document, notes=proving.notes)
 
+    def member(h: Held) -> dict[str, Any]:
+        size = {"channels_of_unit": h.block or len(h.positions[0])}
+        place = {} if h.block else {"positions": [list(p) for p in h.positions]}
+        return {"module": h.tensor.rpartition(".")[0], "tensor": h.tensor, "axis": h.axis, **size, **place}
 
-def _group(units: Units) -> dict[str, Any]:
-    return {
-        "name": units.space.name,
-        "units": units.space.size,
-        "for_each_unit_of": list(units.space.parents),
-        "members": [
-            {"module": h.tensor.rpartition(".")[0], "tensor": h.tensor, "axis": h.axis, **_indices(h)}
-            for h in units.held
-        ],
-    }
-
-
-def _indices(held: Held) -> dict[str, Any]:
-    """Positions of every unit: in order and in blocks, or one by one."""
-    if held.block:
-        return {"channels_of_unit": held.block}
-    return {"channels_of_unit": len(held.positions[0]), "positions": [list(places) for places in held.positions]}
-
-
-Pieces = tuple[Axis, ...]  # the axes of a view that one axis of a tensor becomes
+    said = [
+        {
+            "name": u.space.name, "units": u.space.size, "for_each_unit_of": list(u.space.parents),
+            "members": [member(h) for h in u.held],
+        }
+        for u in units
+    ]  # fmt: skip
+    return Mappings("", "", entries, absent, {"groups": said}, notes=proving.notes)
 
 
 def specification(subject: Subject, proving: Proving) -> Mappings:
@@ -80,14 +64,18 @@ def specification(subject: Subject, proving: Proving) -> Mappings:
     numbers = _numbered(views, listed)
     reshaped = {n: [axis_size(axis) for axis in v] for n, v in views.items() if len(v) > len(sym.layouts[n].axes)}
     others = [unit for unit in units if unit.space.name not in listed]
-    ranks = {**_ranks(subject), **{name: len(axes) for name, axes in named.items()}}
+    state = {} if subject.network is None else subject.network.state_dict()  # with tied names and buffers that stay
+    ranks = {**{name: tensor.ndim for name, tensor in state.items()}, **{name: len(x) for name, x in named.items()}}
     first = {name: sym.aliases.get(name, name) for name in ranks}
     axes_to_perm = {name: named.get(first[name], [None] * rank) for name, rank in ranks.items()}
     document = {
         "axes_to_perm": axes_to_perm,
         "perm_spec": {name: numbers[at] for name, at in first.items() if at in numbers},
         "views": {name: reshaped[at] for name, at in first.items() if at in reshaped},
-        "left_out": [_places(unit) for unit in others],
+        "left_out": [
+            {"permutation": u.space.name, "for_each_unit_of": list(u.space.parents), "axes": [*map(_place, u.held)]}
+            for u in others
+        ],
     }
     if others:
         why = "they lie in segments of an axis, or differ from unit to unit of another space: see left_out"
@@ -113,7 +101,7 @@ def _factors(axis: Axis) -> Iterator[Axis]:
         yield axis
 
 
-def _view(axis: Axis, listed: frozenset[str]) -> Pieces:
+def _view(axis: Axis, listed: frozenset[str]) -> tuple[Axis, ...]:
     """The axis cut at the factors that are listed; what lies between them stays together."""
     pieces: list[list[Axis]] = []
     for factor in _factors(axis):
@@ -141,36 +129,17 @@ def _numbered(views: dict[str, list[Axis]], listed: frozenset[str]) -> dict[str,
         for axis in axes:
             key: Hashable = _permutation(axis, listed)
             if key is None:
-                kind = tuple((place, *_acted(leaf)) for place, leaf in leaves(axis))
+                acted = lambda leaf: leaf.space if isinstance(leaf, Leaf) else leaf.reason
+                kind = tuple((place, acted(leaf), leaf.size) for place, leaf in leaves(axis))
                 key = kind, count[kind]  # a kernel's two axes stay apart
                 count[kind] += 1
             found[name].append(numbers.setdefault(key, len(numbers)))
     return found
 
 
-def _acted(leaf: Leaf | Fixed) -> tuple[str, int]:
-    return (leaf.space if isinstance(leaf, Leaf) else leaf.reason), leaf.size
-
-
-def _ranks(subject: Subject) -> dict[str, int]:
-    """Number of axes of every tensor in the state dict, with tied names and buffers that never move."""
-    state = {} if subject.network is None else subject.network.state_dict()
-    return {name: tensor.ndim for name, tensor in state.items()}
-
-
-def _places(unit: Units) -> dict[str, Any]:
-    return {
-        "permutation": unit.space.name,
-        "for_each_unit_of": list(unit.space.parents),
-        "axes": [
-            {
-                "tensor": h.tensor,
-                "axis": h.axis,
-                **({"block": h.block} if h.block else {"positions": [list(p) for p in h.positions]}),
-            }
-            for h in unit.held
-        ],
-    }
+def _place(h: Held) -> dict[str, Any]:
+    where = {"block": h.block} if h.block else {"positions": [list(p) for p in h.positions]}
+    return {"tensor": h.tensor, "axis": h.axis, **where}
 
 
 def _repeated(named: dict[str, list[str | None]]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from ..symmetry.proof import Probe, without_each
 from ..symmetry.spaces import axis_size, spaces_of
 from ..symmetry.transformation import random
 from .exported_model import Proving, Subject
-from .names import expression
+from .names import expression, unnumbered
 from .result import Absent, Entry, Place, Proof
 
 
@@ -37,11 +37,6 @@ def carriers(sym: Description, space: Space) -> Iterator[tuple[str, int]]:
                 yield name, axis
 
 
-def held(sym: Description, space: Space) -> tuple[Held, ...]:
-    """Every tensor axis that carries a space, with the positions of its units."""
-    return tuple(_held(sym, space, tensor, axis) for tensor, axis in carriers(sym, space))
-
-
 def _held(sym: Description, space: Space, tensor: str, axis: int) -> Held:
     units = unit_numbers(sym, space, tensor, axis)
     count = int(units.max()) + 1
@@ -56,11 +51,7 @@ def _held(sym: Description, space: Space, tensor: str, axis: int) -> Held:
 def unit_numbers(
     sym: Description, space: Space, tensor: str, axis: int, kept: Callable[[Leaf], bool] = lambda leaf: True
 ) -> Tensor:
-    """Number of the unit of each position along an axis, -1 where there is none.
-
-    Returns:
-        Units are numbered in the order of the units of the space's parents that lie on the axis, then of its own.
-    """
+    """Number of the unit of each position along an axis, first by the space's parents there; -1 where there is none."""
     along = sym.layouts[tensor].axes[axis]
     found = torch.full((axis_size(along),), -1)
     for block in blocks(Layout((along,))):
@@ -78,9 +69,6 @@ def unit_numbers(
     return found
 
 
-_WRITE, _READ = "0", "1"
-
-
 @dataclass(frozen=True)
 class Units:
     """A space whose units may be permuted, and the tensor axes that hold it."""
@@ -91,12 +79,13 @@ class Units:
     @property
     def outline(self) -> tuple[str, ...]:
         """Its tensor axes without the numbers of layers."""
-        return tuple(dict.fromkeys(re.sub(r"\d+", "#", f"{h.tensor}[{h.axis}]") for h in self.held))
+        return tuple(dict.fromkeys(unnumbered(f"{h.tensor}[{h.axis}]") for h in self.held))
 
 
 def units_of(sym: Description) -> list[Units]:
     """Every space of a symmetry whose units may be permuted, or removed, together."""
-    return [Units(s, held(sym, s)) for s in sym.spaces if s.group.permutes and s.size > 1]
+    free = [s for s in sym.spaces if s.group.permutes and s.size > 1]
+    return [Units(s, tuple(_held(sym, s, *at) for at in carriers(sym, s))) for s in free]
 
 
 def permutation_entries(
@@ -113,23 +102,15 @@ def permutation_entries(
     tensors = list(subject.sym.layouts)
     entries = []
     for key, group in grouped.items():
-        sides: dict[str, dict[str, set[str]]] = {_WRITE: {}, _READ: {}}
+        sides: tuple[dict[tuple[str, int], set[str]], ...] = {}, {}  # what is written and what is read
         for unit in group:
             for h in unit.held:
-                side = _WRITE if h.axis == 0 else _READ
-                sides[side].setdefault(f"{re.sub(r'[0-9]+', '#', h.tensor)}[{h.axis}]", set()).add(h.tensor)
+                sides[h.axis > 0].setdefault((unnumbered(h.tensor), h.axis), set()).add(h.tensor)
         writes, reads = (
-            tuple(f"{expression(names, tensors)}[{key.rpartition('[')[2]}" for key, names in side.items())
-            for side in sides.values()
+            tuple(f"{expression(names, tensors)}[{axis}]" for (_, axis), names in side.items()) for side in sides
         )
-        places = tuple(
-            Place(
-                tuple(f"{h.tensor}[0]" for h in unit.held if h.axis == 0),
-                tuple(f"{h.tensor}[{h.axis}]" for h in unit.held if h.axis),
-                unit.space.name,
-            )
-            for unit in group
-        )
+        there_and_back = lambda unit, back: tuple(f"{h.tensor}[{h.axis}]" for h in unit.held if (h.axis > 0) == back)
+        places = tuple(Place(there_and_back(u, False), there_and_back(u, True), u.space.name) for u in group)
         proof = _proof(proving.subject, proving.probe, there[key]) if proving.probe and key in there else None
         entries.append(Entry("permutation", writes, reads, places, proof))
     return tuple(entries), tuple(_still(subject))

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations
 from typing import Any
 
@@ -15,13 +15,8 @@ from ..symmetry.folding.rewriter import Shapes, built, shapes
 _MOST = 4  # settings that change together
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One size: the names down to the part of the configuration that holds it, its name and its new value."""
-
-    part: tuple[str, ...]
-    name: str
-    value: int
+Setting = tuple[tuple[str, ...], str, int]
+"""One size: the names down to the part of the configuration that holds it, its name and its new value."""
 
 
 def fitting(
@@ -53,11 +48,8 @@ def fitting(
 
 def write(config: Any, settings: Iterable[Setting]) -> Any:
     """Write settings into a configuration, in place."""
-    for setting in settings:
-        part = config
-        for name in setting.part:
-            part = getattr(part, name)
-        setattr(part, setting.name, setting.value)
+    for path, name, value in settings:
+        setattr(reduce(getattr, path, config), name, value)
     return config
 
 
@@ -70,7 +62,7 @@ def _candidates(config: Any, lengths: set[tuple[int, int]], path: tuple[str, ...
             yield from _candidates(value, lengths, (*path, name))
         elif type(value) is int or value is None:
             new = {b for a, b in lengths if a != b and (value is None or a == value)}
-            yield from (Setting(path, name, length) for length in sorted(new))
+            yield from ((path, name, length) for length in sorted(new))
 
 
 def _built(small: nn.Module, settings: tuple[Setting, ...]) -> Shapes:

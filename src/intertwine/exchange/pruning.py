@@ -86,10 +86,17 @@ def prune_channels(
     rows = kept_rows(sym, spaces, units)
     wide = in_float64(model, example_inputs)
     wide = replace(wide, inputs=map_tensors(wide.inputs, _told))
-    wanted = list(_meant(sym, wide, rows))
+    wanted = [wide.outputs(masked(sym, wide.model, rows))]
+    with excluded(sym, wide.model, rows) as twin:
+        wanted.append(wide.outputs(twin))
     error, said = float("inf"), ""
     small = _cut(sym, wide.model, rows)
-    for changes in _choices(model, sym, spaces, units, rows):
+    lengths = [
+        (name.rpartition(".")[0], [*_lengths(sym.layouts[name].axes[axis], spaces, len(units))])
+        for name, axes in rows.items()
+        for axis in axes
+    ]
+    for changes in _choices(model, lengths):
         _set(small, changes)
         try:
             found = wide.outputs(small)
@@ -100,7 +107,7 @@ def prune_channels(
         if error <= wide.rtol:
             pruned = _cut(sym, rewritable(sym, model), rows)
             _set(pruned, changes)
-            _configure(pruned, small, set(_lengths_of(sym, spaces, units, rows)), wide)
+            _configure(pruned, small, {pair for _, pairs in lengths for pair in pairs}, wide)
             return pruned
         _set(small, [(module, name, new, old) for module, name, old, new in changes])
     if error == float("inf"):
@@ -135,13 +142,6 @@ def _checked(sym: Symmetry, spaces: list[str], keep: Iterable[int] | Tensor) -> 
 
 def _named(spaces: list[str]) -> str:
     return repr(spaces[0]) if len(spaces) == 1 else f"{spaces[0]!r} and {len(spaces) - 1} more"
-
-
-def _meant(sym: Symmetry, wide: Wide, rows: Rows) -> Iterator[Any]:
-    """Outputs of the whole model without the units: their slices zero, or never chosen."""
-    yield wide.outputs(masked(sym, wide.model, rows))
-    with excluded(sym, wide.model, rows) as twin:
-        yield wide.outputs(twin)
 
 
 def _set(model: nn.Module, changes: Iterable[Change]) -> None:
@@ -201,30 +201,30 @@ def _note_groups(module: nn.Module, kept: Tensor | None) -> None:
 
 def _note_sizes(module: nn.Module) -> None:
     weight = getattr(module, "weight", None)
-    for kind, names in _SIZES.items():
-        if isinstance(module, kind) and isinstance(weight, Tensor):
-            for name, axis in names.items():
-                setattr(module, name, weight.shape[axis])
-    if isinstance(module, nn.LayerNorm | nn.RMSNorm) and isinstance(weight, Tensor):
+    if not isinstance(weight, Tensor):
+        return
+    for name, axis in (item for kind, names in _SIZES.items() if isinstance(module, kind) for item in names.items()):
+        setattr(module, name, weight.shape[axis])
+    if isinstance(module, nn.LayerNorm | nn.RMSNorm):
         module.normalized_shape = tuple(weight.shape)
-    if isinstance(module, nn.modules.conv._ConvNd) and isinstance(weight, Tensor):
+    if isinstance(module, nn.modules.conv._ConvNd):
         first, second = ("in_channels", "out_channels") if module.transposed else ("out_channels", "in_channels")
         setattr(module, first, weight.shape[0])
         setattr(module, second, weight.shape[1] * module.groups)
 
 
-def _choices(
-    model: nn.Module, sym: Symmetry, spaces: list[str], units: list[int], rows: Rows
-) -> Iterator[list[Change]]:
-    """Attributes that may have to change, alike in all modules of a class: all of them, none, then most of them."""
+def _choices(model: nn.Module, lengths: Iterable[tuple[str, list[tuple[int, int]]]]) -> Iterator[list[Change]]:
+    """Attributes that may have to change, alike in all modules of a class: all of them, none, then most of them.
+
+    Args:
+        model: The whole model.
+        lengths: For each axis the module that holds its tensor, old and new lengths of the axis and of its factors.
+    """
     sizes: dict[str, dict[int, set[int]]] = {}  # of the modules that hold the tensors, and of those around them
-    for name, axes in rows.items():
-        own = name.rpartition(".")[0]
-        for axis in axes:
-            whole, *parts = _lengths(sym.layouts[name].axes[axis], spaces, len(units))
-            for place, lengths in ((own, [whole]), (own.rpartition(".")[0], [whole, *parts])):
-                for old, new in lengths:
-                    sizes.setdefault(place, {}).setdefault(old, set()).add(new)
+    for own, all_ in lengths:
+        for place, pairs in ((own, all_[:1]), (own.rpartition(".")[0], all_)):
+            for old, new in pairs:
+                sizes.setdefault(place, {}).setdefault(old, set()).add(new)
     found: dict[tuple[type, str, int, int], list[Change]] = {}
     for place, known in sorted(sizes.items()):
         module = model.get_submodule(place)
@@ -239,13 +239,6 @@ def _choices(
     yield []
     for count in range(len(kinds) - 1, 0, -1) if len(kinds) <= _MOST_ATTRIBUTES else ():
         yield from ([change for kind in chosen for change in kind] for chosen in combinations(kinds, count))
-
-
-def _lengths_of(sym: Symmetry, spaces: list[str], units: list[int], rows: Rows) -> Iterator[tuple[int, int]]:
-    """Old and new lengths of all axes that carry the spaces, and of their factors."""
-    for name, axes in rows.items():
-        for axis in axes:
-            yield from _lengths(sym.layouts[name].axes[axis], spaces, len(units))
 
 
 def _lengths(axis: Axis, spaces: Sequence[str], new: int) -> Iterator[tuple[int, int]]:

@@ -140,22 +140,12 @@ class Mappings(Result):
 
     def _rows(self) -> list[dict[str, Any]]:
         """One row per entry, then one per reason why something is not listed."""
-        rows = [
-            {
-                "listed": True, "kind": e.kind, "writes": ", ".join(e.writes), "reads": ", ".join(e.reads),
-                "places": len(e.places), "error": e.proof.error if e.proof else None,
-                "control": e.proof.control if e.proof else None, "note": e.note,
-            }
-            for e in self.entries
-        ]  # fmt: skip
-        rows += [
-            {
-                "listed": False, "kind": "", "writes": "", "reads": a.pattern, "places": len(a.modules), "error": None,
-                "control": None, "note": a.reason,
-            }
-            for a in self.absent
-        ]  # fmt: skip
-        return rows
+        rows: list[tuple[Any, ...]] = []
+        for e in self.entries:
+            error, control = (e.proof.error, e.proof.control) if e.proof else (None, None)
+            rows.append((True, e.kind, ", ".join(e.writes), ", ".join(e.reads), len(e.places), error, control, e.note))
+        rows += [(False, "", "", a.pattern, len(a.modules), None, None, a.reason) for a in self.absent]
+        return [dict(zip(self._columns, row)) for row in rows]
 
 
 def _said(proof: Proof | None) -> str:
@@ -167,20 +157,14 @@ def _said(proof: Proof | None) -> str:
 
 def _yaml(value: Any, depth: int) -> list[str]:
     """Block style for mappings and lists, JSON for the rest (which YAML reads)."""
-    indent, lines = "  " * depth, []
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            if isinstance(item, dict | list) and item:
-                lines += [f"{indent}{key}:", *_yaml(item, depth + 1)]
-            else:
-                lines.append(f"{indent}{key}: {json.dumps(item)}")
-        return lines
-    if isinstance(value, list) and value:
-        for item in value:
-            if isinstance(item, dict | list) and item:
-                first, *rest = _yaml(item, depth + 1)
-                lines += [f"{indent}- {first.lstrip()}", *rest]
-            else:
-                lines.append(f"{indent}- {json.dumps(item)}")
-        return lines
-    return [f"{indent}{json.dumps(value)}"]
+    indent, lines = "  " * depth, list[str]()
+    if not (isinstance(value, dict | list) and value):
+        return [f"{indent}{json.dumps(value)}"]
+    for key, item in value.items() if isinstance(value, dict) else ((None, item) for item in value):
+        head = f"{indent}-" if key is None else f"{indent}{key}:"
+        inner = _yaml(item, depth + 1)
+        if not (isinstance(item, dict | list) and item):
+            lines.append(f"{head} {json.dumps(item)}")
+        else:
+            lines += [head, *inner] if key is not None else [f"{head} {inner[0].lstrip()}", *inner[1:]]
+    return lines

@@ -62,12 +62,10 @@ def _paley(n: int) -> Tensor | None:
     if n == 1:
         return torch.ones(1, 1, dtype=torch.float64)
     if n % 4 == 0 and _is_prime(n - 1):
-        s = _jacobsthal(n - 1)
-        return torch.eye(n).double() + _bordered(s, -1)
+        return torch.eye(n).double() + _bordered(_jacobsthal(n - 1), -1)
     q = n // 2 - 1
     if n % 4 == 0 and q % 4 == 1 and _is_prime(q):
-        plus = torch.tensor([[1.0, 1], [1, -1]]).double()
-        minus = torch.tensor([[1.0, -1], [-1, -1]]).double()
+        plus, minus = torch.tensor([[[1.0, 1], [1, -1]], [[1, -1], [-1, -1]]]).double()
         return torch.kron(_bordered(_jacobsthal(q), 1), plus) + torch.kron(torch.eye(q + 1).double(), minus)
     return None
 
@@ -200,14 +198,15 @@ def rotate(
     sym, centred = rotatable(rewriter)
     generator = torch.Generator().manual_seed(seed)
     g, rotated = identity(sym), []
-    for space in sym.spaces:
-        kind = _kind(space)
-        choice = {"stream": stream, "heads": heads}.get(kind)
+    for space in (s for s in sym.spaces if s.group.mixes):
+        kind = "stream" if space.group.is_orthogonal and not space.parents else "heads"
+        choice = stream if kind == "stream" else heads
         if choice is None or space.size < 2:
             continue
         fixes_ones = kind == "stream" and space.name in centred
-        if isinstance(choice, str) and choice == "principal":
-            choice = _principal(sym, rewriter, space)
+        if isinstance(choice, str) and choice == "principal":  # eigenvectors of all that is written and read, X X^T
+            gram = torch.stack([x @ x.mT for _, x, _ in slices(sym, rewriter.graph.state, space)]).sum(0)
+            choice = torch.linalg.eigh(gram).eigenvectors.flip(-1).mT
         matrix = _matrix(choice, space, fixes_ones, generator)
         shape = (*g[space.name].permutation.shape, space.size)
         g = with_parts(g, space.name, linear=matrix.expand(shape).clone())
@@ -236,19 +235,6 @@ def _check_choice(name: str, choice: object) -> None:
             )
     elif choice not in ("hadamard", "random", None) and (name, choice) != ("stream", "principal"):
         raise ValueError(f'{name} must be "hadamard", "random", a matrix or None. Got {choice!r}.')
-
-
-def _kind(space: Space) -> str:
-    """``"stream"`` for one orthogonal basis, ``"heads"`` for other linear spaces, ``""`` for what cannot rotate."""
-    if not space.group.mixes:
-        return ""
-    return "stream" if space.group.is_orthogonal and not space.parents else "heads"
-
-
-def _principal(sym: Symmetry, rewriter: Rewriter, space: Space) -> Tensor:
-    """Eigenvectors of ``X X^T``, largest first: ``X`` holds all that the weights write to a stream and read from it."""
-    gram = torch.stack([x @ x.mT for _, x, _ in slices(sym, rewriter.graph.state, space)]).sum(0)
-    return torch.linalg.eigh(gram).eigenvectors.flip(-1).mT
 
 
 def _matrix(choice: str | Tensor, space: Space, fixes_ones: bool, generator: torch.Generator) -> Tensor:

@@ -12,7 +12,7 @@ from ..errors import IntertwineError
 from ..symmetry import Fixed
 from ..symmetry.description import Description
 from .exported_model import Proving, Subject
-from .names import expression
+from .names import expression, unnumbered
 from .permutations import carriers
 from .result import Absent, Entry, Mappings, Place, Proof
 from .rotation import Rotation, rotate
@@ -64,9 +64,7 @@ def _tried(proving: Proving, **choice: str | None) -> Rotation | str:
 
 def _writes(sym: Description, use: Use) -> bool:
     """Whether a tensor adds to the stream: rows of layers, biases, tables of embeddings."""
-    axes = sym.layouts[use.tensor].axes
-    table = isinstance(axes[0], Fixed) and axes[0].reason == "vocabulary"
-    return use.axis == 0 or table
+    return use.axis == 0 or _is_table(sym, use)
 
 
 def _is_gain(sym: Description, use: Use) -> bool:
@@ -89,7 +87,7 @@ def _entry(
 def _patterns(names: Iterable[str], subject: Subject) -> list[str]:
     grouped: dict[str, list[str]] = {}
     for name in names:
-        grouped.setdefault(re.sub(r"\d+", "#", name), []).append(name)
+        grouped.setdefault(unnumbered(name), []).append(name)
     return [expression(group, [*subject.names, *group]) for group in grouped.values()]
 
 
@@ -100,18 +98,18 @@ def _online(subject: Subject) -> list[Absent]:
     for space in subject.sym.spaces:
         why = next((r.partition(": ")[2] for r in space.reasons if "no linear maps" in r), "")
         uses = [Use(*at, 0) for at in carriers(subject.sym, space)]  # type: ignore[arg-type]
-        if not why or space.name in heads or any(_is_stream(subject.sym, use) for use in uses):
+        if not why or space.name in heads or any(_is_table(subject.sym, use) for use in uses):
             continue
         why = why.replace(_CONSTANT, f"{_CONSTANT} (a rotary embedding)")
         reads = [use.module for use in uses if not _writes(subject.sym, use)]
         kind = "R4" if reads else "R3"
         for module in dict.fromkeys(reads or [use.module for use in uses]):
-            key = re.sub(r"\d+", "#", module), f"{kind}: {re.sub(r'[.][0-9]+', '.#', why)} lets no rotation through"
+            key = unnumbered(module), f"{kind}: {re.sub(r'[.][0-9]+', '.#', why)} lets no rotation through"
             found.setdefault(key, []).append(module)
     return [Absent(tuple(m), expression(m, [*subject.names, *m]), why) for (_, why), m in found.items()]
 
 
-def _is_stream(sym: Description, use: Use) -> bool:
+def _is_table(sym: Description, use: Use) -> bool:
     """Whether a tensor is a table of embeddings, whose space is the stream."""
-    axes = sym.layouts[use.tensor].axes
-    return len(axes) > 1 and isinstance(axes[0], Fixed) and axes[0].reason == "vocabulary"
+    first, *others = sym.layouts[use.tensor].axes
+    return bool(others) and isinstance(first, Fixed) and first.reason == "vocabulary"

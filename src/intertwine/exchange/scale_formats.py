@@ -14,17 +14,26 @@ pairs by the class of the module that holds both (``PQS_FUSE_MODULE_MAPPING`` in
 ``torch/export/quant_utils.py``); the pairs here have that shape.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from .._words import counted
+from ..symmetry import Axis, Fixed, Leaf
+from ..symmetry.description import Description
 from ..symmetry.proof import Probe
+from ..symmetry.spaces import UNREAD, leaves
 from .exported_model import Proving, Subject
-from .result import Mappings, Proof
-from .scale_entries import scale_entries
-from .scales import ScaleMapping, scaled
+from .names import expression, outline, packed, unnumbered, unpacked
+from .result import Absent, Entry, Mappings, Place, Proof
+from .scales import ScaleMapping, channels, scale_mappings, scaled
+
+_OUTPUT = "the output layer, which quantisation recipes leave as it is"
+_OFFSET = "the gain is {c:g} + weight, and {c:g} + weight is what is scaled: llm-compressor converts such norms"
 
 
 def llm_compressor(subject: Subject, proving: Proving) -> Mappings:
@@ -79,18 +88,13 @@ def _proved(subject: Subject, proving: Proving) -> Mappings:
     entries = tuple(scales.entries.values())
     if proving.probe is not None:
         there = scales.mappings if proving.subject is subject else scale_entries(proving.subject).mappings
-        proofs = {
-            key: prove_scales(proving.subject, proving.probe, there[key]) for key in scales.entries if key in there
-        }
+        proofs = {k: prove_scales(proving.subject, proving.probe, there[k]) for k in scales.entries if k in there}
         entries = tuple(replace(entry, proof=proofs.get(key)) for key, entry in scales.entries.items())
     return Mappings("", "", entries, scales.absent, notes=proving.notes)
 
 
 def prove_scales(subject: Subject, probe: Probe, mappings: Sequence[ScaleMapping], seed: int = 0) -> Proof:
-    """Multiply what the mappings write by ``1 / s`` and what they read by ``s``, ``s`` random for every channel.
-
-    The control leaves one tensor out.
-    """
+    """The proof with ``s`` random for every channel: writes by ``1 / s``, reads by ``s``; a control leaves one out."""
     generator = torch.Generator().manual_seed(seed)
     changed: dict[str, Tensor] = {}
     for mapping in mappings:
@@ -121,3 +125,148 @@ def _class(network: nn.Module | None, name: str) -> str:
     while name not in known:
         name = name.rpartition(".")[0]
     return type(known[name]).__name__
+
+
+class ScaleEntries(NamedTuple):
+    """Entries with the mappings that each stands for, by outline: names without the numbers of layers."""
+
+    mappings: Mapping[tuple[str, ...], list[ScaleMapping]]  # Those in every layer
+    entries: Mapping[tuple[str, ...], Entry]
+    absent: tuple[Absent, ...]  # What reads channels that no entry scales, and why
+
+
+def scale_entries(subject: Subject) -> ScaleEntries:
+    """Mappings that a tool can apply which scales whole layers, and the reasons for all others."""
+    sym = subject.sym
+    found, refused = scale_mappings(sym)
+    grouped: dict[tuple[str, ...], list[ScaleMapping]] = {}
+    places: dict[tuple[str, ...], list[Place]] = {}
+    reasons: dict[str, str] = {}
+    for refusal in refused:
+        reasons.update(dict.fromkeys(refusal.reads, refusal.reason))
+    for mapping in found:
+        why = _unfit(subject, mapping)
+        if why:
+            reasons.update({use.tensor: why for use in mapping.reads})
+            continue
+        for place in _places(sym, mapping):
+            key = outline(place.writes[0], place.reads)
+            places.setdefault(key, []).append(place)
+            if mapping not in grouped.setdefault(key, []):
+                grouped[key].append(mapping)
+    entries = {key: _entry(subject, key, group, places[key]) for key, group in grouped.items()}
+    covered = {use.tensor for group in grouped.values() for m in group for use in m.reads}
+    return ScaleEntries(grouped, entries, tuple(_absent(subject, covered, reasons)))
+
+
+def _entry(subject: Subject, key: tuple[str, ...], found: list[ScaleMapping], places: list[Place]) -> Entry:
+    """One mapping in all of its layers."""
+    parts: dict[str, set[str]] = {pattern: set() for pattern in key[1:]}
+    exact = {pattern: re.compile(re.escape(pattern).replace(r"\#", r"\d+")) for pattern in parts}
+    for name in (name for place in places for name in place.reads):
+        parts[next(p for p, e in exact.items() if e.fullmatch(name))].add(name)
+    reads = tuple(expression(targets, subject.names) for targets in parts.values())
+    writes = (expression({place.writes[0] for place in places}, subject.names),)
+    norm = all(len(subject.sym.layouts[use.tensor].axes) == 1 for use in found[0].writes)
+    notes = [_shared(subject.sym, found[0])]
+    notes += [_OFFSET.format(c=c) for use in found[0].writes if (c := subject.offsets.get(use.tensor)) is not None]
+    return Entry("norm" if norm else "linear", writes, reads, tuple(places), note="; ".join(filter(None, notes)))
+
+
+def _places(sym: Description, mapping: ScaleMapping) -> list[Place]:
+    """Names of the modules: one place, or one for each expert where experts write."""
+    if not packed(mapping.writes[0].tensor):
+        reads: list[str] = []
+        for name in mapping.balance:
+            reads += [part for parts in unpacked(sym, name) for part in parts] if packed(name) else [name]
+        return [Place((mapping.smooth,), tuple(reads), mapping.space)]
+    rows = (channels(sym, mapping, mapping.writes[0]) >= 0).nonzero().flatten()
+    writers = unpacked(sym, mapping.smooth, "gate" if int(rows[0]) == 0 else "up")
+    readers = zip(*(unpacked(sym, name) for name in mapping.balance))
+    return [
+        Place(write, tuple(name for part in read for name in part), mapping.space)
+        for write, read in zip(writers, readers)
+    ]
+
+
+def _unfit(subject: Subject, mapping: ScaleMapping) -> str:
+    """Why a tool that scales whole layers in order cannot apply a mapping; empty if it can."""
+    sym = subject.sym
+    if any(use.module in subject.last for use in mapping.reads):
+        return _OUTPUT
+    if any(use.axis != len(sym.layouts[use.tensor].axes) - 1 for use in mapping.reads if not packed(use.tensor)):
+        return "its weight holds inputs before outputs (Conv1D of transformers), and these tools scale the last axis"
+    if any(use.tensor.rpartition(".")[2] not in ("weight", "bias") for use in mapping.writes if not packed(use.tensor)):
+        return f"{mapping.writes[0].tensor} is not the weight of a layer"
+    orders = [channels(sym, mapping, use) for use in mapping.reads]
+    if not all(bool((order >= 0).all()) for order in orders):
+        return "only some of its inputs can be scaled"
+    return next(filter(None, (_disorder(sym, mapping, use.tensor, use.axis, orders) for use in mapping.writes)), "")
+
+
+def _disorder(sym: Description, mapping: ScaleMapping, tensor: str, axis: int, reads: list[Tensor]) -> str:
+    """What is wrong with the order of the written channels; empty if they are the last rows, one for each scale."""
+    use = next(u for u in mapping.writes if (u.tensor, u.axis) == (tensor, axis))
+    order = channels(sym, mapping, use)
+    rows = (order >= 0).nonzero().flatten()
+    if not packed(tensor) and not torch.equal(rows, torch.arange(len(order) - len(rows), len(order))):
+        return f"what may be scaled is not the last rows of {tensor}"
+    if not torch.equal(order[rows], torch.arange(len(rows))):
+        return f"the channels of {tensor} lie in another order"
+    if not all(int(other.max()) == len(rows) - 1 for other in reads):
+        return "written and read channels differ in number"
+    return ""
+
+
+def _shared(sym: Description, mapping: ScaleMapping) -> str:
+    """Inputs that share a scale."""
+    sizes = {len(order := channels(sym, mapping, use)) // (int(order.max()) + 1) for use in mapping.reads}
+    if sizes == {1}:
+        return ""
+    return (
+        f"each scale is shared by {counted(max(sizes), 'input')} of the balance layer (grouped heads); tools that ask "
+        "for one scale for each input skip it"
+    )
+
+
+def _absent(subject: Subject, covered: set[str], reasons: Mapping[str, str]) -> Iterator[Absent]:
+    """Weights that read channels which no entry scales, generalised over layers."""
+    sym, found = subject.sym, dict[tuple[str, str], list[str]]()
+    for name, layout in sym.layouts.items():
+        if name in covered or len(layout.axes) < 2 or _is_table(layout.axes[0]):
+            continue
+        why = reasons.get(name) or _restriction(sym, name)
+        module = name.rpartition(".")[0] if name.endswith(".weight") else name
+        kind = "" if why == UNREAD else unnumbered(module)
+        found.setdefault((kind, re.sub(r"\.\d+\b", ".#", why)), []).append(module)
+    for (kind, why), modules in found.items():
+        pattern = expression(modules, [*subject.names, *modules]) if kind else "modules that the example does not run"
+        yield Absent(tuple(modules), pattern, why if kind else "give an example that reads them")
+
+
+def _is_table(axis: Axis) -> bool:
+    """Whether an axis is looked up: words of a vocabulary."""
+    return isinstance(axis, Fixed) and axis.reason == "vocabulary"
+
+
+def _input_axis(sym: Description, name: str) -> int:
+    """The axis of a weight along which it reads: the last, but the first where the last is what its module returns."""
+    axes, returned = sym.layouts[name].axes, sym.features.get(name.rpartition(".")[0])
+    carried = [{leaf.space for _, leaf in leaves(axis) if isinstance(leaf, Leaf)} for axis in axes]
+    if returned is None or len(axes) != 2 or not carried[1]:
+        return len(axes) - 1
+    written = {leaf.space for _, leaf in leaves(returned.axes[-1]) if isinstance(leaf, Leaf)}
+    return 0 if carried[1] <= written and not carried[0] <= written else 1
+
+
+def _restriction(sym: Description, name: str) -> str:
+    """What keeps the last axis that carries anything from being scaled."""
+    said: list[str] = []
+    for _, leaf in leaves(sym.layouts[name].axes[_input_axis(sym, name)]):
+        if not isinstance(leaf, Leaf):
+            said.append(leaf.reason)
+        else:
+            reasons = [reason.partition(": ") for reason in sym.space(leaf.space).reasons]
+            of_scales = [why for what, _, why in reasons if "scales" in what] or [why for _, _, why in reasons[:1]]
+            said += [f"{why} lets no such scale through" for why in of_scales]
+    return "; ".join(dict.fromkeys(said)) or "its inputs are written by nothing that may be scaled"

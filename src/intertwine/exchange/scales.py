@@ -6,16 +6,18 @@ SmoothQuant call a mapping; so is the diagonal part of a space that general line
 attention).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
+from math import prod
 
 from torch import Tensor
 
-from ..symmetry import Layout, Leaf, Space
+from ..symmetry import Leaf, Space
 from ..symmetry.action import transform
 from ..symmetry.blocks import map_leaves
+from ..symmetry.coupling import Joined
 from ..symmetry.description import Description
 from ..symmetry.detection.equations import RationalEquations
 from ..symmetry.spaces import leaves, spaces_of
@@ -78,18 +80,14 @@ class Refusal:
 
 
 def scale_mappings(sym: Description) -> tuple[list[ScaleMapping], list[Refusal]]:
-    """Every scale mapping of a symmetry, and the scales that are no mapping with the reason.
-
-    Returns:
-        Mappings in the order in which the spaces first occur; refusals.
-    """
+    """Every scale mapping of a symmetry, as the spaces first occur, and the scales that are none with the reason."""
     carried: dict[str, list[tuple[str, int, Leaf]]] = {space.name: [] for space in sym.spaces}
     for name, layout in sym.layouts.items():
         for dim, axis in enumerate(layout.axes):
             for _, leaf in leaves(axis):
                 if isinstance(leaf, Leaf):
                     carried[leaf.space].append((name, dim, leaf))
-    written = _Writers(sym)
+    written = _writers(sym)
     found: list[ScaleMapping] = []
     refused: list[Refusal] = []
     for space in sym.spaces:
@@ -102,7 +100,8 @@ def scale_mappings(sym: Description) -> tuple[list[ScaleMapping], list[Refusal]]
             mapping = _mapping(space, generator, exponents, written)
             (found if isinstance(mapping, ScaleMapping) else refused).append(mapping)  # type: ignore[arg-type]
     # What one scale for each head does, scales for each channel of the head do too.
-    seen = {(m.smooth, m.balance): m for m in sorted(found, key=lambda m: _count(sym, m.space))}
+    count = lambda space: prod(sym.space(name).size for name in (space, *sym.space(space).parents))
+    seen = {(m.smooth, m.balance): m for m in sorted(found, key=lambda m: count(m.space))}
     return [m for m in found if seen[m.smooth, m.balance] is m], refused
 
 
@@ -113,15 +112,7 @@ def channels(sym: Description, mapping: ScaleMapping, use: Use) -> Tensor:
 
 
 def scaled(sym: Description, mapping: ScaleMapping, name: str, tensor: Tensor, logs: Tensor) -> Tensor:
-    """A tensor with all of its axes scaled that a mapping scales.
-
-    Args:
-        sym: The symmetry.
-        mapping: The mapping.
-        name: Name of the tensor.
-        tensor: Its values.
-        logs: Logarithms of the scales, ``(p..., n)`` with the sizes of the space's parents.
-    """
+    """A tensor with all of its axes scaled that a mapping scales, by logarithms ``(p..., n)`` of the scales."""
 
     def leaf(old: Leaf) -> Leaf:
         scale = (mapping.exponent(old),) if old.space == mapping.space else ()
@@ -134,14 +125,6 @@ def scaled(sym: Description, mapping: ScaleMapping, name: str, tensor: Tensor, l
 def _exponent(generator: Powers, diagonal: bool, leaf: Leaf) -> Fraction:
     carried = (Fraction(leaf.variance),) if diagonal else leaf.scale
     return sum((g * carried[k] for k, g in generator if carried and carried[k]), start=Fraction(0))
-
-
-def _count(sym: Description, name: str) -> int:
-    space = sym.space(name)
-    total = space.size
-    for parent in space.parents:
-        total *= sym.space(parent).size
-    return total
 
 
 def _generators(space: Space, carried: list[Leaf]) -> Iterator[Powers]:
@@ -159,12 +142,10 @@ def _generators(space: Space, carried: list[Leaf]) -> Iterator[Powers]:
 
 def _components(columns: list[tuple[Fraction, ...]], count: int) -> list[list[int]]:
     """Generators that act on common axes, together."""
-    parts = [{k} for k in range(count)]
+    together = Joined(map(str, range(count)))
     for column in columns:
-        joined = [part for part in parts if any(column[k] for k in part)]
-        if len(joined) > 1:
-            parts = [part for part in parts if part not in joined] + [set().union(*joined)]
-    return sorted(sorted(part) for part in parts)
+        together.join(str(k) for k, exponent in enumerate(column) if exponent)
+    return [[int(k) for k in group] for group in together.groups()]
 
 
 def _circuits(columns: list[tuple[Fraction, ...]], count: int) -> Iterator[tuple[Fraction, ...]]:
@@ -188,32 +169,24 @@ def _circuits(columns: list[tuple[Fraction, ...]], count: int) -> Iterator[tuple
             yield found
 
 
-class _Writers:
-    """Which axes of tensors become the channels of what their module returns."""
+def _writers(sym: Description) -> Callable[[Space, Powers, str, int, Fraction], bool]:
+    """Whether an axis of a tensor becomes the channels of what its module returns."""
+    outputs = {tap.partition("#")[0]: layout for tap, layout in [*sym.features.items()][::-1]}  # of each the first
 
-    def __init__(self, sym: Description) -> None:
-        self._sym = sym
-        self._returned: dict[str, Layout] = {}
-        for tap, layout in sym.features.items():
-            self._returned.setdefault(tap.partition("#")[0], layout)
-
-    def __call__(self, space: Space, generator: Powers, tensor: str, dim: int, e: Fraction) -> bool:
-        returned = self._returned.get(tensor.rpartition(".")[0])
+    def written(space: Space, generator: Powers, tensor: str, dim: int, e: Fraction) -> bool:
+        returned = outputs.get(tensor.rpartition(".")[0])
         if returned is not None:
-            found = [leaf for axis in returned.axes for _, leaf in leaves(axis)]
-            return any(
-                isinstance(leaf, Leaf)
-                and leaf.space == space.name
-                and _exponent(generator, space.group.mixes, leaf) == e
-                for leaf in found
-            )
-        axes = self._sym.layouts[tensor].axes  # what the module returns does not move
+            found = (x for axis in returned.axes for _, x in leaves(axis) if isinstance(x, Leaf))
+            return any(x.space == space.name and _exponent(generator, space.group.mixes, x) == e for x in found)
+        axes = sym.layouts[tensor].axes  # what the module returns does not move
         moving = [i for i, axis in enumerate(axes) if spaces_of([axis])]
         return len(axes) == 1 or dim != moving[-1] or dim == 0
 
+    return written
+
 
 def _mapping(
-    space: Space, generator: Powers, exponents: dict[tuple[str, int], Fraction], written: _Writers
+    space: Space, generator: Powers, exponents: dict[tuple[str, int], Fraction], written: Callable[..., bool]
 ) -> ScaleMapping | Refusal:
     """The mapping that a generator is, or why it is none."""
     writes = {at: e for at, e in exponents.items() if not packed(at[0]) and written(space, generator, *at, e)}

@@ -2,8 +2,8 @@
 
 from .align import align
 from .alignment import Alignment
-from .carriers import Carrier, carriers
 from .correspondence.correspond import Correspondence, correspond
+from .costs.likeness import Carrier, carriers
 from .joint import Gathering, gather
 from .judgement.verdict import Match
 from .same import same

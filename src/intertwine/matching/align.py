@@ -1,33 +1,30 @@
 """Alignment: one network brought into the basis of another."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .._io.lazy import LazyState
 from .._result import of_networks
+from ..symmetry import Symmetry, Transformation
 from ..symmetry.action import check_states, tensors_of
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.transformation import KINDS, check_kinds, identity
-from .align_states import align_states
 from .alignment import Alignment
 from .coordinates.gauge import gauge_of
 from .coordinates.networks import Networks, common_symmetry
-from .judgement.agreement import agreement, unweighted
-from .judgement.chance import cosines_by_chance
-from .solvers import Solution, Solver, solver_named
-
-if TYPE_CHECKING:
-    from ..symmetry.symmetry import Symmetry
-    from ..symmetry.transformation import Transformation
-
-__all__ = ["align"]
+from .coordinates.problem import Problem, searched
+from .costs.incremental import Streamed
+from .judgement.agreement import agreement, cosines_by_chance, streamed_agreement, unweighted
+from .solvers import CoordinateDescent, Solution, Solver, solver_named
+from .solvers.coordinate_descent import search
+from .solvers.starts import streamed_profiles
 
 _TURNS = {"permutation", "linear"}  # kinds without which streams are not rotated
+_STREAMED = ("permutation", "sign")  # kinds that are searched tensor by tensor: what balances scales is all of them
 _FEWER = {
     ("permutation", "sign", "linear"): "scales",
     ("permutation", "sign"): "scales and bases",
@@ -87,7 +84,7 @@ def align(
     """  # noqa: DOC502 - raised by what it calls
     if isinstance(a, Mapping) or isinstance(b, Mapping):
         sym, (first, second) = check_states(sym, a=a, b=b)
-        return align_states(first, second, sym, method, kinds, seed)
+        return _align_states(first, second, sym, method, kinds, seed)
     started = time.perf_counter()
     solver = solver_named(method)
     name = method if isinstance(method, str) else solver.name
@@ -153,3 +150,52 @@ def _undetermined(networks: Networks) -> list[str]:
     names = dict.fromkeys(name for side in networks.balanced for name in side.undetermined)
     said = "the weights do not determine the basis of {}, where not all that is written is read: a match may be missed"
     return [said.format(name) for name in names]
+
+
+def _align_states(
+    a: Mapping[str, Tensor],
+    b: Mapping[str, Tensor],
+    sym: Symmetry,
+    method: str | Solver,
+    kinds: Collection[str] | None,
+    seed: int,
+) -> Alignment:
+    """The alignment of two state dicts by weights, with one tensor of each in memory: costs are made anew each time."""
+    started = time.perf_counter()
+    chosen = check_kinds(_STREAMED if kinds is None else kinds)
+    if not chosen <= set(_STREAMED):
+        raise ValueError(
+            f"kinds must be among {_STREAMED} for state dicts, which are read tensor by tensor. Got {sorted(chosen)}. "
+            "Scales and bases need the whole network: align modules."
+        )
+    if method != "weights" and not isinstance(method, CoordinateDescent):
+        raise ValueError(f"method must be 'weights' for state dicts, or its options. Got {method!r}.")
+    for state in (a, b):
+        check_weights(sym, state)
+    free = searched(sym, chosen)
+    stated = Problem.plain(free, _wide(a, free), _wide(b, free), sym)
+    solver = CoordinateDescent() if isinstance(method, str) else method
+    best, reached = search(stated, solver, seed, Streamed, streamed_profiles)
+    quality, before, after = streamed_agreement(stated, best.g)
+    return Alignment(
+        method="weights",
+        symmetry=sym,
+        transformation=stated.lift(best.g),
+        objective=best.history[-1],
+        history=best.history,
+        quality=quality,
+        before=before,
+        after=after,
+        kinds=tuple(kind for kind in KINDS if kind in chosen),
+        seconds=time.perf_counter() - started,
+        seed=seed,
+        starts=reached,
+        notes=tuple(unweighted(quality)),
+    )
+
+
+def _wide(state: Mapping[str, Tensor], sym: Symmetry) -> LazyState:
+    """The tensors that a symmetry describes, read when asked for, at least in single precision."""
+    double = torch.float64
+    wide = LazyState.changed(state, lambda _, x: x.to(double if x.dtype == double else torch.float32))
+    return LazyState.renamed(wide, {name: name for name in sym.layouts})

@@ -6,81 +6,55 @@ copy, the shared spaces are assigned anew by the inner products with everything 
 A network of one component is matched at once. One component of each network is in memory.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from .._memory import give_back
 from .._progress import silenced, track
-from ..groups import Element
 from ..symmetry.action import moved
 from ..symmetry.blocks import map_leaves
 from ..symmetry.coupling import Components, components, restricted
 from ..symmetry.gauge.batch_norms import Folded, fold
 from ..symmetry.spaces import Fixed, Layout, Leaf, Space, axis_size
+from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .consensus.reweighted import by_consensus
 from .coordinates.balanced import Balanced
 from .coordinates.problem import Problem
 from .costs.nearest import paired, sketched
-from .costs.weight_blocks import Both, Member, Row
+from .costs.weight_blocks import Both, Member, Row, add_to
 from .element_fit.units import APART, FOUND, monomial
-from .judgement.chance import unrelated
+from .judgement.agreement import unrelated
 from .judgement.deviation import HALVES, Deviation, above_quantile, constant, deviation, distance, joined
-from .solvers.block_update import best_signs, monomial_step
 from .solvers.starts import profiles_of
-
-if TYPE_CHECKING:
-    from ..symmetry.symmetry import Symmetry
-
-__all__ = ["Matched", "Pair", "matched"]
+from .solvers.steps import best_signs, monomial_step
 
 _COARSE = 1e-3  # relative fall of the residual that is worth another round
 _HARDLY = 5e-3  # the same where nothing was found yet: a search that finds its way explains more
 _PIECE = 1 << 20  # entries that are looked at at once
 
-Shared = Mapping[str, tuple[int, ...]]
-Costs = dict[str, dict[Row, Tensor]]
+Shared = Mapping[str, tuple[int, ...]]  # spaces that components share -> their sign generators that they share
 
 
 @dataclass(frozen=True, eq=False)
 class Matched:
-    """Two networks of which one was moved as close to the other as was found.
+    """Two networks of which one was moved as close to the other as was found."""
 
-    Attributes:
-        sym: Their symmetry, batch norms folded.
-        g: The element that moves ``a``.
-        residual: What is left then.
-        in_place: What is left where nothing moves.
-        deviation: How far single weights and tensors are apart.
-    """
-
-    sym: Symmetry
-    g: Transformation
-    residual: float
-    in_place: float
-    deviation: Deviation
-
-    @property
-    def weights(self) -> int:
-        """Number of weights of one network."""
-        return sum(self.deviation.sizes.values())
+    sym: Symmetry  # Theirs, batch norms folded
+    g: Transformation  # The element that moves ``a``
+    residual: float  # What is left then
+    in_place: float  # What is left where nothing moves
+    deviation: Deviation  # How far single weights and tensors are apart
 
 
 class Pair:
-    """Two networks that are read component by component.
+    """Tensors to move and tensors to meet, read component by component.
 
-    Args:
-        sym: The symmetry of both.
-        a: Tensors to move; a mapping that reads them when asked keeps memory small.
-        b: Tensors to meet.
-        limit: Largest number of weights of a component, where coupled tensors are not more; one component by default.
+    Components have at most ``limit`` weights, where coupled tensors are not more; by default there is one.
     """
 
     def __init__(
@@ -93,7 +67,7 @@ class Pair:
         self._seed: int | None = None
         self._normal_b: dict[int, Transformation] = {}
 
-    def unrelated(self, seed: int) -> Pair:
+    def unrelated(self, seed: int) -> "Pair":
         """The same with an unrelated network in the place of ``a`` (``chance``)."""
         other = Pair(self.sym, self.a, self.b, self.limit)
         other._seed, other._normal_b = seed, self._normal_b
@@ -179,15 +153,14 @@ class _Rounds:
             left, right = self.pair.normal(index, a, b)
             self._to[index] = left.to, right.to
             here = monomial(left.sym)
-            still = identity(here)
-            stated = Problem(here, right.state, left.state, still, still, here)
+            stated = Problem.plain(here, right.state, left.state)
             votes = _votes(right.state)
             for name in self.shared.keys() & {s.name for s in here.spaces}:
                 near[name] += profiles_of(stated, name, votes)
                 for m in stated.members[name] if self.shared[name] else ():
                     if self._tells(m):
                         row = tuple(m.row[k] for k in self.shared[name])
-                        ours, theirs = (sketched(m.view(m.block.read(x[m.tensor]))) for x in (right.state, left.state))
+                        ours, theirs = (sketched(m.read(x)) for x in (right.state, left.state))
                         inner[name].setdefault(row, []).append((votes[m.tensor] * ours, theirs))
             del a, b, left, right, stated  # before the next ones are read
         h = identity(self.pair.sym)
@@ -235,10 +208,10 @@ class _Rounds:
             del left, right
             parts = [joined([*parts, apart], pair.sym, pair.count)]  # all parts' largest would take memory
             found = _joined(found, g, self.shared)
-        weights = max(sum(sum(part.sizes.values()) for part in parts), 1)
         sym = replace(pair.sym, layouts=layouts, batch_norms=())
         apart = joined(parts, sym, pair.count)
-        return Matched(sym, found @ h, (squares / weights) ** 0.5, (standing / weights) ** 0.5, apart)
+        residual, in_place = ((x / max(apart.weights, 1)) ** 0.5 for x in (squares, standing))
+        return Matched(sym, found @ h, residual, in_place, apart)
 
     def _held(self, index: int, a: Folded, b: Folded, h: Transformation) -> tuple[Balanced, Balanced]:
         """One component in balanced coordinates, ``a`` moved by ``h``, with nothing left to move of shared spaces."""
@@ -258,48 +231,33 @@ class _Rounds:
         """An element without permutations as one of the symmetry in which shared spaces are held."""
         found = identity(held)
         for name, e in g.elements.items():
-            signs = e.signs[_local(e, self.shared[name])] if name in self.shared else e.signs
+            signs = e.signs[_local(e.signs, self.shared[name])] if name in self.shared else e.signs
             parts = {"scales": e.scales, "signs": signs} | ({} if e.linear is None else {"linear": e.linear})
             found = with_parts(found, name, **parts)
         return found
 
     def _step(self, g: Transformation) -> Transformation:
         """The best step of every shared space by the inner products with everything else in place."""
-        products: Costs = {name: {} for name in self.shared}
+        products: dict[str, dict[Row, Tensor]] = {name: {} for name in self.shared}
         for index in self.pair.each("Matching what parts share"):
             a, b, _ = self.pair.read(index)
             to = self._to[index][1]
             here = Transformation({s.name: g[s.name] for s in a.sym.spaces})
             near = {**a.state, **moved(a.sym, to @ here, a.state)}
             normal = {**b.state, **moved(b.sym, to, b.state)}
-            still = identity(a.sym)
-            members = Problem(a.sym, normal, near, still, still, a.sym).members
+            members = Problem.plain(a.sym, normal, near).members
             votes = _votes(normal)
             for name in self.shared.keys() & members.keys():
-                self._multiplied(products[name], members[name], normal, near, votes)
+                for m in members[name]:
+                    if m.block.spaces.count(name) == 1:
+                        row = tuple(m.row[k] if m.row else 0 for k in self.shared[name])
+                        add_to(products[name], row, votes[m.tensor] * (m.read(normal) @ m.read(near).mT))
             del a, b, near, normal
         step = identity(self.pair.sym)
         for name, signs in self.shared.items():
             order, flips = monomial_step(products[name], len(signs), permutable=True)
             step = _put(step, name, order, flips, signs)
         return step
-
-    def _multiplied(
-        self,
-        found: dict[Row, Tensor],
-        members: tuple[Member, ...] | list[Member],
-        left: Mapping[str, Tensor],
-        right: Mapping[str, Tensor],
-        votes: Mapping[str, float],
-    ) -> None:
-        """Add the inner products of all units of a shared space, by the parities of its shared signs."""
-        for m in members:
-            if m.block.spaces.count(m.space) > 1:
-                continue
-            row = tuple(m.row[k] if m.row else 0 for k in self.shared[m.space])
-            x, y = (m.view(m.block.read(state[m.tensor])) for state in (left, right))
-            product = votes[m.tensor] * (x @ y.mT)
-            found[row] = found[row] + product if row in found else product
 
 
 def _flips(inner: Mapping[Row, list[Both]], order: Tensor, signs: int) -> Tensor:
@@ -315,18 +273,15 @@ def _flips(inner: Mapping[Row, list[Both]], order: Tensor, signs: int) -> Tensor
 def _still(sym: Symmetry, shared: Shared) -> Symmetry:
     """What is left of a symmetry where shared spaces are held: their scales, and the signs of one component alone."""
 
-    def local(name: str, count: int) -> list[int]:
-        return [k for k in range(count) if k not in shared[name]]
-
     def space(s: Space) -> Space:
         if s.name not in shared:
             return s
-        return replace(s, group=s.group.reduced(permutes=False, signs=local(s.name, s.group.signs)))
+        return replace(s, group=s.group.reduced(permutes=False, signs=_local(range(s.group.signs), shared[s.name])))
 
     def leaf(old: Leaf) -> Leaf | Fixed:
         if old.space not in shared:
             return old
-        sign = tuple(old.sign[k] for k in local(old.space, len(old.sign)))
+        sign = tuple(old.sign[k] for k in _local(old.sign, shared[old.space]))
         return replace(old, sign=sign) if any(sign) or any(old.scale) else Fixed(old.size, "held")
 
     layouts = {name: map_leaves(layout, leaf) for name, layout in sym.layouts.items()}
@@ -340,14 +295,14 @@ def _joined(g: Transformation, part: Transformation, shared: Shared) -> Transfor
             g = Transformation({**g.elements, name: e}, g.certified)
             continue
         signs = g[name].signs.clone()
-        signs[_local(g[name], shared[name])] *= e.signs
+        signs[_local(signs, shared[name])] *= e.signs
         g = with_parts(g, name, scales=g[name].scales + e.scales, signs=signs)
     return g
 
 
-def _local(e: Element, shared: tuple[int, ...]) -> list[int]:
-    """Sign generators of an element that are not shared."""
-    return [k for k in range(len(e.signs)) if k not in shared]
+def _local(signs: Sequence[int] | Tensor, shared: tuple[int, ...]) -> list[int]:
+    """Numbers of sign generators that are not shared."""
+    return [k for k in range(len(signs)) if k not in shared]
 
 
 def _put(g: Transformation, name: str, order: Tensor, flips: Tensor, signs: tuple[int, ...]) -> Transformation:
@@ -371,8 +326,5 @@ def _halved(x: Tensor) -> bool:
     """Whether a tensor holds numbers of half precision only."""
     if constant(x) or x.dtype in HALVES:
         return not constant(x)
-    return any(all(_survives(y, half) for y in x.flatten().split(_PIECE)) for half in HALVES)
-
-
-def _survives(x: Tensor, half: torch.dtype) -> bool:
-    return torch.equal(x, x.to(half).to(x.dtype))
+    pieces = x.flatten().split(_PIECE)
+    return any(all(torch.equal(y, y.to(half).to(y.dtype)) for y in pieces) for half in HALVES)

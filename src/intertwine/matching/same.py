@@ -1,26 +1,30 @@
 """The verdict whether two networks are one network, up to symmetry."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .._io.lazy import LazyState
 from .._result import of_networks
 from .._words import counted
+from ..errors import CaptureError
+from ..symmetry import symmetries
 from ..symmetry.action import acting, check_states, tensors_of
 from ..symmetry.coupling import narrowed
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.spaces import UNRULED
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import KINDS, Transformation, identity
-from ..testing import outputs, relative_error
+from ..testing import outputs, relative_error, tolerance
 from .components import Matched, Pair, matched
-from .correspondence.verdicts import other_code, other_settings
+from .correspondence.correspond import SETTINGS, correspond, in_code_of
 from .judgement.configurations import differing_settings, settings_of
 from .judgement.deviation import HALVES, PRECISIONS, Deviation, constant, patterned, relative
-from .judgement.verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
+from .judgement.verdict import APART, DIFFERENT, PART, RELATED, SAME, UNTOLD, Match
 
 __all__ = ["COMPONENT", "DIFFERENT", "RELATED", "SAME", "UNTOLD", "Match", "decided", "same"]
 
@@ -108,7 +112,7 @@ def same(
     states = tensors_of(a), tensors_of(b)
     replaced = _replaced(*states)
     if (replaced or example_inputs_b is not None) and sym is None:
-        found = other_code(a, b, example_inputs, example_inputs_b, same)
+        found = _in_other_code(a, b, example_inputs, example_inputs_b)
         if found.correspondence or 2 * len(replaced) > len({*states[0], *states[1]}):
             return found
     saved = {*a.state_dict(), *b.state_dict()}
@@ -118,15 +122,13 @@ def same(
         return _far(replaced)
     one_path = True
     if sym is None:
-        from ..symmetry import symmetries
-
         sym = symmetries(a, example_inputs)
         other = sym if replaced or made else symmetries(b, example_inputs)
         if (sym.spaces, sym.layouts) != (other.spaces, other.layouts):
             if not (sym.path_only or other.path_only):
                 tied = ", ".join(sorted(sym.aliases.keys() ^ other.aliases.keys()))
                 if not tied:
-                    return other_code(a, b, example_inputs, example_inputs_b, same)
+                    return _in_other_code(a, b, example_inputs, example_inputs_b)
                 why = f"{tied} tied to another in one of them only: see diff"
                 return _far({"": f"the tensors have the same shapes, but {why}"})
             one_path = False
@@ -141,10 +143,43 @@ def same(
         return relative_error(ours, theirs) if alike else float("inf")
 
     found = decided(sym, states, limit, replaced, error, one_path)
-    if found.verdict == DIFFERENT and found.precision and (settings := other_settings(a, b, example_inputs)):
-        found = replace(found, reason=f"{found.reason}; {settings}")
+    if found.verdict == DIFFERENT and found.precision:
+        with suppress(CaptureError):
+            if not (programs := correspond(a, b, example_inputs)):
+                found = replace(found, reason=f"{found.reason}; {programs.reason}")
     told, _ = differing_settings(settings_of(a), settings_of(b), ran=True)
     return replace(found, reason=f"{found.reason}; configurations differ: {told}") if told else found
+
+
+def _in_other_code(a: nn.Module, b: nn.Module, example_inputs: Any, example_inputs_b: Any) -> Match:
+    """The verdict on B's weights in A's code, where the programs correspond.
+
+    Elsewhere the outputs' shapes, or other settings that they show, tell.
+    """
+    found = correspond(a, b, example_inputs, example_inputs_b)
+    if found:
+        match = same(a, in_code_of(a, b, found), example_inputs)
+        said = [match.reason, *found.looked_through]
+        if found.renamed:
+            count = counted(found.renamed, "entry")
+            said.append(f"{count} of {len(found.entries)} under other names or in other forms")
+        where = f"{found.verdict}, at {found.part}; " if found.part else ""
+        verdict = PART if found.part and match.verdict == SAME else match.verdict
+        return replace(match, verdict=verdict, reason=where + "; ".join(said), correspondence=found)
+    ours, theirs = list[Tensor](), list[Tensor]()
+    with suppress(RuntimeError, TypeError, ValueError, NotImplementedError, CaptureError):
+        ours = outputs(a, example_inputs)
+        theirs = outputs(b, example_inputs if example_inputs_b is None else example_inputs_b)
+    shapes = [[tuple(x.shape) for x in side] for side in (ours, theirs)]
+    verdict, reason = APART, found.reason
+    if len(ours) == len(theirs) and shapes[0] != shapes[1]:
+        verdict = DIFFERENT
+        reason = f"other architectures: the outputs have shapes {shapes[0]} and {shapes[1]}; {reason}"
+    elif found.verdict == SETTINGS and found.error is not None:
+        alike = bool(ours) and shapes[0] == shapes[1] and relative_error(ours, theirs) <= tolerance(torch.float32)
+        verdict = UNTOLD if alike else DIFFERENT
+        reason += "; yet both give the same outputs here: weights may make up for them" * alike
+    return Match(verdict, float("inf"), float("inf"), None, reason, correspondence=found)
 
 
 def decided(
@@ -155,18 +190,15 @@ def decided(
     error: Callable[[Transformation], float] | None,
     one_path: bool = True,
 ) -> Match:
-    """The verdict on two state dicts.
+    """The verdict on two state dicts; mappings that read tensors when asked keep memory small.
 
     Args:
         sym: The symmetry of both.
-        states: The tensors of both; mappings that read them when asked keep memory small.
+        states: The tensors of both.
         limit: Largest number of weights that are matched at once, where coupled tensors are not more; all by default.
         replaced: Tensors that cannot be compared, and why.
         error: That of the functions once the first network is moved; ``None`` where the networks cannot be run.
         one_path: Whether both took the same path when the symmetry was found.
-
-    Returns:
-        The match.
     """
     part = narrowed(sym, sym.layouts.keys() - replaced)
     for state in states:
@@ -188,16 +220,19 @@ def _judged(
     found = matched(pair)
     precision = found.deviation.precision
     agreed = precision or _shared(found.deviation)
-    if agreed in _HALF_NAMES and not found.deviation.rounded and not _cast(pair, found, whole=precision is not None):
+    tensors = found.deviation.tensors.values()
+    cast = agreed not in _HALF_NAMES or any(t.rounded for t in tensors)
+    if not (cast or _cast(pair, found, whole=precision is not None)):
         precision = agreed = None
     match = Match(DIFFERENT, found.residual, found.deviation.overall, precision, "", found.g)
     if precision is not None and not replaced:
-        equal = not any(found.deviation.distances.values())
+        equal = not any(t.distance for t in tensors)
         return _agreeing(match, pair, equal, None if error is None else error(found.g))
     differing = {**found.deviation.beyond(agreed or "bfloat16"), **{name: float("inf") for name in replaced}}
     match = replace(match, precision=None, differing=differing)
-    there = _spoilt(pair, differing, replaced)
-    if there and (agreed is not None or _many(pair, pair.sym.layouts.keys() - there.keys())):
+    there = {**_unequal(pair), **dict.fromkeys(replaced, float("inf"))}
+    spoils = bool(differing.keys() - there.keys()) and len(there) <= len(differing)  # tensors that are equal in place
+    if spoils and there and (agreed is not None or _many(pair, pair.sym.layouts.keys() - there.keys())):
         return _as_they_stand(match, pair, there)
     if agreed is not None:
         return _in_part(match, _agree(agreed), len({*found.sym.layouts, *replaced}))
@@ -205,10 +240,8 @@ def _judged(
     off = error(identity(pair.sym)) if error is not None and not replaced else float("inf")
     alike = off <= PRECISIONS["float32"]
     if alike:
-        reason += (
-            f"; yet both give the same outputs here (relative error {off:.0e}): more moved than the symmetry knows"
-        )
-        reason += ", as by folding: fold both first"
+        reason += f"; yet both give the same outputs here (relative error {off:.0e}): more moved than the symmetry "
+        reason += "knows, as by folding: fold both first"
     if related:
         return replace(match, verdict=RELATED, reason=reason, chance=chance)
     match = replace(match, verdict=UNTOLD if alike and known else DIFFERENT, reason=reason, chance=chance, differing={})
@@ -225,13 +258,6 @@ def _shared(found: Deviation) -> str | None:
     if precision == "float64" and len(found.beyond("float32")) < len(found.beyond("float64")):
         return "float32"
     return precision
-
-
-def _spoilt(pair: Pair, differing: Mapping[str, float], replaced: Mapping[str, str]) -> dict[str, float]:
-    """What differs in place, where a match leaves no less and spoils tensors that are equal; else nothing."""
-    there = {**_unequal(pair), **dict.fromkeys(replaced, float("inf"))}
-    spoils = bool(differing.keys() - there.keys())
-    return there if spoils and len(there) <= len(differing) else {}
 
 
 def _exactly_in_part(match: Match, pair: Pair, found: Deviation) -> Match | None:
@@ -253,14 +279,13 @@ def _many(pair: Pair, names: Collection[str]) -> bool:
 
     Matrices in no order alone count: what starts as a function of the unit's number is the same everywhere.
     """
-    told = {name: size for name in pair.sym.layouts if (size := _telling(pair.b[name]))}
+    told = {}
+    for name in pair.sym.layouts:
+        x = pair.b[name]
+        if sum(n > 1 for n in x.shape) > 1 and x.numel() and not (constant(x) or patterned(x)):
+            told[name] = x.numel()
     near = [size for name, size in told.items() if name in names]
     return bool(near) and (len(near) >= _SOME * len(told) or sum(near) >= _SOME * sum(told.values()))
-
-
-def _telling(x: Tensor) -> int:
-    """The number of weights of a matrix whose agreement tells something, else 0."""
-    return 0 if sum(n > 1 for n in x.shape) < 2 or constant(x) or patterned(x) else x.numel()
 
 
 def _as_they_stand(match: Match, pair: Pair, differing: Mapping[str, float]) -> Match:
@@ -322,8 +347,8 @@ def _cast(pair: Pair, found: Matched, whole: bool) -> bool:
     if (whole and found.residual <= _CAST) or not any(space.group.mixes for space in found.sym.spaces):
         return True
     for half in HALVES:
-        for left, right in ((_Cast(pair.a, half), pair.b), (pair.a, _Cast(pair.b, half))):
-            near = left if isinstance(left, _Cast) else right
+        ours, theirs = (_halved(state, half) for state in (pair.a, pair.b))
+        for near, left, right in ((ours, ours, pair.b), (theirs, pair.a, theirs)):
             if all(bool(near[name].isfinite().all()) for name in pair.sym.layouts):
                 apart = matched(Pair(pair.sym, left, right, pair.limit)).deviation
                 precision = apart.precision if whole else apart.shared()
@@ -332,21 +357,9 @@ def _cast(pair: Pair, found: Matched, whole: bool) -> bool:
     return False
 
 
-class _Cast(Mapping[str, Tensor]):
+def _halved(state: Mapping[str, Tensor], half: torch.dtype) -> Mapping[str, Tensor]:
     """Tensors that went through half precision."""
-
-    def __init__(self, state: Mapping[str, Tensor], half: torch.dtype) -> None:
-        self._state, self._half = state, half
-
-    def __getitem__(self, name: str) -> Tensor:
-        x = self._state[name]
-        return x.to(self._half).to(x.dtype) if x.is_floating_point() else x
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._state)
-
-    def __len__(self) -> int:
-        return len(self._state)
+    return LazyState.changed(state, lambda _, x: x.to(half).to(x.dtype) if x.is_floating_point() else x)
 
 
 def _beyond_chance(pair: Pair, found: Matched) -> tuple[bool, str, float | None]:
@@ -356,9 +369,9 @@ def _beyond_chance(pair: Pair, found: Matched) -> tuple[bool, str, float | None]
     said = f"residual {found.residual:.3f} after matching"
     if found.in_place > _IN_PLACE and found.residual > beyond:  # chance leaves no more than 1
         return False, said, None
-    draws = [pair.unrelated(seed) for seed in range(2 if found.weights < _SMALL else 1)]
+    draws = [pair.unrelated(seed) for seed in range(2 if found.deviation.weights < _SMALL else 1)]
     unmatched = sum(draw.in_place() for draw in draws) / len(draws)
-    if found.residual <= _PLAIN * unmatched and found.weights >= _FEW * found.sym.dim:
+    if found.residual <= _PLAIN * unmatched and found.deviation.weights >= _FEW * found.sym.dim:
         return True, f"{said}, far below {unmatched:.3f} of unmatched networks and so of any match by chance", None
     chance = sum(matched(draw).residual for draw in draws) / len(draws)
     related = found.residual <= beyond * chance or found.in_place <= _IN_PLACE * unmatched
@@ -385,10 +398,9 @@ def _told(
         if not related:
             said = f"{counted(len(known), 'tensor')} of known symmetry: {reason}"
             return replace(found, reason=said, chance=chance)
-    why = (
-        f"what moves {counted(len(unknown), 'tensor')} is not known for want of a rule for {', '.join(sym.unknown_ops)}"
-    )
-    return replace(found, verdict=UNTOLD, reason=f"{found.reason}, but {why}")
+    why = f"is not known for want of a rule for {', '.join(sym.unknown_ops)}"
+    said = f"{found.reason}, but what moves {counted(len(unknown), 'tensor')} {why}"
+    return replace(found, verdict=UNTOLD, reason=said)
 
 
 def _unruled(sym: Symmetry) -> set[str]:

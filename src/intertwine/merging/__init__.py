@@ -3,11 +3,9 @@
 from .barrier import PathOptions, barrier, barriers
 from .curves import Barrier, Curve
 from .export import export
-from .merge import merge
-from .merge_many import average, merge_many, merge_moved
-from .recalibrate import recalibrate_
+from .merge import average, merge, merge_many, merge_moved
 from .recipe import Recipe, read_recipe
-from .repair import repair_
+from .repair import recalibrate_, repair_
 from .task_arithmetic import TaskArithmetic
 from .transport import Transport, transport
 

@@ -1,11 +1,11 @@
 """The loss barrier between two networks: how much worse the networks between them are, before and after alignment."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from .._evaluation import copied, in_usual_mode
 from .._progress import track
@@ -21,7 +21,7 @@ from ..symmetry.action import tensors_of
 from .curves import Barrier, Curve
 from .interpolate import Interpolation, between, write
 from .merge import Aligned, folded, in_basis
-from .recalibrate import batch_norms, recalibrate_
+from .repair import batch_norms, recalibrate_
 
 
 @dataclass(frozen=True)
@@ -154,23 +154,22 @@ def barriers(
     plan = list(_plan(models, chosen, given, options))
     steps = track(_points(plan, ratios, loader, options), "Scoring", len(plan) * points, progress)
     scores = list(steps)
-    curves = [_curve(one, scores[k * points : (k + 1) * points]) for k, one in enumerate(plan)]
-    method = next((_name(g) for g in given if g is not None), None)
+    curves = []
+    for k, path in enumerate(plan):
+        here = scores[k * points : (k + 1) * points]
+        known = tuple(s.accuracy for s in here if s.accuracy is not None)
+        accuracy = known if len(known) == len(here) else None
+        curves.append(Curve(path.pair, path.kind, path.recalibrated, tuple(s.loss for s in here), accuracy))
+    aligned = next((g for g in given if g is not None), None)
+    named = getattr(aligned, "name" if isinstance(aligned, Solver) else "method", "given")
     return Barrier(
         ratios=ratios,
         pairs=tuple((called[i], called[j]) for i, j in chosen),
         curves=tuple(curves),
-        alignment=method,
+        alignment=aligned if aligned is None or isinstance(aligned, str) else named,
         interpolation=options.interpolation,
         examples=scores[0].examples,
     )
-
-
-def _name(given: Aligned | Solver | str) -> str:
-    """What to call the way in which a pair was aligned."""
-    if isinstance(given, str | Solver):
-        return given if isinstance(given, str) else given.name
-    return getattr(given, "method", "given")
 
 
 @dataclass(frozen=True)
@@ -193,7 +192,8 @@ def _plan(
     """Align every pair, and list the paths."""
     for k, ((i, j), alignment) in enumerate(zip(pairs, given)):
         a, b = models[i], models[j]
-        ends = {"direct": b} if _same_shapes(a, b) else {}
+        shapes = [{k: v.shape for k, v in tensors_of(model).items()} for model in (a, b)]
+        ends = {"direct": b} if shapes[0] == shapes[1] else {}
         if isinstance(alignment, str | Solver):
             alignment = align(
                 a,
@@ -223,30 +223,13 @@ def _points(
         between_them = copied(path.a)
         ours, theirs = tensors_of(path.a), tensors_of(path.b)
         parameters = {name for name, _ in path.a.named_parameters(remove_duplicate=False)}
+        how: dict[str, Interpolation] = {n: options.interpolation if n in parameters else "linear" for n in ours}
         for ratio in ratios:
-            write(between_them, _state(ours, theirs, ratio, options.interpolation, parameters))
+            write(between_them, {n: between(x, theirs[n], ratio, how[n]) for n, x in ours.items()})
             follow_(between_them, [path.a, path.b])
             if path.recalibrated:
                 recalibrate_(between_them, options.calibration or loader)
             yield evaluate(between_them, loader, options.loss)
-
-
-def _state(
-    a: Mapping[str, Tensor], b: Mapping[str, Tensor], ratio: float, how: Interpolation, parameters: set[str]
-) -> dict[str, Tensor]:
-    return {name: between(x, b[name], ratio, how if name in parameters else "linear") for name, x in a.items()}
-
-
-def _curve(path: _Path, scores: Sequence[Score]) -> Curve:
-    accuracies = [s.accuracy for s in scores]
-    known = tuple(x for x in accuracies if x is not None)
-    return Curve(
-        pair=path.pair,
-        path=path.kind,
-        recalibrated=path.recalibrated,
-        loss=tuple(s.loss for s in scores),
-        accuracy=known if len(known) == len(scores) else None,
-    )
 
 
 def _check(models: Sequence[nn.Module], pairs: Sequence[tuple[int, int]], names: Sequence[str], points: int) -> None:
@@ -260,8 +243,3 @@ def _check(models: Sequence[nn.Module], pairs: Sequence[tuple[int, int]], names:
     for i, j in pairs:
         if i == j or not {i, j} <= set(range(len(models))):
             raise ValueError(f"pairs must be positions of two different networks of {len(models)}. Got {(i, j)}.")
-
-
-def _same_shapes(a: nn.Module, b: nn.Module) -> bool:
-    one, other = tensors_of(a), tensors_of(b)
-    return {k: v.shape for k, v in one.items()} == {k: v.shape for k, v in other.items()}

@@ -111,7 +111,8 @@ class Barrier(Result):
         curves = [c for c in self.curves if (c.path, c.recalibrated) == (path, recalibrated)]
         if measure == "accuracy" and any(c.accuracy is None for c in curves):
             return ()
-        return tuple(_largest(c.above_chord(self.ratios, measure)) for c in curves)
+        above = [c.above_chord(self.ratios, measure) for c in curves]
+        return tuple(float("nan") if any(v != v for v in values) else max(values) for values in above)
 
     def interval(
         self, path: str = "aligned", recalibrated: bool = False, measure: str = "loss", confidence: float = 0.95
@@ -181,7 +182,3 @@ class Barrier(Result):
         mean = f"{fmean(heights):.4f}"
         most = 1.0 if measure == "accuracy" else float("inf")
         return mean if found is None else f"{mean} [{max(found.low, 0.0):.4f}, {min(found.high, most):.4f}]"
-
-
-def _largest(values: Sequence[float]) -> float:
-    return float("nan") if any(v != v for v in values) else max(values)

@@ -70,25 +70,18 @@ def _as_folder(model: Any, path: Path, facts: Mapping[str, Any], shard_bytes: in
         model.save_pretrained(scratch.path, max_shard_size=shard_bytes or _ONE_FILE)
         path.mkdir(exist_ok=True)
         for file in sorted(scratch.path.iterdir()):
-            write_atomically(path / file.name, partial(_move, file))
+            write_atomically(path / file.name, partial(shutil.move, file))
     finally:
         scratch.close()
     write_text(path / "README.md", _readme(path.name, {**facts, "architecture": type(model).__name__}))
     return path
 
 
-def _move(file: Path, to: Path) -> None:
-    shutil.move(file, to)
-
-
 def _readme(name: str, facts: Mapping[str, Any]) -> str:
     """The card as the page that model hubs show."""
-    rows = [f"| {key} | {_cell(value)} |" for key, value in facts.items() if value not in (None, {}, (), [])]
+    said = {k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False, default=str) for k, v in facts.items()}
+    cells = {key: " ".join(said[key].replace("|", "\\|").split()) for key in facts}
+    rows = [f"| {key} | {cells[key]} |" for key, value in facts.items() if value not in (None, {}, (), [])]
     table = "\n".join(["| | |", "|---|---|", *rows])
     head = "---\ntags: [intertwine]\nlibrary_name: transformers\n---"
     return f"{head}\n\n# {name}\n\nWritten by intertwine.\n\n{table}\n"
-
-
-def _cell(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return " ".join(text.replace("|", "\\|").split())

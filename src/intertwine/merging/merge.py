@@ -1,6 +1,9 @@
-"""One network from two: interpolation after alignment, of all weights or of some, with repaired statistics."""
+"""One network from several: interpolation after alignment, of all weights or of some, with repaired statistics.
 
-from collections.abc import Iterable, Mapping, Sequence
+Of more than two it is the average (MergeMany; Ainsworth, Hayase and Srinivasa 2023, Algorithm 3).
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol
 
@@ -11,12 +14,13 @@ from .._evaluation import check_module, copied, in_usual_mode
 from ..features.spectral_norms import follow_
 from ..matching.alignment import Alignment
 from ..matching.coordinates.networks import check_matching
+from ..matching.joint import gather, mean_weights
 from ..matching.judgement.deviation import distance
+from ..matching.solvers.solver import Solver
 from ..symmetry import Symmetry
 from ..symmetry.action import tensors_of
 from .interpolate import Interpolation, between, write
-from .recalibrate import batch_norms, recalibrate_
-from .repair import repaired_
+from .repair import batch_norms, recalibrate_, repaired_
 
 Repair = bool | Literal["recalibrate", "repair", "rescale"]
 _REPAIRS = ("recalibrate", "repair", "rescale")
@@ -88,9 +92,8 @@ def merge(
     check_matching(a, twin)
     sym = getattr(alignment, "symmetry", None)
     ratios = _ratios(a, ratio, layers, spaces, sym)
-    caches = () if sym is None else sym.caches
     merged = copied(a).eval()
-    forget(merged, caches)
+    forget(merged, () if sym is None else sym.caches)
     ours, theirs = tensors_of(a), tensors_of(twin)
     parameters = {name for name, _ in a.named_parameters(remove_duplicate=False)}
     write(
@@ -105,12 +108,60 @@ def merge(
     return mend_(merged, [a, twin], shares, how, loader)
 
 
-def in_basis(a: nn.Module, b: nn.Module, alignment: Aligned) -> nn.Module:
-    """A copy of ``b`` in the basis of ``a``.
+@in_usual_mode
+def merge_many(
+    models: Sequence[nn.Module],
+    example_inputs: Any,
+    method: str | Solver = "weights",
+    *,
+    repair: Repair = True,
+    loader: Iterable[Any] | None = None,
+    sweeps: int = 10,
+    seed: int = 0,
+    kinds: Collection[str] = ("permutation", "sign", "linear"),
+    progress: bool | None = None,
+) -> nn.Module:
+    """Merge several networks into one: bring them into one basis, average, repair.
 
-    Raises:
-        ValueError: If the alignment brings ``a`` into the basis of ``b`` instead.
+    Args:
+        models: At least two networks of one architecture. They are left as they are.
+        example_inputs: See ``align``.
+        method: How to align, see ``align``.
+        repair: See ``merge``.
+        loader: Batches of training inputs for the repair, and for methods that look at data.
+        sweeps: How often to go through the networks at most.
+        seed: Same seed, same result.
+        kinds: Kinds of elements to search, see ``align``.
+        progress: Whether to show progress.
+
+    Examples:
+        >>> import torch
+        >>> models = [nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2)) for _ in range(3)]
+        >>> merged = merge_many(models, torch.zeros(2, 3))
+        >>> merged(torch.zeros(1, 3)).shape
+        torch.Size([1, 2])
     """
+    check_repair(models[0], repair, loader)
+    found = gather(
+        models, example_inputs, method, loader=loader, sweeps=sweeps, seed=seed, kinds=kinds, progress=progress
+    )
+    return merge_moved(found.apply(models), repair, loader)
+
+
+def merge_moved(moved: Sequence[nn.Module], repair: Repair = True, loader: Iterable[Any] | None = None) -> nn.Module:
+    """Merge networks that are in one basis: average, repair as ``merge`` does."""
+    how = check_repair(moved[0], repair, loader)
+    shares = {name: [1 / len(moved)] * len(moved) for name, _ in moved[0].named_modules()}
+    return mend_(average(moved).eval(), moved, shares, how, loader)
+
+
+def average(models: Sequence[nn.Module]) -> nn.Module:
+    """The mean of the weights and statistics of several networks, as a copy of the first."""
+    return follow_(write(copied(models[0]), mean_weights([tensors_of(model) for model in models])), models)
+
+
+def in_basis(a: nn.Module, b: nn.Module, alignment: Aligned) -> nn.Module:
+    """A copy of ``b`` in the basis of ``a``; an alignment that brings ``a`` into that of ``b`` is refused."""
     twin = alignment.apply(b)
     if isinstance(alignment, Alignment):
         there = 1 - distance(tensors_of(alignment.folded(a)), tensors_of(twin)) ** 2
@@ -135,10 +186,7 @@ def mend_(
     how: str | None,
     loader: Iterable[Any] | None,
 ) -> nn.Module:
-    """Repair a merged network in place, as ``check_repair`` decided; its parents are in one basis.
-
-    ``shares`` are those of the parents in every module that REPAIR may change.
-    """
+    """Repair a merged network in place as ``check_repair`` decided, by the shares of its parents in every module."""
     if how is None or loader is None:
         return merged
     if how == "recalibrate":
@@ -200,20 +248,15 @@ def _ratios(
         starts = [start for start in by_start if _under(name, start)]
         if name in chosen and starts:
             found[name] = by_start[max(starts, key=len)]
-    _check_tied(model, found)
-    return found
-
-
-def _check_tied(model: nn.Module, shares: Mapping[str, float]) -> None:
-    """Refuse two shares of one tensor."""
-    names: dict[int, str] = {}
+    one_tensor: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        first = names.setdefault(id(parameter), name)
-        if name in shares and shares[name] != shares.get(first, shares[name]):
+        first = one_tensor.setdefault(id(parameter), name)
+        if name in found and found[name] != found.get(first, found[name]):
             raise ValueError(
-                f"ratio must be one number for tied names. Got {shares[first]} for {first!r} and {shares[name]} for "
+                f"ratio must be one number for tied names. Got {found[first]} for {first!r} and {found[name]} for "
                 f"{name!r}, which are one tensor."
             )
+    return found
 
 
 def _under(name: str, start: str) -> bool:

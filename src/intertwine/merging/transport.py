@@ -7,10 +7,10 @@ paper's column sums it does not: a unit that became two is read twice). What wri
 operations that the network runs (``symmetry.duplication``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product, zip_longest
+from itertools import product
 from math import gcd, lcm
 from typing import Any
 
@@ -68,17 +68,20 @@ class Transport:
         Returns:
             A new network; of the same function where each unit of ``b`` became equally many units.
         """
-        state = tensors_of(b)
-        moved = {
-            name: _moved(name, state[name], layout, self.layouts_b[name], self.couplings, self.degrees)
-            for name, layout in self.symmetry.layouts.items()
-        }
-        fixed = {name: tensor for name, tensor in state.items() if name not in self._named()}
-        aliases = {alias: moved[name] for alias, name in self.symmetry.aliases.items()}
-        return write(rewritable(self.symmetry, self.model), {**fixed, **moved, **aliases})
+        state, sym = tensors_of(b), self.symmetry
+        moved = {name: self._moved(name, state[name]) for name in sym.layouts}
+        fixed = {name: tensor for name, tensor in state.items() if name not in {*sym.layouts, *sym.aliases}}
+        aliases = {alias: moved[name] for alias, name in sym.aliases.items()}
+        return write(rewritable(sym, self.model), {**fixed, **moved, **aliases})
 
-    def _named(self) -> set[str]:
-        return {*self.symmetry.layouts, *self.symmetry.aliases}
+    def _moved(self, name: str, tensor: Tensor) -> Tensor:
+        """A tensor of ``b`` at the width of ``a``."""
+        wide = tensor.double() if tensor.device.type != "mps" else tensor.cpu().double()
+        layout = self.symmetry.layouts[name]
+        new = torch.zeros([axis_size(axis) for axis in layout.axes], dtype=torch.float64, device=wide.device)
+        for piece in _pieces(name, layout, self.layouts_b[name], self.degrees):
+            new = piece.ours.write(new, piece.widened(wide, self.couplings))
+        return new.to(tensor.device, tensor.dtype)
 
     def __repr__(self) -> str:
         return f"<{self.summary().partition(chr(10))[0]}>"
@@ -137,8 +140,21 @@ def transport(
     degrees = _degrees(ours, sizes)
     if any(n != m for n, m in sizes.values()):
         _check_copies(a, b, ours, theirs, sizes, degrees, example_inputs)
-    found = _Search(a, b, ours, theirs.layouts, sizes, degrees, entropy).run(sweeps)
-    return Transport(ours, *found, copied(a).eval(), sizes, degrees, theirs.layouts)
+    pieces = {name: _pieces(name, x, theirs.layouts[name], degrees) for name, x in ours.layouts.items()}
+    left, right = ({k: t.double().cpu() for k, t in tensors_of(m).items()} for m in (a, b))
+    couplings: dict[str, Tensor] = {}
+    costs: dict[str, float] = {}
+    for _ in range(sweeps):
+        before = dict(couplings)
+        for space in ours.spaces:
+            known = {name: found for name, found in couplings.items() if name != space.name}
+            cost = _cost(space.name, sizes[space.name], left, right, pieces, known)
+            still = torch.eye(space.size, dtype=torch.float64) / space.size  # left in place: of equal widths
+            couplings[space.name] = coupling(cost, entropy) if _is_free(ours, space) else still
+            costs[space.name] = float((couplings[space.name] * cost).sum())
+        if before and all(torch.allclose(before[k], couplings[k], atol=1e-9) for k in couplings):
+            break
+    return Transport(ours, couplings, costs, copied(a).eval(), sizes, degrees, theirs.layouts)
 
 
 def coupling(cost: Tensor, entropy: float = 0.0) -> Tensor:
@@ -163,15 +179,11 @@ def coupling(cost: Tensor, entropy: float = 0.0) -> Tensor:
                 [0.2500, 0.0000],
                 [0.0000, 0.2500],
                 [0.0000, 0.2500]], dtype=torch.float64)
-    """  # noqa: DOC502 - raised by what it calls
-    cost = cost.detach().cpu().double()
-    if entropy == 0 and lcm(*cost.shape) <= _LARGEST:
+    """
+    cost, (n, m) = cost.detach().cpu().double(), cost.shape
+    if entropy == 0 and lcm(n, m) <= _LARGEST:
         return couple(-cost)
-    return _sinkhorn(cost, entropy or _SMOOTH)
-
-
-def _sinkhorn(cost: Tensor, entropy: float) -> Tensor:
-    n, m = cost.shape
+    entropy = entropy or _SMOOTH
     logits = -cost / (entropy * cost.mean().clamp_min(1e-300))
     rows, columns = torch.full((n,), 1 / n).double().log(), torch.full((m,), 1 / m).double().log()
     u, v = torch.zeros(n, dtype=torch.float64), torch.zeros(m, dtype=torch.float64)
@@ -186,102 +198,68 @@ def _sinkhorn(cost: Tensor, entropy: float) -> Tensor:
     )
 
 
-class _Search:
-    """Coordinate descent over the couplings of all spaces."""
-
-    def __init__(
-        self,
-        a: nn.Module,
-        b: nn.Module,
-        sym: Symmetry,
-        layouts_b: Mapping[str, Any],
-        sizes: Mapping[str, tuple[int, int]],
-        degrees: _Degrees,
-        entropy: float,
-    ) -> None:
-        self._a, self._b = ({k: t.double().cpu() for k, t in tensors_of(m).items()} for m in (a, b))
-        self._sym, self._layouts_b, self._sizes, self._degrees, self._entropy = sym, layouts_b, sizes, degrees, entropy
-
-    def run(self, sweeps: int) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """Couplings and their costs."""
-        couplings: dict[str, Tensor] = {}
-        costs: dict[str, float] = {}
-        for _ in range(sweeps):
-            before = dict(couplings)
-            for space in self._sym.spaces:
-                cost = self._cost(space.name, couplings)
-                couplings[space.name] = self._coupled(space, cost)
-                costs[space.name] = float((couplings[space.name] * cost).sum())
-            if before and all(torch.allclose(before[k], couplings[k], atol=1e-9) for k in couplings):
-                break
-        return couplings, costs
-
-    def _coupled(self, space: Space, cost: Tensor) -> Tensor:
-        parents = {parent for s in self._sym.spaces for parent in s.parents}
-        if space.parents or space.name in parents or space.group.mixes or not space.group.permutes:
-            return torch.eye(space.size, dtype=torch.float64) / space.size  # left in place: of equal widths
-        return coupling(cost, self._entropy)
-
-    def _cost(self, space: str, couplings: Mapping[str, Tensor]) -> Tensor:
-        """Squared distances between units of ``a`` and of ``b``, over the pieces whose other axes are comparable."""
-        n, m = self._sizes[space]
-        cost = torch.zeros(n, m, dtype=torch.float64)
-        known = {name: found for name, found in couplings.items() if name != space}
-        for name, layout in self._sym.layouts.items():
-            for ours, theirs in zip(_pieces(layout), _pieces(self._layouts_b[name])):
-                for dim, carried in enumerate(ours.block.spaces):
-                    others = {s for d, s in enumerate(ours.block.spaces) if s is not None and d != dim}
-                    if carried != space or not others <= known.keys():
-                        continue  # the other axes are not in the widths of ``a`` yet
-                    x = ours.block.read(self._a[name])
-                    y = _widened(theirs.block.read(self._b[name]), ours, name, known, self._degrees)
-                    x, y = (t.movedim(dim, 0).reshape(t.shape[dim], -1) for t in (x, y))
-                    y = y * _factor(name, ours.axes[dim], space, n / m, self._degrees)
-                    cost += x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.T
-        return cost.clamp_min(0)
-
-
 @dataclass(frozen=True, eq=False)
 class _Piece:
-    """A block, and the tensor axis that each of its dimensions belongs to."""
+    """One block of a tensor at both widths."""
 
-    block: Block
-    axes: tuple[int, ...]
+    ours: Block
+    theirs: Block
+    degrees: tuple[float, ...]  # For each dimension the power of the number of units with which entries go
+
+    def widened(self, tensor: Tensor, couplings: Mapping[str, Tensor]) -> Tensor:
+        """The block of ``b`` with every dimension that has a coupling at the width of ``a``."""
+        x = self.theirs.read(tensor)
+        for dim, (space, degree) in enumerate(zip(self.ours.spaces, self.degrees)):
+            if space is not None and space in couplings:
+                n, m = couplings[space].shape
+                matrix = couplings[space] * (n * (n / m) ** degree)  # readers of one unit share its weight
+                x = torch.tensordot(matrix.to(x.device, x.dtype), x, dims=([1], [dim])).movedim(0, dim)
+        return x
 
 
-def _pieces(layout: Layout) -> list[_Piece]:
+def _pieces(name: str, ours: Layout, theirs: Layout, degrees: _Degrees) -> list[_Piece]:
     found = []
-    for choice in product(*(blocks(Layout((axis,))) for axis in layout.axes)):
-        axes = tuple(k for k, block in enumerate(choice) for _ in block.leaves)
-        block = Block(tuple(b.rows[0] for b in choice), tuple(leaf for b in choice for leaf in b.leaves))
-        found.append(_Piece(block, axes))
+    for (block, axes), (other, _) in zip(_blocks(ours), _blocks(theirs)):
+        powers = (float(degrees.get((name, axis, s or ""), 0)) for axis, s in zip(axes, block.spaces))
+        found.append(_Piece(block, other, tuple(powers)))
     return found
 
 
-def _factor(name: str, axis: int, space: str, ratio: float, degrees: _Degrees) -> float:
-    """What entries are multiplied by where there are ``ratio`` times as many units: readers of one share its weight."""
-    return ratio ** float(degrees.get((name, axis, space), 0))
+def _blocks(layout: Layout) -> Iterator[tuple[Block, tuple[int, ...]]]:
+    """Blocks, and the tensor axis that each of their dimensions belongs to."""
+    for choice in product(*(blocks(Layout((axis,))) for axis in layout.axes)):
+        axes = tuple(k for k, block in enumerate(choice) for _ in block.leaves)
+        yield Block(tuple(b.rows[0] for b in choice), tuple(leaf for b in choice for leaf in b.leaves)), axes
 
 
-def _widened(x: Tensor, piece: _Piece, name: str, couplings: Mapping[str, Tensor], degrees: _Degrees) -> Tensor:
-    """A block of ``b`` with every dimension that has a coupling at the width of ``a``."""
-    for dim, space in enumerate(piece.block.spaces):
-        if space is not None and space in couplings:
-            n, m = couplings[space].shape
-            matrix = couplings[space] * (n * _factor(name, piece.axes[dim], space, n / m, degrees))
-            x = torch.tensordot(matrix.to(x.device, x.dtype), x, dims=([1], [dim])).movedim(0, dim)
-    return x
-
-
-def _moved(
-    name: str, tensor: Tensor, ours: Layout, theirs: Layout, couplings: Mapping[str, Tensor], degrees: _Degrees
+def _cost(
+    space: str,
+    sizes: tuple[int, int],
+    a: Mapping[str, Tensor],
+    b: Mapping[str, Tensor],
+    pieces: Mapping[str, Sequence[_Piece]],
+    known: Mapping[str, Tensor],
 ) -> Tensor:
-    """A tensor of ``b`` at the width of ``a``."""
-    wide = tensor.double() if tensor.device.type != "mps" else tensor.cpu().double()
-    new = torch.zeros([axis_size(axis) for axis in ours.axes], dtype=torch.float64, device=wide.device)
-    for target, source in zip(_pieces(ours), _pieces(theirs)):
-        new = target.block.write(new, _widened(source.block.read(wide), target, name, couplings, degrees))
-    return new.to(tensor.device, tensor.dtype)
+    """Squared distances between units of ``a`` and of ``b``, over the pieces whose other axes are comparable."""
+    n, m = sizes
+    cost = torch.zeros(n, m, dtype=torch.float64)
+    for name, some in pieces.items():
+        for piece in some:
+            for dim, carried in enumerate(piece.ours.spaces):
+                others = {s for d, s in enumerate(piece.ours.spaces) if s is not None and d != dim}
+                if carried != space or not others <= known.keys():
+                    continue  # the other axes are not in the widths of ``a`` yet
+                x, y = piece.ours.read(a[name]), piece.widened(b[name], known)
+                x, y = (t.movedim(dim, 0).reshape(t.shape[dim], -1) for t in (x, y))
+                y = y * (n / m) ** piece.degrees[dim]
+                cost += x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.T
+    return cost.clamp_min(0)
+
+
+def _is_free(sym: Symmetry, space: Space) -> bool:
+    """Whether single units of a space can be coupled."""
+    nested = space.parents or any(space.name in s.parents for s in sym.spaces)
+    return not nested and space.group.permutes and not space.group.mixes
 
 
 def _checked(ours: Symmetry, theirs: Symmetry) -> dict[str, tuple[int, int]]:
@@ -292,32 +270,31 @@ def _checked(ours: Symmetry, theirs: Symmetry) -> dict[str, tuple[int, int]]:
             f"spaces, {len(ours.layouts)} and {len(theirs.layouts)} tensors."
         )
     sizes = {x.name: (x.size, y.size) for x, y in zip(ours.spaces, theirs.spaces)}
-    parents = {parent for s in ours.spaces for parent in s.parents}
     for space in ours.spaces:
         n, m = sizes[space.name]
-        nested = space.name in parents or space.parents
-        if n != m and (nested or space.group.mixes or not space.group.permutes):
+        if n != m and not _is_free(ours, space):
+            nested = space.parents or any(space.name in s.parents for s in ours.spaces)
             why = "lies inside another space or holds one" if nested else "is not made of single units"
             raise ValueError(
                 f"widths must differ only where single units can be coupled. Got {space.name!r} with {n} and {m} "
                 f"units, which {why} (heads, groups, rotary pairs)."
             )
     for name, layout in ours.layouts.items():
-        for x, y in zip_longest(_pieces(layout), _pieces(theirs.layouts[name])):
-            if x is None or y is None or not _alike(x.block, y.block):
-                raise ValueError(
-                    f"a and b must be of one architecture, but for widths. Got {name!r}, where an axis that no space "
-                    "moves differs, or spaces lie otherwise."
-                )
+        kinds = ([_outline(block) for block, _ in _blocks(x)] for x in (layout, theirs.layouts[name]))
+        if next(kinds) != next(kinds):
+            raise ValueError(
+                f"a and b must be of one architecture, but for widths. Got {name!r}, where an axis that no space "
+                "moves differs, or spaces lie otherwise."
+            )
     return sizes
 
 
-def _alike(x: Block, y: Block) -> bool:
-    fixed = ([leaf.size for leaf in block.leaves if not isinstance(leaf, Leaf)] for block in (x, y))
-    return x.spaces == y.spaces and next(fixed) == next(fixed)
+def _outline(block: Block) -> tuple[str | int, ...]:
+    """The spaces of a block, and the sizes of its dimensions that carry none."""
+    return tuple(leaf.space if isinstance(leaf, Leaf) else leaf.size for leaf in block.leaves)
 
 
-def _degrees(sym: Symmetry, sizes: Mapping[str, tuple[int, int]]) -> dict[tuple[str, int, str], Fraction]:
+def _degrees(sym: Symmetry, sizes: Mapping[str, tuple[int, int]]) -> _Degrees:
     """``copy_degrees`` of the spaces that change their width."""
     resized = {space for space, (n, m) in sizes.items() if n != m}
     program = sym.origin.program

@@ -148,8 +148,8 @@ class Merge(ExampleOptions):
     def _merged(self, recipe: iw.merging.Recipe | None, group: inputs.Group) -> _Merged:
         """What came out, in the numbers that were asked for; an error if they are too few for its weights."""
         from ...merging.merge import check_repair
-        from ...merging.recalibrate import batch_norms
         from ...merging.recipe import cast
+        from ...merging.repair import batch_norms
 
         loader = group.loader("train", self.examples, self.batch_size) if group.data is not None else None
         if self.dtype == "float32":

@@ -5,7 +5,6 @@ from functools import reduce
 from operator import xor
 
 import torch
-from torch import Tensor
 
 from ...symmetry.action import transform
 from ...symmetry.blocks import Block, blocks
@@ -24,18 +23,17 @@ def unflipped(a: Folded, b: Folded, g: Transformation, far: Collection[str]) -> 
 
     What flips negate are the words of a linear code over the integers mod 2; what stays negated is a word of the
     coset of what is, the lightest of which is sought (syndrome decoding, up to two tensors). Of equally many it is the
-    largest tensor, for with the gain of a batch norm its mean would be negated, too.
-
-    Args:
-        a: Weights to move, batch norms folded.
-        b: Weights to meet.
-        g: An element.
-        far: Tensors that it does not make agree.
+    largest tensor, for with the gain of a batch norm its mean would be negated, too. Tensors that ``g`` does not make
+    agree are ``far``.
     """
     sym = a.sym
     pieces = [(name, block) for name, layout in sym.layouts.items() for block in blocks(layout)]
     near = {name: transform(a.state[name], sym.layouts[name], g) for name in far}
-    negated = [k for k, (n, block) in enumerate(pieces) if n in far and _negated(block, near[n], b.state[n])]
+
+    def minus(name: str, block: Block) -> bool:
+        return relative(-block.read(near[name]), block.read(b.state[name])) <= _AGREES
+
+    negated = [k for k, (name, block) in enumerate(pieces) if name in far and minus(name, block)]
     if not negated:
         return g
     known = [k for k, (name, _) in enumerate(pieces) if name not in far or k in negated]
@@ -68,11 +66,6 @@ def _lightest(code: BinarySpan, word: int, others: Iterable[int]) -> tuple[int, 
 
 def _word(places: Iterable[int]) -> int:
     return sum(1 << k for k in places)
-
-
-def _negated(block: Block, near: Tensor, met: Tensor) -> bool:
-    x, y = block.read(near), block.read(met)
-    return relative(-x, y) <= _AGREES
 
 
 def _flipped(sym: Symmetry, flips: Iterable[Freedom]) -> Transformation:

@@ -1,19 +1,25 @@
-"""Iteratively reweighted matching: tensors that agree decide, so that those that were changed cannot blur it."""
+"""Iteratively reweighted matching: tensors that agree decide, so that those that were changed cannot blur it.
+
+It is worth the work where some tensors may be unchanged, whatever scales are fitted to the others.
+"""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from math import log
+from math import log, prod
+
+import torch
+from torch import Tensor
 
 from ...symmetry.action import moved, transform
+from ...symmetry.blocks import Block, align, blocks, parent_dims
 from ...symmetry.coupling import narrowed
 from ...symmetry.gauge.batch_norms import Folded
+from ...symmetry.spaces import Layout, Space
 from ...symmetry.transformation import Transformation, identity
 from ..coordinates.balanced import Balanced
-from ..element_fit.closest import FITS, closest, lifted
 from ..element_fit.refit import Fit
-from ..element_fit.units import match_units, monomial
+from ..element_fit.units import FITS, closest, lifted, match_units, monomial
 from ..judgement.deviation import TRUST, Deviation, apart, deviation
-from ..judgement.unchanged import may_be_unchanged
 from .negated import unflipped
 from .pinned import moving, pinned
 
@@ -23,9 +29,15 @@ _FINE = (1e-11, 1e-14)  # the same once units are known
 _ALIKE = 0.5  # smallest over largest vote from which on weighting changes nothing
 _SETTLED = 0.1  # fall of the loss that is worth another fit
 _AGREES = 2.0**-7  # relative distance of a tensor that a cast to bfloat16 leaves
-_FITTED = 2  # weights for each free scale or entry of a basis from which on agreement was not made by fitting
+_FITTED = 2  # weights for each free scale or entry of a basis from which on a fit does not explain every tensor
 _FEW = 4  # tensors that may be far away whatever their sizes
 _FAINT = 1e-6  # votes of far tensors where another of them decides: they order what it does not carry
+
+_NEAR = 0.5  # relative distance up to which a fitted basis may have blurred a tensor that was not changed
+_CHANGED = 2.0**-8  # median relative deviation above any cast's: bfloat16 leaves 2^-11, and fitted scales double that
+_HIDDEN = 3  # tensors that may differ even where they are most: what was changed hides that those beside it were not
+_SAMPLE = 64  # units of a dimension that are looked at: a median of so many squared is known to a few per cent
+_ROUNDS = 4  # fits of one dimension after the other: each leaves a tenth of the error
 
 _Place = Callable[[Transformation, Mapping[str, float]], Transformation]  # units matched anew by votes
 
@@ -36,6 +48,11 @@ class _State:
 
     g: Transformation
     distances: Mapping[str, float]
+
+    @classmethod
+    def of(cls, a: Folded, b: Folded, g: Transformation) -> "_State":
+        """Where an element leads."""
+        return _Fitting(a, b, g).state()
 
     @property
     def far(self) -> frozenset[str]:
@@ -50,19 +67,36 @@ class _State:
         return sum(log(min(d, 1.0) ** 2 + ridge) for d in self.distances.values())
 
 
+class _Fitting:
+    """Scales and bases fitted by votes, and the distances on the way."""
+
+    def __init__(self, a: Folded, b: Folded, g: Transformation) -> None:
+        self.fit, self._a, self._b = Fit(a.sym, a.state, b.state, g, b.spread), a, b
+        self._fixed: dict[str, float] = {}  # of tensors that no fit changes
+
+    def state(self) -> _State:
+        """The element so far."""
+        near, fixed, b = self.fit.near, self._fixed, self._b
+        for name, layout in self._a.sym.layouts.items():
+            if name not in near and name not in fixed:
+                fixed[name] = apart(transform(self._a.state[name], layout, self.fit.g), b, name)
+        distances = {n: fixed[n] if n in fixed else apart(near[n], b, n) for n in self._a.sym.layouts}
+        return _State(self.fit.g, distances)
+
+    def round(self, votes: Mapping[str, float]) -> _State:
+        """The element after another fit of all bases and scales."""
+        self.fit.bases(votes)
+        self.fit.scales(votes)
+        return self.state()
+
+
 def by_consensus(
     a: Balanced, b: Balanced, rounded: Collection[str] = (), count: int | None = None, part: bool = False
 ) -> tuple[Transformation, float, Deviation]:
     """The element that brings ``a`` closest to ``b``, the residual in balanced coordinates, how far weights are apart.
 
-    Where that leaves more than rounding, but parts may be unchanged, those that agree best decide.
-
-    Args:
-        a: Weights to move.
-        b: Weights to meet.
-        rounded: As in ``deviation``.
-        count: As in ``deviation``.
-        part: Whether these are a part of the networks.
+    Where that leaves more than rounding, but parts may be unchanged, those that agree best decide. ``rounded`` and
+    ``count`` are as in ``deviation``; ``part`` says whether these are a part of the networks.
     """
     start, residual = closest(a, b)
     b.forget()
@@ -85,15 +119,9 @@ def _concentrated(a: Balanced, b: Balanced, g: Transformation) -> Iterator[Trans
 
     Each is fitted to fewer tensors than the one before. Where all were rounded alike the first may explain it, and the
     last fits some of them better than rounding does, to the cost of others.
-
-    Args:
-        a: Weights to move.
-        b: Weights to meet.
-        g: An element that brings ``a`` close to ``b``.
     """
     one, other = a.folded, b.folded
-    start = _State(g, _distances(one, other, Fit(one.sym, one.state, other.state, g, other.spread), {}))
-    found = start
+    found = start = _State.of(one, other, g)
     for ridge in _RIDGES:
         found = _reweighted(one, other, found, ridge, lambda g, votes: _placed(a, b, g, votes))
     found = _turned(one, other, _agreed(a, b, _turned(one, other, found)))
@@ -107,7 +135,7 @@ def _concentrated(a: Balanced, b: Balanced, g: Transformation) -> Iterator[Trans
 
 def refitted(a: Folded, b: Folded, g: Transformation) -> Transformation:
     """The same where units are known: scales and bases fitted anew to the tensors that ``g`` explains best."""
-    found = _State(g, _distances(a, b, Fit(a.sym, a.state, b.state, g, b.spread), {}))
+    found = _State.of(a, b, g)
     for ridge in (*_RIDGES, *_FINE):
         found = _reweighted(a, b, found, ridge)
     return found.g
@@ -118,13 +146,10 @@ def _reweighted(a: Folded, b: Folded, state: _State, ridge: float, place: _Place
     votes = _votes(state.distances, ridge)
     if not max(votes.values(), default=0.0) or min(votes.values()) > _ALIKE * max(votes.values()):
         return state
-    fit = Fit(a.sym, a.state, b.state, state.g if place is None else place(state.g, votes), b.spread)
-    fit.each_space(votes)
-    fixed: dict[str, float] = {}
+    fitting = _Fitting(a, b, state.g if place is None else place(state.g, votes))
+    fitting.fit.each_space(votes)
     for _ in range(FITS):
-        fit.bases(votes)
-        fit.scales(votes)
-        now = _State(fit.g, _distances(a, b, fit, fixed))
+        now = fitting.round(votes)
         fell = state.loss(ridge) - now.loss(ridge)
         if fell > 0:
             state = now
@@ -137,9 +162,7 @@ def _reweighted(a: Folded, b: Folded, state: _State, ridge: float, place: _Place
 def _turned(a: Folded, b: Folded, state: _State) -> _State:
     """The state with whole spaces flipped where tensors are negated: no step of one space alone does that."""
     g = unflipped(a, b, state.g, state.far)
-    if g is state.g:
-        return state
-    return _State(g, _distances(a, b, Fit(a.sym, a.state, b.state, g, b.spread), {}))
+    return state if g is state.g else _State.of(a, b, g)
 
 
 def _agreed(a: Balanced, b: Balanced, state: _State) -> _State:
@@ -147,7 +170,9 @@ def _agreed(a: Balanced, b: Balanced, state: _State) -> _State:
 
     Where those that are far away hold most weights, as noise on all tensors leaves them, none is more right.
     """
-    seeds = _open(a, state) if _hold(a, state) else set()
+    sizes = {n: x.numel() for n, x in a.folded.state.items()}
+    few = len(state.far) <= _FEW or 2 * sum(sizes[n] for n in state.far) <= sum(sizes.values())
+    seeds = _open(a, state) if few else set()
     while seeds:
         found = {name: _decided(a, b, state, name) for name in sorted(seeds)}
         best = min(found.values(), key=lambda s: s.loss(TRUST))
@@ -163,18 +188,11 @@ def _agreed(a: Balanced, b: Balanced, state: _State) -> _State:
     return state
 
 
-def _hold(a: Balanced, state: _State) -> bool:
-    """Whether tensors that agree hold most weights, or few are far away."""
-    sizes = {n: x.numel() for n, x in a.folded.state.items()}
-    return len(state.far) <= _FEW or 2 * sum(sizes[n] for n in state.far) <= sum(sizes.values())
-
-
 def _open(a: Balanced, state: _State) -> set[str]:
     """Far tensors that share with others what none decides that agrees, as no tensor does that fits by itself."""
     sym, far = a.sym, state.far
-    sizes = {n: x.numel() for n, x in a.folded.state.items()}
-    telling = [n for n in sym.layouts if n not in far and sizes[n] >= _FITTED * narrowed(sym, [n]).dim]
-    still = pinned(sym, telling)
+    near = [n for n in sym.layouts if n not in far]
+    still = pinned(sym, [n for n in near if a.folded.state[n].numel() >= _FITTED * narrowed(sym, [n]).dim])
     free = {n: moving(sym.layouts[n]) - still for n in far}
     return {n for n in far if any(free[n] & free[other] for other in far - {n})}
 
@@ -182,19 +200,14 @@ def _open(a: Balanced, state: _State) -> set[str]:
 def _decided(a: Balanced, b: Balanced, state: _State, name: str) -> _State:
     """Units, scales and bases as one of the far tensors has them, as far as near ones do not decide."""
     sure = state.distances.keys() - state.far | {name}
-    g = _placed(a, b, state.g, {n: 1.0 if n in sure else _FAINT for n in state.distances})
     votes = {n: float(n in sure) for n in state.distances}
-    one, other = a.folded, b.folded
-    fit = Fit(one.sym, one.state, other.state, g, other.spread)
-    fit.each_space(votes)
-    fixed: dict[str, float] = {}
-    found = _State(fit.g, _distances(one, other, fit, fixed))
+    g = _placed(a, b, state.g, {n: 1.0 if n in sure else _FAINT for n in state.distances})
+    fitting = _Fitting(a.folded, b.folded, g)
+    fitting.fit.each_space(votes)
+    found = fitting.state()
     for _ in range(FITS):
-        fit.bases(votes)
-        fit.scales(votes)
-        now = _State(fit.g, _distances(one, other, fit, fixed))
-        fell, found = found.loss(TRUST) - now.loss(TRUST), now
-        if fell < _SETTLED:
+        before, found = found, fitting.round(votes)
+        if before.loss(TRUST) - found.loss(TRUST) < _SETTLED:
             break
     return found
 
@@ -203,19 +216,72 @@ def _placed(a: Balanced, b: Balanced, g: Transformation, votes: Mapping[str, flo
     """``g`` with units matched anew by votes, in the balanced coordinates of ``b``."""
     signed, near = monomial(a.sym), b.to @ g
     normal = {**a.folded.state, **moved(a.sym, near, a.folded.state)}
-    found = match_units(signed, normal, b.state, votes, identity(signed)).g
+    found, _ = match_units(signed, normal, b.state, votes, identity(signed))
     return ~b.to @ (lifted(found, a.sym) @ near)
-
-
-def _distances(a: Folded, b: Folded, fit: Fit, fixed: dict[str, float]) -> dict[str, float]:
-    """Relative distances of all tensors; ``fixed`` collects those that no fit changes."""
-    for name, layout in a.sym.layouts.items():
-        if name not in fit.near and name not in fixed:
-            fixed[name] = apart(transform(a.state[name], layout, fit.g), b, name)
-    return {n: fixed[n] if n in fixed else apart(fit.near[n], b, n) for n in a.sym.layouts}
 
 
 def _votes(distances: Mapping[str, float], ridge: float) -> dict[str, float]:
     """Half a vote for a tensor whose squared distance is the ridge; none where it is far larger."""
     squares = {name: min(d, 1.0) ** 2 for name, d in distances.items()}
     return {name: ridge / (d + ridge) if d < _ABSENT * ridge else 0.0 for name, d in squares.items()}
+
+
+def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation, part: bool = False) -> bool:
+    """Whether most tensors, by number or by weights, or all but a few may be unchanged, though not equal under ``g``.
+
+    Tensors with hardly more weights than scales of their own, as gains and biases, do not count where they differ. Of a
+    ``part`` of the networks one tensor is enough: the others that are unchanged may be in other parts.
+
+    Other tensors that were changed blur the scales that were fitted to all. So each tensor gets the scales that suit it
+    alone; if its median weight still differs by more than a cast explains, no element of these units makes it equal.
+    """
+    spaces = {s.name: s for s in a.sym.spaces}
+    telling, near = [], []
+    for name in (name for name, t in found.tensors.items() if t.informative):
+        layout = a.sym.layouts[name]
+        if any(spaces[s].group.mixes for s in layout.spaces):
+            same = found.tensors[name].distance < _NEAR
+        else:
+            same = _median(transform(a.state[name], layout, g), b, name, spaces) <= _CHANGED
+        near += [name] if same else []
+        telling += [name] if same or _tells(b.state[name], layout, spaces) else []
+    weights, all_ = (sum(found.tensors[n].size for n in some) for some in (near, telling))
+    few = len(telling) - len(near) <= _HIDDEN
+    return bool(near) and (part or few or 2 * len(near) >= len(telling) or 2 * weights >= all_)
+
+
+def _tells(x: Tensor, layout: Layout, spaces: Mapping[str, Space]) -> bool:
+    """Whether a tensor has more weights than scales of its own could fit."""
+    shapes = {block: block.read(x).shape for block in blocks(layout)}
+    count = sum(prod(shape[d] for d in dims) for block, shape in shapes.items() for dims in _scaled(block, spaces))
+    return x.numel() >= _FITTED * count
+
+
+def _scaled(block: Block, spaces: Mapping[str, Space]) -> list[list[int]]:
+    """The dimensions of a block along which scales move it, each with those of the space's parents."""
+    return [parent_dims(spaces[leaf.space], d, block.spaces) for d, leaf in block.carried if any(leaf.scale)]
+
+
+def _median(near: Tensor, b: Folded, name: str, spaces: Mapping[str, Space]) -> float:
+    """Median relative deviation of a sample of entries, under scales of this tensor alone."""
+    ratios = []
+    for block in blocks(b.sym.layouts[name]):
+        corner = tuple(slice(_SAMPLE) for _ in block.leaves)
+        size = b.spread.get(name, b.state[name])
+        x, y, sizes = (block.read(t)[corner].double() for t in (near, b.state[name], size))
+        gap = (_fitted(x, y, block, spaces) - y).abs()
+        ratios.append(torch.where(gap == 0, 0.0, gap / sizes.abs().clamp_min(1e-300)).flatten())
+    return float(torch.cat(ratios).median()) if ratios else 0.0
+
+
+def _fitted(x: Tensor, y: Tensor, block: Block, spaces: Mapping[str, Space]) -> Tensor:
+    """One block with the scales that bring it closest to another, dimension by dimension."""
+    scaled = _scaled(block, spaces)
+    if x.numel() < _FITTED * sum(prod(x.shape[d] for d in dims) for dims in scaled):
+        return x
+    for _ in range(_ROUNDS if len(scaled) > 1 else len(scaled)):
+        for dims in scaled:
+            rest = [d for d in range(x.ndim) if d not in dims]
+            inner, squares = ((x * t).permute(*dims, *rest).flatten(len(dims)).sum(-1) for t in (y, x))
+            x = x * align((inner / squares.clamp_min(1e-300)).clamp_min(0), dims, x.ndim)
+    return x

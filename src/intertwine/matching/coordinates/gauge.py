@@ -25,26 +25,16 @@ from .problem import keeping
 _MANY = 3  # tensors that share a basis
 _NORMS = LAYER_NORMS | RMS_NORMS | {"aten::rsqrt", "aten::linalg_vector_norm"}
 
-Form = tuple[Symmetry, frozenset[str]]
-
 
 @dataclass(frozen=True, eq=False)
 class Gauge:
-    """How networks of one architecture are folded.
+    """How networks of one architecture are folded."""
 
-    Attributes:
-        sym: The symmetry of the folded networks.
-        ones: Streams of which layer norms take the mean: rotations keep the vector of ones there.
-        added: Tensors that the folded networks have more, as ``fold`` says.
-        example_inputs: What they are called with.
-        known: Networks that were folded already, each with its folded form.
-    """
-
-    sym: Symmetry
-    ones: frozenset[str]
-    added: tuple[str, ...]
+    sym: Symmetry  # Of the folded networks
+    ones: frozenset[str]  # Streams of which layer norms take the mean: rotations keep the vector of ones there
+    added: tuple[str, ...]  # Tensors that the folded networks have more, as ``fold`` says
     example_inputs: Any
-    known: tuple[tuple[nn.Module, nn.Module], ...]
+    known: tuple[tuple[nn.Module, nn.Module], ...]  # Networks that were folded already, each with its folded form
 
     def __call__(self, model: nn.Module) -> nn.Module:
         """A network in this gauge: other weights, the same function.
@@ -71,20 +61,17 @@ class Gauge:
 def gauge_of(models: Sequence[nn.Module], example_inputs: Any, sym: Symmetry) -> Gauge | None:
     """The gauge in which a space that many tensors share may rotate, where it may not as the networks come.
 
-    Returns:
-        The gauge, all networks folded; ``None`` where no group grows, or the networks do not fold alike.
+    ``None`` where no group grows, or the networks do not fold alike.
     """
     program = sym.origin.program if sym.origin is not None else None
-    calls = program.calls if program is not None else ()
-    if not any(call.op in _NORMS for call in calls):
+    if program is None or not any(call.op in _NORMS for call in program.calls):
         return None
-    made = [_fold(model, example_inputs) for model in models]
-    found = [one for one in made if one is not None]
+    found = [one for model in models if (one := _fold(model, example_inputs)) is not None]
     if len(found) < len(models) or any(_form(one[0]) != _form(found[0][0]) for one in found):
         return None
-    folded = replace(found[0][0], dtype=sym.dtype, notes=sym.notes, path_only=sym.path_only, caches=sym.caches)
-    known = tuple((model, one[2]) for model, one in zip(models, found))
-    return Gauge(folded, found[0][1], found[0][3], example_inputs, known)
+    first, ones, _, added = found[0]
+    folded = replace(first, dtype=sym.dtype, notes=sym.notes, path_only=sym.path_only, caches=sym.caches)
+    return Gauge(folded, ones, added, example_inputs, tuple((m, one[2]) for m, one in zip(models, found)))
 
 
 def _fold(model: nn.Module, example_inputs: Any) -> tuple[Symmetry, frozenset[str], nn.Module, tuple[str, ...]] | None:

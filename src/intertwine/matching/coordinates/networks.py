@@ -51,14 +51,11 @@ class Networks:
         return torch.float64 if double else torch.float32
 
     def problem(self, dtype: torch.dtype | None = None) -> Problem:
-        """The problem of aligning by weights.
+        """The problem of aligning by weights, in a precision or that of the weights.
 
         Batch norms enter as the affine maps that they are in eval mode where scales or bases are searched. Where they
         are not, gains and biases enter as they are stored and running statistics do not: they follow the units, and
         their sizes are those of the data, so that as weights they would outvote all others.
-
-        Args:
-            dtype: Precision of the coordinates; that of the weights by default.
         """
         if dtype is None:
             return self.stated

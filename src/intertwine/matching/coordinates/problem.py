@@ -14,7 +14,7 @@ from torch import Tensor
 from ...groups import Orthogonal, Semidirect, SpaceGroup, Trivial
 from ...groups.dense import polar_factor
 from ...symmetry.action import transform_block
-from ...symmetry.blocks import blocks, inner_products, map_leaves
+from ...symmetry.blocks import blocks, carrying, inner_products, map_leaves
 from ...symmetry.spaces import Layout, Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
@@ -31,6 +31,14 @@ class Problem:
     to_a: Transformation  # The element that brought ``a`` into these coordinates
     to_b: Transformation  # The element that brought ``b`` into them
     full: Symmetry  # The symmetry of the networks themselves, to which ``to_a`` and ``to_b`` belong
+
+    @classmethod
+    def plain(
+        cls, sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], full: Symmetry | None = None
+    ) -> "Problem":
+        """Networks compared in the coordinates that they come in."""
+        still = identity(full or sym)
+        return cls(sym, a, b, still, still, full or sym)
 
     @cached_property
     def members(self) -> dict[str, tuple[Member, ...]]:
@@ -50,16 +58,15 @@ class Problem:
 
     def objective(self, g: Transformation) -> float:
         """``Σ <a, g b>``, summed in float64."""
-        return sum(self._inner(name, g) for name in self.sym.layouts if name in self.a)
 
-    def _inner(self, name: str, g: Transformation) -> float:
-        """``<a, g b>`` of one tensor."""
-        ours, theirs = self.a[name], self.b[name]
-        pieces = (
-            (block.read(ours), transform_block(block.read(theirs), block, g))
-            for block in blocks(self.sym.layouts[name])
-        )
-        return sum(float(inner_products(x, y, range(x.ndim))) for x, y in pieces)
+        def inner(name: str) -> float:
+            pieces = (
+                (block.read(self.a[name]), transform_block(block.read(self.b[name]), block, g))
+                for block in blocks(self.sym.layouts[name])
+            )
+            return sum(float(inner_products(x, y, range(x.ndim))) for x, y in pieces)
+
+        return sum(inner(name) for name in self.sym.layouts if name in self.a)
 
     def keeping(self, spaces: Collection[str]) -> "Problem":
         """The same, where rotations of some spaces have to keep the vector of ones.
@@ -76,20 +83,19 @@ class Problem:
         like = next(iter(a.values()))
         size = 0.1 * max(self.size, 1e-300) ** 0.5
         for space in spaces:
-            leaf = next(
-                leaf
-                for x in layouts.values()
-                for block in blocks(x)
-                for _, leaf in block.carried
-                if leaf.space == space
-            )
+            leaf = next(leaf for *_, leaf in carrying(layouts, space))
             layouts[f"ones of {space}"] = Layout((replace(leaf, variance=1),))
             a[f"ones of {space}"] = b[f"ones of {space}"] = like.new_full((leaf.size,), size * leaf.size**-0.5)
         return replace(self, sym=replace(self.sym, layouts=layouts), a=a, b=b)
 
     def evened(self) -> "Problem":
         """The same with every tensor divided by the root of its norm, so that no few of them outvote all others."""
-        a, b = ({name: x * _even(x) for name, x in state.items()} for state in (self.a, self.b))
+
+        def even(x: Tensor) -> Tensor:
+            norm = float(torch.linalg.vector_norm(x))
+            return x * (norm**-0.5 if norm else 1.0)
+
+        a, b = ({name: even(x) for name, x in state.items()} for state in (self.a, self.b))
         return replace(self, a=a, b=b)
 
     def lift(self, g: Transformation) -> Transformation:
@@ -107,12 +113,6 @@ def _centred(x: Tensor, layout: Layout, spaces: Collection[str]) -> Tensor:
                 piece = piece - piece.mean(dim, keepdim=True)
         x = block.write(x, piece)
     return x
-
-
-def _even(x: Tensor) -> float:
-    """The factor of ``evened``."""
-    norm = float(torch.linalg.vector_norm(x))
-    return norm**-0.5 if norm else 1.0
 
 
 def keeping(matrix: Tensor) -> Tensor:
@@ -138,13 +138,14 @@ def searched(sym: Symmetry, kinds: Collection[str]) -> Symmetry:
     statistics = {name for norm in sym.batch_norms for name in (norm.mean, norm.variance)}
     linear = {s.name for s in sym.spaces if s.group.mixes} if "linear" in kinds else set()
 
-    def space(s: Space) -> Space:
-        if s.name in linear:
-            return replace(s, group=Semidirect(Orthogonal(s.size), Trivial(s.size)))
-        signs = None if "sign" in kinds else 0
-        return replace(s, group=s.group.reduced(permutes="permutation" in kinds, scales=0, signs=signs, mixes=False))
+    signs = None if "sign" in kinds else 0
 
-    spaces = tuple(space(s) for s in sym.spaces)
+    def group(s: Space) -> SpaceGroup:
+        if s.name in linear:
+            return Semidirect(Orthogonal(s.size), Trivial(s.size))
+        return s.group.reduced(permutes="permutation" in kinds, scales=0, signs=signs, mixes=False)
+
+    spaces = tuple(replace(s, group=group(s)) for s in sym.spaces)
     groups = {s.name: s.group for s in spaces}
     layouts = {
         name: map_leaves(layout, lambda leaf: unscaled(leaf, groups[leaf.space]))

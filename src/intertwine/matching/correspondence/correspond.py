@@ -23,8 +23,7 @@ from ...symmetry.proof import in_float64
 from ...testing import relative_error, tolerance
 from . import rules
 from .entries import Entry, carried, entries_of
-from .graph import Graph
-from .matching import NOTHING, Pairing, Parting, inside, pairing, parting
+from .graph import NOTHING, Graph, Pairing, inside, pairing, parting
 from .reader import Reader
 from .slices import sink_slices
 
@@ -32,6 +31,7 @@ __all__ = ["Correspondence", "correspond", "in_code_of", "unwrapped"]
 
 WHOLE, A_IN_B, B_IN_A = "the same program", "a is part of b", "b is part of a"
 SETTINGS, APART = "the same program with other settings", "not comparable"
+_WRAPPERS = ("OptimizedModule", "DataParallel", "DistributedDataParallel", "AveragedModel")
 _ = rules
 
 
@@ -157,11 +157,9 @@ def correspond(a: nn.Module, b: nn.Module, example_inputs: Any, example_inputs_b
         >>> found.proved
         True
     """  # noqa: DOC502 - raised by what it calls
-    sides = (
-        _Side.of("a", a, example_inputs),
-        _Side.of("b", b, example_inputs if example_inputs_b is None else example_inputs_b, example_inputs_b is None),
-    )
-    return _compared(*sides)
+    borrowed = example_inputs_b is None
+    left = _Side.of("a", a, example_inputs)
+    return _compared(left, _Side.of("b", b, example_inputs if borrowed else example_inputs_b, borrowed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,11 +191,6 @@ class _Side:
         sink_slices([view.term for view in self.reader.outputs])
         return replace(self, graph=Graph.of(self.reader.outputs))
 
-    @property
-    def meta(self) -> bool:
-        """Whether it has no numbers."""
-        return without_weights(self.model)
-
 
 def in_code_of(a: nn.Module, b: nn.Module, found: Correspondence) -> nn.Module:
     """A copy of ``a`` that holds the weights of ``b``, as far as they correspond."""
@@ -212,17 +205,13 @@ def in_code_of(a: nn.Module, b: nn.Module, found: Correspondence) -> nn.Module:
 def unwrapped(model: nn.Module) -> tuple[nn.Module, str, tuple[str, ...]]:
     """What wrappers of torch run, with what they put before its names, and their kinds."""
     prefix, kinds = "", list[str]()
-    while True:
-        name = next((n for n in ("_orig_mod", "module") if _wraps(model, n)), None)
+    while (kind := type(model).__name__) in _WRAPPERS:
+        name = next((n for n in ("_orig_mod", "module") if isinstance(getattr(model, n, None), nn.Module)), None)
         if name is None:
-            return model, prefix, tuple(kinds)
-        kinds.append(type(model).__name__.replace("OptimizedModule", "torch.compile"))
+            break
+        kinds.append(kind.replace("OptimizedModule", "torch.compile"))
         prefix, model = f"{prefix}{name}.", getattr(model, name)
-
-
-def _wraps(model: nn.Module, name: str) -> bool:
-    ours = type(model).__name__ in ("OptimizedModule", "DataParallel", "DistributedDataParallel", "AveragedModel")
-    return ours and isinstance(getattr(model, name, None), nn.Module)
+    return model, prefix, tuple(kinds)
 
 
 def _compared(a: _Side, b: _Side) -> Correspondence:
@@ -234,27 +223,18 @@ def _compared(a: _Side, b: _Side) -> Correspondence:
         where = inside(small.graph, views, large.reader.outputs)
         if where is not None:
             there = Graph.of([view for _, view in where])
-            ours = (small.graph, there) if small is a else (there, small.graph)
-            found = pairing(*ours)
+            found = pairing(small.graph, there) if small is a else pairing(there, small.graph)
             if found is not None:
                 return _proved(a, b, found, verdict, tuple(n for n, _ in where))
     a, b = a.sunk(), b.sunk()
-    found = pairing(a.graph, b.graph)
-    if found is not None:
+    if (found := pairing(a.graph, b.graph)) is not None:
         return _proved(a, b, found, WHOLE)
-    loose = pairing(a.graph, b.graph, strict=False)
-    if loose is not None:
-        differing = _settings(loose)
-        return _proved(
-            a, b, loose, SETTINGS, reason=f"the models compute other functions, settings differ: {'; '.join(differing)}"
-        )
-    place = parting(a.graph, b.graph)
-    return _apart(a, b, place)
-
-
-def _apart(a: _Side, b: _Side, place: Parting) -> Correspondence:
-    said = f"the programs part: a has {place.ours} where b has {place.theirs}"
-    if place.ours == place.theirs == NOTHING:
+    if (found := pairing(a.graph, b.graph, strict=False)) is not None:
+        said = f"the models compute other functions, settings differ: {'; '.join(_settings(found))}"
+        return _proved(a, b, found, SETTINGS, reason=said)
+    ours, theirs = parting(a.graph, b.graph)
+    said = f"the programs part: a has {ours} where b has {theirs}"
+    if ours == theirs == NOTHING:
         said = "the programs part: each operation of one has its like in the other, but they are joined otherwise"
     return Correspondence(APART, reason=said, looked_through=(*a.wrapped, *b.wrapped))
 
@@ -277,7 +257,8 @@ def _proved(
 ) -> Correspondence:
     """The correspondence of a pairing, where A's program with B's weights computes B's function."""
     entries = entries_of(found)
-    error, rtol = (None, None) if a.meta or b.meta else _error(a, b, entries, verdict, part)
+    meta = without_weights(a.model) or without_weights(b.model)
+    error, rtol = (None, None) if meta else _error(a, b, entries, verdict, part)
     filled = {e.a.name for e in entries}
     values = {n: a.program.values[ref.id] for n, ref in a.program.states.items() if n not in filled}
     unread = tuple(a.prefix + n for n, v in values.items() if v.kind != "constant" and v.dtype.is_floating_point)
@@ -287,19 +268,15 @@ def _proved(
     if error is not None and not holds and verdict != SETTINGS:
         verdict = APART
         reason = f"the programs look alike, but with b's weights a computes another function ({error:.1e})"
-    large = b if verdict == A_IN_B else a
-    name = _module_of(large, part) if part else ""
-    named = tuple(_prefixed(e, a.prefix, b.prefix) for e in entries)
+    place = _module_of(b if verdict == A_IN_B else a, part) if part else ""
+    order = {n: k for k, n in enumerate(a.program.states)}
+    named = []
+    for e in sorted(entries, key=lambda e: (order[e.a.name], e.a.factors)):
+        ours, theirs = replace(e.a, name=a.prefix + e.a.name), replace(e.b, name=b.prefix + e.b.name)
+        named.append(replace(e, a=ours, b=theirs))
     aliases = {a.prefix + k: a.prefix + v for k, v in a.program.aliases.items()}
-    order = {a.prefix + n: k for k, n in enumerate(a.program.states)}
-    named = tuple(sorted(named, key=lambda e: (order[e.a.name], e.a.factors)))
     said = (*a.wrapped, *b.wrapped)
-    return Correspondence(verdict, named, name, reason, error, rtol, unread, said, aliases)
-
-
-def _prefixed(entry: Entry, a: str, b: str) -> Entry:
-    left, right = (replace(r, name=p + r.name) for r, p in ((entry.a, a), (entry.b, b)))
-    return Entry(left, right, entry.sizes, entry.order)
+    return Correspondence(verdict, tuple(named), place, reason, error, rtol, unread, said, aliases)
 
 
 def _module_of(side: _Side, part: Sequence[int]) -> str:

@@ -3,42 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeAlias
 
 from torch import Tensor
 
-from .graph import Graph
-from .matching import Pairing
+from .graph import Pairing
 from .terms import Factor
 
-Range: TypeAlias = tuple[int, int, int, int]
+Range: TypeAlias = tuple[int, int, int, int]  # Full length, start, stop and step
 
 
 @dataclass(frozen=True)
 class Region:
-    """Part of a stored tensor.
+    """Part of a stored tensor."""
 
-    Attributes:
-        name: Its name in the state dict.
-        shape: Its shape.
-        factors: For each dimension the factors that it is seen as, each as ``(full, start, stop, step)``.
-    """
-
-    name: str
+    name: str  # In the state dict
     shape: tuple[int, ...]
-    factors: tuple[tuple[Range, ...], ...]
+    factors: tuple[tuple[Range, ...], ...]  # For each dimension those that it is seen as
 
     @classmethod
     def of(cls, name: str, layout: Sequence[Sequence[Factor]]) -> Region:
         """What a leaf reads; neighbouring factors of which all entries are read are one."""
-        dims = []
-        for dim in layout:
-            counts = [(f, 1 if f.axis is None else f.axis.size) for f in dim]
-            dims.append(_fewest([(f.full, f.start, f.start + (n - 1) * f.step + 1, f.step if n > 1 else 1)
-                                 for f, n in counts]))  # fmt: skip
-        return cls(name, tuple(prod(f.full for f in dim) for dim in layout), tuple(dims))
+
+        def read(f: Factor) -> Range:
+            last = 0 if f.axis is None else (f.axis.size - 1) * f.step
+            return f.full, f.start, f.start + last + 1, f.step if last else 1
+
+        dims = tuple(_fewest([read(f) for f in dim]) for dim in layout)
+        return cls(name, tuple(prod(f.full for f in dim) for dim in layout), dims)
 
     @property
     def whole(self) -> bool:
@@ -63,7 +57,14 @@ class Region:
             return self.name
         flat = [f for dim in self.factors for f in dim]
         seen = f".view({', '.join(str(f[0]) for f in flat)})" if any(len(dim) != 1 for dim in self.factors) else ""
-        parts = [_slice(*f) for f in flat]
+
+        def shown(full: int, start: int, stop: int, step: int) -> str:
+            if stop == start + 1 and full > 1:
+                return str(start)
+            head, tail = str(start) if start else "", str(stop) if stop < full else ""
+            return f"{head}:{tail}" + (f":{step}" if step > 1 else "")
+
+        parts = [shown(*f) for f in flat]
         while parts and parts[-1] == ":":
             parts.pop()
         return f"{self.name}{seen}[{', '.join(parts)}]"
@@ -80,37 +81,14 @@ def _fewest(ranges: Sequence[Range]) -> tuple[Range, ...]:
     return tuple(found)
 
 
-def _call(method: str, sizes: Sequence[int]) -> str:
-    return f".{method}({', '.join(map(str, sizes))})"
-
-
-def _slice(full: int, start: int, stop: int, step: int) -> str:
-    if stop == start + 1 and full > 1:
-        return str(start)
-    head, tail = str(start) if start else "", str(stop) if stop < full else ""
-    return f"{head}:{tail}" + (f":{step}" if step > 1 else "")
-
-
 @dataclass(frozen=True)
 class Entry:
-    """Part of a tensor of A that is part of a tensor of B.
-
-    Attributes:
-        a: Part of a tensor of A.
-        b: Part of a tensor of B.
-        sizes: Indices that B's part is seen as.
-        order: Their order in A's part.
-    """
+    """Part of a tensor of A that is part of a tensor of B."""
 
     a: Region
     b: Region
-    sizes: tuple[int, ...]
-    order: tuple[int, ...]
-
-    def fill(self, target: Tensor, source: Tensor) -> None:
-        """Put B's entries in their place in a tensor of A's shape."""
-        there = self.a.of_tensor(target)
-        there.copy_(self.b.of_tensor(source).reshape(self.sizes).permute(self.order).reshape(there.shape))
+    sizes: tuple[int, ...]  # Indices that B's part is seen as
+    order: tuple[int, ...]  # Their order in A's part
 
     @property
     def identity(self) -> bool:
@@ -125,12 +103,14 @@ class Entry:
         """What is done with B's part."""
         moved = [i for i in self.order if self.sizes[i] > 1]
         ours, theirs = self.a.sizes, self.b.sizes
+        reshaped = f".reshape({', '.join(map(str, ours))})"
         if moved == sorted(moved):
-            return "" if ours == theirs else _call("reshape", ours)
+            return "" if ours == theirs else reshaped
         if len(moved) == len(ours) == len(theirs) == 2:
             return ".T"
-        turned = _call("reshape", self.sizes) + _call("permute", self.order)
-        return turned if ours == tuple(self.sizes[i] for i in self.order) else turned + _call("reshape", ours)
+        seen, order = (", ".join(map(str, x)) for x in (self.sizes, self.order))
+        whole = ours == tuple(self.sizes[i] for i in self.order)
+        return f".reshape({seen}).permute({order}){'' if whole else reshaped}"
 
 
 def entries_of(found: Pairing) -> tuple[Entry, ...]:
@@ -144,7 +124,10 @@ def entries_of(found: Pairing) -> tuple[Entry, ...]:
         if t.op != "state" or s.op != "state":
             continue
         letters = found.letters[n]
-        ours, theirs = (_indices(g, x) for g, x in ((found.a, n), (found.b, m)))
+        # numbers and sizes of the leaves' indices in the order of their dimensions
+        factors = ([a for dim in x.layout for f in dim if f.axis is not None for a in f.axis.leaves()] for x in (t, s))
+        places = (found.a.place[id(t)][1], found.b.place[id(s)][1])
+        ours, theirs = ([(place[id(a)], a.size) for a in axes] for place, axes in zip(places, factors))
         if len(letters) < len(ours) or len(ours) != len(theirs):
             continue
         sizes = tuple(size for _, size in theirs)
@@ -210,13 +193,6 @@ def _merged(sizes: Sequence[int], order: Sequence[int]) -> tuple[tuple[int, ...]
     return tuple(prod(sizes[i] for i in run) for run in ranked), tuple(ranked.index(run) for run in runs)
 
 
-def _indices(graph: Graph, n: int) -> list[tuple[int, int]]:
-    """Numbers and sizes of a leaf's indices in the order of its dimensions."""
-    t = graph.vertices[n].term
-    index = graph.place[id(t)][1]
-    return [(index[id(a)], a.size) for dim in t.layout for f in dim if f.axis is not None for a in f.axis.leaves()]
-
-
 def _completed(entries: list[Entry]) -> list[Entry]:
     found = []
     for entry in entries:
@@ -228,8 +204,8 @@ def _completed(entries: list[Entry]) -> list[Entry]:
         if len(partners) == len(names) == 1 and not entry.a.whole and alike and entry.a.shape == entry.b.shape:
             full = tuple(((n, 0, n, 1),) for n in entry.a.shape)
             sizes = tuple(n for n in entry.a.shape if n > 1)
-            entry = Entry(Region(entry.a.name, entry.a.shape, full), Region(entry.b.name, entry.a.shape, full), sizes,
-                          tuple(range(len(sizes))))  # fmt: skip
+            regions = replace(entry.a, factors=full), replace(entry.b, factors=full)
+            entry = Entry(*regions, sizes, tuple(range(len(sizes))))
         found.append(entry)
     return found
 
@@ -241,5 +217,6 @@ def carried(entries: Sequence[Entry], state: Mapping[str, Tensor]) -> dict[str, 
         source = state[entry.b.name]
         if entry.a.name not in made:
             made[entry.a.name] = source.new_zeros(entry.a.shape)
-        entry.fill(made[entry.a.name], source)
+        there = entry.a.of_tensor(made[entry.a.name])
+        there.copy_(entry.b.of_tensor(source).reshape(entry.sizes).permute(entry.order).reshape(there.shape))
     return made

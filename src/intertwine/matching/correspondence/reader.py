@@ -1,6 +1,8 @@
 """Reading of a captured program as terms: one rule for each operation, the rest taken as it stands."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from math import prod
 from typing import Any, TypeAlias
 
 import torch
@@ -10,9 +12,8 @@ from ..._nested import map_leaves
 from ...programs import Call, Program, Ref
 from ...programs.operations import registering
 from ...programs.steps import run_call
-from .axes import Axis, ConflictError, leaves
 from .slices import Slicer
-from .terms import Operand, Term, View, recast, stored, term
+from .terms import Axis, ConflictError, Operand, Term, View, leaves, recast, stored, term
 
 Rule: TypeAlias = Callable[["Reader", dict[str, Any]], Any]
 RULES: dict[str, Rule] = {}
@@ -37,20 +38,11 @@ def rounded(x: Any) -> Any:
 
 
 class Reader:
-    """One program as terms.
-
-    Args:
-        program: The program.
-        contents: Parameters and buffers of its model by name.
-
-    Attributes:
-        views: Value number to its view.
-        outputs: Views that the program returns.
-    """
+    """One program as terms; ``contents`` are parameters and buffers of its model by name."""
 
     def __init__(self, program: Program, contents: Mapping[str, Tensor]) -> None:
         self._program, self._contents = program, contents
-        self.views: dict[int, View] = {}
+        self.views: dict[int, View] = {}  # by the number of a value
         self._data: dict[int, Tensor] = {}
         self._powers: dict[int, tuple[View, float, View]] = {}
         self._slicer = Slicer()
@@ -76,18 +68,16 @@ class Reader:
 
     def data(self, ref: Ref) -> Tensor | None:
         """The contents of a constant, and of a buffer that is one: whole numbers, or a mask."""
-        if ref.id in self._data:
-            return self._data[ref.id]
-        value = self._program.values[ref.id]
-        found = value.data if value.kind == "constant" else None
-        if value.kind == "buffer":
-            held = self._contents.get(value.name)
-            if held is not None and not held.is_meta and (not held.is_floating_point() or _is_mask(held)):
-                found = held
-        if found is not None and not found.is_meta:
+        if ref.id not in self._data:
+            value = self._program.values[ref.id]
+            held = self._contents.get(value.name) if value.kind == "buffer" else None
+            if held is not None and (held.is_meta or (held.is_floating_point() and not _is_mask(held))):
+                held = None
+            found = value.data if value.kind == "constant" else held
+            if found is None or found.is_meta:
+                return None
             self._data[ref.id] = found
-            return found
-        return None
+        return self._data[ref.id]
 
     def constant(self, data: Tensor) -> View:
         """A constant without the dimensions along which it repeats; ``-inf`` for all that hides a logit."""
@@ -102,21 +92,20 @@ class Reader:
         return stored("constant", data.shape, data).expanded(shape)
 
     def _read(self, call: Call) -> None:
-        refs = call.inputs
         if not call.outputs:
             return
-        if refs and all(self.data(ref) is not None for ref in refs):
-            try:
-                made = run_call(call, {ref.id: self._data[ref.id] for ref in refs})
-            except (RuntimeError, TypeError, ValueError):
-                made = []
-            if made:
+        if call.inputs and all(self.data(ref) is not None for ref in call.inputs):
+            with suppress(RuntimeError, TypeError, ValueError):
+                made = run_call(call, {ref.id: self._data[ref.id] for ref in call.inputs})
                 self._data.update({out.id: x for out, x in zip((o for o in call.outputs if o is not None), made)})
-                return
-        args = {name: map_leaves(x, self._argument) for name, x in call.args.items()}
+                if made:
+                    return
+        read = lambda x: self.view(x) if isinstance(x, Ref) else x
+        args = {name: map_leaves(x, read) for name, x in call.args.items()}
         args["#shapes"] = [() if out is None else self._program.values[out.id].shape for out in call.outputs]
-        args["#op"], args["#pointwise"] = call.op, call.func is not None and torch.Tag.pointwise in call.func.tags
-        made_by = RULES.get(call.op, _pointwise if args["#pointwise"] else _opaque)
+        args["#name"] = call.op.removeprefix("aten::")
+        pointwise = call.func is not None and torch.Tag.pointwise in call.func.tags
+        made_by = RULES.get(call.op, _pointwise if pointwise else _opaque)
         try:
             found = made_by(self, args)
         except (ConflictError, NotImplementedError):
@@ -130,18 +119,14 @@ class Reader:
             if out is not None and out.id not in self.views:
                 self.views[out.id] = _opaque(self, args)[k]
 
-    def _argument(self, x: Any) -> Any:
-        return self.view(x) if isinstance(x, Ref) else x
-
     # ---- arithmetic
 
     def pointwise(self, op: str, given: Sequence[Any], attrs: tuple = ()) -> View:
         """An operation entry by entry, with broadcasting."""
         views = [x for x in given if isinstance(x, View)]
         shape = torch.broadcast_shapes(*(v.shape for v in views))
-        letters = [f"d{i}" for i in range(len(shape))]
-        spec: list[Sequence[str]] = [(x,) for x in letters]
-        sizes = dict(zip(letters, shape))
+        spec = letters_of("d", len(shape))
+        sizes = {x: n for (x,), n in zip(spec, shape)}
         return term(op, [(v, spec[len(shape) - len(v.dims) :]) for v in views], spec, sizes, attrs)
 
     def mul(self, *given: Any) -> View:
@@ -169,7 +154,7 @@ class Reader:
 
     def _nary(self, op: str, given: Sequence[Any], number: float) -> View:
         neutral, views = number, []
-        shapes = [x.shape for x in given if isinstance(x, View)]
+        shape = torch.broadcast_shapes(*(x.shape for x in given if isinstance(x, View)))
         for x in given:
             c = number_of(x)
             if c is None:
@@ -177,8 +162,7 @@ class Reader:
             else:
                 number = number * c if op == "mul" else number + c
         if not views:
-            return self.constant(torch.tensor(number, dtype=torch.float64)).expanded(torch.broadcast_shapes(*shapes))
-        shape = torch.broadcast_shapes(*shapes)
+            return self.constant(torch.tensor(number, dtype=torch.float64)).expanded(shape)
         if len(views) == 1 and number == neutral:
             return views[0].expanded(shape)
         return self.pointwise(op, views, (number,)).expanded(shape)
@@ -200,21 +184,14 @@ class Reader:
 
     def mean(self, x: View, dims: Sequence[int], keep: bool) -> View:
         """A mean along dimensions."""
-        count = 1
-        for d in dims:
-            count *= x.shape[d]
-        return self.mul(self.total(x, dims, keep), 1 / count)
+        return self.mul(self.total(x, dims, keep), 1 / prod(x.shape[d] for d in dims))
 
     def along(self, op: str, x: View, dims: Sequence[int], keep: bool | None, attrs: tuple) -> View:
         """An operation along dimensions, each entry of the others for itself; ``keep=None``: they stay as they are."""
-        shape, spec = x.shape, _letters("d", len(x.dims))
+        shape, spec = x.shape, letters_of("d", len(x.dims))
         inside = {d % max(len(shape), 1) for d in dims}
-        out: list[Sequence[str]] = []
-        for d, letters in enumerate(spec):
-            if keep is None or d not in inside:
-                out.append(letters)
-            elif keep:
-                out.append(())
+        gone = {} if keep is None else {spec[d]: () for d in inside}
+        out = [gone.get(letters, letters) for letters in spec if keep or letters not in gone]
         roles = {} if op == "contract" else {f"d{d}": "along" for d in inside}
         return term(op, [(x, spec)], out, {f"d{i}": n for i, n in enumerate(shape)}, attrs, roles)
 
@@ -224,9 +201,9 @@ class Reader:
         for letter in left:
             if letter in right and letter not in out and (found := self._by_pieces(a, b, left, right, out, letter)):
                 return found
-        (a, one), (b, other) = (self._without_number(v) for v in (a, b))
-        number = one * other
-        sizes = {**dict(zip(left, a.shape))}
+        (bare_a, one), (bare_b, other) = (self._bare(v.term) for v in (a, b))
+        a, b, number = View(bare_a, a.dims), View(bare_b, b.dims), one * other
+        sizes = dict(zip(left, a.shape))
         sizes.update({x: max(n, sizes.get(x, 1)) for x, n in zip(right, b.shape)})
         made = term("contract", [(a, [*left]), (b, [*right])], [*out], sizes)
         return self.mul(made, number) if number != 1 else made
@@ -252,19 +229,13 @@ class Reader:
             start += n
         return self.add(*found)
 
-    def _without_number(self, view: View) -> tuple[View, float]:
-        """A product without the numbers in it, and their product."""
-        bare, number = self._bare(view.term)
-        return View(bare, view.dims), number
-
     def _bare(self, t: Term) -> tuple[Term, float]:
+        """A product without the numbers in it, and their product."""
         if t.op != "mul":
             return t, 1.0
         if id(t) not in self._stripped:
             inner = [self._bare(o.term) for o in t.operands]
-            number = float(t.attrs[0])
-            for _, c in inner:
-                number *= c
+            number = prod((c for _, c in inner), start=float(t.attrs[0]))
             operands = [Operand(bare, o.pairs) for (bare, _), o in zip(inner, t.operands)]
             bare = t if number == 1 else Term("mul", (1.0,), operands, t.out, t.roles, where=t.where)
             self._stripped[id(t)] = t, bare, number
@@ -337,47 +308,37 @@ def _locate(start: Term, where: tuple[str, str]) -> None:
 
 
 def _pointwise(r: Reader, a: dict[str, Any]) -> View:
-    views = [x for x in _leaves(a) if isinstance(x, View)]
-    settings = [
-        rounded(x if not isinstance(x, float) or abs(x) != float("inf") else str(x))
-        for name, x in a.items()
-        if not isinstance(x, View) and name[0] != "#"
-    ]
-    return r.pointwise("map", views, (a["#op"].removeprefix("aten::"), *map(str, settings)))
+    settings = (str(rounded(x)) for name, x in a.items() if not isinstance(x, View) and name[0] != "#")
+    return r.pointwise("map", _views(a), (a["#name"], *settings))
 
 
 def _opaque(r: Reader, a: dict[str, Any]) -> list[View]:
     """An operation without a rule: every dimension means what its place says."""
-    views = [x for x in _leaves(a) if isinstance(x, View)]
-    settings = tuple((k, str(rounded(x))) for k, x in a.items() if k[0] != "#" and not _has_view(x))
+    views = _views(a)
+    settings = tuple((k, str(rounded(x))) for k, x in a.items() if k[0] != "#" and not _views({k: x}))
     found = []
     for out, shape in enumerate(a["#shapes"]):
         sizes: dict[str, int] = {}
         roles: dict[str, tuple] = {}
         given = []
         for k, v in enumerate(views):
-            spec = _letters(f"i{k}.", len(v.dims))
+            spec = letters_of(f"i{k}.", len(v.dims))
             sizes.update({s[0]: n for s, n in zip(spec, v.shape)})
             roles.update({s[0]: ("in", k, d) for d, s in enumerate(spec)})
             given.append((recast(v, v.shape) if any(len(dim) > 1 for dim in v.dims) else v, spec))
-        dims = _letters("o", len(shape))
+        dims = letters_of("o", len(shape))
         sizes.update({s[0]: n for s, n in zip(dims, shape)})
         roles.update({s[0]: ("out", d) for d, s in enumerate(dims)})
-        name = a["#op"].removeprefix("aten::")
-        found.append(term("other", given, dims, sizes, (name, out, *settings), roles))
+        found.append(term("other", given, dims, sizes, (a["#name"], out, *settings), roles))
     return found
 
 
-def _letters(head: str, count: int) -> list[Sequence[str]]:
+def letters_of(head: str, count: int) -> list[tuple[str, ...]]:
     """A letter of its own for each dimension."""
     return [(f"{head}{d}",) for d in range(count)]
 
 
-def _leaves(a: Mapping[str, Any]) -> Iterator[Any]:
-    for name, x in a.items():
-        if name[0] != "#":
-            yield from x if isinstance(x, list) else [x]
-
-
-def _has_view(x: Any) -> bool:
-    return isinstance(x, View) or (isinstance(x, list) and any(isinstance(y, View) for y in x))
+def _views(a: Mapping[str, Any]) -> list[View]:
+    """Views among arguments, or in lists among them."""
+    given = (y for name, x in a.items() if name[0] != "#" for y in (x if isinstance(x, list) else [x]))
+    return [x for x in given if isinstance(x, View)]

@@ -1,6 +1,5 @@
 """Rules by which operations are read as terms: views vanish, fused operations are taken apart."""
 
-from collections.abc import Sequence
 from math import pi, prod, sqrt
 from typing import Any
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...programs.operations import BATCH_NORMS, COPIES, SCALED_DOT_PRODUCTS
-from .reader import Reader, number_of, rounded, rule
+from .reader import Reader, letters_of, number_of, rounded, rule
 from .terms import Spec, View, term
 
 _HIDING = -1e4
@@ -44,21 +43,19 @@ def _restrided(r: Reader, a: dict[str, Any]) -> View:
 
 @rule("permute transpose t movedim")
 def _permuted(r: Reader, a: dict[str, Any]) -> View:
-    x = a["self"]
-    n = len(x.dims)
-    if a["#op"] == "aten::permute":
-        order = [d % n for d in a["dims"]]
-    else:
-        i, j = (0, n - 1) if a["#op"] == "aten::t" else (a["dim0"] % n, a["dim1"] % n)
-        order = list(range(n))
-        order[i], order[j] = j, i
+    x: View = a["self"]
+    order = list(range(len(x.dims)))
+    if a["#name"] == "permute":
+        return x.permuted([order[d] for d in a["dims"]])
+    i, j = (0, -1) if a["#name"] == "t" else (a["dim0"], a["dim1"])
+    order[i], order[j] = order[j], order[i]
     return x.permuted(order)
 
 
 @rule("pixel_shuffle pixel_unshuffle")
 def _shuffled(r: Reader, a: dict[str, Any]) -> View:
     x, (*batch, c, h, w), n = a["self"], a["#shapes"][0], len(a["self"].dims) - 3
-    if a["#op"] == "aten::pixel_shuffle":
+    if a["#name"] == "pixel_shuffle":
         k = a["upscale_factor"]
         split, order = (*batch, c, k, k, h // k, w // k), (0, 3, 1, 4, 2)
     else:
@@ -84,7 +81,7 @@ def _selected(r: Reader, a: dict[str, Any]) -> View:
 @rule("slice narrow")
 def _sliced(r: Reader, a: dict[str, Any]) -> View:
     n = a["self"].shape[a["dim"]]
-    if a["#op"] == "aten::narrow":
+    if a["#name"] == "narrow":
         return r.part(a["self"], a["dim"], a["start"] % n, a["start"] % n + a["length"])
     return r.part(a["self"], a["dim"], *slice(a["start"], a["end"], a["step"]).indices(n))
 
@@ -93,13 +90,13 @@ def _sliced(r: Reader, a: dict[str, Any]) -> View:
 def _joined(r: Reader, a: dict[str, Any]) -> View:
     views, shape = a["tensors"], a["#shapes"][0]
     dim = a["dim"] % len(shape)
-    if a["#op"] == "aten::stack":
+    if a["#name"] == "stack":
         views = [View(v.term, (*v.dims[:dim], (), *v.dims[dim:])) for v in views]
     views = [v for v in views if prod(v.shape)]
     if len(views) == 1:
         return views[0]
-    letters: list[Sequence[str]] = [(f"d{d}",) for d in range(len(shape))]
-    sizes = {x[0]: n for x, n in zip(letters, shape)}
+    letters = letters_of("d", len(shape))
+    sizes = {x: n for (x,), n in zip(letters, shape)}
     roles: dict[str, Any] = {f"d{dim}": "cat"}
     given = []
     for k, v in enumerate(views):
@@ -112,16 +109,12 @@ def _joined(r: Reader, a: dict[str, Any]) -> View:
 @rule("index_select")
 def _picked(r: Reader, a: dict[str, Any]) -> View:
     x, rows = a["self"], a["index"].term.source
-    n = x.shape[a["dim"]]
-    if not isinstance(rows, Tensor) or rows.numel() % n or not torch.equal(rows, _repeated(n, rows.numel() // n)):
+    n, d = x.shape[a["dim"]], a["dim"] % len(x.dims)
+    times = rows.numel() // n if isinstance(rows, Tensor) else 0  # each entry several times, one after the other
+    if not isinstance(rows, Tensor) or not torch.equal(rows, torch.arange(n).repeat_interleave(times)):
         raise NotImplementedError
-    d, times = a["dim"] % len(x.dims), rows.numel() // n  # each entry several times, one after the other
     wide = View(x.term, (*x.dims[: d + 1], (), *x.dims[d + 1 :]))
     return wide.expanded((*x.shape[: d + 1], times, *x.shape[d + 1 :])).reshaped(a["#shapes"][0])
-
-
-def _repeated(n: int, times: int) -> Tensor:
-    return torch.arange(n).repeat_interleave(times)
 
 
 # ---- arithmetic
@@ -130,9 +123,9 @@ def _repeated(n: int, times: int) -> Tensor:
 @rule("add sub rsub")
 def _sum(r: Reader, a: dict[str, Any]) -> View:
     one, other, alpha = a["self"], a["other"], float(a.get("alpha", 1))
-    if a["#op"] == "aten::rsub":
+    if a["#name"] == "rsub":
         one, other = other, one
-    sign = alpha if a["#op"] == "aten::add" else -alpha
+    sign = alpha if a["#name"] == "add" else -alpha
     if sign != 1:
         other = r.mul(other, sign) if isinstance(other, View) else other * sign
     return r.add(one, other)
@@ -158,8 +151,8 @@ def _negative(r: Reader, a: dict[str, Any]) -> View:
 
 @rule("pow sqrt rsqrt reciprocal square")
 def _power(r: Reader, a: dict[str, Any]) -> View:
-    known = {"aten::sqrt": 0.5, "aten::rsqrt": -0.5, "aten::reciprocal": -1.0, "aten::square": 2.0}
-    exponent: Any = known.get(a["#op"], a.get("exponent"))
+    known = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0, "square": 2.0}
+    exponent: Any = known.get(a["#name"], a.get("exponent"))
     if isinstance(exponent, View) or not isinstance(a["self"], View):
         raise NotImplementedError
     return r.power(a["self"], float(exponent))
@@ -167,7 +160,7 @@ def _power(r: Reader, a: dict[str, Any]) -> View:
 
 @rule("silu gelu hardswish hardsigmoid")
 def _gated(r: Reader, a: dict[str, Any]) -> View:
-    x, op = a["self"], a["#op"].removeprefix("aten::")
+    x, op = a["self"], a["#name"]
     if op == "silu":
         return r.mul(x, r.pointwise("map", [x], ("sigmoid",)))
     if op.startswith("hard"):
@@ -181,19 +174,14 @@ def _gated(r: Reader, a: dict[str, Any]) -> View:
 
 @rule("relu relu6 hardtanh clamp clamp_min clamp_max threshold maximum minimum")
 def _clamped(r: Reader, a: dict[str, Any]) -> View:
-    low, high = a.get("min", a.get("min_val")), a.get("max", a.get("max_val"))
-    if a["#op"] in ("aten::maximum", "aten::minimum"):
-        number = number_of(a["other"])
-        if number is None or a["self"].shape != tuple(a["#shapes"][0]):
-            raise NotImplementedError
-        low, high = (number, None) if a["#op"] == "aten::maximum" else (None, number)
-    if a["#op"] == "aten::threshold":
-        if a["threshold"] != a["value"]:
-            raise NotImplementedError
-        low = a["value"]
-    if a["#op"] in ("aten::relu", "aten::relu6"):
-        low, high = 0.0, 6.0 if a["#op"] == "aten::relu6" else None
-    if isinstance(low, View) or isinstance(high, View):
+    number = number_of(a["other"]) if "other" in a else 0.0
+    limits = {
+        "relu": (0.0, None), "relu6": (0.0, 6.0), "threshold": (a.get("value"), None),
+        "maximum": (number, None), "minimum": (None, number),
+    }  # fmt: skip
+    low, high = limits.get(a["#name"], (a.get("min", a.get("min_val")), a.get("max", a.get("max_val"))))
+    plain = number is not None and a["self"].shape == tuple(a["#shapes"][0]) and a.get("threshold") == a.get("value")
+    if not plain or isinstance(low, View) or isinstance(high, View):
         raise NotImplementedError
     text = [str(None if x is None else float(x)) for x in (low, high)]
     return r.pointwise("map", [a["self"]], ("clamp", *text))
@@ -201,7 +189,7 @@ def _clamped(r: Reader, a: dict[str, Any]) -> View:
 
 @rule("masked_fill where")
 def _hidden(r: Reader, a: dict[str, Any]) -> View:
-    if a["#op"] == "aten::where":
+    if a["#name"] == "where":
         mask, kept, filled, when = a["condition"], a.get("self"), a.get("other"), False
     else:
         mask, kept, filled, when = a["mask"], a["self"], a["value"], True
@@ -211,10 +199,12 @@ def _hidden(r: Reader, a: dict[str, Any]) -> View:
         views = [x for x in (mask, kept, filled) if isinstance(x, View)]
         return r.pointwise("map", views, ("where", when, *(str(x) for x in (kept, filled) if not isinstance(x, View))))
     hide = known.bool() if when else ~known.bool()
-    added = torch.zeros(hide.shape, dtype=torch.float64).masked_fill(hide, -torch.inf)
-    if not bool(hide.any()):
-        return kept
-    return r.add(kept, _like(r.constant(added), mask))
+    return r.add(kept, _like(_hiding(r, hide), mask)) if bool(hide.any()) else kept
+
+
+def _hiding(r: Reader, hide: Tensor) -> View:
+    """What hides logits when it is added to them."""
+    return r.constant(torch.zeros(hide.shape, dtype=torch.float64).masked_fill(hide, -torch.inf))
 
 
 def _like(made: View, mask: View) -> View:
@@ -230,7 +220,7 @@ def _like(made: View, mask: View) -> View:
 
 @rule("mm bmm addmm baddbmm mv dot addmv")
 def _matrix_product(r: Reader, a: dict[str, Any]) -> View:
-    op = a["#op"].removeprefix("aten::")
+    op = a["#name"]
     one, other = [x for name, x in a.items() if isinstance(x, View)][-2:]
     spec = {"mm": "ik,kj->ij", "addmm": "ik,kj->ij", "mv": "ik,k->i", "addmv": "ik,k->i", "dot": "k,k->"}
     found = r.contract(one, other, spec.get(op, "bik,bkj->bij"))
@@ -250,14 +240,11 @@ def _convolution(r: Reader, a: dict[str, Any]) -> View:
     sides, out = x.shape[2:], a["#shapes"][0][2:]
     bias = a["bias"]
     letters = {**{f"k{i}": kernel[i] for i in range(n)}, "n": x.shape[0], "g": groups}
-    if not a["transposed"]:
-        letters |= {"c": w.shape[1], "o": w.shape[0] // groups, **{f"s{i}": out[i] for i in range(n)}}
-        spec_w: Spec = [("g", "o"), ("c",), *((f"k{i}",) for i in range(n))]
-    else:
-        letters |= {"o": w.shape[1], "c": w.shape[0] // groups, **{f"s{i}": out[i] for i in range(n)}}
-        spec_w = [("g", "c"), ("o",), *((f"k{i}",) for i in range(n))]
+    first, second = "co" if a["transposed"] else "oc"  # written and read channels, in the order of the weight's axes
+    letters |= {second: w.shape[1], first: w.shape[0] // groups, **{f"s{i}": out[i] for i in range(n)}}
+    spec_w: Spec = [("g", first), (second,), *letters_of("k", n)]
+    spec_out: Spec = [("n",), ("g", "o"), *letters_of("s", n)]
     spec: Spec
-    spec_out: Spec = [("n",), ("g", "o"), *((f"s{i}",) for i in range(n))]
     plain = not any(padding) and all(d == 1 for d in dilation) and not a["transposed"]
     if plain and all(s == k * o and (k == t or o == 1) for s, k, t, o in zip(sides, kernel, stride, out)):
         # every patch alone: a linear map
@@ -266,7 +253,7 @@ def _convolution(r: Reader, a: dict[str, Any]) -> View:
     else:
         letters |= {f"i{i}": sides[i] for i in range(n)}
         roles = {f"{x}{i}": (role, i) for i in range(n) for x, role in (("k", "kernel"), ("i", "in"), ("s", "out"))}
-        spec = [("n",), ("g", "c"), *((f"i{i}",) for i in range(n))]
+        spec = [("n",), ("g", "c"), *letters_of("i", n)]
         attrs = (stride, padding, dilation, bool(a["transposed"]), tuple(a["output_padding"]), sides, out)
         found = term("conv", [(x, spec), (w, spec_w)], spec_out, letters, attrs, roles)
     return r.affine(found, None, bias, 1)
@@ -282,25 +269,20 @@ def _attention(r: Reader, a: dict[str, Any]) -> View:
         q = q.reshaped((shape[0], groups, shape[1] // groups, *shape[2:]))
         k, v = (View(x.term, (*x.dims[:2], (), *x.dims[2:])) for x in (k, v))
         if mask is not None and len(mask.dims) == 4:
-            ours = (
-                mask.reshaped((mask.shape[0], groups, shape[1] // groups, *mask.shape[2:]))
-                if mask.shape[1] > 1
-                else None
-            )
-            mask = ours or View(mask.term, (*mask.dims[:2], (), *mask.dims[2:]))
+            split = (mask.shape[0], groups, shape[1] // groups, *mask.shape[2:])
+            one = View(mask.term, (*mask.dims[:2], (), *mask.dims[2:]))
+            mask = mask.reshaped(split) if mask.shape[1] > 1 else one
         n = 5
     batch = "abcdefgh"[: n - 2]
     scale = a.get("scale") or q.shape[-1] ** -0.5
     scores = r.mul(r.contract(q, k, f"{batch}qx,{batch}kx->{batch}qk"), rounded(float(scale)))
     if a.get("is_causal"):
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).tril().logical_not()
-        added = torch.zeros(hidden.shape, dtype=torch.float64).masked_fill(hidden, -torch.inf)
-        scores = r.add(scores, r.constant(added)) if bool(hidden.any()) else scores
+        scores = r.add(scores, _hiding(r, hidden)) if bool(hidden.any()) else scores
     if mask is not None:
         known = mask.term.source
         if isinstance(known, Tensor) and known.dtype == torch.bool:
-            added = torch.zeros(known.shape, dtype=torch.float64).masked_fill(~known, -torch.inf)
-            mask = _like(r.constant(added), mask)
+            mask = _like(_hiding(r, ~known), mask)
         scores = r.add(scores, mask)
     weights = r.along("along", scores, [n - 1], None, ("softmax",))
     return r.contract(weights, v, f"{batch}qk,{batch}kx->{batch}qx").reshaped((*shape[:-1], v.shape[-1]))
@@ -316,7 +298,7 @@ def _rows(r: Reader, a: dict[str, Any]) -> View:
             part = r.part(weight, 0, first, first + rows.numel())
             at = [part.dims[0] if rows.numel() > 1 and not all(x.free for x in d) and d else () for d in index.dims]
             return View(part.term, (*at, part.dims[1])).expanded(a["#shapes"][0])
-    spec: list[Sequence[str]] = [(f"d{d}",) for d in range(len(index.dims))]
+    spec = letters_of("d", len(index.dims))
     sizes = {**{f"d{d}": n for d, n in enumerate(index.shape)}, "v": weight.shape[0], "c": weight.shape[1]}
     return term("rows", [(weight, [("v",), ("c",)]), (index, spec)], [*spec, ("c",)], sizes, (), {"v": "rows"})
 
@@ -327,7 +309,7 @@ def _rows(r: Reader, a: dict[str, Any]) -> View:
 @rule("native_layer_norm layer_norm _fused_rms_norm rms_norm")
 def _layer_norm(r: Reader, a: dict[str, Any]) -> list[View]:
     x, count = a["input"], len(a["normalized_shape"])
-    centre = "layer_norm" in a["#op"]
+    centre = "layer_norm" in a["#name"]
     eps = torch.finfo(torch.float32).eps if a["eps"] is None else a["eps"]
     found = r.normalised(x, range(len(x.dims) - count, len(x.dims)), eps, centre)
     return [r.affine(found, a.get("weight"), a.get("bias"))]
@@ -348,14 +330,13 @@ def _batch_norm(r: Reader, a: dict[str, Any]) -> list[View]:
         raise NotImplementedError
     eps: Any = a.get("eps", a.get("epsilon"))
     factor = r.power(r.add(variance, rounded(float(eps))), -0.5)
-    x = r.affine(x, None, r.mul(mean, -1.0), 1)
-    x = r.affine(x, factor, None, 1)
+    x = r.affine(r.affine(x, None, r.mul(mean, -1.0), 1), factor, None, 1)
     return [r.affine(x, a["weight"], a["bias"], 1)]
 
 
 @rule("_softmax softmax _safe_softmax _log_softmax log_softmax cumsum logcumsumexp argsort flip roll")
 def _along(r: Reader, a: dict[str, Any]) -> View:
-    name = a["#op"].removeprefix("aten::").removeprefix("_").replace("safe_", "")
+    name = a["#name"].removeprefix("_").replace("safe_", "")
     dims: Any = a.get("dim", a.get("dims"))
     shifts = tuple(a.get("shifts", ()))
     dims = [dims] if isinstance(dims, int) else list(dims)
@@ -366,7 +347,7 @@ def _along(r: Reader, a: dict[str, Any]) -> View:
 
 @rule("sum mean amax amin linalg_vector_norm prod logsumexp any all var std")
 def _reduced(r: Reader, a: dict[str, Any]) -> View:
-    x, op = a["self"], a["#op"].removeprefix("aten::")
+    x, op = a["self"], a["#name"]
     dims = a.get("dim")
     dims = [dims] if isinstance(dims, int) else list(range(len(x.dims))) if not dims else list(dims)
     keep = bool(a.get("keepdim", False))
@@ -393,7 +374,7 @@ def _reduced(r: Reader, a: dict[str, Any]) -> View:
     "reflection_pad1d reflection_pad2d replication_pad2d upsample_nearest2d upsample_bilinear2d upsample_bicubic2d"
 )
 def _pooled(r: Reader, a: dict[str, Any]) -> list[View]:
-    x, op = a["self"], a["#op"].removeprefix("aten::")
+    x, op = a["self"], a["#name"]
     shape = a["#shapes"][0]
     n = len(a["pad"]) // 2 if op == "constant_pad_nd" else len(shape) - 2
     keep = len(shape) - n
@@ -404,11 +385,10 @@ def _pooled(r: Reader, a: dict[str, Any]) -> list[View]:
     settings = {k: v for k, v in a.items() if k[0] != "#" and k != "self"}
     if "stride" in settings and not settings["stride"]:
         settings["stride"] = settings["kernel_size"]
-    letters = [f"d{d}" for d in range(keep)]
-    sizes = dict(zip(letters, shape))
+    letters = letters_of("d", keep)
+    sizes = {d: size for (d,), size in zip(letters, shape)}
     sizes |= {f"i{i}": x.shape[keep + i] for i in range(n)} | {f"s{i}": shape[keep + i] for i in range(n)}
     roles = {f"{y}{i}": (role, i) for i in range(n) for y, role in (("i", "in"), ("s", "out"))}
-    given: list[tuple[View, Spec]] = [(x, [*((d,) for d in letters), *((f"i{i}",) for i in range(n))])]
-    out: Sequence[Any] = [*((d,) for d in letters), *((f"s{i}",) for i in range(n))]
     attrs = (op.strip("_"), *(str(rounded(v)) for v in settings.values()))
-    return [term("pool", given, out, sizes, attrs, roles)]
+    given = [(x, [*letters, *letters_of("i", n)])]
+    return [term("pool", given, [*letters, *letters_of("s", n)], sizes, attrs, roles)]

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 from torch import zeros
 
-from .axes import Axis, ConflictError, grouped, join, leaves, volume
-from .terms import Factor, Operand, Spec, Term, View, ordered, stored, term
+from .terms import (
+    Axis,
+    ConflictError,
+    Factor,
+    Operand,
+    Term,
+    View,
+    grouped,
+    join,
+    leaves,
+    ordered,
+    stored,
+    term,
+    volume,
+)
 
 SUNK = {"add", "mul", "contract", "map", "rows", "cat"}  # operations that a slice of what they return can pass
 _DEPTH = 12  # operations that a slice passes
 
 Cut: TypeAlias = tuple[Term, Axis | None, list[tuple[Axis, Axis]]]
-"""A restricted term, the index over what is left, and its other indices beside the old ones."""
+"""A restricted term, the index over what is left, and other indices that became another's, beside these."""
 
 
 class Slicer:
@@ -37,9 +51,8 @@ class Slicer:
         if all(axis.free for axis in own):
             dims[dim] = (Axis(count, True),) if count > 1 else ()
             return View(view.term, tuple(dims))
-        found = None
-        if not any(axis.free for axis in own):
-            found = self._cut(view.term, own, (start, stop, step), _DEPTH)
+        free = any(axis.free for axis in own)
+        found = None if free else self._cut(view.term, own, (start, stop, step), _DEPTH)
         if found is None:
             return _cut_of(view, dim, start, step, count)
         new, fresh, renamed = found
@@ -60,8 +73,8 @@ class Slicer:
         start, stop, step = region
         if old.op == "input":
             return None
-        renamed: list[tuple[Axis, Axis]] = []
         fresh: Axis | None = None
+        count = len(range(start, stop, step))
         layout: list[list[Factor]] = []
         for factors in old.layout:
             here: list[Factor] = []
@@ -69,12 +82,10 @@ class Slicer:
                 parts = [] if f.axis is None else f.axis.leaves()
                 place = next((i for i, a in enumerate(parts) if a is xs[0]), None)
                 if place is None:
-                    twin = None if f.axis is None else _twin(f.axis, renamed)
-                    here.append(Factor(twin, f.full, f.start, f.step))
+                    here.append(f)
                     continue
                 if [id(a) for a in parts[place : place + len(xs)]] != [id(a) for a in xs]:
                     return None
-                count = len(range(start, stop, step))
                 fresh = Axis(count) if count > 1 else None
                 head = len(xs) if place == 0 else 1  # what carries the region that was taken before
                 rest = volume(parts[head:])
@@ -84,22 +95,20 @@ class Slicer:
                 if place == 0:
                     here.append(Factor(fresh, full, first + start * f.step, f.step * step))
                 else:
-                    here.append(Factor(_twin(parts[0], renamed), full, first, f.step))
-                    here += [Factor(_twin(a, renamed), a.size) for a in parts[1:place]]
+                    here.append(Factor(parts[0], full, first, f.step))
+                    here += [Factor(a, a.size) for a in parts[1:place]]
                     here.append(Factor(fresh, volume(xs), start, step))
-                here += [Factor(_twin(a, renamed), a.size) for a in parts[max(place, 0) + len(xs) :]]
+                here += [Factor(a, a.size) for a in parts[place + len(xs) :]]
             layout.append(here)
         out = [f.axis for factors in layout for f in factors if f.axis is not None]
-        return Term(old.op, old.attrs, [], out, [], layout, old.source, old.where), fresh, renamed
+        return Term(old.op, old.attrs, [], out, [], layout, old.source, old.where), fresh, []
 
     def _passed(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int], depth: int) -> Cut | None:
         bound = {id(leaf) for axis, _ in old.roles for leaf in axis.leaves()}
         if old.op not in SUNK or depth == 0:
             return None
-        if old.op == "cat" and any(id(x) in bound for x in xs):
-            return self._piece(old, xs, region, depth)
         if any(id(x) in bound for x in xs):
-            return None
+            return self._piece(old, xs, region, depth) if old.op == "cat" else None
         cut: list[Any] = []
         for operand in old.operands:
             inside = {id(b): a for a, b in operand.flat()}
@@ -111,25 +120,18 @@ class Slicer:
                 return None
         count = len(range(*region))
         fresh = Axis(count) if count > 1 else None
-        renamed: list[tuple[Axis, Axis]] = []
-        gone, seen = {id(x) for x in xs}, set[int]()
-        for axis in leaves([*old.out, *(b for o in old.operands for _, b in o.pairs), *(a for a, _ in old.roles)]):
-            if id(axis) not in gone and id(axis) not in seen:
-                seen.add(id(axis))
-                _twin(axis, renamed)
-        new = _by_id(renamed)
+        gone = {id(x) for x in xs}
         operands = []
         for operand, found in zip(old.operands, cut):
             read, left, others = found or (operand.term, None, [])
             names = _by_id(others)
-            pairs = [(names.get(id(a), a), new[id(b)]) for a, b in operand.flat() if id(b) not in gone]
+            pairs = [(names.get(id(a), a), b) for a, b in operand.flat() if id(b) not in gone]
             if left is not None and fresh is not None:
                 join([left], [fresh])
                 pairs += list(zip(left.leaves(), fresh.leaves(), strict=True))
             operands.append(Operand(read, pairs))
-        out = [new[id(a)] for a in leaves(old.out) if id(a) in new] + ([] if fresh is None else [fresh])
-        roles = [(new[id(a)], role) for axis, role in old.roles for a in axis.leaves()]
-        return Term(old.op, old.attrs, operands, out, roles, where=old.where), fresh, renamed
+        out = [a for a in leaves(old.out) if id(a) not in gone] + ([] if fresh is None else [fresh])
+        return Term(old.op, old.attrs, operands, out, [*old.roles], where=old.where), fresh, []
 
     def _piece(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int], depth: int) -> Cut | None:
         """A slice within one of the tensors that were put side by side."""
@@ -139,9 +141,7 @@ class Slicer:
             return None
         count = len(range(*region))
         start, stop, step = region[0] * volume(rest), region[1] * volume(rest), region[2]
-        ends = [0]
-        for n in old.attrs:
-            ends.append(ends[-1] + n)
+        ends = [0, *accumulate(old.attrs)]
         k = next((k for k in range(len(old.attrs)) if ends[k] <= start and stop <= ends[k + 1]), None)
         if k is None or volume(whole) != ends[-1]:
             return None
@@ -171,20 +171,16 @@ class Slicer:
 
 def _cut_of(view: View, dim: int, start: int, step: int, count: int) -> View:
     """A slice as an operation of its own."""
-    letters = [f"d{d}" for d in range(len(view.dims))]
-    sizes = {**dict(zip(letters, view.shape)), "out": count}
-    out: Spec = [(x,) if d != dim else ("out",) for d, x in enumerate(letters)]
-    roles = {letters[dim]: "in", "out": "out"}
-    return term("cut", [(view, [(x,) for x in letters])], out, sizes, (start, step), roles)
+    spec = [(f"d{d}",) for d in range(len(view.dims))]
+    sizes = {**{x: n for (x,), n in zip(spec, view.shape)}, "out": count}
+    out = [*spec[:dim], ("out",), *spec[dim + 1 :]]
+    return term("cut", [(view, spec)], out, sizes, (start, step), {f"d{dim}": "in", "out": "out"})
 
 
 def sink_slices(roots: Sequence[Term]) -> None:
-    """Put slices before the operations of which nothing but one slice is used, as dead code is left out.
+    """Put slices before the operations of which nothing but one slice is used, as dead code is left out; in place.
 
-    So a norm of all tokens of which one is read is the norm of that token.
-
-    Args:
-        roots: Terms that are read whole; what they are computed from is rewritten in place.
+    So a norm of all tokens of which one is read is the norm of that token. The roots are read whole.
     """
     order = ordered(roots)
     users: dict[int, list[Term]] = {}
@@ -220,10 +216,9 @@ def _region_of(t: Term) -> tuple[tuple[int, ...], tuple[int, int], int] | None:
 
 def _passable(old: Term, xs: Sequence[int]) -> bool:
     """Whether an operation does the same for each entry of some of its indices."""
-    if any(id(leaf) in xs for axis, _ in old.roles for leaf in axis.leaves()):
-        return False
+    bound = any(id(leaf) in xs for axis, _ in old.roles for leaf in axis.leaves())
     own = [sum(id(b) in xs for _, b in operand.flat()) for operand in old.operands]
-    return bool(xs) and all(count in (0, len(xs)) for count in own)
+    return bool(xs) and not bound and all(count in (0, len(xs)) for count in own)
 
 
 def _sink(t: Term, old: Term, made: dict[tuple, View], slicer: Slicer) -> None:
@@ -232,18 +227,12 @@ def _sink(t: Term, old: Term, made: dict[tuple, View], slicer: Slicer) -> None:
     new = {id(a): b for a, b in t.operands[0].flat() if id(a) not in xs}
     fresh = [leaf for axis, role in t.roles if role == "out" for leaf in axis.leaves()]
 
-    def named(axis: Axis) -> Axis:
-        if id(axis) not in new:
-            renamed: list[tuple[Axis, Axis]] = []
-            new[id(axis)] = _twin(axis, renamed)
-        return new[id(axis)]
-
     operands = []
     for operand in old.operands:
         pairs = operand.flat()
         own, rest = [a for a, b in pairs if id(b) in xs], [(a, b) for a, b in pairs if id(b) not in xs]
         if not own:
-            operands.append(Operand(operand.term, [(a, named(b)) for a, b in rest]))
+            operands.append(Operand(operand.term, [(a, new.get(id(b), b)) for a, b in rest]))
             continue
         key = id(operand.term), start, step, count, *map(id, own), None, *(id(a) for a, _ in rest)
         if key not in made:
@@ -252,20 +241,13 @@ def _sink(t: Term, old: Term, made: dict[tuple, View], slicer: Slicer) -> None:
             leaf = bool(operand.term.layout)
             made[key] = slicer.part(view, 0, start, stop, step) if leaf else _cut_of(view, 0, start, step, count)
         found = made[key]
-        here = [(dim[0], named(b)) for dim, (_, b) in zip(found.dims[1:], rest)]
+        here = [(dim[0], new.get(id(b), b)) for dim, (_, b) in zip(found.dims[1:], rest)]
         if fresh:
             join(found.dims[0], fresh)
             here += list(zip(leaves(found.dims[0]), leaves(fresh), strict=True))
         operands.append(Operand(found.term, here))
-    roles = [(named(leaf), role) for axis, role in old.roles for leaf in axis.leaves()]
+    roles = [(new.get(id(leaf), leaf), role) for axis, role in old.roles for leaf in axis.leaves()]
     t.op, t.attrs, t.operands, t.roles, t.where = old.op, old.attrs, operands, roles, old.where
-
-
-def _twin(axis: Axis, renamed: list[tuple[Axis, Axis]]) -> Axis:
-    twin = Axis(axis.size)
-    join([axis], [twin])
-    renamed.append((axis, twin))
-    return twin
 
 
 def _by_id(renamed: Sequence[tuple[Axis, Axis]]) -> dict[int, Axis]:

@@ -1,22 +1,100 @@
 """Terms: what a program computes, written with indices alone, so that no layout, name or packing is left in it.
 
 A value of a program is a view of a term: its dimensions are products of the term's indices. Reshapes, transpositions
-and expansions change the view and make no term. A slice is carried to the parameters where it can be: a third of a
-packed projection is then a projection by a third of its weight.
+and expansions change the view and make no term: they split and join indices, alike wherever one index goes. A slice is
+carried to the parameters where it can be: a third of a packed projection is then a projection by a third of its weight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from .axes import Axis, ConflictError, grouped, join, leaves, volume
-
 Spec: TypeAlias = Sequence[Sequence[str]]
 """For every dimension the letters of the indices that it consists of."""
+
+
+class ConflictError(Exception):
+    """Two ways of splitting one axis that have no common refinement, such as 4 x 7 and 14 x 2."""
+
+
+class Axis:
+    """One index of a value; ``free`` where the value does not depend on it, as after ``expand``."""
+
+    __slots__ = ("free", "kids", "links", "size")
+
+    def __init__(self, size: int, free: bool = False) -> None:
+        self.size, self.free = size, free
+        self.kids: tuple[Axis, Axis] | None = None  # the outer and the inner index that it was split into, if it was
+        self.links: list[Axis] = []  # that carry the same index in other values; they split together
+
+    def leaves(self) -> list[Axis]:
+        """The indices that it consists of, the outer ones first."""
+        return [self] if self.kids is None else self.kids[0].leaves() + self.kids[1].leaves()
+
+
+def leaves(axes: Iterable[Axis]) -> list[Axis]:
+    """The indices that a row of axes consists of."""
+    return [leaf for axis in axes for leaf in axis.leaves()]
+
+
+def grouped(axes: Iterable[Axis], sizes: Sequence[int]) -> list[list[Axis]]:
+    """The axes in consecutive groups of given sizes, split where a boundary lies within one, or ``ConflictError``."""
+    queue = leaves(axes)[::-1]
+    found = []
+    for size in sizes:
+        group: list[Axis] = []
+        while size > 1:
+            if not queue:
+                raise ConflictError
+            axis = queue.pop()
+            if axis.kids is not None:  # split meanwhile, by another of this row
+                queue += axis.leaves()[::-1]
+            elif size % axis.size == 0:
+                group.append(axis)
+                size //= axis.size
+            elif axis.size % size == 0:
+                _split(axis, size)
+                queue.append(axis)
+            else:
+                raise ConflictError
+        found.append(leaves(group))
+    return [leaves(group) for group in found]
+
+
+def join(left: Sequence[Axis], right: Sequence[Axis]) -> None:
+    """Let two rows of axes carry the same indices from now on, or ``ConflictError``."""
+    left, right = leaves(left), leaves(right)
+    grouped(right, [axis.size for axis in left])
+    grouped(left, [axis.size for axis in leaves(right)])
+    for one, other in zip(leaves(left), leaves(right), strict=True):
+        one.links.append(other)
+        other.links.append(one)
+
+
+def _split(axis: Axis, outer: int) -> None:
+    """Split an index, and with it all that are linked."""
+    together, todo = {id(axis): axis}, [axis]
+    while todo:
+        for other in todo.pop().links:
+            if id(other) not in together:
+                together[id(other)] = other
+                todo.append(other)
+    for one in together.values():
+        one.kids = Axis(outer, one.free), Axis(one.size // outer, one.free)
+    for one in together.values():
+        for other in one.links:
+            for k in (0, 1):
+                one.kids[k].links.append(other.kids[k])  # type: ignore[index]
+
+
+def volume(axes: Iterable[Axis]) -> int:
+    """Number of entries along a row of axes."""
+    return prod(axis.size for axis in axes)
 
 
 @dataclass(eq=False)
@@ -51,27 +129,17 @@ class Factor:
 
 @dataclass(eq=False)
 class Term:
-    """One operation on indices.
-
-    Attributes:
-        op: Its kind.
-        attrs: Settings, numbers rounded.
-        operands: What it reads.
-        out: Indices that the result has.
-        roles: Other meaning of an index than "for each": with what the operation does along it.
-        layout: Dimensions of a stored tensor (``op`` is "state" or "constant").
-        source: Name of the state, or its contents.
-        where: Module and line.
-    """
+    """One operation on indices."""
 
     op: str
-    attrs: tuple = ()
+    attrs: tuple = ()  # Settings, numbers rounded
     operands: list[Operand] = field(default_factory=list)
-    out: list[Axis] = field(default_factory=list)
+    out: list[Axis] = field(default_factory=list)  # Indices that the result has
+    # Other meaning of an index than "for each": with what the operation does along it
     roles: list[tuple[Axis, Any]] = field(default_factory=list)
-    layout: list[list[Factor]] = field(default_factory=list)
-    source: str | Tensor = ""
-    where: tuple[str, str] = ("", "")
+    layout: list[list[Factor]] = field(default_factory=list)  # Of a stored tensor, "input", "state" or "constant"
+    source: str | Tensor = ""  # Name of the state, or its contents
+    where: tuple[str, str] = ("", "")  # Module and line
 
     @property
     def number(self) -> float | None:

@@ -8,6 +8,7 @@ where they are. Spaces whose neighbours did not move since they were last solved
 
 from collections.abc import Iterable
 from copy import copy
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -19,24 +20,19 @@ from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity
 from ..coordinates.problem import Problem
 from .nearest import LARGE, Units, certified
-from .weight_blocks import Joint, Member, Row
+from .weight_blocks import Joint, Member, Row, add_to
 
 _AGREE = {torch.float32: 1e-5, torch.float64: 1e-12}  # tracked and fresh costs, relative to the largest
 
 
 class Costs:
-    """The inner products of all units of ``a`` with all units of the moved ``b``.
-
-    Args:
-        problem: Tensors and spaces.
-        g: Where ``b`` starts.
+    """The inner products of all units of ``a`` with all units of the moved ``b``, which starts at ``g``.
 
     Attributes:
-        problem: The same.
         still: The identity; steps that keep its elements are known to leave those spaces where they are.
         g: How ``b`` was moved so far.
         value: The objective: computed at the start and by ``refresh``, and raised by the gain of every move between.
-        dirty: Spaces whose costs changed since ``clean`` was called for them.
+        dirty: Spaces whose costs changed since they were solved.
         fresh: Whether nothing moved since everything was computed from scratch.
     """
 
@@ -48,10 +44,9 @@ class Costs:
         self._now: dict[str, dict[Row, Tensor]] = {}
         self._present: dict[str, Tensor] = {}
         self._products: dict[Member, _Product] = {}
-        self._constant: dict[
-            str, dict[Row, Tensor]
-        ] = {}  # of units that no neighbour moves, units of b where they were
-        self._totals: dict[str, dict[Row, Tensor]] = {}  # with all joints of a space
+        # of units that no neighbour moves, and with all joints of a space; units of b where they were
+        self._constant: dict[str, dict[Row, Tensor]] = {}
+        self._totals: dict[str, dict[Row, Tensor]] = {}
         self._seen: dict[tuple[Joint, int], Element] = {}  # the neighbour for which a joint was multiplied
         self.value, self.fresh = problem.objective(g), True
 
@@ -65,7 +60,7 @@ class Costs:
         """The units of both networks where they are now, with the parities of their signs, block by block."""
         for m in self.problem.members[space]:
             theirs = transform_block(m.block.read(self.problem.b[m.tensor]), m.block, self.g)
-            yield m.row, m.view(m.block.read(self.problem.a[m.tensor])), m.view(theirs)
+            yield m.row, m.read(self.problem.a), m.view(theirs)
 
     def of(self, space: str) -> dict[Row, Tensor]:
         """By parities of signs, the sum of inner products ``(p..., n, n)``: unit of ``a`` first, present one second."""
@@ -78,10 +73,6 @@ class Costs:
         if name not in self._present:
             self._present[name] = transform(self.problem.b[name], self.problem.sym.layouts[name], self.g)
         return self._present[name]
-
-    def clean(self, space: str) -> None:
-        """Say that a space is solved."""
-        self.dirty.discard(space)
 
     def refresh(self) -> None:
         """Compute everything from scratch; spaces whose costs were not what they were taken for become dirty."""
@@ -103,8 +94,10 @@ class Costs:
         Where one space moves and occurs once in each of its blocks, its costs say it; otherwise the tensors are moved.
         """
         active = self.moving(step)
-        if len(active) == 1 and active[0] not in self._near[active[0]]:
-            return self._linear_gain(active[0], step[active[0]])
+        if len(active) == 1 and (space := active[0]) not in self._near[space]:
+            e, still = step[space], self.still[space]
+            costs = self.of(space).items()
+            return sum(_moved_trace(cost, e, row) - _moved_trace(cost, still, row) for row, cost in costs)
         total = 0.0
         for name in sorted({m.tensor for space in active for m in self.problem.members[space]}):
             left, here = self.problem.a[name], self.present(name)
@@ -138,10 +131,6 @@ class Costs:
         """Go back to where ``saved`` was called; what was saved is used up."""
         vars(self).update(saved)
 
-    def _linear_gain(self, space: str, e: Element) -> float:
-        costs = self.of(space).items()
-        return sum(_moved_trace(cost, e, row) - _moved_trace(cost, self.still[space], row) for row, cost in costs)
-
     def _summed(self, space: str) -> dict[Row, Tensor]:
         """Costs as they are now, from what changed."""
         self._follow(space)
@@ -149,7 +138,7 @@ class Costs:
         for m in self.problem.parts.members[space]:
             if m not in self._products:
                 self._products[m] = _Product(m, self.problem)
-            _add(found, m.row, self._products[m].product(self.g))
+            add_to(found, m.row, self._products[m].product(self.g))
         return found
 
     def _follow(self, space: str) -> None:
@@ -180,6 +169,26 @@ class Costs:
         return totals
 
 
+class Streamed(Costs):
+    """Costs of one space at a time, always from scratch, for networks whose tensors are read one by one."""
+
+    def of(self, space: str) -> dict[Row, Tensor]:
+        """As in ``Costs``; only those of the space that was asked for last are kept."""
+        if space not in self._now:
+            found: dict[Row, Tensor] = {}
+            for name, some in groupby(self.problem.members[space], key=lambda m: m.tensor):
+                ours, theirs = self.problem.a[name], self.present(name)
+                for m in some:
+                    add_to(found, m.row, m.view(m.block.read(ours)) @ m.view(m.block.read(theirs)).mT)
+                del ours, theirs  # before the next ones are read
+            self._now = {space: found}
+        return self._now[space]
+
+    def present(self, name: str) -> Tensor:
+        """A tensor of ``b`` as it was moved so far, read anew."""
+        return transform(self.problem.b[name], self.problem.sym.layouts[name], self.g)
+
+
 class _Product:
     """Inner products of one member of any kind, kept until a space that they depend on moves."""
 
@@ -200,18 +209,16 @@ class _Product:
         if self._value is None or any(x is not y for x, y in zip(here, self._known)):
             rest = Transformation({**g.elements, m.space: self._still}) if self._own else g
             b = transform_block(m.block.read(self._problem.b[m.tensor]), m.block, rest)
-            self._value = m.view(m.block.read(self._problem.a[m.tensor])) @ m.view(b).mT
+            self._value = m.read(self._problem.a) @ m.view(b).mT
             self._known = here
         return _placed(self._value, e, m.row) if self._own else self._value
 
 
 def _update(total: Tensor, joint: Joint, side: int, old: Element, new: Element) -> None:
     """Add what changes in the products of one side when the units of the other one move."""
-    before, after = (e.diagonal(_signs(joint, side)) for e in (old, new))
-    moved = old.permutation != new.permutation
-    if before is not None or after is not None:
-        one = torch.ones(())
-        moved = moved | ((one if before is None else before) != (one if after is None else after))
+    one, signs = torch.ones(()), Representation(sign=joint.rows[1 - side])  # how the neighbour's units are flipped
+    before, after = (one if (d := e.diagonal(signs)) is None else d for e in (old, new))
+    moved = (old.permutation != new.permutation) | (before != after)
     changed = moved.nonzero().flatten()
     if not len(changed):
         return
@@ -224,7 +231,7 @@ def _update(total: Tensor, joint: Joint, side: int, old: Element, new: Element) 
 
 def _gathered(joint: Joint, side: int, neighbour: Element, chosen: Tensor | None = None) -> Tensor:
     """The block of ``b`` with the neighbour's units in their places, or some of these."""
-    index, sign = neighbour.permutation, neighbour.diagonal(_signs(joint, side))
+    index, sign = neighbour.permutation, neighbour.diagonal(Representation(sign=joint.rows[1 - side]))
     if chosen is not None:
         index, sign = index[chosen], None if sign is None else sign[chosen]
     x = _units(joint.b, 1 - side, index)
@@ -237,11 +244,6 @@ def _units(x: Tensor, side: int, index: Tensor) -> Tensor:
     if side == 0:
         return x.index_select(0, index)
     return x.gather(2, index.expand(*x.shape[:2], -1))  # many times faster than index_select on the last dimension
-
-
-def _signs(joint: Joint, side: int) -> Representation:
-    """How the neighbour's units are flipped on this block."""
-    return Representation(sign=joint.rows[1 - side])
 
 
 def _product(a: Tensor, b: Tensor, side: int) -> Tensor:
@@ -281,16 +283,8 @@ def _agree(known: dict[Row, Tensor], fresh: dict[Row, Tensor]) -> bool:
     for row, x in fresh.items():
         if row not in known:
             return False
-        if x is not known[row] and x.numel() and not _largest(x - known[row]) <= _AGREE[x.dtype] * _largest(x):
+        if x is known[row] or not x.numel():
+            continue
+        if not float((x - known[row]).abs().max()) <= _AGREE[x.dtype] * float(x.abs().max()):
             return False
     return True
-
-
-def _largest(x: Tensor) -> float:
-    """The largest absolute entry."""
-    least, most = x.aminmax()
-    return max(float(most), -float(least))
-
-
-def _add(found: dict[Row, Tensor], row: Row, product: Tensor) -> None:
-    found[row] = found[row] + product if row in found else product

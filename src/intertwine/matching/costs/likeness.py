@@ -1,14 +1,15 @@
-"""Likeness of the channels of two networks at one point of their runs: by responses or by gates."""
-
-from __future__ import annotations
+"""Likeness of the channels of two networks at one point of their runs, by responses or by gates; and these points."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ...features import Point, layers, tap
+from ...features.batches import head, size
 from ...symmetry.action import transform
 from ...symmetry.blocks import Block, carrying, map_leaves, parent_dims
 from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Space, spaces_of
@@ -17,6 +18,7 @@ from ...symmetry.transformation import Transformation
 from ..coordinates.problem import unscaled
 
 _AT_ONCE = 1 << 20  # examples and positions whose agreements are exact in float32
+_EXAMPLES = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +29,7 @@ class Likeness:
     matrix: Tensor  # ``(C, C)``, channels of ``a`` first; its trace is what alignment maximises
 
     @staticmethod
-    def of_responses(axis: Axis, sym: Symmetry, covariance: Tensor, variances: tuple[Tensor, Tensor]) -> Likeness:
+    def of_responses(axis: Axis, sym: Symmetry, covariance: Tensor, variances: tuple[Tensor, Tensor]) -> "Likeness":
         """Correlations over the number of channels; covariances over total variances where a basis may rotate."""
         axis = _searched(axis, sym, signed=True)
         if any(sym.space(name).group.mixes for name in spaces_of([axis])):
@@ -38,7 +40,7 @@ class Likeness:
         return Likeness(axis, matrix)
 
     @staticmethod
-    def of_gates(axis: Axis, sym: Symmetry, a: Tensor, b: Tensor) -> Likeness:
+    def of_gates(axis: Axis, sym: Symmetry, a: Tensor, b: Tensor) -> "Likeness":
         """How much more often channels ``(C, E)`` are both on or both off than not; no scale and no sign changes it."""
         return Likeness(_searched(axis, sym, signed=False), agreements(a, b))
 
@@ -108,3 +110,52 @@ def _gain(matrix: Tensor, block: Block, space: Space, dim: int, free: Collection
     ordered = [d for d in others if d not in loose]
     norms = torch.einsum(part.square(), left + right, kept + ordered).clamp_min(0).sqrt()
     return (norms.sum(list(range(len(kept), norms.ndim))) if ordered else norms), False
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """A point of a model's run whose channels carry spaces.
+
+    Attributes:
+        point: The module's output.
+        axis: How its channels are made of spaces, and how they move with them.
+    """
+
+    point: Point
+    axis: Axis
+
+    @property
+    def spaces(self) -> frozenset[str]:
+        """Names of the spaces that can be seen here."""
+        return frozenset(spaces_of([self.axis]))
+
+
+def carriers(model: nn.Module, sym: Symmetry, batch: Any) -> tuple[Carrier, ...]:
+    """Find where the hidden features of a model move with its spaces.
+
+    The engine wrote down how the output of every module moves (``Symmetry.features``; Proposition 3.4: written axes
+    move by ``A``, read ones by ``phi(A)``); here these layouts meet the points at which features can be read.
+
+    Returns:
+        The carriers in running order; of points that hold the same features the first one only.
+
+    Examples:
+        >>> import intertwine as iw
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> x = torch.randn(4, 4)
+        >>> [(carrier.point.name, sorted(carrier.spaces)) for carrier in carriers(model, iw.symmetries(model, x), x)]
+        [('0', ['0.weight[0]']), ('1', ['0.weight[0]'])]
+    """
+    example = head(batch, min(size(batch), _EXAMPLES))
+    known_to_move = (point for point in layers(model, example) if point.name in sym.features)
+    carrying = [p for p in known_to_move if spaces_of([sym.features[p.name].axes[p.channel_dim]])]
+    known: list[Tensor] = []
+    found = []
+    with tap(model, [point.name for point in carrying]) as tapped:
+        features = tapped(example)
+    for point in carrying:
+        x = features[point.name]
+        if not any(x.shape == other.shape and torch.equal(x, other) for other in known):
+            known.append(x)
+            found.append(Carrier(point, sym.features[point.name].axes[point.channel_dim]))
+    return tuple(found)

@@ -14,8 +14,6 @@ from ...groups.assignment import assign_nearly
 from ...symmetry.blocks import inner_products
 from .weight_blocks import Both, Row
 
-__all__ = ["LARGE", "certified", "paired", "sketched"]
-
 LARGE = 512  # units of a space from which on sketches cost less than all inner products
 _SKETCH = 128  # numbers that a sketch keeps of one block: of 10,000 weights, enough for noise of a tenth
 _ROWS = 512  # units that are worked on at once
@@ -27,12 +25,7 @@ Units = Iterable[tuple[Row, Tensor, Tensor]]
 
 
 def sketched(x: Tensor, entries: int | None = None) -> Tensor:
-    """The sketches ``(n, k)`` of units ``(n, K)``; units with few weights are their own.
-
-    Args:
-        x: The units, or some of their weights.
-        entries: Number of weights of a unit where ``x`` holds some of them.
-    """
+    """The sketches ``(n, k)`` of units ``(n, K)``, or of some of their ``entries``; short units are their own."""
     group = (x.shape[1] if entries is None else entries) // _SKETCH
     if group < 2 or x.shape[1] < group:
         return x.clone()  # nothing that is held keeps a tensor in memory
@@ -43,12 +36,7 @@ def sketched(x: Tensor, entries: int | None = None) -> Tensor:
 
 
 def paired(blocks: Iterable[Both], fast: bool = False) -> Tensor | None:
-    """The permutation that pairs units with near ones; ``None`` where there are no blocks.
-
-    Args:
-        blocks: Sketches ``(n, k)`` of the units of both networks; squared distances in all of them add up.
-        fast: As in ``assign``.
-    """
+    """The permutation that pairs units with near ones, by sketches whose squared distances add up; ``None`` of none."""
     every = list(blocks)
     if not every:
         return None
@@ -63,9 +51,8 @@ def paired(blocks: Iterable[Both], fast: bool = False) -> Tensor | None:
 def certified(read: Callable[[], Units], permutes: bool = True) -> bool:
     """Whether no unit of one network is nearer to another unit than to the one in its place, whatever their signs.
 
-    Args:
-        read: Yields, for every block of a space, the parities of its signs and the units ``(n, K)`` of both networks.
-        permutes: Whether units may change places; else only their signs are looked at.
+    ``read`` yields, for every block of a space, the parities of its signs and the units ``(n, K)`` of both networks.
+    Where units may not change places only their signs are looked at.
     """
     apart = ours = theirs = torch.zeros(())
     inner: dict[Row, Tensor] = {}

@@ -1,9 +1,6 @@
 """Least-squares fits of scales and bases once units are matched: log ratios, Sylvester equations, closest rotations."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -12,19 +9,19 @@ from ...groups import Element
 from ...groups.dense import polar_factor
 from ...symmetry.action import transform
 from ...symmetry.blocks import blocks, inner_products
-from ...symmetry.gauge.scales import LogScales
+from ...symmetry.gauge.scales import Key, LogScales
 from ...symmetry.spaces import Layout, Leaf, Space
+from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
-from ..coordinates.problem import Member, members
-from .joint_scales import scale_steps
-
-if TYPE_CHECKING:
-    from ...symmetry.symmetry import Symmetry
-
-__all__ = ["Fit", "log_scales"]
+from ..costs.weight_blocks import Member, members
+from ..judgement.deviation import gap
 
 _CONDITION = 1e6  # a fitted basis is unidentifiable above this condition number: float32 weights leave it no digit
 _UNKNOWN = 1e-12  # sums of eigenvalues, relative to the largest, along which the weights determine nothing
+_STEPS = 12  # Gauss-Newton steps: each leaves a hundredth of an error that scales explain, and rounding is 1e-16
+_GAIN = 1e-3  # share of the error that a step must explain to be followed by another: noise stays, copies lose all
+_LEAP = 1.0  # largest change of a log scale in one step, beyond which the linear model is wrong
+_SETTLED = 1e-13  # steps below it are rounding
 
 
 class Fit:
@@ -33,13 +30,6 @@ class Fit:
     Balanced forms fix scales by norms, one vote per slice; here every weight has one, so that rounding averages out.
     Tensors that no scale and no matrix moves are not held. Numbers are those of the networks; sums over them are taken
     in float64.
-
-    Args:
-        sym: The symmetry, batch norms folded.
-        a: Tensors to move.
-        b: Tensors to meet.
-        g: The element to begin with.
-        spread: Sizes of what was subtracted to give entries of ``b`` (``Folded.spread``), which weigh less.
 
     Attributes:
         g: The element so far.
@@ -71,7 +61,7 @@ class Fit:
         """Fit one space after the other: scales by log ratios of slices, matrices by least squares."""
         for space in self._spaces:
             if space.group.mixes:
-                self._turn(space, votes)
+                self._put(space, linear=self._matrix(space, votes))
             else:
                 self._put(space, scales=self._log_ratios(space, votes))
 
@@ -79,17 +69,19 @@ class Fit:
         """Fit the matrices of one space after the other."""
         for space in self._spaces:
             if space.group.mixes:
-                self._turn(space, votes)
+                self._put(space, linear=self._matrix(space, votes))
 
     def scales(self, votes: Mapping[str, float] | None = None) -> None:
         """Fit the scales of all spaces at once."""
         means = {n: _mean_square(self.b[n]) for n in self.near}
-        for logs in scale_steps(self._joint, self.near, self.b, {n: _vote(votes, n) / x for n, x in means.items()}):
+        for logs in _scale_steps(self._joint, self.near, self.b, {n: _vote(votes, n) / x for n, x in means.items()}):
             for name, step in logs.items():
                 self._put(self.sym.space(name), scales=step)
 
-    def _put(self, space: Space, **parts: Tensor) -> None:
+    def _put(self, space: Space, **parts: Tensor | None) -> None:
         """Compose a step of one space with the element, and move the tensors that carry the space."""
+        if any(x is None for x in parts.values()):  # no step is known
+            return
         step = with_parts(self._still, space.name, **parts)
         self.g = Transformation(
             {**self.g.elements, space.name: step[space.name] @ self.g[space.name]}, self.g.certified
@@ -104,21 +96,13 @@ class Fit:
             squares, inner = (inner_products(x, other, [x.ndim - 1]) for other in (x, y))
             usable = (squares > 0) & (inner > 0)
             ratio = torch.where(usable, inner / squares.clamp_min(1e-300), 1.0).log()
-            there = x != 0
-            weight = inner_products(there, self._trust(m) if m.tensor in self._spread else there, [x.ndim - 1])
+            there = trust = x != 0
+            if (spread := self._spread.get(m.tensor)) is not None:  # what cancelled in folded biases is rounded most
+                left = (self.b[m.tensor] / spread.clamp_min(torch.finfo(spread.dtype).tiny)).square()
+                trust = m.view(m.block.read(left))
+            weight = inner_products(there, trust, [x.ndim - 1])
             terms.append((m.leaf, _vote(votes, m.tensor) * weight * usable, ratio))
         return log_scales(self._still[space.name], terms)
-
-    def _trust(self, m: Member) -> Tensor:
-        """Weights of the entries of a folded bias: those that cancelled when it was made are rounded most."""
-        spread = self._spread[m.tensor]
-        left = (self.b[m.tensor] / spread.clamp_min(torch.finfo(spread.dtype).tiny)).square()
-        return m.view(m.block.read(left))
-
-    def _turn(self, space: Space, votes: Mapping[str, float] | None) -> None:
-        matrix = self._matrix(space, votes)
-        if matrix is not None:
-            self._put(space, linear=matrix)
 
     def _matrix(self, space: Space, votes: Mapping[str, float] | None) -> Tensor | None:
         """Matrices ``(p..., n, n)`` that bring all slices of ``a`` closest to those of ``b``, weight by weight.
@@ -146,20 +130,45 @@ class Fit:
 
     def _slices(self, space: Space) -> list[tuple[Member, Tensor, Tensor]]:
         """The slices of a space in both networks, ``(p..., n, rest)``."""
-        return [
-            (m, m.view(m.block.read(self.near[m.tensor])), m.view(m.block.read(self.b[m.tensor])))
-            for m in self._members[space.name]
-            if m.tensor in self.near
-        ]
+        return [(m, m.read(self.near), m.read(self.b)) for m in self._members[space.name] if m.tensor in self.near]
+
+
+def _scale_steps(
+    system: LogScales, a: Mapping[str, Tensor], b: Mapping[str, Tensor], votes: Mapping[str, Tensor]
+) -> Iterator[dict[str, Tensor]]:
+    """Gauss-Newton steps for the log scales of all spaces at once, to the smallest ``Σ v |g a - b|²``.
+
+    Where one tensor joins two spaces, fits of one space after the other hardly move. The caller moves ``a`` between
+    steps, which are the changes of log scales ``(k, p..., n)`` by space; ``votes`` are the ``v``.
+    """
+    for _ in range(_STEPS if system.pieces else 0):
+        squares, slope, error = _sums(system, a, b, votes)
+        step = system.solved(squares, slope)
+        if not float(step.abs().max()) > _SETTLED:
+            return
+        yield system.split(step.clamp(-_LEAP, _LEAP))
+        if not float(step @ slope) > _GAIN * error:
+            return
+
+
+def _sums(
+    system: LogScales, a: Mapping[str, Tensor], b: Mapping[str, Tensor], votes: Mapping[str, Tensor]
+) -> tuple[dict[Key, Tensor], Tensor, float]:
+    """Sums of ``v x²``, blocks that join the same spaces added up, the descent ``Σ v x (y - x)``, the error."""
+    squares: dict[Key, Tensor] = {}
+    slope, error = system.zero(), 0.0
+    for piece in system.pieces:
+        vote = votes[piece.tensor]
+        x, y = piece.block.read(a[piece.tensor]), piece.block.read(b[piece.tensor])
+        error += float(vote) * gap(x, y) ** 2
+        slope += system.gathered(system.totals({piece.key: vote * piece.summed(x, y, less=x)}))
+        total = vote * piece.summed(x, x)
+        squares[piece.key] = squares[piece.key].add_(total) if piece.key in squares else total
+    return squares, slope, error
 
 
 def log_scales(still: Element, terms: Iterable[tuple[Leaf, Tensor, Tensor]]) -> Tensor:
-    """Log scales ``(k, p..., n)`` by least squares on log ratios.
-
-    Args:
-        still: The identity of the space.
-        terms: Exponents of the scales, with weights and log ratios ``(p..., n)``.
-    """
+    """Log scales ``(k, p..., n)`` of a space by least squares: exponents, with weights and log ratios ``(p..., n)``."""
     shape = (*still.permutation.shape, len(still.scales))
     normal, right = (torch.zeros(*some, dtype=torch.float64) for some in ((*shape, shape[-1]), shape))
     for leaf, weight, ratio in terms:

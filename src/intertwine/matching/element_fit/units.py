@@ -1,33 +1,29 @@
-"""Permutations and signs that match the units of two networks in balanced coordinates."""
-
-from __future__ import annotations
+"""The element that brings one network closest to another: units matched in balanced coordinates, then all is fitted."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..._memory import give_back
 from ..._progress import track
-from ...groups import SignedPermutation
-from ...symmetry.action import moved
+from ...groups import Representation, SignedPermutation
+from ...symmetry.action import moved, transform
 from ...symmetry.blocks import inner_products, map_leaves
 from ...symmetry.coupling import narrowed
 from ...symmetry.gauge.canonical import arranged
 from ...symmetry.gauge.signs import signing
 from ...symmetry.spaces import Fixed, Leaf, Space
-from ...symmetry.transformation import Transformation, identity
+from ...symmetry.symmetry import Symmetry
+from ...symmetry.transformation import Transformation, identity, with_parts
+from ..coordinates.balanced import Balanced
 from ..coordinates.problem import Problem
-from ..judgement.deviation import distance
+from ..judgement.deviation import combined, distance, sine
 from ..solvers.coordinate_descent import CoordinateDescent, descend
 from ..solvers.starts import profiles
-
-if TYPE_CHECKING:
-    from ...symmetry.symmetry import Symmetry
-
-__all__ = ["APART", "FOUND", "UnitMatch", "match_units", "monomial"]
+from .refit import Fit
 
 _STARTS = 3
 FOUND = 1e-2  # residual at which copies are found, and only rounding remains
@@ -37,19 +33,15 @@ _UNRELATED = 0.8  # residual above which small gains are not pursued
 _COARSE = 1e-3  # relative gain of a sweep that is small
 _CLOSE = 0.98  # squared cosine of tensors that all count alike
 _RIDGE = 0.01  # squared sine of tensors that get half the weight of equal ones
+FITS = 40  # rounds of bases and scales in turn: copies need one or two, bases that meet in one tensor dozens
+_HELPS = 0.99  # share of the residual that a fit must fall below to be followed by another
 
 
-@dataclass(frozen=True, eq=False)
-class UnitMatch:
-    """Matched units.
+class UnitMatch(NamedTuple):
+    """Matched units."""
 
-    Attributes:
-        g: The element of permutations and signs that moves ``a``.
-        residual: ``distance`` of the moved ``a`` from ``b``.
-    """
-
-    g: Transformation
-    residual: float
+    g: Transformation  # The element of permutations and signs that moves ``a``
+    residual: float  # ``distance`` of the moved ``a`` from ``b``
 
 
 def monomial(sym: Symmetry) -> Symmetry:
@@ -112,14 +104,7 @@ def match_units(
 
 
 class _Search:
-    """Searches of one pair of networks.
-
-    Args:
-        sym: A symmetry without scales and matrices; tensors that it does not move are compared, and not searched.
-        a: Tensors to move.
-        b: Tensors to meet.
-        votes: Weight of each tensor's entries.
-    """
+    """Searches of one pair of networks; tensors that the symmetry does not move are compared, and not searched."""
 
     def __init__(
         self, sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], votes: Mapping[str, float] | None
@@ -162,16 +147,13 @@ class _Search:
         first = self.judged(found.g)
         if found.history[-1] < (1 - _UNRELATED**2) ** 0.5 * self._problem(votes).size:
             return first
-        squares = self._agreements(first.g)
+        near = self._near(first.g)
+        squares = {n: max(_cosine(near[n], self.b[n]), 0.0) ** 2 for n in self.sym.layouts}  # 0 beyond a right angle
+        del near
         if min(squares.values(), default=1.0) < _CLOSE:
             votes = {n: self.votes[n] * c / (1 - c + _RIDGE) for n, c in squares.items()}
         again = self.judged(descend(self._problem(votes), first.g, generator).g)
         return min(first, again, key=lambda m: m.residual)
-
-    def _agreements(self, g: Transformation) -> dict[str, float]:
-        """For every tensor the squared cosine of its angle once ``a`` is moved; 0 beyond a right angle."""
-        near = self._near(g)
-        return {n: max(_cosine(near[n], self.b[n]), 0.0) ** 2 for n in self.sym.layouts}
 
     def _problem(self, votes: Mapping[str, float]) -> Problem:
         """The problem in which the squared norm of every tensor of ``b`` is its number of entries, times its vote.
@@ -187,8 +169,7 @@ class _Search:
         means = {name: float(self.b[name].square().mean()) for name in names}
         factors = {name: (votes[name] / mean if mean > 0 else votes[name]) ** 0.5 for name, mean in means.items()}
         sides = [{name: (state[name] * factors[name]).to(dtype) for name in names} for state in (self.b, self.a)]
-        still = identity(self.sym)
-        self._posed = votes, Problem(self.sym, sides[0], sides[1], still, still, self.sym)
+        self._posed = votes, Problem.plain(self.sym, sides[0], sides[1])
         return self._posed[1]
 
     def _near(self, g: Transformation) -> dict[str, Tensor]:
@@ -211,3 +192,54 @@ class _Search:
 def _cosine(x: Tensor, y: Tensor) -> float:
     norms = float(x.norm() * y.norm())
     return float(inner_products(x, y, range(x.ndim))) / norms if norms > 0 else 0.0
+
+
+def closest(a: Balanced, b: Balanced) -> tuple[Transformation, float]:
+    """The element that brings folded weights ``a`` closest to ``b``, and the residual in balanced coordinates."""
+    units = match_units(monomial(a.sym), a.state, b.state)
+    a.forget()  # not read while scales and bases are fitted, which takes the most memory
+    give_back()
+    in_place = distance(a.folded.state, b.folded.state)
+    if in_place < units.residual:  # merged in place: balancing only blurs what the units share
+        return identity(a.sym), in_place
+    return _fitted(a, b, ~b.to @ (lifted(units.g, a.sym) @ a.to), units.residual)
+
+
+def _fitted(a: Balanced, b: Balanced, g: Transformation, residual: float) -> tuple[Transformation, float]:
+    """Scales and bases fitted in turn, for each depends on the others, as long as that helps."""
+    fit = Fit(a.sym, a.folded.state, b.folded.state, g, b.folded.spread)
+    if fit.exact:
+        return g, residual
+    there = b.to @ g
+    still = [n for n in b.state if n not in fit.near]
+    fixed = {n: sine(transform(a.folded.state[n], a.sym.layouts[n], there), b.state[n]) for n in still}
+    sizes = {n: t.numel() for n, t in b.state.items()}
+
+    def left() -> float:
+        give_back()
+        moving = {n: sine(transform(x, a.sym.layouts[n], b.to), b.state[n]) for n, x in fit.near.items()}
+        return combined({**fixed, **moving}, sizes)
+
+    fit.each_space()
+    g, reached = fit.g, left()
+    for _ in range(FITS):
+        fit.bases()
+        fit.scales()
+        before, now = min(residual, reached), left()
+        if now < before:
+            g, reached = fit.g, now
+        if not now < _HELPS * before:
+            break
+    return g, min(residual, reached)
+
+
+def lifted(g: Transformation, sym: Symmetry) -> Transformation:
+    """Permutations and signs of normal bases as an element of the full symmetry."""
+    full = identity(sym)
+    for space in sym.spaces:
+        e = g[space.name]
+        parts: dict[str, Any] = {"permutation": e.permutation, "signs": e.signs}
+        if space.group.mixes:
+            parts = {"linear": e.matrix(Representation(sign=(1,)))}
+        full = with_parts(full, space.name, **parts)
+    return full

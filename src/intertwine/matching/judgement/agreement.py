@@ -1,34 +1,34 @@
-"""Distances of aligned networks and cosines of matched units, in the coordinates that were compared."""
+"""Distances of aligned networks and cosines of matched units, and what they would be by chance."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ..._words import counted
+from ...groups.sampling import haar, keeping_ones
 from ...symmetry import Symmetry, Transformation
 from ...symmetry.action import moved, transform_block
 from ...symmetry.blocks import Block, blocks, parent_dims
-from ...symmetry.spaces import Layout
+from ...symmetry.gauge.batch_norms import Folded
+from ...symmetry.transformation import identity
 from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem
+from ..solvers.coordinate_descent import CoordinateDescent, descend
+from ..solvers.starts import profiles
+
+Agreement = tuple[dict[str, Tensor], float, float]
+"""By space the cosine of every unit with its partner, ``(p..., n)``, NaN where one has no weights; and the distances
+``|a - b| / |a|`` before and after."""
+_SHORT = CoordinateDescent(tolerance=1e-3, sweeps=10)
+_CHUNK = 256  # units that are rotated together: larger rotations cost more and say the same
 
 
-def agreement(networks: Networks, g: Transformation) -> tuple[dict[str, Tensor], float, float]:
-    """Compare ``a`` with the moved ``b`` in the coordinates in which ``a`` is balanced.
+def agreement(networks: Networks, g: Transformation) -> Agreement:
+    """``a`` compared with the moved ``b`` in the coordinates in which ``a`` is balanced.
 
     Where scales and bases are not searched, weights are compared as they are.
-
-    Args:
-        networks: The networks.
-        g: The element that moves ``b``.
-
-    Returns:
-        By space the cosine of every unit with its partner, ``(p..., n)``, NaN where one has no weights; and the
-        distances ``|a - b| / |a|`` before and after.
     """
     if not {"scale", "linear"} & set(networks.kinds):
         return streamed_agreement(networks.stated, g)
@@ -37,66 +37,50 @@ def agreement(networks: Networks, g: Transformation) -> tuple[dict[str, Tensor],
         right.state if h.is_identity(0.0) else {**right.state, **moved(left.sym, h, right.state)}
         for h in (left.to @ ~right.to, left.to @ g @ ~right.to)
     )
-    sums = _Sums(networks.sym)
-    for name, layout in left.sym.layouts.items():
-        for block in blocks(layout):
-            sums.add(block, *(block.read(state[name]) for state in (left.state, before, after)))
-    return sums.cosines(), *sums.distances()
+    pieces = (
+        (block, block.read(left.state[name]), block.read(before[name]), block.read(after[name]))
+        for name, layout in left.sym.layouts.items()
+        for block in blocks(layout)
+    )
+    return _summed(networks.sym, pieces)
 
 
-def streamed_agreement(stated: Problem, g: Transformation) -> tuple[dict[str, Tensor], float, float]:
+def streamed_agreement(stated: Problem, g: Transformation) -> Agreement:
     """The same by permutations and signs, reading one tensor of each network at a time."""
-    sums = _Sums(stated.sym)
-    for name, layout in stated.sym.layouts.items():
-        if name in stated.a:
-            _add_tensor(sums, layout, stated.a[name], stated.b[name], g)
-    return sums.cosines(), *sums.distances()
+
+    def pieces() -> Iterator[tuple[Block, Tensor, Tensor, Tensor]]:
+        for name, layout in stated.sym.layouts.items():
+            if name in stated.a:
+                ours, theirs = stated.a[name], stated.b[name]
+                for block in blocks(layout):
+                    y = block.read(theirs)
+                    yield block, block.read(ours), y, transform_block(y, block, g) if block.moved else y
+
+    return _summed(stated.sym, pieces())
 
 
-def _add_tensor(sums: _Sums, layout: Layout, ours: Tensor, theirs: Tensor, g: Transformation) -> None:
-    for block in blocks(layout):
-        x, y = block.read(ours), block.read(theirs)
-        sums.add(block, x, y, transform_block(y, block, g) if block.moved else y)
-
-
-@dataclass
-class _Sums:
-    """Sums over all tensors: of products for every unit, of squares of all differences."""
-
-    sym: Symmetry
-    size: float = 0.0
-    before: float = 0.0
-    after: float = 0.0
-    units: dict[str, list[Tensor]] = field(default_factory=dict)  # <a, b>, <a, a>, <b, b>
-
-    def add(self, block: Block, x: Tensor, before: Tensor, after: Tensor) -> None:
-        """Add one block as it is in ``a``, in ``b``, and in the moved ``b``."""
-        gap = _square(x - before)
-        self.size += _square(x)
-        self.before += gap
-        self.after += gap if after is before else _square(x - after)
+def _summed(sym: Symmetry, pieces: Iterable[tuple[Block, Tensor, Tensor, Tensor]]) -> Agreement:
+    """The agreement of blocks as they are in ``a``, in ``b``, and in the moved ``b``."""
+    size = gap = left = 0.0
+    units: dict[str, list[Tensor]] = {}  # <a, b>, <a, a>, <b, b>
+    for block, x, before, after in pieces:
+        here = _square(x - before)
+        size, gap = size + _square(x), gap + here
+        left += here if after is before else _square(x - after)
         products = (x * after, x * x, after * after) if block.moved else ()
         for dim, leaf in block.carried:
-            dims = parent_dims(self.sym.space(leaf.space), dim, block.spaces)
-            sums = [_summed(p, dims) for p in products]
-            known = self.units.get(leaf.space)
-            self.units[leaf.space] = sums if known is None else [old + new for old, new in zip(known, sums)]
-
-    def cosines(self) -> dict[str, Tensor]:
-        """The cosine of every unit with its partner."""
-        nothing = [torch.zeros(())] * 3
-        found = {s.name: self.units.get(s.name, nothing) for s in self.sym.spaces}
-        return {name: inner / (ours * theirs).sqrt() for name, (inner, ours, theirs) in found.items()}
-
-    def distances(self) -> tuple[float, float]:
-        """The distances before and after, relative to ``|a|``."""
-        before, after = ((gap / self.size) ** 0.5 if self.size else 0.0 for gap in (self.before, self.after))
-        return before, after
+            dims = parent_dims(sym.space(leaf.space), dim, block.spaces)
+            sums = [_over_others(p, dims) for p in products]
+            known = units.get(leaf.space)
+            units[leaf.space] = sums if known is None else [old + new for old, new in zip(known, sums)]
+    found = {s.name: units.get(s.name, [torch.zeros(())] * 3) for s in sym.spaces}
+    cosines = {name: inner / (ours * theirs).sqrt() for name, (inner, ours, theirs) in found.items()}
+    apart, near = ((x / size) ** 0.5 if size else 0.0 for x in (gap, left))
+    return cosines, apart, near
 
 
-def _summed(x: Tensor, dims: list[int]) -> Tensor:
-    rest = [d for d in range(x.ndim) if d not in dims]
-    kept = sorted(dims)
+def _over_others(x: Tensor, dims: list[int]) -> Tensor:
+    rest, kept = [d for d in range(x.ndim) if d not in dims], sorted(dims)
     return (x.sum(rest) if rest else x).permute([kept.index(d) for d in dims])
 
 
@@ -112,3 +96,52 @@ def unweighted(quality: Mapping[str, Tensor]) -> list[str]:
         for name, n in counts.items()
         if n
     ]
+
+
+def unrelated(folded: Folded, seed: int) -> Folded:
+    """A network whose units are unrelated to those of ``folded``, as a null hypothesis for their likeness.
+
+    Every tensor is rotated along each axis that carries a space, by a random rotation of its own that keeps the mean
+    over units. Sizes, means and second moments along fixed axes stay (dead inputs, smooth filters, all that networks
+    of one task share), while which unit is wired to which is lost. Vectors are shuffled.
+    """
+    return replace(folded, state=_unrelated(folded.sym, folded.state, seed))
+
+
+def cosines_by_chance(stated: Problem, seed: int, search: bool) -> dict[str, float]:
+    """The mean cosine of matched units, by space, that a short search finds in a network unrelated to ``b``.
+
+    Without ``search`` units are paired as they come.
+    """
+    names = [name for name in stated.sym.layouts if name in stated.a and name in stated.b]
+    sym = replace(stated.sym, layouts={name: stated.sym.layouts[name] for name in names})
+    other = replace(stated, sym=sym, b=_unrelated(sym, stated.b, seed))
+    g = identity(sym)
+    if search:
+        g = descend(other, profiles(other), torch.Generator().manual_seed(seed), _SHORT).g
+    cosines, _, _ = streamed_agreement(other, g)
+    known = {name: x[~x.isnan()] for name, x in cosines.items()}
+    return {name: float(x.mean()) for name, x in known.items() if len(x)}
+
+
+def _unrelated(sym: Symmetry, tensors: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    state = {}
+    for name, tensor in tensors.items():
+        if name not in sym.layouts:
+            continue
+        pieces = blocks(sym.layouts[name])
+        partly = any(rows is not None for block in pieces for rows in block.rows)
+        state[name] = tensor.clone() if partly else tensor  # a piece that is the whole tensor takes its place
+        for block in pieces:
+            x = block.read(tensor).clone()
+            if sum(n > 1 for n in x.shape) < 2:
+                x = x.flatten()[torch.randperm(x.numel(), generator=generator)].reshape(x.shape)
+            else:
+                for along in (x.movedim(dim, 0) for dim, _ in block.carried):
+                    for chunk in torch.randperm(len(along), generator=generator).split(_CHUNK):
+                        some = along[chunk]
+                        turn = keeping_ones(haar(len(chunk), generator)).to(x)
+                        along[chunk] = (turn @ some.flatten(1)).reshape(some.shape)
+            state[name] = block.write(state[name], x)
+    return state

@@ -1,7 +1,8 @@
 """Deviation of matched weights: weight by weight and tensor by tensor."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -34,38 +35,56 @@ TRUST = 1e-12  # squared relative distance below which a tensor counts as equal
 
 
 @dataclass(frozen=True)
-class Deviation:
-    """How far matched weights are apart, relative to their sizes.
+class TensorDeviation:
+    """How far the weights of one tensor are apart, relative to their sizes.
 
     Attributes:
-        overall: Deviation that 99.9 % of all weights stay below.
-        tensors: For every tensor the deviation that 99 % of its weights stay below, or three times the relative
-            distance of the whole tensor where that is larger.
-        distances: For every tensor the relative distance.
-        edits: For every tensor the largest deviation of a single weight, relative to its size and that of a typical
-            one of its row together: numbers near zero may be off by more than their size, but no rounding moves one
-            weight of a row far.
-        odd: For every tensor how many times farther off a single weight is than the others of its row are on average,
-            or than the match may leave; small weights, and tensors that a basis mixes, are left out.
-        informative: Tensors whose weights differ among each other, so that agreement tells something.
-        sizes: Number of weights of every tensor.
-        sym: The symmetry by which they were matched.
-        rounded: Tensors that hold numbers of half precision in one of the networks.
-        finest: The precision of the comparison, below which there is no agreement.
-        largest: The largest deviations of single weights, as many as the quantile of the networks needs.
+        size: Number of weights.
+        distance: That of the tensors, relative to the second.
+        informative: Whether the weights differ among each other, so that agreement tells something.
+        rounded: Whether it holds numbers of half precision in one of the networks.
+        weights: Deviation that 99 % of the weights stay below, or three times ``distance`` where that is larger.
+        edit: The largest deviation of a single weight, relative to its size and that of a typical one of its row
+            together: numbers near zero may be off by more than their size, but no rounding moves one weight of a row
+            far.
+        odd: How many times farther off a single weight is than the others of its row are on average, or than the match
+            may leave; small weights, and tensors that a basis mixes, are left out.
     """
 
-    overall: float
-    tensors: Mapping[str, float]
-    distances: Mapping[str, float]
-    edits: Mapping[str, float]
-    odd: Mapping[str, float]
-    informative: frozenset[str]
-    sizes: Mapping[str, int]
+    size: int
+    distance: float
+    informative: bool
+    rounded: bool
+    weights: float
+    edit: float
+    odd: float
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far matched weights are apart.
+
+    Attributes:
+        tensors: By name, those that are empty left out.
+        sym: The symmetry by which they were matched.
+        largest: The largest deviations of single weights, as many as the quantile of the networks needs.
+        finest: The precision of the comparison, below which there is no agreement.
+    """
+
+    tensors: Mapping[str, TensorDeviation]
     sym: Symmetry
-    rounded: frozenset[str] = frozenset()
-    finest: str = "float64"
-    largest: Tensor = field(default_factory=lambda: torch.zeros(0))
+    largest: Tensor
+    finest: str
+
+    @cached_property
+    def overall(self) -> float:
+        """The deviation that 99.9 % of all weights stay below."""
+        return float(_top(self.largest, above_quantile(self.weights)).min()) if len(self.largest) else 0.0
+
+    @property
+    def weights(self) -> int:
+        """Their number."""
+        return sum(t.size for t in self.tensors.values())
 
     @property
     def precision(self) -> str | None:
@@ -81,24 +100,25 @@ class Deviation:
         """
         limit, shared = PRECISIONS[precision], self.shared()
         spared = limit if shared is None else min(limit, _SPARED * PRECISIONS[shared])
-        limits = {name: limit if name in self.rounded else spared for name in self.tensors}
-        return {
-            name: self.distances[name]
-            for name, size in self.tensors.items()
-            if not (size <= limits[name] and self.edits[name] <= _ONE * limits[name] and self.odd[name] <= _ODD)
-        }
+
+        def explained(t: TensorDeviation) -> bool:
+            most = limit if t.rounded else spared
+            return t.weights <= most and t.edit <= _ONE * most and t.odd <= _ODD
+
+        return {name: t.distance for name, t in self.tensors.items() if not explained(t)}
 
     def shared(self, share: float = 0.5) -> str | None:
         """The finest precision to which a share of the informative tensors agrees, by number or by weights.
 
         Tensors with hardly more weights than the scales and bases that move them agree by fitting, not by descent.
         """
+        told = {name: t for name, t in self.tensors.items() if t.informative}
         for name, limit in PRECISIONS.items():
             if limit < PRECISIONS[self.finest]:
                 continue
-            agree = [n for n in self.informative if self.tensors.get(n, 0.0) <= limit]
-            near, all_ = (sum(self.sizes[n] for n in some) for some in (agree, self.informative))
-            enough = len(agree) >= share * len(self.informative) or near >= share * all_
+            agree = [n for n, t in told.items() if t.weights <= limit]
+            near, all_ = (sum(told[n].size for n in some) for some in (agree, told))
+            enough = len(agree) >= share * len(told) or near >= share * all_
             if agree and enough and near >= _FITTED * narrowed(self.sym, agree).dim:
                 return name
         return None
@@ -107,10 +127,10 @@ class Deviation:
 def deviation(
     a: Folded, b: Folded, g: Transformation, rounded: Collection[str] = (), count: int | None = None
 ) -> Deviation:
-    """Compare the moved ``a`` with ``b``, weight by weight; one tensor is moved at a time.
+    """Compare the moved ``a`` with ``b``, weight by weight, batch norms folded; one tensor is moved at a time.
 
     Args:
-        a: Weights to move, batch norms folded.
+        a: Weights to move.
         b: Weights to meet.
         g: The element that moves ``a``.
         rounded: Tensors that hold numbers of half precision in one of the networks.
@@ -118,73 +138,41 @@ def deviation(
     """
     linear = {s.name for s in a.sym.spaces if s.group.mixes}
     finest = "float64" if torch.float64 in {t.dtype for t in b.state.values()} else "float32"
-    tensors, distances, edits, odd, sizes, informative = {}, {}, {}, {}, {}, []
-    total = sum(b.state[name].numel() for name in b.sym.layouts)
-    kept = above_quantile(total if count is None else count)
-    largest = torch.zeros(0)
+    kept = above_quantile(sum(b.state[name].numel() for name in b.sym.layouts) if count is None else count)
+    tensors, largest = {}, torch.zeros(0)
     for name, layout in b.sym.layouts.items():
         right = b.state[name]
-        near = transform(a.state[name], layout, g)
-        distances[name], sizes[name] = apart(near, b, name), right.numel()
-        if not (constant(a.state[name]) and constant(right)):
-            informative.append(name)
         if not right.numel():
             continue
+        near = transform(a.state[name], layout, g)
+        distance = apart(near, b, name)
         # a basis mixes entries, and with them their rounding, which a fitted matrix doubles on either side
         mixed = any(space in linear for block in blocks(layout) for space in block.spaces)
         some = above_quantile(right.numel(), _OF_ONE)
-        ratios, edits[name] = _largest(near, right, b.spread.get(name, right), mixed, max(some, kept))
-        tensors[name] = max(float(_top(ratios, some).min()), _MEAN * distances[name])
-        odd[name] = 0.0 if mixed or right.ndim < 2 else _oddest(near, right, _NOISE * PRECISIONS[finest])
+        ratios, edit = _largest(near, right, b.spread.get(name, right), mixed, max(some, kept))
+        tensors[name] = TensorDeviation(
+            size=right.numel(),
+            distance=distance,
+            informative=not (constant(a.state[name]) and constant(right)),
+            rounded=name in rounded,
+            weights=max(float(_top(ratios, some).min()), _MEAN * distance),
+            edit=edit,
+            odd=0.0 if mixed or right.ndim < 2 else _oddest(near, right, _NOISE * PRECISIONS[finest]),
+        )
         largest = _top(torch.cat([largest, ratios]), kept)
-    return Deviation(
-        overall=_least(largest, total),
-        tensors=tensors,
-        distances=distances,
-        edits=edits,
-        odd=odd,
-        informative=frozenset(informative),
-        sizes=sizes,
-        sym=b.sym,
-        rounded=frozenset(rounded),
-        finest=finest,
-        largest=largest,
-    )
+    return Deviation(tensors, b.sym, largest, finest)
 
 
 def joined(parts: Sequence[Deviation], sym: Symmetry, count: int) -> Deviation:
-    """The deviation of networks, or of a part of them, from those of their components.
-
-    Args:
-        parts: The components'.
-        sym: The symmetry of the networks.
-        count: Number of weights of the networks, of which these components may be a part.
-    """
-    sizes = {name: size for part in parts for name, size in part.sizes.items()}
+    """The deviation of networks of ``count`` weights, or of a part of them, from those of their components."""
     largest = _top(torch.cat([torch.zeros(0), *(part.largest for part in parts)]), above_quantile(count))
-    return Deviation(
-        overall=_least(largest, sum(sizes.values())),
-        tensors={name: x for part in parts for name, x in part.tensors.items()},
-        distances={name: x for part in parts for name, x in part.distances.items()},
-        edits={name: x for part in parts for name, x in part.edits.items()},
-        odd={name: x for part in parts for name, x in part.odd.items()},
-        informative=frozenset().union(*(part.informative for part in parts)),
-        sizes=sizes,
-        sym=sym,
-        rounded=frozenset().union(*(part.rounded for part in parts)),
-        finest="float64" if all(part.finest == "float64" for part in parts) else "float32",
-        largest=largest,
-    )
+    finest = "float64" if all(part.finest == "float64" for part in parts) else "float32"
+    return Deviation({name: t for part in parts for name, t in part.tensors.items()}, sym, largest, finest)
 
 
 def above_quantile(count: int, share: float = _QUANTILE) -> int:
     """How many of so many numbers are not below the quantile of a share; by default that of all weights."""
     return count - min(int(share * count), count - 1)
-
-
-def _least(largest: Tensor, count: int) -> float:
-    """The quantile of so many numbers, of which these are the largest."""
-    return float(_top(largest, above_quantile(count)).min()) if len(largest) else 0.0
 
 
 def _largest(near: Tensor, right: Tensor, sizes: Tensor, mixed: bool, count: int) -> tuple[Tensor, float]:

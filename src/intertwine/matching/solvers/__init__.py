@@ -1,12 +1,10 @@
 """Solvers of the matching problem, by name."""
 
 from ..._words import near
-from .activations import Activations
 from .coordinate_descent import CoordinateDescent
-from .frank_wolfe import FrankWolfe
-from .gates import Gates
 from .learned import Learned
-from .sinkhorn import Sinkhorn
+from .relaxed import FrankWolfe, Sinkhorn
+from .responses import Activations, Gates
 from .solver import Solution, Solver
 from .straight_through import StraightThrough
 

@@ -10,7 +10,7 @@ end is kept where it is better (iterated local search; LourenÃ§o, Martin and StÃ
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 
@@ -20,10 +20,9 @@ from ...symmetry.transformation import Transformation, identity, random, with_pa
 from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem
 from ..costs.incremental import Costs
-from .block_update import best_parts
-from .nested import nested_step
 from .solver import Findings, Solver
 from .starts import outwards, profiles
+from .steps import best_parts, nested_step
 
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative fall of the objective that rounding explains
 _COPY = 1e-6  # relative distance from the largest objective, |a| |b|, at which nothing is left to find
@@ -84,8 +83,7 @@ class CoordinateDescent(Solver):
         return Findings(stated.sym, stated.objective, (best.g,), stated.lift, best.history, reached)
 
 
-@dataclass(frozen=True, eq=False)
-class Descent:
+class Descent(NamedTuple):
     """Where coordinate descent ended."""
 
     g: Transformation  # The element
@@ -99,15 +97,7 @@ def search(
     costs: type[Costs] = Costs,
     similar: Callable[[Problem, bool], Transformation] = profiles,
 ) -> tuple[Descent, tuple[float, ...]]:
-    """Descend from several starts.
-
-    Args:
-        stated: The problem.
-        options: Those of the solver; one start and no shakes where it does not say.
-        seed: Of random orders and starts.
-        costs: How inner products are kept.
-        similar: How similar weight profiles are matched.
-    """
+    """The best end of several starts, and the objective of each; one start and no shakes where options do not say."""
     restarts, shakes = options.restarts or 1, options.shakes or 0
     generator = torch.Generator().manual_seed(seed)
     found: list[Descent] = []
@@ -129,9 +119,7 @@ def _starts(
     """Two starts from the weights, the identity, and random elements."""
     first = similar(stated, fast)
     if _is_tree(stated):
-        second = outwards(stated, fast)
-        first, second = sorted((first, second), key=stated.objective, reverse=True)
-        yield from (first, second)
+        yield from sorted((first, outwards(stated, fast)), key=stated.objective, reverse=True)
     else:
         yield first
         yield outwards(stated, fast)
@@ -229,7 +217,7 @@ def _sweep(
         order.sort(key=lambda s: s.name not in outer)
     for space in order:
         if space.name in kept.dirty:
-            kept.clean(space.name)
+            kept.dirty.discard(space.name)
             turned |= _improve(kept, space, slack, still, fast)
     return turned
 
@@ -243,7 +231,7 @@ def _shaken(kept: Costs, generator: torch.Generator, slack: float, still: float,
     space = spaces[int(torch.randint(len(spaces), (), generator=generator))]
     step = with_parts(kept.still, space.name, permutation=torch.randperm(space.size, generator=generator))
     kept.move(step, kept.gain(step))
-    kept.clean(space.name)  # the others settle first, or this one would only go back
+    kept.dirty.discard(space.name)  # the others settle first, or this one would only go back
     for _ in range(_SETTLING):
         value = kept.value
         turned = _sweep(kept, generator, slack, still, fast)

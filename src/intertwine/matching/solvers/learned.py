@@ -12,7 +12,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, count, islice
 from pathlib import Path
@@ -28,7 +28,6 @@ from ...features.batches import check_repeatable, repeatable
 from ...features.evaluate import Loss
 from ...groups import Element
 from ...symmetry.action import admissible, tensors_of
-from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem, searched, within
@@ -94,15 +93,10 @@ class Learned(Solver):
         course = _Course(self, replace(networks, a=sym.act(to, networks.a)), start)
         history = course.run()
 
-        def value(g: Transformation) -> float:
-            return -course.barrier(to @ g)
-
-        def finish(g: Transformation) -> Transformation:
-            return admissible(sym, g, state)
-
-        return Findings(
-            sym, value, (~to @ course.best, ~to @ start), finish, tuple(-x for x in history), notes=course.notes
-        )
+        value = lambda g: -course.barrier(to @ g)
+        finish = lambda g: admissible(sym, g, state)
+        found, heights = (~to @ course.best, ~to @ start), tuple(-x for x in history)
+        return Findings(sym, value, found, finish, heights, notes=course.notes)
 
 
 class _Course:
@@ -207,8 +201,7 @@ class _Course:
         """Units of permuted spaces assigned to those of ``a`` by the inner products of their weights now."""
         free, near = searched(self.sym, {"permutation"}), transformed(self.sym, self.base, self.raw)
         ours = {n: self.mixture.a[n].to(near[n].dtype) for n in free.layouts if n in near}
-        still = identity(self.sym)
-        costs = Costs(Problem(free, ours, {n: near[n] for n in ours}, still, still, self.sym), identity(free))
+        costs = Costs(Problem.plain(free, ours, {n: near[n] for n in ours}, self.sym), identity(free))
         for space in free.spaces if "permutation" in self.networks.kinds else ():
             if space.group.permutes and not space.parents:
                 step = step_of(costs, space)
@@ -249,7 +242,13 @@ class _Course:
         if path is None or not Path(path).exists():
             return None
         found = read_tensors(path)
-        self.base, self.best = (_read(found, kind, self.sym) for kind in ("base", "best"))
+
+        def read(kind: str, space: str, e: Element) -> Element:
+            parts: dict[str, Any] = {part: found[key] for part in _PARTS if (key := f"{kind}.{space}.{part}") in found}
+            return replace(e, **parts)
+
+        still = identity(self.sym).elements.items()
+        self.base, self.best = (Transformation({s: read(kind, s, e) for s, e in still}) for kind in ("base", "best"))
         state = self.adam.state_dict()
         for k in range(len(self.logs)):
             names = ("step", "exp_avg", "exp_avg_sq")
@@ -258,11 +257,3 @@ class _Course:
         self.adam.load_state_dict(state)
         self.step = int(found["step"])
         return list(map(float, found["history"]))
-
-
-def _read(found: Mapping[str, Tensor], kind: str, sym: Symmetry) -> Transformation:
-    elements: dict[str, Element] = {}
-    for space, e in identity(sym).elements.items():
-        parts: dict[str, Any] = {part: found[key] for part in _PARTS if (key := f"{kind}.{space}.{part}") in found}
-        elements[space] = replace(e, **parts)
-    return Transformation(elements)

@@ -1,7 +1,5 @@
 """Networks on the line between ``a`` and a moved ``b``, differentiable in what moves it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,15 +17,7 @@ from ..coordinates.networks import Networks
 
 
 class Mixture:
-    """The networks ``(1 - t) a + t b'`` for tensors ``b'`` that are given; batch norms use the batch's statistics.
-
-    Args:
-        networks: The two networks, with the loader that they are run on.
-
-    Attributes:
-        a: Tensors of ``a`` by name.
-        names: Those that are mixed.
-    """
+    """The networks ``(1 - t) a + t b'`` for tensors ``b'`` that are given; batch norms use the batch's statistics."""
 
     def __init__(self, networks: Networks) -> None:
         self.net = copied(networks.a).eval()
@@ -38,7 +28,7 @@ class Mixture:
         self.device = device_of(self.net)
         self._ends: tuple[float, float] | None = None
         self.sym: Symmetry = networks.sym
-        self.a = tensors_of(self.net)
+        self.a = tensors_of(self.net)  # by name, of which some are mixed
         self.names = set(self.sym.layouts) - {n for norm in self.sym.batch_norms for n in (norm.mean, norm.variance)}
 
     def __call__(self, near: Mapping[str, Tensor], batch: Any, ratio: float = 0.5) -> Any:

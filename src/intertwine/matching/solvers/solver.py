@@ -12,46 +12,27 @@ from ..coordinates.networks import Networks
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """What a search came to, in coordinates of its own.
+    """What a search came to, in coordinates of its own."""
 
-    Attributes:
-        sym: The symmetry whose elements were searched.
-        value: The objective of an element, which is maximised.
-        found: The elements that it came to, the best one first, then what it must not be worse than.
-        finish: What leads from such an element to the one that moves the network ``b``.
-        history: The objective along the way of the best start.
-        starts: The objective that every start reached, where there are several.
-        notes: What a reader must know.
-    """
-
-    sym: Symmetry
-    value: Callable[[Transformation], float]
-    found: tuple[Transformation, ...]
-    finish: Callable[[Transformation], Transformation]
-    history: tuple[float, ...]
-    starts: tuple[float, ...] = ()
-    notes: tuple[str, ...] = ()
+    sym: Symmetry  # The symmetry whose elements were searched
+    value: Callable[[Transformation], float]  # The objective of an element, which is maximised
+    found: tuple[Transformation, ...]  # The elements that it came to, the best first, then what it must not fall below
+    finish: Callable[[Transformation], Transformation]  # From such an element to the one that moves the network ``b``
+    history: tuple[float, ...]  # The objective along the way of the best start
+    starts: tuple[float, ...] = ()  # The objective that every start reached, where there are several
+    notes: tuple[str, ...] = ()  # What a reader must know
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What a solver found.
+    """What a solver found."""
 
-    Attributes:
-        transformation: The element that moves ``b`` into the basis of ``a``.
-        objective: What the solver maximised, at ``transformation``; its unit is the solver's.
-        history: The objective along the way of the best start.
-        starts: The objective that every start reached, where there are several.
-        notes: What a reader must know.
-        start: The objective of the identity, which ``objective`` is never below.
-    """
-
-    transformation: Transformation
-    objective: float
-    history: tuple[float, ...]
+    transformation: Transformation  # The element that moves ``b`` into the basis of ``a``
+    objective: float  # What the solver maximised, at ``transformation``; its unit is the solver's
+    history: tuple[float, ...]  # As in ``Findings``, like what follows
     starts: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
-    start: float = float("nan")
+    start: float = float("nan")  # The objective of the identity, which ``objective`` is never below
 
 
 @dataclass(frozen=True)
@@ -78,11 +59,9 @@ class Solver(ABC):
         still = identity(search.sym)
         values = [search.value(g) for g in (*search.found, still)]
         best = max(range(len(values)), key=lambda k: (values[k] == values[k], values[k]))  # NaN is worst
-        g = (*search.found, still)[best]
-        notes = search.notes
-        if best and values[best] != values[0]:
-            notes += ("the search ended worse than where it started, which was kept",)
-        g = search.finish(g)
+        worse = best and values[best] != values[0]
+        notes = (*search.notes, *(["the search ended worse than where it started, which was kept"] if worse else []))
+        g = search.finish((*search.found, still)[best])
         if networks.gauge is not None:
             g = networks.gauge.kept(g)
         return Solution(g, values[best], search.history, search.starts, notes, values[-1])

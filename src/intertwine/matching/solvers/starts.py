@@ -4,45 +4,29 @@ Norms of a unit's weights, taken over the units of all other spaces, do not depe
 nearly exact copies are matched before anything else is known; for unrelated networks this is as good as any start.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ...symmetry.action import transform_block
+from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, with_parts
+from ..coordinates.problem import Problem
 from ..costs.nearest import paired, sketched
-from ..costs.weight_blocks import KERNEL
-from .block_update import best_parts
-
-if TYPE_CHECKING:
-    from ...symmetry.spaces import Space
-    from ..coordinates.problem import Problem
-    from ..costs.weight_blocks import Both, Joint, Member, Row
-
-__all__ = ["outwards", "profiles", "profiles_of", "streamed_profiles"]
+from ..costs.weight_blocks import KERNEL, Both, Joint, Member, Row, add_to
+from .steps import best_parts
 
 _SLAB = 1 << 22  # entries whose profiles are compared at once
 
 
 def profiles(stated: Problem, fast: bool = False) -> Transformation:
-    """Permutations that match units by norms of their weights, then rotations.
+    """Permutations that match units by norms of their weights, then rotations; no signs.
 
     Norms are taken over the units of other spaces; weights along fixed axes (inputs, kernel positions) stay apart.
-    Bases are turned one after the other, each by the weights whose other units are known: fixed, matched, or turned
-    before.
-
-    Args:
-        stated: The problem.
-        fast: As in ``assign``.
-
-    Returns:
-        An element without signs; spaces that lie in or around others stay.
+    Spaces that lie in or around others stay. Bases are turned from the ends of a network to its middle.
     """
     found: dict[str, list[Both]] = {s.name: [] for s in stated.sym.spaces}
     for alone in stated.parts.alone:
@@ -54,7 +38,10 @@ def profiles(stated: Problem, fast: bool = False) -> Transformation:
             found[joint.spaces[side]].append(_of_joint(joint, side, joint.spaces[1 - side] in still))
     members = stated.parts.members
     g = _matched(stated, lambda space: chain(found[space.name], _of_members(stated, members[space.name])), fast)
-    return _turned(stated, g, fast)
+    outer = {parent for s in stated.sym.spaces for parent in s.parents}
+    known = {s.name for s in stated.sym.spaces if s.group.permutes and not s.parents and s.name not in outer}
+    waiting = [s.name for s in stated.sym.spaces if s.group.mixes and not s.parents]
+    return _placed(stated, g, known, waiting, fast)
 
 
 def streamed_profiles(stated: Problem, fast: bool = False) -> Transformation:
@@ -76,38 +63,18 @@ def _matched(stated: Problem, read: Callable[[Space], Iterable[Both]], fast: boo
 
 
 def profiles_of(stated: Problem, space: str, votes: Mapping[str, float]) -> list[Both]:
-    """Profiles of all units of one space, sketched; their squared distances add up.
-
-    Args:
-        stated: The problem; its tensors are read one after the other.
-        space: Name of the space.
-        votes: Weight of the squared distances in each tensor.
-    """
+    """Profiles of all units of one space, sketched; their squared distances, weighted by tensor, add up."""
     some = ((votes[m.tensor] ** 0.5, both) for m in stated.members[space] for both in _of_members(stated, [m]))
     return [(root * ours, root * theirs) for root, (ours, theirs) in some]
 
 
 def outwards(stated: Problem, fast: bool = False) -> Transformation:
-    """Spaces placed one after the other from the input on, each by the weights that join it to what is placed already.
-
-    Args:
-        stated: The problem.
-        fast: As in ``assign``.
-    """
+    """Spaces placed one after the other from the input on, each by the weights that join it to what is placed."""
     return _placed(stated, identity(stated.sym), set(), [s.name for s in stated.sym.spaces], fast)
-
-
-def _turned(stated: Problem, g: Transformation, fast: bool) -> Transformation:
-    """Closest rotations of linear spaces, from the ends of a network to its middle."""
-    outer = {parent for s in stated.sym.spaces for parent in s.parents}
-    known = {s.name for s in stated.sym.spaces if s.group.permutes and not s.parents and s.name not in outer}
-    waiting = [s.name for s in stated.sym.spaces if s.group.mixes and not s.parents]
-    return _placed(stated, g, known, waiting, fast)
 
 
 def _placed(stated: Problem, g: Transformation, known: set[str], waiting: list[str], fast: bool) -> Transformation:
     """``g`` with waiting spaces solved one after the other, those first of whose weights the most can be compared."""
-    known, waiting = set(known), list(waiting)
     sizes = {m: float(stated.a[m.tensor].square().sum()) for name in waiting for m in stated.members[name]}
 
     def usable(name: str) -> list[Member]:
@@ -125,8 +92,7 @@ def _placed(stated: Problem, g: Transformation, known: set[str], waiting: list[s
         costs: dict[Row, Tensor] = {}
         for m in usable(name):
             b = transform_block(m.block.read(stated.b[m.tensor]), m.block, g)
-            cross = m.view(m.block.read(stated.a[m.tensor])) @ m.view(b).mT
-            costs[m.row] = costs[m.row] + cross if m.row in costs else cross
+            add_to(costs, m.row, m.read(stated.a) @ m.view(b).mT)
         g = with_parts(g, name, **best_parts(costs, stated.sym.space(name).group, fast))
         known.add(name)
     return g
@@ -137,7 +103,7 @@ def _of_joint(joint: Joint, side: int, still: bool) -> Both:
         ours, theirs = (x.movedim(2, 0) if side else x for x in (joint.a, joint.b))
         return sketched(ours.flatten(1).abs()), sketched(theirs.flatten(1).abs())
     if joint.kernels:
-        ours, theirs = (x.sqrt() for x in joint.squares[side])
+        ours, theirs = (((x * x).sum(0).mT if side else (x * x).sum(2)).sqrt() for x in (joint.a, joint.b))
         if bool(torch.isfinite(ours).all() & torch.isfinite(theirs).all()):
             return ours, theirs
     ours, theirs = (_norms(x, [0 if side else 2], joint.kernels) for x in (joint.a, joint.b))
@@ -147,21 +113,17 @@ def _of_joint(joint: Joint, side: int, still: bool) -> Both:
 
 
 def _of_members(stated: Problem, members: Iterable[Member]) -> Iterator[Both]:
-    """Profiles in one block after the other."""
+    """Profiles in one block after the other, slab by slab."""
     linear = {s.name for s in stated.sym.spaces if s.group.mixes}
     still = _still(stated)
     for m in members:
-        if not linear & set(m.block.spaces):
-            yield from _of_member(stated, m, still)
-
-
-def _of_member(stated: Problem, m: Member, still: set[str]) -> Iterator[Both]:
-    """Profiles in one block, slab by slab."""
-    units = [d for d, s in enumerate(m.block.spaces) if s is not None and s not in still and d != m.dim]
-    kernels = prod(n for d, n in enumerate(m.block.shape) if d not in units and d != m.dim) >= KERNEL
-    entries = None if units else prod(m.block.shape) // m.block.shape[m.dim]
-    for x, y in _slabs(m, units, *(m.block.read(state[m.tensor]) for state in (stated.a, stated.b))):
-        yield sketched(_profile(m, x, units, kernels), entries), sketched(_profile(m, y, units, kernels), entries)
+        if linear & set(m.block.spaces):
+            continue
+        units = [d for d, s in enumerate(m.block.spaces) if s is not None and s not in still and d != m.dim]
+        kernels = prod(n for d, n in enumerate(m.block.shape) if d not in units and d != m.dim) >= KERNEL
+        entries = None if units else prod(m.block.shape) // m.block.shape[m.dim]
+        for x, y in _slabs(m, units, *(m.block.read(state[m.tensor]) for state in (stated.a, stated.b))):
+            yield sketched(_profile(m, x, units, kernels), entries), sketched(_profile(m, y, units, kernels), entries)
 
 
 def _still(stated: Problem) -> set[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ....features.evaluate import evaluate
-from ....merging.recalibrate import recalibrate_
+from ....merging.repair import recalibrate_
 from ...data import load
 from ...networks import removable, without
 from ...statistics import independent

@@ -1,20 +1,80 @@
-"""Joint step of a space and the spaces inside it (heads and their dimensions, groups and their channels)."""
+"""Steps of one space from cost matrices: the best permutation and signs, or the closest rotation.
 
-from __future__ import annotations
+A space and the spaces inside it (heads and their dimensions, groups and their channels) may step together.
+"""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 
 import torch
 from torch import Tensor
 
-from ...groups import assign
+from ...groups import SpaceGroup, assign
+from ...groups.dense import polar_factor
+from ...symmetry.detection.equations import BinarySpan, word_of
+from ...symmetry.gauge.signs import solve_signs
 from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, with_parts
 from ..costs.incremental import Costs
-from ..costs.weight_blocks import Member, Row
-from .block_update import best_parts, best_signs
+from ..costs.weight_blocks import Member, Row, add_to
+
+_MAX_SIGNS = 6  # sign generators of which all combinations are tried where their effects are tangled
+
+Products = Mapping[Row, Tensor]
+
+
+def best_parts(costs: Products, group: SpaceGroup, fast: bool = False) -> dict[str, Tensor]:
+    """The parts of the element of one space with the largest total inner product: a rotation, or a monomial step."""
+    if group.mixes:
+        return {"linear": polar_factor(sum(costs.values(), start=torch.zeros(()))).cpu()}
+    order, signs = monomial_step(costs, group.signs, group.permutes, fast)
+    return {"permutation": order, "signs": signs}
+
+
+def monomial_step(costs: Products, signs: int, permutable: bool, fast: bool = False) -> tuple[Tensor, Tensor]:
+    """The permutation ``(p..., n)`` and signs ``(k, p..., n)`` with the largest total inner product, on the CPU.
+
+    Costs are, by parities of the sign generators, the inner products ``(p..., n, n)`` of the slices with that parity:
+    new place first, present place second.
+    """
+    gain, choose = best_signs(costs, signs)
+    shape = gain.shape[:-1]
+    order = assign(gain, fast).cpu() if permutable else torch.arange(shape[-1]).expand(shape).clone()
+    return order, choose(order)
+
+
+def best_signs(costs: Products, signs: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """For every pair of units the largest inner product that signs can reach.
+
+    Returns:
+        The gains ``(p..., n, n)``, and a function from the permutation to the signs ``(k, p..., n)`` that reach them.
+        Where more than six generators are tangled the gains are upper bounds.
+    """
+    signed = {row: c for row, c in costs.items() if any(row)}
+    plain = next((c for row, c in costs.items() if not any(row)), None)
+    if plain is None:
+        plain = torch.zeros_like(next(iter(costs.values())))
+    if not signed:
+        return plain, lambda order: torch.ones(signs, *order.shape, dtype=torch.float64)
+    if BinarySpan(map(word_of, signed)).rank == len(signed) or signs > _MAX_SIGNS:
+        return plain + sum(c.abs() for c in signed.values()), lambda order: _untangled(signed, signs, order)
+    choices = torch.tensor(list(product((1.0, -1.0), repeat=signs)), dtype=torch.float64)
+    best, which = plain.new_full(plain.shape, -torch.inf), torch.zeros_like(plain, dtype=torch.int64)
+    for number, choice in enumerate(choices):
+        gain = plain + sum(float(torch.prod(choice[torch.tensor(row) == 1])) * c for row, c in signed.items())
+        better = gain > best
+        best, which = torch.where(better, gain, best), torch.where(better, number, which)
+    table = which.cpu()
+    return best, lambda order: choices[table.gather(-1, order[..., None])[..., 0]].movedim(-1, 0).contiguous()
+
+
+def _untangled(signed: Products, signs: int, order: Tensor) -> Tensor:
+    """Signs that make the inner products of matched units positive, largest total inner product first."""
+    said = [(row, c.cpu().gather(-1, order[..., None])[..., 0]) for row, c in signed.items()]
+    said.sort(key=lambda s: -float(s[1].abs().sum()))
+    return solve_signs([row for row, _ in said], [value < 0 for _, value in said], signs, order.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +87,7 @@ class _Node:
     # By parities of signs ``(outer, held, c_1, c_1', ..., n, n')``, where the outermost space's parents and the other
     # held ones are one dimension each, and ``c_i, c_i'`` are units of the chain in ``a`` and ``b``
     rows: dict[Row, Tensor]
-    inside: tuple[_Node, ...]  # Spaces whose innermost parent this one is
+    inside: "tuple[_Node, ...]"  # Spaces whose innermost parent this one is
 
 
 def nested_step(costs: Costs, space: Space, fast: bool = False) -> Transformation:
@@ -36,11 +96,6 @@ def nested_step(costs: Costs, space: Space, fast: bool = False) -> Transformatio
     The gain of putting unit ``j`` in place ``i`` counts, for each inner space, the best assignment (or rotation) of the
     inner units of ``j`` to those of ``i``. Blocks that carry several inner spaces are counted for the innermost, or the
     first one, so the step is a proposal; the caller keeps it only if the objective rises.
-
-    Args:
-        costs: Where ``b`` is now.
-        space: A space that is the parent of others.
-        fast: As in ``assign``.
     """
     still = costs.still
     if not space.group.permutes:
@@ -69,7 +124,7 @@ def _tree(costs: Costs, outer: Space) -> _Node:
             if (m.tensor, id(m.block)) not in taken:
                 taken.add((m.tensor, id(m.block)))
                 table = _table(costs, m, space, outer.parents, others, chain)
-                rows[m.row] = rows[m.row] + table if m.row in rows else table
+                add_to(rows, m.row, table)
         return _Node(space, (*outer.parents, *others), chain, rows, children)
 
     return node(outer)

@@ -1,0 +1,339 @@
+"""Relaxed solvers: permutations become doubly stochastic matrices, so that the objective can be differentiated.
+
+A space with signs has one matrix for every pattern of parities in which its signs reach a tensor: ``P`` where no sign
+does, and ``diag(s) P`` where one does. They are relaxed together: the entries of ``diag(s) P`` may shrink below those
+of ``P``. Orthogonal matrices are relaxed to contractions. With all cost matrices being gradients, the linear problem
+at a point is one assignment (or one singular value decomposition) for each space. What is reached is rounded at the
+end, and coordinate descent polishes it.
+
+Frank-Wolfe (Crisostomi et al. 2024, "C²M³", algorithm 1, for two networks) goes towards the element that is best for
+the linearised objective, so that all spaces move together, by the length that is best along the way, where the
+objective is a polynomial. Differs from the paper: starts besides the identity (the mean of all permutations, and
+similar weight profiles), signs and rotations are relaxed too, and the result is polished.
+
+Sinkhorn re-basin (Guerrero Peña et al. 2023): every space has a matrix of scores ``X``; ``P = Sinkhorn(X / τ)`` is
+doubly stochastic, and ``Σ <a, P b>`` is maximised by Adam. The backward pass does not unroll the iterations: it solves
+the linear system of the fixed point (implicit differentiation; Luise et al. 2018; Eisenberger et al. 2022). Differs
+from the paper: float64 in the log domain with a stopping rule instead of a fixed number of iterations, the temperature
+falls during the ascent, signs and rotations are learned too, and coordinate descent polishes the result.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ...groups import Representation
+from ...symmetry.action import multiply
+from ...symmetry.spaces import Space
+from ...symmetry.transformation import Transformation, identity, with_parts
+from ..coordinates.networks import Networks
+from ..coordinates.problem import Problem
+from ..costs.weight_blocks import Member, Row
+from .coordinate_descent import CoordinateDescent, default, descend
+from .solver import Findings, Solver
+from .starts import profiles
+from .steps import best_parts
+
+Soft = dict[tuple[str, Row], Tensor]  # space and parities -> (p..., n, n)
+_ITERATIONS = 200
+_STOCHASTIC = 1e-6  # largest error of a row sum
+
+
+def of_element(stated: Problem, g: Transformation) -> Soft:
+    """The matrices of a hard element, on the device and in the precision of the problem."""
+    like = {(name, m.row): stated.a[m.tensor] for name, members in stated.members.items() for m in members}
+    return {
+        (name, row): g[name].matrix(Representation(sign=row, variance=1)).to(x.new_zeros(()))
+        for (name, row), x in like.items()
+    }
+
+
+def barycentre(stated: Problem) -> Soft:
+    """The mean of all elements; spaces that are not permuted start at the identity."""
+    spaces = {s.name: s for s in stated.sym.spaces}
+    found = of_element(stated, identity(stated.sym))
+    for (name, row), matrix in found.items():
+        if spaces[name].group.permutes and not spaces[name].group.mixes:
+            found[name, row] = torch.full_like(matrix, (not any(row)) / matrix.shape[-1])
+    return found
+
+
+def mixed(x: Soft, y: Soft, ratio: float) -> Soft:
+    """``(1 - ratio) x + ratio y``."""
+    return {key: torch.lerp(matrix, y[key], ratio) for key, matrix in x.items()}
+
+
+def moved_softly(stated: Problem, soft: Mapping[tuple[str, Row], Tensor]) -> dict[str, Tensor]:
+    """The tensors of ``b`` moved by a soft element; differentiable in its matrices."""
+    by_tensor: dict[str, list[tuple[Space, Member]]] = {}
+    for space in sorted(stated.sym.spaces, key=lambda s: len(s.parents)):
+        for member in stated.members[space.name]:
+            by_tensor.setdefault(member.tensor, []).append((space, member))
+    found = dict(stated.b)
+    for name, moving in by_tensor.items():
+        result = stated.b[name]
+        for block in {m.block: None for _, m in moving}:
+            piece = block.read(stated.b[name])
+            for space, m in moving:
+                if m.block is block:
+                    piece = multiply(piece, soft[space.name, m.row], list(m.dims))
+            partial = any(rows is not None for rows in block.rows)
+            result = block.write(result.clone() if partial else result, piece)
+        found[name] = result
+    return found
+
+
+def objective(stated: Problem, soft: Soft) -> Tensor:
+    """``Σ <a, soft b>``, differentiable."""
+    near = moved_softly(stated, soft)
+    terms = [(x * near[name]).sum(dtype=torch.float64) for name, x in stated.a.items()]
+    return torch.stack(terms).sum() if terms else torch.zeros((), dtype=torch.float64)
+
+
+def gradient(stated: Problem, soft: Soft) -> tuple[float, Soft]:
+    """The objective and its gradient: the cost matrices at a soft element."""
+    leaves = {key: matrix.detach().requires_grad_() for key, matrix in soft.items()}
+    with torch.enable_grad():
+        value = objective(stated, leaves)
+        slopes = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+    found = {k: torch.zeros_like(x) if slope is None else slope for (k, x), slope in zip(leaves.items(), slopes)}
+    return float(value.detach()), found
+
+
+def vertex(stated: Problem, costs: Soft, fast: bool = False) -> Transformation:
+    """The hard element with the largest inner product with the given matrices: the closest one to a soft element."""
+    g = identity(stated.sym)
+    for space in stated.sym.spaces:
+        here = {row: matrix.detach() for (name, row), matrix in costs.items() if name == space.name}
+        if here:
+            g = with_parts(g, space.name, **best_parts(here, space.group, fast))
+    return g
+
+
+@dataclass(frozen=True)
+class FrankWolfe(Solver):
+    """Maximises ``Σ <a, g b>`` in balanced coordinates, all spaces at once.
+
+    Attributes:
+        restarts: Number of starts, up to three: the mean of all elements, similar weight profiles, the identity.
+        steps: Largest number of steps.
+        tolerance: Relative gain of a step below which the climb ends.
+        polish: Whether coordinate descent follows.
+        fast: Whether to use the assignment of the extra ``[fast]``.
+        dtype: Precision of the matrices; that of the weights by default.
+    """
+
+    name: ClassVar[str] = "frank-wolfe"
+
+    restarts: int = 3
+    steps: int = 100
+    tolerance: float = 1e-7
+    polish: bool = True
+    fast: bool = False
+    dtype: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if not 1 <= self.restarts <= 3:
+            raise ValueError(f"restarts must be 1, 2 or 3. Got {self.restarts}.")
+
+    def search(self, networks: Networks) -> Findings:
+        """The best end of all starts."""
+        stated = networks.problem(self.dtype)
+        makers = [
+            lambda: barycentre(stated),
+            lambda: of_element(stated, profiles(stated, self.fast)),
+            lambda: of_element(stated, identity(stated.sym)),
+        ]
+        found = [self._from(stated, make(), networks.seed) for make in makers[: self.restarts]]
+        best, history = max(found, key=lambda one: one[1][-1])
+        start = default(stated, networks.seed, self.fast)
+        reached = tuple(h[-1] for _, h in found)
+        return Findings(stated.sym, stated.objective, (best, start), stated.lift, history, reached)
+
+    def _from(self, stated: Problem, start: Soft, seed: int) -> tuple[Transformation, tuple[float, ...]]:
+        """The element that one start leads to, and the objective along the way."""
+        soft, history = climb(stated, start, self.steps, self.tolerance, self.fast)
+        g = vertex(stated, soft, self.fast)
+        if self.polish:
+            g = descend(stated, g, torch.Generator().manual_seed(seed), CoordinateDescent(fast=self.fast)).g
+        return g, (*history, stated.objective(g))
+
+
+def climb(
+    stated: Problem, soft: Soft, steps: int = 100, tolerance: float = 1e-7, fast: bool = False
+) -> tuple[Soft, tuple[float, ...]]:
+    """The soft element that is reached from another when the objective hardly rises, and the objective on the way."""
+    history: list[float] = []
+    degree = max((len(m.block.leaves) for members in stated.members.values() for m in members), default=1)
+    for _ in range(steps):
+        value, slopes = gradient(stated, soft)
+        history.append(value)
+        towards = of_element(stated, vertex(stated, slopes, fast))
+        ratio, gain = _line_search(stated, soft, towards, value, min(degree, 4))
+        if ratio == 0 or gain <= tolerance * abs(value):
+            break
+        soft = mixed(soft, towards, ratio)
+    return soft, tuple(history)
+
+
+def _line_search(stated: Problem, x: Soft, y: Soft, start: float, degree: int) -> tuple[float, float]:
+    """The ratio in [0, 1] at which the objective is largest between two soft elements, and the gain there.
+
+    Along the way the objective is a polynomial whose degree is the number of moved dimensions of a tensor, at most
+    ``degree``; it is interpolated at that many points and maximised on a grid, which holds both ends.
+    """
+    points = torch.linspace(0, 1, degree + 1, dtype=torch.float64)
+    with torch.no_grad():
+        values = [start, *(float(objective(stated, mixed(x, y, float(r)))) for r in points[1:])]
+    powers = points[:, None] ** torch.arange(degree + 1)
+    coefficients = torch.linalg.solve(powers, torch.tensor(values, dtype=torch.float64) - start)
+    grid = torch.linspace(0, 1, 201, dtype=torch.float64)
+    heights = (grid[:, None] ** torch.arange(degree + 1)) @ coefficients
+    best = int(heights.argmax())
+    return float(grid[best]), float(heights[best])
+
+
+@dataclass(frozen=True)
+class Sinkhorn(Solver):
+    """Maximises ``Σ <a, g b>`` in balanced coordinates by gradient ascent through doubly stochastic matrices.
+
+    Attributes:
+        steps: Steps of Adam.
+        rate: Learning rate of the scores.
+        temperature: Temperature of the last step; it falls geometrically.
+        first_temperature: Temperature of the first step.
+        polish: Whether coordinate descent follows.
+        fast: Whether to use the assignment of the extra ``[fast]`` where scores are rounded.
+        dtype: Precision of the weights; their own by default. Sinkhorn's iteration itself runs in float64.
+    """
+
+    name: ClassVar[str] = "sinkhorn"
+
+    steps: int = 150
+    rate: float = 0.1
+    temperature: float = 0.1
+    first_temperature: float = 1.0
+    polish: bool = True
+    fast: bool = False
+    dtype: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        heats = (self.first_temperature, self.temperature)
+        if self.steps < 1 or not min(heats) > 0:
+            raise ValueError(f"steps and temperatures must be positive. Got {self.steps} and {heats}.")
+
+    def search(self, networks: Networks) -> Findings:
+        """The rounded element at the end of the ascent, polished."""
+        stated = networks.problem(self.dtype)
+        generator = torch.Generator().manual_seed(networks.seed)
+        heats = (self.first_temperature, self.temperature)
+        soft, history = ascend(stated, generator, self.steps, self.rate, heats)
+        g = vertex(stated, soft, self.fast)
+        if self.polish:
+            g = descend(stated, g, generator, CoordinateDescent(fast=self.fast)).g
+        start = default(stated, networks.seed, self.fast)
+        history = (*history, stated.objective(g))
+        return Findings(stated.sym, stated.objective, (g, start), stated.lift, history)
+
+
+def ascend(
+    stated: Problem,
+    generator: torch.Generator,
+    steps: int = 150,
+    rate: float = 0.1,
+    temperature: tuple[float, float] = (1.0, 0.1),
+) -> tuple[Soft, tuple[float, ...]]:
+    """Gradient ascent over the scores of all spaces: the soft element that is reached, and the objective at every step.
+
+    The first scores are near zero: the mean of all permutations. The temperature falls geometrically to the last.
+    """
+    scores = _first_scores(stated, generator)
+    size = sum(float(x.double().square().sum()) for x in stated.a.values())
+    history, soft = [], of_element(stated, identity(stated.sym))
+    if not scores:  # no space has an element of the searched kinds
+        return soft, ()
+    adam = torch.optim.Adam(list(scores.values()), lr=rate)
+    for step in range(steps):
+        heat = temperature[0] * (temperature[1] / temperature[0]) ** (step / max(steps - 1, 1))
+        with torch.enable_grad():
+            soft = _softened(stated, scores, heat, soft)
+            value = objective(stated, soft)
+            adam.zero_grad()
+            (-value / max(size, 1e-300)).backward()
+        adam.step()
+        history.append(float(value.detach()))
+    return {key: matrix.detach() for key, matrix in soft.items()}, tuple(history)
+
+
+def sinkhorn(scores: Tensor) -> Tensor:
+    """The doubly stochastic matrix ``P = diag(u) exp(X) diag(v)``, ``(..., n, n)``, of float64 scores; differentiable.
+
+    Rows and columns are normalised in turn in the log domain until all sums are 1 to 1e-6. The gradient is that of the
+    fixed point: with ``G`` the incoming one, ``P ∘ (G - α 1^T - 1 β^T)`` where ``α`` and ``β`` solve
+    ``α + P β = (P ∘ G) 1`` and ``P^T α + β = (P ∘ G)^T 1``.
+
+    Examples:
+        >>> sinkhorn(torch.zeros(2, 2, dtype=torch.float64)).tolist()
+        [[0.5, 0.5], [0.5, 0.5]]
+    """
+    return _FixedPoint.apply(scores)
+
+
+class _FixedPoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        logs = scores
+        for _ in range(_ITERATIONS):
+            logs = logs - logs.logsumexp(-1, keepdim=True)
+            logs = logs - logs.logsumexp(-2, keepdim=True)
+            if bool(((logs.logsumexp(-1)).abs() < _STOCHASTIC).all()):
+                break
+        p = logs.exp()
+        ctx.save_for_backward(p)
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> Tensor:
+        (p,) = ctx.saved_tensors
+        weighted = p * slopes[0]
+        rows, columns = weighted.sum(-1), weighted.sum(-2)
+        n = p.shape[-1]
+        # (I - P^T P) beta = columns - P^T rows is singular along the ones; adding them fixes the free constant
+        system = torch.eye(n, dtype=p.dtype, device=p.device) - p.mT @ p + 1.0 / n
+        system = system + 1e-9 * torch.eye(n, dtype=p.dtype, device=p.device)  # p may be a permutation already
+        beta = torch.linalg.solve(system, columns - (p.mT @ rows[..., None])[..., 0])
+        alpha = rows - (p @ beta[..., None])[..., 0]
+        return weighted - p * (alpha[..., :, None] + beta[..., None, :])
+
+
+def _first_scores(stated: Problem, generator: torch.Generator) -> dict[tuple[str, Row | str], Tensor]:
+    """Scores of assignments, of the signs of every pattern of parities, and of rotations."""
+    spaces = {s.name: s for s in stated.sym.spaces}
+    found: dict[tuple[str, Row | str], Tensor] = {}
+    for (name, row), matrix in of_element(stated, identity(stated.sym)).items():
+        group = spaces[name].group
+        plain: list[Row | str] = [*(["assignment"] if group.permutes else []), *([row] if any(row) else [])]
+        for kind in ["rotation"] if group.mixes else plain:
+            noise = torch.randn(matrix.shape, generator=generator, dtype=torch.float64)
+            found[name, kind] = (1e-2 * noise).to(matrix.device).requires_grad_()
+    return found
+
+
+def _softened(stated: Problem, scores: dict[tuple[str, Row | str], Tensor], heat: float, like: Soft) -> Soft:
+    """The soft element of some scores."""
+    plans = {name: sinkhorn(x / heat) for (name, kind), x in scores.items() if kind == "assignment"}
+    found = {}
+    for (name, row), matrix in like.items():
+        if (name, "rotation") in scores:
+            x = scores[name, "rotation"]
+            found[name, row] = torch.matrix_exp(x - x.mT).to(matrix.dtype)
+            continue
+        base = plans.get(name, torch.eye(matrix.shape[-1], dtype=torch.float64, device=matrix.device))
+        flips = torch.tanh(scores[name, row] / heat) if (name, row) in scores else 1.0
+        found[name, row] = (base * flips).expand(matrix.shape).to(matrix.dtype)
+    return found
