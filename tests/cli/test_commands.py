@@ -265,10 +265,10 @@ def test_train_refuses_bad_input(run, words, message):
 
 
 def test_demo(run, tmp_path, monkeypatch):
-    from intertwine.cli.commands import demo
+    from intertwine.cli.commands import compare
     from intertwine.lab import training
 
-    monkeypatch.setattr(demo, "_MODEL", "mlp:widths=8")
+    monkeypatch.setattr(compare, "_DEMO", "mlp:widths=8")
     monkeypatch.setitem(training.RECIPES, "digits", training.Recipe(epochs=1, batch_size=256, translate=0, flip=False))
     ran = run("demo", "--out", "shown")
     assert ran.code == 0, ran.err

@@ -22,12 +22,12 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 
 # Name of a command, in the order of the help -> the file that has its class
 COMMANDS = {
-    "demo": "demo", "compare": "compare", "symmetries": "symmetries", "mappings": "symmetries", "fold": "rewrite",
+    "demo": "compare", "compare": "compare", "symmetries": "symmetries", "mappings": "symmetries", "fold": "rewrite",
     "rotate": "rewrite", "prune": "rewrite", "canonical": "rewrite", "fingerprint": "symmetries", "same": "same",
     "correspond": "correspond", "convert": "correspond", "lineage": "lineage", "diff": "diff", "align": "align",
     "transport": "rewrite", "merge": "merge", "barrier": "barrier", "stitch": "stitch", "dissect": "dissect",
     "gates": "gates", "train": "train", "zoo": "zoo", "reproduce": "reproduce", "runs": "runs", "models": "lists",
-    "groups": "lists", "report": "report",
+    "groups": "lists", "report": "lists",
 }  # fmt: skip
 
 

@@ -83,8 +83,7 @@ class Align(ExampleOptions):
         """Align without ever holding a network; the model is built without weights."""
         if self.method != "weights":
             raise ValueError(f"--method must be weights for --sharded. Got {self.method!r}.")
-        sym, place = inputs.symmetry_of(self.model or inputs.model_named_by(self.a), self), self.out / "moved"
-        a, b = map(iw.symmetry.StoredState, (self.a, self.b))
+        (a, b, sym), place = inputs.stored(self), self.out / "moved"
         found = iw.align(a, b, None, seed=self.seed, kinds=self.kinds, sym=sym)
         iw.symmetry.write_shards(place, found.apply(b))
         said, files = _written(found, self.out)

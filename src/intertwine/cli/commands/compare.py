@@ -1,4 +1,4 @@
-"""``intertwine compare``: two checkpoints or more in, one report out."""
+"""``intertwine compare`` and ``demo``: two checkpoints or more in, one report out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..._untrusted.checkpoints import HF
+from .._command import one_thread
 from .._options import DataOptions, advanced, option
+from .._outputs import tell
 from . import Study, inputs, iw, torch
 
 _EXAMPLES = (1000, 8192)  # examples that are no text, and tokens
@@ -18,6 +20,16 @@ _BATCH = (250, 2048)
 _FEWEST = 8  # blocks of text, however long
 _SHUFFLES = 200
 _OF_TWO = ("layers_b", "path_kernels", "exact")
+_DEMO = "digits_cnn"
+_SEEDS = (0, 1)
+_LOOK_AT = """
+Open {page} in a browser. What to look at:
+  1. The diagonal of each heat map: does a layer resemble its own counterpart most, though the seeds differ?
+  2. The curves: how far each score lies above chance (dashed) and above that of untrained networks (dash-dotted).
+     A score means little without them.
+  3. G-ReLU beside orthogonal measures: they forgive only what a ReLU network can undo, permuted and rescaled
+     channels, and so tell whether single channels agree rather than the space that they span together.
+Then compare your own networks: intertwine compare --help"""
 
 
 class Compare(Study, DataOptions):
@@ -103,6 +115,34 @@ class Compare(Study, DataOptions):
             facts = {**whole, "network_a": a, "network_b": b, "data": facts["data"]}
         settings = {**found.settings, **facts, "command": self.line}
         return replace(found, settings=settings, notes=(*notes, *found.notes))
+
+
+class Demo(Study):
+    """Train two small ReLU networks on handwritten digits, compare them, write a report.
+
+    Needs no download: scikit-learn brings the digits. Takes about a minute.
+
+    Example:
+      intertwine demo --out demo
+    """
+
+    python = 'iw.compare(a, b, loader).to_html("report.html")'
+    writes = tuple(f"seed{seed}{end}" for seed in _SEEDS for end in (".safetensors", ".json"))
+
+    out: Path = option("Folder for checkpoints, results and report.html.", Path("demo"), metavar="DIR")
+
+    def find(self) -> iw.Comparison | iw.ComparisonSet:
+        one_thread()
+        count = len(iw.lab.data.load("digits").train)
+        tell(f"Training two networks ({_DEMO}) that differ in their seeds only, on {count:,} digits.")
+        paths = [self.out / f"seed{seed}.safetensors" for seed in _SEEDS]
+        for seed, path in zip(_SEEDS, paths):
+            iw.lab.training.train(_DEMO, "digits", "digits", seed=seed, out=path, device="cpu")
+        asked: dict[str, Any] = {"checkpoints": paths, "data": "digits", "device": "cpu", "out": self.out}
+        return Compare(**asked, line=self.line).find()
+
+    def words(self, found: iw.Comparison) -> str:
+        return f"{found.summary()}\n{_LOOK_AT.format(page=self.out / 'report.html')}"
 
 
 def _fresh(

@@ -47,7 +47,7 @@ class Diff(Finding, ExampleOptions):
     def _in_memory(self) -> iw.Diff:
         """Both checkpoints in their models; tensors alone where names are those of other code."""
         checkpoints = [inputs.read_checkpoint(path) for path in self.reads]
-        specs = [self.model or _named(*pair) for pair in (self.reads, self.reads[::-1])]
+        specs = [self.model or inputs.model_named_by(*pair) for pair in (self.reads, self.reads[::-1])]
         example = inputs.example_input(specs[1], self)
         sides: list[torch.nn.Module | Mapping[str, torch.Tensor]] = []
         refusals = []
@@ -70,17 +70,8 @@ class Diff(Finding, ExampleOptions):
         """Both checkpoints read from disk when tensors are needed; the model is built without weights."""
         from ...provenance.diff import with_configurations
 
-        sym = inputs.symmetry_of(self.model or _named(*self.reads), self)
-        a, b = map(iw.symmetry.StoredState, self.reads)
+        a, b, sym = inputs.stored(self)
         found = iw.diff(a, b, None, sym)
         if not all((path / "config.json").is_file() for path in self.reads):
             return found
         return with_configurations(found, *map(inputs.configuration, self.reads))
-
-
-def _named(path: Path, other: Path) -> str:
-    """The model that a checkpoint names, or else the one of the other."""
-    try:
-        return inputs.model_named_by(path)
-    except CheckpointError:
-        return inputs.model_named_by(other)

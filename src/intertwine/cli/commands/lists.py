@@ -1,12 +1,13 @@
-"""``intertwine models`` and ``groups``: the built-in networks, and what activations let through."""
+"""``intertwine models``, ``groups`` and ``report``: built-in networks, what activations let through, saved results."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from .._catalogue import catalogue
 from .._options import Options, argument, option
-from .._outputs import print_json, print_table, say
+from .._outputs import claim_file, print_json, print_table, say
 from . import inputs, iw
 
 
@@ -88,3 +89,32 @@ def _size(found: Any, dim: int | None) -> dict[str, Any]:
         return {}
     group = found.group_for(dim)
     return {f"on {dim} channels": repr(group), "dimension": group.dim}
+
+
+class Report(Options):
+    """Write the page of saved results again.
+
+    Example:
+      intertwine report comparison/results.json --out page.html
+    """
+
+    python = 'iw.report.write_page(iw.report.load_result("results.json"), "page.html")'
+    suffixes = (".html", ".htm")
+
+    results: Path = argument("Results that a command or save() wrote: .json or .safetensors.", ..., metavar="RESULTS")
+    out: Path | None = option("The page; beside the results otherwise.", metavar="FILE")
+
+    def __call__(self) -> None:
+        result = iw.report.load_result(self.results)
+        place = self.out or self.results.with_suffix(".html")
+        claim_file(place, [self.results])
+        try:
+            path = iw.report.write_page(result, place)
+        except OSError:
+            raise
+        except Exception as error:  # parts that were changed may not fit each other anywhere
+            raise ValueError(
+                f"results must be a complete {type(result).__name__}. Got {str(self.results)!r}, of which no page can "
+                f"be made ({type(error).__name__}: {error})."
+            ) from error
+        print_json({"page": path}) if self.as_json else say(f"wrote {path}")

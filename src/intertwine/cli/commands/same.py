@@ -52,8 +52,7 @@ class Same(Finding, ExampleOptions):
         return said if "residual" in said else f"{said}\nresidual {found.residual:.3g}"
 
     def _part_by_part(self) -> iw.matching.Match:
-        sym = inputs.symmetry_of(self.model or inputs.model_named_by(self.a), self)
-        a, b = map(iw.symmetry.StoredState, (self.a, self.b))
+        a, b, sym = inputs.stored(self)
         return iw.same(a, b, None, sym)
 
     def _in_memory(self) -> iw.matching.Match:

@@ -29,5 +29,6 @@ from .networks import (
     open_network,
     read_checkpoint,
     statistics_of,
+    stored,
     symmetry_of,
 )

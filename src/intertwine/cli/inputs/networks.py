@@ -142,8 +142,12 @@ def check_finite(model: nn.Module, path: Path) -> None:
             )
 
 
-def model_named_by(path: Path) -> str:
-    """The model that a checkpoint names itself: a directory its own, weights that of their card or of what lies by."""
+def model_named_by(path: Path, *others: Path) -> str:
+    """The model that a checkpoint, or else the next, names: a directory its own, weights that of their card."""
+    if others:
+        with suppress(CheckpointError):
+            return model_named_by(path)
+        return model_named_by(*others)
     if any((path / name).is_file() for name in SETTINGS):
         return f"{HF}{path}"
     if path.is_dir():
@@ -215,6 +219,12 @@ def model_and_symmetry(spec: str, asked: ExampleOptions, meta: bool) -> tuple[nn
         grouped("batched_mm")  # the default of transformers does not run without weights
     one_thread(weights=sum(p.numel() for p in network.parameters()))
     return network, symmetries(network, in_kind_of(network, example_input(spec, asked, meta)))
+
+
+def stored(asked: ExampleOptions) -> tuple[StoredState, StoredState, Symmetry]:
+    """Checkpoints A and B, read when their tensors are needed, and the symmetry of the model that one of them names."""
+    a, b = asked.reads
+    return StoredState(a), StoredState(b), symmetry_of(asked.model or model_named_by(a, b), asked)
 
 
 @dataclass(frozen=True)
