@@ -108,15 +108,16 @@ def as_function(options: type[Options]) -> Callable[..., None]:
     for f in sorted(fields(options), key=lambda f: f.default is not MISSING and _place_in_help(f.name, options)):
         if f.name in own:
             default = Parameter.empty if f.default is MISSING else f.default
-            hint, said = hints[f.name], own[f.name]
+            hint: Any = hints[f.name]
+            said = own[f.name]
             names = () if said.args or default is not False else (f"--{f.name.replace('_', '-')}",)
             of_names = hint in (list[str], list[str] | None) and "metavar" not in said.keywords
-            annotation = Annotated[hint, said(*names, **({"metavar": "NAMES"} if of_names else {}))]
-            parameters.append(Parameter(f.name, kind, default=default, annotation=annotation))
+            declaration = said(*names, **({"metavar": "NAMES"} if of_names else {}))
+            parameters.append(Parameter(f.name, kind, default=default, annotation=Annotated[hint, declaration]))
     command.__name__, command.__annotations__ = options.__name__.lower(), {}
-    said = f"{getdoc(options)}\n\nPython:\n  " + options.python.replace("; ", "\n  ")
+    text = f"{getdoc(options)}\n\nPython:\n  " + options.python.replace("; ", "\n  ")
     # a backspace tells the help formatter to leave the lines of a paragraph as they are
-    command.__doc__ = said.replace("\n\nExample:", "\n\n\b\nExample:").replace("\n\nPython:", "\n\n\b\nPython:")
+    command.__doc__ = text.replace("\n\nExample:", "\n\n\b\nExample:").replace("\n\nPython:", "\n\n\b\nPython:")
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command
 
