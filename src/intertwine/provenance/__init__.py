@@ -3,8 +3,7 @@
 from .descent import Merge
 from .diff import diff
 from .difference import Diff
-from .lineage import lineage, lineage_of_states
-from .lineage_result import DERIVED, NO_SIGN, UNTOLD, BlockAgreement, Lineage
+from .lineage import DERIVED, NO_SIGN, UNTOLD, BlockAgreement, Lineage, lineage, lineage_of_states
 from .relatives import Link
 from .tree import Tree, lineage_tree, tree_of_states
 

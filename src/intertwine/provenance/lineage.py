@@ -1,7 +1,7 @@
-"""Front door: whether one network was trained independently of another."""
+"""The verdict whether one network was trained independently of another, block by block, and how it is known."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import log
 from typing import Any
@@ -9,35 +9,121 @@ from typing import Any
 from torch import Tensor, nn
 
 from .._evaluation import check_module, in_usual_mode
-from .._result import of_networks
+from .._result import Result, of_networks
 from .._words import counted, listed
 from ..matching.same import RELATED, SAME, Match
 from ..symmetry import Symmetry, fold_norm_gains, symmetries
 from ..symmetry.action import moved, tensors_of
 from .after_matching import FEWEST, Calibrated, calibrated
-from .changes.layers import block_of
+from .changes.layers import block_of, runs
 from .comparable import Compared, compared
 from .descent import direction
-from .in_place import InPlace, TensorAgreement, cosine, equal
-from .lineage_result import (
-    CALIBRATED,
-    DERIVED,
-    EXACT,
-    IDENTICAL,
-    NO_SIGN,
-    NOT_TESTED,
-    UNTOLD,
-    BlockAgreement,
-    Lineage,
-    by_block,
-    parts_in_words,
-    power_of_ten,
-)
+from .in_place import InPlace, SpaceAgreement, TensorAgreement, cosine, equal
+from .p_values import power_of_ten
+
+DERIVED = "derived"
+NO_SIGN = "no sign of descent"
+UNTOLD = "cannot be told"
+
+EXACT = "exact"
+CALIBRATED = "calibrated"
+IDENTICAL = "identical"
+NOT_TESTED = "not tested"
 
 _LEVEL = 1e-6
 _COMMON = 0.25  # share of the tensors that both must have: heads are replaced, layers dropped
 _PARTS = 1e-3  # level at which single blocks of a network that is derived are named
 _ALIKE = 0.5  # mean cosine of tensors that strangers do not reach once they are aligned
+
+
+@dataclass(frozen=True)
+class BlockAgreement:
+    """Agreement of the tensors of one block of a network.
+
+    Attributes:
+        block: Common beginning of the tensors' names.
+        tensors: Number of its tensors.
+        equal: How many of them are the same in both networks, number by number.
+        cosine: Of all its weights as they stand.
+        log_p: Natural logarithm of the p-value (Bonferroni over its tensors), or ``None`` where it was not tested.
+        derived: Whether that is significant over all blocks: at 1e-3 in a network that is derived, else at the level.
+    """
+
+    block: str
+    tensors: int
+    equal: int
+    cosine: float
+    log_p: float | None
+    derived: bool
+
+
+@dataclass(frozen=True, repr=False)
+class Lineage(Result):
+    """Whether two trainings were independent.
+
+    Attributes:
+        verdict: ``"derived"``, ``"no sign of descent"`` or ``"cannot be told"``.
+        reason: Its ground, in words.
+        evidence: ``"exact"`` (a p-value under permuted units), ``"calibrated"`` (against independent networks),
+            ``"identical"`` (weights agree number by number once moved, as far as rounding allows: no p-value) or
+            ``"not tested"``.
+        log_p: Natural logarithm of the p-value; ``None`` where nothing was tested.
+        level: The p-value from which on independence is rejected.
+        by_space: Agreement of units, space by space: in place with p-values that are independent of each other, or
+            after matching where that was calibrated; empty where the verdict rests on neither.
+        by_block: Agreement block by block: by what the verdict rests on.
+        by_tensor: Agreement tensor by tensor, in place; once the first network was moved where that is the ground.
+        notes: What a reader should know, such as tensors that only one network has.
+    """
+
+    verdict: str
+    reason: str
+    evidence: str
+    log_p: float | None
+    level: float
+    by_space: tuple[SpaceAgreement, ...] = ()
+    by_block: tuple[BlockAgreement, ...] = ()
+    by_tensor: tuple[TensorAgreement, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def p_value(self) -> float | None:
+        """The p-value for "the two trainings were independent"; 0.0 where it is below the smallest number."""
+        return None if self.log_p is None else float(10.0 ** max(self.log_p / log(10), -400.0))
+
+    @property
+    def headline(self) -> str:
+        """The verdict with its p-value."""
+        return f"{self.verdict} ({self.evidence}{'' if self.log_p is None else f', p {power_of_ten(self.log_p)}'})"
+
+    def summary(self) -> str:
+        """The verdict, its ground, a line for every block, and notes: first what else the reason says."""
+        width = max((len(b.block) for b in self.by_block), default=0)
+        lines = [
+            f"  {b.block:<{width}}  {'derived' if b.derived else 'no sign':<8}  {self.ground(b)}"
+            + (f"  {b.equal} of {counted(b.tensors, 'tensor')} unchanged" if b.equal else "")
+            for b in self.by_block
+        ]
+        ground, *more = self.reason.split(". ")
+        return "\n".join([self.headline, ground, *lines, *(f"note: {note}" for note in (*more, *self.notes))])
+
+    def ground(self, block: BlockAgreement) -> str:
+        """What is known of a block: its p-value, or its cosine once the first network was moved."""
+        if block.log_p is not None:
+            return f"p {power_of_ten(block.log_p)}"
+        return f"cosine {block.cosine:.4f} once moved" if self.evidence == IDENTICAL else "not tested"
+
+    _columns = ("space", "units", "agreeing", "log10_p", "spearman", "spearman_log10_p", "note")
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """One row per space."""
+        return [
+            dict(zip(self._columns, (
+                s.space, s.units, s.agreeing, s.log_p and s.log_p / log(10),
+                s.spearman, s.spearman_log_p / log(10), s.note,
+            ), strict=True))
+            for s in self.by_space
+        ]  # fmt: skip
 
 
 @of_networks("a", "b")
@@ -218,7 +304,7 @@ def _identical(found: Lineage, pair: Compared, match: Match) -> Lineage:
         x, y = moved(sym, match.transformation, a, [name]).get(name, a[name]), b[name]
         tensors.append(TensorAgreement(name, cosine(x, y), equal(x, y), None))
     differing = {block_of(n) for n in match.differing}
-    blocks = tuple(replace(b, derived=b.block not in differing) for b in by_block(tensors, _PARTS))
+    blocks = tuple(replace(b, derived=b.block not in differing) for b in _by_block(tensors, _PARTS))
     reason = f"moved by an element of the symmetry group of its architecture, {match.reason}"
     notes = (f"in place: {found.reason}", *pair.notes)
     return Lineage(DERIVED, reason, IDENTICAL, None, found.level, (), blocks, tuple(tensors), notes)
@@ -235,9 +321,9 @@ def _calibrated(found: Lineage, after: Calibrated) -> Lineage:
         f"explained so well with probability {power_of_ten(log_p).removeprefix('= ')} at most, if the tail of -log(1 - "
         "share) is no heavier than exponential"
     )
-    blocks, verdict = by_block(after.tensors, _PARTS), NO_SIGN
+    blocks, verdict = _by_block(after.tensors, _PARTS), NO_SIGN
     if log_p <= log(found.level):
-        verdict, reason = DERIVED, f"{reason}. {parts_in_words(blocks)}. Which came first is not told apart"
+        verdict, reason = DERIVED, f"{reason}. {_parts_in_words(blocks)}. Which came first is not told apart"
     alone = 1 / (len(shares) + 1)
     said = f"without an assumption on that tail, {count} cannot give a p-value below {alone:.2g}"
     notes = (said, f"in place: {found.reason}", *found.notes)
@@ -247,7 +333,7 @@ def _calibrated(found: Lineage, after: Calibrated) -> Lineage:
 def _judged(found: InPlace, level: float, pair: Compared) -> Lineage:
     """The verdict of the exact test."""
     derived = found.log_p is not None and found.log_p <= log(level)
-    blocks = by_block(found.tensors, _PARTS if derived else level)
+    blocks = _by_block(found.tensors, _PARTS if derived else level)
     if found.log_p is None:
         why = "; ".join(sorted({s.note for s in found.spaces})) or "this architecture lets no unit move"
         verdict, reason = UNTOLD, f"no space of units could be tested in place: {why}"
@@ -256,7 +342,7 @@ def _judged(found: InPlace, level: float, pair: Compared) -> Lineage:
         units, same = sum(s.units for s in tested), round(sum(s.agreeing * s.units for s in tested))
         reason = f"{same:,} of {counted(units, 'hidden unit')} are most like the unit in the same place; independent "
         reason += f"trainings agree so well with probability {power_of_ten(found.log_p).removeprefix('= ')}. "
-        reason += parts_in_words(blocks) if derived else "Units that were permuted or rotated would look the same"
+        reason += _parts_in_words(blocks) if derived else "Units that were permuted or rotated would look the same"
         verdict = DERIVED if derived else NO_SIGN
     evidence = NOT_TESTED if found.log_p is None else EXACT
     notes = (*_caveats(found, blocks, derived), *pair.notes, *_left_out(pair, found))
@@ -292,3 +378,32 @@ def _left_out(pair: Compared, found: InPlace) -> Iterator[str]:
     for what, names in listed_as.items():
         if names:
             yield f"{what}: {listed(names, 4)}"
+
+
+def _by_block(tensors: Sequence[TensorAgreement], level: float) -> tuple[BlockAgreement, ...]:
+    """Agreement of blocks; tensors share the order of their units, so p-values are combined by Bonferroni's rule.
+
+    Args:
+        tensors: Agreement of tensors, in the order of the network.
+        level: Probability that any block of independent networks is called derived.
+    """
+    groups: dict[str, list[TensorAgreement]] = {}
+    for t in tensors:
+        groups.setdefault(block_of(t.tensor), []).append(t)
+    found = []
+    for block, some in groups.items():
+        told = [t.log_p for t in some if t.log_p is not None]
+        log_p = min(min(told) + log(len(told)), 0.0) if told else None
+        derived = log_p is not None and log_p <= log(level / len(groups))
+        cosine = sum(t.cosine for t in some) / len(some)
+        found.append(BlockAgreement(block, len(some), sum(t.equal for t in some), cosine, log_p, derived))
+    return tuple(found)
+
+
+def _parts_in_words(blocks: Sequence[BlockAgreement]) -> str:
+    """Runs of blocks that were derived, and those without a sign of it."""
+    parts = {
+        words: ", ".join(runs([b.block for b in blocks if b.log_p is not None and b.derived is derived]))
+        for words, derived in (("derived", True), ("no sign of it", False))
+    }
+    return "; ".join(f"{words}: {named}" for words, named in parts.items() if named)

@@ -30,6 +30,12 @@ _STEEPEST = 60.0  # exponent of the bound at which only the best possible score 
 Counts = tuple[tuple[int, int], ...]  # numbers of candidates, and how many units have so many
 
 
+def power_of_ten(log_p: float) -> str:
+    """A p-value for people, from its natural logarithm: such as ``"= 0.21"`` and ``"< 1e-189"``."""
+    exponent = log_p / log(10)
+    return f"= {10**exponent:.2g}" if exponent > -4 else f"< 1e{-int(-exponent)}"
+
+
 def ranks(similarity: Tensor) -> Tensor:
     """Rank of every unit in place among the units not placed yet; ties count against it.
 

@@ -19,7 +19,7 @@ from ..symmetry.coupling import components, restricted
 from ..symmetry.gauge.batch_norms import fold
 from .after_matching import FEWEST, calibrated
 from .comparable import compared
-from .lineage_result import power_of_ten
+from .p_values import power_of_ten
 
 _ALIGNED = "units in one order, weights far apart: much noise, or an independent network aligned to the other"
 

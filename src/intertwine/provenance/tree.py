@@ -20,7 +20,7 @@ from .after_matching import FEWEST
 from .comparable import compared
 from .descent import Merge, direction, merges
 from .in_place import checked
-from .lineage_result import power_of_ten
+from .p_values import power_of_ten
 from .relatives import COPY, FIRM, Distances, Link, Pair, States, aligned_links, ends, forest, kin, moved_copies
 
 _WEIGHTS = 256  # of every tensor

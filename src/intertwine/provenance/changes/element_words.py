@@ -10,10 +10,9 @@ from torch import Tensor
 
 from ..._words import counted, listed
 from ...groups import Element
+from ...symmetry import Symmetry, Transformation
 from ...symmetry.blocks import blocks
 from ...symmetry.spaces import Leaf, Space
-from ...symmetry.symmetry import Symmetry
-from ...symmetry.transformation import Transformation
 from ..difference import Finding, MovedUnit
 from ..units import by_unit
 from .layers import block_of, pattern_of

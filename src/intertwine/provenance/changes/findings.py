@@ -7,8 +7,7 @@ from torch import Tensor
 
 from ..._words import counted, listed
 from ...matching.consensus.pinned import Freedom, moving
-from ...symmetry.symmetry import Symmetry
-from ...symmetry.transformation import Transformation
+from ...symmetry import Symmetry, Transformation
 from ..difference import Finding
 from .element_words import units_of_zeros
 from .layers import pattern_of, runs

@@ -13,11 +13,10 @@ from torch import Tensor
 from ..._io.lazy import LazyState
 from ..._words import counted, listed
 from ...matching.correspondence.entries import Entry, carried
+from ...symmetry import Symmetry, Transformation
 from ...symmetry.action import moved
 from ...symmetry.coupling import narrowed
 from ...symmetry.spaces import Fixed, axis_size
-from ...symmetry.symmetry import Symmetry
-from ...symmetry.transformation import Transformation
 from ..difference import Finding
 from ..units import widths
 from .conversions import convert, elsewhere
@@ -236,7 +235,7 @@ def _conversion_findings(found: Entries, plain: Sequence[str], turned: bool) -> 
 def _source_words(entries: Sequence[Entry]) -> str:
     """Where a tensor comes from, in a few words."""
     names = " + ".join(dict.fromkeys(e.b.name for e in entries))
-    moved = len(entries) > len({e.b.name for e in entries}) or _strided(entries[0])
+    moved = len(entries) > len({e.b.name for e in entries}) or any(len(dim) > 1 for dim in entries[0].a.factors)
     moved = moved or any(_swapped(e) or not e.b.whole for e in entries)
     return names + ", transposed" * _transposed(entries[0]) + ", rows reordered" * moved
 
@@ -270,10 +269,6 @@ def _swapped(e: Entry) -> tuple[int, int] | None:
     """Sizes of two neighbouring indices that changed places, one of them two: rotary dimensions in another layout."""
     pairs = [(e.sizes[j], e.sizes[i]) for i, j in pairwise(e.order) if i == j + 1 and len(e.order) > 3]
     return next((sizes for sizes in pairs if 2 in sizes), None)
-
-
-def _strided(e: Entry) -> bool:
-    return any(len(dim) > 1 for dim in e.a.factors)
 
 
 def _rotary(one: int, other: int, turned: bool) -> str:
