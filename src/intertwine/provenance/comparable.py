@@ -61,7 +61,7 @@ _WAYS = 3  # to read a tensor as rows
 
 def _converted(names: Iterable[str], a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Found:
     """Tensors of ``a`` that ``b`` lacks among those of ``b`` that ``a`` lacks, by what they hold, as in ``diff``."""
-    offered = [n for n in b if n not in a]
+    offered = dict.fromkeys(n for n in b if n not in a)
     done = convert(a, b, {n: offered for n in names if n not in b and offered})
     entries = done.entries
     if not entries:

@@ -23,6 +23,7 @@ _LEAST_HEAD = 4  # with two dimensions pairs and halves are the same
 _FAR, _NEARER = 0.5, 0.5  # relative distance from which on another layout is looked for; share of it that may be left
 
 State = Mapping[str, Tensor]
+_Way = tuple[str, str]  # name of a tensor and how it is read as rows
 Rotary = tuple[int, bool]  # dimensions of one head; whether halves became interleaved pairs
 
 
@@ -118,7 +119,7 @@ def convert(target: State, source: State, among: Mapping[str, Collection[str]]) 
     done = Conversion(target, source, among)
     matrices = [n for n in among if _ways(target[n].shape) and not constant(target[n])]
     for exact in (False, True):
-        _by_rows(done, {n: done._free(n) if exact else among[n] for n in matrices if n not in done.found}, exact)
+        _by_rows(done, [n for n in matrices if n not in done.found], exact)
     matrices = [n for n in done.found if target[n].ndim > 1]
     stems = {stem_of(n) for n in matrices}
     for name in (n for n in target if stem_of(n) in stems):
@@ -133,32 +134,6 @@ def convert(target: State, source: State, among: Mapping[str, Collection[str]]) 
 
 
 # ------------------------------------------------------------------------------------------------------------- by rows
-
-
-@dataclass(frozen=True, eq=False)
-class _Probe:
-    """Some rows of a wanted tensor that is read in one way, and the best that was seen for each."""
-
-    name: str
-    how: str
-    units: Tensor
-    best: Tensor
-    where: list[tuple[str, str, int] | None]  # Name of the source, how it is read, row
-
-    def keep(self, source: str, how: str, cosines: Tensor) -> None:
-        """Remember the best row of a source for each; of equal ones that of the same layer, then the first."""
-        values, index = cosines.max(0)
-        near = layer_of(source) == layer_of(self.name)
-        for k in (values > self.best - _TIE).nonzero().flatten().tolist():
-            old = self.where[k]
-            closer = near and (old is None or layer_of(old[0]) != layer_of(self.name))
-            if values[k] > self.best[k] + _TIE or closer:
-                self.best[k], self.where[k] = values[k], (source, how, int(index[k]))
-
-    @property
-    def plain(self) -> int:
-        """Number of views that are read along the first axis: the simpler reading of two equal ones."""
-        return (self.how == "rows") + sum(w is not None and w[1] == "rows" for w in self.where)
 
 
 def _ways(shape: tuple[int, ...]) -> tuple[str, ...]:
@@ -179,48 +154,63 @@ def _units(x: Tensor, how: str, exact: bool) -> Tensor:
     return unit_rows(signature(rows) if exact else rows)
 
 
-def _by_rows(done: Conversion, among: Mapping[str, Collection[str]], exact: bool) -> None:
+def _by_rows(done: Conversion, names: Collection[str], exact: bool) -> None:
     """Look for rows of all wanted matrices in one pass over the source; ``exact`` by sorted absolute values."""
-    probes: dict[str, list[_Probe]] = {name: [*_probes(name, done.target[name], len(among), exact)] for name in among}
-    for source in dict.fromkeys(n for names in among.values() for n in names):
+    threshold, used = (_SAME_VALUES, done.used) if exact else (_ALIKE, set())
+    probes = {(n, how): units for n in names for how, units in _probes(done.target[n], len(names), exact)}
+    seen: dict[_Way, list[tuple[Tensor, _Way]]] = {way: [] for way in probes}  # cosines of the best rows of each source
+    for source in dict.fromkeys(other for n in names for other in done.among[n] if other not in used):
         x = done.source[source]
         for how in _ways(x.shape):
             rows = _units(x, how, exact)
-            some = [p for n, ours in probes.items() if source in among[n] for p in ours]
-            some = [p for p in some if p.units.shape[1] == rows.shape[1]]
-            cosines = rows @ torch.cat([p.units for p in some]).mT if some else rows[:, :0]
-            for probe, mine in zip(some, cosines.split([len(p.units) for p in some], 1)):
-                probe.keep(source, how, mine)
-    threshold = _SAME_VALUES if exact else _ALIKE
-    for name, ours in probes.items():
-        seen = [(float((p.best > threshold).double().mean()), p.plain, p) for p in ours]
-        for share, _, probe in sorted(seen, key=lambda t: t[:2], reverse=True):
-            if share >= 0.5 and (made := _assembled(probe, done, threshold, exact)):
-                done.found[name] = made
-                done.certain.add(name)
-                break
+            some = [way for way, units in probes.items() if units.shape[1] == rows.shape[1]]
+            some = [way for way in some if source in done.among[way[0]]]
+            cosines = rows @ torch.cat([probes[way] for way in some]).mT if some else rows[:, :0]
+            for way, mine in zip(some, cosines.split([len(probes[way]) for way in some], 1)):
+                seen[way].append((mine.amax(0), (source, how)))
+    ranked = [(*_origins(way, found, threshold), way) for way, found in seen.items() if found]
+    place = {name: k for k, name in enumerate(names)}
+    for _, _, origins, (name, how) in sorted(ranked, key=lambda t: (place[t[3][0]], -t[0], -t[1])):
+        if origins and name not in done.found and (made := _assembled(done, name, how, origins, threshold)):
+            done.found[name] = made
+            done.certain.add(name)
 
 
-def _probes(name: str, x: Tensor, wanted: int, exact: bool) -> Iterator[_Probe]:
+def _probes(x: Tensor, wanted: int, exact: bool) -> Iterator[tuple[str, Tensor]]:
+    """Some rows of a wanted tensor, read in each way."""
     least, most = _PROBES
     number = min(max(_ALL_PROBES // wanted, least), most)
     for how in _ways(x.shape):
         every = _units(x, how, exact)
         live = every.abs().amax(1).nonzero().flatten()
         if len(live):
-            chosen = live[torch.linspace(0, len(live) - 1, min(number, len(live))).round().long()].unique()
-            yield _Probe(name, how, every[chosen], torch.full((len(chosen),), -1.0), [None] * len(chosen))
+            yield how, every[live[torch.linspace(0, len(live) - 1, min(number, len(live))).round().long()].unique()]
 
 
-def _assembled(probe: _Probe, done: Conversion, threshold: float, exact: bool) -> tuple[Rows, ...]:
+def _origins(way: _Way, seen: list[tuple[Tensor, _Way]], threshold: float) -> tuple[float, int, Collection[_Way]]:
+    """The share of rows that were seen, how plainly they are read, and where: nowhere if these are fewer than half.
+
+    Of sources that are as good that of the same layer is taken, then the first. Views along the first axis are plainer.
+    """
+    values = torch.stack([best for best, _ in seen])
+    good = (values > values.amax(0) - _TIE).int()
+    near = torch.tensor([[layer_of(source) == layer_of(way[0])] for _, (source, _) in seen])
+    picked = (good + good * near).argmax(0)
+    there = values.gather(0, picked[None])[0] > threshold
+    where = [seen[k][1] for k in picked.tolist()]
+    share = float(there.double().mean())
+    plain = (way[1] == "rows") + sum(how == "rows" for _, how in where)
+    return share, plain, dict.fromkeys(w for w, sure in zip(where, there) if sure) if share >= 0.5 else ()
+
+
+def _assembled(done: Conversion, name: str, way: str, origins: Collection[_Way], threshold: float) -> tuple[Rows, ...]:
     """The tensor from the sources in which its rows were seen; nothing where too many rows are not there.
 
     Which source each place takes its row from stays; that rows of one source changed places is left to the group, but
     for a rotary conversion.
     """
-    name, x = probe.name, done.target[probe.name]
-    hits = dict.fromkeys(w[:2] for w, best in zip(probe.where, probe.best) if w is not None and best > threshold)
-    rows, others = _units(x, probe.how, exact), [_units(done.source[n], how, exact) for n, how in hits]
+    x, exact = done.target[name], threshold == _SAME_VALUES
+    rows, others = _units(x, way, exact), [_units(done.source[n], how, exact) for n, how in origins]
     pool = torch.cat(others)
     order = torch.arange(len(rows))
     if len(pool) != len(rows) or float(((rows * pool).sum(1) > threshold).double().mean()) < _MOST:
@@ -230,15 +220,18 @@ def _assembled(probe: _Probe, done: Conversion, threshold: float, exact: bool) -
         single = len(order[there].unique()) >= _MOST * int(there.sum())
         if float(there.double().mean()) < _MOST or not (single or repeated):
             return ()
-        order = order if repeated else _completed(order, there, len(pool))
+        if not repeated:  # rows that were not found take what places are left
+            left = torch.ones(len(pool)).index_fill(0, order[there], 0).nonzero().flatten()
+            lost = (~there).nonzero().flatten()[: len(left)]
+            order[lost] = left[: len(lost)]
     found, start = list[Rows](), 0
-    for (source, how), other in zip(hits, others):
+    for (source, how), other in zip(origins, others):
         places = ((order >= start) & (order < start + len(other))).nonzero().flatten()
         taken = order[places] - start
         rotary = _rotary(taken.argsort().argsort()) if len(taken.unique()) == len(taken) else None
         taken = taken.sort().values if rotary is not None or len(taken.unique()) == len(taken) else taken
         pieces = _pieces(places, taken, (len(rows), len(other)))
-        found += [Rows(source, (probe.how, how), *grids, rotary if len(pieces) == 1 else None) for grids in pieces]
+        found += [Rows(source, (way, how), *grids, rotary if len(pieces) == 1 else None) for grids in pieces]
         start += len(other)
     return () if name in done.source and not _rearranged(found, x, done.source[name]) else tuple(found)
 
@@ -248,16 +241,6 @@ def _rearranged(found: list[Rows], x: Tensor, y: Tensor) -> bool:
     if x.shape != y.shape:
         return x.numel() % y.numel() == 0
     return found[0].hows[0] != found[0].hows[1] or found[0].rotary is not None
-
-
-def _completed(order: Tensor, found: Tensor, size: int) -> Tensor:
-    """An order with rows that were not found in what places are left."""
-    order = order.clone()
-    free = torch.ones(size, dtype=torch.bool)
-    free[order[found]] = False
-    missing, left = (~found).nonzero().flatten(), free.nonzero().flatten()
-    order[missing[: len(left)]] = left[: len(missing)]
-    return order
 
 
 def _pieces(places: Tensor, taken: Tensor, sizes: tuple[int, int]) -> list[tuple[tuple[Range, ...], tuple[Range, ...]]]:

@@ -88,7 +88,7 @@ def paired(
         n for n, other in sym.aliases.items() if n not in source or torch.equal(source[n], source.get(other, source[n]))
     }
     if entries is None:
-        offered = [n for n in source if n not in {*own} | ties]
+        offered = dict.fromkeys(n for n in source if n not in {*own} | ties)
         unlike = {n: [n] for n in own if n in source and elsewhere(target[n], source[n])}
         done = convert(target, source, {**unlike, **{n: offered for n in own if n not in source}})
         found, ambiguous = done.entries, tuple(done.ambiguous.values())
