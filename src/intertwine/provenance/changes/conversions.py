@@ -142,15 +142,11 @@ def _ways(shape: tuple[int, ...]) -> tuple[str, ...]:
     return () if axes < 2 else ("rows", "columns") if axes == 2 else ("rows", "last")
 
 
-def rows_of(x: Tensor, how: str) -> Tensor:
-    """A tensor as rows; axes of size one are left out."""
-    x = x.squeeze() if x.ndim > 2 else x
-    return x.mT if how == "columns" else x.flatten(1) if how == "rows" else x.reshape(-1, x.shape[-1])
-
-
 def _units(x: Tensor, how: str, exact: bool) -> Tensor:
-    """Rows of length one; ``exact`` as sorted absolute values."""
-    rows = rows_of(x.detach().to("cpu"), how).float()
+    """A tensor as rows of length one, axes of size one left out; ``exact`` as sorted absolute values."""
+    x = x.detach().to("cpu").float()
+    x = x.squeeze() if x.ndim > 2 else x
+    rows = x.mT if how == "columns" else x.flatten(1) if how == "rows" else x.reshape(-1, x.shape[-1])
     return unit_rows(signature(rows) if exact else rows)
 
 
