@@ -34,7 +34,7 @@ def untrained(model: nn.Module, seed: int, builds: Sequence[Callable[[], nn.Modu
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     kind, config = type(model), getattr(model, "config", None)
     if _required(kind) == ["config"] and config is not None:
-        builds = (*builds, lambda: kind(config))  # type: ignore[call-arg]
+        builds = (*builds, lambda: kind(config))
     elif not _required(kind) and not kind.__module__.startswith("torch.nn."):
         builds = (*builds, kind)
     for build in builds:
