@@ -33,7 +33,16 @@ _WHOLE = re.compile(r"\d{1,18}", re.ASCII)  # 64 bits hold it
 _REAL = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d{1,3})?", re.ASCII)
 
 
-class _Masked(ConceptSet):
+class _InFiles(ConceptSet):
+    """A concept set with a row for each image."""
+
+    _rows: Any
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+class _Masked(_InFiles):
     """Images beside masks of one plane: names such as "unlabelled" and the number 255 mean no label."""
 
     def __init__(
@@ -46,9 +55,6 @@ class _Masked(ConceptSet):
         self.concepts, self.planes = tuple(Concept(n, of(n)) for n in kept), 1
         self._index = torch.tensor([kept.index(n) if n in kept else -1 for n in names])
         self._rows, self._size = rows, size
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
     def _sample(self, image: tuple[bytes | Path, str], mask: tuple[bytes | Path, str], name: str) -> Sample:
         """From an image and a mask, each with its name."""
@@ -178,7 +184,7 @@ class FolderConcepts(_Masked):
         return self._sample((image, image.name), (mask, mask.name), image.name)
 
 
-class CocoConcepts(ConceptSet):
+class CocoConcepts(_InFiles):
     """Images with object annotations in the COCO format: polygons and run-length masks, several on one pixel.
 
     A concept is a category; its category is the ``supercategory``. Polygons are filled by Pillow, which counts the
@@ -206,17 +212,14 @@ class CocoConcepts(ConceptSet):
             raise DataError(f"{str(file)!r} must have images, annotations and categories. Got no {missing[0]}.")
         self.concepts = tuple(Concept(c["name"], c.get("supercategory") or "object") for c in data["categories"])
         self._number = {c["id"]: i for i, c in enumerate(data["categories"])}
-        self._images, self._folder, self._size = data["images"], folder, size
+        self._rows, self._folder, self._size = data["images"], folder, size
         self._annotations: dict[Any, list[dict[str, Any]]] = {}
         for annotation in data["annotations"]:
             self._annotations.setdefault(annotation["image_id"], []).append(annotation)
         self.name, self.planes = file.stem, planes
 
-    def __len__(self) -> int:
-        return len(self._images)
-
     def _read(self, i: int) -> Sample:
-        entry = self._images[i]
+        entry = self._rows[i]
         name = entry["file_name"]
         image = _image(within(self._folder, name, "file_name", DataError), name)
         height, width = image.shape[1:]
@@ -242,7 +245,7 @@ class CocoConcepts(ConceptSet):
         return _fitted(image, torch.from_numpy(labels), self._size)
 
 
-class BrodenConcepts(ConceptSet):
+class BrodenConcepts(_InFiles):
     """The Broden set, or any other set written in its layout.
 
     ``index.csv`` has a row for each image: ``image, split, ih, iw, sh, sw`` and a column for each category. A cell
@@ -289,9 +292,6 @@ class BrodenConcepts(ConceptSet):
         self.name = root.name + (f":{split}" if split else "")
         self.planes = max(1, *(len(files) for *_, files, _ in self._rows))
         self.whole = max(len(whole) for *_, whole in self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
     def _read(self, i: int) -> Sample:
         name, (height, width, *shape), files, whole = self._rows[i]
