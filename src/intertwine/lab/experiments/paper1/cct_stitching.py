@@ -15,12 +15,12 @@ _LARGE = 0.1  # 10 points
 def _plan(plan: Design) -> None:
     s = plan.setting
     plan.baseline()
-    network = s.by_scale("cct_6_3x1:width=16,blocks=2,dropout=0", "cct_6_3x1:width=64,blocks=4,dropout=0", "cct_6_3x1")
+    network = s.by_scale("cct_6_3x1:width=16,blocks=2,dropout=0", "cct_6_3x1:width=32,blocks=3,dropout=0", "cct_6_3x1")
     none = {"warmup": 0, "mixup": 0.0, "cutmix": 0.0, "crop": 0.0, "automatic": 0.0}
     short = RECIPES["cct"].but(batch_size=64, learning_rate=2e-3, epochs=8, flip=False, **none)
-    small = RECIPES["cct"].but(**none | {"warmup": 2}, batch_size=128, learning_rate=1e-3, epochs=40, translate=2)
+    small = RECIPES["cct"].but(**none | {"warmup": 2}, batch_size=128, learning_rate=1e-3, epochs=8, translate=2)
     zoo = plan.zoo("cct_6_3x1", network, s.by_scale(3, 6, 10), s.by_scale(short, small, RECIPES["cct"]))
-    layers = [f"blocks.{k}" for k in range(s.by_scale(2, 4, 6))]
+    layers = [f"blocks.{k}" for k in range(s.by_scale(2, 3, 6))]
     for arm in ARMS:
         enter(plan, zoo, arm, _FAMILIES, layers, most=16)
     plan.note("Stitching penalties behind encoder blocks: accuracy lost, 0.01 is a point.",

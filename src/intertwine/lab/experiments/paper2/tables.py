@@ -92,7 +92,7 @@ def deep_recipe(setting: Setting) -> Recipe:
     whole = RECIPES["vgg_resnet"]
     if setting.scale == "paper":
         return whole
-    length = setting.by_scale(6, 2112, 0)  # six epochs of 45,000
+    length = setting.by_scale(6, 1408, 0)  # four epochs of 45,000
     parts = (max(length // 160, 1), length // 2, 3 * length // 4)
     moved = {"precision": fast_precision(setting.device)}
     how = {"batch_size": 64, "translate": 0, "flip": False} if setting.digits else moved
@@ -117,7 +117,7 @@ def _permutations(count: int) -> list[tuple[int, ...]]:
 def _plan_1(plan: Design) -> None:
     s = plan.setting
     width, runs, count = s.by_scale((8, 2, 2), (32, 6, 6), (128, 5, 23))
-    recipe, orders, pool = _shallow_recipe(s, "c4gap", 12), _permutations(count), s.by_scale(*_POOLED)
+    recipe, orders, pool = _shallow_recipe(s, "c4gap", 8), _permutations(count), s.by_scale(*_POOLED)
     plan.baseline()
     _enter(plan, {c: column("c4gap", c, width) for c in COLUMNS}, runs, recipe, pool=pool)
     for k, order in enumerate(orders):  # a permutation is a draw of its own, from a seed of its own
@@ -197,7 +197,7 @@ def _analyse_2(found: Findings) -> None:
 def _plan_3(plan: Design) -> None:
     s = plan.setting
     width, members, runs = s.by_scale(16, 32, 512), _MEMBERS[s.scale], s.by_scale(2, 6, 5)
-    recipe, pool = _shallow_recipe(s, "c1gap", 12), s.by_scale(*_POOLED)
+    recipe, pool = _shallow_recipe(s, "c1gap", 8), s.by_scale(*_POOLED)
     plan.baseline()
     small = {"C1GAP": f"c1gap:width={width}",
              "C4GAP-DLGN-SF(x, 1)": column("c4gap", "DLGN-SF(x, 1)", width),
