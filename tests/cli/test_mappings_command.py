@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from upstream import runs_on_meta
 
 
 @pytest.fixture
@@ -17,6 +18,7 @@ def llama(tmp_path):
     return f"hf:{folder}"
 
 
+@runs_on_meta
 def test_recipe_page_and_json(run, llama, tmp_path):
     recipe = tmp_path / "recipe.yaml"
     ran = run("mappings", "--model", llama, "--format", "llm-compressor", "--meta", "--out", recipe)

@@ -5,6 +5,7 @@ import quantised_models
 import torch
 import transformers_zoo as hf_zoo
 from torch import nn
+from upstream import dtype_name, stacked_experts
 from zoo import build
 
 import intertwine as iw
@@ -25,6 +26,7 @@ CASES = {
         8080,
     ),
 }
+_SINCE = {"Mixtral, units of every expert": stacked_experts}
 
 
 def made(name: str):
@@ -37,7 +39,7 @@ def made(name: str):
     return model, inputs
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=_SINCE.get(case, ())) for case in CASES])
 def test_transformers_are_pruned_and_run(case):
     name, space, keep, parameters = CASES[case]
     model, inputs = made(name)
@@ -124,6 +126,7 @@ def whole_experts():
     return model, inputs
 
 
+@stacked_experts
 def test_whole_experts_go_and_are_never_chosen(tmp_path):
     model, inputs = whole_experts()
     sym = iw.symmetries(model, inputs)
@@ -255,5 +258,5 @@ def test_a_model_that_was_cast_is_saved_with_its_sizes(dtype, tmp_path):
     small = iw.prune_channels(iw.symmetries(model, inputs), spaces, range(12), model, inputs)
     small.save_pretrained(tmp_path)
     assert small.config.intermediate_size == 12
-    loaded = type(model).from_pretrained(tmp_path, dtype=dtype).eval()
+    loaded = type(model).from_pretrained(tmp_path, **{dtype_name: dtype}).eval()
     iw.testing.assert_same_function(small, loaded.to(dtype), inputs, rtol=0.02)

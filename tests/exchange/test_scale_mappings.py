@@ -7,6 +7,7 @@ import pytest
 import torch
 from quantised_models import text
 from torch import nn
+from upstream import runs_on_meta
 
 import intertwine as iw
 from intertwine.exchange.exported_model import Proving, subject_of
@@ -52,6 +53,7 @@ def test_a_llama_has_the_four_standard_mappings_proved(found):
     ]
 
 
+@runs_on_meta
 def test_a_model_on_the_meta_device_is_proved_on_a_small_one():
     model = llama(layers=3, groups=2, device="meta")
     with torch.device("meta"):

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from upstream import stacked_experts
 
 import intertwine as iw
 from intertwine.symmetry.action import moved, tensors_of
@@ -24,7 +25,7 @@ def llama(**settings):
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**SIZES, **settings}, num_key_value_heads=2))
 
 
-@pytest.fixture(scope="module", params=[mixtral, llama], ids=["mixtral", "llama"])
+@pytest.fixture(scope="module", params=[pytest.param(mixtral, marks=stacked_experts), llama], ids=["mixtral", "llama"])
 def known(request):
     model = request.param().eval()
     return request.param, iw.symmetries(model, INPUTS)

@@ -59,6 +59,7 @@ def load_pretrained(directory: Path, tensors: dict[str, Tensor] | None = None, s
     config = _config(directory)
     source = source or directory
     state = _weights(directory) if tensors is None else dict(tensors)
+    check_kinds(state, {}, repr(str(source)))  # transformers before 5 makes the model's numbers those of the file
     rule = f"checkpoint must be complete safetensors weights of the model in {str(directory)!r}"
     with (
         _alone(rule, f"{str(source)!r}, which does not read"),
@@ -66,7 +67,7 @@ def load_pretrained(directory: Path, tensors: dict[str, Tensor] | None = None, s
     ):
         model, info = _class_of(config).from_pretrained(
             None, config=config, state_dict=state, local_files_only=True, trust_remote_code=False,
-            output_loading_info=True,
+            output_loading_info=True, **_as_stored(),
         )  # fmt: skip
     check_kinds(state, model.state_dict(), repr(str(source)))
     wrong = [str(key) for kind in ("missing_keys", "mismatched_keys", "unexpected_keys") for key in info.get(kind, ())]
@@ -270,6 +271,11 @@ def _alone(rule: str, got: str) -> Iterator[None]:
         raise CheckpointError(f"{rule}. Got {got} ({first_line(error)}).") from error
     finally:
         constants.HF_HUB_OFFLINE = before
+
+
+def _as_stored() -> dict[str, str]:
+    """The argument of ``from_pretrained`` that keeps the precision of the file; older releases have another name."""
+    return {"dtype" if int(_transformers().__version__.split(".")[0]) > 4 else "torch_dtype": "auto"}
 
 
 def _transformers() -> Any:
