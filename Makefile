@@ -2,13 +2,14 @@
 #   make demo    train two small networks on digits, compare them, write demo/report.html
 #   make test    the whole test suite, doctests and guide pages included
 #   make test-fast   for one who edits: tests of what was changed, nearest first, for a minute
+#   make test-oldest the whole suite, lint, types and site with the lowest declared versions, in an environment of their own
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST_ARGS ?= -n 2 --dist worksteal
 
-.PHONY: help demo test test-fast lint types docs bench networks smoke studies results release clean
+.PHONY: help demo test test-fast test-oldest lint types docs bench networks smoke studies results release clean
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -45,6 +46,9 @@ test: $(VENV)/.dev
 
 test-fast: $(VENV)/.dev
 	@$(BIN)/python -m pytest -q -m "not slow" --seconds 45 $(PYTEST_ARGS) $$($(BIN)/python tests/support/changed_tests.py)
+
+test-oldest:
+	@PYTHON=$(PYTHON) bash .ci/bounds lowest
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
