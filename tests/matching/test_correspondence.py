@@ -6,11 +6,12 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
+from own_networks import UNJOINED, Made, attended, causal, heads, turned
 from rewritten_networks import PAIRS, Pair, rewritten
 from torch import Tensor, nn
 
 import intertwine as iw
-from intertwine.matching.judgement.verdict import APART, DIFFERENT, PART, SAME
+from intertwine.matching.judgement.verdict import APART, DIFFERENT, PART, SAME, UNTOLD
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -36,24 +37,40 @@ def test_one_function_in_other_code_corresponds(name: str):
 
 
 def _double(x):
+    if isinstance(x, tuple):
+        return tuple(map(_double, x))
     return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
-SMALL = ["sequential against named", "conv1x1 against linear", "packed attention by hand", "gpt against fused"]
+def test_there_are_forty_pairs():
+    assert len(PAIRS) >= 40
 
 
-@pytest.mark.parametrize("name", SMALL)
+LARGE = [name for name in PAIRS if name.endswith("of torchvision and timm")]
+
+
+@pytest.mark.parametrize("name", [name for name in PAIRS if name not in LARGE])
 def test_a_moved_copy_in_other_code_is_the_same(name: str):
     pair = PAIRS[name]()
-    found = iw.correspond(pair.a, pair.b, pair.x)
+    found = iw.correspond(pair.a, pair.b, pair.x, pair.xb)
     twin = carried(pair, found)
     sym = iw.symmetries(twin, pair.x)
-    moved = sym.act(sym.random(seed=1, kinds={"permutation", "sign"}), twin)
-    assert iw.correspond(pair.b, moved, pair.x).proved
-    match = iw.same(moved, pair.b, pair.x)
+    g = sym.random(seed=1, kinds={"permutation", "sign"})
+    moved = sym.act(g, twin)
+    match = iw.same(moved, pair.b, pair.x, example_inputs_b=pair.xb)
     assert match.verdict == SAME, match.summary()
     assert match.correspondence
-    assert match.moved
+    assert match.moved or g.is_identity()
+
+
+@pytest.mark.parametrize("name", list(UNJOINED))
+def test_what_no_normal_form_joins_is_never_called_different(name: str):
+    pair = UNJOINED[name]()
+    if pair.a.state_dict().keys() == pair.b.state_dict().keys():
+        pair.b.load_state_dict(pair.a.state_dict())
+    match = iw.same(pair.a, pair.b, pair.x)
+    assert match.verdict in (APART, UNTOLD)
+    assert "the programs part" in match.reason
 
 
 def test_other_weights_in_other_code_are_different():
@@ -160,6 +177,21 @@ def after(one: nn.Module, other: nn.Module) -> tuple[nn.Module, nn.Module]:
     return nn.Sequential(nn.Linear(4, 6), one), nn.Sequential(nn.Linear(4, 6), other)
 
 
+def twice(*forms) -> tuple[nn.Module, nn.Module]:
+    one, other = (Made(form, p=nn.Linear(4, 4)) for form in forms)
+    return one, other
+
+
+def rotary(swapped: bool = False, window: int = 9, **turn) -> nn.Module:
+    def run(m: nn.Module, x: Tensor) -> Tensor:
+        q, k, v = map(heads, m.qkv(x).chunk(3, -1))
+        q, k = (turned(y, **turn) for y in ((k, q) if swapped else (q, k)))
+        near = torch.full((x.shape[1], x.shape[1]), -torch.inf).tril(-window)
+        return x + attended(q, k, v, bias=causal(x.shape[1]) + near)
+
+    return Made(run, qkv=nn.Linear(16, 48)).eval()
+
+
 NEAR = {
     "epsilon": lambda: after(nn.LayerNorm(6), nn.LayerNorm(6, 1e-3)),
     "activation": lambda: after(nn.GELU(), nn.GELU("tanh")),
@@ -173,6 +205,19 @@ NEAR = {
     "heads": lambda: (rewritten("attention"), rewritten("attention", heads=2)),
     "causal": lambda: (rewritten("attention"), rewritten("attention", causal=True)),
     "norm of rms": lambda: after(nn.LayerNorm(6, bias=False), nn.RMSNorm(6, 1e-5)),
+    "gain of silu": lambda: after(nn.SiLU(), nn.Hardswish()),
+    "alpha": lambda: after(nn.ELU(), nn.ELU(0.9)),
+    "beta": lambda: after(nn.Softplus(), nn.Softplus(2.0)),
+    "limit": lambda: after(nn.Hardtanh(-3, 3), nn.Hardtanh(-2, 2)),
+    "order of roll": lambda: twice(lambda m, x: x + m.p(x).roll(1, 1), lambda m, x: x + m.p(x).roll(-1, 1)),
+    "axis of softmax": lambda: twice(lambda m, x: m.p(x).softmax(-1) * x, lambda m, x: m.p(x).softmax(1) * x),
+    "half a residual": lambda: twice(lambda m, x: x + m.p(x), lambda m, x: x + 0.5 * m.p(x)),
+    "correction of the deviation": lambda: twice(
+        *(lambda m, x, c=c: m.p(x) / m.p(x).std(1, correction=c, keepdim=True) for c in (0, 1))
+    ),
+    "base of rotary angles": lambda: (rotary(), rotary(base=500.0)),
+    "rotary part": lambda: (rotary(), rotary(dims=2)),
+    "window": lambda: (rotary(), rotary(window=2)),
 }  # fmt: skip
 IMAGE = {
     "stride": ({"stride": 2, "padding": 1}, {"stride": 1, "padding": 1}),
@@ -197,13 +242,8 @@ def _never_same(a: nn.Module, b: nn.Module, x: Tensor) -> None:
 def test_near_misses_are_never_the_same(name: str):
     torch.manual_seed(0)
     a, b = NEAR[name]()
-    _never_same(
-        a.eval(),
-        b.eval(),
-        torch.randn(3, 5, 8)
-        if "weight" not in dict(a.named_parameters()) and hasattr(a, "wide")
-        else torch.randn(3, 5, 4),
-    )
+    width = 16 if hasattr(a, "qkv") else 8 if hasattr(a, "wide") else 4
+    _never_same(a.eval(), b.eval(), torch.randn(3, 5, width))
 
 
 @pytest.mark.parametrize("name", list(IMAGE))
@@ -211,6 +251,46 @@ def test_near_misses_of_convolutions(name: str):
     torch.manual_seed(0)
     one, other = (nn.Sequential(nn.Conv2d(4, 8, 3, **kw), nn.ReLU()) for kw in IMAGE[name])
     _never_same(one, other, torch.randn(2, 4, 8, 8))
+
+
+@pytest.mark.parametrize("change", [{"pairs": True}, {"swapped": True}])
+def test_weights_of_one_name_that_mean_another_thing(change: dict):
+    torch.manual_seed(0)
+    a, b, x = rotary(), rotary(**change), torch.randn(2, 6, 16)
+    b.load_state_dict(a.state_dict())
+    found = iw.correspond(a, b, x)
+    assert found.proved and found.renamed, found.summary()
+    assert iw.same(a, b, x).verdict not in (SAME, PART)
+    a.load_state_dict(found.convert(b.state_dict()))
+    assert iw.same(a, b, x).verdict == SAME
+
+
+HIDDEN = {
+    "a limit that is not reached": lambda: (*after(nn.Hardtanh(-50, 50), nn.Hardtanh(-60, 60)), torch.randn(5, 4)),
+    "pools of a constant image": lambda: (
+        *(nn.Sequential(nn.Conv2d(3, 4, 3), pool) for pool in (nn.MaxPool2d(3, 2, 1), nn.MaxPool2d(2))),
+        torch.ones(2, 3, 8, 8),
+    ),
+    "equal numbers": lambda: (*twice(lambda m, x: m.p(x) * (x > 0), lambda m, x: m.p(x) * (x >= 0)), torch.randn(5, 4)),
+}
+
+
+@pytest.mark.parametrize("name", list(HIDDEN))
+def test_what_the_example_hides_is_not_called_the_same(name: str):
+    a, b, x = HIDDEN[name]()
+    b.load_state_dict(a.state_dict())
+    assert not iw.correspond(a, b, x)
+    match = iw.same(a, b, x)
+    assert match.verdict == UNTOLD, match.summary()
+    assert "other inputs may tell" in match.reason
+
+
+def test_rounded_weights_hide_no_setting():
+    a, b = after(nn.LayerNorm(6), nn.LayerNorm(6, 1e-3))
+    a.load_state_dict({n: t.bfloat16().float() for n, t in a.state_dict().items()})
+    b.load_state_dict({n: t + 0.001 * t.abs() for n, t in a.state_dict().items()})
+    b.load_state_dict({n: t.bfloat16().float() for n, t in b.state_dict().items()})
+    assert iw.same(a, b, torch.randn(3, 4)).verdict == DIFFERENT
 
 
 def test_the_setting_that_differs_is_named():
@@ -281,6 +361,53 @@ def test_models_without_weights_are_refused_in_words(name: str):
         model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     with pytest.raises((ValueError, iw.IntertwineError), match="meta"):
         DOORS[name](model, torch.randn(2, 3))
+
+
+def test_quantised_models_are_never_the_same_by_what_they_hide():
+    plain = [nn.Sequential(nn.Linear(4, 6), nn.ReLU()) for _ in range(2)]
+    a, b = (torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8) for model in plain)
+    x = torch.randn(3, 4)
+    assert iw.same(a, plain[0], x).verdict == APART
+    assert not iw.correspond(a, b, x)
+    assert iw.same(a, b, x).verdict == DIFFERENT
+
+
+def test_buffers_that_are_read_correspond_and_those_that_are_not_do_not():
+    def made(name: str) -> nn.Module:
+        model = Made(lambda m, x: m.p(x) * getattr(m, name), p=nn.Linear(4, 4))
+        model.register_buffer(name, torch.randn(4))
+        model.register_buffer("idle", torch.randn(4))
+        return model
+
+    found = iw.correspond(made("scale"), made("size"), torch.randn(3, 4))
+    assert found.proved
+    assert "scale = size" in map(str, found.entries)
+    assert "idle" not in {e.a.name for e in found.entries}
+
+
+def test_tied_weights_convert_under_all_their_names():
+    def made() -> nn.Module:
+        model = Made(lambda m, ids: F.linear(m.words(ids).tanh(), m.last.weight), words=nn.Embedding(9, 4),
+                     last=nn.Linear(4, 9, bias=False))  # fmt: skip
+        model.last.weight = model.words.weight
+        return model
+
+    a, b, x = made(), made(), torch.randint(0, 9, (2, 3))
+    converted = iw.correspond(a, b, x).convert(b.state_dict())
+    assert converted.keys() == a.state_dict().keys()
+
+
+def test_control_flow_that_depends_on_data_is_noticed():
+    def branch(m: nn.Module, x: Tensor) -> Tensor:
+        return m.p(x) if x.sum() > 0 else m.q(x)
+
+    a, b = (Made(branch, p=nn.Linear(4, 4), q=nn.Linear(4, 4)) for _ in range(2))
+    b.load_state_dict(a.state_dict())
+    found = iw.correspond(a, b, torch.ones(2, 4))
+    assert set(found.unread) == {"q.weight", "q.bias"}
+    other = Made(lambda m, x: m.p(x) if x.sum() > 0 else m.q(x).relu(), p=nn.Linear(4, 4), q=nn.Linear(4, 4))
+    other.load_state_dict({**b.state_dict(), "q.weight": torch.zeros(4, 4)})
+    assert "nothing reads q.weight, q.bias of b on the example" in iw.same(a, other, torch.ones(2, 4)).reason
 
 
 def test_models_without_parameters_correspond():

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .._io.lazy import LazyState
 from .._result import of_networks
-from .._words import counted
+from .._words import counted, listed
 from ..errors import CaptureError
 from ..symmetry import symmetries
 from ..symmetry.action import acting, check_states, tensors_of
@@ -21,7 +21,7 @@ from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import KINDS, Transformation, identity
 from ..testing import outputs, relative_error, tolerance
 from .components import Matched, Pair, matched
-from .correspondence.correspond import SETTINGS, correspond, in_code_of
+from .correspondence.correspond import SETTINGS, correspond, in_code_of, in_one_code
 from .judgement.configurations import differing_settings, settings_of
 from .judgement.deviation import HALVES, PRECISIONS, Deviation, constant, patterned, relative
 from .judgement.verdict import APART, DIFFERENT, PART, RELATED, SAME, UNTOLD, Match
@@ -111,10 +111,23 @@ def same(
         return decided(sym, (first, second), COMPONENT, {}, None)
     states = tensors_of(a), tensors_of(b)
     replaced = _replaced(*states)
-    if (replaced or example_inputs_b is not None) and sym is None:
-        found = _in_other_code(a, b, example_inputs, example_inputs_b)
-        if found.correspondence or 2 * len(replaced) > len({*states[0], *states[1]}):
-            return found
+    if sym is not None or (example_inputs_b is None and not replaced and in_one_code(a, b)):
+        return _by_name(a, b, example_inputs, sym)
+    apart = _in_other_code(a, b, example_inputs, example_inputs_b)
+    if apart.correspondence or 2 * len(replaced) > len({*states[0], *states[1]}):
+        return apart
+    found = _by_name(a, b, example_inputs, None)
+    if found.verdict != SAME:
+        return found
+    if apart.verdict == DIFFERENT:
+        return apart  # rounding hides it in the weights' precision
+    return replace(found, verdict=UNTOLD, reason=f"{found.reason}, but other inputs may tell: {apart.reason}")
+
+
+def _by_name(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None) -> Match:
+    """The verdict on tensors of one name."""
+    states = tensors_of(a), tensors_of(b)
+    replaced = _replaced(*states)
     saved = {*a.state_dict(), *b.state_dict()}
     made = {name for name in replaced if name not in saved}  # from settings: what they do, outputs tell
     replaced = {name: why for name, why in replaced.items() if name in saved}
@@ -128,7 +141,7 @@ def same(
             if not (sym.path_only or other.path_only):
                 tied = ", ".join(sorted(sym.aliases.keys() ^ other.aliases.keys()))
                 if not tied:
-                    return _in_other_code(a, b, example_inputs, example_inputs_b)
+                    return _in_other_code(a, b, example_inputs, None)
                 why = f"{tied} tied to another in one of them only: see diff"
                 return _far({"": f"the tensors have the same shapes, but {why}"})
             one_path = False
@@ -158,11 +171,17 @@ def _in_other_code(a: nn.Module, b: nn.Module, example_inputs: Any, example_inpu
     """
     found = correspond(a, b, example_inputs, example_inputs_b)
     if found:
-        match = same(a, in_code_of(a, b, found), example_inputs)
+        match = _by_name(a, in_code_of(a, b, found), example_inputs, None)
         said = [match.reason, *found.looked_through]
         if found.renamed:
             count = counted(found.renamed, "entry")
             said.append(f"{count} of {len(found.entries)} under other names or in other forms")
+        sides = ("a", a, [e.a.name for e in found.entries]), ("b", b, [e.b.name for e in found.entries])
+        for whose, model, names in sides if not found.part else ():
+            held = tensors_of(model)
+            read = {held[name].data_ptr() for name in names}
+            if idle := [n for n, p in model.named_parameters() if p.data_ptr() not in read]:
+                said.append(f"nothing reads {listed(idle)} of {whose} on the example")
         where = f"{found.verdict}, at {found.part}; " if found.part else ""
         verdict = PART if found.part and match.verdict == SAME else match.verdict
         return replace(match, verdict=verdict, reason=where + "; ".join(said), correspondence=found)

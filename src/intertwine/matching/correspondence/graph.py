@@ -5,7 +5,6 @@ Two graphs are matched by colours from both ends, then step by step from the out
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -33,7 +32,6 @@ class Vertex:
     letters: list[tuple[int, Any, bool]]  # Size, role and whether the result has it, for each index
     term: Term
     users: list[tuple[int, int]] = field(default_factory=list)  # What reads it, with the place among its operands
-    shared: bool = False  # Whether it stands for several terms
 
 
 @dataclass(eq=False)
@@ -50,13 +48,18 @@ class Graph:
     @classmethod
     def of(cls, outputs: Sequence[View], beside: Sequence[View] = ()) -> Graph:
         """The graph of what some views need; those ``beside`` are outputs that nobody reads."""
-        graph = cls([], [], {})
         order = ordered([view.term for view in (*outputs, *beside)])
-        uses = Counter(id(operand.term) for t in order for operand in t.operands)
-        uses.update(id(view.term) for view in outputs)
+        apart = cls._built(order, dict.fromkeys(map(id, order), 2), outputs)
+        uses = {id(t): len(apart.vertices[apart.place[id(t)][0]].users) for t in order}  # computed twice, it is one
+        return cls._built(order, uses, (*outputs, *beside))
+
+    @classmethod
+    def _built(cls, order: Sequence[Term], uses: dict[int, int], outputs: Sequence[View]) -> Graph:
+        """The graph where sums and products that are used once are part of those that read them."""
+        graph = cls([], [], {})
         for t in order:
             graph._add(t, uses)
-        for k, view in enumerate((*outputs, *beside)):
+        for k, view in enumerate(outputs):
             number, letters = graph.place[id(view.term)]
             axes = [(letters[id(a)], d, i) for d, dim in enumerate(view.dims) for i, a in enumerate(leaves(dim))
                     if id(a) in letters]  # fmt: skip
@@ -79,7 +82,7 @@ class Graph:
                     todo.append(u)
         return sorted(seen)
 
-    def _add(self, t: Term, uses: Counter[int]) -> None:
+    def _add(self, t: Term, uses: dict[int, int]) -> None:
         axes = leaves([*t.out, *(b for o in t.operands for _, b in o.pairs), *(a for a, _ in t.roles)])
         index: dict[int, int] = {}
         for axis in axes:
@@ -98,7 +101,7 @@ class Graph:
             number, known = self.place[id(operand.term)]
             own = {known[id(a)]: index[id(b)] for a, b in operand.flat() if id(a) in known}
             inner = self.vertices[number]
-            alone = uses[id(operand.term)] == 1 and not inner.shared and inner.op == t.op in ("add", "mul")
+            alone = uses[id(operand.term)] == 1 and inner.op == t.op in ("add", "mul")
             if alone and len(own) == len(inner.letters):
                 attrs = (attrs[0] + inner.attrs[0] if t.op == "add" else attrs[0] * inner.attrs[0],)
                 operands += [(u, {i: own[j] for i, j in pairs.items()}) for u, pairs in inner.operands]
@@ -118,7 +121,6 @@ class Graph:
         key = t.op, attrs, tuple((u, tuple(sorted(pairs.items()))) for u, pairs in operands), tuple(row), _origin(t)
         if key in self._known:  # computed before
             self.place[id(t)] = self._known[key], index
-            self.vertices[self._known[key]].shared = True
             return
         self._known[key] = len(self.vertices)
         self.place[id(t)] = len(self.vertices), index

@@ -13,7 +13,7 @@ from ...programs import Call, Program, Ref
 from ...programs.operations import registering
 from ...programs.steps import run_call
 from .slices import Slicer
-from .terms import Axis, ConflictError, Operand, Term, View, leaves, recast, stored, term
+from .terms import Axis, ConflictError, Operand, Spec, Term, View, leaves, recast, stored, term
 
 Rule: TypeAlias = Callable[["Reader", dict[str, Any]], Any]
 RULES: dict[str, Rule] = {}
@@ -45,6 +45,7 @@ class Reader:
         self.views: dict[int, View] = {}  # by the number of a value
         self._data: dict[int, Tensor] = {}
         self._powers: dict[int, tuple[View, float, View]] = {}
+        self._pieces: dict[int, tuple[View, int, list[View]]] = {}  # of what was put together, by the id of its term
         self._slicer = Slicer()
         self._stripped: dict[int, tuple[Term, Term, float]] = {}
         read = [ref for ref in program.inputs if any(ref in call.inputs for call in program.calls)]
@@ -201,11 +202,18 @@ class Reader:
         for letter in left:
             if letter in right and letter not in out and (found := self._by_pieces(a, b, left, right, out, letter)):
                 return found
-        (bare_a, one), (bare_b, other) = (self._bare(v.term) for v in (a, b))
-        a, b, number = View(bare_a, a.dims), View(bare_b, b.dims), one * other
         sizes = dict(zip(left, a.shape))
         sizes.update({x: max(n, sizes.get(x, 1)) for x, n in zip(right, b.shape)})
-        made = term("contract", [(a, [*left]), (b, [*right])], [*out], sizes)
+        return self.multilinear("contract", [(a, [*left]), (b, [*right])], [*out], sizes)
+
+    def multilinear(
+        self, op: str, given: Sequence[tuple[View, Spec]], out: Spec, sizes: Mapping[str, int], attrs: tuple = (),
+        roles: Mapping[str, Any] | None = None,
+    ) -> View:  # fmt: skip
+        """An operation that is linear in each operand; numbers that multiply these go in front."""
+        bare = [(self._bare(view.term), view.dims, spec) for view, spec in given]
+        number = prod(c for (_, c), _, _ in bare)
+        made = term(op, [(View(t, dims), spec) for (t, _), dims, spec in bare], out, sizes, attrs, roles)
         return self.mul(made, number) if number != 1 else made
 
     def _by_pieces(self, a: View, b: View, left: str, right: str, out: str, letter: str) -> View | None:
@@ -240,6 +248,20 @@ class Reader:
             bare = t if number == 1 else Term("mul", (1.0,), operands, t.out, t.roles, where=t.where)
             self._stripped[id(t)] = t, bare, number
         return self._stripped[id(t)][1:]
+
+    def cat(self, views: Sequence[View], dim: int, shape: Sequence[int]) -> View:
+        """Views side by side along a dimension; those that were put together so before are taken apart."""
+        flat: list[View] = []
+        for v in views:
+            whole, along, pieces = self._pieces.get(id(v.term), (None, dim, []))
+            flat += pieces if whole is not None and whole.dims == v.dims and along == dim else [v]
+        letters = letters_of("d", len(shape))
+        sizes = {x: n for (x,), n in zip(letters, shape)} | {f"p{k}": v.shape[dim] for k, v in enumerate(flat)}
+        roles: dict[str, Any] = {f"d{dim}": "cat", **{f"p{k}": ("piece", k) for k in range(len(flat))}}
+        given = [(v, [*letters[:dim], (f"p{k}",), *letters[dim + 1 :]]) for k, v in enumerate(flat)]
+        made = term("cat", given, letters, sizes, tuple(v.shape[dim] for v in flat), roles)
+        self._pieces[id(made.term)] = made, dim, flat
+        return made
 
     def part(self, x: View, dim: int, start: int, stop: int, step: int = 1) -> View:
         """A slice."""

@@ -95,15 +95,7 @@ def _joined(r: Reader, a: dict[str, Any]) -> View:
     views = [v for v in views if prod(v.shape)]
     if len(views) == 1:
         return views[0]
-    letters = letters_of("d", len(shape))
-    sizes = {x: n for (x,), n in zip(letters, shape)}
-    roles: dict[str, Any] = {f"d{dim}": "cat"}
-    given = []
-    for k, v in enumerate(views):
-        sizes[f"p{k}"] = v.shape[dim]
-        roles[f"p{k}"] = ("piece", k)
-        given.append((v, [*letters[:dim], (f"p{k}",), *letters[dim + 1 :]]))
-    return term("cat", given, letters, sizes, tuple(v.shape[dim] for v in views), roles)
+    return r.cat(views, dim, shape)
 
 
 @rule("index_select")
@@ -249,13 +241,13 @@ def _convolution(r: Reader, a: dict[str, Any]) -> View:
     if plain and all(s == k * o and (k == t or o == 1) for s, k, t, o in zip(sides, kernel, stride, out)):
         # every patch alone: a linear map
         spec = [("n",), ("g", "c"), *((f"s{i}", f"k{i}") for i in range(n))]
-        found = term("contract", [(x, spec), (w, spec_w)], spec_out, letters)
+        found = r.multilinear("contract", [(x, spec), (w, spec_w)], spec_out, letters)
     else:
         letters |= {f"i{i}": sides[i] for i in range(n)}
         roles = {f"{x}{i}": (role, i) for i in range(n) for x, role in (("k", "kernel"), ("i", "in"), ("s", "out"))}
         spec = [("n",), ("g", "c"), *letters_of("i", n)]
         attrs = (stride, padding, dilation, bool(a["transposed"]), tuple(a["output_padding"]), sides, out)
-        found = term("conv", [(x, spec), (w, spec_w)], spec_out, letters, attrs, roles)
+        found = r.multilinear("conv", [(x, spec), (w, spec_w)], spec_out, letters, attrs, roles)
     return r.affine(found, None, bias, 1)
 
 
@@ -345,14 +337,16 @@ def _along(r: Reader, a: dict[str, Any]) -> View:
     return r.along("along", a["self"], dims, None, (name, *shifts[:1]))
 
 
-@rule("sum mean amax amin linalg_vector_norm prod logsumexp any all var std")
-def _reduced(r: Reader, a: dict[str, Any]) -> View:
+@rule("sum mean amax amin linalg_vector_norm prod logsumexp any all var std var_mean std_mean")
+def _reduced(r: Reader, a: dict[str, Any]) -> View | list[View]:
     x, op = a["self"], a["#name"]
     dims = a.get("dim")
     dims = [dims] if isinstance(dims, int) else list(range(len(x.dims))) if not dims else list(dims)
     keep = bool(a.get("keepdim", False))
     if op in ("sum", "mean"):
         return r.total(x, dims, keep) if op == "sum" else r.mean(x, dims, keep)
+    if op.endswith("_mean"):
+        return [_reduced(r, {**a, "#name": op[:3]}), r.mean(x, dims, keep)]
     if op in ("var", "std"):
         count = prod(x.shape[d] for d in dims)
         correction = a.get("correction", 1 if a.get("unbiased", True) else 0)
