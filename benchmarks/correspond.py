@@ -3,15 +3,20 @@
 Budgets: ResNet-50 and ViT-B 5 s each without the proof, a Llama of 80 layers on meta 30 s and 2 GB; near-linear in
 operations.
 
-Run: python benchmarks/correspond.py [--quick]
+Seconds are those of the processor, so that other work on the machine does not count. The growth with layers is drawn
+(--plot PATH).
+
+Run: python benchmarks/correspond.py [--quick] [--plot docs/images/correspond-layers.svg]
 """
 
 import resource
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
+from matplotlib import pyplot
 from torch import nn
 from transformers import (
     LlamaConfig,
@@ -27,14 +32,27 @@ import intertwine as iw
 torch.set_num_threads(1)
 
 
-def measure(name: str, a: nn.Module, b: nn.Module, x: object) -> None:
-    """Print what one pair costs."""
-    started = time.perf_counter()
+def measure(name: str, a: nn.Module, b: nn.Module, x: object) -> float:
+    """Print what one pair costs; its seconds of processor time, which other work on the machine does not lengthen."""
+    started = time.process_time()
     found = iw.correspond(a.eval(), b.eval(), x)
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     said = f"error {found.error:.0e}" if found.error is not None else "not proved"
     print(f"{name:<28} {seconds:6.2f} s, peak {peak:.2f} GiB so far, {len(found.entries)} entries, {said}", flush=True)
+    return seconds
+
+
+def drawn(points: dict[int, float], path: Path) -> None:
+    """Seconds by the number of layers, beside the line through the first point."""
+    figure, axes = pyplot.subplots(figsize=(5, 3.2), layout="constrained")
+    first, last = min(points), max(points)
+    axes.plot([0, last], [0, points[first] * last / first], color="0.7", label="in proportion to the layers")
+    axes.plot(list(points), list(points.values()), "o-", label="correspond")
+    axes.set(xlabel="layers of a Llama on the meta device", ylabel="seconds of processor time", xlim=(0, None))
+    axes.set_ylim(0, None)
+    axes.legend(frameon=False)
+    figure.savefig(path)
 
 
 def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
@@ -54,8 +72,10 @@ def llama(layers: int) -> nn.Module:
 
 quick = "--quick" in sys.argv
 ids = torch.zeros(2, 16, dtype=torch.long, device="meta")
-for layers in (5, 10) if quick else (5, 10, 20, 40, 80):
-    measure(f"Llama, {layers} layers, meta", llama(layers), llama(layers), ids)
+depths = (5, 10) if quick else (5, 10, 20, 40, 60, 80)
+points = {n: measure(f"Llama, {n} layers, meta", llama(n), llama(n), ids) for n in depths}
+if "--plot" in sys.argv:
+    drawn(points, Path(sys.argv[sys.argv.index("--plot") + 1]))
 x = torch.randn(2, 3, 224, 224)
 for name, make in (
     ("ResNet-50", lambda: ResNetForImageClassification(ResNetConfig())),

@@ -48,6 +48,24 @@ def test_what_is_no_model_is_refused_with_what_to_do(call):
         assert "\n" not in str(caught.value)
 
 
+META = {
+    **CALLS,
+    "diff": lambda m: iw.diff(NET, m, X),
+    "merge": lambda m: iw.merge(NET, m, iw.align(NET, NET, X)),
+    "correspond": lambda m: iw.correspond(NET, m, X),
+    "verify": lambda m: iw.symmetries(NET, X).verify(m, X),
+}
+
+
+@pytest.mark.parametrize("name", META.keys() - {"dissect", "dgn", "dlgn"})  # those want more, or read no numbers
+def test_a_model_without_weights_is_refused_in_one_line(name):
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    with pytest.raises((ValueError, iw.IntertwineError), match="meta") as caught:
+        META[name](model)
+    assert "\n" not in str(caught.value)
+
+
 def test_diff_takes_state_dicts_and_refuses_text():
     assert iw.diff(NET, NET.state_dict(), X).same_function
     with pytest.raises(TypeError, match=r"^b must be a torch.nn.Module. Got 'gpt2'"):

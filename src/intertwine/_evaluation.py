@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
+from inspect import signature
 from pathlib import Path
 from threading import RLock
 from typing import Any, ParamSpec, TypeVar
@@ -74,8 +75,9 @@ def in_usual_mode(function: Callable[P, R]) -> Callable[P, R]:
     """Decorator of a public function: without inference mode, autocast and ``no_grad``, whatever the caller set.
 
     Inside them torch records other operations, computes in half precision, and has no gradients. Tensors made in
-    inference mode are copied, for no gradient goes through them.
+    inference mode are copied, for no gradient goes through them. It is ``with_weights``, too.
     """
+    function = with_weights(function)
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -89,6 +91,25 @@ def in_usual_mode(function: Callable[P, R]) -> Callable[P, R]:
             if any(x.is_inference() for x in tensors_in(held)):
                 args, kwargs = map_tensors((args, kwargs), torch.clone)
             return function(*args, **kwargs)
+
+    return called
+
+
+def with_weights(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorator of a function that fails in torch's words where numbers are needed of a model that has none."""
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except (NotImplementedError, RuntimeError, ValueError) as error:
+            given = signature(function).bind_partial(*args, **kwargs).arguments
+            empty = next((name for name, x in given.items() if without_weights(x)), None)
+            if empty is None or not isinstance(error.__cause__ or error, NotImplementedError | RuntimeError):
+                raise
+            raise ValueError(
+                f"{empty} must hold weights. Got a model on the meta device: load a checkpoint into it first."
+            ) from error
 
     return called
 

@@ -10,7 +10,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Self, TypeVar, overload
 
-from ._evaluation import check_module, in_usual_mode, without_weights
+from ._evaluation import check_module, in_usual_mode
 from ._io import write_atomically
 from ._io.codec import APART, UNSAVED, decode, encode
 from ._io.values import read_value, write_value
@@ -148,15 +148,7 @@ def of_networks(*names: str, states: bool = False) -> Callable[[Callable[P, R]],
             for name in set(names) & set(given):
                 if not (states and isinstance(given[name], Mapping)):
                     check_module(given[name], name)
-            try:
-                result = function(*args, **kwargs)
-            except (NotImplementedError, RuntimeError) as error:  # what torch raises where numbers are needed
-                empty = next((n for n in names if n in given and without_weights(given[n])), None)
-                if empty is None:
-                    raise
-                raise ValueError(
-                    f"{empty} must hold weights. Got a model on the meta device: load a checkpoint into it first."
-                ) from error
+            result = function(*args, **kwargs)
             return replace(result, networks=tuple(_network(given[name]) for name in names))
 
         return called

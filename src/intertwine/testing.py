@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._evaluation import check_module, evaluating, unchanged
+from ._evaluation import check_module, evaluating, unchanged, with_weights
 from ._examples import each, run
 from ._nested import tensors_in
 from ._random import seeded
@@ -30,6 +30,7 @@ def function_error(model: nn.Module, twin: nn.Module, inputs: Any) -> float:
     return relative_error(outputs(model, inputs), outputs(twin, inputs))
 
 
+@with_weights
 def assert_same_function(model: nn.Module, twin: nn.Module, inputs: Any, rtol: float | None = None) -> None:
     """Fail unless two models agree on ``inputs``.
 

@@ -345,24 +345,6 @@ def test_on_meta_nothing_is_proved():
     assert "not proved" in found.summary()
 
 
-DOORS = {
-    "same": lambda m, x: iw.same(m, m, x), "align": lambda m, x: iw.align(m, m, x),
-    "compare": lambda m, x: iw.compare(m, m, [(x, None)]), "canonical": lambda m, x: iw.canonical(m, x),
-    "fingerprint": lambda m, x: iw.fingerprint(m, x), "fold": lambda m, x: iw.fold(m, x),
-    "lineage": lambda m, x: iw.lineage(m, copy.deepcopy(m), x), "diff": lambda m, x: iw.diff(m, m, x),
-    "merge": lambda m, x: iw.merge(m, m, iw.align(m, m, x)), "barrier": lambda m, x: iw.barrier(m, m, [(x, x.new_zeros(2).long())]),  # noqa: E501
-    "stitch": lambda m, x: iw.stitch(m, m, "1", loader=[(x, x.new_zeros(2).long())]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", list(DOORS))
-def test_models_without_weights_are_refused_in_words(name: str):
-    with torch.device("meta"):
-        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    with pytest.raises((ValueError, iw.IntertwineError), match="meta"):
-        DOORS[name](model, torch.randn(2, 3))
-
-
 def test_quantised_models_are_never_the_same_by_what_they_hide():
     plain = [nn.Sequential(nn.Linear(4, 6), nn.ReLU()) for _ in range(2)]
     a, b = (torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8) for model in plain)

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import alone, check_module, evaluation_mode
+from .._evaluation import alone, check_module, evaluation_mode, with_weights
 from .._progress import track
 from .activations import function_names, unwrap, watching, watching_functions
 from .batches import call, device_of, length, peek, size
@@ -128,6 +128,7 @@ tap = Tapped
 """A model opened for reading: ``with tap(model, layers) as tapped: features = tapped(batch)``."""
 
 
+@with_weights
 def collect(
     model: nn.Module,
     loader: Iterable[Any],
