@@ -92,6 +92,23 @@ class Tower(nn.Module):
         return self.head(self.body(x))
 
 
+def test_descent_is_tested_in_other_code():
+    def own(m: nn.Module, x: Tensor) -> Tensor:
+        return F.linear(m.low(m.up(x[..., None])[..., 0].relu()).clamp(min=0), m.last)
+
+    x = torch.zeros(2, 8)
+    torch.manual_seed(0)
+    start, other = (
+        nn.Sequential(nn.Linear(8, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 3, bias=False))
+        for _ in range(2)
+    )
+    child = Made(own, up=nn.Conv1d(8, 40, 1), low=nn.Linear(40, 40), last=nn.Parameter(torch.zeros(3, 40)))
+    found = iw.correspond(child, start, x)
+    child.load_state_dict({n: t + 0.02 * torch.randn_like(t) for n, t in found.convert(start.state_dict()).items()})
+    assert iw.lineage(start, child, x).verdict == "derived"
+    assert iw.lineage(other, child, x).verdict == "no sign of descent"
+
+
 def test_a_backbone_is_part_of_the_network_with_a_head():
     body = nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 5), nn.Tanh())
     whole, x = Tower(copy.deepcopy(body), nn.Linear(5, 3)), torch.randn(4, 6)

@@ -1,4 +1,8 @@
-"""Conversions between layouts: the entries of tensors of one checkpoint in another, found by what tensors hold."""
+"""Conversions between layouts: the entries of tensors of one checkpoint in another, found by what tensors hold.
+
+No table of known renamings: modules correspond by their programs (``correspond``), and this is for what has no code to
+capture, checkpoints alone.
+"""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
