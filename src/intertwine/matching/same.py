@@ -117,6 +117,8 @@ def same(
     if apart.correspondence or 2 * len(replaced) > len({*states[0], *states[1]}):
         return apart
     found = _by_name(a, b, example_inputs, None)
+    if found.verdict == DIFFERENT and found.precision:
+        return replace(found, reason=f"{found.reason}; {apart.reason}")
     if found.verdict != SAME:
         return found
     if apart.verdict == DIFFERENT:
@@ -156,10 +158,6 @@ def _by_name(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | No
         return relative_error(ours, theirs) if alike else float("inf")
 
     found = decided(sym, states, limit, replaced, error, one_path)
-    if found.verdict == DIFFERENT and found.precision:
-        with suppress(CaptureError):
-            if not (programs := correspond(a, b, example_inputs)):
-                found = replace(found, reason=f"{found.reason}; {programs.reason}")
     told, _ = differing_settings(settings_of(a), settings_of(b), ran=True)
     return replace(found, reason=f"{found.reason}; configurations differ: {told}") if told else found
 

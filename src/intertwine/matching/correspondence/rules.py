@@ -52,18 +52,6 @@ def _permuted(r: Reader, a: dict[str, Any]) -> View:
     return x.permuted(order)
 
 
-@rule("pixel_shuffle pixel_unshuffle")
-def _shuffled(r: Reader, a: dict[str, Any]) -> View:
-    x, (*batch, c, h, w), n = a["self"], a["#shapes"][0], len(a["self"].dims) - 3
-    if a["#name"] == "pixel_shuffle":
-        k = a["upscale_factor"]
-        split, order = (*batch, c, k, k, h // k, w // k), (0, 3, 1, 4, 2)
-    else:
-        k = a["downscale_factor"]
-        split, order = (*batch, c // k**2, h, k, w, k), (0, 2, 4, 1, 3)
-    return x.reshaped(split).permuted([*range(n), *(n + d for d in order)]).reshaped((*batch, c, h, w))
-
-
 @rule("expand repeat")
 def _expanded(r: Reader, a: dict[str, Any]) -> View:
     x, shape = a["self"], a["#shapes"][0]
@@ -210,11 +198,11 @@ def _like(made: View, mask: View) -> View:
 # ---- products
 
 
-@rule("mm bmm addmm baddbmm mv dot addmv")
+@rule("mm bmm addmm baddbmm addmv")
 def _matrix_product(r: Reader, a: dict[str, Any]) -> View:
     op = a["#name"]
     one, other = [x for name, x in a.items() if isinstance(x, View)][-2:]
-    spec = {"mm": "ik,kj->ij", "addmm": "ik,kj->ij", "mv": "ik,k->i", "addmv": "ik,k->i", "dot": "k,k->"}
+    spec = {"mm": "ik,kj->ij", "addmm": "ik,kj->ij", "addmv": "ik,k->i"}
     found = r.contract(one, other, spec.get(op, "bik,bkj->bij"))
     if "alpha" in a:
         found = r.mul(found, float(a["alpha"])) if a["alpha"] != 1 else found
@@ -337,16 +325,14 @@ def _along(r: Reader, a: dict[str, Any]) -> View:
     return r.along("along", a["self"], dims, None, (name, *shifts[:1]))
 
 
-@rule("sum mean amax amin linalg_vector_norm prod logsumexp any all var std var_mean std_mean")
-def _reduced(r: Reader, a: dict[str, Any]) -> View | list[View]:
+@rule("sum mean amax amin linalg_vector_norm prod logsumexp any all var std")
+def _reduced(r: Reader, a: dict[str, Any]) -> View:
     x, op = a["self"], a["#name"]
     dims = a.get("dim")
     dims = [dims] if isinstance(dims, int) else list(range(len(x.dims))) if not dims else list(dims)
     keep = bool(a.get("keepdim", False))
     if op in ("sum", "mean"):
         return r.total(x, dims, keep) if op == "sum" else r.mean(x, dims, keep)
-    if op.endswith("_mean"):
-        return [_reduced(r, {**a, "#name": op[:3]}), r.mean(x, dims, keep)]
     if op in ("var", "std"):
         count = prod(x.shape[d] for d in dims)
         correction = a.get("correction", 1 if a.get("unbiased", True) else 0)
