@@ -14,7 +14,7 @@ from intertwine.features.evaluate import evaluate
 from intertwine.lab import training
 from intertwine.matching import gather
 from intertwine.merging import Recipe, average, export, merge, merge_many, recalibrate_, repair_
-from intertwine.merging.interpolate import between
+from intertwine.merging.merge import between
 from intertwine.merging.repair import repairable
 from intertwine.symmetry.action import tensors_of
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from intertwine.merging import Recipe, TaskArithmetic, read_recipe
-from intertwine.merging.interpolate import between
+from intertwine.merging.merge import between
 from intertwine.merging.recipe import METHODS
 
 yaml = pytest.importorskip("yaml")

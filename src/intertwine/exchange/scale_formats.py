@@ -142,8 +142,8 @@ def scale_entries(subject: Subject) -> ScaleEntries:
     grouped: dict[tuple[str, ...], list[ScaleMapping]] = {}
     places: dict[tuple[str, ...], list[Place]] = {}
     reasons: dict[str, str] = {}
-    for refusal in refused:
-        reasons.update(dict.fromkeys(refusal.reads, refusal.reason))
+    for reads, reason in refused:
+        reasons.update(dict.fromkeys(reads, reason))
     for mapping in found:
         why = _unfit(subject, mapping)
         if why:

@@ -71,12 +71,8 @@ class ScaleMapping:
         return _exponent(self.generator, self.diagonal, leaf)
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Scales that are there and are no mapping, with the tensors that they read and the reason."""
-
-    reads: tuple[str, ...]
-    reason: str
+Refusal = tuple[tuple[str, ...], str]
+"""Scales that are there and are no mapping: the tensors that they read and the reason."""
 
 
 def scale_mappings(sym: Description) -> tuple[list[ScaleMapping], list[Refusal]]:
@@ -199,14 +195,14 @@ def _mapping(
     names = tuple(dict.fromkeys(name for name, _ in reads))
     modules = list(dict.fromkeys(packed(name) or name.rpartition(".")[0] for name, _ in writes))
     if not reads or not writes:
-        return Refusal(names, "the scale of one output is undone by another output, as of queries by keys")
+        return names, "the scale of one output is undone by another output, as of queries by keys"
     if len(modules) > 1:
         several = f"{', '.join(modules[:3])}{', ...' if len(modules) > 3 else ''}"
-        return Refusal(names, f"several modules write these channels: {several}")
+        return names, f"several modules write these channels: {several}"
     unit = next(iter(writes.values()))
     if set(writes.values()) != {unit} or set(reads.values()) != {-unit}:
         powers = ", ".join(str(-e / unit) for e in dict.fromkeys(reads.values()))
-        return Refusal(names, f"what is written by s is read by the power {powers} of s")
+        return names, f"what is written by s is read by the power {powers} of s"
     turned = tuple((k, -g / unit) for k, g in generator)
     use = lambda sides: tuple(Use(name, dim, e) for (name, dim), e in sides)
     return ScaleMapping(

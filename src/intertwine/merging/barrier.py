@@ -19,8 +19,7 @@ from ..matching.coordinates.networks import check_matching
 from ..matching.solvers.solver import Solver
 from ..symmetry.action import tensors_of
 from .curves import Barrier, Curve
-from .interpolate import Interpolation, between, write
-from .merge import Aligned, folded, in_basis
+from .merge import Aligned, Interpolation, between, folded, in_basis, write
 from .repair import batch_norms, recalibrate_
 
 

@@ -1,13 +1,15 @@
 """One network from several: interpolation after alignment, of all weights or of some, with repaired statistics.
 
-Of more than two it is the average (MergeMany; Ainsworth, Hayase and Srinivasa 2023, Algorithm 3).
+Points between two networks lie on straight lines or great circles through their weights. Of more than two networks it
+is the average (MergeMany; Ainsworth, Hayase and Srinivasa 2023, Algorithm 3).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from .._attributes import forget
 from .._evaluation import check_module, copied, in_usual_mode
@@ -19,13 +21,64 @@ from ..matching.judgement.deviation import distance
 from ..matching.solvers.solver import Solver
 from ..symmetry import Symmetry
 from ..symmetry.action import tensors_of
-from .interpolate import Interpolation, between, write
 from .repair import batch_norms, recalibrate_, repaired_
 
+Interpolation = Literal["linear", "spherical"]
+_PARALLEL = 1e-6  # sine of the angle below which a great circle is a line
 Repair = bool | Literal["recalibrate", "repair", "rescale"]
 _REPAIRS = ("recalibrate", "repair", "rescale")
 _SURELY = 2.0  # times what b's weights explain of a's: what they must explain the other way round to be sure
 _SHARE = 0.01  # share of the weights above what unrelated ones explain
+
+
+def between(a: Tensor, b: Tensor, ratio: float, how: Interpolation = "linear") -> Tensor:
+    """The point at ``ratio`` between two tensors.
+
+    Linear: ``(1 - r) a + r b``. Spherical (Shoemake 1985), with the angle ``w`` between the flattened tensors:
+    ``sin((1 - r) w) / sin(w) a + sin(r w) / sin(w) b``, which keeps the norm where both norms are equal; tensors that
+    are zero or nearly parallel are interpolated linearly.
+
+    Returns:
+        A new tensor of the dtype and on the device of ``a``; ``a`` itself where it holds no real numbers or both are
+        equal.
+
+    Examples:
+        >>> x, y = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+        >>> between(x, y, 0.5), between(x, y, 0.5, "spherical")
+        (tensor([0.5000, 0.5000]), tensor([0.7071, 0.7071]))
+    """
+    b = b.to(a.device)
+    if a.is_complex():
+        return torch.view_as_complex(between(torch.view_as_real(a), torch.view_as_real(b), ratio, how))
+    if not a.is_floating_point() or ratio == 0 or torch.equal(a, b):
+        return a  # infinities that both hold, as in masks, would become NaN
+    work = torch.promote_types(a.dtype, torch.float32)
+    x, y = a.to(work), b.to(work)
+    if ratio == 1:
+        return y.to(a.dtype)
+    near, far = (1 - ratio, ratio) if how == "linear" else _on_sphere(x, y, ratio)
+    return (near * x + far * y).to(a.dtype)
+
+
+def write(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
+    """Overwrite parameters and buffers of a model by name, in place."""
+    own = tensors_of(model)
+    with torch.no_grad():
+        for name, tensor in state.items():
+            own[name].copy_(tensor)
+    return model
+
+
+def _on_sphere(x: Tensor, y: Tensor, ratio: float) -> tuple[float, float]:
+    norms = float(x.norm()) * float(y.norm())
+    if norms == 0:
+        return 1 - ratio, ratio
+    cosine = (x.double() * y.double()).sum() / norms if x.device.type != "mps" else (x * y).sum() / norms
+    angle = torch.acos(cosine.clamp(-1, 1))
+    sine = float(angle.sin())
+    if sine < _PARALLEL:
+        return 1 - ratio, ratio
+    return float(((1 - ratio) * angle).sin()) / sine, float((ratio * angle).sin()) / sine
 
 
 class Aligned(Protocol):

@@ -17,7 +17,7 @@ from ..errors import MissingExtraError
 from ..features.spectral_norms import follow_
 from ..matching.coordinates.networks import check_matching
 from ..symmetry.action import tensors_of
-from .interpolate import between, write
+from .merge import between, write
 from .task_arithmetic import TaskArithmetic
 
 METHODS = {
@@ -127,7 +127,12 @@ class Recipe:
         way = METHODS[self.method]
         if way is None:
             normalise = bool(self._number("normalize", name, default=1.0))
-            return start if same and normalise else _weighted(others, weights, sum(weights) if normalise else 1.0)
+            if same and normalise:
+                return start
+            total = torch.zeros_like(others[0], dtype=torch.promote_types(others[0].dtype, torch.float32))
+            for x, weight in zip(others, weights):
+                total += weight * x.to(total.dtype)
+            return (total / (sum(weights) if normalise else 1.0)).to(others[0].dtype)
         if same:
             return start
         way = replace(
@@ -223,14 +228,6 @@ def cast(model: nn.Module, dtype: str | None) -> nn.Module:
     """The model itself with its real numbers in another dtype; ``model.to`` would halve complex ones."""
     casts = {"float32": model.float, "float16": model.half, "bfloat16": model.bfloat16}
     return model if dtype is None else casts[dtype]()
-
-
-def _weighted(tensors: Sequence[Tensor], weights: Sequence[float], divisor: float) -> Tensor:
-    work = torch.promote_types(tensors[0].dtype, torch.float32)
-    total = torch.zeros_like(tensors[0], dtype=work)
-    for tensor, weight in zip(tensors, weights):
-        total += weight * tensor.to(work)
-    return (total / divisor).to(tensors[0].dtype)
 
 
 def _place(value: Any, recipe: Path) -> str:

@@ -149,8 +149,15 @@ def repaired_(
     with evaluating(model), _correcting(model, layers, goals, seen, shift), torch.no_grad():
         for batch in normalisable(repeatable(loader), least):
             call(model, batch, device)
-    for name in layers:
-        _write(model.get_submodule(name), seen[name], goals[name], shift)
+    for name in layers:  # the map goes into weight and bias
+        layer = model.get_submodule(name)
+        weight, bias = layer.weight, layer.bias
+        factor, offset = _map(seen[name], goals[name], shift and bias is not None)
+        with torch.no_grad():
+            axis = 1 if _is_transposed(layer) else 0
+            weight.mul_(_along(weight, factor, axis))  # type: ignore[operator, arg-type]
+            if bias is not None:
+                bias.copy_(factor.to(bias.device) * bias + offset.to(bias.device))  # type: ignore[operator, arg-type]
     return model
 
 
@@ -304,14 +311,3 @@ def _along(output: Tensor, values: Tensor, axis: int) -> Tensor:
     shape = [1] * output.ndim
     shape[axis] = -1
     return values.to(output.device, output.dtype).reshape(shape)
-
-
-def _write(layer: nn.Module, seen: ChannelMoments, goal: tuple[Tensor, Tensor], shift: bool) -> None:
-    """Put the map into weight and bias."""
-    weight, bias = layer.weight, layer.bias
-    factor, offset = _map(seen, goal, shift and bias is not None)
-    with torch.no_grad():
-        axis = 1 if _is_transposed(layer) else 0
-        weight.mul_(_along(weight, factor, axis))  # type: ignore[operator, arg-type]
-        if bias is not None:
-            bias.copy_(factor.to(bias.device) * bias + offset.to(bias.device))  # type: ignore[operator, arg-type]

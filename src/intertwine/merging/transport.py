@@ -27,7 +27,7 @@ from ..symmetry.find import copy_degrees
 from ..symmetry.proof import in_float64
 from ..symmetry.spaces import Layout, Leaf, Space, axis_size
 from ..testing import relative_error
-from .interpolate import write
+from .merge import write
 
 _SWEEPS = 10
 _LARGEST = 2048  # units of a coupling that is solved exactly, as an assignment of copies
@@ -322,19 +322,17 @@ def _check_copies(
     wide_a, wide_b = in_float64(a, example_inputs), in_float64(b, example_inputs)
 
     def equal_units(sym: Symmetry, model: nn.Module, widths: Mapping[str, tuple[int, int]]) -> nn.Module:
-        couplings = {name: _in_blocks(*widths[name], gcd(*sizes[name])) for name in sizes}
+        couplings = {}
+        for name, (n, m) in widths.items():  # all units of each block are made equal
+            count = gcd(*sizes[name])
+            block = torch.full((n // count, m // count), count / (n * m), dtype=torch.float64)
+            couplings[name] = torch.block_diag(*[block] * count)
         return Transport(sym, couplings, {}, model, widths, degrees, theirs.layouts).apply(wide_b.model)
 
     narrow = equal_units(theirs, wide_b.model, {name: (m, m) for name, (_, m) in sizes.items()})
     error = relative_error(wide_b.outputs(narrow), wide_a.outputs(equal_units(ours, wide_a.model, sizes)))
     if not error <= max(wide_a.rtol, wide_b.rtol):
         raise _uncopied(f"outputs that differ by {error:.2g}")
-
-
-def _in_blocks(n: int, m: int, count: int) -> Tensor:
-    """The coupling that makes all units of each of ``count`` blocks equal."""
-    block = torch.full((n // count, m // count), count / (n * m), dtype=torch.float64)
-    return torch.block_diag(*[block] * count)
 
 
 def _uncopied(what: str) -> ValueError:

@@ -78,17 +78,9 @@ def match_units(
 
     Starts, until one is good enough: the canonical forms of both, which meet for copies; similar weight profiles, with
     all signs solved together; units in place, as fine-tuning leaves them. Costs are float32 in networks of more than
-    100,000 weights; residuals are always float64.
-
-    Args:
-        sym: A symmetry without scales and matrices (``monomial``).
-        a: Tensors to move, in balanced coordinates.
-        b: Tensors to meet, in balanced coordinates.
-        votes: Weight of each tensor's entries in the costs; all alike by default.
-        start: The only start, where one is known.
-
-    Returns:
-        The best local optimum found; the exact answer for copies with distinct units.
+    100,000 weights; residuals are always float64. The answer is the best local optimum, exact for copies with distinct
+    units. Coordinates are balanced, without scales and matrices (``monomial``); ``votes`` weight each tensor's entries
+    in the costs, all alike by default; ``start`` is the only one where it is known.
     """
     search = _Search(sym, a, b, votes)
     if start is not None:

@@ -36,27 +36,18 @@ TRUST = 1e-12  # squared relative distance below which a tensor counts as equal
 
 @dataclass(frozen=True)
 class TensorDeviation:
-    """How far the weights of one tensor are apart, relative to their sizes.
+    """How far the weights of one tensor are apart, relative to their sizes."""
 
-    Attributes:
-        size: Number of weights.
-        distance: That of the tensors, relative to the second.
-        informative: Whether the weights differ among each other, so that agreement tells something.
-        rounded: Whether it holds numbers of half precision in one of the networks.
-        weights: Deviation that 99 % of the weights stay below, or three times ``distance`` where that is larger.
-        edit: The largest deviation of a single weight, relative to its size and that of a typical one of its row
-            together: numbers near zero may be off by more than their size, but no rounding moves one weight of a row
-            far.
-        odd: How many times farther off a single weight is than the others of its row are on average, or than the match
-            may leave; small weights, and tensors that a basis mixes, are left out.
-    """
-
-    size: int
-    distance: float
-    informative: bool
-    rounded: bool
-    weights: float
+    size: int  # Number of weights
+    distance: float  # Of the tensors, relative to the second
+    informative: bool  # Whether the weights differ among each other, so that agreement tells something
+    rounded: bool  # Whether it holds numbers of half precision in one of the networks
+    weights: float  # Deviation that 99 % of the weights stay below, three times ``distance`` where that is larger
+    # The largest deviation of a single weight, relative to its size and that of a typical one of its row together:
+    # numbers near zero may be off by more than their size, but no rounding moves one weight of a row far
     edit: float
+    # How many times farther off a single weight is than the others of its row are on average, or than the match may
+    # leave; small weights, and tensors that a basis mixes, are left out
     odd: float
 
 

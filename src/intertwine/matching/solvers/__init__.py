@@ -9,18 +9,9 @@ from .solver import Solution, Solver
 from .straight_through import StraightThrough
 
 __all__ = [
-    "METHODS",
-    "Activations",
-    "CoordinateDescent",
-    "FrankWolfe",
-    "Gates",
-    "Learned",
-    "Sinkhorn",
-    "Solution",
-    "Solver",
-    "StraightThrough",
-    "solver_named",
-]
+    "METHODS", "Activations", "CoordinateDescent", "FrankWolfe", "Gates", "Learned", "Sinkhorn", "Solution", "Solver",
+    "StraightThrough", "solver_named",
+]  # fmt: skip
 
 # name of a method -> the solver with its default options
 METHODS: dict[str, Solver] = {
