@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import intertwine as iw
-from intertwine.matching import FrankWolfe, Learned, Sinkhorn, StraightThrough, gather
+from intertwine.matching import FrankWolfe, Gates, Learned, Sinkhorn, StraightThrough, gather
 from intertwine.matching.coordinates.gauge import gauge_of
 from intertwine.matching.coordinates.networks import Networks
 from intertwine.matching.solvers import METHODS
@@ -140,7 +140,7 @@ SHORT = {
 }
 
 
-@pytest.mark.parametrize("method", SHORT)
+@pytest.mark.parametrize("method", [*SHORT, "gates"])
 def test_no_solver_ends_worse_than_it_starts(method):
     for seed in range(30):
         torch.manual_seed(seed)
@@ -148,7 +148,8 @@ def test_no_solver_ends_worse_than_it_starts(method):
         x = torch.randn(32, 4)
         loader = [(x, nets[0](x).argmax(1))]
         sym = iw.symmetries(nets[0], x)
-        found = SHORT[method].solve(Networks(*nets, sym, sym, KINDS, loader, seed))
+        solver = SHORT.get(method) or Gates(*(iw.gates.gate_patterns(net, x) for net in nets))
+        found = solver.solve(Networks(*nets, sym, sym, KINDS, loader, seed))
         assert found.objective >= found.start - 1e-9 * abs(found.start)
         moved = sym.act(found.transformation, nets[1])
         points = {"straight-through": (0.5,), "learned": (0.25, 0.5, 0.75)}.get(method)

@@ -10,8 +10,7 @@ from torch import nn
 from zoo import build
 
 import intertwine as iw
-from intertwine.matching.consensus.negated import _flipped, unflipped
-from intertwine.matching.consensus.pinned import flipping, freedoms
+from intertwine.matching.element_fit.freedoms import _flipped, flipping, freedoms, unflipped
 from intertwine.matching.same import RELATED, same
 from intertwine.symmetry.action import tensors_of, transform
 from intertwine.symmetry.blocks import blocks

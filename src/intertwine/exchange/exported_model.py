@@ -15,11 +15,12 @@ from .._nested import map_tensors
 from .._random import seeded
 from ..errors import CaptureError
 from ..programs import Program, gains_as_parameters
-from ..symmetry import Symmetry, symmetries
+from ..symmetry import Symmetry, proof, symmetries
 from ..symmetry.description import Description
 from ..symmetry.find import symmetries_of
 from ..symmetry.proof import probed
 from .names import with_experts
+from .result import Proof
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,10 @@ class Proving:
         self.notes = (f"not proved: {found}",) if isinstance(found, str) else ()
         self.probe = None if isinstance(found, str) else probed(found.sym, found.network, found.example)  # type: ignore[arg-type]
 
+    def of_the_model(self, found: proof.Proof) -> Proof:
+        """What was proved, with the model that was run."""
+        return Proof(found.error, found.control, found.rtol, self.subject.described)
+
 
 def _runnable(subject: Subject) -> Subject | str:
     """What can be run, or why nothing can."""
@@ -193,6 +198,8 @@ def _shrink(settings: Any, narrow: bool) -> int:
     """Write small sizes into a configuration; returns the vocabulary."""
     vocabulary = 64
     heads = next((getattr(settings, key) for key in _HEADS if hasattr(settings, key)), None)
+    shared = getattr(settings, "num_key_value_heads", None) != heads  # several heads to one of keys and values
+    most = {**_WIDTHS, **dict.fromkeys(_HEADS, 4), "num_key_value_heads": 2 if shared else 4}
     for key, value in list(vars(settings).items()):
         if hasattr(value, "to_dict"):
             vocabulary = _shrink(value, narrow)
@@ -202,12 +209,8 @@ def _shrink(settings: Any, narrow: bool) -> int:
             setattr(settings, key, min(value, _DEEPEST))
         elif isinstance(value, list) and key in ("layer_types", "mlp_layer_types"):
             setattr(settings, key, value[:_DEEPEST])
-        elif narrow and isinstance(value, int) and key in _WIDTHS:
-            setattr(settings, key, min(value, _WIDTHS[key]))
-        elif narrow and isinstance(value, int) and key in _HEADS:
-            setattr(settings, key, min(value, 4))
-        elif narrow and isinstance(value, int) and key == "num_key_value_heads":
-            setattr(settings, key, min(value, 4 if value == heads else 2 if value > 1 else 1))
+        elif narrow and isinstance(value, int) and key in most:
+            setattr(settings, key, min(value, most[key]))
         elif key in ("pad_token_id", "bos_token_id", "eos_token_id") and narrow:
             setattr(settings, key, None)
     known = getattr(settings, "vocab_size", None)

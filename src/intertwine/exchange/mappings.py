@@ -11,9 +11,9 @@ from .._evaluation import in_usual_mode
 from .._words import near
 from ..symmetry import Symmetry
 from .exported_model import Proving, Subject, subject_of
-from .permutation_formats import graph, groups, specification
+from .permutations import graph, groups, specification
 from .result import Mappings
-from .rotation_formats import rotations
+from .rotation import rotations
 from .scale_formats import llm_compressor, model_optimizer
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from ..symmetry.description import Description
 from ..symmetry.spaces import axis_size
 
-_NUMBER = r"\d+"
+_NUMBER, _DOT = r"\d+", r"\."
 
 
 def unnumbered(name: str) -> str:
@@ -74,12 +74,8 @@ def _candidates(split: list[list[str]]) -> Iterator[str]:
     for words in (open_, listed):
         for count in range(1, len(words)):
             if not split[0][-count].isdigit():
-                yield f"re:.*{_joined(words[-count:])}$"
-        yield f"re:{_joined(words)}$" if len(split) > 1 else ".".join(split[0])
-
-
-def _joined(words: list[str]) -> str:
-    return r"\.".join(words)
+                yield f"re:.*{_DOT.join(words[-count:])}$"
+        yield f"re:{_DOT.join(words)}$" if len(split) > 1 else ".".join(split[0])
 
 
 _PACKED = re.compile(r"^(?P<tensor>(.*\.)?experts\.(?!weight$|bias$)[a-z_0-9]*?[a-z][a-z_0-9]*?)(_bias)?$")

@@ -26,7 +26,7 @@ from ..symmetry import Symmetry
 from ..symmetry.action import rewritable, tensors_of
 from ..symmetry.coupling import axis_rows, kept_rows
 from ..symmetry.description import Description
-from ..symmetry.folding.rewriter import Shapes, built, is_configured, misfits, set_unsaveable, shapes
+from ..symmetry.folding.rewriter import built, is_configured, misfits, set_unsaveable, shapes
 from ..symmetry.proof import Wide, in_float64
 from ..symmetry.spaces import Axis, Product, Sum, axis_size, spaces_of
 from ..testing import relative_error
@@ -161,7 +161,6 @@ def _configure(pruned: nn.Module, small: nn.Module, lengths: set[tuple[int, int]
     """Write the new sizes into the configuration; where the class has no words for them, saving is refused."""
     if not is_configured(pruned):
         return
-
     own = wide.outputs(small)
     same = lambda built: relative_error(own, wide.outputs(built)) <= wide.rtol
     settings = fitting(small, lengths, same, next(pruned.parameters()).dtype)
@@ -186,25 +185,20 @@ def _cut(sym: Symmetry, model: nn.Module, rows: Rows) -> nn.Module:
     for alias, name in names.items():
         place, _, last = alias.rpartition(".")
         module = twin.get_submodule(place)
-        if last == "weight":
-            _note_groups(module, rows[name].get(0))
+        kept = rows[name].get(0) if last == "weight" else None
+        for kind, size in ((nn.modules.conv._ConvNd, "groups"), (nn.GroupNorm, "num_groups")):
+            if isinstance(module, kind) and isinstance(module.weight, Tensor) and kept is not None:
+                whole = len(module.weight) // getattr(module, size)
+                setattr(module, size, len(torch.unique(kept // whole)))  # of which at least one channel stays
         if name not in made:
             old = getattr(module, last)
             new = old.detach()
-            for axis, kept in rows[name].items():
-                new = new.index_select(axis, kept.to(new.device))
+            for axis, some in rows[name].items():
+                new = new.index_select(axis, some.to(new.device))
             made[name] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
         setattr(module, last, made[name])
         _note_sizes(module)
     return twin
-
-
-def _note_groups(module: nn.Module, kept: Tensor | None) -> None:
-    """Groups of which at least one channel stays."""
-    for kind, name in ((nn.modules.conv._ConvNd, "groups"), (nn.GroupNorm, "num_groups")):
-        weight = getattr(module, "weight", None)
-        if isinstance(module, kind) and isinstance(weight, Tensor) and kept is not None:
-            setattr(module, name, len(torch.unique(kept // (len(weight) // getattr(module, name)))))
 
 
 def _note_sizes(module: nn.Module) -> None:
@@ -224,9 +218,7 @@ def _note_sizes(module: nn.Module) -> None:
 def _choices(model: nn.Module, lengths: Iterable[tuple[str, list[tuple[int, int]]]]) -> Iterator[list[Change]]:
     """Attributes that may have to change, alike in all modules of a class: all of them, none, then most of them.
 
-    Args:
-        model: The whole model.
-        lengths: For each axis the module that holds its tensor, old and new lengths of the axis and of its factors.
+    ``lengths`` are, for each axis, the module that holds its tensor, old and new lengths of the axis and its factors.
     """
     sizes: dict[str, dict[int, set[int]]] = {}  # of the modules that hold the tensors, and of those around them
     for own, all_ in lengths:
@@ -327,24 +319,21 @@ def fitting(
 ) -> tuple[Setting, ...] | None:
     """The settings with which the class of a pruned model builds it; ``None`` where it has no words for its sizes.
 
-    Args:
-        small: The pruned model, with the configuration of the whole one.
-        lengths: Old and new lengths of axes and of their factors.
-        same: Whether a model is the same function as the pruned one.
-        dtype: Of the model before it was widened.
+    ``small`` still has the configuration of the whole model, whose weights had ``dtype``; ``same`` says whether a model
+    is the same function. ``lengths`` are old and new ones of axes and of their factors.
     """
-    wanted = shapes(small)
-    before = _built(small, ())
+    made = lambda settings: built(small, lambda config: write(config, settings))
+    wanted, before = shapes(small), made(())
     pruned = {name for name in wanted if wanted[name] != before.get(name)}
     useful = []
     for setting in dict.fromkeys(_candidates(small.config, set(lengths))):
-        alone = _built(small, (setting,))
+        alone = made((setting,))
         changed = {name for name in {*alone, *before} if alone.get(name) != before.get(name)}
         if not alone or (changed and changed <= pruned):
             useful.append(setting)
     for count in range(min(len(useful), _MOST) + 1):
         for chosen in combinations(useful, count):
-            if _built(small, chosen) == wanted and any(map(same, _rebuilt(small, chosen, dtype))):
+            if made(chosen) == wanted and any(map(same, _rebuilt(small, chosen, dtype))):
                 return chosen
     return None
 
@@ -366,10 +355,6 @@ def _candidates(config: Any, lengths: set[tuple[int, int]], path: tuple[str, ...
         elif type(value) is int or value is None:
             new = {b for a, b in lengths if a != b and (value is None or a == value)}
             yield from ((path, name, length) for length in sorted(new))
-
-
-def _built(small: nn.Module, settings: tuple[Setting, ...]) -> Shapes:
-    return built(small, lambda config: write(config, settings))
 
 
 def _rebuilt(small: nn.Module, settings: tuple[Setting, ...], dtype: torch.dtype) -> Iterator[nn.Module]:

@@ -1,7 +1,14 @@
-"""Rotations of a network's hidden spaces that spread outliers before quantisation, applied to its weights."""
+"""Rotations of a network's hidden spaces that spread outliers before quantisation: applied to its weights, or listed.
 
+In the words of SpinQuant and QuaRot, R1 turns the residual stream, once the gains of its norms are folded into the
+layers that read them; R2 turns the values of every head. R3 turns queries and keys behind their rotary embedding and R4
+the inputs of the last layer of an MLP: what stands before lets no rotation through, so that these are online.
+"""
+
+import re
 from collections import Counter
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -10,19 +17,28 @@ from torch import Tensor, nn
 from .._evaluation import in_usual_mode
 from .._result import UNSAVED, Result
 from .._words import counted
+from ..errors import IntertwineError
 from ..groups import Orthogonal
 from ..groups.sampling import haar, keeping_ones
 from ..symmetry import Space, Symmetry
 from ..symmetry.action import moved, tensors_of
 from ..symmetry.blocks import blocks
+from ..symmetry.description import Description
 from ..symmetry.folding.norms import fold_norms, rotatable
 from ..symmetry.folding.rewriter import Outcome, Rewriter
 from ..symmetry.gauge.canonical import slices
 from ..symmetry.proof import Proof
 from ..symmetry.spaces import Fixed
 from ..symmetry.transformation import identity, with_parts
+from .exported_model import Proving, Subject
+from .names import expression, unnumbered
+from .permutations import carriers
+from .result import Absent, Entry, Mappings, Place
+from .scales import Use, scale_mappings
 
 __all__ = ["hadamard"]
+
+_ROTARY = "a constant that differs from unit to unit"
 
 
 def hadamard(n: int) -> Tensor:
@@ -271,3 +287,93 @@ def _obstacle(sym: Symmetry, kept: tuple[tuple[str, str], ...]) -> str:
     carried = Counter(name for layout in sym.layouts.values() for block in blocks(layout) for name in set(block.spaces))
     widest = max((s for s in sym.spaces if not s.parents), key=lambda s: carried[s.name], default=None)
     return "; ".join(widest.reasons) if widest is not None else "no hidden space"
+
+
+def rotations(subject: Subject, proving: Proving) -> Mappings:
+    """R1 and R2 with their proofs, and what is online with the reason."""
+    notes, entries = list(proving.notes), []
+    stream = _tried(proving, stream="random", heads=None)
+    if isinstance(stream, Rotation):
+        for rotated in stream.rotated:
+            if any(space.name == rotated.space for space in subject.sym.spaces):
+                uses = _uses(subject.sym, subject.sym.space(rotated.space))
+                reads = [u for u in uses if not _writes(subject.sym, u)]
+                # gains are folded before the stream turns
+                is_gain = lambda u: len(subject.sym.layouts[u.tensor].axes) == 1 and not u.tensor.endswith("bias")
+                writes = [u for u in uses if u not in reads and not is_gain(u)]
+                entries.append(_entry("R1", subject, writes, reads, stream, proving))
+    else:
+        notes.append(f"R1: {stream}")
+    heads = [m for m in scale_mappings(subject.sym)[0] if m.diagonal]
+    turned = _tried(proving, stream=None, heads="random") if heads else "no values of heads that mix freely"
+    if heads:
+        writes, reads = [use for m in heads for use in m.writes], [use for m in heads for use in m.reads]
+        entries.append(_entry("R2", subject, writes, reads, turned, proving))
+    if isinstance(turned, str):
+        notes.append(f"R2: {turned}")
+    absent = tuple(_online(subject))
+    document = {
+        "fused": [{"rotation": e.kind, "writes": list(e.writes), "reads": list(e.reads)} for e in entries],
+        "online": [{"rotation": a.reason[:2], "before": a.pattern, "why": a.reason[4:]} for a in absent],
+    }
+    return Mappings("", "", tuple(entries), absent, document, notes=tuple(notes))
+
+
+def _tried(proving: Proving, **choice: str | None) -> Rotation | str:
+    """A random rotation of the network, or why there is none."""
+    network = proving.subject.network
+    if proving.probe is None or network is None:
+        return "nothing can be run"
+    try:
+        return rotate(network, proving.subject.example, **choice)  # type: ignore[arg-type]
+    except (ValueError, IntertwineError) as error:
+        return str(error)
+
+
+def _uses(sym: Description, space: Space) -> list[Use]:
+    """Every tensor axis that carries a space."""
+    return [Use(*at, Fraction(0)) for at in carriers(sym, space)]
+
+
+def _writes(sym: Description, use: Use) -> bool:
+    """Whether a tensor adds to the stream: rows of layers, biases, tables of embeddings."""
+    return use.axis == 0 or _is_table(sym, use)
+
+
+def _entry(
+    kind: str, subject: Subject, writes: list[Use], reads: list[Use], made: Rotation | str, proving: Proving
+) -> Entry:
+    """One kind of rotation everywhere."""
+    sides = [tuple(dict.fromkeys(use.module for use in side)) for side in (writes, reads)]
+    patterns = []
+    for names in sides:
+        grouped: dict[str, list[str]] = {}
+        for name in names:
+            grouped.setdefault(unnumbered(name), []).append(name)
+        patterns.append(tuple(expression(group, [*subject.names, *group]) for group in grouped.values()))
+    proof = proving.of_the_model(made.proof) if isinstance(made, Rotation) else None
+    return Entry(kind, patterns[0], patterns[1], (Place(sides[0], sides[1]),), proof)
+
+
+def _online(subject: Subject) -> list[Absent]:
+    """Layers whose inputs cannot be turned in the weights, and the outputs that another output meets."""
+    found: dict[tuple[str, str], list[str]] = {}
+    heads = {parent for space in subject.sym.spaces for parent in space.parents}
+    for space in subject.sym.spaces:
+        why = next((r.partition(": ")[2] for r in space.reasons if "no linear maps" in r), "")
+        uses = _uses(subject.sym, space)
+        if not why or space.name in heads or any(_is_table(subject.sym, use) for use in uses):
+            continue
+        why = why.replace(_ROTARY, f"{_ROTARY} (a rotary embedding)")
+        reads = [use.module for use in uses if not _writes(subject.sym, use)]
+        kind = "R4" if reads else "R3"
+        for module in dict.fromkeys(reads or [use.module for use in uses]):
+            key = unnumbered(module), f"{kind}: {re.sub(r'[.][0-9]+', '.#', why)} lets no rotation through"
+            found.setdefault(key, []).append(module)
+    return [Absent(tuple(m), expression(m, [*subject.names, *m]), why) for (_, why), m in found.items()]
+
+
+def _is_table(sym: Description, use: Use) -> bool:
+    """Whether a tensor is a table of embeddings, whose space is the stream."""
+    first, *others = sym.layouts[use.tensor].axes
+    return bool(others) and isinstance(first, Fixed) and first.reason == "vocabulary"

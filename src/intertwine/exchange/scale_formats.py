@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from .._words import counted
-from ..symmetry import Axis, Fixed, Leaf
+from ..symmetry import Fixed, Leaf
 from ..symmetry.description import Description
 from ..symmetry.proof import Probe
 from ..symmetry.spaces import UNREAD, leaves
@@ -233,7 +233,9 @@ def _absent(subject: Subject, covered: set[str], reasons: Mapping[str, str]) -> 
     """Weights that read channels which no entry scales, generalised over layers."""
     sym, found = subject.sym, dict[tuple[str, str], list[str]]()
     for name, layout in sym.layouts.items():
-        if name in covered or len(layout.axes) < 2 or _is_table(layout.axes[0]):
+        first = layout.axes[0]
+        table = isinstance(first, Fixed) and first.reason == "vocabulary"  # looked up, by words
+        if name in covered or len(layout.axes) < 2 or table:
             continue
         why = reasons.get(name) or _restriction(sym, name)
         module = name.rpartition(".")[0] if name.endswith(".weight") else name
@@ -242,11 +244,6 @@ def _absent(subject: Subject, covered: set[str], reasons: Mapping[str, str]) -> 
     for (kind, why), modules in found.items():
         pattern = expression(modules, [*subject.names, *modules]) if kind else "modules that the example does not run"
         yield Absent(tuple(modules), pattern, why if kind else "give an example that reads them")
-
-
-def _is_table(axis: Axis) -> bool:
-    """Whether an axis is looked up: words of a vocabulary."""
-    return isinstance(axis, Fixed) and axis.reason == "vocabulary"
 
 
 def _input_axis(sym: Description, name: str) -> int:

@@ -22,11 +22,11 @@ from ..symmetry.gauge.batch_norms import Folded, fold
 from ..symmetry.spaces import Fixed, Layout, Leaf, Space, axis_size
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation, identity, with_parts
-from .consensus.reweighted import by_consensus
 from .coordinates.balanced import Balanced
 from .coordinates.problem import Problem
 from .costs.nearest import paired, sketched
 from .costs.weight_blocks import Both, Member, Row, add_to
+from .element_fit.consensus import by_consensus
 from .element_fit.units import APART, FOUND, monomial
 from .judgement.agreement import unrelated
 from .judgement.deviation import HALVES, Deviation, above_quantile, constant, deviation, distance, joined

@@ -118,9 +118,8 @@ def gather(
         for k in torch.randperm(len(models), generator=generator).tolist():
             mean = mean_weights([state for i, state in enumerate(states) if i != k])
             _write(tensors_of(centre), mean)
-            found = solver.solve(
-                Networks(centre, twins[k], sym, sym, chosen, loader, seed + sweep, gauge)
-            ).transformation
+            pair = Networks(centre, twins[k], sym, sym, chosen, loader, seed + sweep, gauge)
+            found = solver.solve(pair).transformation
             new = moved(sym, found, states[k])
             if _apart(mean, {**states[k], **new}, names) < _apart(mean, states[k], names):
                 elements[k] = found @ elements[k]
@@ -133,19 +132,14 @@ def gather(
 
 def mean_weights(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """The mean of parameters and statistics by name; integers and what all share stay bit for bit."""
-    return {name: _mean([state[name] for state in states]) for name in states[0]}
-
-
-def _mean(tensors: list[Tensor]) -> Tensor:
-    first = tensors[0]
-    whole = not (first.is_floating_point() or first.is_complex())
-    if whole or all(torch.equal(first, t.to(first.device)) for t in tensors[1:]):
-        return first
-    work = torch.promote_types(first.dtype, torch.float32)
-    total = first.to(work)
-    for t in tensors[1:]:
-        total = total + t.to(first.device, work)
-    return (total / len(tensors)).to(first.dtype)
+    found = dict(states[0])
+    for name, first in states[0].items():
+        others = [state[name].to(first.device) for state in states[1:]]
+        real = first.is_floating_point() or first.is_complex()
+        if real and not all(torch.equal(first, t) for t in others):
+            work = torch.promote_types(first.dtype, torch.float32)
+            found[name] = (sum((t.to(work) for t in others), first.to(work)) / len(states)).to(first.dtype)
+    return found
 
 
 def _write(state: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:

@@ -23,7 +23,7 @@ from ..testing import outputs, relative_error, tolerance
 from .components import Matched, Pair, matched
 from .correspondence.correspond import SETTINGS, correspond, in_code_of, in_one_code
 from .judgement.configurations import differing_settings, settings_of
-from .judgement.deviation import HALVES, PRECISIONS, Deviation, constant, patterned, relative
+from .judgement.deviation import HALVES, PRECISIONS, constant, patterned, relative
 from .judgement.verdict import APART, DIFFERENT, PART, RELATED, SAME, UNTOLD, Match
 
 __all__ = ["COMPONENT", "DIFFERENT", "RELATED", "SAME", "UNTOLD", "Match", "decided", "same"]
@@ -209,13 +209,9 @@ def decided(
 ) -> Match:
     """The verdict on two state dicts; mappings that read tensors when asked keep memory small.
 
-    Args:
-        sym: The symmetry of both.
-        states: The tensors of both.
-        limit: Largest number of weights that are matched at once, where coupled tensors are not more; all by default.
-        replaced: Tensors that cannot be compared, and why.
-        error: That of the functions once the first network is moved; ``None`` where the networks cannot be run.
-        one_path: Whether both took the same path when the symmetry was found.
+    At most ``limit`` weights are matched at once, where coupled tensors are not more. ``replaced`` says what cannot
+    be compared, and why; ``error`` is that of the functions once the first network is moved, where these run, and
+    ``one_path`` whether both took the same path when the symmetry was found.
     """
     part = narrowed(sym, sym.layouts.keys() - replaced)
     for state in states:
@@ -235,24 +231,24 @@ def _judged(
 ) -> Match:
     """The verdict by what is ``known`` of the symmetry; ``error`` is that of the functions where the weights agree."""
     found = matched(pair)
-    precision = found.deviation.precision
-    agreed = precision or _shared(found.deviation)
-    tensors = found.deviation.tensors.values()
-    cast = agreed not in _HALF_NAMES or any(t.rounded for t in tensors)
-    if not (cast or _cast(pair, found, whole=precision is not None)):
+    apart, tensors = found.deviation, found.deviation.tensors.values()
+    precision, agreed = apart.precision, apart.precision or apart.shared()
+    if precision is None and agreed == "float64" and len(apart.beyond("float32")) < len(apart.beyond("float64")):
+        agreed = "float32"  # bases that are fitted beside a tensor that was changed leave the others no closer
+    if agreed in _HALF_NAMES and not any(t.rounded for t in tensors) and not _cast(pair, found, precision is not None):
         precision = agreed = None
-    match = Match(DIFFERENT, found.residual, found.deviation.overall, precision, "", found.g)
+    match = Match(DIFFERENT, found.residual, apart.overall, precision, "", found.g)
     if precision is not None and not replaced:
         equal = not any(t.distance for t in tensors)
         return _agreeing(match, pair, equal, None if error is None else error(found.g))
-    differing = {**found.deviation.beyond(agreed or "bfloat16"), **{name: float("inf") for name in replaced}}
-    match = replace(match, precision=None, differing=differing)
-    there = {**_unequal(pair), **dict.fromkeys(replaced, float("inf"))}
+    gone, unequal = dict.fromkeys(replaced, float("inf")), _unequal(pair)
+    differing, there = {**apart.beyond(agreed or "bfloat16"), **gone}, {**unequal, **gone}
+    match = replace(match, precision=None)
     spoils = bool(differing.keys() - there.keys()) and len(there) <= len(differing)  # tensors that are equal in place
     if spoils and there and (agreed is not None or _many(pair, pair.sym.layouts.keys() - there.keys())):
-        return _as_they_stand(match, pair, there)
+        return _in_part(match, pair, pair.sym.layouts, there)
     if agreed is not None:
-        return _in_part(match, _agree(agreed), len({*found.sym.layouts, *replaced}))
+        return _in_part(match, pair, found.sym.layouts, differing, agreed)
     related, reason, chance = _beyond_chance(pair, found)
     off = error(identity(pair.sym)) if error is not None and not replaced else float("inf")
     alike = off <= PRECISIONS["float32"]
@@ -260,35 +256,16 @@ def _judged(
         reason += f"; yet both give the same outputs here (relative error {off:.0e}): more moved than the symmetry "
         reason += "knows, as by folding: fold both first"
     if related:
-        return replace(match, verdict=RELATED, reason=reason, chance=chance)
-    match = replace(match, verdict=UNTOLD if alike and known else DIFFERENT, reason=reason, chance=chance, differing={})
-    part = _exactly_in_part(match, pair, found.deviation) if known else None
-    return match if part is None else part
-
-
-def _shared(found: Deviation) -> str | None:
-    """The precision to which most tensors agree: float32 rather than float64 where so fewer are left that differ.
-
-    Bases that are fitted beside a tensor that was changed leave the others as close as float32, and no closer.
-    """
-    precision = found.shared()
-    if precision == "float64" and len(found.beyond("float32")) < len(found.beyond("float64")):
-        return "float32"
-    return precision
-
-
-def _exactly_in_part(match: Match, pair: Pair, found: Deviation) -> Match | None:
-    """The verdict where a part agrees exactly, as no chance makes it; ``None`` where it does not.
-
-    Such are copies whose experts, modules in a list, stand in another order. Those that pull units away from their
-    partners do not hide what is equal in place.
-    """
-    exactly = found.shared(_SOME)
-    if exactly in _EXACT and _many(pair, found.tensors.keys() - found.beyond(exactly).keys()):
-        match = replace(match, differing=found.beyond(exactly))
-        return _in_part(match, _agree(exactly), len(found.tensors))
-    there = _unequal(pair)
-    return _as_they_stand(match, pair, there) if _many(pair, pair.sym.layouts.keys() - there.keys()) else None
+        return replace(match, verdict=RELATED, reason=reason, chance=chance, differing=differing)
+    match = replace(match, verdict=UNTOLD if alike and known else DIFFERENT, reason=reason, chance=chance)
+    # A part that agrees exactly, as no chance makes it: copies whose experts, modules in a list, stand in another
+    # order. Those that pull units away from their partners do not hide what is equal in place.
+    exactly = apart.shared(_SOME) if known else None
+    if exactly in _EXACT and _many(pair, apart.tensors.keys() - apart.beyond(exactly).keys()):
+        return _in_part(match, pair, apart.tensors, apart.beyond(exactly), exactly)
+    if known and _many(pair, pair.sym.layouts.keys() - unequal.keys()):
+        return _in_part(match, pair, pair.sym.layouts, unequal)
+    return match
 
 
 def _many(pair: Pair, names: Collection[str]) -> bool:
@@ -305,12 +282,6 @@ def _many(pair: Pair, names: Collection[str]) -> bool:
     return bool(near) and (len(near) >= _SOME * len(told) or sum(near) >= _SOME * sum(told.values()))
 
 
-def _as_they_stand(match: Match, pair: Pair, differing: Mapping[str, float]) -> Match:
-    """The verdict where all tensors but those that differ are equal in place."""
-    match = replace(match, differing=differing, transformation=identity(pair.sym))
-    return _in_part(match, "are equal as they stand", len({*pair.sym.layouts, *differing}))
-
-
 def _unequal(pair: Pair) -> dict[str, float]:
     """Tensors that are not equal as they stand, with their relative distances."""
     found = {}
@@ -322,16 +293,16 @@ def _unequal(pair: Pair) -> dict[str, float]:
     return found
 
 
-def _in_part(match: Match, agree: str, count: int) -> Match:
-    """The verdict where all of ``count`` tensors but those that differ agree; ``agree`` says how well."""
-    names = ", ".join([*list(match.differing)[:_NAMED], *(["..."] if len(match.differing) > _NAMED else [])])
-    agreeing = count - len(match.differing)
-    reason = f"{agreeing} of {count} tensors {agree}; others: {names}"
-    return replace(match, verdict=RELATED, reason=reason)
-
-
-def _agree(precision: str) -> str:
-    return "agree" if precision == "float64" else f"agree up to rounding to {precision}"
+def _in_part(
+    match: Match, pair: Pair, names: Collection[str], differing: Mapping[str, float], precision: str | None = None
+) -> Match:
+    """The verdict where all tensors but those that differ agree to a precision, or without one are equal in place."""
+    count = len({*names, *differing})
+    shown = [*list(differing)[:_NAMED], *(["..."] if len(differing) > _NAMED else [])]
+    agree = {"float64": "agree", None: "are equal as they stand"}.get(precision, f"agree up to rounding to {precision}")
+    reason = f"{count - len(differing)} of {count} tensors {agree}; others: {', '.join(shown)}"
+    g = identity(pair.sym) if precision is None else match.transformation
+    return replace(match, verdict=RELATED, reason=reason, differing=differing, transformation=g)
 
 
 def _agreeing(match: Match, pair: Pair, equal: bool, error: float | None) -> Match:

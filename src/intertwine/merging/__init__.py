@@ -4,9 +4,8 @@ from .barrier import PathOptions, barrier, barriers
 from .curves import Barrier, Curve
 from .export import export
 from .merge import average, merge, merge_many, merge_moved
-from .recipe import Recipe, read_recipe
+from .recipe import Recipe, TaskArithmetic, read_recipe
 from .repair import recalibrate_, repair_
-from .task_arithmetic import TaskArithmetic
 from .transport import Transport, transport
 
 __all__ = [

@@ -13,13 +13,12 @@ from .._result import of_networks
 from .._words import check_whole
 from ..features.batches import check_repeatable, example, peek
 from ..features.evaluate import Loss, Score, evaluate
-from ..features.spectral_norms import follow_
 from ..matching.align import align
 from ..matching.coordinates.networks import check_matching
 from ..matching.solvers.solver import Solver
 from ..symmetry.action import tensors_of
 from .curves import Barrier, Curve
-from .merge import Aligned, Interpolation, between, folded, in_basis, write
+from .merge import Aligned, Interpolation, folded, in_basis, interpolate_
 from .repair import batch_norms, recalibrate_
 
 
@@ -143,22 +142,24 @@ def barriers(
             check_matching(models[i], models[j], (called[i], called[j]))
     first, _ = peek(loader)
     evaluate(models[chosen[0][0]], [first], options.loss)  # refuses data without labels before long work
-    measured = loader if options.calibration is None else options.calibration
-    options = replace(
-        options,
-        calibration=measured,
-        example_inputs=example(first, 2) if options.example_inputs is None else options.example_inputs,
-    )
+    calibration = loader if options.calibration is None else options.calibration
+    inputs = example(first, 2) if options.example_inputs is None else options.example_inputs
+    options = replace(options, calibration=calibration, example_inputs=inputs)
     ratios = tuple(k / (points - 1) for k in range(points))
-    plan = list(_plan(models, chosen, given, options))
-    steps = track(_points(plan, ratios, loader, options), "Scoring", len(plan) * points, progress)
-    scores = list(steps)
+    plan = [  # the pair and the kind of each path, and its ends: b is in the basis of a where it is aligned
+        (k, kind, recalibrated, start, end)
+        for k, ((i, j), alignment) in enumerate(zip(chosen, given))
+        for kind, start, end in _ends(models[i], models[j], alignment, options)
+        for recalibrated in ((False, True) if options.recalibrate and batch_norms(models[i]) else (False,))
+    ]
+    steps = (score for *_, again, a, b in plan for score in _scores(a, b, again, ratios, loader, options))
+    scores = list(track(steps, "Scoring", len(plan) * points, progress))
     curves = []
-    for k, path in enumerate(plan):
+    for k, (pair, kind, recalibrated, _, _) in enumerate(plan):
         here = scores[k * points : (k + 1) * points]
         known = tuple(s.accuracy for s in here if s.accuracy is not None)
         accuracy = known if len(known) == len(here) else None
-        curves.append(Curve(path.pair, path.kind, path.recalibrated, tuple(s.loss for s in here), accuracy))
+        curves.append(Curve(pair, kind, recalibrated, tuple(s.loss for s in here), accuracy))
     aligned = next((g for g in given if g is not None), None)
     named = getattr(aligned, "name" if isinstance(aligned, Solver) else "method", "given")
     return Barrier(
@@ -171,64 +172,32 @@ def barriers(
     )
 
 
-@dataclass(frozen=True)
-class _Path:
-    """A path to be scored: ``b`` is in the basis of ``a`` where it is aligned."""
-
-    pair: int
-    kind: str
-    recalibrated: bool
-    a: nn.Module
-    b: nn.Module
-
-
-def _plan(
-    models: Sequence[nn.Module],
-    pairs: Sequence[tuple[int, int]],
-    given: Sequence[Aligned | Solver | str | None],
-    options: PathOptions,
-) -> Iterator[_Path]:
-    """Align every pair, and list the paths."""
-    for k, ((i, j), alignment) in enumerate(zip(pairs, given)):
-        a, b = models[i], models[j]
-        shapes = [{k: v.shape for k, v in tensors_of(model).items()} for model in (a, b)]
-        ends = {"direct": b} if shapes[0] == shapes[1] else {}
-        if isinstance(alignment, str | Solver):
-            alignment = align(
-                a,
-                b,
-                options.example_inputs,
-                alignment,
-                options.calibration,
-                seed=options.seed,
-                kinds=options.kinds,
-                chance=False,
-            )
-        if alignment is not None:
-            ends["aligned"] = in_basis(a, b, alignment)
-        for kind, end in ends.items():
-            start = folded(a, alignment) if kind == "aligned" else a
-            check_matching(start, end)
-            yield _Path(k, kind, False, start, end)
-            if options.recalibrate and batch_norms(a):
-                yield _Path(k, kind, True, start, end)
+def _ends(
+    a: nn.Module, b: nn.Module, alignment: Aligned | Solver | str | None, options: PathOptions
+) -> Iterator[tuple[str, nn.Module, nn.Module]]:
+    """The ends of the direct path of a pair, where the widths are equal, and of the aligned one."""
+    shapes = [{k: v.shape for k, v in tensors_of(model).items()} for model in (a, b)]
+    if isinstance(alignment, str | Solver):
+        how = (alignment, options.calibration, options.seed, options.kinds)
+        alignment = align(a, b, options.example_inputs, *how, chance=False)
+    found = [("direct", a, b)] if shapes[0] == shapes[1] else []
+    if alignment is not None:
+        found.append(("aligned", folded(a, alignment), in_basis(a, b, alignment)))
+    for kind, start, end in found:
+        check_matching(start, end)
+        yield kind, start, end
 
 
-def _points(
-    plan: Sequence[_Path], ratios: Sequence[float], loader: Iterable[Any], options: PathOptions
+def _scores(
+    a: nn.Module, b: nn.Module, recalibrated: bool, ratios: Sequence[float], loader: Iterable[Any], options: PathOptions
 ) -> Iterator[Score]:
-    """Score all points of all paths, in order."""
-    for path in plan:
-        between_them = copied(path.a)
-        ours, theirs = tensors_of(path.a), tensors_of(path.b)
-        parameters = {name for name, _ in path.a.named_parameters(remove_duplicate=False)}
-        how: dict[str, Interpolation] = {n: options.interpolation if n in parameters else "linear" for n in ours}
-        for ratio in ratios:
-            write(between_them, {n: between(x, theirs[n], ratio, how[n]) for n, x in ours.items()})
-            follow_(between_them, [path.a, path.b])
-            if path.recalibrated:
-                recalibrate_(between_them, options.calibration or loader)
-            yield evaluate(between_them, loader, options.loss)
+    """The scores of all points of one path, in order."""
+    between_them = copied(a)
+    for ratio in ratios:
+        interpolate_(between_them, a, b, dict.fromkeys(tensors_of(a), ratio), options.interpolation)
+        if recalibrated:
+            recalibrate_(between_them, options.calibration or loader)
+        yield evaluate(between_them, loader, options.loss)
 
 
 def _check(models: Sequence[nn.Module], pairs: Sequence[tuple[int, int]], names: Sequence[str], points: int) -> None:

@@ -69,6 +69,16 @@ def write(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     return model
 
 
+def interpolate_(
+    model: nn.Module, a: nn.Module, b: nn.Module, shares: Mapping[str, float], how: Interpolation
+) -> nn.Module:
+    """Overwrite tensors by the points between two networks, each at its share of ``b``; statistics go along a line."""
+    ours, theirs = tensors_of(a), tensors_of(b)
+    ways = {name: how for name, _ in a.named_parameters(remove_duplicate=False)}
+    write(model, {n: between(ours[n], theirs[n], share, ways.get(n, "linear")) for n, share in shares.items()})
+    return follow_(model, [a, b])
+
+
 def _on_sphere(x: Tensor, y: Tensor, ratio: float) -> tuple[float, float]:
     norms = float(x.norm()) * float(y.norm())
     if norms == 0:
@@ -147,16 +157,7 @@ def merge(
     ratios = _ratios(a, ratio, layers, spaces, sym)
     merged = copied(a).eval()
     forget(merged, () if sym is None else sym.caches)
-    ours, theirs = tensors_of(a), tensors_of(twin)
-    parameters = {name for name, _ in a.named_parameters(remove_duplicate=False)}
-    write(
-        merged,
-        {
-            name: between(ours[name], theirs[name], share, interpolation if name in parameters else "linear")
-            for name, share in ratios.items()
-        },
-    )
-    follow_(merged, [a, twin])
+    interpolate_(merged, a, twin, ratios, interpolation)
     shares = {name.removesuffix(".weight"): (1 - share, share) for name, share in ratios.items() if share}
     return mend_(merged, [a, twin], shares, how, loader)
 

@@ -8,6 +8,7 @@ gives the channels of an interpolated network the means and spreads that its par
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -145,8 +146,17 @@ def repaired_(
     least = fewest(model, layers, first)
     goals = _goals([_moments(parent, loader, layers) for parent in parents], shares)
     seen: dict[str, ChannelMoments] = {name: ChannelMoments() for name in layers}
+
+    def corrected(name: str, module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Tensor:
+        """Correct a layer's output by the moments of its batch, and measure what it was before."""
+        here = ChannelMoments()
+        here.add(output, layers[name])
+        seen[name].add(output, layers[name])
+        factor, offset = _map(here, goals[name], shift and module.bias is not None)
+        return _along(output, factor, layers[name]) * output + _along(output, offset, layers[name])
+
     device = device_of(model)
-    with evaluating(model), _correcting(model, layers, goals, seen, shift), torch.no_grad():
+    with evaluating(model), _hooked(model, layers, corrected), torch.no_grad():
         for batch in normalisable(repeatable(loader), least):
             call(model, batch, device)
     for name in layers:  # the map goes into weight and bias
@@ -175,11 +185,27 @@ def repairable(model: nn.Module, batch: Any) -> tuple[dict[str, int], list[str]]
     follows: dict[str, bool] = {}
     last = ""
 
-    def see(name: str, follows_weights: bool) -> None:
-        nonlocal last
-        calls[name], follows[name], last = calls.get(name, 0) + 1, follows_weights, name
+    again = False  # whether a layer runs for the second time
 
-    with evaluating(model), _doubling({name: model.get_submodule(name) for name in axes}, see), torch.no_grad():
+    def doubled(name: str, layer: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
+        """See whether twice the weight and bias give twice the output."""
+        nonlocal again, last
+        if again:
+            return
+        parts = [part for part in (layer.weight, layer.bias) if isinstance(part, Tensor)]
+        kept, again = [part.clone() for part in parts], True
+        try:
+            for part in parts:
+                part.mul_(2)
+            twice = layer(*args, **kwargs)
+        finally:
+            again = False
+            for part, old in zip(parts, kept):
+                part.copy_(old)
+        calls[name], last = calls.get(name, 0) + 1, name
+        follows[name] = torch.allclose(twice, 2 * output, rtol=1e-3, atol=0, equal_nan=True)
+
+    with evaluating(model), _hooked(model, axes, doubled), torch.no_grad():
         call(model, head(batch, min(size(batch), 2)), device_of(model))
 
     def alone(name: str) -> bool:
@@ -190,32 +216,12 @@ def repairable(model: nn.Module, batch: Any) -> tuple[dict[str, int], list[str]]
 
 
 @contextmanager
-def _doubling(layers: Mapping[str, nn.Module], see: Callable[[str, bool], None]) -> Iterator[None]:
-    """Call ``see(name, follows)`` at every call: whether twice the weight and bias give twice the output."""
-    again = False
-
-    def doubled(name: str) -> Any:
-        def hook(layer: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
-            nonlocal again
-            if again:
-                return
-            parts = [part for part in (layer.weight, layer.bias) if isinstance(part, Tensor)]
-            kept, again = [part.clone() for part in parts], True
-            try:
-                for part in parts:
-                    part.mul_(2)
-                twice = layer(*args, **kwargs)
-            finally:
-                again = False
-                for part, old in zip(parts, kept):
-                    part.copy_(old)
-            see(name, torch.allclose(twice, 2 * output, rtol=1e-3, atol=0, equal_nan=True))
-
-        return hook
-
+def _hooked(model: nn.Module, names: Iterable[str], hook: Callable[..., Tensor | None]) -> Iterator[None]:
+    """Call ``hook(name, module, args, kwargs, output)`` whenever one of some modules ran; its result is the output."""
     with ExitStack() as attached:
-        for name, layer in layers.items():
-            attached.callback(layer.register_forward_hook(doubled(name), with_kwargs=True).remove)
+        for name in names:
+            handle = model.get_submodule(name).register_forward_hook(partial(hook, name), with_kwargs=True)
+            attached.callback(handle.remove)
         yield
 
 
@@ -268,34 +274,6 @@ def _goals(
         deviations = (w * p[name].variance.sqrt().to(device) for w, p in zip(shares[name], parents))
         goals[name] = mean, sum(deviations, torch.zeros((), device=device))
     return goals
-
-
-@contextmanager
-def _correcting(
-    model: nn.Module,
-    layers: Mapping[str, int],
-    goals: dict[str, tuple[Tensor, Tensor]],
-    seen: dict[str, ChannelMoments],
-    shift: bool,
-) -> Iterator[None]:
-    """Correct every layer's output by the moments of its batch, and measure what it was before."""
-
-    def correcting(name: str) -> Any:
-        def hook(module: nn.Module, _: Any, output: Tensor) -> Tensor:
-            here = ChannelMoments()
-            here.add(output, layers[name])
-            seen[name].add(output, layers[name])
-            factor, offset = _map(here, goals[name], shift and module.bias is not None)
-            return _along(output, factor, layers[name]) * output + _along(output, offset, layers[name])
-
-        return hook
-
-    hooks = [model.get_submodule(name).register_forward_hook(correcting(name)) for name in layers]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _map(here: ChannelMoments, goal: tuple[Tensor, Tensor], shift: bool) -> tuple[Tensor, Tensor]:

@@ -79,7 +79,7 @@ class Transport:
         wide = tensor.double() if tensor.device.type != "mps" else tensor.cpu().double()
         layout = self.symmetry.layouts[name]
         new = torch.zeros([axis_size(axis) for axis in layout.axes], dtype=torch.float64, device=wide.device)
-        for piece in _pieces(name, layout, self.layouts_b[name], self.degrees):
+        for piece in _Piece.of(name, layout, self.layouts_b[name], self.degrees):
             new = piece.ours.write(new, piece.widened(wide, self.couplings))
         return new.to(tensor.device, tensor.dtype)
 
@@ -140,7 +140,7 @@ def transport(
     degrees = _degrees(ours, sizes)
     if any(n != m for n, m in sizes.values()):
         _check_copies(a, b, ours, theirs, sizes, degrees, example_inputs)
-    pieces = {name: _pieces(name, x, theirs.layouts[name], degrees) for name, x in ours.layouts.items()}
+    pieces = {name: _Piece.of(name, x, theirs.layouts[name], degrees) for name, x in ours.layouts.items()}
     left, right = ({k: t.double().cpu() for k, t in tensors_of(m).items()} for m in (a, b))
     couplings: dict[str, Tensor] = {}
     costs: dict[str, float] = {}
@@ -206,6 +206,15 @@ class _Piece:
     theirs: Block
     degrees: tuple[float, ...]  # For each dimension the power of the number of units with which entries go
 
+    @classmethod
+    def of(cls, name: str, ours: Layout, theirs: Layout, degrees: _Degrees) -> "list[_Piece]":
+        """All blocks of a tensor."""
+        powers = lambda block, axes: tuple(
+            float(degrees.get((name, axis, space or ""), 0)) for axis, space in zip(axes, block.spaces)
+        )
+        both = zip(_blocks(ours), _blocks(theirs))
+        return [cls(block, other, powers(block, axes)) for (block, axes), (other, _) in both]
+
     def widened(self, tensor: Tensor, couplings: Mapping[str, Tensor]) -> Tensor:
         """The block of ``b`` with every dimension that has a coupling at the width of ``a``."""
         x = self.theirs.read(tensor)
@@ -215,14 +224,6 @@ class _Piece:
                 matrix = couplings[space] * (n * (n / m) ** degree)  # readers of one unit share its weight
                 x = torch.tensordot(matrix.to(x.device, x.dtype), x, dims=([1], [dim])).movedim(0, dim)
         return x
-
-
-def _pieces(name: str, ours: Layout, theirs: Layout, degrees: _Degrees) -> list[_Piece]:
-    found = []
-    for (block, axes), (other, _) in zip(_blocks(ours), _blocks(theirs)):
-        powers = (float(degrees.get((name, axis, s or ""), 0)) for axis, s in zip(axes, block.spaces))
-        found.append(_Piece(block, other, tuple(powers)))
-    return found
 
 
 def _blocks(layout: Layout) -> Iterator[tuple[Block, tuple[int, ...]]]:
@@ -279,19 +280,15 @@ def _checked(ours: Symmetry, theirs: Symmetry) -> dict[str, tuple[int, int]]:
                 f"widths must differ only where single units can be coupled. Got {space.name!r} with {n} and {m} "
                 f"units, which {why} (heads, groups, rotary pairs)."
             )
+    outline = lambda leaf: leaf.space if isinstance(leaf, Leaf) else leaf.size
     for name, layout in ours.layouts.items():
-        kinds = ([_outline(block) for block, _ in _blocks(x)] for x in (layout, theirs.layouts[name]))
-        if next(kinds) != next(kinds):
+        one, other = ([[*map(outline, b.leaves)] for b, _ in _blocks(x)] for x in (layout, theirs.layouts[name]))
+        if one != other:
             raise ValueError(
                 f"a and b must be of one architecture, but for widths. Got {name!r}, where an axis that no space "
                 "moves differs, or spaces lie otherwise."
             )
     return sizes
-
-
-def _outline(block: Block) -> tuple[str | int, ...]:
-    """The spaces of a block, and the sizes of its dimensions that carry none."""
-    return tuple(leaf.space if isinstance(leaf, Leaf) else leaf.size for leaf in block.leaves)
 
 
 def _degrees(sym: Symmetry, sizes: Mapping[str, tuple[int, int]]) -> _Degrees:

@@ -42,7 +42,10 @@ class Likeness:
     @staticmethod
     def of_gates(axis: Axis, sym: Symmetry, a: Tensor, b: Tensor) -> "Likeness":
         """How much more often channels ``(C, E)`` are both on or both off than not; no scale and no sign changes it."""
-        return Likeness(_searched(axis, sym, signed=False), agreements(a, b))
+        x, y = (t.float() * 2 - 1 for t in (a, b))
+        parts = ((p @ q.T).double().cpu() for p, q in zip(x.split(_AT_ONCE, 1), y.split(_AT_ONCE, 1)))
+        counts = sum(parts, torch.zeros(len(a), len(b), dtype=torch.float64))  # exact
+        return Likeness(_searched(axis, sym, signed=False), counts)
 
     @cached_property
     def spaces(self) -> tuple[str, ...]:
@@ -79,13 +82,6 @@ class Likeness:
             float((diagonal if block.rows[0] is None else diagonal[block.rows[0]]).sum())
             for _, block, _, _ in self._carrying(space)
         )
-
-
-def agreements(a: Tensor, b: Tensor) -> Tensor:
-    """Inner products of the signs ``+1`` (on) and ``-1`` of channels ``(C, E)``, counted exactly, in float64."""
-    x, y = (t.float() * 2 - 1 for t in (a, b))
-    parts = ((p @ q.T).double().cpu() for p, q in zip(x.split(_AT_ONCE, 1), y.split(_AT_ONCE, 1)))
-    return sum(parts, torch.zeros(len(a), len(b), dtype=torch.float64))
 
 
 def _searched(axis: Axis, sym: Symmetry, signed: bool) -> Axis:

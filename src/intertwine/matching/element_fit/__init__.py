@@ -1,1 +1,1 @@
-"""The element that brings one network closest to another: units matched, then scales and bases fitted."""
+"""Element that brings one network closest to another: units matched, all fitted, changed tensors outvoted."""

@@ -1,6 +1,6 @@
 """Least-squares fits of scales and bases once units are matched: log ratios, Sylvester equations, closest rotations."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -8,10 +8,10 @@ from torch import Tensor
 from ...groups import Element
 from ...groups.dense import polar_factor
 from ...symmetry.action import transform
-from ...symmetry.blocks import blocks, inner_products
+from ...symmetry.blocks import Block, blocks, inner_products
+from ...symmetry.gauge.batch_norms import Folded
 from ...symmetry.gauge.scales import Key, LogScales
-from ...symmetry.spaces import Layout, Leaf, Space
-from ...symmetry.symmetry import Symmetry
+from ...symmetry.spaces import Leaf, Space
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..costs.weight_blocks import Member, members
 from ..judgement.deviation import gap
@@ -28,55 +28,70 @@ class Fit:
     """A network moved by an element whose scales and matrices are being fitted to another network.
 
     Balanced forms fix scales by norms, one vote per slice; here every weight has one, so that rounding averages out.
-    Tensors that no scale and no matrix moves are not held. Numbers are those of the networks; sums over them are taken
-    in float64.
+    Numbers are those of the networks; sums over them are taken in float64. Tensors vote alike where no votes are given.
 
     Attributes:
         g: The element so far.
-        near: The tensors that scales or matrices move, moved by ``g``.
+        near: The tensors that scales or matrices move, moved by ``g``; the others are not held.
     """
 
-    def __init__(
-        self,
-        sym: Symmetry,
-        a: Mapping[str, Tensor],
-        b: Mapping[str, Tensor],
-        g: Transformation,
-        spread: Mapping[str, Tensor] | None = None,
-    ) -> None:
-        self.sym, self.b, self.g = sym, b, g
-        self._spread = spread or {}
-        self._spaces = [s for s in sym.spaces if s.group.scales or s.group.mixes]
-        self._still = identity(sym)
-        self.near = {name: transform(a[name], layout, g) for name, layout in sym.layouts.items() if _continuous(layout)}
-        self._members = members(sym)
-        self._joint = LogScales(sym, self.near, bases=False)  # heads take up at once what bases would step by step
+    def __init__(self, a: Folded, b: Folded, g: Transformation) -> None:
+        self.sym, self.b, self.g = a.sym, b.state, g
+        self._a, self._spread = a.state, b.spread
+        self._spaces = [s for s in a.sym.spaces if s.group.scales or s.group.mixes]
+        self._still = identity(a.sym)
+        moving = {n: x for n, x in a.sym.layouts.items() if any(map(_continuous, blocks(x)))}
+        self.near = {name: transform(a.state[name], layout, g) for name, layout in moving.items()}
+        self._members = members(a.sym)
+        self._joint = LogScales(a.sym, self.near, bases=False)  # heads take up at once what bases would step by step
+        self._kept: dict[str, float] = {}
 
     @property
     def exact(self) -> bool:
         """Whether no scale and no matrix is free, so that there is nothing to fit."""
         return not self.near
 
-    def each_space(self, votes: Mapping[str, float] | None = None) -> None:
-        """Fit one space after the other: scales by log ratios of slices, matrices by least squares."""
+    def measured(self, measure: Callable[[str, Tensor], float]) -> dict[str, float]:
+        """A measure of every moved tensor, always the same one: that of tensors which no fit changes is kept."""
+        for name, layout in self.sym.layouts.items():
+            if name not in self.near and name not in self._kept:
+                self._kept[name] = measure(name, transform(self._a[name], layout, self.g))
+        return {n: self._kept[n] if n in self._kept else measure(n, self.near[n]) for n in self.sym.layouts}
+
+    def each_space(self, votes: Mapping[str, float] | None = None, scales: bool = True) -> None:
+        """Fit one space after the other: matrices by least squares, scales by log ratios of slices."""
         for space in self._spaces:
             if space.group.mixes:
                 self._put(space, linear=self._matrix(space, votes))
-            else:
+            elif scales:
                 self._put(space, scales=self._log_ratios(space, votes))
 
-    def bases(self, votes: Mapping[str, float] | None = None) -> None:
-        """Fit the matrices of one space after the other."""
-        for space in self._spaces:
-            if space.group.mixes:
-                self._put(space, linear=self._matrix(space, votes))
+    def round(self, votes: Mapping[str, float] | None = None) -> None:
+        """Fit the matrices of one space after the other, then the scales of all spaces at once.
 
-    def scales(self, votes: Mapping[str, float] | None = None) -> None:
-        """Fit the scales of all spaces at once."""
-        means = {n: _mean_square(self.b[n]) for n in self.near}
-        for logs in _scale_steps(self._joint, self.near, self.b, {n: _vote(votes, n) / x for n, x in means.items()}):
-            for name, step in logs.items():
-                self._put(self.sym.space(name), scales=step)
+        Gauss-Newton steps for the log scales go to the smallest ``Σ v |g a - b|²``: where one tensor joins two spaces,
+        fits of one space after the other hardly move.
+        """
+        self.each_space(votes, scales=False)
+        system = self._joint
+        weights = {n: _vote(votes, n) / _mean_square(self.b[n]) for n in self.near}
+        for _ in range(_STEPS if system.pieces else 0):
+            squares: dict[Key, Tensor] = {}  # sums of ``v x²``, blocks that join the same spaces added up
+            slope, error = system.zero(), 0.0  # the descent ``Σ v x (y - x)``
+            for piece in system.pieces:
+                vote = weights[piece.tensor]
+                x, y = piece.block.read(self.near[piece.tensor]), piece.block.read(self.b[piece.tensor])
+                error += float(vote) * gap(x, y) ** 2
+                slope += system.gathered(system.totals({piece.key: vote * piece.summed(x, y, less=x)}))
+                total = vote * piece.summed(x, x)
+                squares[piece.key] = squares[piece.key].add_(total) if piece.key in squares else total
+            step = system.solved(squares, slope)
+            if not float(step.abs().max()) > _SETTLED:
+                return
+            for name, logs in system.split(step.clamp(-_LEAP, _LEAP)).items():
+                self._put(self.sym.space(name), scales=logs)
+            if not float(step @ slope) > _GAIN * error:
+                return
 
     def _put(self, space: Space, **parts: Tensor | None) -> None:
         """Compose a step of one space with the element, and move the tensors that carry the space."""
@@ -133,40 +148,6 @@ class Fit:
         return [(m, m.read(self.near), m.read(self.b)) for m in self._members[space.name] if m.tensor in self.near]
 
 
-def _scale_steps(
-    system: LogScales, a: Mapping[str, Tensor], b: Mapping[str, Tensor], votes: Mapping[str, Tensor]
-) -> Iterator[dict[str, Tensor]]:
-    """Gauss-Newton steps for the log scales of all spaces at once, to the smallest ``Σ v |g a - b|²``.
-
-    Where one tensor joins two spaces, fits of one space after the other hardly move. The caller moves ``a`` between
-    steps, which are the changes of log scales ``(k, p..., n)`` by space; ``votes`` are the ``v``.
-    """
-    for _ in range(_STEPS if system.pieces else 0):
-        squares, slope, error = _sums(system, a, b, votes)
-        step = system.solved(squares, slope)
-        if not float(step.abs().max()) > _SETTLED:
-            return
-        yield system.split(step.clamp(-_LEAP, _LEAP))
-        if not float(step @ slope) > _GAIN * error:
-            return
-
-
-def _sums(
-    system: LogScales, a: Mapping[str, Tensor], b: Mapping[str, Tensor], votes: Mapping[str, Tensor]
-) -> tuple[dict[Key, Tensor], Tensor, float]:
-    """Sums of ``v x²``, blocks that join the same spaces added up, the descent ``Σ v x (y - x)``, the error."""
-    squares: dict[Key, Tensor] = {}
-    slope, error = system.zero(), 0.0
-    for piece in system.pieces:
-        vote = votes[piece.tensor]
-        x, y = piece.block.read(a[piece.tensor]), piece.block.read(b[piece.tensor])
-        error += float(vote) * gap(x, y) ** 2
-        slope += system.gathered(system.totals({piece.key: vote * piece.summed(x, y, less=x)}))
-        total = vote * piece.summed(x, x)
-        squares[piece.key] = squares[piece.key].add_(total) if piece.key in squares else total
-    return squares, slope, error
-
-
 def log_scales(still: Element, terms: Iterable[tuple[Leaf, Tensor, Tensor]]) -> Tensor:
     """Log scales ``(k, p..., n)`` of a space by least squares: exponents, with weights and log ratios ``(p..., n)``."""
     shape = (*still.permutation.shape, len(still.scales))
@@ -178,8 +159,8 @@ def log_scales(still: Element, terms: Iterable[tuple[Leaf, Tensor, Tensor]]) -> 
     return (torch.linalg.pinv(normal, rtol=1e-9, hermitian=True) @ right[..., None])[..., 0].movedim(-1, 0)
 
 
-def _continuous(layout: Layout) -> bool:
-    return any(isinstance(x, Leaf) and (any(x.scale) or x.variance) for block in blocks(layout) for x in block.leaves)
+def _continuous(block: Block) -> bool:
+    return any(any(leaf.scale) or leaf.variance for _, leaf in block.carried)
 
 
 def _mean_square(x: Tensor) -> Tensor:

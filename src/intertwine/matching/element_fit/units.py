@@ -199,24 +199,20 @@ def closest(a: Balanced, b: Balanced) -> tuple[Transformation, float]:
 
 def _fitted(a: Balanced, b: Balanced, g: Transformation, residual: float) -> tuple[Transformation, float]:
     """Scales and bases fitted in turn, for each depends on the others, as long as that helps."""
-    fit = Fit(a.sym, a.folded.state, b.folded.state, g, b.folded.spread)
+    fit = Fit(a.folded, b.folded, g)
     if fit.exact:
         return g, residual
-    there = b.to @ g
-    still = [n for n in b.state if n not in fit.near]
-    fixed = {n: sine(transform(a.folded.state[n], a.sym.layouts[n], there), b.state[n]) for n in still}
     sizes = {n: t.numel() for n, t in b.state.items()}
 
     def left() -> float:
         give_back()
-        moving = {n: sine(transform(x, a.sym.layouts[n], b.to), b.state[n]) for n, x in fit.near.items()}
-        return combined({**fixed, **moving}, sizes)
+        sines = fit.measured(lambda name, near: sine(transform(near, a.sym.layouts[name], b.to), b.state[name]))
+        return combined(sines, sizes)
 
     fit.each_space()
     g, reached = fit.g, left()
     for _ in range(FITS):
-        fit.bases()
-        fit.scales()
+        fit.round()
         before, now = min(residual, reached), left()
         if now < before:
             g, reached = fit.g, now

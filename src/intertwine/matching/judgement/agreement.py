@@ -1,6 +1,6 @@
 """Distances of aligned networks and cosines of matched units, and what they would be by chance."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -9,9 +9,10 @@ from torch import Tensor
 from ..._words import counted
 from ...groups.sampling import haar, keeping_ones
 from ...symmetry import Symmetry, Transformation
-from ...symmetry.action import moved, transform_block
-from ...symmetry.blocks import Block, blocks, parent_dims
+from ...symmetry.action import moved, transform
+from ...symmetry.blocks import blocks, parent_dims
 from ...symmetry.gauge.batch_norms import Folded
+from ...symmetry.spaces import Layout
 from ...symmetry.transformation import identity
 from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem
@@ -37,42 +38,37 @@ def agreement(networks: Networks, g: Transformation) -> Agreement:
         right.state if h.is_identity(0.0) else {**right.state, **moved(left.sym, h, right.state)}
         for h in (left.to @ ~right.to, left.to @ g @ ~right.to)
     )
-    pieces = (
-        (block, block.read(left.state[name]), block.read(before[name]), block.read(after[name]))
-        for name, layout in left.sym.layouts.items()
-        for block in blocks(layout)
-    )
-    return _summed(networks.sym, pieces)
+    return _summed(networks.sym, left.sym.layouts, lambda name: (left.state[name], before[name], after[name]))
 
 
 def streamed_agreement(stated: Problem, g: Transformation) -> Agreement:
     """The same by permutations and signs, reading one tensor of each network at a time."""
+    layouts = {name: layout for name, layout in stated.sym.layouts.items() if name in stated.a}
 
-    def pieces() -> Iterator[tuple[Block, Tensor, Tensor, Tensor]]:
-        for name, layout in stated.sym.layouts.items():
-            if name in stated.a:
-                ours, theirs = stated.a[name], stated.b[name]
-                for block in blocks(layout):
-                    y = block.read(theirs)
-                    yield block, block.read(ours), y, transform_block(y, block, g) if block.moved else y
+    def read(name: str) -> tuple[Tensor, Tensor, Tensor]:
+        theirs = stated.b[name]
+        return stated.a[name], theirs, transform(theirs, layouts[name], g)
 
-    return _summed(stated.sym, pieces())
+    return _summed(stated.sym, layouts, read)
 
 
-def _summed(sym: Symmetry, pieces: Iterable[tuple[Block, Tensor, Tensor, Tensor]]) -> Agreement:
-    """The agreement of blocks as they are in ``a``, in ``b``, and in the moved ``b``."""
+def _summed(
+    sym: Symmetry, layouts: Mapping[str, Layout], read: Callable[[str], tuple[Tensor, Tensor, Tensor]]
+) -> Agreement:
+    """The agreement of tensors as they are in ``a``, in ``b``, and in the moved ``b``."""
     size = gap = left = 0.0
     units: dict[str, list[Tensor]] = {}  # <a, b>, <a, a>, <b, b>
-    for block, x, before, after in pieces:
-        here = _square(x - before)
-        size, gap = size + _square(x), gap + here
-        left += here if after is before else _square(x - after)
-        products = (x * after, x * x, after * after) if block.moved else ()
-        for dim, leaf in block.carried:
-            dims = parent_dims(sym.space(leaf.space), dim, block.spaces)
-            sums = [_over_others(p, dims) for p in products]
-            known = units.get(leaf.space)
-            units[leaf.space] = sums if known is None else [old + new for old, new in zip(known, sums)]
+    for name, layout in layouts.items():
+        sides = read(name)
+        for block in blocks(layout):
+            x, before, after = map(block.read, sides)
+            size, gap, left = size + _square(x), gap + _square(x - before), left + _square(x - after)
+            products = (x * after, x * x, after * after) if block.moved else ()
+            for dim, leaf in block.carried:
+                dims = parent_dims(sym.space(leaf.space), dim, block.spaces)
+                sums = [_over_others(p, dims) for p in products]
+                known = units.get(leaf.space)
+                units[leaf.space] = sums if known is None else [old + new for old, new in zip(known, sums)]
     found = {s.name: units.get(s.name, [torch.zeros(())] * 3) for s in sym.spaces}
     cosines = {name: inner / (ours * theirs).sqrt() for name, (inner, ours, theirs) in found.items()}
     apart, near = ((x / size) ** 0.5 if size else 0.0 for x in (gap, left))

@@ -27,12 +27,8 @@ def settings_of(network: object) -> Mapping[str, Any]:
 def differing_settings(before: Mapping[str, Any], after: Mapping[str, Any], ran: bool) -> tuple[str, str]:
     """Settings that differ, by name and with both values: those that the function may depend on, and the others.
 
-    Settings that one configuration lacks count where both are of one ``model_type``: other code has other settings.
-
-    Args:
-        before: Configuration of the first network, as ``config.json`` holds it; an empty one says nothing.
-        after: That of the second.
-        ran: Whether both networks ran: other code that computes the same outputs is then no change by itself.
+    Settings that one configuration lacks count where both are of one ``model_type``: other code has other settings. An
+    empty configuration says nothing. Where both networks ``ran``, other code is no change by itself.
     """
     if not before or not after:
         return "", ""

@@ -118,14 +118,10 @@ class Deviation:
 def deviation(
     a: Folded, b: Folded, g: Transformation, rounded: Collection[str] = (), count: int | None = None
 ) -> Deviation:
-    """Compare the moved ``a`` with ``b``, weight by weight, batch norms folded; one tensor is moved at a time.
+    """Compare ``a``, moved by ``g``, with ``b``, weight by weight, batch norms folded; one tensor is moved at a time.
 
-    Args:
-        a: Weights to move.
-        b: Weights to meet.
-        g: The element that moves ``a``.
-        rounded: Tensors that hold numbers of half precision in one of the networks.
-        count: Number of weights of the networks where these are a component of them (``joined``).
+    ``rounded`` tensors hold numbers of half precision in one of the networks. Where these are components of networks
+    (``joined``), ``count`` is the number of weights of those.
     """
     linear = {s.name for s in a.sym.spaces if s.group.mixes}
     finest = "float64" if torch.float64 in {t.dtype for t in b.state.values()} else "float32"

@@ -24,7 +24,7 @@ from torch import Tensor
 from ..._io.files import read_tensors, write_tensors
 from ..._progress import track
 from ..._random import mixed
-from ...features.batches import check_repeatable, repeatable
+from ...features.batches import repeatable
 from ...features.evaluate import Loss
 from ...groups import Element
 from ...symmetry.action import admissible, tensors_of
@@ -59,6 +59,7 @@ class Learned(Solver):
 
     name: ClassVar[str] = "learned"
     by_weights: ClassVar[bool] = False
+    needs_labels: ClassVar[bool] = True
 
     steps: int = 1500
     rate: float = 0.01
@@ -80,13 +81,7 @@ class Learned(Solver):
 
         Every pass takes the batches in the same order, also where the loader shuffles by torch's global random numbers,
         so that no step sees what is held out. (A loader that shuffles by a generator of its own does not hold to that.)
-
-        Raises:
-            ValueError: If there is no loader, or no batch in it.
         """
-        if networks.loader is None:
-            raise ValueError("loader must yield labelled batches for method 'learned'. Got None.")
-        check_repeatable(networks.loader)
         stated, sym, state = networks.stated, networks.sym, tensors_of(networks.b)
         to = admissible(sym, stated.to_a, tensors_of(networks.a))  # where scales and bases are in balance
         start = to @ stated.lift(CoordinateDescent().search(networks).found[0])
@@ -221,20 +216,14 @@ class _Course:
         """Write where the search stands."""
         if self.options.checkpoint is None:
             return
-        adam = {
-            f"adam.{k}.{name}": torch.as_tensor(x)
-            for k, one in self.adam.state_dict()["state"].items()
-            for name, x in one.items()
-        }
-        found = {
-            f"{kind}.{space}.{part}": x.contiguous()
-            for kind, g in (("base", self.base), ("best", self.best))
-            for space, e in g.elements.items()
-            for part in _PARTS
-            if (x := getattr(e, part)) is not None
-        }
-        numbers = {"step": torch.tensor(self.step), "history": torch.tensor(history, dtype=torch.float64)}
-        write_tensors(self.options.checkpoint, {**adam, **found, **numbers})
+        found = {"step": torch.tensor(self.step), "history": torch.tensor(history, dtype=torch.float64)}
+        for k, one in self.adam.state_dict()["state"].items():
+            found |= {f"adam.{k}.{name}": torch.as_tensor(x) for name, x in one.items()}
+        for kind, g in (("base", self.base), ("best", self.best)):
+            for space, e in g.elements.items():
+                parts = {part: getattr(e, part) for part in _PARTS}
+                found |= {f"{kind}.{space}.{part}": x.contiguous() for part, x in parts.items() if x is not None}
+        write_tensors(self.options.checkpoint, found)
 
     def _resumed(self) -> list[float] | None:
         """Go on from where a search stood; its history."""
@@ -250,10 +239,10 @@ class _Course:
         still = identity(self.sym).elements.items()
         self.base, self.best = (Transformation({s: read(kind, s, e) for s, e in still}) for kind in ("base", "best"))
         state = self.adam.state_dict()
-        for k in range(len(self.logs)):
-            names = ("step", "exp_avg", "exp_avg_sq")
-            if f"adam.{k}.step" in found:
-                state["state"][k] = {name: found[f"adam.{k}.{name}"] for name in names}
+        for key, x in found.items():
+            if key.startswith("adam."):
+                _, k, name = key.split(".")
+                state["state"].setdefault(int(k), {})[name] = x
         self.adam.load_state_dict(state)
         self.step = int(found["step"])
         return list(map(float, found["history"]))

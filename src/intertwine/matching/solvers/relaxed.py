@@ -154,30 +154,22 @@ class FrankWolfe(Solver):
         reached = tuple(h[-1] for _, h in found)
         return Findings(stated.sym, stated.objective, (best, start), stated.lift, history, reached)
 
-    def _from(self, stated: Problem, start: Soft, seed: int) -> tuple[Transformation, tuple[float, ...]]:
-        """The element that one start leads to, and the objective along the way."""
-        soft, history = climb(stated, start, self.steps, self.tolerance, self.fast)
+    def _from(self, stated: Problem, soft: Soft, seed: int) -> tuple[Transformation, tuple[float, ...]]:
+        """The element that one start leads to when the objective hardly rises, and the objective along the way."""
+        history: list[float] = []
+        degree = max((len(m.block.leaves) for members in stated.members.values() for m in members), default=1)
+        for _ in range(self.steps):
+            value, slopes = gradient(stated, soft)
+            history.append(value)
+            towards = of_element(stated, vertex(stated, slopes, self.fast))
+            ratio, gain = _line_search(stated, soft, towards, value, min(degree, 4))
+            if ratio == 0 or gain <= self.tolerance * abs(value):
+                break
+            soft = mixed(soft, towards, ratio)
         g = vertex(stated, soft, self.fast)
         if self.polish:
             g = descend(stated, g, torch.Generator().manual_seed(seed), CoordinateDescent(fast=self.fast)).g
         return g, (*history, stated.objective(g))
-
-
-def climb(
-    stated: Problem, soft: Soft, steps: int = 100, tolerance: float = 1e-7, fast: bool = False
-) -> tuple[Soft, tuple[float, ...]]:
-    """The soft element that is reached from another when the objective hardly rises, and the objective on the way."""
-    history: list[float] = []
-    degree = max((len(m.block.leaves) for members in stated.members.values() for m in members), default=1)
-    for _ in range(steps):
-        value, slopes = gradient(stated, soft)
-        history.append(value)
-        towards = of_element(stated, vertex(stated, slopes, fast))
-        ratio, gain = _line_search(stated, soft, towards, value, min(degree, 4))
-        if ratio == 0 or gain <= tolerance * abs(value):
-            break
-        soft = mixed(soft, towards, ratio)
-    return soft, tuple(history)
 
 
 def _line_search(stated: Problem, x: Soft, y: Soft, start: float, degree: int) -> tuple[float, float]:
@@ -231,43 +223,34 @@ class Sinkhorn(Solver):
         """The rounded element at the end of the ascent, polished."""
         stated = networks.problem(self.dtype)
         generator = torch.Generator().manual_seed(networks.seed)
-        heats = (self.first_temperature, self.temperature)
-        soft, history = ascend(stated, generator, self.steps, self.rate, heats)
+        soft, history = self._ascended(stated, generator)
         g = vertex(stated, soft, self.fast)
         if self.polish:
             g = descend(stated, g, generator, CoordinateDescent(fast=self.fast)).g
         start = default(stated, networks.seed, self.fast)
-        history = (*history, stated.objective(g))
-        return Findings(stated.sym, stated.objective, (g, start), stated.lift, history)
+        return Findings(stated.sym, stated.objective, (g, start), stated.lift, (*history, stated.objective(g)))
 
+    def _ascended(self, stated: Problem, generator: torch.Generator) -> tuple[Soft, list[float]]:
+        """The soft element that gradient ascent over all scores reaches, and the objective at every step.
 
-def ascend(
-    stated: Problem,
-    generator: torch.Generator,
-    steps: int = 150,
-    rate: float = 0.1,
-    temperature: tuple[float, float] = (1.0, 0.1),
-) -> tuple[Soft, tuple[float, ...]]:
-    """Gradient ascent over the scores of all spaces: the soft element that is reached, and the objective at every step.
-
-    The first scores are near zero: the mean of all permutations. The temperature falls geometrically to the last.
-    """
-    scores = _first_scores(stated, generator)
-    size = sum(float(x.double().square().sum()) for x in stated.a.values())
-    history, soft = [], of_element(stated, identity(stated.sym))
-    if not scores:  # no space has an element of the searched kinds
-        return soft, ()
-    adam = torch.optim.Adam(list(scores.values()), lr=rate)
-    for step in range(steps):
-        heat = temperature[0] * (temperature[1] / temperature[0]) ** (step / max(steps - 1, 1))
-        with torch.enable_grad():
-            soft = _softened(stated, scores, heat, soft)
-            value = objective(stated, soft)
-            adam.zero_grad()
-            (-value / max(size, 1e-300)).backward()
-        adam.step()
-        history.append(float(value.detach()))
-    return {key: matrix.detach() for key, matrix in soft.items()}, tuple(history)
+        The first scores are near zero: the mean of all permutations.
+        """
+        scores = _first_scores(stated, generator)
+        size = sum(float(x.double().square().sum()) for x in stated.a.values())
+        history, soft = list[float](), of_element(stated, identity(stated.sym))
+        if not scores:  # no space has an element of the searched kinds
+            return soft, history
+        adam = torch.optim.Adam(list(scores.values()), lr=self.rate)
+        for step in range(self.steps):
+            fallen = (self.temperature / self.first_temperature) ** (step / max(self.steps - 1, 1))
+            with torch.enable_grad():
+                soft = _softened(stated, scores, self.first_temperature * fallen, soft)
+                value = objective(stated, soft)
+                adam.zero_grad()
+                (-value / max(size, 1e-300)).backward()
+            adam.step()
+            history.append(float(value.detach()))
+        return {key: matrix.detach() for key, matrix in soft.items()}, history
 
 
 def sinkhorn(scores: Tensor) -> Tensor:

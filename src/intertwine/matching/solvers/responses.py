@@ -91,7 +91,7 @@ class Activations(Solver):
             variances = m.a.variance.cpu(), m.b.variance.cpu()
             seen.append(Likeness.of_responses(place.axis, posed.sym, m.covariance.cpu(), variances))
         share = min(self.share, 1 - _TIES)
-        g, history = ascend(posed, seen, share / len(seen), 1 - share)
+        g, history, value = ascend(posed, seen, share / len(seen), 1 - share)
 
         def finish(g: Transformation) -> Transformation:
             full = posed.lift(g)
@@ -102,7 +102,6 @@ class Activations(Solver):
 
         hidden = [s.name for s in sym.spaces if not any(s.name in place.spaces for place in found)]
         notes = (f"seen in no module's output, so matched by weights only: {', '.join(hidden)}",) if hidden else ()
-        value = likeness(posed, seen, share / len(seen), 1 - share)
         others = (default(posed, networks.seed),) if networks.gauge is not None else ()
         return Findings(posed.sym, value, (g, *others), finish, tuple(history), notes=notes)
 
@@ -173,14 +172,13 @@ class Gates(Solver):
         carried = {name for one in seen.values() for name in one.spaces}
         if not any(s.group.permutes and s.size > 1 for s in networks.sym.spaces if s.name in carried):
             raise ValueError("a must have hidden units that ReLUs switch and a symmetry may permute. Got none.")
-        value = likeness(posed, tuple(seen.values()), 1.0, _TIES_OF_GATES)
-        g, history = ascend(posed, tuple(seen.values()), 1.0, _TIES_OF_GATES)
+        g, history, value = ascend(posed, tuple(seen.values()), 1.0, _TIES_OF_GATES)
 
         def finish(g: Transformation) -> Transformation:
             full, state = posed.lift(g), tensors_of(networks.b)
             if "scale" in networks.kinds:
                 ours, theirs = fold(networks.sym, tensors_of(networks.a)), fold(networks.sym_b, state)
-                fit = Fit(theirs.sym, theirs.state, ours.state, full, ours.spread)
+                fit = Fit(theirs, ours, full)
                 for _ in range(2):  # the scales of one space depend on those of the next
                     fit.each_space()
                 full = fit.g
@@ -206,7 +204,7 @@ def _switched(sym: Symmetry, gates: Mapping[str, Tensor]) -> Iterator[tuple[str,
 
 def ascend(
     posed: Problem, seen: Sequence[Likeness], features: float, weights: float
-) -> tuple[Transformation, list[float]]:
+) -> tuple[Transformation, list[float], Callable[[Transformation], float]]:
     """Improve one space after the other until nothing changes.
 
         J(g) = features * Σ_p tr L_p(g) + weights * <a, g b> / (|a| |b|)
@@ -215,10 +213,10 @@ def ascend(
     alone where a space is seen; later ones only if ``J`` grows.
 
     Returns:
-        The element that moves ``b``, and ``J`` before the first sweep and after every one.
+        The element that moves ``b``, ``J`` before the first sweep and after every one, and ``J`` itself.
     """
-    total = likeness(posed, seen, features, weights)
     weights = weights / max(posed.size, 1e-300)
+    total = lambda g: weights * posed.objective(g) + features * sum(float(s.moved(g).trace()) for s in seen)
     g = identity(posed.sym)
     best = total(g)
     history = [best]
@@ -239,15 +237,7 @@ def ascend(
         history.append(best)
         if sweep and best <= start + _SWEEP + rounding:
             break
-    return g, history
-
-
-def likeness(
-    posed: Problem, seen: Sequence[Likeness], features: float, weights: float
-) -> Callable[[Transformation], float]:
-    """The objective ``J`` of ``ascend``."""
-    weights = weights / max(posed.size, 1e-300)
-    return lambda g: weights * posed.objective(g) + features * sum(float(s.moved(g).trace()) for s in seen)
+    return g, history, total
 
 
 def _step(

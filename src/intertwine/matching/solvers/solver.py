@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...features.batches import check_repeatable
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity
 from ..coordinates.networks import Networks
@@ -43,18 +44,28 @@ class Solver(ABC):
         name: Name of the solver in ``align(method=...)``.
         by_weights: Whether its aim is a small distance of weights.
         needs_units: Whether it refuses networks that no symmetry moves; others leave them as they are.
+        needs_labels: Whether it looks at labelled batches, which it reads several times.
     """
 
     name: ClassVar[str]
     by_weights: ClassVar[bool] = True
     needs_units: ClassVar[bool] = False
+    needs_labels: ClassVar[bool] = False
 
     @abstractmethod
     def search(self, networks: Networks) -> Findings:
         """What the solver's search comes to."""
 
     def solve(self, networks: Networks) -> Solution:
-        """The best element that was seen: none is worse in the solver's objective than leaving ``b`` as it is."""
+        """The best element that was seen: none is worse in the solver's objective than leaving ``b`` as it is.
+
+        Raises:
+            ValueError: If there are no batches, and the solver needs labels.
+        """
+        if self.needs_labels:
+            if networks.loader is None:
+                raise ValueError(f"loader must yield labelled batches for method {self.name!r}. Got None.")
+            check_repeatable(networks.loader)
         search = self.search(networks)
         still = identity(search.sym)
         values = [search.value(g) for g in (*search.found, still)]

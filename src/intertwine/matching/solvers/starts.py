@@ -38,8 +38,7 @@ def profiles(stated: Problem, fast: bool = False) -> Transformation:
             found[joint.spaces[side]].append(_of_joint(joint, side, joint.spaces[1 - side] in still))
     members = stated.parts.members
     g = _matched(stated, lambda space: chain(found[space.name], _of_members(stated, members[space.name])), fast)
-    outer = {parent for s in stated.sym.spaces for parent in s.parents}
-    known = {s.name for s in stated.sym.spaces if s.group.permutes and not s.parents and s.name not in outer}
+    known = {s.name for s in _free(stated)}
     waiting = [s.name for s in stated.sym.spaces if s.group.mixes and not s.parents]
     return _placed(stated, g, known, waiting, fast)
 
@@ -52,14 +51,17 @@ def streamed_profiles(stated: Problem, fast: bool = False) -> Transformation:
 def _matched(stated: Problem, read: Callable[[Space], Iterable[Both]], fast: bool) -> Transformation:
     """Pair the units of every space by the distances of their profiles."""
     g = identity(stated.sym)
-    outer = {parent for s in stated.sym.spaces for parent in s.parents}
-    for space in stated.sym.spaces:
-        if not space.group.permutes or space.parents or space.name in outer:
-            continue
+    for space in _free(stated):
         order = paired(read(space), fast)
         if order is not None:
             g = with_parts(g, space.name, permutation=order.cpu())
     return g
+
+
+def _free(stated: Problem) -> list[Space]:
+    """Spaces whose units change places, with no space in or around them."""
+    outer = {parent for s in stated.sym.spaces for parent in s.parents}
+    return [s for s in stated.sym.spaces if s.group.permutes and not s.parents and s.name not in outer]
 
 
 def profiles_of(stated: Problem, space: str, votes: Mapping[str, float]) -> list[Both]:

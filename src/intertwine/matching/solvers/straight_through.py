@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..._random import mixed
-from ...features.batches import check_repeatable, repeatable
+from ...features.batches import repeatable
 from ...features.evaluate import Loss
 from ...symmetry.action import tensors_of
 from ...symmetry.transformation import Transformation
@@ -39,6 +39,7 @@ class StraightThrough(Solver):
 
     name: ClassVar[str] = "straight-through"
     by_weights: ClassVar[bool] = False
+    needs_labels: ClassVar[bool] = True
 
     epochs: int = 5
     rate: float = 0.01
@@ -51,16 +52,9 @@ class StraightThrough(Solver):
             raise ValueError(f"epochs must be positive. Got {self.epochs}.")
 
     def search(self, networks: Networks) -> Findings:
-        """The element of the lowest loss.
-
-        Raises:
-            ValueError: If there is no loader.
-        """
-        if networks.loader is None:
-            raise ValueError("loader must yield labelled batches for method 'straight-through'. Got None.")
-        check_repeatable(networks.loader)
+        """The element of the lowest loss."""
         stated, sym, loss = networks.stated, networks.sym, self.loss or cross_entropy
-        loader, start = repeatable(networks.loader, networks.seed), default(stated, networks.seed, self.fast)
+        loader, start = repeatable(networks.loader or (), networks.seed), default(stated, networks.seed, self.fast)
         mixture = Mixture(networks)
         ours, theirs = mixture.a, tensors_of(networks.b)
         a, raw = ({n: _wide(x) for n, x in state.items() if n in mixture.names} for state in (ours, theirs))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from ..._words import counted, listed
-from ...matching.consensus.pinned import Freedom, moving
+from ...matching.element_fit.freedoms import Freedom, moving
 from ...symmetry import Symmetry, Transformation
 from ..difference import Finding
 from .element_words import units_of_zeros

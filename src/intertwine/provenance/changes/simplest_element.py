@@ -12,11 +12,10 @@ from torch import Tensor
 
 from ..._io.lazy import LazyState
 from ...groups import Element
-from ...matching.consensus.negated import unflipped
-from ...matching.consensus.pinned import freedoms, pinned
-from ...matching.consensus.reweighted import by_consensus, refitted
 from ...matching.coordinates.balanced import Balanced
 from ...matching.coordinates.problem import members, searched, within
+from ...matching.element_fit.consensus import by_consensus, refitted
+from ...matching.element_fit.freedoms import freedoms, pinned, unflipped
 from ...matching.element_fit.refit import Fit
 from ...matching.element_fit.units import match_units
 from ...matching.judgement.deviation import PRECISIONS, apart, constant
@@ -152,11 +151,10 @@ class _Pair:
 
     def fitted(self, g: Transformation) -> Transformation:
         """``g`` with scales and bases fitted to all tensors."""
-        fit = Fit(self.a.sym, self.a.state, self.b.state, g, self.b.spread)
+        fit = Fit(self.a, self.b, g)
         fit.each_space()
         for _ in range(_FITS):
-            fit.bases()
-            fit.scales()
+            fit.round()
         return fit.g
 
     def placed(self) -> Transformation:

@@ -17,18 +17,16 @@ from ...symmetry.gauge.batch_norms import Folded
 from ...symmetry.spaces import Layout, Space
 from ...symmetry.transformation import Transformation, identity
 from ..coordinates.balanced import Balanced
-from ..element_fit.refit import Fit
-from ..element_fit.units import FITS, closest, lifted, match_units, monomial
 from ..judgement.deviation import TRUST, Deviation, apart, deviation
-from .negated import unflipped
-from .pinned import moving, pinned
+from .freedoms import AGREES, moving, pinned, unflipped
+from .refit import Fit
+from .units import FITS, closest, lifted, match_units, monomial
 
 _ABSENT = 1e4  # times the ridge: squared distance of a tensor that has no vote
 _RIDGES = (1e-2, 1e-5, 1e-8)  # squared distances of tensors that get half a vote, one after the other
 _FINE = (1e-11, 1e-14)  # the same once units are known
 _ALIKE = 0.5  # smallest over largest vote from which on weighting changes nothing
 _SETTLED = 0.1  # fall of the loss that is worth another fit
-_AGREES = 2.0**-7  # relative distance of a tensor that a cast to bfloat16 leaves
 _FITTED = 2  # weights for each free scale or entry of a basis from which on a fit does not explain every tensor
 _FEW = 4  # tensors that may be far away whatever their sizes
 _FAINT = 1e-6  # votes of far tensors where another of them decides: they order what it does not carry
@@ -50,14 +48,16 @@ class _State:
     distances: Mapping[str, float]
 
     @classmethod
-    def of(cls, a: Folded, b: Folded, g: Transformation) -> "_State":
-        """Where an element leads."""
-        return _Fitting(a, b, g).state()
+    def of(cls, fit: Fit, b: Folded, votes: Mapping[str, float] | None = None) -> "_State":
+        """Where a fit stands; with votes after another round of it."""
+        if votes is not None:
+            fit.round(votes)
+        return cls(fit.g, fit.measured(lambda name, near: apart(near, b, name)))
 
     @property
     def far(self) -> frozenset[str]:
         """Tensors that do not agree."""
-        return frozenset(n for n, d in self.distances.items() if not d <= _AGREES)
+        return frozenset(n for n, d in self.distances.items() if not d <= AGREES)
 
     def loss(self, ridge: float) -> float:
         """``Σ log(d² + ridge)`` over the distances of tensors, whose majorisers the votes are.
@@ -65,29 +65,6 @@ class _State:
         Few tensors far away cost less than all a little, the more so the smaller the ridge.
         """
         return sum(log(min(d, 1.0) ** 2 + ridge) for d in self.distances.values())
-
-
-class _Fitting:
-    """Scales and bases fitted by votes, and the distances on the way."""
-
-    def __init__(self, a: Folded, b: Folded, g: Transformation) -> None:
-        self.fit, self._a, self._b = Fit(a.sym, a.state, b.state, g, b.spread), a, b
-        self._fixed: dict[str, float] = {}  # of tensors that no fit changes
-
-    def state(self) -> _State:
-        """The element so far."""
-        near, fixed, b = self.fit.near, self._fixed, self._b
-        for name, layout in self._a.sym.layouts.items():
-            if name not in near and name not in fixed:
-                fixed[name] = apart(transform(self._a.state[name], layout, self.fit.g), b, name)
-        distances = {n: fixed[n] if n in fixed else apart(near[n], b, n) for n in self._a.sym.layouts}
-        return _State(self.fit.g, distances)
-
-    def round(self, votes: Mapping[str, float]) -> _State:
-        """The element after another fit of all bases and scales."""
-        self.fit.bases(votes)
-        self.fit.scales(votes)
-        return self.state()
 
 
 def by_consensus(
@@ -121,7 +98,7 @@ def _concentrated(a: Balanced, b: Balanced, g: Transformation) -> Iterator[Trans
     last fits some of them better than rounding does, to the cost of others.
     """
     one, other = a.folded, b.folded
-    found = start = _State.of(one, other, g)
+    found = start = _State.of(Fit(one, other, g), other)
     for ridge in _RIDGES:
         found = _reweighted(one, other, found, ridge, lambda g, votes: _placed(a, b, g, votes))
     found = _turned(one, other, _agreed(a, b, _turned(one, other, found)))
@@ -135,7 +112,7 @@ def _concentrated(a: Balanced, b: Balanced, g: Transformation) -> Iterator[Trans
 
 def refitted(a: Folded, b: Folded, g: Transformation) -> Transformation:
     """The same where units are known: scales and bases fitted anew to the tensors that ``g`` explains best."""
-    found = _State.of(a, b, g)
+    found = _State.of(Fit(a, b, g), b)
     for ridge in (*_RIDGES, *_FINE):
         found = _reweighted(a, b, found, ridge)
     return found.g
@@ -146,10 +123,10 @@ def _reweighted(a: Folded, b: Folded, state: _State, ridge: float, place: _Place
     votes = _votes(state.distances, ridge)
     if not max(votes.values(), default=0.0) or min(votes.values()) > _ALIKE * max(votes.values()):
         return state
-    fitting = _Fitting(a, b, state.g if place is None else place(state.g, votes))
-    fitting.fit.each_space(votes)
+    fit = Fit(a, b, state.g if place is None else place(state.g, votes))
+    fit.each_space(votes)
     for _ in range(FITS):
-        now = fitting.round(votes)
+        now = _State.of(fit, b, votes)
         fell = state.loss(ridge) - now.loss(ridge)
         if fell > 0:
             state = now
@@ -162,7 +139,7 @@ def _reweighted(a: Folded, b: Folded, state: _State, ridge: float, place: _Place
 def _turned(a: Folded, b: Folded, state: _State) -> _State:
     """The state with whole spaces flipped where tensors are negated: no step of one space alone does that."""
     g = unflipped(a, b, state.g, state.far)
-    return state if g is state.g else _State.of(a, b, g)
+    return state if g is state.g else _State.of(Fit(a, b, g), b)
 
 
 def _agreed(a: Balanced, b: Balanced, state: _State) -> _State:
@@ -202,11 +179,11 @@ def _decided(a: Balanced, b: Balanced, state: _State, name: str) -> _State:
     sure = state.distances.keys() - state.far | {name}
     votes = {n: float(n in sure) for n in state.distances}
     g = _placed(a, b, state.g, {n: 1.0 if n in sure else _FAINT for n in state.distances})
-    fitting = _Fitting(a.folded, b.folded, g)
-    fitting.fit.each_space(votes)
-    found = fitting.state()
+    fit = Fit(a.folded, b.folded, g)
+    fit.each_space(votes)
+    found = _State.of(fit, b.folded)
     for _ in range(FITS):
-        before, found = found, fitting.round(votes)
+        before, found = found, _State.of(fit, b.folded, votes)
         if before.loss(TRUST) - found.loss(TRUST) < _SETTLED:
             break
     return found

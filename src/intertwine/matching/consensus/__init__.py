@@ -1,1 +1,0 @@
-"""Robust matching of networks of which some tensors were changed: reweighting by distance, stabilisers, signs."""
