@@ -72,6 +72,10 @@ def test_weights_are_written_in_other_code(run, files, tmp_path):
     assert ran.code == 0, ran.err
     written = load_file(tmp_path / "made" / "converted.safetensors")
     torch.testing.assert_close(written["0.weight"], files["up.weight"][:, :, 0], rtol=0, atol=0)
+    ran = run("same", "made/converted.safetensors", *pair()[1:])
+    assert ran.code == 0 and "the same network" in ran.out and "under other names" in ran.out, ran.err
+    ran = run("same", *pair(), "--sharded")
+    assert ran.code == 2 and "--model-b must be left out with --sharded" in ran.error, ran.out
     assert {n: x.shape for n, x in written.items()} == {
         n: x.shape for n, x in load_file(tmp_path / "a.safetensors").items()
     }

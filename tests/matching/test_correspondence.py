@@ -148,6 +148,8 @@ FORMS = {
         lambda x: F.gelu(x, approximate="tanh"),
         lambda x: 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x * x * x))),
     ),
+    "log-softmax": (lambda x: x.log_softmax(-1), lambda x: x - x.logsumexp(-1, keepdim=True)),
+    "gated linear unit": (F.glu, lambda x: x[..., :4] * x[..., 4:].sigmoid()),
     "shuffled pixels": (
         lambda x: F.pixel_unshuffle(x[:, None], 2),
         lambda x: x.view(len(x), 2, 2, 4, 2).permute(0, 2, 4, 1, 3).reshape(len(x), 4, 2, 4),

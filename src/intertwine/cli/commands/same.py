@@ -24,6 +24,7 @@ class Same(Finding, ExampleOptions):
       intertwine same a.safetensors b.safetensors --model resnet20
       intertwine same a.safetensors b.safetensors --model mypackage.nets:decoder --input-shape 2,16 --tokens 50000
       intertwine same hf:one_directory hf:another
+      intertwine same hf:one_directory b.safetensors --model-b mypackage.nets:decoder
       intertwine same llama_a llama_b --sharded
     """
 
@@ -32,6 +33,7 @@ class Same(Finding, ExampleOptions):
 
     a: Path
     b: Path
+    model_b: str | None = None
     sharded: bool = False
     device: str = "cpu"
     out: Path | None = option("Write the element from A to B (.safetensors).", metavar="FILE")
@@ -52,6 +54,8 @@ class Same(Finding, ExampleOptions):
         return said if "residual" in said else f"{said}\nresidual {found.residual:.3g}"
 
     def _part_by_part(self) -> iw.matching.Match:
+        if self.model_b is not None:
+            raise ValueError("--model-b must be left out with --sharded: weights of one architecture are compared.")
         a, b, sym = inputs.stored(self)
         return iw.same(a, b, None, sym)
 
@@ -61,12 +65,13 @@ class Same(Finding, ExampleOptions):
 
         where = iw.lab.training.choose_device(self.device)
         sides = [inputs.read_checkpoint(path) for path in self.reads]
-        if self.model is not None:  # one architecture: else the programs are compared
+        if self.model is not None and self.model_b is None:  # one architecture: else the programs are compared
             _check_alike(*sides)
         if self.out is None and self.a.resolve() == self.b.resolve():
             said = f"A and B are one file, {str(self.a)!r}: nothing was compared"
             return iw.matching.Match(SAME, 0.0, 0.0, "float64", said, moved=False)
-        specs = [self.model or inputs.model_named_by(side.path) for side in sides]
+        models = self.model, self.model_b or self.model
+        specs = [model or inputs.model_named_by(side.path) for model, side in zip(models, sides)]
         example = inputs.example_input(specs[0], self)
         pair = [inputs.open_alone(spec, side) for spec, side in zip(specs, sides)]
         one_thread(weights=sum(p.numel() for model in pair for p in model.parameters()))

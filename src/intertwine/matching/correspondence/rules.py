@@ -138,11 +138,13 @@ def _power(r: Reader, a: dict[str, Any]) -> View:
     return r.power(a["self"], float(exponent))
 
 
-@rule("silu gelu hardswish hardsigmoid")
+@rule("silu glu gelu hardswish hardsigmoid")
 def _gated(r: Reader, a: dict[str, Any]) -> View:
     x, op = a["self"], a["#name"]
-    if op == "silu":
-        return r.mul(x, r.pointwise("map", [x], ("sigmoid",)))
+    if op in ("silu", "glu"):
+        half = x.shape[a["dim"]] // 2 if op == "glu" else 0
+        x, gate = (r.part(x, a["dim"], k, k + half) for k in (0, half)) if half else (x, x)
+        return r.mul(x, r.pointwise("map", [gate], ("sigmoid",)))
     if op.startswith("hard"):
         part = r.pointwise("map", [r.add(x, 3.0)], ("clamp", "0.0", "6.0"))
         return r.mul(part, 1 / 6) if op == "hardsigmoid" else r.mul(x, part, 1 / 6)
@@ -317,6 +319,9 @@ def _batch_norm(r: Reader, a: dict[str, Any]) -> list[View]:
 @rule("_softmax softmax _safe_softmax _log_softmax log_softmax cumsum logcumsumexp argsort flip roll")
 def _along(r: Reader, a: dict[str, Any]) -> View:
     name = a["#name"].removeprefix("_").replace("safe_", "")
+    if name == "log_softmax":
+        total = r.along("reduce", a["self"], [a["dim"]], True, ("logsumexp", "None"))
+        return r.add(a["self"], r.mul(total, -1.0))
     dims: Any = a.get("dim", a.get("dims"))
     shifts = tuple(a.get("shifts", ()))
     dims = [dims] if isinstance(dims, int) else list(dims)
