@@ -217,7 +217,8 @@ def _alike(x: Any, y: Any, seen: set[int]) -> bool:
         inner = [[c.cell_contents for c in f.__closure__ or ()] for f in (x, y)]
         return x.__code__ == y.__code__ and _alike(inner[0], inner[1], seen)
     if type(x).__eq__ is object.__eq__ and hasattr(x, "__dict__"):
-        return _alike(*({k: v for k, v in vars(z).items() if k not in _OWNED} for z in (x, y)), seen)
+        ours, theirs = ({k: v for k, v in vars(z).items() if k not in _OWNED} for z in (x, y))
+        return _alike(ours, theirs, seen)
     try:
         return bool(x == y)
     except Exception:
