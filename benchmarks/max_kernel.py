@@ -3,7 +3,7 @@
 Rates are 2 N^2 C H W / time, as a share of this machine's sgemm rate measured before and after in the same run; one
 triangle suffices, so 2 is the ceiling.
 
-    python benchmarks/max_kernel.py [--quick] [--compiled] [--device cuda]
+    python benchmarks/max_kernel.py [--quick] [--device cuda]
 """
 
 import argparse
@@ -37,7 +37,6 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="small shapes, for a smoke test; budgets are for the full run"
     )
-    parser.add_argument("--compiled", action="store_true", help="also the torch.compile path without spatial axes")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
@@ -48,8 +47,6 @@ def main() -> int:
     for n, c, side, budget in QUICK if options.quick else SHAPES:
         x = torch.randn(n, c, *[side] * (2 if side else 0), device=options.device)
         failed += line(x, budget, lambda x=x: max_gram(x), options)
-        if options.compiled and not side:
-            failed += line(x, 0.25, lambda x=x: max_gram(x, compiled=True), options, "compiled")
     n = 512 if options.quick else 2000
     x = torch.randn(n, 8192, device=options.device)
     failed += line(x, 1.3, lambda: linear(x), options, "linear CKA")

@@ -127,16 +127,6 @@ def test_biased_max_cka_may_be_negative_and_says_so():
     assert CKA("max", "biased").range == (-1, 1) and CKA("linear", "biased").range == (0, 1)
 
 
-def test_the_fused_max_kernel_agrees(monkeypatch):
-    """The path around torch.compile, with its function left uncompiled: compiling takes a minute."""
-    from intertwine.similarity.measures import channel_kernels as maximum
-
-    monkeypatch.setattr(maximum, "_fused", lambda: lambda a, b: (a[:, None] * b[None]).amax(-1))
-    x = normal(40, 6)
-    torch.testing.assert_close(maximum.max_gram(x, compiled=True, tile=16), slow.max_kernel(x))
-    torch.testing.assert_close(maximum.max_gram(x[..., None], compiled=True), slow.max_kernel(x))
-
-
 def test_max_cka_of_noise_stays_at_zero_as_channels_grow():
     """v2 D.8: the maximum over more channels drifts, as sqrt(2 log C); its CKA does not."""
     from intertwine.similarity.measures.channel_kernels import max_gram

@@ -36,8 +36,8 @@ def _renumbered(names: Iterable[str], a: Mapping[str, Tensor], b: Mapping[str, T
             table.pop(name)
         pairs = []
         for i, block in mine.items():
-            fits = {j: _likeness(a, b, block, c) for j, c in other.items() if _alike(a, b, block, c)}
-            if fits:
+            alike = {j: _likeness(a, b, block, c) for j, c in other.items()}
+            if fits := {j: x for j, x in alike.items() if x is not None}:
                 j = max(fits, key=lambda k: fits[k])
                 table.update({block[rest]: other[j][rest] for rest in block})
                 choices.update(dict.fromkeys(block.values(), log(len(other))))
@@ -46,12 +46,10 @@ def _renumbered(names: Iterable[str], a: Mapping[str, Tensor], b: Mapping[str, T
     return (LazyState.renamed(b, table), choices, notes) if choices else (b, {}, [])
 
 
-def _alike(a: Mapping[str, Tensor], b: Mapping[str, Tensor], x: dict[str, str], y: dict[str, str]) -> bool:
-    return x.keys() <= y.keys() and all(a[x[rest]].shape == b[y[rest]].shape for rest in x)
-
-
-def _likeness(a: Mapping[str, Tensor], b: Mapping[str, Tensor], x: dict[str, str], y: dict[str, str]) -> float:
-    """Mean cosine of the matrices of two blocks."""
+def _likeness(a: Mapping[str, Tensor], b: Mapping[str, Tensor], x: dict[str, str], y: dict[str, str]) -> float | None:
+    """Mean cosine of the matrices of two blocks; ``None`` where one has other tensors."""
+    if not (x.keys() <= y.keys() and all(a[x[rest]].shape == b[y[rest]].shape for rest in x)):
+        return None
     pairs = [(a[name], b[y[rest]]) for rest, name in x.items() if a[name].ndim > 1]
     return sum(cosine(u, v) for u, v in pairs) / max(len(pairs), 1)
 

@@ -137,11 +137,12 @@ def merges(
     found = []
     for child, relatives in ((child, some) for child, some in kin.items() if len(some) > 1):
         members = [child, *relatives[:_PAIRED]]
-        grams, best = _grams([states[m] for m in members], names), None
-        for (i, a), (j, b) in combinations(enumerate(members[1:], 1), 2):
-            merge = _merge(child, (a, b), [g[[0, i, j]][:, [0, i, j]] for g in grams], frozenset((a, b)) in related)
-            best = merge if best is None or (merge is not None and merge.residual < best.residual) else best
-        found += [] if best is None else [best]
+        grams = _grams([states[m] for m in members], names)
+        every = (
+            _merge(child, (a, b), [g[[0, i, j]][:, [0, i, j]] for g in grams], frozenset((a, b)) in related)
+            for (i, a), (j, b) in combinations(enumerate(members[1:], 1), 2)
+        )
+        found += sorted(filter(None, every), key=lambda merge: merge.residual)[:1]
     return tuple(found)
 
 

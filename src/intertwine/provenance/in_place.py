@@ -67,8 +67,10 @@ class _Seen:
         if not self.order and _copied(rows):
             self.order = f"most units of a stand there several times over in {tensor}"
         square = view.trace(x)
-        if square is not None and _diagonal(square):
-            return []
+        if square is not None:
+            gap = float(square.diagonal().mean() - square.mean())
+            if gap > _LIMIT * float(square.std()) / len(square) ** 0.5:
+                return []
         count = -(-rows.shape[-2] // _CHUNK)
         found = [similarity(*pair) for pair in zip(*(t.tensor_split(count, dim=-2) for t in (rows, theirs)))]
         self.pieces = [old + new for old, new in zip(self.pieces, found)] if self.pieces else found
@@ -113,12 +115,6 @@ def _copied(rows: Tensor) -> bool:
     cosines = (units[..., : 2 * _SAMPLE, :] @ units.mT).abs()
     cosines.diagonal(dim1=-2, dim2=-1).fill_(0.0)
     return 2 * int((cosines.amax(-1) > _COPIED).sum()) > cosines[..., 0].numel()
-
-
-def _diagonal(x: Tensor) -> bool:
-    """Whether the diagonal of a matrix of sizes stands out."""
-    gap = x.diagonal().mean() - x.mean()
-    return float(gap) > _LIMIT * float(x.std()) / len(x) ** 0.5
 
 
 _PIECE = 1 << 20  # entries that are summed at once

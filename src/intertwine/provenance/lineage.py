@@ -260,28 +260,19 @@ def lineage_of_states(
     if judged.verdict == DERIVED:
         if found.scattered and (match := pair.match()).verdict == SAME:
             return _identical(judged, pair, match)
-        return replace(judged, reason=f"{judged.reason}. {_direction(pair)}")
+        way, ground = direction(pair.widths.a, pair.widths.b, pair.common)
+        first, second = ("a", "b") if way > 0 else ("b", "a")
+        said = f"{second} was made from {first}, or both from a third, but not {first} from {second}"
+        said = said if way else "Which came first, or a common start, is not told apart"
+        return replace(judged, reason=f"{judged.reason}. {said}: {ground}")
     if not independent:
         return _matched(judged, pair)
     _check_independent(sym, [a, *independent], level)
     return _calibrated(judged, calibrated(sym, a, pair, independent))
 
 
-def _direction(pair: Compared) -> str:
-    """Which of the two came first, as far as the weights tell."""
-    way, ground = direction(pair.widths.a, pair.widths.b, pair.common)
-    if not way:
-        return f"Which came first, or a common start, is not told apart: {ground}"
-    first, second = ("a", "b") if way > 0 else ("b", "a")
-    return f"{second} was made from {first}, or both from a third, but not {first} from {second}: {ground}"
-
-
 def _check_independent(sym: Symmetry, states: Sequence[Mapping[str, Tensor]], level: float) -> None:
-    """Refuse networks of which the exact test finds two related: their spread would be that of fewer networks.
-
-    Raises:
-        ValueError: If it does.
-    """
+    """Refuse networks of which the exact test finds two related: their spread would be that of fewer networks."""
     for (j, one), (k, other) in combinations(enumerate(states), 2):
         log_p = compared(sym, one, other).in_place().log_p
         if log_p is not None and log_p <= log(level):
@@ -359,12 +350,12 @@ def _judged(found: InPlace, level: float, pair: Compared) -> Lineage:
         reason += _parts_in_words(blocks) if derived else "Units that were permuted or rotated would look the same"
         verdict = DERIVED if derived else NO_SIGN
     evidence = NOT_TESTED if found.log_p is None else EXACT
-    notes = (*_caveats(found, blocks, derived), *pair.notes, *_left_out(pair, found))
+    notes = tuple(_notes(found, blocks, derived, pair))
     return Lineage(verdict, reason, evidence, found.log_p, level, found.spaces, blocks, found.tensors, notes)
 
 
-def _caveats(found: InPlace, blocks: tuple[BlockAgreement, ...], derived: bool) -> Iterator[str]:
-    """What else the agreement in place may come from."""
+def _notes(found: InPlace, blocks: tuple[BlockAgreement, ...], derived: bool, pair: Compared) -> Iterator[str]:
+    """What else the agreement in place may come from, what was not tested, and what is the same."""
     some = [b.block for b in blocks if b.derived]
     if some and not derived:
         yield (
@@ -377,10 +368,7 @@ def _caveats(found: InPlace, blocks: tuple[BlockAgreement, ...], derived: bool) 
             f"weights agree weakly (mean cosine {sum(cosines) / len(cosines):.2f}): a network trained independently "
             "and then aligned to the other, which puts its units into the other's order, looks the same"
         )
-
-
-def _left_out(pair: Compared, found: InPlace) -> Iterator[str]:
-    """What was not tested, and what is the same."""
+    yield from pair.notes
     for space in (s for s in found.spaces if s.note):
         yield f"{space.space} was not tested: {space.note}"
     tested, b = {t.tensor for t in found.tensors}, pair.widths.b
@@ -395,11 +383,9 @@ def _left_out(pair: Compared, found: InPlace) -> Iterator[str]:
 
 
 def _by_block(tensors: Sequence[TensorAgreement], level: float) -> tuple[BlockAgreement, ...]:
-    """Agreement of blocks; tensors share the order of their units, so p-values are combined by Bonferroni's rule.
+    """Agreement of blocks, of which with probability ``level`` any is called derived in independent networks.
 
-    Args:
-        tensors: Agreement of tensors, in the order of the network.
-        level: Probability that any block of independent networks is called derived.
+    Tensors share the order of their units, so p-values are combined by Bonferroni's rule.
     """
     groups: dict[str, list[TensorAgreement]] = {}
     for t in tensors:

@@ -37,13 +37,9 @@ def power_of_ten(log_p: float) -> str:
 
 
 def ranks(similarity: Tensor) -> Tensor:
-    """Rank of every unit in place among the units not placed yet; ties count against it.
+    """Rank of every unit in place among the units not placed yet, by similarities ``(..., n, n)``; ties count against.
 
-    Args:
-        similarity: ``(..., n, n)``, rows units of one network, columns of the other.
-
-    Returns:
-        ``r``, int64 ``(..., n)``, with ``1 <= r[..., i] <= n - i``.
+    The ranks are ``r``, int64 ``(..., n)``, with ``1 <= r[..., i] <= n - i``.
     """
     own = similarity.diagonal(dim1=-2, dim2=-1)[..., None]
     return (similarity >= own).triu().sum(-1)
@@ -53,13 +49,8 @@ def log_tail(found: Iterable[Tensor]) -> float:
     """Natural logarithm of the probability that independent networks score as high as these ranks.
 
     Exact (up to 1e-13) by the Fourier transform of the lattice distribution; below 1e-9 the Chernoff bound, which is
-    never smaller than the probability, and equal to it for the highest score, ``1 / n!``.
-
-    Args:
-        found: Ranks ``(..., n)`` of independently ordered groups of units.
-
-    Returns:
-        A number that is at most 0.
+    never smaller than the probability, and equal to it for the highest score, ``1 / n!``. Each of ``found`` holds the
+    ranks ``(..., n)`` of a group of units that is ordered independently of the others.
 
     Examples:
         >>> import torch
@@ -80,13 +71,11 @@ def log_tail(found: Iterable[Tensor]) -> float:
 
 
 def combined(spaces: Sequence[Sequence[Tensor]]) -> float:
-    """Logarithm of the combined p-value of spaces whose p-values are independent, by Fisher's ``-Σ log p``.
+    """Logarithm of the combined p-value of spaces whose p-values are independent, from the ranks that each has.
 
+    The statistic is Fisher's ``-Σ log p``.
     Its law is the convolution of the laws of the spaces, which are steps where these are narrow; ``chi²`` would
     overstate the p-value there, and is used below 1e-9 only.
-
-    Args:
-        spaces: Ranks of each, as ``log_tail`` takes them.
     """
     logs = [log_tail(found) for found in spaces]
     bound = fisher(logs)
@@ -183,11 +172,8 @@ def rank_correlation(order: Tensor) -> Tensor:
 def spearman(similarities: Sequence[Tensor]) -> tuple[float, float]:
     """Rank correlation of the best assignments with the identity, and the logarithm of its one-sided p-value.
 
-    Exact by enumeration for one group of at most 7 units; else by the normal limit, with variance ``1 / (n - 1)`` for
-    each of the groups.
-
-    Args:
-        similarities: ``(P, n, n)`` for groups of units that are ordered among themselves.
+    Similarities are ``(P, n, n)`` for groups of units that are ordered among themselves. Exact by enumeration for one
+    group of at most 7 units; else by the normal limit, with variance ``1 / (n - 1)`` for each of the groups.
     """
     found = [rank_correlation(assign(s)) for s in similarities]
     total, count = sum(float(rho.sum()) for rho in found), sum(map(len, found))

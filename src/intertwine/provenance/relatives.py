@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import accumulate, combinations
 from math import inf, log
 from statistics import median
 
@@ -78,15 +78,20 @@ def forest(names: Iterable[str], pairs: Iterable[Pair]) -> tuple[list[Pair], tup
     return kept, tuple(tuple(sorted(m, key=lambda n: order[n])) for m in sorted(unique, key=len, reverse=True))
 
 
-def aligned_links(distances: Distances, found: Distances, families: Sequence[Sequence[str]]) -> Iterable[Link]:
+def first_of_families(pairs: Iterable[Pair], home: Mapping[str, int]) -> Iterator[Pair]:
+    """Of pairs in their order the first of each two families."""
+    seen = set[frozenset[int]]()
+    for a, b in pairs:
+        both = frozenset((home[a], home[b]))
+        if len(both) == 2 and both not in seen:
+            seen.add(both)
+            yield a, b
+
+
+def aligned_links(distances: Distances, found: Distances, families: Sequence[Sequence[str]]) -> Iterator[Link]:
     """For every two families whose units stand in one order the closest networks."""
-    home, closest = homes(families), dict[frozenset[int], Link]()
-    for pair in sorted(distances, key=lambda pair: distances[pair]):
-        b, a = pair
-        if home[a] != home[b]:
-            link = Link(a, b, distances[pair], found[pair], directed=False, ground=_ALIGNED, aligned=True)
-            closest.setdefault(frozenset((home[a], home[b])), link)
-    return closest.values()
+    for b, a in first_of_families(sorted(distances, key=lambda pair: distances[pair]), homes(families)):
+        yield Link(a, b, distances[b, a], found[b, a], directed=False, ground=_ALIGNED, aligned=True)
 
 
 COPY = "a copy, moved by an element of the group"
@@ -108,23 +113,18 @@ def kin(states: States, distances: Distances, alike: Distances, rate: float) -> 
         Each pair, and whether other families calibrated it.
     """
     families = forest(states, alike)[1]
-    home, seen = homes(families), set[frozenset[int]]()
-    for pair in sorted(distances.keys() - alike.keys(), key=lambda pair: distances[pair]):
-        a, b = pair
-        both = frozenset((home[a], home[b]))
-        if both in seen or len(both) < 2:
-            continue
-        seen.add(both)
+    home = homes(families)
+    for a, b in first_of_families(sorted(distances.keys() - alike.keys(), key=lambda pair: distances[pair]), home):
         sym, state = states[a]
-        heads = [family[0] for k, family in enumerate(families) if k not in both]
+        heads = [family[0] for k, family in enumerate(families) if k not in (home[a], home[b])]
         others = [states[head][1] for head in heads if states[head][0] is sym]
         if len(others) < FEWEST:
-            close = distances[pair] <= _APART
+            close = distances[a, b] <= _APART
         else:
             together = compared(sym, state, states[b][1])
             close = calibrated(sym, state, together, others[:_CALIBRATE]).log_p <= log(rate)
         if close:
-            yield pair, len(others) >= FEWEST
+            yield (a, b), len(others) >= FEWEST
 
 
 def moved_copies(states: States, links: Sequence[Link], rate: float) -> tuple[tuple[Link, ...], tuple[str, ...]]:
@@ -155,10 +155,8 @@ def _matched(states: States, members: Sequence[str], links: Sequence[Link]) -> I
     if len({home[m] for m in members}) < 2:
         return
     numbers = {m: _invariants(sym, states[m][1]) for m in track(members, "balancing")}
-    chosen: dict[frozenset[int], Pair] = {}
-    for a, b in _closest_pairs(numbers, home):
-        chosen.setdefault(frozenset((home[a], home[b])), (a, b))
-    pairs = {(a, b): compared(sym, states[a][1], states[b][1]) for a, b in chosen.values()}
+    chosen = first_of_families(_closest_pairs(numbers, home), home)
+    pairs = {(a, b): compared(sym, states[a][1], states[b][1]) for a, b in chosen}
     matches = {both: pair.match() for both, pair in track([*pairs.items()], "matching")}
     copies = [
         Link(*both, match.residual, None, directed=False, ground=COPY if match.verdict == SAME else match.reason)
@@ -195,7 +193,9 @@ def _invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]
                 x = x.flatten(1) if x.ndim > 1 else x[:, None]
                 x = x if x.shape[0] <= x.shape[1] else x.mT
                 if block.moved and bool(x.any()):
-                    found[f"{name} {k}"] = _moments(x)
+                    powers = accumulate([x @ x.mT] * _POWERS, torch.matmul)
+                    traces = [power.trace().clamp_min(1e-300).log() / n for n, power in enumerate(powers, 1)]
+                    found[f"{name} {k}"] = torch.stack(traces)
     return found
 
 
@@ -211,11 +211,3 @@ def _closest_pairs(found: Mapping[str, Mapping[str, Tensor]], home: Mapping[str,
             gaps[a, b] = sum(float((x[n] - y[n]).abs().mean()) for n in names) / len(names)
     most = _NEAR * median(gaps.values()) if len({home[m] for m in found}) > 3 and gaps else inf
     return sorted((pair for pair, gap in gaps.items() if gap <= most), key=lambda pair: gaps[pair])
-
-
-def _moments(x: Tensor) -> Tensor:
-    gram, power, found = x @ x.mT, torch.eye(len(x), dtype=x.dtype), []
-    for k in range(1, _POWERS + 1):
-        power = power @ gram
-        found.append(power.trace().clamp_min(1e-300).log() / k)
-    return torch.stack(found)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import log, nan
 from typing import Any
 from zlib import crc32
@@ -111,12 +112,10 @@ class Tree(Result):
         )
         lines = []
         for family in self.families:
-            own = [k for k in self.links if k.parent in family]
             alone = "alone" if any({k.parent, k.child} & {*family} for k in self.links) else "no relative"
-            lines.append(
-                f"{family[0]}: {alone}" if len(family) == 1 else f"family of {len(family)}: " + ", ".join(family)
-            )
-            for link in own:
+            several = f"family of {len(family)}: {', '.join(family)}"
+            lines.append(several if len(family) > 1 else f"{family[0]}: {alone}")
+            for link in (k for k in self.links if k.parent in family):
                 arrow = "->" if link.directed else "--"
                 p = "" if link.log_p is None else f", p {power_of_ten(link.log_p)}"
                 lines.append(f"  {link.parent} {arrow} {link.child}  distance {link.distance:.3f}{p}; {link.ground}")
@@ -133,9 +132,8 @@ class Tree(Result):
         links = {frozenset((k.parent, k.child)): k for k in self.links}
         return [
             {"a": a, "b": b, "log10_p": p / log(10), "linked": frozenset((a, b)) in links}
-            for i, a in enumerate(self.names)
-            for j, b in enumerate(self.names)
-            if i < j and (p := self.log_p[i][j]) == p
+            for (i, a), (j, b) in combinations(enumerate(self.names), 2)
+            if (p := self.log_p[i][j]) == p
         ]
 
 
@@ -227,13 +225,10 @@ def tree_of_states(states: States, rate: float = _RATE) -> Tree:
 
 def _of_one_symmetry(states: States) -> States:
     """The networks, with one object for equal symmetries, such as those found for every folder by itself."""
-    known: list[Symmetry] = []
-    found = {}
+    found: dict[str, tuple[Symmetry, Mapping[str, Tensor]]] = {}
     for name, (sym, state) in states.items():
-        equal = (old for old in known if old.spaces == sym.spaces and old.layouts == sym.layouts)
-        one = next(equal, sym)
-        known += [one] if one is sym else []
-        found[name] = one, state
+        equal = (old for old, _ in found.values() if old.spaces == sym.spaces and old.layouts == sym.layouts)
+        found[name] = next(equal, sym), state
     return found
 
 

@@ -42,8 +42,10 @@ class Embedding(Result):
     stress: float
 
     @classmethod
-    def of(cls, names: Sequence[str], distances: Tensor, points: Tensor) -> Self:
-        """Points for distances, turned to their principal axes."""
+    def of(cls, names: Sequence[str], distances: Tensor, dimensions: int, stress: bool = True) -> Self:
+        """Points of classical scaling, moved to least stress unless told otherwise, turned to their principal axes."""
+        points = classical_scaling(distances, dimensions)
+        points = majorised(distances, points) if stress else points
         points = points - points.mean(0)
         _, _, axes = torch.linalg.svd(points, full_matrices=False)
         points = nn.functional.pad(points @ axes.T, (0, points.shape[1] - len(axes)))
@@ -143,8 +145,7 @@ class ComparisonSet(Result):
 
     def embedding(self, measure: str | None = None, layer: str | None = None, dimensions: int = 2) -> Embedding:
         """Place the networks in a space of few dimensions, so that distances there are like these (SMACOF)."""
-        distances = self.distances(measure, layer)
-        return Embedding.of(self.names, distances, majorised(distances, classical_scaling(distances, dimensions)))
+        return Embedding.of(self.names, self.distances(measure, layer), dimensions)
 
     def dendrogram(self, measure: str | None = None, layer: str | None = None) -> Tensor:
         """Average linkage of the networks: the rows of ``scipy.cluster.hierarchy.linkage``, ``(n - 1, 4)``."""
@@ -239,10 +240,7 @@ class Distances(Result):
             raise ValueError(f"method must be 'classical' or 'stress'. Got {method!r}.")
         if dimensions < 1:
             raise ValueError(f"dimensions must be at least 1. Got {dimensions}.")
-        points = classical_scaling(self.distances, dimensions)
-        if method == "stress":
-            points = majorised(self.distances, points)
-        return Embedding.of(self.names, self.distances, points)
+        return Embedding.of(self.names, self.distances, dimensions, method == "stress")
 
     def nearest(self) -> pd.DataFrame:
         """The nearest other network of each: one row per network."""

@@ -1,7 +1,7 @@
 """All pairs of layers of two networks by every measure, by the way that is fastest for each."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from itertools import product, repeat
 from typing import Any
 
@@ -111,10 +111,9 @@ def _one_by_one(measure: Measure[Any], a: Network, b: Network, how: How, found: 
         cells: dict[tuple[int, int], list[Any]] = {}
         for i, j in product([i for i in rows if i in a.living], [j for j in columns if j in b.living]):
             both = a.layers[i], b.layers[j]
-            space = (
-                None if measure.pairwise else common_space(both[0].space, both[1].space)
-            )  # pairs have summed over it
-            with _Noted(f"{measure.name} has no score for", both, found.notes):
+            # measures of pairs of examples have summed over space
+            space = None if measure.pairwise else common_space(both[0].space, both[1].space)
+            with _noted(f"{measure.name} has no score for", both, found.notes):
                 for one in both:
                     if (id(one), space) not in known:
                         known[id(one), space] = measure.prepare(one.features(space))  # type: ignore[attr-defined]
@@ -130,9 +129,8 @@ def _one_by_one(measure: Measure[Any], a: Network, b: Network, how: How, found: 
         for h, half in enumerate(how.draws.subsamples):
             halved: dict[int, Any] = {}
             for (i, j), pair in cells.items():
-                with _Noted(
-                    f"{measure.name} left out halves of the examples for", (a.layers[i], b.layers[j]), found.notes
-                ):
+                both = a.layers[i], b.layers[j]
+                with _noted(f"{measure.name} left out halves of the examples for", both, found.notes):
                     for one in pair:
                         if id(one) not in halved:
                             halved[id(one)] = one.take(half)
@@ -142,14 +140,10 @@ def _one_by_one(measure: Measure[Any], a: Network, b: Network, how: How, found: 
         found.notes += pooling_note(measure.name, a.layers, b.layers)
 
 
-class _Noted(suppress):
+@contextmanager
+def _noted(what: str, pair: Sequence[Layer], notes: list[str]) -> Iterator[None]:
     """A note about a pair of layers instead of a refusal."""
-
-    def __init__(self, what: str, pair: Sequence[Layer], notes: list[str]) -> None:
-        super().__init__(ValueError)
-        self._what, self._notes = f"{what} layer {pair[0].name!r} of A and {pair[1].name!r} of B", notes
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
-        if isinstance(error, ValueError):
-            self._notes.append(f"{self._what}: {error}")
-        return super().__exit__(kind, error, trace)
+    try:
+        yield
+    except ValueError as error:
+        notes.append(f"{what} layer {pair[0].name!r} of A and {pair[1].name!r} of B: {error}")

@@ -1,8 +1,7 @@
 """Kernels of channels: the max kernel of G_ReLU-CKA, never an ``N x N x C`` tensor, and the Laplace kernel."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -26,13 +25,7 @@ class MaxKernel(Kernel):
     On ``(1, 0), (0, 1), (1, 1)`` the weights ``(1, 1, -1)`` give -1 (v2 example E.44). A CKA with it can be negative in
     its biased form too. And at one level of noise its CKA falls as channels grow (what v2 D.8 asks), since the maximum
     over more noise is larger. The ``"laplace"`` kernel has the same symmetry and neither fault.
-
-    Args:
-        compiled: Fuse the product and the maximum with ``torch.compile`` where there are no spatial axes. It needs a
-            compiler and some seconds once, and pays from a few thousand examples on.
     """
-
-    compiled: bool = False
 
     name = "max"
     measure = "g_relu_cka"
@@ -41,17 +34,10 @@ class MaxKernel(Kernel):
 
     def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
         """Gram matrix of the centred, normalised features."""
-        return max_gram(x, moments.mean, 1 / moments.spread, compiled=self.compiled), {}
+        return max_gram(x, moments.mean, 1 / moments.spread), {}
 
 
-def max_gram(
-    x: Tensor,
-    shift: Tensor | None = None,
-    scale: Tensor | None = None,
-    *,
-    tile: int | None = None,
-    compiled: bool = False,
-) -> Tensor:
+def max_gram(x: Tensor, shift: Tensor | None = None, scale: Tensor | None = None, *, tile: int | None = None) -> Tensor:
     """Gram matrix of the max kernel: ``K[m, n] = max over c of sum over s of z[m, c, s] z[n, c, s]``.
 
     ``z = scale (x - shift)``. One triangle of tiles; in each, a running maximum over channels of small matrix products.
@@ -63,7 +49,6 @@ def max_gram(
         shift: Subtracted per channel, ``(C,)``.
         scale: Factor per channel, ``(C,)``.
         tile: Rows of a tile; chosen by shape and device unless given.
-        compiled: Fuse product and maximum with ``torch.compile`` where there are no spatial axes.
 
     Examples:
         The counterexample of the paper (v2 E.44): this Gram matrix has a negative direction.
@@ -85,16 +70,14 @@ def max_gram(
     tile = min(n, tile or _tile(n, x.shape[2], x.device))
     gram = torch.empty(n, n, dtype=dtype, device=x.device)
     space = torch.empty(2, tile * tile, dtype=dtype, device=x.device)
-    flat = x.shape[2] == 1
-    fill = _fill_compiled if compiled and flat else fill_maximum
-    tiles = list(triangle_tiles(n, tile, max(1, tile // 2) if flat else None))
+    tiles = list(triangle_tiles(n, tile, max(1, tile // 2) if x.shape[2] == 1 else None))
     for count, block in enumerate(channel_blocks(x, dtype, shift, scale)):
         for rows, columns in tiles:
             here = gram[rows, columns]
             best, product = (s[: here.numel()].view_as(here) for s in space)
             if count:
                 best.copy_(here)
-            fill(best, product, block[:, rows], block[:, columns], start=count == 0)
+            fill_maximum(best, product, block[:, rows], block[:, columns], start=count == 0)
             here.copy_(best)
     return mirror(gram)
 
@@ -119,17 +102,6 @@ def fill_maximum(best: Tensor, product: Tensor, left: Tensor, right: Tensor, sta
             multiply(a, b.T, out=best)
         else:
             torch.maximum(best, multiply(a, b.T, out=product), out=best)
-
-
-def _fill_compiled(best: Tensor, product: Tensor, left: Tensor, right: Tensor, start: bool) -> None:
-    """The same for features without space, with product and maximum fused."""
-    found = _fused()(left[..., 0].T.contiguous(), right[..., 0].T.contiguous())
-    torch.maximum(found if start else best, found, out=best)
-
-
-@cache
-def _fused() -> Callable[[Tensor, Tensor], Tensor]:
-    return torch.compile(lambda a, b: (a[:, None] * b[None]).amax(-1), dynamic=True)
 
 
 @dataclass(frozen=True)
