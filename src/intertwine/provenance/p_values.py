@@ -73,9 +73,8 @@ def log_tail(found: Iterable[Tensor]) -> float:
 def combined(spaces: Sequence[Sequence[Tensor]]) -> float:
     """Logarithm of the combined p-value of spaces whose p-values are independent, from the ranks that each has.
 
-    The statistic is Fisher's ``-Σ log p``.
-    Its law is the convolution of the laws of the spaces, which are steps where these are narrow; ``chi²`` would
-    overstate the p-value there, and is used below 1e-9 only.
+    The law of Fisher's ``-Σ log p`` is the convolution of the laws of the spaces, which are steps where these are
+    narrow; ``chi²`` would overstate the p-value there, and is used below 1e-9 only.
     """
     logs = [log_tail(found) for found in spaces]
     bound = fisher(logs)
