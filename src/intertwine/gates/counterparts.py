@@ -98,11 +98,8 @@ def fresh_copy(model: nn.Module, initialise: Callable[[nn.Module], object] | Non
     return new
 
 
-_AVERAGES: dict[type, type] = {nn.MaxPool1d: nn.AvgPool1d, nn.MaxPool2d: nn.AvgPool2d, nn.MaxPool3d: nn.AvgPool3d}
-_ADAPTIVE: dict[type, type] = {
-    nn.AdaptiveMaxPool1d: nn.AdaptiveAvgPool1d,
-    nn.AdaptiveMaxPool2d: nn.AdaptiveAvgPool2d,
-    nn.AdaptiveMaxPool3d: nn.AdaptiveAvgPool3d,
+_AVERAGES: dict[type, type] = {
+    getattr(nn, f"{kind}MaxPool{k}d"): getattr(nn, f"{kind}AvgPool{k}d") for kind in ("", "Adaptive") for k in (1, 2, 3)
 }
 
 
@@ -197,15 +194,15 @@ def averaged(model: nn.Module) -> nn.Module:
     """Replace max pooling modules by average pooling, in place."""
     for module in list(model.modules()):
         for name, child in module._modules.items():  # named_children() leaves out a pooling that is used twice
-            if type(child) in _AVERAGES | _ADAPTIVE:
+            if type(child) in _AVERAGES:
                 setattr(module, name, _average(child))
     return model
 
 
 def _average(pool: Any) -> nn.Module:
     """The average pooling of the same windows."""
-    if type(pool) in _ADAPTIVE:
-        return _ADAPTIVE[type(pool)](pool.output_size)
+    if hasattr(pool, "output_size"):
+        return _AVERAGES[type(pool)](pool.output_size)
     dilation = pool.dilation if isinstance(pool.dilation, tuple) else (pool.dilation,)
     if set(dilation) != {1}:
         raise ValueError(f"max pooling must not be dilated to become an average. Got {pool}.")

@@ -105,8 +105,14 @@ def match_gates(
         >>> match.agreement, all(torch.allclose(p, q) for p, q in
         ...                      zip(sym.act(match.transformation, a).parameters(), b.parameters()))
         (1.0, True)
-    """  # noqa: DOC502 - raised by what it calls
-    _check_hard(a, b)
+    """
+    for model in (a, b):
+        if isinstance(model, GatedNetwork):
+            kind = "soft gates, which change when units are rescaled" if model.gate != "hard" else "a gated network"
+            raise ValueError(
+                f"a and b must be ReLU networks, whose gates are their own units'. Got {kind}. Give its .value or "
+                ".gating.network, whichever is meant."
+            )
     method = Gates(gate_patterns(b, x, batch_size), gate_patterns(a, x, batch_size))
     found = align(b, a, x[:2], method=method, sym=sym, chance=False)
     g = found.transformation
@@ -123,17 +129,6 @@ def match_gates(
         alike = max(_ambiguous(side, space) for side in twins)
         matched.append(SpaceMatch(space.name, layers, (1 + after) / 2, (1 + before) / 2, alike))
     return GateMatch(tuple(matched), tuple(unmatched), g)
-
-
-def _check_hard(*models: nn.Module) -> None:
-    """Refuse gates that a rescaling changes."""
-    for model in models:
-        if isinstance(model, GatedNetwork):
-            kind = "soft gates, which change when units are rescaled" if model.gate != "hard" else "a gated network"
-            raise ValueError(
-                f"a and b must be ReLU networks, whose gates are their own units'. Got {kind}. Give its .value or "
-                ".gating.network, whichever is meant."
-            )
 
 
 def _ambiguous(twins: Iterable[Likeness], space: Space) -> int:

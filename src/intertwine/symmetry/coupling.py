@@ -84,13 +84,12 @@ def components(sym: Symmetry, limit: int) -> Components:
 
 def _shared_signs(sym: Symmetry, space: Space, together: Joined, names: Iterable[str]) -> tuple[int, ...] | None:
     """Sign generators of a space that act in several components; ``None`` if no tensors without other spaces tell."""
-    parts: dict[int, set[str]] = {k: set() for k in range(space.group.signs)}
-    alone = []
-    for name, block, _, leaf in carrying({name: sym.layouts[name] for name in names}, space.name):
-        row = tuple(e % 2 for e in leaf.sign)
-        for k, odd in enumerate(row):
-            parts[k] |= {together.root(name)} if odd else set()
-        alone += [row] if {*block.spaces} <= {space.name, None} else []
+    rows = [
+        (together.root(name), tuple(e % 2 for e in leaf.sign), {*block.spaces} <= {space.name, None})
+        for name, block, _, leaf in carrying({name: sym.layouts[name] for name in names}, space.name)
+    ]
+    parts = {k: {root for root, row, _ in rows if row[k]} for k in range(space.group.signs)}
+    alone = [row for _, row, only in rows if only]
     signs = tuple(k for k, roots in parts.items() if len(roots) > 1)
     clean = [row for row in alone if not any(odd for k, odd in enumerate(row) if k not in signs)]
     return signs if BinarySpan(map(word_of, clean)).rank == len(signs) else None
