@@ -213,7 +213,7 @@ VALUES = {
     **dict.fromkeys(("Transformation", "Transport", "Recipe"), "is applied or written"),
     **dict.fromkeys(("Intertwiner", "GatedIntertwiner", "Kernel"), "is a group or a kernel"),
     **dict.fromkeys(("GatedNetwork", "StitchingLayer", "Trained", "KernelRegression"), "is a model, or holds one"),
-    **dict.fromkeys(("Carrier", "Paths", "GramSide", "Point", "Tapped"), "is what others compute with"),
+    **dict.fromkeys(("Carrier", "Paths", "GramSide", "Point"), "is what others compute with"),
     **dict.fromkeys(("Score", "Evaluation", "Drift"), "is a few numbers"),
 }
 
