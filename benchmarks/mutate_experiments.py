@@ -106,7 +106,7 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         'data.loader("train"), data.loader("train"), list',
         ("p2-block-removal",),
     ),
-    (f"{E}/plan.py", "split, device = data.test, next", "split, device = data.train, next", ("p2-table1",)),
+    (f"{E}/plan.py", "Batches(data.test.take(part)", "Batches(data.train.take(part)", ("p2-table1",)),
     (
         f"{L}/training/loop.py",
         '"test_accuracy": accuracy(network, Batches(data.test.to(device)',
@@ -121,8 +121,8 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         f"{E}/plan.py",
-        "fitted.score(new.flatten(1).numpy(), truth.numpy())",
-        "fitted.score(x.flatten(1).numpy(), y.numpy())",
+        "fitted.predict(new.flatten(1).numpy()) == truth.numpy()",
+        "fitted.predict(x.flatten(1).numpy()) == y.numpy()",
         ("p2-table1",),
     ),
     (f"{E}/plan.py", "LogisticRegression(C=1e-2,", "LogisticRegression(C=1e-9,", ("p2-table1",)),
@@ -168,8 +168,8 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     # reductions
     (
         f"{L}/statistics/estimates.py",
-        "np.mean([*self.numbers.values()], axis=0)",
-        "np.mean([*self.numbers.values()], axis=1)",
+        "np.mean([*s.numbers.values()], axis=0)",
+        "np.mean([*s.numbers.values()], axis=1)",
         (STATISTICS,),
     ),
     (
@@ -229,7 +229,7 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (f"{L}/statistics/statements.py", "LEVEL = 0.05", "LEVEL = 0.10", (RULE, ONE, TWO)),
     (f"{L}/statistics/statements.py", "if e.value < self.least]", "if False]", (RULE,)),
-    (f"{L}/statistics/statements.py", "if _low(e) <= self.floor]", "if False]", (RULE, TWO)),
+    (f"{L}/statistics/statements.py", "if end <= self.floor]", "if False]", (RULE, TWO)),
     (f"{L}/statistics/statements.py", "holm([s.p_holds for s in judged])", "[s.p_holds for s in judged]", (RULE,)),
     (f"{E}/experiment.py", '"cifar10": 0.75', '"cifar10": 0.05', (RULE, ONE, TWO)),
     (f"{E}/reproduction.py", "claim.held is True for claim", "claim.held is not False for claim", (RULE, ONE, TWO)),
