@@ -187,3 +187,36 @@ def test_bad_input(trained, loader):
     broken[1].weight.data[0, 0] = torch.inf
     with pytest.raises(ValueError, match="1 must hold finite weights"):
         barriers([a, broken], loader, alignments=None)
+
+
+class _Own(nn.Module):
+    """The program of ``Sequential(Linear(4, 8), ReLU(), Linear(8, 3))`` in other code and under other names."""
+
+    def __init__(self, activation=torch.relu):
+        super().__init__()
+        self.up, self.down, self.activation = nn.Conv1d(4, 8, 1), nn.Linear(8, 3), activation
+
+    def forward(self, x):
+        return self.down(self.activation(self.up(x[..., None])[..., 0]))
+
+
+def test_a_moved_network_in_other_code_is_aligned_merged_and_joined():
+    a, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(64, 4)
+    sym = iw.symmetries(a, x)
+    moved, b = sym.act(sym.random(seed=3), a), _Own()
+    b.load_state_dict(iw.correspond(b, a, x).convert(moved.state_dict()))
+    found = iw.align(a, b, x)
+    twin = found.apply(b)
+    assert type(twin) is nn.Sequential and any("other code" in note for note in found.notes)
+    iw.testing.assert_same_function(b, twin, x)
+    for merged in (twin, iw.merge(a, b, found)):
+        assert all(torch.allclose(p, q, atol=1e-5) for p, q in zip(merged.parameters(), a.parameters()))
+    path = barrier(a, b, [(x, (x[:, 0] > 0).long())], points=3)
+    direct, aligned = (max(curve.loss) - min(curve.loss) for curve in path.curves)
+    assert aligned < 1e-5 < direct
+
+
+def test_networks_whose_programs_part_are_refused_with_the_place():
+    a, b, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), _Own(torch.tanh), torch.randn(8, 4)
+    with pytest.raises(ValueError, match=r"one program in other code. Got not comparable: .*clamp.*where b has tanh"):
+        iw.align(a, b, x)

@@ -17,6 +17,7 @@ from .alignment import Alignment
 from .coordinates.gauge import gauge_of
 from .coordinates.networks import Networks, common_symmetry
 from .coordinates.problem import Problem, searched
+from .correspondence.correspond import carrier_of
 from .costs.incremental import Streamed
 from .judgement.agreement import agreement, cosines_by_chance, streamed_agreement, unweighted
 from .solvers import CoordinateDescent, Solution, Solver, solver_named
@@ -49,7 +50,8 @@ def align(
         a: The network whose basis is kept. Both are left as they are. Of two state dicts, which may be read from disk
             when they are needed (``StoredState``), one tensor each is in memory, and units are permuted and flipped
             only (``method="weights"``, ``sym`` given, no ``chance``).
-        b: The network that is to move; of the same architecture.
+        b: The network that is to move; of the same architecture, or the same program in other code (see
+            ``correspond``): its weights are carried into a copy of ``a`` then, and what is moved is that.
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
         method: A solver with its options, such as ``Sinkhorn(temperature=0.05)``, or the name of one with its
             defaults: ``"weights"`` (``CoordinateDescent``), ``"activations"`` (``Activations``), ``"mixed"``
@@ -89,7 +91,8 @@ def align(
     solver = solver_named(method)
     name = method if isinstance(method, str) else solver.name
     chosen = check_kinds(kinds)
-    given = sym
+    given, carry = sym, carrier_of(a, b, example_inputs)
+    b = b if carry is None else carry(b)
     sym, sym_b = common_symmetry(a, b, example_inputs, sym)
     for model in (a, b):
         check_weights(sym if model is a else sym_b, tensors_of(model))
@@ -104,6 +107,8 @@ def align(
         notes.append("units were matched by what they do on data, not by weights, whose distance may grow")
     if kinds is not None and g.is_identity(0.0):
         notes.append(f"nothing moved: no space has or needs {' or '.join(sorted(chosen))}")
+    if carry is not None:
+        notes.append("b is in other code: its weights were carried into a's, as correspond(a, b) shows")
     if sym_b.path_only:
         notes.append(f"moved, b computes its function on {sym_b.certified}; other paths are not certified")
     if gauge is not None:
@@ -115,6 +120,7 @@ def align(
         transformation=g,
         a=networks.a,
         gauge=gauge,
+        carry=carry,
         objective=found.objective,
         history=found.history,
         quality=quality,

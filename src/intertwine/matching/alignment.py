@@ -46,6 +46,7 @@ class Alignment(Result):
             ``b`` with its weights mixed; empty where it was not asked for. A mean cosine says something above it only.
         a: The network ``a`` in the gauge of the alignment: itself where nothing was folded. Not saved.
         gauge: How networks are folded, or ``None``. Not saved: of a loaded alignment ``apply`` takes folded networks.
+        carry: What carries the weights of ``b`` into the code of ``a`` first, where the two differ. Not saved either.
 
     Examples:
         >>> import torch, intertwine as iw
@@ -74,6 +75,7 @@ class Alignment(Result):
     chance: Mapping[str, float] = field(default_factory=dict)
     a: Any = field(default=None, metadata=UNSAVED)
     gauge: Any = field(default=None, metadata=UNSAVED)
+    carry: Any = field(default=None, metadata=UNSAVED)
 
     def apply(self, b: Any) -> Any:
         """A copy of ``b`` in the basis of ``a``: other weights, the same function.
@@ -85,7 +87,8 @@ class Alignment(Result):
         return self.symmetry.act(self.transformation, self.folded(b))
 
     def folded(self, model: nn.Module) -> nn.Module:
-        """``a``, ``b`` or another checkpoint in the gauge of the alignment: itself where nothing was folded."""
+        """``a``, ``b`` or another checkpoint in the code of ``a`` and the gauge of the alignment: itself if it is."""
+        model = model if self.carry is None else self.carry(model)
         return model if self.gauge is None else self.gauge(model)
 
     def _rows(self) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from ..features.batches import check_repeatable, example, peek
 from ..features.evaluate import Loss, Score, evaluate
 from ..matching.align import align
 from ..matching.coordinates.networks import check_matching
+from ..matching.correspondence.correspond import carrier_of
 from ..matching.solvers.solver import Solver
 from ..symmetry.action import tensors_of
 from .curves import Barrier, Curve
@@ -71,7 +72,7 @@ def barrier(
 
     Args:
         a: One network. Both are left as they are.
-        b: The other, of the same architecture.
+        b: The other, of the same architecture, or the same program in other code.
         loader: Labelled batches to score on, see ``evaluate``; it is read many times, so no generator.
         points: Points of each path, the ends included.
         alignment: What ``align(a, b, ...)`` found, a method to align with here (see ``align``), or ``None`` for the
@@ -137,13 +138,15 @@ def barriers(
     )
     if len(given) != len(chosen):
         raise ValueError(f"alignments must be one for each of {len(chosen)} pairs. Got {len(given)}.")
-    for (i, j), alignment in zip(chosen, given):
-        if alignment is None:
-            check_matching(models[i], models[j], (called[i], called[j]))
     first, _ = peek(loader)
     evaluate(models[chosen[0][0]], [first], options.loss)  # refuses data without labels before long work
     calibration = loader if options.calibration is None else options.calibration
     inputs = example(first, 2) if options.example_inputs is None else options.example_inputs
+    carriers = [carrier_of(models[0], model, inputs) for model in models]  # into the code of the first
+    models = [model if carry is None else carry(model) for model, carry in zip(models, carriers)]
+    for (i, j), alignment in zip(chosen, given):
+        if alignment is None:
+            check_matching(models[i], models[j], (called[i], called[j]))
     options = replace(options, calibration=calibration, example_inputs=inputs)
     ratios = tuple(k / (points - 1) for k in range(points))
     plan = [  # the pair and the kind of each path, and its ends: b is in the basis of a where it is aligned

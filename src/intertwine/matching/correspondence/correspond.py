@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import FunctionType
@@ -28,7 +28,7 @@ from .graph import NOTHING, Graph, Pairing, inside, pairing, parting
 from .reader import Reader
 from .slices import sink_slices
 
-__all__ = ["Correspondence", "correspond", "in_code_of", "in_one_code", "unwrapped"]
+__all__ = ["Correspondence", "carrier_of", "correspond", "in_code_of", "in_one_code", "unwrapped"]
 
 WHOLE, A_IN_B, B_IN_A = "the same program", "a is part of b", "b is part of a"
 SETTINGS, APART = "the same program with other settings", "not comparable"
@@ -233,6 +233,30 @@ def in_code_of(a: nn.Module, b: nn.Module, found: Correspondence) -> nn.Module:
         for name, tensor in found.convert(tensors_of(b)).items():
             live[name].copy_(tensor)
     return twin
+
+
+def carrier_of(a: nn.Module, b: nn.Module, example_inputs: Any) -> Callable[[nn.Module], nn.Module] | None:
+    """What carries weights of networks in the code of ``b`` into copies of ``a``; other networks stay as they are.
+
+    ``None`` where nothing is to be carried, by names and shapes of tensors, or widths alone differ.
+
+    Raises:
+        ValueError: If names differ, and the programs too; the message says where.
+    """
+    shapes = lambda model: {name: tensor.shape for name, tensor in tensors_of(model).items()}
+    ours, theirs = shapes(a), shapes(b)
+    if ours == theirs:
+        return None
+    try:
+        found = correspond(a, b, example_inputs)
+    except CaptureError as error:
+        found = Correspondence(APART, reason=str(error))
+    if found.verdict == WHOLE:
+        return lambda model: in_code_of(a, model, found) if shapes(model) == theirs else model
+    if ours.keys() == theirs.keys():
+        return None
+    said = found.summary().splitlines()[0]
+    raise ValueError(f"a and b must be of one architecture, or one program in other code. Got {said}")
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, str, tuple[str, ...]]:
