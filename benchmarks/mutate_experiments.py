@@ -178,7 +178,12 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "return float(np.median([*self.means.values()]))",
         (STATISTICS, ONE, TWO),
     ),
-    (f"{P1}/dissimilarity.py", "_LOST: same[0] - same[-2]", "_LOST: same[0] - same[-1]", (ONE,)),
+    (
+        f"{P1}/dissimilarity.py",
+        "_LOST: same[0] - same[-2]",
+        "_LOST: same[0] - same[-1]",
+        ("tests/lab/test_experiments.py",),
+    ),
     (
         f"{P1}/dissimilarity.py",
         '"early - late": mean_of(same[:third]) - mean_of(same[-third:])',

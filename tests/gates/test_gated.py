@@ -105,6 +105,7 @@ def test_gates():
     assert iw.gates.dgn(model).beta == iw.gates.dlgn_sf(model, x[:1]).beta == 10
     hard = iw.gates.dlgn(model, gate="hard")
     assert all(set(g.unique().tolist()) <= {0.0, 1.0} for g in hard.gates(x))
+    assert not any(g.any() for g in hard.gates(0 * x))  # 1{q > 0}: closed where q is zero
 
 
 def test_layers_may_be_permuted_and_the_kernel_stays():
