@@ -71,7 +71,8 @@ def likeness(pair: Compared, g: Transformation | None = None) -> Likeness:
         for name, layout in sym.layouts.items():
             x, y = near[name], met[name]
             if layout.spaces:
-                tensors[name], sizes[name] = _explained(x, y), y.numel()
+                inner, norms = float((x * y).sum(dtype=torch.float64)), float(x.double().norm() * y.double().norm())
+                tensors[name], sizes[name] = (max(inner / norms, 0.0) ** 2 if norms > 0 else 0.0), y.numel()
             for space, products in by_unit(sym, name, x * y, x * x, y * y):
                 sums[space] = sums.get(space, 0) + torch.stack(products)
     share = sum(tensors[n] * sizes[n] for n in tensors) / max(sum(sizes.values()), 1)
@@ -122,9 +123,3 @@ def log_chance(share: float, independent: Sequence[float]) -> float:
     """Logarithm of the probability that one more independent network explains as much, from ``-log(1 - share)``."""
     u, *others = (-log(max(1 - x, _ROUNDING)) for x in (share, *independent))
     return log_exceedance(u, others)
-
-
-def _explained(x: Tensor, y: Tensor) -> float:
-    """Squared cosine, 0 where it is negative."""
-    inner, norms = float((x * y).sum(dtype=torch.float64)), float(x.double().norm() * y.double().norm())
-    return max(inner / norms, 0.0) ** 2 if norms > 0 else 0.0

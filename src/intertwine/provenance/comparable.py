@@ -94,21 +94,13 @@ _WHOLE = 4 * COMPONENT  # weights up to which networks are matched whole; larger
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """Two networks, the second under the names of the first.
+    """Two networks, the second under the names of the first."""
 
-    Attributes:
-        names: Tensors that the symmetry describes and the first network has.
-        widths: Their tensors, and the units of every space in each.
-        log_choices: By tensor, what its p-value pays for the choice of what it is compared with.
-        log_cost: What the p-value over all spaces pays.
-        notes: In words, which blocks and spaces are of another size, and which tensors have other names.
-    """
-
-    names: tuple[str, ...]
-    widths: Widths
-    log_choices: Mapping[str, float]
-    log_cost: float
-    notes: tuple[str, ...]
+    names: tuple[str, ...]  # Tensors that the symmetry describes and the first network has
+    widths: Widths  # Their tensors, and the units of every space in each
+    log_choices: Mapping[str, float]  # By tensor, what its p-value pays for the choice of what it is compared with
+    log_cost: float  # What the p-value over all spaces pays
+    notes: tuple[str, ...]  # In words, what is of another depth or width, and which tensors have other names
 
     @property
     def common(self) -> list[str]:

@@ -26,10 +26,8 @@ def direction(
     uniform over half a unit of the last place; training that moved every weight by less than that leaves small ones.
     That both come from a third network is not ruled out. Single weights that are zero in one, all others equal, are
     said, and no direction: pruning leaves them, and so does training of the zeros of a pruned network alone (PackNet).
-
-    Returns:
-        1 where ``a`` was not made from ``b``, -1 where ``b`` was not made from ``a``, 0 where neither can be told; and
-        the ground, in which ``whose`` names the two.
+    The answer is 1 where ``a`` was not made from ``b``, -1 where ``b`` was not made from ``a``, 0 where neither can be
+    told; and the ground, in which ``whose`` names the two.
     """
     left, right = _Signs(), _Signs()
     for name in names:
@@ -61,9 +59,7 @@ class _Signs:
     changed: int = 0
     zeros: int = 0
     kept: int = 0
-    errors: dict[torch.dtype, Tensor] = field(
-        default_factory=lambda: {half: torch.zeros(4, dtype=torch.float64) for half in _BITS}
-    )
+    errors: dict[torch.dtype, Tensor] = field(default_factory=lambda: {h: torch.zeros(4).double() for h in _BITS})
 
     def add(self, before: Tensor, after: Tensor) -> None:
         """Look at one tensor."""

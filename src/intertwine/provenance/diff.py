@@ -89,12 +89,9 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
 
 
 def with_configurations(found: Diff, before: Mapping[str, Any], after: Mapping[str, Any]) -> Diff:
-    """A difference with the settings that differ; where the outputs may depend on them, it is no longer none.
+    """A difference of weights with the settings that differ between two configurations, as ``config.json`` holds them.
 
-    Args:
-        found: The difference of the weights.
-        before: Configuration of the first network, as ``config.json`` holds it.
-        after: That of the second.
+    Where the outputs may depend on them, the difference is no longer none.
     """
     told, rest = differing_settings(before, after, ran=found.output_error is not None)
     said = f"settings of training, labels and sizes changed, no change by themselves: {rest}"
@@ -193,7 +190,8 @@ def _settled(changes: list[TensorChange], pairs: Pairs, found: Explained) -> lis
         return changes
     told = dict.fromkeys(_rewritten(pairs, found.g), (REWRITTEN, "same affine map"))
     if any(e.linear is not None for e in found.g.elements.values()):
-        halves = frozenset(c.name for c in changes if c.name in pairs.sym.layouts and _half(pairs.b[c.name]))
+        fits = lambda x: any(torch.equal(x, x.to(half).to(x.dtype)) for half in HALVES)
+        halves = frozenset(c.name for c in changes if c.name in pairs.sym.layouts and fits(pairs.b[c.name]))
         apart = deviation(found.a, found.b, found.g, halves)
         agreed = apart.precision or apart.shared()
         if agreed in ("float64", "float32") or (agreed and halves):
@@ -219,10 +217,6 @@ def _rewritten(pairs: Pairs, g: Transformation) -> Iterator[str]:
         sizes = {n: right.spread.get(n, x).abs() for n, x in affine.items()}
         if all(bool(((left.state[n] - x).abs() <= _AFFINE * sizes[n] + 1e-12).all()) for n, x in affine.items()):
             yield from (norm.mean, norm.variance, *affine)
-
-
-def _half(x: Tensor) -> bool:
-    return any(torch.equal(x, x.to(half).to(x.dtype)) for half in HALVES)
 
 
 def _output_error(a: Network, b: Network, model: nn.Module | None, pairs: Pairs, example_inputs: Any) -> float | None:

@@ -27,17 +27,12 @@ _SAMPLE = 256  # units whose neighbours are looked at: the first ones, and as ma
 
 @dataclass
 class _Seen:
-    """What tensor after tensor says of one space: likenesses of units in place, and signs of an order among those of a.
+    """What tensor after tensor says of one space: likenesses of units in place, and signs of an order in a."""
 
-    Attributes:
-        pieces: Similarities summed over tensors, for each group of units that are ordered among themselves.
-        order: What shows that the units of the first network stand in an order, or an empty string.
-        size: Sum of ``|w|^1.5`` by unit over all tensors, by which canonical forms and pruning sort.
-    """
-
+    # Similarities summed over tensors, for each group of units that are ordered among themselves
     pieces: list[Tensor] = field(default_factory=list)
-    order: str = ""
-    size: Tensor | None = None
+    order: str = ""  # What shows that the units of the first network stand in an order, or an empty string
+    size: Tensor | None = None  # Sum of ``|w|^1.5`` by unit over all tensors, by which canonical forms and pruning sort
 
     @property
     def told(self) -> list[Tensor]:
@@ -164,11 +159,8 @@ def in_place(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) ->
 
     The p-values are exact, and independent of each other, if ``b`` is independent of ``a`` and its law does not change
     when the units of a space are permuted: as for weights drawn unit by unit from one law and trained by a rule that
-    treats all units alike. Tensors that one lacks, or has in another shape, are left out.
-
-    Raises:
-        ValueError: If a tensor is quantised or holds NaN or infinity.
-    """  # noqa: DOC502 - the check raises
+    treats all units alike. Tensors that one lacks, or has in another shape, are left out; quantised ones are refused.
+    """
     spaces = ordered_spaces(sym)
     seen = {s.name: _Seen() for s in spaces}
     tensors: list[TensorAgreement] = []

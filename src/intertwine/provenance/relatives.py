@@ -108,9 +108,7 @@ def kin(states: States, distances: Distances, alike: Distances, rate: float) -> 
     """Of pairs that are far apart in place those that are more than independent networks aligned to each other.
 
     Once matched, their weights are more alike than those of other families; with too few of these the distance decides.
-
-    Yields:
-        Each pair, and whether other families calibrated it.
+    Beside each pair stands whether other families calibrated it.
     """
     families = forest(states, alike)[1]
     home = homes(families)

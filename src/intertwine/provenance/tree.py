@@ -74,8 +74,6 @@ _CLOSE = 2.0  # standard deviations of a sketch from which on a pair is tested: 
 _UNCALIBRATED = f"fewer than {FEWEST} other families tell how alike an independent network is once aligned to the other"
 _BETWEEN = "{} lies between the other and a third network: a merge of them, or what they come from"
 
-Shapes = Mapping[str, tuple[int, ...]]
-
 
 @dataclass(frozen=True, repr=False)
 class Tree(Result):
@@ -232,7 +230,7 @@ def _of_one_symmetry(states: States) -> States:
     return found
 
 
-def _other_widths(x: Shapes, y: Shapes) -> bool:
+def _other_widths(x: Mapping[str, tuple[int, ...]], y: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether two networks have tensors of the same names, most of them in other shapes: no sketch compares them."""
     shared = x.keys() & y.keys()
     same = sum(x[n] == y[n] for n in shared)

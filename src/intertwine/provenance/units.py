@@ -88,11 +88,8 @@ def similarity(x: Tensor, y: Tensor) -> Tensor:
     """Likeness of units, comparable between tensors: cosines less the means of their row and column.
 
     Rows and columns are first brought to one size in turn, so that positive scales of units change nothing. Single
-    numbers are compared by their distance.
-
-    Returns:
-        ``(P, n, n)`` from features ``(P, n, d)`` of both networks, of root mean square 1, or all zero where units
-        cannot be told apart.
+    numbers are compared by their distance. From features ``(P, n, d)`` of both networks come likenesses ``(P, n, n)``
+    of root mean square 1, or all zero where units cannot be told apart.
     """
     x, y = x.float(), y.float()
     found = -(x / _size(x, -2) - (y / _size(y, -2)).mT).abs() if x.shape[-1] == 1 else _levelled(x) @ _levelled(y).mT
