@@ -335,9 +335,8 @@ def _hold_out(name: str, split: Split, fraction: float, generator: torch.Generat
 
 def _channel_moments(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel in float64, by two passes over chunks; none of tokens."""
-    inputs = (
-        inputs[:_MEASURED] if not isinstance(inputs, Tensor) else inputs
-    )  # the first in files: their order is random
+    if not isinstance(inputs, Tensor):
+        inputs = inputs[:_MEASURED]  # the first in files: their order is random
     if inputs.dtype == torch.int64:
         return (), ()
     scale = 255.0 if inputs.dtype == torch.uint8 else 1.0

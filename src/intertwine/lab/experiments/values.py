@@ -142,6 +142,10 @@ class Values:
                 found[layer] = self.sample(s, a, layer, other)
         return found
 
+    def statistics(self, start: str) -> dict[str, str]:
+        """Names of the statistics that begin so, in the order of the file, by what follows."""
+        return {name.removeprefix(start): name for name in self.frame["statistic"].unique() if name.startswith(start)}
+
     def arms(self, statistic: str) -> list[str]:
         """All arms that have the statistic, in the order of the file."""
         return list(dict.fromkeys(arm for s, arm, *_ in self._groups if s == statistic))

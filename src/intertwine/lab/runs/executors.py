@@ -237,9 +237,8 @@ class Local(Executor):
     def _started(self, worker: _Worker, folder: Path) -> subprocess.Popen[str]:
         number = str(self.threads)
         caps = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), number)
-        path = os.pathsep.join(
-            p for p in [*(p or os.getcwd() for p in sys.path), os.environ.get("PYTHONPATH", "")] if p
-        )
+        places = [*(p or os.getcwd() for p in sys.path), os.environ.get("PYTHONPATH", "")]
+        path = os.pathsep.join(filter(None, places))
         environment = {**_KEEP_MEMORY, **os.environ, **caps, "PYTHONPATH": path}
         if worker.gpu is not None:
             seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")

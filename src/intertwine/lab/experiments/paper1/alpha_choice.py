@@ -101,8 +101,8 @@ def _analyse(found: Findings) -> None:
         distinct = {k: len({*one.means.values()}) for k, one in found.values.by_layer("alpha", start).items()}
         # What varies among these pairs varies; what does not may vary among others.
         varied = {layer: Estimate(count, 0.0 if count > 1 else None) for layer, count in distinct.items()}
-        names = [n for n in found.values.frame["statistic"].unique() if n.startswith(_HELD_OUT)]
-        held_out = {n.removeprefix(_HELD_OUT): found.values.averaged(n, start) for n in names}
+        names = found.values.statistics(_HELD_OUT)
+        held_out = {alpha: found.values.averaged(name, start) for alpha, name in names.items()}
         found.show(f"{_CHOSEN}, {start}", chosen)
         found.show(f"{_USUAL_WORDS}, {start}", usual)
         found.show(f"{_CHOSEN} - {_USUAL_WORDS}, {start}", minus(chosen, usual))

@@ -150,12 +150,8 @@ def _plan(plan: Design) -> None:
 
 def _shares(found: Findings, situation: str, place: str, what: str = "share of detectors") -> dict[str, Sample]:
     """Samples by power, the lowest first."""
-    by = {s: found.values.sample(s, situation, place) for s in _statistics(found, what)}
-    return {name.rpartition(", ")[2]: sample for name, sample in by.items() if sample.numbers}
-
-
-def _statistics(found: Findings, what: str) -> list[str]:
-    return [s for s in found.values.frame["statistic"].unique() if s.startswith(f"{what}, power")]
+    by = {power: found.values.sample(s, situation, place) for power, s in found.values.statistics(f"{what}, ").items()}
+    return {power: sample for power, sample in by.items() if sample.numbers}
 
 
 def guard(shares: Mapping[str, Sample]) -> Guard:
@@ -201,7 +197,7 @@ def _show_parts(found: Findings, situation: str) -> None:
     own = frame[(frame["arm"] == situation) & (frame["layer"] == "output")]
     for what, most in (("detectors by category", None), ("detectors by concept", _SHOWN)):
         means = {s: own[own["statistic"] == s].groupby("partner_layer", sort=False)["value"].mean()
-                 for s in _statistics(found, what)}  # fmt: skip
+                 for s in found.values.statistics(f"{what}, ").values()}  # fmt: skip
         ordered = [by if most is None else by.sort_values(ascending=False, kind="stable") for by in means.values()]
         names = list(dict.fromkeys(name for by in ordered for name in by.index[:most]))
         for statistic in means:

@@ -143,8 +143,7 @@ def enter(
 
 def penalties(values: Values, arm: str = OURS.name) -> dict[str, dict[str, Sample]]:
     """Penalties by family and layer."""
-    names = [n for n in values.frame["statistic"].unique() if n.startswith("penalty, ")]
-    found = {name.removeprefix("penalty, "): values.by_layer(name, arm) for name in names}
+    found = {family: values.by_layer(name, arm) for family, name in values.statistics("penalty, ").items()}
     return {family: by for family, by in found.items() if by}
 
 

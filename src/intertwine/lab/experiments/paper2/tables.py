@@ -22,11 +22,8 @@ _AT_MOST = 0.04  # "about 3 points"
 _ABOUT_10, _ABOUT_6, _ABOUT_2 = (0.05, 0.15), (0.03, 0.09), (0.0, 0.04)
 _SHALLOW = 0.5  # accuracy from which networks of four layers, or of single maps, count as trained
 _MEMBERS = {"smoke": 4, "small": 4, "paper": 16}
-_POOLED = (
-    1,
-    2,
-    1,
-)  # networks without batch norm learn CIFAR-10 in hours of a CPU at half the side, in days at the whole
+# Networks without batch norm learn CIFAR-10 in hours of a CPU at half the side, in days at the whole.
+_POOLED = (1, 2, 1)
 
 
 class Accuracy(MeasuredJob):
@@ -43,17 +40,14 @@ class Accuracy(MeasuredJob):
     def run(self, files: Path) -> list[dict[str, Any]]:
         """Train, or go on training, and test."""
         data, recipe = pooled(load(self.data).first(self.examples), self.pool), Recipe(**self.recipe)
-        train_one = lambda network, seed: (
-            train(
-                network, data, recipe, seed=seed, out=files / f"{seed}.safetensors", device=self.device, progress=False
-            ).model
-        )
+        how: dict[str, Any] = {"device": self.device, "progress": False}
+        trained = lambda name, k: train(name, data, recipe, seed=k, out=files / f"{k}.safetensors", **how).model
         if not self.network.startswith("c1gap_ensemble"):
-            return accuracy_rows(train_one(self.network, self.seed), data)
+            return accuracy_rows(trained(self.network, self.seed), data)
         arguments = parse(self.network)[1]
         members = arguments.pop("members", 16)
         member = "c1gap:" + ",".join(f"{name}={value}" for name, value in arguments.items())
-        models = [train_one(member, 1000 * self.seed + k) for k in range(members)]
+        models = [trained(member, 1000 * self.seed + k) for k in range(members)]
         return accuracy_rows(Ensemble(models).eval(), data)
 
 
