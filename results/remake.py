@@ -2,12 +2,14 @@
 
 One experiment after the other, first those that tell most statements in an hour and share networks with the next.
 Networks and finished jobs stay in ``--out``, so that the same call goes on after a kill; values are kept here as soon
-as an experiment is done, and pages follow. Names choose among the experiments.
+as an experiment is done, and pages follow. Networks of less than a megabyte are kept here too (``small/zoos``), and are
+not trained again. Names choose among the experiments.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import time
@@ -27,6 +29,9 @@ ORDER = (
 )  # fmt: skip
 
 
+_LARGEST = 2**20  # bytes of a network that is kept
+
+
 def main() -> int:
     """Run what is missing or older; 1 if one of them failed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -38,6 +43,7 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=float("inf"), help="start no further one after so many")
     asked = parser.parse_args()
     began, failed = time.monotonic(), 0
+    copy_zoos(HERE, Path(asked.out))
     for name in asked.names or [n for n in ORDER if is_missing(n)]:
         if time.monotonic() - began > 3600 * asked.hours:
             break
@@ -71,7 +77,18 @@ def remake(name: str, asked: argparse.Namespace) -> bool:
         if not path.is_file():
             return False
         keep(Values.load(path), HERE, name)
+    copy_zoos(Path(asked.out), HERE)
     return True
+
+
+def copy_zoos(source: Path, target: Path) -> None:
+    """Copy the zoos of small networks that are not there yet."""
+    for zoo in (source / "small" / "zoos").glob("*/"):
+        new, files = target / "small" / "zoos" / zoo.name, [f for f in zoo.iterdir() if f.suffix != ".pt"]
+        if not new.exists() and all(f.stat().st_size < _LARGEST for f in files):
+            new.mkdir(parents=True)
+            for file in files:
+                shutil.copy2(file, new)
 
 
 if __name__ == "__main__":
