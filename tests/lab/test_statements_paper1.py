@@ -75,6 +75,8 @@ def test_figure_1():
     assert figure_1(stitched(FIG_1, sd=0.9)) == [None] * 7
     flat = FIG_1 | {"full": by_layer(0.005, 0.004, 0.003, 0.008)}  # the trend is of every family but rank 1
     assert figure_1(stitched(flat, sd=1e-5))[5:] == [False, False]
+    early = FIG_1 | {"full": by_layer(0.003, 0.009, 0.006, 0.001)}  # it rises to the second one alone
+    assert figure_1(stitched(early, sd=1e-5))[5:] == [False, True]
     none = FIG_1 | {"rank-1": by_layer(0.6, 0.5, 0.4, 0.7)}  # of which nothing is said
     assert figure_1(stitched(none)) == [True] * 7
     one_out = FIG_1 | {"g_relu": by_layer(0.02, 0.11, 0.12, 0.03)}
