@@ -58,15 +58,13 @@ class Problem:
 
     def objective(self, g: Transformation) -> float:
         """``Σ <a, g b>``, summed in float64."""
-
-        def inner(name: str) -> float:
-            pieces = (
-                (block.read(self.a[name]), transform_block(block.read(self.b[name]), block, g))
-                for block in blocks(self.sym.layouts[name])
-            )
-            return sum(float(inner_products(x, y, range(x.ndim))) for x, y in pieces)
-
-        return sum(inner(name) for name in self.sym.layouts if name in self.a)
+        inner = lambda x, y: float(inner_products(x, y, range(x.ndim)))  # which holds no tensor while others are read
+        return sum(
+            inner(block.read(self.a[name]), transform_block(block.read(self.b[name]), block, g))
+            for name, layout in self.sym.layouts.items()
+            if name in self.a
+            for block in blocks(layout)
+        )
 
     def keeping(self, spaces: Collection[str]) -> "Problem":
         """The same, where rotations of some spaces have to keep the vector of ones.

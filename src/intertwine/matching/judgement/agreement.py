@@ -58,8 +58,10 @@ def _summed(
     """The agreement of tensors as they are in ``a``, in ``b``, and in the moved ``b``."""
     size = gap = left = 0.0
     units: dict[str, list[Tensor]] = {}  # <a, b>, <a, a>, <b, b>
-    for name, layout in layouts.items():
-        sides = read(name)
+
+    def add(layout: Layout, *sides: Tensor) -> None:
+        # a function, so that nothing of one tensor is held while the next one is read
+        nonlocal size, gap, left
         for block in blocks(layout):
             x, before, after = map(block.read, sides)
             size, gap, left = size + _square(x), gap + _square(x - before), left + _square(x - after)
@@ -69,6 +71,9 @@ def _summed(
                 sums = [_over_others(p, dims) for p in products]
                 known = units.get(leaf.space)
                 units[leaf.space] = sums if known is None else [old + new for old, new in zip(known, sums)]
+
+    for name, layout in layouts.items():
+        add(layout, *read(name))
     found = {s.name: units.get(s.name, [torch.zeros(())] * 3) for s in sym.spaces}
     cosines = {name: inner / (ours * theirs).sqrt() for name, (inner, ours, theirs) in found.items()}
     apart, near = ((x / size) ** 0.5 if size else 0.0 for x in (gap, left))

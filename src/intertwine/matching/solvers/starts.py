@@ -115,17 +115,20 @@ def _of_joint(joint: Joint, side: int, still: bool) -> Both:
 
 
 def _of_members(stated: Problem, members: Iterable[Member]) -> Iterator[Both]:
-    """Profiles in one block after the other, slab by slab."""
-    linear = {s.name for s in stated.sym.spaces if s.group.mixes}
-    still = _still(stated)
+    """Profiles in one block after the other; each is freed before the next one is read."""
+    linear, still = {s.name for s in stated.sym.spaces if s.group.mixes}, _still(stated)
     for m in members:
-        if linear & set(m.block.spaces):
-            continue
-        units = [d for d, s in enumerate(m.block.spaces) if s is not None and s not in still and d != m.dim]
-        kernels = prod(n for d, n in enumerate(m.block.shape) if d not in units and d != m.dim) >= KERNEL
-        entries = None if units else prod(m.block.shape) // m.block.shape[m.dim]
-        for x, y in _slabs(m, units, *(m.block.read(state[m.tensor]) for state in (stated.a, stated.b))):
-            yield sketched(_profile(m, x, units, kernels), entries), sketched(_profile(m, y, units, kernels), entries)
+        if not linear & set(m.block.spaces):
+            yield from _of_member(stated, m, still)
+
+
+def _of_member(stated: Problem, m: Member, still: set[str]) -> Iterator[Both]:
+    """Profiles in one block, slab by slab."""
+    units = [d for d, s in enumerate(m.block.spaces) if s is not None and s not in still and d != m.dim]
+    kernels = prod(n for d, n in enumerate(m.block.shape) if d not in units and d != m.dim) >= KERNEL
+    entries = None if units else prod(m.block.shape) // m.block.shape[m.dim]
+    for x, y in _slabs(m, units, *(m.block.read(state[m.tensor]) for state in (stated.a, stated.b))):
+        yield sketched(_profile(m, x, units, kernels), entries), sketched(_profile(m, y, units, kernels), entries)
 
 
 def _still(stated: Problem) -> set[str]:
