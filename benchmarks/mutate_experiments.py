@@ -51,7 +51,7 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
         f"{E}/setting.py",
         "self.by_scale(2 if deep else 10, 20, 20)",
-        "self.by_scale(2 if deep else 9, 20, 20)",
+        "self.by_scale(2 if deep else 4, 20, 20)",
         ("fig15-lasso",),
     ),
     (f"{P2}/tables.py", "learning_rate=3e-3, **own", "learning_rate=3e-2, **own", (PLANS, "p2-table1")),

@@ -11,9 +11,10 @@ from intertwine.lab.networks import build, removable, without
 from intertwine.lab.training import RECIPES, accuracy, load_checkpoint
 
 
-def test_a_block_leaves_its_shortcut_and_nothing_else_changes():
+@pytest.mark.parametrize("network", ["resnet20:width=4", "resnet18:width=4"])  # shortcuts that pad, and that convolve
+def test_a_block_leaves_its_shortcut_and_nothing_else_changes(network):
     torch.manual_seed(0)
-    model = build("resnet20:width=4").eval()
+    model = build(network).eval()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     x = torch.randn(2, 3, 16, 16)
     for part in removable(model):

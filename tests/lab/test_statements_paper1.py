@@ -216,6 +216,8 @@ def test_figure_8():
              "slope 1": of(0.9, 0.1, 0.2, 0.2)}  # fmt: skip
     assert leaky(words) == [True] * 5
     assert leaky(other) == [False] * 5
+    one = words | {"slope 0.01": of(0.1, 0.1, 0.3, 0.02)}  # the last one alone costs little
+    assert leaky(one)[2:4] == [False, False]
     assert leaky(words, sd=0.9) == [None] * 5
     assert leaky(words, ARMS[1]) == [True] * 5
     assert leaky(words, ARMS[1], change=0.1) == [None] * 5
