@@ -88,10 +88,11 @@ def _shared_signs(sym: Symmetry, space: Space, together: Joined, names: Iterable
         (together.root(name), tuple(e % 2 for e in leaf.sign), {*block.spaces} <= {space.name, None})
         for name, block, _, leaf in carrying({name: sym.layouts[name] for name in names}, space.name)
     ]
-    parts = {k: {root for root, row, _ in rows if row[k]} for k in range(space.group.signs)}
+    odd = [(k, root) for root, row, _ in rows for k, e in enumerate(row) if e]  # even ones may be left out
+    parts = {k: {root for j, root in odd if j == k} for k in range(space.group.signs)}
     alone = [row for _, row, only in rows if only]
     signs = tuple(k for k, roots in parts.items() if len(roots) > 1)
-    clean = [row for row in alone if not any(odd for k, odd in enumerate(row) if k not in signs)]
+    clean = [row for row in alone if not any(e for k, e in enumerate(row) if k not in signs)]
     return signs if BinarySpan(map(word_of, clean)).rank == len(signs) else None
 
 
