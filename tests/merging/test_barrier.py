@@ -220,3 +220,11 @@ def test_networks_whose_programs_part_are_refused_with_the_place():
     a, b, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), _Own(torch.tanh), torch.randn(8, 4)
     with pytest.raises(ValueError, match=r"one program in other code. Got not comparable: .*clamp.*where b has tanh"):
         iw.align(a, b, x)
+
+
+def test_pairs_of_two_architectures_are_joined_each_in_its_own():
+    x = torch.randn(16, 4)
+    deep = [nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)) for _ in range(2)]
+    flat = [nn.Sequential(nn.Flatten(), nn.Linear(4, 3)) for _ in range(2)]
+    found = barriers([*deep, *flat], [(x, (x[:, 0] > 0).long())], points=3, pairs=[(0, 1), (2, 3)], alignments=None)
+    assert [curve.pair for curve in found.curves] == [0, 1]

@@ -142,18 +142,19 @@ def barriers(
     evaluate(models[chosen[0][0]], [first], options.loss)  # refuses data without labels before long work
     calibration = loader if options.calibration is None else options.calibration
     inputs = example(first, 2) if options.example_inputs is None else options.example_inputs
-    carriers = [carrier_of(models[0], model, inputs) for model in models]  # into the code of the first
-    models = [model if carry is None else carry(model) for model, carry in zip(models, carriers)]
+    joined = []
     for (i, j), alignment in zip(chosen, given):
+        carry = carrier_of(models[i], models[j], inputs)
+        joined.append((models[i], models[j] if carry is None else carry(models[j])))
         if alignment is None:
-            check_matching(models[i], models[j], (called[i], called[j]))
+            check_matching(*joined[-1], (called[i], called[j]))
     options = replace(options, calibration=calibration, example_inputs=inputs)
     ratios = tuple(k / (points - 1) for k in range(points))
     plan = [  # the pair and the kind of each path, and its ends: b is in the basis of a where it is aligned
         (k, kind, recalibrated, start, end)
-        for k, ((i, j), alignment) in enumerate(zip(chosen, given))
-        for kind, start, end in _ends(models[i], models[j], alignment, options)
-        for recalibrated in ((False, True) if options.recalibrate and batch_norms(models[i]) else (False,))
+        for k, (pair, alignment) in enumerate(zip(joined, given))
+        for kind, start, end in _ends(*pair, alignment, options)
+        for recalibrated in ((False, True) if options.recalibrate and batch_norms(pair[0]) else (False,))
     ]
     steps = (score for *_, again, a, b in plan for score in _scores(a, b, again, ratios, loader, options))
     scores = list(track(steps, "Scoring", len(plan) * points, progress))
