@@ -37,7 +37,7 @@ WATCHERS = {
     "features/activations.py": ANY_MODULE,
     "merging/repair.py": ANY_MODULE,
     "gates/kernels/layer_kernel.py": ANY_MODULE,
-    "gates/gated_network.py": "gated networks are trained by the code of their modules",
+    "gates/substitution.py": "gated networks are trained by the code of their modules",
     "exchange/pruning.py": "cuts logits off in the model's own code",
     "symmetry/action.py": "moves weights as the model's own code reads them",
     "symmetry/proof.py": "runs the model's own code without its casts, and sees its lowest precision",
@@ -50,7 +50,7 @@ LISTS = {
     "programs/recording/memory.py": "those of the fills that write nothing",
     "features/activations.py": "the names of nonlinearities, for a room below the table",
     "gates/kernels/propagation.py": "those of the parts that leave one axis a choice of its positions",
-    "gates/gated_network.py": "functions by the names that users call",
+    "gates/substitution.py": "functions by the names that users call",
     "symmetry/detection/rules/elementwise.py": "clamps from above too",
     "symmetry/detection/rules/unit_indices.py": "what functions do to zeros and to equal numbers",
 }

@@ -15,7 +15,8 @@ from torch import nn
 
 from ...errors import VerificationError
 from ...programs.operations import LAYER_NORMS, RMS_NORMS
-from ...symmetry.folding.norms import centre, fold_norms, push_biases, rotatable
+from ...symmetry.folding.norms import fold_norms, rotatable
+from ...symmetry.folding.offsets import centre, push_biases
 from ...symmetry.folding.rewriter import Rewriter
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, with_parts

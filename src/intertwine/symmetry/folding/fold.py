@@ -17,7 +17,8 @@ from ..find import symmetries_of
 from ..gauge.bases import general_bases
 from ..proof import Proof
 from ..transformation import element
-from .norms import centre, fold_norms, push_biases
+from .norms import fold_norms
+from .offsets import centre, push_biases
 from .rewriter import Outcome, Rewriter
 
 

@@ -1,14 +1,8 @@
-"""Gains and biases folded into the linear maps that read them, and streams centred.
+"""Gains and biases of norms, located in a program and folded into the linear maps that read them.
 
 Gains of RMS norms put into the weights that read them set the residual stream free to rotate: a gain for each unit ties
 its units to their axes, whereas a norm without gains commutes with rotations, and the stream of the folded network has
 the whole orthogonal group (SliceGPT, Ashkboos et al. 2024, section 3.2, for this use of it).
-
-Biases that linear maps alone read are pushed into the bias after them: biases of values through attention above all.
-
-A layer norm subtracts the mean of its input, so a multiple of the vector of ones may be added to whatever is written
-into a stream that nothing else reads. Its result has mean zero, so the same may be added to the rows that read it,
-where it has neither gain nor bias.
 """
 
 from collections.abc import Iterator
@@ -21,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from ..._evaluation import in_usual_mode
-from ...programs import Call, Program, Ref
+from ...programs import Program, Ref
 from ...programs.operations import LAYER_NORMS, RMS_NORMS, aten
 from ...programs.steps import float64_handler
 from ..find import symmetries_of
 from ..symmetry import Symmetry
-from .flow import LINEAR, Change, Flow
-from .graph import MOVES, Graph, Obstacle, View, made, moved_entries
+from .flow import Change, Flow
+from .graph import Graph, Obstacle, View
 from .rewriter import Outcome, Rewriter
 
 _NORMS = LAYER_NORMS | RMS_NORMS
@@ -267,184 +261,3 @@ def _without_gains(program: Program, sites: list[Norm]) -> Program:
             outputs = (call.outputs[0], *(None for _ in call.outputs[1:]))
             calls[position] = replace(call, op="aten::rms_norm", args=args, outputs=outputs)
     return replace(program, calls=tuple(calls))
-
-
-_BIASES = {"aten::addmm": "self", "aten::linear": "bias", "aten::convolution": "bias", "aten::add": "other"}
-
-
-def push_biases(rewriter: Rewriter) -> Outcome:
-    """Push every bias on that can be, again and again, since one may be pushed into another; biases of values may stay.
-
-    Raises:
-        RuntimeError: If that does not end.
-    """
-    outcome = Outcome()
-    for _ in range(100):
-        outcome.kept, moved = [], 0
-        for name, sites in _candidates(rewriter.graph).items():
-            for entries in _segments(rewriter.graph, sites):
-                try:
-                    rewriter.attempt(partial(_start_bias, sites=sites, entries=entries))
-                    moved += 1
-                except Obstacle as obstacle:
-                    outcome.kept += [("biases", name, str(obstacle))] if obstacle.through_attention else []
-        if not moved:
-            return outcome
-        outcome.done.add("biases")
-        rewriter.settle()
-    raise RuntimeError("biases must settle within 100 rounds. Got some that keep moving.")
-
-
-_Site = tuple[int, View]
-
-
-def _candidates(graph: Graph) -> dict[str, list[_Site]]:
-    """Vectors that are added along the channels, with the calls that add them."""
-    found: dict[str, list[_Site]] = {}
-    for position in graph.live:
-        call = graph.program.calls[position]
-        ref = call.args.get(_BIASES.get(call.op, ""))
-        view = graph.views.get(ref.id) if isinstance(ref, Ref) else None
-        if view is not None and view.entries.ndim == 1 and len(view.entries) > 1:
-            found.setdefault(view.parameter, []).append((position, view))
-    return found
-
-
-def _segments(graph: Graph, sites: list[_Site]) -> Iterator[Tensor]:
-    """The entries of a bias, in groups that the same calls read: packed queries, keys and values apart."""
-    values = graph.state[sites[0][1].parameter].flatten()
-    read = [entries for position, view in sites for entries in _read(graph, position, view.entries)]
-    if not read:
-        return
-    seen = torch.stack([torch.zeros(len(values)).index_fill(0, entries.unique(), 1.0) for entries in read], 1)
-    groups = torch.unique(seen, dim=0, return_inverse=True)[1]
-    added = torch.cat([view.entries for _, view in sites]).unique()
-    for group in groups[added].unique():
-        entries = added[groups[added] == group]
-        if bool((values[entries] != 0).any()):
-            yield entries
-
-
-def _read(graph: Graph, position: int, entries: Tensor) -> Iterator[Tensor]:
-    """The entries that each call reads which computes with the result."""
-    call = graph.program.calls[position]
-    out = call.outputs[0]
-    if out is None:
-        return
-    shape = graph.program.values[out.id].shape
-    known = {out.id: _along(entries, shape, call.op)}
-    waiting = [out.id]
-    while waiting:
-        number = waiting.pop()
-        for at in graph.readers.get(number, ()):
-            reader = graph.program.calls[at]
-            if reader.op in MOVES and len(reader.inputs) == 1:
-                for o, moved in zip(made(reader), moved_entries(reader, known)):
-                    known[o.id] = moved
-                    waiting.append(o.id)
-            else:
-                yield known[number]
-
-
-def _along(numbers: Tensor, shape: tuple[int, ...], op: str) -> Tensor:
-    """Numbers of the channels in the shape of the result."""
-    channel = 1 if op == "aten::convolution" else len(shape) - 1
-    return numbers.reshape(-1, *[1] * (len(shape) - channel - 1)).expand(shape)
-
-
-def _start_bias(flow: Flow, *, sites: list[_Site], entries: Tensor) -> None:
-    for position, view in sites:
-        call = flow.graph.program.calls[position]
-        out = call.outputs[0]
-        rows = torch.isin(view.entries, entries)
-        if not bool(rows.any()):
-            continue
-        offset = torch.where(rows, flow.graph.held(view), 0.0)
-        flow.updates.add(View(view.parameter, view.entries[rows]), position, 0.0, 0.0)
-        if out is not None:
-            shape = flow.graph.program.values[out.id].shape
-            flow.put(out, Change(torch.ones(shape).double(), _along(offset, shape, call.op)))
-
-
-_ZERO = 1e-9
-
-
-def centre(rewriter: Rewriter) -> Outcome:
-    """Subtract the mean over the stream from everything that is written to layer norms alone, and from what reads them.
-
-    What stays are weights whose mean a layer norm subtracts but something else reads.
-    """
-    outcome = Outcome()
-    new: dict[str, Tensor] = {}
-    for name in list(rewriter.graph.uses):
-        tensor = rewriter.graph.state[name]
-        for axis, size in enumerate(tensor.shape):
-            if size < 2:
-                continue
-            try:
-                flow = rewriter.attempt(partial(_start_constant, name=name, axis=axis), absorb=False)
-            except Obstacle as obstacle:
-                outcome.kept += [("center", name, str(obstacle))] if obstacle.centred else []
-                continue
-            if flow.centred:
-                new[name] = new.get(name, tensor) - new.get(name, tensor).mean(axis, keepdim=True)
-    outcome.done |= {"center"} if new else set()
-    rewriter.write(new)
-    rewriter.recapture()
-    for position, view, call in _readers(rewriter.graph):
-        held = rewriter.graph.held(view)
-        mean = held.mean(LINEAR[call.op][2], keepdim=True)
-        first = len(rewriter.updates)
-        rewriter.updates.add(view, position, 1.0, -mean)
-        try:
-            rewriter.updates.check(first)
-        except Obstacle:
-            rewriter.updates.drop(first)
-    outcome.done |= {"center"} if rewriter.updates else set()
-    rewriter.settle()
-    return outcome
-
-
-def _start_constant(flow: Flow, *, name: str, axis: int) -> None:
-    """A parameter becomes itself plus something constant along one axis."""
-    shape = list(flow.graph.state[name].shape)
-    shape[axis] = 1
-    generator = torch.Generator().manual_seed(axis)
-    offset = torch.randn(shape, generator=generator, dtype=torch.float64).expand(flow.graph.state[name].shape)
-    flow.put(flow.graph.program.states[name], Change(torch.ones(offset.shape).double(), offset))
-
-
-def _readers(graph: Graph) -> Iterator[tuple[int, View, Call]]:
-    """Linear maps that read features of mean zero, with the views of their weights."""
-    generator = torch.Generator().manual_seed(0)
-    known: dict[int, Tensor] = {}
-    for position in graph.live:
-        call = graph.program.calls[position]
-        out = call.outputs[0] if call.outputs else None
-        if out is None:
-            continue
-        if call.op in LAYER_NORMS:
-            if len(call.args["normalized_shape"]) == 1 and _plain(graph, call):
-                x = torch.randn(graph.program.values[out.id].shape, generator=generator, dtype=torch.float64)
-                known[out.id] = x - x.mean(-1, keepdim=True)
-        elif call.op in MOVES and all(ref.id in known for ref in call.inputs):
-            known |= {o.id: moved for o, moved in zip(made(call), moved_entries(call, known))}
-        elif call.op in LINEAR:
-            x, w = (call.args[name] for name in LINEAR[call.op][:2])
-            view = graph.views.get(w.id)
-            rows = known.get(x.id)
-            zero = rows is not None and call.op != "aten::convolution" and bool((rows.sum(-1).abs() < _ZERO).all())
-            if zero and view is not None:
-                yield position, view, call
-
-
-def _plain(graph: Graph, call: Call) -> bool:
-    """Whether a layer norm has a gain that is the same for all units, and a bias of zero."""
-    for name in ("weight", "bias"):
-        ref = call.args.get(name)
-        view = graph.views.get(ref.id) if isinstance(ref, Ref) else None
-        numbers = None if view is None else graph.held(view)
-        wanted = 0 if name == "bias" or numbers is None else numbers.flatten()[0]
-        if ref is not None and (numbers is None or bool((numbers != wanted).any())):
-            return False
-    return True
