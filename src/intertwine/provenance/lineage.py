@@ -1,7 +1,6 @@
 """The verdict whether one network was trained independently of another, block by block, and how it is known."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import log
@@ -12,8 +11,7 @@ from torch import Tensor, nn
 from .._evaluation import check_module, in_usual_mode
 from .._result import Result, of_networks
 from .._words import counted, listed
-from ..errors import CaptureError
-from ..matching.correspondence.correspond import correspond, in_code_of
+from ..matching.correspondence.correspond import carrier_of
 from ..matching.same import RELATED, SAME, Match
 from ..symmetry import Symmetry, fold_norm_gains, symmetries
 from ..symmetry.action import moved, tensors_of
@@ -185,7 +183,7 @@ def lineage(
     if a is b:
         raise ValueError("b must be another network than a. Got one object twice: any network agrees with itself.")
 
-    networks = (a, *(_in_names_of(a, other, example_inputs) for other in (b, *independent)))
+    networks = (a, *(_in_code_of(a, other, example_inputs) for other in (b, *independent)))
     first, second, *others = map(tensors_of, networks)
     found = lineage_of_states(symmetries(a, example_inputs), first, second, others, level)
     if found.verdict == DERIVED:
@@ -193,14 +191,13 @@ def lineage(
     return _without_gains(networks, example_inputs, level) or found
 
 
-def _in_names_of(a: nn.Module, other: nn.Module, example_inputs: Any) -> nn.Module:
-    """Another network in the code of ``a``, where their names differ and their programs are one."""
-    if a.state_dict().keys() != other.state_dict().keys():
-        with suppress(CaptureError):
-            found = correspond(a, other, example_inputs)
-            if found and not found.part:
-                return in_code_of(a, other, found)
-    return other
+def _in_code_of(a: nn.Module, other: nn.Module, example_inputs: Any) -> nn.Module:
+    """Another network in the code of ``a`` where their programs are one; else as it is, for parts are compared too."""
+    try:
+        carry = carrier_of(a, other, example_inputs)
+    except ValueError:
+        return other
+    return other if carry is None else carry(other)
 
 
 def _without_gains(networks: Sequence[nn.Module], example_inputs: Any, level: float) -> Lineage | None:

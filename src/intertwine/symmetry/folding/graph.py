@@ -128,6 +128,13 @@ class Graph:
         self.live = sorted({*program.ancestors(program.outputs), *program.find(lambda call: not call.outputs)})
         self.outputs = {ref.id for ref in program.outputs}
 
+    def making(self) -> Iterator[tuple[int, Call, Ref]]:
+        """Live calls that make something, in the order in which they ran: position, call and first output."""
+        for position in self.live:
+            call = self.program.calls[position]
+            if call.outputs and (out := call.outputs[0]) is not None:
+                yield position, call, out
+
     @cached_property
     def readers(self) -> dict[int, list[int]]:
         """Number of every value to the positions of the calls that read it."""

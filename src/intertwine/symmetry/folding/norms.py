@@ -51,11 +51,7 @@ class Norm:
 
 def norms(graph: Graph) -> Iterator[Norm]:
     """Every norm over the last axis with a parameter as gain, in the order in which they ran."""
-    for position in graph.live:
-        call = graph.program.calls[position]
-        out = call.outputs[0] if call.outputs else None
-        if out is None:
-            continue
+    for position, call, out in graph.making():
         if call.op in _NORMS:
             weight, bias = call.args.get("weight"), call.args.get("bias")
             gain = _gain(graph, weight, position) if isinstance(weight, Ref) else None

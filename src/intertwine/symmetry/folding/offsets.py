@@ -168,11 +168,7 @@ def _readers(graph: Graph) -> Iterator[tuple[int, View, Call]]:
     """Linear maps that read features of mean zero, with the views of their weights."""
     generator = torch.Generator().manual_seed(0)
     known: dict[int, Tensor] = {}
-    for position in graph.live:
-        call = graph.program.calls[position]
-        out = call.outputs[0] if call.outputs else None
-        if out is None:
-            continue
+    for position, call, out in graph.making():
         if call.op in LAYER_NORMS:
             if len(call.args["normalized_shape"]) == 1 and _plain(graph, call):
                 x = torch.randn(graph.program.values[out.id].shape, generator=generator, dtype=torch.float64)
