@@ -137,6 +137,13 @@ def test_threads_are_capped_and_gpus_shared_out(tmp_path):
     assert sorted(shared.values) == ["0", "0", "1", "1"]
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="settings of glibc")
+def test_workers_keep_freed_memory(tmp_path):
+    """Twenty tensors of 1,024 pages are made where those of the step before were."""
+    (faults,) = run(Machine(kind="faults"), tmp_path, executor=Local(1), progress=False).values
+    assert faults < 20 * 1024  # one step; given back, they would be mapped anew in all five
+
+
 def test_a_gpu_is_not_given_to_more_than_it_holds(tmp_path):
     from intertwine.lab.runs import Task
 

@@ -72,6 +72,19 @@ class Moods(Plan):
         return [Moody(mood=mood, x=x) for x, mood in enumerate(self.moods)]
 
 
+class Faults(Job):
+    """Page faults of five steps, each of which makes twenty tensors of 1,024 pages and frees them; a first one before."""
+
+    def run(self, files):
+        import resource
+
+        faults = []
+        for _ in range(6):
+            [torch.ones(1 << 20) for _ in range(20)]
+            faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+        return faults[-1] - faults[0]
+
+
 class Threads(Job):
     def run(self, files):
         import torch
@@ -93,4 +106,5 @@ class Machine(Plan):
     kind: str
 
     def jobs(self):
-        return [Threads()] if self.kind == "threads" else [Gpu(x=x) for x in range(4)]
+        alone = {"threads": Threads, "faults": Faults}
+        return [alone[self.kind]()] if self.kind in alone else [Gpu(x=x) for x in range(4)]
