@@ -73,7 +73,7 @@ class Moods(Plan):
 
 
 class Faults(Job):
-    """Page faults of five steps, each of which makes twenty tensors of 1,024 pages and frees them; a first one before."""
+    """Page faults of five steps that make twenty tensors of 1,024 pages each and free them; a first one before."""
 
     def run(self, files):
         import resource
