@@ -113,7 +113,7 @@ def test_random_start_seeds_augmentation_and_cross_validation(run, nets):
 
 def test_a_stopped_run_goes_on(run, nets, tmp_path, monkeypatch):
     """Killed while pages are written: the same command trains nothing again."""
-    from intertwine.stitching.train_layers import TrainingState
+    from intertwine.stitching.training_state import TrainingState
 
     words = ["stitch", nets[0], nets[2], "--layers", "relu3", "--families", "full", *QUICK]
     with monkeypatch.context() as patched:

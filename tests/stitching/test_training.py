@@ -12,7 +12,7 @@ from intertwine.errors import CheckpointError
 from intertwine.stitching import Epoch, Pair, Recipe, family_of, recalibrate, train_layers
 from intertwine.stitching.choose_alpha import InMemory, choose_alpha, split_examples
 from intertwine.stitching.options import RECIPES
-from intertwine.stitching.train_layers import TrainingState
+from intertwine.stitching.training_state import TrainingState
 
 FAMILIES = ["full", "rank-2", "lasso", "g_relu", "softsort", "orthogonal", "identity"]
 QUICK = Recipe(epochs=3, learning_rate=0.05, head_start=1, batch_size=8)

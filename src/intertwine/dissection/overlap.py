@@ -122,7 +122,7 @@ class Tally:
     def _count(self, maps: Tensor, active: Tensor, labels: Tensor, whole: Tensor, size: torch.Size) -> None:
         """Count a chunk: maps ``(B, U, h', w')``, active units ``(B, U)``, labels ``(B, K, P)`` and ``(B, J)``."""
         present, column, one_hot = _one_hot(labels, whole, len(self.concept_area))
-        has_category = (present.long() @ self._categories) > 0  # (B, categories)
+        has_category = (present.double() @ self._categories.double()) > 0  # (B, categories); GPUs multiply no integers
         width = max(int(active.sum(1).max()), 1)
         units = active.int().argsort(dim=1, descending=True, stable=True)[:, :width]  # active ones first, padded
         limit = torch.where(active.gather(1, units), self._limit[units], torch.inf)

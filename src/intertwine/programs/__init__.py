@@ -7,8 +7,9 @@ from .graph import Vertex, Wire, graph
 from .part import Part
 from .paths import capture_paths, gains_as_parameters, union
 from .program import Program
+from .replay import Replayed
 
 __all__ = [
-    "Call", "Part", "Program", "Ref", "Value", "Vertex", "Wire", "capture", "capture_dynamic", "capture_paths",
-    "check_path", "first_output", "flat_inputs", "gains_as_parameters", "graph", "union",
+    "Call", "Part", "Program", "Ref", "Replayed", "Value", "Vertex", "Wire", "capture", "capture_dynamic",
+    "capture_paths", "check_path", "first_output", "flat_inputs", "gains_as_parameters", "graph", "union",
 ]  # fmt: skip

@@ -10,7 +10,8 @@ from .recalibrate import recalibrate
 from .result import Stitching, StitchingStudy
 from .stitch import stitch
 from .stitched import Stitched
-from .train_layers import Epoch, Trained, train_layers
+from .train_layers import Trained, train_layers
+from .training_state import Epoch
 
 __all__ = [
     # one call

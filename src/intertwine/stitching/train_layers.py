@@ -15,14 +15,11 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from math import isfinite
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from .._evaluation import in_usual_mode
 from .._io import check_writable, digest, write_atomically
@@ -31,136 +28,14 @@ from .._random import mixed, seeded
 from .._untrusted.weights import check_weights_file
 from ..errors import CheckpointError
 from ..features.batches import check_repeatable, device_of, length, peek, repeatable, size
-from ..features.evaluate import correct, known
+from ..features.evaluate import known
 from ..programs import flat_inputs
 from .layer import StitchingLayer
 from .options import Recipe, recipe_of
 from .penalty import labels_of
-from .permutation_layers import RelaxedPermutation
 from .recalibrate import evaluated_losses, some_batches
 from .stitched import Stitched, Trunk
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What one epoch did to one layer.
-
-    Attributes:
-        epoch: From 1.
-        loss: Mean loss of the relaxed layer on the batches of this epoch, without the regulariser.
-        accuracy: Of the relaxed layer on these batches.
-        regulariser: At the end of the epoch.
-        change: How far the matrix moved, ``|A' - A|_F / |A|_F``: small where the training has converged.
-        moved: Share of output channels that are matched with another input channel than an epoch before; ``None``
-            without a permutation.
-        doubly_stochastic_error: Of the relaxed permutation at the end; ``None`` without one.
-        evaluated_loss: Training loss of the map at the end as it would be evaluated, rounded and behind batch norms
-            measured anew; ``None`` where nothing was judged (``keep="last"``).
-    """
-
-    epoch: int
-    loss: float
-    accuracy: float
-    regulariser: float
-    change: float
-    moved: float | None = None
-    doubly_stochastic_error: float | None = None
-    evaluated_loss: float | None = None
-
-
-@dataclass
-class TrainingState:
-    """The training state of one stitched network, with its optimiser, last finite step and best map."""
-
-    network: Stitched
-    optimizer: torch.optim.SGD | None
-    history: list[Epoch] = field(default_factory=list)
-    stopped_at: int | None = None
-    good: list[Tensor] = field(default_factory=list)
-    loss_sum: Tensor | float = 0.0
-    right: Tensor | int = 0
-    examples: int = 0
-    matrix: Tensor | None = None
-    pairs: Tensor | None = None
-    best: dict[str, Any] | None = None  # the best state so far: its epoch, value, layers and tail
-    start_loss: float | None = None
-
-    @classmethod
-    def of(cls, network: Stitched, recipe: Recipe) -> Self:
-        """The state before training; without an optimiser where nothing is to be learned."""
-        parameters, rate = network.trainable(), recipe.learning_rate
-        return cls(network, torch.optim.SGD(parameters, lr=rate, momentum=recipe.momentum) if parameters else None)
-
-    @property
-    def live(self) -> bool:
-        """Whether it still learns."""
-        return self.optimizer is not None and self.stopped_at is None
-
-    def begin_epoch(self, head_start: bool) -> None:
-        """Set the network to training mode and note where its map stands."""
-        self.loss_sum, self.right, self.examples = 0.0, 0, 0
-        self.matrix, self.pairs = self.network.layer.matrix().detach().clone(), pairs_of(self.network.layer)
-        self.network.train()
-        for layer in self.network.layers:
-            layer.head_start(head_start)
-
-    def update(self, crossing: Sequence[Tensor], labels: Tensor, rate: float) -> bool:
-        """One step; False where the loss or its gradient is not finite, and the layer is as when it last was."""
-        assert self.optimizer is not None
-        outputs = self.network.finish(crossing)
-        value = F.cross_entropy(outputs, labels)
-        self.optimizer.zero_grad()
-        (value + sum(layer.regulariser() for layer in self.network.layers)).backward()
-        parameters = self.network.trainable()
-        checked = [value.detach(), *(p.grad for p in parameters if p.grad is not None)]
-        if not bool(torch.stack([c.isfinite().all() for c in checked]).all()):
-            with torch.no_grad():
-                for parameter, good in zip(parameters, self.good):
-                    parameter.copy_(good)
-            return False
-        self.good = [p.detach().clone() for p in parameters]
-        self.optimizer.step()
-        for layer in self.network.layers:
-            layer.after_step(rate)
-        right = correct(outputs.detach(), labels)
-        self.examples += len(right)
-        self.loss_sum = self.loss_sum + value.detach() * len(right)
-        self.right = self.right + right.sum()
-        return True
-
-    def judge(self, epoch: int, loss: float) -> None:
-        """Note the loss as evaluated, and keep the state if it is the best. Lasso counts its penalty along."""
-        if epoch:
-            self.history[-1] = replace(self.history[-1], evaluated_loss=loss)
-        else:
-            self.start_loss = loss
-        value = loss + sum(layer.penalty() for layer in self.network.layers)
-        if isfinite(value) and (self.best is None or value < self.best["value"]):
-            layers = [{k: v.detach().clone() for k, v in layer.state_dict().items()} for layer in self.network.layers]
-            self.best = {"epoch": epoch, "value": value, "layers": layers, "tail": self.network.tail.statistics()}
-
-    def end_epoch(self, epoch: int) -> None:
-        """Note what the epoch did, and go back to evaluation mode."""
-        layer = self.network.layer
-        assert self.matrix is not None
-        self.network.eval()
-        matrix, pairs = layer.matrix().detach(), pairs_of(layer)
-        self.history.append(
-            Epoch(
-                epoch=epoch,
-                loss=float(self.loss_sum) / max(self.examples, 1),
-                accuracy=int(self.right) / max(self.examples, 1),
-                regulariser=sum(float(one.regulariser().detach()) for one in self.network.layers),
-                change=float((matrix - self.matrix).norm() / self.matrix.norm().clamp_min(1e-12)),
-                moved=None if pairs is None or self.pairs is None else float((pairs != self.pairs).double().mean()),
-                doubly_stochastic_error=layer.doubly_stochastic_error(),
-            )
-        )
-
-
-def pairs_of(layer: StitchingLayer) -> Tensor | None:
-    """The permutation that a relaxed layer has come to."""
-    return layer.element()[0] if isinstance(layer, RelaxedPermutation) else None
+from .training_state import Epoch, TrainingState
 
 
 @dataclass(frozen=True)
@@ -306,11 +181,13 @@ def _update(
         return  # the mean loss of no labels is no number
     crossing = trunk(*flat_inputs(batch, device))
     labels = labels.to(crossing[0].device)
-    for run in live:
+    for run in live:  # on a GPU they are computed side by side
         with seeded(mixed(seed, "step", step), device):
-            if not run.update(crossing, labels, rate):
-                run.stopped_at = step
-                run.network.eval()
+            run.launch(crossing, labels)
+    for run in live:
+        if not run.update(labels, rate):
+            run.stopped_at = step
+            run.network.eval()
 
 
 def _passes(loader: Iterable[Any], epochs: range, seed: int) -> Iterator[tuple[int, bool, bool, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
@@ -23,6 +23,7 @@ from ..data import load
 from ..runs import InProcess, Job, Jobs, Local, RunReport, job_key, run
 from ..runs.store import remove
 from ..statistics import Estimate, Guard, Sample, Statement, estimates, judge
+from ..training import choose_device
 from .plan import BASELINE, Design, PlannedZoo
 from .printed import Printed
 from .reproduction import Map, Reproduction, Row
@@ -173,7 +174,8 @@ def measure(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[str, V
         seeds = sorted({*zoo.seeds, *(zoos[zoo.folder].seeds if zoo.folder in zoos else ())})
         zoos[zoo.folder] = replace(zoo, seeds=tuple(seeds))
     # One job trains small networks together, where a CPU gains by it; one by one on other devices.
-    size = 1 if setting.device.startswith("cuda") else max((len(zoo.seeds) for zoo in zoos.values()), default=1)
+    on_gpu = choose_device(setting.device).type == "cuda"
+    size = 1 if on_gpu else max((len(zoo.seeds) for zoo in zoos.values()), default=1)
     parts = [
         replace(zoo, seeds=zoo.seeds[k : k + size]) for zoo in zoos.values() for k in range(0, len(zoo.seeds), size)
     ]
@@ -183,26 +185,29 @@ def measure(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[str, V
     trained = _run("networks", training, setting)
     trained_rows: dict[Path, dict[str, list[dict[str, Any]]]] = {}
     spent: dict[Path, float] = {}
-    for part, rows, took in zip(parts, trained.values, trained.spent):
+    machines: dict[Path, set[str]] = {}
+    for part, rows, took, machine in zip(parts, trained.values, trained.spent, trained.machines):
+        machines.setdefault(part.folder, set()).add(machine)
         for row in rows or ():
             trained_rows.setdefault(part.folder, {}).setdefault(row["network"], []).append(row)
         spent[part.folder] = spent.get(part.folder, 0.0) + took * (rows is not None)
     ready = lambda plan: all({f"{s}" for s in z.seeds} <= set(trained_rows.get(z.folder, ())) for z in plan.zoos)
     jobs = _run("jobs", [t.job for plan in plans.values() if ready(plan) for t in plan.tasks], setting)
-    done = iter(zip(jobs.values, jobs.spent))
+    done = iter(zip(jobs.values, jobs.spent, jobs.machines))
     failures = "; ".join([*trained.failed.values(), *jobs.failed.values()][:1])
     found, failed = {}, {}
     for one in chosen:
         plan = plans[one.name]
-        results = [next(done) for _ in plan.tasks] if ready(plan) else [(None, 0.0)]
-        if any(rows is None for rows, _ in results):
+        results = [next(done) for _ in plan.tasks] if ready(plan) else [(None, 0.0, "")]
+        if any(rows is None for rows, *_ in results):
             failed[one.name] = f"a network or job failed ({failures}); the others are kept: run the same again"
             continue
         rows = [{**row, "arm": z.arm} for z in plan.zoos for s in z.seeds for row in trained_rows[z.folder][f"{s}"]]
-        rows += [{**task.columns, **row} for task, (listed, _) in zip(plan.tasks, results) for row in listed]
+        rows += [{**task.columns, **row} for task, (listed, *_) in zip(plan.tasks, results) for row in listed]
         own = {(zoo.folder, seed) for zoo in plan.zoos for seed in zoo.seeds}
         networks = sum(spent[folder] / len(zoos[folder].seeds) for folder, _ in own)
-        facts = facts_of(plan, networks + sum(s for _, s in results))
+        used = {machine for *_, machine in results}.union(*(machines[folder] for folder, _ in own))
+        facts = facts_of(plan, networks + sum(took for _, took, _ in results), used)
         found[one.name] = Values.of(({"experiment": one.name, **row} for row in rows), facts)
     return found, failed
 
@@ -213,10 +218,9 @@ def _run(name: str, jobs: Sequence[Job], setting: Setting) -> RunReport:
     return run(plan, setting.folder / "runs", executor=executor, retries=1, progress=setting.progress)
 
 
-def facts_of(plan: Design, seconds: float) -> dict[str, Any]:
-    """Provenance of values: scale, data, versions, commit (of a checkout), machine, day, hours of one process."""
+def facts_of(plan: Design, seconds: float, machines: Iterable[str]) -> dict[str, Any]:
+    """Provenance of values: scale, data, versions, commit (of a checkout), machines, day, hours of one process."""
     s = plan.setting
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() and s.device != "cpu" else ""
     return {
         "scale": s.scale,
         "data": s.data_name if plan.zoos or any("data" in t.job.model_dump() for t in plan.tasks) else "",
@@ -226,7 +230,7 @@ def facts_of(plan: Design, seconds: float) -> dict[str, Any]:
         "intertwine": version("intertwine"),
         "torch": str(torch.__version__),
         "python": platform.python_version(),
-        "machine": gpu or f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "machine": " and ".join(sorted({*machines} - {""})),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "hours": round(seconds / 3600, 3),
     }

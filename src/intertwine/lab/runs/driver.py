@@ -30,6 +30,7 @@ class RunReport:
         found: Jobs whose results lay there already.
         seconds: Of this run.
         spent: Seconds that each job took when it was run, in the plan's order; 0 for those that failed.
+        machines: What ran each job, in the plan's order; empty for those that failed.
     """
 
     plan: str
@@ -40,6 +41,7 @@ class RunReport:
     found: int = 0
     seconds: float = 0.0
     spent: tuple[float, ...] = ()
+    machines: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         failed = f", {len(self.failed)} failed" if self.failed else ""
@@ -161,9 +163,10 @@ class _Drive:
                 self._stop()
         results = [{} if key in self.errors else read_json(result_path(self.home, key)) for key in self.keys]
         values, spent = [r.get("value") for r in results], tuple(float(r.get("seconds", 0.0)) for r in results)
+        machines = tuple(str(r.get("machine", "")) for r in results)
         failed = {self.labels[key]: error.splitlines()[-1] for key, error in self.errors.items()}
         seconds = time.monotonic() - start
-        return RunReport(self.name, self.home, values, failed, tally.done, len(there), seconds, spent)
+        return RunReport(self.name, self.home, values, failed, tally.done, len(there), seconds, spent, machines)
 
     def _settle(self, outcome: Outcome, waiting: deque[str]) -> int:
         """Enter an outcome; 1 if a job is finished by it."""

@@ -6,6 +6,7 @@ alone, so a lost log loses no work.
 """
 
 import os
+import platform
 import shutil
 import sys
 import time
@@ -126,7 +127,7 @@ def perform(task: Task, worker: str = "") -> Outcome:
         seconds = time.perf_counter() - start
         if not any(files.iterdir()):
             files.rmdir()
-        said = {"key": task.key, "job": task.job, "config": task.config}
+        said = {"key": task.key, "job": task.job, "config": task.config, "machine": machine(task.config.get("device"))}
         write_json(result_path(task.folder, task.key), {**said, "seconds": seconds, "worker": worker, "value": value})
     except Exception as error:
         fault = storage_fault(task.folder, error)
@@ -135,6 +136,15 @@ def perform(task: Task, worker: str = "") -> Outcome:
         text = "\n".join([*lines[-_LINES:], *([] if fault is None else [f"OSError: {fault}"])])
         return Outcome(task.key, state, time.perf_counter() - start, text, worker)  # type: ignore[arg-type]
     return Outcome(task.key, "done", seconds, worker=worker)
+
+
+def machine(device: str | None = None) -> str:
+    """What computes here: the GPU, where there is one and the device may be one; else the CPU's architecture."""
+    import torch
+
+    if device not in (None, "cpu") and torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..._evaluation import copied
+from ...programs import Replayed
 from .grouped import group_networks, ungrouped
 from .recipe import Recipe
 
@@ -48,6 +50,7 @@ class Engine:
         for part in self._parts if self._channels_last else ():
             cast(Any, part).to(memory_format=torch.channels_last)  # not all releases type it
         self._optimizers = [recipe.make_optimizer(part) for part in self._parts]
+        self._graphs = [Replayed(partial(self._gradients, i)) for i in range(len(self._parts))]
         self._pool: ThreadPoolExecutor | None = None
 
     def step(self, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
@@ -58,24 +61,36 @@ class Engine:
         of_parts = list(zip(inputs.split(self._sizes), targets.split(self._sizes)))
 
         def losses(i: int) -> Tensor:
-            (x, wanted), optimizer, part = of_parts[i], self._optimizers[i], self._parts[i].train()
+            found, *gradients = self._graphs[i](*of_parts[i])
+            self._graphs[i].join()
+            optimizer = self._optimizers[i]
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            with torch.autocast(x.device.type, torch.bfloat16, enabled=self._half):
-                out = part(self._laid_out(x[0] if self._alone else x.transpose(0, 1).flatten(1, 2)))
-            logits, smoothing = self._apart(out.float() if self._half else out, i), self.recipe.label_smoothing
-            if self._alone:
-                found = F.cross_entropy(logits[0], wanted[0], label_smoothing=smoothing)[None]
-            else:
-                flat = logits.flatten(0, 1), wanted.flatten()
-                each = F.cross_entropy(*flat, label_smoothing=smoothing, reduction="none")
-                found = each.view(wanted.shape).mean(1)
-            optimizer.zero_grad()
-            found.sum().backward()
+            for parameter, gradient in zip(self._parts[i].parameters(), gradients, strict=True):
+                parameter.grad = gradient
             optimizer.step()
-            return found.detach()
+            assert found is not None
+            return found
 
+        for part in self._parts:
+            part.train()
         return torch.cat(self._each(losses))
+
+    def _gradients(self, i: int, inputs: Tensor, wanted: Tensor) -> tuple[Tensor | None, ...]:
+        """Losses ``(k',)`` of the networks of part ``i``, and the gradient of each parameter, where it has one."""
+        part = self._parts[i]
+        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=self._half):
+            out = part(self._laid_out(inputs[0] if self._alone else inputs.transpose(0, 1).flatten(1, 2)))
+        logits, smoothing = self._apart(out.float() if self._half else out, i), self.recipe.label_smoothing
+        if self._alone:
+            found = F.cross_entropy(logits[0], wanted[0], label_smoothing=smoothing)[None]
+        else:
+            flat = logits.flatten(0, 1), wanted.flatten()
+            each = F.cross_entropy(*flat, label_smoothing=smoothing, reduction="none")
+            found = each.view(wanted.shape).mean(1)
+        self._optimizers[i].zero_grad()
+        found.sum().backward()
+        return found.detach(), *(p.grad for p in part.parameters())
 
     def logits(self, inputs: Tensor) -> Tensor:
         """``(k, B, classes)`` for shared inputs ``(B, C, *S)``, in evaluation mode."""
