@@ -1,5 +1,7 @@
 """What is no model is refused by every public function in one line, with what to do instead; so are wrong names."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ import intertwine as iw
 X = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
 LOADER = [(X, torch.arange(8) % 3)]
 NET = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+CONCEPTS = iw.lab.data.load_concepts("generated", images=4)
 
 CALLS = {
     "symmetries": lambda m: iw.symmetries(m, X),
@@ -57,14 +60,53 @@ META = {
 }
 
 
-# Those that are left out want more, or read no numbers.
-@pytest.mark.parametrize("name", sorted(META.keys() - {"dissect", "dgn", "dlgn"}))
+META["dissect"] = lambda m: iw.dissect(m, "1", CONCEPTS)
+READ_NO_NUMBERS = {"dgn", "dlgn"}
+
+
+@pytest.mark.parametrize("name", sorted(READ_NO_NUMBERS))
+def test_what_reads_no_numbers_takes_a_model_without_weights(name):
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    made = META[name](model)
+    assert all(p.is_meta for p in made.parameters())
+
+
+@pytest.mark.parametrize("name", sorted(META.keys() - READ_NO_NUMBERS))
 def test_a_model_without_weights_is_refused_in_one_line(name):
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
     with pytest.raises((ValueError, iw.IntertwineError), match="meta") as caught:
         META[name](model)
     assert "\n" not in str(caught.value)
+
+
+TWO = {
+    "correspond": lambda a, b: iw.correspond(a, b, X),
+    "same": lambda a, b: iw.same(a, b, X),
+    "diff": lambda a, b: iw.diff(a, b, X),
+    "compare": lambda a, b: iw.compare(a, b, LOADER),
+    "compare_many": lambda a, b: iw.compare_many([a, b], LOADER),
+    "stitch": lambda a, b: iw.stitch(a, b, "1", loader=LOADER),
+    "assert_same_function": lambda a, b: iw.testing.assert_same_function(a, b, X),
+    "align": lambda a, b: iw.align(a, b, X),
+    "merge": lambda a, b: iw.merge(a, b, None),
+    "barrier": lambda a, b: iw.barrier(a, b, LOADER),
+}
+
+
+@pytest.mark.parametrize("name", TWO)
+@pytest.mark.parametrize("kind", ["width", "tokens"])
+def test_inputs_that_fit_one_of_two_networks_name_the_other(name, kind):
+    first = nn.Linear(7, 5) if kind == "width" else nn.Embedding(9, 5)
+    other = nn.Sequential(first, nn.ReLU(), nn.Linear(5, 3))
+    with pytest.raises((ValueError, iw.IntertwineError)) as caught:
+        TWO[name](NET, other)
+    said = str(caught.value)
+    named = r"(^|\W)(b|twin|network 2)(: model)? must run on the example inputs.*(in another form|example_inputs_b)"
+    same_code = r"^a and b must be of one architecture and have the same widths|must have shape"
+    assert re.search(rf"{named}|{same_code}", said)
+    assert "\n" not in said
 
 
 def test_diff_takes_state_dicts_and_refuses_text():

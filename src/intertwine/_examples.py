@@ -1,12 +1,15 @@
 """Several example inputs of one model, where one is not enough to see all of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ._nested import map_tensors
+from ._words import first_line
+from .errors import CaptureError
 
 
 class Examples:
@@ -65,3 +68,19 @@ def run(model: nn.Module, inputs: Any, device: torch.device | None = None) -> An
     fresh: Callable[[Tensor], Tensor] = lambda x: x.to(device or x.device, non_blocking=True, copy=True)
     args, kwargs = arguments(map_tensors(inputs, fresh))
     return model(*args, **kwargs)
+
+
+_BOTH = "Both networks are given the same inputs: wrap one that takes them in another form in a module."
+
+
+@contextmanager
+def both_given(name: str) -> Iterator[None]:
+    """Say which of two networks does not run on the inputs that both are given, and what to do."""
+    try:
+        yield
+    except CaptureError as error:
+        raise CaptureError(f"{name}: {first_line(error)} {_BOTH}") from error
+    except (RuntimeError, TypeError, IndexError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"{name} must run on the example inputs. Got {type(error).__name__}: {first_line(error)}. {_BOTH}"
+        ) from error

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ._evaluation import check_module, evaluating, unchanged, with_weights
-from ._examples import each, run
+from ._examples import both_given, each, run
 from ._nested import tensors_in
 from ._random import seeded
 
@@ -43,7 +43,10 @@ def assert_same_function(model: nn.Module, twin: nn.Module, inputs: Any, rtol: f
     __tracebackhide__ = True
     check_module(model)
     check_module(twin, "twin")
-    left, right = outputs(model, inputs), outputs(twin, inputs)
+    with both_given("model"):
+        left = outputs(model, inputs)
+    with both_given("twin"):
+        right = outputs(twin, inputs)
     if rtol is None:
         tensors = [*model.parameters(), *twin.parameters(), *left, *right]
         rtol = max([tolerance(t.dtype) for t in tensors if t.is_floating_point()], default=tolerance(torch.float64))

@@ -13,7 +13,7 @@ from torch import Tensor
 from .._nested import map_tensors
 from ..errors import CaptureError
 from .calls import Call, PerExample, Ref, grows, refs
-from .operations import BATCH_NORMS, MEMORY_VIEWS, writes
+from .operations import BATCH_NORMS, MEMORY_VIEWS, SCALED_DOT_PRODUCTS, writes
 
 Handler = Callable[[Call, Callable[..., Any], dict[str, Any]], Any]
 """``handler(call, operation, args)``, in place of ``operation(**args)``."""
@@ -37,6 +37,8 @@ class Step:
         operation: Callable[..., Any]
         if norm:
             operation, args = F.batch_norm, _norm_arguments(args)
+        elif call.op in SCALED_DOT_PRODUCTS:
+            operation, args = F.scaled_dot_product_attention, _attention_arguments(args)
         elif call.op in MEMORY_VIEWS:
             operation, args = torch.reshape, {"input": args["self"], "shape": args["size"]}
         else:
@@ -72,7 +74,7 @@ def run_call(call: Call, tensors: Mapping[int, Tensor], handler: Handler | None 
     """Results of one call alone, for given tensors by number."""
     known: dict[int, Tensor] = {}
     Step.of(call).run(known, lambda ref: tensors[ref.id], 0, handler=handler)
-    return [known[out.id] for out in call.outputs if out is not None]
+    return [known[out.id] for out in call.outputs if out is not None and out.id in known]
 
 
 def float64_handler(call: Call, operation: Callable[..., Any], args: dict[str, Any]) -> Any:
@@ -105,6 +107,15 @@ def _norm_arguments(a: Mapping[str, Any]) -> dict[str, Any]:
         "input": a["input"], "running_mean": a.get("running_mean"), "running_var": a.get("running_var"),
         "weight": a["weight"], "bias": a["bias"], "training": bool(a.get("training", False)),
         "momentum": a.get("momentum", a.get("exponential_average_factor")), "eps": a.get("eps", a.get("epsilon")),
+    }  # fmt: skip
+
+
+def _attention_arguments(a: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of attention, from those of any backend's operation: one that was recorded elsewhere runs here too."""
+    masked, grouped = a.get("attn_mask", a.get("attn_bias")), {"enable_gqa": True} if a.get("enable_gqa") else {}
+    return {
+        "query": a["query"], "key": a["key"], "value": a["value"], "attn_mask": masked,
+        "is_causal": bool(a.get("is_causal", False)), "scale": a.get("scale"), **grouped,
     }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .._evaluation import copied
+from .._examples import both_given
 from .._result import of_networks
 from .._words import counted
 from ..errors import CaptureError
@@ -81,7 +82,8 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
             raise TypeError(
                 "a or b must be a module, or sym be given: symmetries are those of code. Got two state dicts."
             )
-        sym = symmetries(model, example_inputs)
+        with both_given("b" if model is b else "a"):
+            sym = symmetries(model, example_inputs)
     found = _compared(a, b, example_inputs, model, sym)
     if not found.same_function and found.output_error is not None and found.output_error <= tolerance(torch.float32):
         found = _once_folded(a, b, example_inputs) or found

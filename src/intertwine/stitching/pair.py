@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from .._evaluation import check_module
+from .._examples import both_given
 from .._progress import track
 from ..features import layers as points_of
 from ..features.batches import device_of, length, repeatable
@@ -147,7 +148,10 @@ class Pair:
             bad = next((key for key, p in model.named_parameters() if not bool(p.isfinite().all())), None)
             if bad is not None:
                 raise ValueError(f"{name} must have finite weights. Got NaN or infinity in {bad!r}.")
-        self.a, self.b = capture_dynamic(a, batch, "a"), capture_dynamic(b, batch, "b")
+        with both_given("a"):
+            self.a = capture_dynamic(a, batch, "a")
+        with both_given("b"):
+            self.b = capture_dynamic(b, batch, "b")
         self.models = a, b
         self._points = tuple(points_of(model, batch) for model in (a, b))
 

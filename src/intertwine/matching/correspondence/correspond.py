@@ -182,7 +182,7 @@ class _Side:
         try:
             program = capture(inner, *arguments(each(inputs)[0]))
         except CaptureError as error:
-            advice = " Give example_inputs_b, what b is called with." if borrowed else ""
+            advice = " Give same() or correspond() example_inputs_b, what b is called with." if borrowed else ""
             raise CaptureError(f"{name}: {error}{advice}") from error
         reader = Reader(program, tensors_of(inner))
         said = tuple(f"{name} wrapped in {kind}" for kind in wrapped)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._evaluation import check_module
+from ..._examples import both_given
 from ..._io import versions
 from ..._memory import parse_memory
 from ..._result import of_networks
@@ -117,7 +118,10 @@ def compare(
     memory, drawn = parse_memory(reading.memory), resampling or NO_RESAMPLING
     first, stream = batching.peek(loader)
     wanted = layers, layers if layers_b is None else layers_b
-    points = [points_of(model, some, reading, first) for model, some in zip((a, b), wanted)]
+    points = []
+    for name, model, some in zip("ab", (a, b), wanted):
+        with both_given(name):
+            points.append(points_of(model, some, reading, first))
     notes = _unread((a, b), points, (layers, layers_b), first)
     kinds: list[tuple[str, ...]] = [("",) * len(some) for some in points]
     if given is None or len(given) > 1:

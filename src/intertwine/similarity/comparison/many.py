@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ..._evaluation import check_module
+from ..._examples import both_given
 from ..._io import digest, read_json, versions, write_json, write_tensors
 from ..._nested import tensors_in
 from ..._progress import track
@@ -106,7 +107,10 @@ def _kept(
             examples = most
             break
     data = inputs.digest()
-    points = {name: points_of(_built(name, m), layers, reading, first) for name, m in named.items()}
+    points = {}
+    for name, m in named.items():
+        with both_given(name):
+            points[name] = points_of(_built(name, m), layers, reading, first)
     every = [[p.name for p in some] for some in points.values()]
     shared = [name for name in every[0] if all(name in names for names in every)]
     if not shared:
