@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from rewritten_networks import PAIRS
 from torch import nn
 
 import intertwine as iw
@@ -608,3 +609,17 @@ def test_one_layer_of_many_that_differs_is_not_called_the_same():
     found = iw.compare(a, b, [x], layers, measures=("linear_cka", "orthogonal_procrustes_centered"), resampling=None)
     scores = found.scores["linear_cka"].diagonal()
     assert scores.mean() > 1 - 1e-5 > scores.min() and "same features" not in found.summary()
+
+
+@pytest.mark.parametrize(
+    "name", ["sequential against named", "batch norm net against functions", "BERT against Electra"]
+)
+def test_one_network_in_other_code_is_compared_layer_by_layer(name):
+    pair = PAIRS[name]()
+    state = pair.a.state_dict()
+    for key, tensor in iw.correspond(pair.a, pair.b, pair.x).convert(pair.b.state_dict()).items():
+        state[key].copy_(tensor)
+    shape = (40, *pair.x.shape[1:])
+    x = torch.randn(shape) if pair.x.is_floating_point() else torch.randint(50, shape)
+    found = iw.compare(pair.a, pair.b, x.split(20), resampling=None)
+    assert "compute the same features in every layer" in found.summary()
