@@ -171,7 +171,8 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: str, n
     tensors, wanted = _plain_names(tensors), model.state_dict()
     _check_architecture(wanted, tensors, source, name)
     check_kinds(tensors, wanted, source)
-    model.load_state_dict({**{k: v for k, v in wanted.items() if k not in tensors}, **tensors})
+    kept, empty = {k: v for k, v in wanted.items() if k not in tensors}, any(t.is_meta for t in wanted.values())
+    model.load_state_dict({**kept, **tensors}, assign=empty)  # a model on the meta device takes the tensors themselves
 
 
 def _plain_names(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

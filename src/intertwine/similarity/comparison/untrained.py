@@ -151,6 +151,8 @@ def _built(build: Callable[[], nn.Module], model: nn.Module, seed: int) -> dict[
     one, other, own = (*states, model.state_dict())
     if {name: x.shape for name, x in one.items()} != {name: x.shape for name, x in own.items()}:
         return None
+    if any(x.is_meta for x in one.values()):  # shapes without numbers
+        return None
     varied = [name for name, x in one.items() if x.is_floating_point() and x.numel() > 1 and x.min() < x.max()]
     same = sum(one[name].numel() for name in varied if torch.equal(one[name], other[name]))  # loaded, not drawn
     return None if same > _SHARE * sum(one[name].numel() for name in varied) else one
