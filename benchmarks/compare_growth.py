@@ -1,86 +1,81 @@
-"""Time of ``compare`` against images, layers and width, beside the bare forward passes: docs/images/compare-growth.svg.
+"""How the time of ``compare`` grows with images, layers and width: ``python benchmarks/compare_growth.py --figure``.
 
-    python benchmarks/compare_growth.py
-
-Process time of one thread, networks of 3x3 convolutions on 16x16 maps with random weights, scores with error, interval
-and chance, untrained networks left out. Slopes are those of straight lines through the logarithms.
+Two networks of 3x3 convolutions on images of noise, 32x32, default measures and chance levels without untrained
+networks; process time of one thread, best of three. One of the three numbers grows at a time. Slopes are those of a
+line through the logarithms: 1 grows in proportion.
 """
 
+import argparse
 import time
-from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from matplotlib import pyplot
+from torch import nn
 
 import intertwine as iw
 from intertwine.similarity import Resampling
 
-OUT = Path(__file__).parent.parent / "docs" / "images" / "compare-growth.svg"
-CASES = {"images": (250, 500, 1000), "layers": (4, 8, 16), "channels": (16, 32, 64)}
-FIXED = {"images": 500, "layers": 8, "channels": 32}
+FIGURE = Path(__file__).parent.parent / "docs" / "images" / "compare-growth.svg"
+USUAL = {"images": 256, "layers": 8, "width": 32}
+GROWN = {"images": (256, 512, 1024, 2048), "layers": (4, 8, 16, 32), "width": (16, 32, 64, 128)}
+_SIDE, _REPEATS = 16, 3
 
 
-def network(layers: int, channels: int, seed: int) -> nn.Module:
-    """Convolutions and ReLUs."""
+def network(layers: int, width: int, seed: int) -> nn.Module:
+    """Convolutions of one width, each behind a ReLU."""
     torch.manual_seed(seed)
-    widths = [3, *[channels] * layers]
-    return nn.Sequential(*(part for n, m in pairwise(widths) for part in (nn.Conv2d(n, m, 3, padding=1), nn.ReLU())))
+    found: list[nn.Module] = []
+    for k in range(layers):
+        found += [nn.Conv2d(width if k else 3, width, 3, padding=1), nn.ReLU()]
+    return nn.Sequential(*found, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10)).eval()
 
 
-def timed(work: Callable[[], object]) -> float:
-    """Seconds, best of two."""
-    found = []
-    for _ in range(2):
-        start = time.process_time()
-        work()
-        found.append(time.process_time() - start)
-    return min(found)
-
-
-def measured(images: int, layers: int, channels: int) -> tuple[float, float]:
-    """Seconds of the bare passes and of the comparison."""
-    a, b = (network(layers, channels, seed).eval() for seed in (0, 1))
-    x = torch.randn(images, 3, 16, 16, generator=torch.Generator().manual_seed(0)).split(125)
-
-    def forward(parts: tuple[Tensor, ...]) -> None:
+def seconds(images: int, layers: int, width: int) -> tuple[float, float]:
+    """Process time of both forward passes, and of ``compare``."""
+    a, b = (network(layers, width, seed) for seed in (0, 1))
+    batches = torch.randn(images, 3, _SIDE, _SIDE, generator=torch.Generator().manual_seed(0)).split(128)
+    best = [float("inf")] * 2
+    for _ in range(_REPEATS):
+        began = time.process_time()
         with torch.no_grad():
-            for part in parts:
-                a(part), b(part)
+            for batch in batches:
+                a(batch), b(batch)
+        passed = time.process_time()
+        iw.compare(a, b, batches, resampling=Resampling(untrained=0), exact=False, progress=False)
+        best = [min(best[0], passed - began), min(best[1], time.process_time() - passed)]
+    return best[0], best[1]
 
-    drawn = Resampling(untrained=0)
-    return timed(lambda: forward(x)), timed(lambda: iw.compare(a, b, x, exact=False, resampling=drawn, progress=False))
 
-
-def slope(sizes: tuple[int, ...], seconds: list[float]) -> float:
-    """The exponent of a power law."""
-    u, v = (torch.tensor(z, dtype=torch.float64).log() for z in (sizes, seconds))
-    u, v = u - u.mean(), v - v.mean()
-    return float((u @ v) / (u @ u))
+def slope(xs: tuple[int, ...], ys: list[float]) -> float:
+    """Of a line through the logarithms."""
+    return float(np.polyfit(np.log(xs), np.log(ys), 1)[0])
 
 
 def main() -> None:
-    """Measure and draw."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot as plt
-
+    """A line for each size, and the figure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--figure", action="store_true", help=f"write {FIGURE.name}")
+    asked = parser.parse_args()
     torch.set_num_threads(1)
-    figure, axes = plt.subplots(1, 3, figsize=(9, 3), sharey=True, layout="constrained")
-    for axis, (what, sizes) in zip(axes, CASES.items()):
-        bare, whole = zip(*(measured(**(FIXED | {what: size})) for size in sizes))
-        found = [slope(sizes, list(seconds)) for seconds in (whole, bare)]
-        for seconds, name, power in zip((whole, bare), ("compare", "forward passes"), found):
-            axis.loglog(sizes, seconds, "o-", label=f"{name}: slope {power:.2f}")
-        axis.set_xlabel(what)
-        axis.set_xticks(sizes, map(str, sizes), minor=False)
-        axis.minorticks_off()
-        axis.legend(fontsize=8)
-        print(what, sizes, [f"{w / b:.2f} x" for w, b in zip(whole, bare)], [f"{p:.2f}" for p in found], flush=True)
-    axes[0].set_ylabel("seconds")
-    figure.savefig(OUT)
+    seconds(128, 2, 8)  # imports
+    figure, axes = pyplot.subplots(1, 3, figsize=(9, 3), sharey=True, layout="constrained")
+    for ax, (what, sizes) in zip(axes, GROWN.items()):
+        bare, whole = zip(*(seconds(**{**USUAL, what: size}) for size in sizes))
+        slopes = slope(sizes, list(bare)), slope(sizes, list(whole))
+        for size, one, two in zip(sizes, bare, whole):
+            print(f"| {what} {size} | forward {one:.2f} s | compare {two:.2f} s | {two / one:.1f} x |", flush=True)
+        print(f"{what}: slope {slopes[0]:.2f} of the forward passes, {slopes[1]:.2f} of compare", flush=True)
+        ax.loglog(sizes, bare, "o--", color="0.6", label=f"forward passes, slope {slopes[0]:.2f}")
+        ax.loglog(sizes, whole, "o-", label=f"compare, slope {slopes[1]:.2f}")
+        ax.set_xticks(sizes, labels=map(str, sizes))
+        ax.minorticks_off()
+        ax.set_xlabel(what)
+        ax.legend(frameon=False, fontsize=8)
+    axes[0].set_ylabel("seconds of one thread")
+    if asked.figure:
+        figure.savefig(FIGURE)
 
 
 if __name__ == "__main__":
