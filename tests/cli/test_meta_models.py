@@ -1,4 +1,4 @@
-"""Commands whose code builds a model on the meta device: it takes the checkpoint's tensors, or one line says why not."""
+"""Commands whose code builds a model on the meta device: it takes a checkpoint's tensors, or one line says why not."""
 
 import pytest
 import torch
