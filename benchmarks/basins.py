@@ -1,6 +1,6 @@
 """Barriers of two character GPTs as the group grows, from nothing over permutations to bases learned on data.
 
-    python benchmarks/basins.py DATA [--rows none default learned] [--steps 1200] [--draws 3] [--figure ladder.svg]
+    python benchmarks/basins.py DATA [--rows none default learned] [--steps 2400] [--draws 3] [--figure ladder.svg]
 
 DATA holds ``char-gpt/{a,b}.safetensors``, ``char-gpt/config.json`` and ``text/tinyshakespeare.txt``. The barrier is the
 largest of the quarter, half and three-quarter points above the line between the losses, over 6 batches of 64 x 64
@@ -106,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--rows", nargs="+", default=["none", "permutations", "permutations, head maps", "default"])
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=Learned.steps)
     parser.add_argument("--draws", type=int, default=1)
     parser.add_argument("--rate", type=float, default=Learned.rate)
     parser.add_argument("--figure", type=Path)

@@ -205,13 +205,34 @@ def _plain(output, batch):
     return F.cross_entropy(output, batch[1])
 
 
-def test_a_loss_of_nan_keeps_the_last_good_element():
+@pytest.mark.parametrize(("bad", "falls", "ends"), [((32, 34), 2, False), (range(15, 10**6), 6, True)])
+def test_where_the_loss_is_nan_the_search_goes_back_and_on_a_few_times(bad, falls, ends):
     a, b, x, loader = case()
     calls = iter(range(10**6))
-    loss = lambda output, batch: _plain(output, batch) * (float("nan") if 30 < next(calls) < 40 else 1.0)
-    found = iw.align(a, b, x, Learned(steps=40, every=10, loss=loss), loader)
-    assert any("NaN" in note for note in found.notes)
+    loss = lambda output, batch: _plain(output, batch) * (float("nan") if next(calls) in bad else 1.0)
+    found = iw.align(a, b, x, Learned(steps=100, every=10, loss=loss), loader)
+    heights = [-value for value in found.history]
+    assert sum(height != height for height in heights) == falls and (heights[-1] != heights[-1]) == ends
+    assert len(heights) == (7 if ends else 11)
+    assert any("NaN" in note and ("and ended" in note) == ends for note in found.notes)
     iw.testing.assert_same_function(b, found.apply(b), x)
+
+
+@pytest.mark.parametrize("what", ["gradient", "basis"])
+def test_a_search_goes_back_where_a_gradient_or_a_basis_is_lost(what, monkeypatch):
+    a, b, x, loader = case()
+    calls = iter(range(10**6))
+
+    def loss(output, batch):
+        value = _plain(output, batch)
+        if value.requires_grad and next(calls) == 30 and what == "gradient":
+            value.register_hook(lambda grad: grad * float("inf"))
+        return value
+
+    if what == "basis":
+        monkeypatch.setattr("intertwine.matching.solvers.learned._CONDITION", 0.5)
+    found = iw.align(a, b, x, Learned(steps=100, every=10, loss=loss), loader)
+    assert sum(value != value for value in found.history) == {"gradient": 1, "basis": 6}[what]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """Alignment learned on the loss of mixtures: bases by gradient, assignments solved again from the moved weights.
 
-From the alignment by weights on, rotations, general bases and scales are exponentials whose logarithms Adam learns in
-one cycle on the loss of random points of the line; every fifty steps the element so far becomes the base of a new
-chart, and the units of permuted spaces are assigned anew to those of ``a``. Permutations that are learned as latent
-matrices (the straight-through estimator) wander instead.
+From the alignment by weights on, rotations, general bases and scales are exponentials whose logarithms are learned in
+one cycle on the loss of random points of the line. A step turns every plane by one angle: it is the orthogonal factor
+of the averaged gradient (Muon; of a diagonal matrix, its signs). Every fifty steps the element so far becomes the base
+of a new chart, and the units of permuted spaces are assigned anew to those of ``a``. Permutations that are learned as
+latent matrices (the straight-through estimator) wander instead.
 
 References:
+    - K. Jordan et al. Muon: An optimizer for hidden layers in neural networks. 2024.
     - A. Theus et al. Generalized Linear Mode Connectivity for Transformers. 2025, arXiv 2506.22712.
 """
 
@@ -38,6 +40,10 @@ from .solver import Findings, Solver
 
 _POINTS = (0.25, 0.5, 0.75)
 _WARM = 0.1  # share of the steps in which the rate rises
+_MOMENTUM = 0.9
+_POLAR = (3.4445, -4.7750, 2.0315)  # Muon's odd polynomial: five turns of it bring singular values to about 1
+_FALLS = 5  # times a search goes back to its best element; at the next one it ends
+_CONDITION = 1e6  # of a basis, beyond which single precision keeps nothing of it
 _PARTS = ("permutation", "scales", "signs", "linear")
 
 
@@ -46,8 +52,8 @@ class Learned(Solver):
     """Minimises the loss of the networks ``(1 - t) a + t g b`` for random ``t``, on labelled batches.
 
     Attributes:
-        steps: Steps of Adam, one batch each.
-        rate: The highest learning rate of its one cycle.
+        steps: Steps of the search, one batch each.
+        rate: The largest angle of a step of the one cycle, in radians (of scales: how far their logarithms move).
         every: Steps after which assignments are solved again and the barrier is measured on the held-out batch.
         mixtures: Between which ``t`` is drawn.
         patience: Measurements without a lower barrier after which the search stops; by default it never does, since the
@@ -61,10 +67,10 @@ class Learned(Solver):
     by_weights: ClassVar[bool] = False
     needs_labels: ClassVar[bool] = True
 
-    steps: int = 1500
-    rate: float = 0.01
+    steps: int = 2400
+    rate: float = 0.05
     every: int = 50
-    mixtures: tuple[float, float] = (0.15, 0.85)
+    mixtures: tuple[float, float] = (0.35, 0.65)
     patience: int | None = None
     loss: Loss | None = None
     checkpoint: str | None = None
@@ -117,8 +123,8 @@ class _Course:
                 self.logs[s.name] = torch.zeros(*e.permutation.shape, s.size, requires_grad=True)
             elif s.group.scales and "scale" in networks.kinds:
                 self.logs[s.name] = torch.zeros(e.scales.shape, requires_grad=True)
-        self.adam = torch.optim.Adam(list(self.logs.values()) or [torch.zeros(1)], lr=options.rate)
-        self.step = 0
+        self.momenta = {name: torch.zeros_like(log) for name, log in self.logs.items()}
+        self.step, self.falls = 0, list[int]()
 
     def run(self) -> list[float]:
         """Learn; the barrier on the held-out batch at the start and after every round."""
@@ -127,17 +133,21 @@ class _Course:
         batches = islice(self._stream(), self.step, None)
         rounds = range(-(-(self.options.steps - self.step) // self.options.every))
         for _ in track(rounds, f"Learning, barrier {history[0]:.3f} at the start", enabled=None):
-            finite = self._round(batches)
-            height = self.barrier(self.base) if finite else float("nan")
+            height = self.barrier(self.base) if self._round(batches) else math.nan
+            better = height < min((h for h in history if h == h), default=math.inf)
             history.append(height)
-            if height != height:
-                self.notes = (f"the loss became NaN after {self.step} steps: the last good element is kept",)
-                break
-            since = 0 if height < min(history[:-1]) else since + 1
-            self.best = self.best if since else self.base
+            if better:
+                self.best = self.base
+            elif not math.isfinite(height):
+                self._fall()
+            since = 0 if better else since + 1
             self._keep(history)
-            if self.options.patience is not None and since >= self.options.patience:
+            if len(self.falls) > _FALLS or (self.options.patience is not None and since >= self.options.patience):
                 break
+        if self.falls:
+            at = ", ".join(map(str, self.falls))
+            then = "to its best element" + (" and on at half the rate" if len(self.falls) <= _FALLS else ", and ended")
+            self.notes = (f"a loss, gradient or basis became NaN, infinite or singular by step {at}: back {then}",)
         return history
 
     def barrier(self, g: Transformation) -> float:
@@ -146,35 +156,52 @@ class _Course:
             return self.mixture.above(transformed(self.sym, g, self.raw), self.held, self.loss, _POINTS)
 
     def _round(self, batches: Iterator[Any]) -> bool:
-        """Steps in one chart, then the base of the next one; tell whether all losses were finite."""
-        low, high = self.options.mixtures
-        near = transformed(self.sym, self.base, self.raw)
-        for _ in range(min(self.options.every, self.options.steps - self.step)):
-            generator = torch.Generator().manual_seed(mixed(self.networks.seed, "ratio", self.step))
-            ratio = low + (high - low) * float(torch.rand((), generator=generator))
-            batch = next(batches)
-            with torch.enable_grad():
-                value = self.loss(self.mixture(transformed(self.sym, self._element(), near), batch, ratio), batch)
-                if not bool(value.isfinite()):
-                    return False
-                self.adam.zero_grad()
-                if value.requires_grad:
-                    value.backward()
-            self.adam.param_groups[0]["lr"] = self._rate()
-            self.adam.step()
+        """Steps in one chart, then the base of the next one; tell whether losses, gradients and bases stayed good."""
+        near, good = transformed(self.sym, self.base, self.raw), True
+        for batch in islice(batches, min(self.options.every, self.options.steps - self.step)):
             self.step += 1
+            good = good and self._move(near, batch)  # after a bad step batches are only read, so that steps count them
+        if not good:
+            return False
         with torch.no_grad():
             self.base = self._element(torch.float64) @ self.base
+            bases = [x for name in self.logs if (x := self.base[name].linear) is not None]
+            if not all(x.isfinite().all() and (torch.linalg.cond(x) < _CONDITION).all() for x in bases):
+                return False
             for log in self.logs.values():
                 log.zero_()
             self._assign()
         return True
 
+    def _move(self, near: dict[str, Tensor], batch: Any) -> bool:
+        """One step; tell whether the loss and its gradients were finite."""
+        low, high = self.options.mixtures
+        generator = torch.Generator().manual_seed(mixed(self.networks.seed, "ratio", self.step))
+        ratio = low + (high - low) * float(torch.rand((), generator=generator))
+        with torch.enable_grad():
+            value = self.loss(self.mixture(transformed(self.sym, self._element(), near), batch, ratio), batch)
+            logs = list(self.logs.values()) if value.requires_grad else []
+            grads = torch.autograd.grad(value, logs, materialize_grads=True) if logs else ()
+        if not all(bool(x.isfinite().all()) for x in (value, *grads)):
+            return False
+        with torch.no_grad():
+            for (name, log), grad in zip(self.logs.items(), grads):
+                ahead = grad.lerp(self.momenta[name].lerp_(grad, 1 - _MOMENTUM), _MOMENTUM)
+                log -= self._rate() * (_polar(ahead) if self.sym.space(name).group.mixes else ahead.sign())
+        return True
+
+    def _fall(self) -> None:
+        """Go back to the best element, with nothing of the way that led astray."""
+        self.falls, self.base = [*self.falls, self.step], self.best
+        with torch.no_grad():
+            for x in chain(self.logs.values(), self.momenta.values()):
+                x.zero_()
+
     def _rate(self) -> float:
-        """The rate of this step in one cycle: a straight line up, half a cosine down."""
-        done = (self.step + 1) / self.options.steps
+        """The rate of this step in one cycle, halved at every fall: a straight line up, half a cosine down."""
+        done = self.step / self.options.steps
         share = done / _WARM if done < _WARM else (1 + math.cos(math.pi * (done - _WARM) / (1 - _WARM))) / 2
-        return self.options.rate * share
+        return self.options.rate * share / 2 ** len(self.falls)
 
     def _element(self, dtype: torch.dtype | None = None) -> Transformation:
         """The element of the logarithms."""
@@ -217,8 +244,8 @@ class _Course:
         if self.options.checkpoint is None:
             return
         found = {"step": torch.tensor(self.step), "history": torch.tensor(history, dtype=torch.float64)}
-        for k, one in self.adam.state_dict()["state"].items():
-            found |= {f"adam.{k}.{name}": torch.as_tensor(x) for name, x in one.items()}
+        found |= {f"momentum.{name}": x for name, x in self.momenta.items()}
+        found["falls"] = torch.tensor(self.falls, dtype=torch.int64)
         for kind, g in (("base", self.base), ("best", self.best)):
             for space, e in g.elements.items():
                 parts = {part: getattr(e, part) for part in _PARTS}
@@ -238,11 +265,17 @@ class _Course:
 
         still = identity(self.sym).elements.items()
         self.base, self.best = (Transformation({s: read(kind, s, e) for s, e in still}) for kind in ("base", "best"))
-        state = self.adam.state_dict()
-        for key, x in found.items():
-            if key.startswith("adam."):
-                _, k, name = key.split(".")
-                state["state"].setdefault(int(k), {})[name] = x
-        self.adam.load_state_dict(state)
+        self.momenta = {name: found.get(f"momentum.{name}", still) for name, still in self.momenta.items()}
+        self.falls = found["falls"].tolist() if "falls" in found else []
         self.step = int(found["step"])
         return list(map(float, found["history"]))
+
+
+def _polar(x: Tensor) -> Tensor:
+    """About the orthogonal factor of each matrix, by matrix products alone."""
+    a, b, c = _POLAR
+    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + torch.finfo(x.dtype).tiny)
+    for _ in range(5):
+        square = x @ x.mT
+        x = a * x + (b * square + c * square @ square) @ x
+    return x
