@@ -142,7 +142,37 @@ def test_weights_that_make_up_for_a_setting_are_not_called_different():
     assert match.verdict not in (SAME, DIFFERENT), match.summary()
 
 
+def masked(x: Tensor, last: int = 3) -> Tensor:
+    mask = x.new_zeros(x.shape[1:])
+    mask[1:, :last] = -100.0
+    return x + mask
+
+
+PLACES = torch.tensor([[0, 2], [3, 0]])
+BIAS = torch.arange(32.0).view(4, 8)
+MASK = torch.zeros(4, 8).index_put((torch.tensor([[1], [2], [3]]), torch.arange(3)), torch.tensor(-100.0))
+
 FORMS = {
+    "patches by strided slices": (
+        lambda x: torch.cat([x.view(3, 4, 4, 2)[:, i::2, j::2] for j in (0, 1) for i in (0, 1)], -1).relu(),
+        lambda x: x.view(3, 2, 2, 2, 2, 2).permute(0, 1, 3, 4, 2, 5).reshape(3, 2, 2, 8).relu(),
+    ),
+    "parts put together again": (lambda x: torch.cat([x[:, :1], x[:, 1:3], x[:, 3:]], 1).relu(), F.relu),
+    "interpolation to the same size": (
+        lambda x: F.interpolate(x[:, None], (4, 8), mode="bilinear")[:, 0].relu(),
+        lambda x: F.pad(x, (0, 0, 0, 0)).relu(),
+    ),
+    "a mask written into zeros": (masked, lambda x: x + MASK),
+    "rows of a table along another dimension": (
+        lambda x: x[:, PLACES.flatten()].view(3, 2, 2, 8).relu(),
+        lambda x: F.embedding(PLACES, x.movedim(1, 0).flatten(1)).view(2, 2, 3, 8).permute(2, 0, 1, 3).relu(),
+    ),
+    "a constant taken away": (lambda x: (x - BIAS).relu(), lambda x: (x + -BIAS).relu()),
+    "nothing rolled": (lambda x: x.roll(0, 1).relu(), F.relu),
+    "a table repeated for the batch": (
+        lambda x: (x.view(12, 8) + BIAS.repeat(3, 1)).view(3, 4, 8).relu(),
+        lambda x: (x + BIAS).relu(),
+    ),
     "relu": (F.relu, lambda x: torch.maximum(x, torch.zeros(()))),
     "tanh-GELU": (
         lambda x: F.gelu(x, approximate="tanh"),
@@ -201,6 +231,10 @@ def twice(*forms) -> tuple[nn.Module, nn.Module]:
     return one, other
 
 
+def changed(one, other=lambda y: y) -> tuple[nn.Module, nn.Module]:
+    return twice(lambda m, x: one(m.p(x)).tanh(), lambda m, x: other(m.p(x)).tanh())
+
+
 def rotary(swapped: bool = False, window: int = 9, **turn) -> nn.Module:
     def run(m: nn.Module, x: Tensor) -> Tensor:
         q, k, v = map(heads, m.qkv(x).chunk(3, -1))
@@ -230,6 +264,16 @@ NEAR = {
     "limit": lambda: after(nn.Hardtanh(-3, 3), nn.Hardtanh(-2, 2)),
     "order of roll": lambda: twice(lambda m, x: x + m.p(x).roll(1, 1), lambda m, x: x + m.p(x).roll(-1, 1)),
     "axis of softmax": lambda: twice(lambda m, x: m.p(x).softmax(-1) * x, lambda m, x: m.p(x).softmax(1) * x),
+    "order of slices": lambda: changed(lambda y: torch.cat([y[:, :4:2], y[:, 1:4:2]], 1), lambda y: y[:, :4]),
+    "slices the other way round": lambda: changed(lambda y: torch.cat([y[:, 2:], y[:, :2]], 1)),
+    "slices that overlap": lambda: changed(lambda y: torch.cat([y[:, :2], y[:, 1:3]], 1), lambda y: y[:, :4]),
+    "slices of two": lambda: changed(lambda y: torch.cat([y[:, :2], y.sin()[:, 2:]], 1)),
+    "interpolation by a scale": lambda: changed(
+        lambda y: F.interpolate(y[:, None], scale_factor=1.1, mode="bilinear")[:, 0]
+    ),
+    "a shifted padding": lambda: changed(lambda y: F.pad(y, (0, 0, 1, -1))),
+    "other rows": lambda: changed(lambda y: y[:, [0, 2, 3]], lambda y: y[:, [0, 3, 2]]),
+    "another mask": lambda: changed(masked, lambda y: masked(y, 1)),
     "half a residual": lambda: twice(lambda m, x: x + m.p(x), lambda m, x: x + 0.5 * m.p(x)),
     "correction of the deviation": lambda: twice(
         *(lambda m, x, c=c: m.p(x) / m.p(x).std(1, correction=c, keepdim=True) for c in (0, 1))

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -349,12 +351,17 @@ def _() -> Pair:
 # ---- code bases of others, where they are installed
 
 
-def _transformers(name: str, make: Callable[[Any], Pair]) -> None:
+def _between(libraries: str, name: str, make: Callable[..., Pair]) -> None:
+    """A pair of code bases; ``make`` is given their modules."""
     try:
-        import transformers
-    except ImportError:
+        modules = [import_module(library) for library in libraries.split()]
+    except (ImportError, RuntimeError):
         return
-    PAIRS[name] = lambda: make(transformers)
+    PAIRS[name] = lambda: make(*modules)
+
+
+_transformers = partial(_between, "transformers")
+_peers = partial(_between, "timm transformers")
 
 
 _IDS = torch.randint(0, 50, (2, 7), generator=torch.Generator().manual_seed(0))
@@ -421,15 +428,11 @@ _transformers(
 
 
 def _image(name: str, theirs: str, side: int = 64, **settings: Any) -> None:
-    try:
-        import timm
-        import torchvision
-    except (ImportError, RuntimeError):
-        return
-    models = torchvision.models
-    PAIRS[f"{name} of torchvision and timm"] = lambda: Pair(
-        getattr(models, name)(weights=None, **settings), timm.create_model(theirs), torch.randn(1, 3, side, side)
-    )
+    def made(v: Any, m: Any) -> Pair:
+        own = getattr(v.models, name)(weights=None, **settings)
+        return Pair(own, m.create_model(theirs), torch.randn(1, 3, side, side))
+
+    _between("torchvision timm", f"{name} of torchvision and timm", made)
 
 
 for _name, _theirs in {
@@ -440,17 +443,6 @@ for _name, _theirs in {
     _image(_name, _theirs)
 _image("vit_b_16", "vit_base_patch16_224", 224)
 _image("inception_v3", "inception_v3", 299, aux_logits=False, init_weights=False)
-
-
-def _peers(name: str, make: Callable[[Any, Any, Any], Pair]) -> None:
-    """A pair of timm or open_clip and transformers."""
-    try:
-        import open_clip
-        import timm
-        import transformers
-    except (ImportError, RuntimeError):
-        return
-    PAIRS[name] = lambda: make(timm, transformers, open_clip)
 
 
 class Returned(nn.Module):
@@ -468,7 +460,7 @@ _SIZES = dict(**{**_VIT, "hidden_size": 24, "num_attention_heads": 3, "intermedi
 _STAGES = [8, 16, 24, 32]
 _peers(
     "ViT of timm and transformers",
-    lambda m, t, _: Pair(
+    lambda m, t: Pair(
         m.models.vision_transformer.VisionTransformer(32, 8, embed_dim=24, depth=2, num_heads=3, num_classes=5),
         t.ViTForImageClassification(t.ViTConfig(**_SIZES, layer_norm_eps=1e-6)),
         _IMAGE,
@@ -476,7 +468,7 @@ _peers(
 )
 _peers(
     "ConvNeXt of timm and transformers",
-    lambda m, t, _: Pair(
+    lambda m, t: Pair(
         m.models.convnext.ConvNeXt(depths=(1, 1, 1, 1), dims=_STAGES, num_classes=5),
         t.ConvNextForImageClassification(
             t.ConvNextConfig(hidden_sizes=_STAGES, depths=[1, 1, 1, 1], num_labels=5, layer_norm_eps=1e-6)
@@ -486,7 +478,7 @@ _peers(
 )
 _peers(
     "MobileNetV2 of timm and transformers",
-    lambda m, t, _: Pair(
+    lambda m, t: Pair(
         m.create_model("mobilenetv2_100", num_classes=5),
         t.MobileNetV2ForImageClassification(
             t.MobileNetV2Config(num_labels=5, hidden_act="relu6", tf_padding=False, layer_norm_eps=1e-5)
@@ -496,7 +488,7 @@ _peers(
 )
 _peers(
     "ResNet of timm and transformers",
-    lambda m, t, _: Pair(
+    lambda m, t: Pair(
         m.create_model("resnet18", num_classes=5),
         t.ResNetForImageClassification(
             t.ResNetConfig(layer_type="basic", hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], num_labels=5)
@@ -504,9 +496,10 @@ _peers(
         torch.randn(1, 3, 64, 64),
     ),
 )
-_peers(
+_between(
+    "transformers open_clip",
     "image tower of open_clip and transformers",
-    lambda _, t, o: Pair(
+    lambda t, o: Pair(
         o.transformer.VisionTransformer(32, 8, 24, 2, 3, 4, output_dim=10),
         Returned(
             t.CLIPVisionModelWithProjection(t.CLIPVisionConfig(**_SIZES, projection_dim=10, hidden_act="gelu")),
@@ -515,6 +508,108 @@ _peers(
         _IMAGE,
     ),
 )
+
+
+_SWIN = {"embed_dim": 24, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
+_WINDOWS = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+_TOKENS = {"depth": 2, "embed_dim": 24, "num_heads": 3}
+
+
+def _swin(m: Any) -> nn.Module:
+    if m.__name__ == "torchvision":
+        return m.models.SwinTransformer([4, 4], 24, [2, 2], [2, 4], [4, 4], num_classes=5)
+    if m.__name__ == "timm":
+        return m.models.swin_transformer.SwinTransformer(64, 4, num_classes=5, **_SWIN)
+    return Returned(m.SwinForImageClassification(m.SwinConfig(image_size=64, num_labels=5, **_SWIN)), "logits")
+
+
+for _libraries in ("torchvision timm", "timm transformers", "torchvision transformers"):
+    _between(
+        _libraries,
+        f"Swin of {_libraries.replace(' ', ' and ')}",
+        lambda one, other: Pair(_swin(one), _swin(other), _WINDOWS),
+    )
+_peers(
+    "BEiT of timm and transformers",
+    lambda m, t: Pair(
+        m.models.beit.Beit(
+            32, 8, num_classes=5, init_values=0.1, use_abs_pos_emb=False, use_rel_pos_bias=True, **_TOKENS
+        ),
+        Returned(
+            t.BeitForImageClassification(
+                t.BeitConfig(**_SIZES, use_relative_position_bias=True, layer_norm_eps=1e-6, use_mean_pooling=True)
+            ),
+            "logits",
+        ),
+        _IMAGE,
+    ),
+)
+_peers(
+    "DINOv2 of timm and transformers",
+    lambda m, t: Pair(
+        m.models.vision_transformer.VisionTransformer(32, 8, num_classes=0, init_values=1.0, **_TOKENS),
+        Returned(t.Dinov2Model(t.Dinov2Config(**_SIZES, mlp_ratio=4, layer_norm_eps=1e-6)), "pooler_output"),
+        _IMAGE,
+    ),
+)
+
+
+class Window(nn.Module):
+    """A block of Swin in its own code: windows moved by ``shift``, what a window wraps around is masked."""
+
+    def __init__(self, shift: int) -> None:
+        super().__init__()
+        self.shift, self.n1, self.n2 = shift, nn.LayerNorm(8), nn.LayerNorm(8)
+        self.qkv, self.out, self.up, self.down = nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(8, 32), nn.Linear(32, 8)
+        self.bias = nn.Parameter(torch.randn(2, 49))
+        y, x = torch.arange(16).div(4, rounding_mode="floor"), torch.arange(16) % 4
+        self.index = ((y[:, None] - y) + 3) * 7 + (x[:, None] - x) + 3
+
+    def cut(self, x: Tensor) -> Tensor:
+        """Windows in front, their places as one."""
+        b, h, w, c = x.shape
+        x = x.roll((-self.shift, -self.shift), (1, 2)).view(b, h // 4, 4, w // 4, 4, c)
+        return x.permute(0, 1, 3, 2, 4, 5).reshape(b, h * w // 16, 16, c)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, h, w, c = x.shape
+        q, k, v = self.qkv(self.cut(self.n1(x))).view(b, -1, 16, 3, 2, c // 2).permute(3, 0, 1, 4, 2, 5)
+        scores = q @ k.mT * (c // 2) ** -0.5 + self.bias[:, self.index]
+        if self.shift:
+            part = lambda n: (torch.arange(n) >= n - 4).int() + (torch.arange(n) >= n - self.shift)
+            parts = self.cut((10 * part(h)[:, None] + part(w))[None, ..., None].roll((self.shift,) * 2, (1, 2)))
+            scores = scores - 100.0 * (parts != parts.mT)[:, :, None]
+        y = self.out((scores.softmax(-1) @ v).transpose(2, 3).reshape(b, -1, 16, c))
+        y = y.view(b, h // 4, w // 4, 4, 4, c).permute(0, 1, 3, 2, 4, 5).reshape(b, h, w, c)
+        x = x + y.roll((self.shift, self.shift), (1, 2))
+        return x + self.down(F.gelu(self.up(self.n2(x))))
+
+
+class OwnSwin(nn.Module):
+    """Two stages of Swin, each a window and a moved one, between them patches merged by a reshape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.first, self.last = nn.Conv2d(3, 8, 4, 4), nn.LayerNorm(8), nn.LayerNorm(16)
+        self.blocks = nn.Sequential(Window(0), Window(2))
+        self.norm, self.merge = nn.LayerNorm(32), nn.Linear(32, 16, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(self.first(self.patches(x).movedim(1, -1)))
+        b, h, w, c = x.shape
+        x = x.view(b, h // 2, 2, w // 2, 2, c).permute(0, 1, 3, 4, 2, 5).reshape(b, h * w // 4, 4 * c)
+        return self.last(self.merge(self.norm(x))).mean(1)
+
+
+_transformers(
+    "Swin against own code",
+    lambda t: Pair(
+        Returned(t.SwinModel(t.SwinConfig(image_size=32, embed_dim=8, depths=[2, 0], num_heads=[2, 2], window_size=4)),
+                 "pooler_output"),
+        OwnSwin(),
+        _IMAGE,
+    ),
+)  # fmt: skip
 
 
 class Block(nn.Module):

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from .terms import Factor, Term, View, leaves, ordered
+from .terms import Term, View, leaves, ordered, told
 
 COMMUTATIVE = {"add", "mul", "contract"}
 Colours: TypeAlias = dict[Hashable, int]
@@ -84,6 +84,8 @@ class Graph:
 
     def _add(self, t: Term, uses: dict[int, int]) -> None:
         axes = leaves([*t.out, *(b for o in t.operands for _, b in o.pairs), *(a for a, _ in t.roles)])
+        if t.op == "constant" and isinstance(t.source, Tensor) and not t.source.is_meta:
+            axes = told(t)[1]
         index: dict[int, int] = {}
         for axis in axes:
             index.setdefault(id(axis), len(index))
@@ -132,17 +134,9 @@ def _origin(t: Term) -> Hashable:
     if not t.layout:
         return None
     if t.op == "constant" and isinstance(t.source, Tensor) and not t.source.is_meta:
-        return hash(held(t.layout, t.source).contiguous().cpu().numpy().tobytes())
+        return hash(told(t)[0].contiguous().cpu().numpy().tobytes())
     place = tuple((d, f.full, f.start, f.step, f.axis is None) for d, dim in enumerate(t.layout) for f in dim)
     return (_contents(t) if isinstance(t.source, Tensor) else t.source), place
-
-
-def held(layout: Sequence[Sequence[Factor]], tensor: Tensor) -> Tensor:
-    """The part of a stored tensor that a leaf reads, a dimension for each factor that is not one entry."""
-    factors = [f for dim in layout for f in dim]
-    spread = tensor.reshape([f.full for f in factors])
-    return spread[tuple(f.start if f.axis is None else slice(f.start, f.start + f.step * f.axis.size, f.step)
-                        for f in factors)]  # fmt: skip
 
 
 def _label(v: Vertex, strict: bool) -> Hashable:
@@ -158,7 +152,7 @@ def _label(v: Vertex, strict: bool) -> Hashable:
 def _contents(t: Term) -> tuple:
     if not isinstance(t.source, Tensor) or t.source.is_meta:
         return ("unknown",)
-    x = held(t.layout, t.source).double()
+    x = told(t)[0].double()
     finite = x[x.isfinite()]
     mean, spread = (float(finite.mean()), float(finite.std(correction=0))) if finite.numel() else (0.0, 0.0)
     size = float(finite.abs().max()) if finite.numel() else 0.0

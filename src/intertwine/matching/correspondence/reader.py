@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from math import prod
 from typing import Any, TypeAlias
 
@@ -10,8 +11,9 @@ from torch import Tensor
 
 from ..._nested import map_leaves
 from ...programs import Call, Program, Ref
-from ...programs.operations import registering
+from ...programs.operations import FILLS, registering
 from ...programs.steps import run_call
+from .pieces import side_by_side
 from .slices import Slicer
 from .terms import Axis, ConflictError, Operand, Spec, Term, View, leaves, recast, stored, term
 
@@ -95,12 +97,10 @@ class Reader:
     def _read(self, call: Call) -> None:
         if not call.outputs:
             return
-        if call.inputs and all(self.data(ref) is not None for ref in call.inputs):
-            with suppress(RuntimeError, TypeError, ValueError):
-                made = run_call(call, {ref.id: self._data[ref.id] for ref in call.inputs})
+        with suppress(RuntimeError, TypeError, ValueError):
+            if made := self._computed(call):
                 self._data.update({out.id: x for out, x in zip((o for o in call.outputs if o is not None), made)})
-                if made:
-                    return
+                return
         read = lambda x: self.view(x) if isinstance(x, Ref) else x
         args = {name: map_leaves(x, read) for name, x in call.args.items()}
         args["#shapes"] = [() if out is None else self._program.values[out.id].shape for out in call.outputs]
@@ -119,6 +119,22 @@ class Reader:
         for k, out in enumerate(call.outputs):
             if out is not None and out.id not in self.views:
                 self.views[out.id] = _opaque(self, args)[k]
+
+    def _computed(self, call: Call) -> list[Tensor]:
+        """What constants alone determine."""
+        values = self._program.values
+        if call.op in FILLS and "empty" not in call.op:  # only the shape is read
+            given = {ref.id: torch.zeros(values[ref.id].shape, dtype=values[ref.id].dtype) for ref in call.inputs}
+        elif call.inputs and all(self.data(ref) is not None for ref in call.inputs):
+            given = {ref.id: self._data[ref.id] for ref in call.inputs}
+        else:
+            return []
+        if call.op != "intertwine::written_into":
+            return run_call(call, given)
+        whole, part = (values[call.args[name].id] for name in ("self", "src"))
+        made = torch.empty_strided(whole.shape, whole.stride, dtype=whole.dtype).copy_(given[call.args["self"].id])
+        made.as_strided(part.shape, part.stride, part.offset - whole.offset).copy_(given[call.args["src"].id])
+        return [made.contiguous()]
 
     # ---- arithmetic
 
@@ -166,6 +182,11 @@ class Reader:
             return self.constant(torch.tensor(number, dtype=torch.float64)).expanded(shape)
         if len(views) == 1 and number == neutral:
             return views[0].expanded(shape)
+        held = views[0].term.source
+        if op == "mul" and len(views) == 1 and isinstance(held, Tensor) and not held.is_meta and not held.is_complex():
+            data = held.double() * number
+            made = replace(views[0].term, source=data.masked_fill(data <= _MASKING, -torch.inf))
+            return View(made, views[0].dims).expanded(shape)
         return self.pointwise(op, views, (number,)).expanded(shape)
 
     def power(self, x: View, exponent: float) -> View:
@@ -255,6 +276,9 @@ class Reader:
         for v in views:
             whole, along, pieces = self._pieces.get(id(v.term), (None, dim, []))
             flat += pieces if whole is not None and whole.dims == v.dims and along == dim else [v]
+        flat = side_by_side(self._slicer, flat, dim)
+        if len(flat) == 1:
+            return flat[0]
         letters = letters_of("d", len(shape))
         sizes = {x: n for (x,), n in zip(letters, shape)} | {f"p{k}": v.shape[dim] for k, v in enumerate(flat)}
         roles: dict[str, Any] = {f"d{dim}": "cat", **{f"p{k}": ("piece", k) for k in range(len(flat))}}

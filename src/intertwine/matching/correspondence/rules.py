@@ -270,19 +270,32 @@ def _attention(r: Reader, a: dict[str, Any]) -> View:
     return r.contract(weights, v, f"{batch}qk,{batch}kx->{batch}qx").reshaped((*shape[:-1], v.shape[-1]))
 
 
+@rule("index")
+def _indexed(r: Reader, a: dict[str, Any]) -> View:
+    """Rows of a table, whichever dimension they lie along; what one constant picks, counted from the front."""
+    x, given = a["self"], [(d, index) for d, index in enumerate(a["indices"]) if index is not None]
+    (d, index), held = given[0], given[0][1].term.source
+    known = isinstance(held, Tensor) and not held.is_meta and held.dtype in (torch.int32, torch.int64)
+    if len(given) > 1 or not known or bool((held < 0).any()):
+        raise NotImplementedError
+    order, n = [*range(len(x.dims))], len(index.dims)
+    found = _rows(r, {"weight": x.permuted([d, *order[:d], *order[d + 1 :]]), "indices": index})
+    return found.permuted([*range(n, n + d), *range(n), *range(n + d, len(found.dims))])
+
+
 @rule("embedding")
 def _rows(r: Reader, a: dict[str, Any]) -> View:
     weight, index = a["weight"], a["indices"]
-    rows = index.term.source
+    rows, rest = index.term.source, letters_of("c", len(weight.dims) - 1)
     if isinstance(rows, Tensor) and index.term.op == "constant" and not rows.is_meta:
         first, long = int(rows.flatten()[0]), [d for d in range(rows.ndim) if rows.shape[d] > 1]
         if rows.numel() == 1 or (len(long) == 1 and bool((rows.flatten() == torch.arange(rows.numel()) + first).all())):
             part = r.part(weight, 0, first, first + rows.numel())
             at = [part.dims[0] if rows.numel() > 1 and not all(x.free for x in d) and d else () for d in index.dims]
-            return View(part.term, (*at, part.dims[1])).expanded(a["#shapes"][0])
+            return View(part.term, (*at, *part.dims[1:])).expanded((*index.shape, *weight.shape[1:]))
     spec = letters_of("d", len(index.dims))
-    sizes = {**{f"d{d}": n for d, n in enumerate(index.shape)}, "v": weight.shape[0], "c": weight.shape[1]}
-    return term("rows", [(weight, [("v",), ("c",)]), (index, spec)], [*spec, ("c",)], sizes, (), {"v": "rows"})
+    sizes = {x: n for (x,), n in zip([*spec, ("v",), *rest], [*index.shape, *weight.shape])}
+    return term("rows", [(weight, [("v",), *rest]), (index, spec)], [*spec, *rest], sizes, (), {"v": "rows"})
 
 
 # ---- norms, softmax and reductions
@@ -324,6 +337,8 @@ def _along(r: Reader, a: dict[str, Any]) -> View:
         return r.add(a["self"], r.mul(total, -1.0))
     dims: Any = a.get("dim", a.get("dims"))
     shifts = tuple(a.get("shifts", ()))
+    if name == "roll" and not any(shifts):
+        return a["self"]
     dims = [dims] if isinstance(dims, int) else list(dims)
     if len(dims) > 1 and len(set(shifts)) > 1:
         raise NotImplementedError
@@ -365,7 +380,9 @@ def _pooled(r: Reader, a: dict[str, Any]) -> list[View]:
     keep = len(shape) - n
     if "adaptive_avg" in op and all(s == 1 for s in shape[keep:]):
         return [r.mean(x, range(keep, len(shape)), True)]
-    if "adaptive_avg" in op and x.shape == tuple(shape):
+    scales = [s for k, v in a.items() if k.startswith("scale") for s in (v if isinstance(v, list) else [v])]
+    sized = "adaptive_avg" in op or ("upsample" in op and all(s in (None, 1) for s in scales))
+    if (sized and x.shape == tuple(shape)) or not any(a.get("pad", (1,))):
         return [x]
     settings = {k: v for k, v in a.items() if k[0] != "#" and k != "self"}
     if "stride" in settings and not settings["stride"]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -31,10 +33,24 @@ Cut: TypeAlias = tuple[Term, Axis | None, list[tuple[Axis, Axis]]]
 """A restricted term, the index over what is left, and other indices that became another's, beside these."""
 
 
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What a slice was cut out of."""
+
+    cut: Term
+    whole: Term
+    row: tuple[Axis, ...]  # Indices of the whole that were cut, as one
+    start: int
+    stop: int
+    left: Axis | None  # The index over what is left
+    pairs: list[tuple[Axis, Axis]] | None  # Other indices, of the whole and of the slice; ``None``: they are the same
+
+
 class Slicer:
-    """Slices of terms, each made once."""
+    """Slices of terms, each made once; their ``origins`` by the id of the slice."""
 
     def __init__(self) -> None:
+        self.origins: dict[int, Origin] = {}
         self._made: dict[tuple, Cut | None] = {}
         self._kept: list[Any] = []
 
@@ -45,6 +61,12 @@ class Slicer:
         own = leaves(dims[dim])
         if count == volume(own):
             return view
+        if step > 1 and count * step == volume(own):  # one entry of an inner index
+            with suppress(ConflictError):
+                outer, inner = grouped(own, [count, step])
+                split = View(view.term, (*view.dims[:dim], tuple(outer), tuple(inner), *view.dims[dim + 1 :]))
+                one = self.part(split, dim + 1, start, start + 1)
+                return View(one.term, (*one.dims[: dim + 1], *one.dims[dim + 2 :]))
         if count == 0:
             shape = (*view.shape[:dim], 0, *view.shape[dim + 1 :])
             return stored("constant", shape, zeros(shape))
@@ -54,8 +76,15 @@ class Slicer:
         free = any(axis.free for axis in own)
         found = None if free else self._cut(view.term, own, (start, stop, step), _DEPTH)
         if found is None:
-            return _cut_of(view, dim, start, step, count)
+            cut = _cut_of(view, dim, start, step, count)
+            read = cut.term.operands[0]
+            if read.term is view.term and step == 1 and not free:
+                left = cut.dims[dim][0] if count > 1 else None
+                self.origins[id(cut.term)] = Origin(cut.term, view.term, tuple(own), start, stop, left, read.pairs)
+            return cut
         new, fresh, renamed = found
+        if step == 1 and not renamed:
+            self.origins[id(new)] = Origin(new, view.term, tuple(own), start, stop, fresh, None)
         names = _by_id(renamed)
         changed = [tuple(names.get(id(x), x) for x in leaves(axes)) for axes in dims]
         changed[dim] = () if fresh is None else (fresh,)

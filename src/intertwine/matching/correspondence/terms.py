@@ -242,6 +242,24 @@ def recast(view: View, shape: Sequence[int]) -> View:
     return View(made, tuple(() if a is None else (a,) for a in out))
 
 
+def told(t: Term) -> tuple[Tensor, list[Axis]]:
+    """What a leaf reads of the tensor that it holds, and its indices, without those along which that repeats."""
+    assert isinstance(t.source, Tensor)
+    factors = [f for dim in t.layout for f in dim]
+    spread = t.source.reshape([f.full for f in factors])
+    read = spread[tuple(f.start if f.axis is None else slice(f.start, f.start + f.step * f.axis.size, f.step)
+                        for f in factors)]  # fmt: skip
+    axes = leaves(f.axis for f in factors if f.axis is not None)
+    found, kept = read.reshape([a.size for a in axes]), list[Axis]()
+    for axis in axes:
+        first = found.narrow(len(kept), 0, min(axis.size, 1))
+        if axis.size and bool((found == first).all()):
+            found = first.squeeze(len(kept))
+        else:
+            kept.append(axis)
+    return found, kept
+
+
 def ordered(roots: Sequence[Term]) -> list[Term]:
     """Terms behind those that they read."""
     found: list[Term] = []
