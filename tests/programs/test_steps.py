@@ -32,3 +32,13 @@ def test_attention_of_another_device_runs_here_and_has_gradients():
     found = run_call(on_gpu, {ref.id: t for ref, t in zip(given.values(), tensors)})[0]
     assert torch.allclose(found, F.scaled_dot_product_attention(q, k, v, is_causal=True))
     assert torch.autograd.grad(found.sum(), v)[0].abs().sum() > 0
+
+
+def test_heads_that_share_keys_run():
+    torch.manual_seed(0)
+    call = next(c for c in capture(Attention().eval(), (torch.randn(2, 5, 8),)).calls if "dot_product" in c.op)
+    names = "query", "key", "value"
+    q, k, v = torch.randn(2, 4, 5, 4), torch.randn(2, 2, 5, 4), torch.randn(2, 2, 5, 4)
+    found = run_call(call, {call.args[name].id: t for name, t in zip(names, (q, k, v))})[0]
+    wide = [x.repeat_interleave(2, 1) for x in (k, v)]
+    assert torch.allclose(found, F.scaled_dot_product_attention(q, *wide, is_causal=True), atol=1e-6)

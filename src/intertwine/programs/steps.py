@@ -38,7 +38,7 @@ class Step:
         if norm:
             operation, args = F.batch_norm, _norm_arguments(args)
         elif call.op in SCALED_DOT_PRODUCTS:
-            operation, args = F.scaled_dot_product_attention, _attention_arguments(args)
+            operation, args = _attend, _attention_arguments(args)
         elif call.op in MEMORY_VIEWS:
             operation, args = torch.reshape, {"input": args["self"], "shape": args["size"]}
         else:
@@ -112,11 +112,16 @@ def _norm_arguments(a: Mapping[str, Any]) -> dict[str, Any]:
 
 def _attention_arguments(a: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of attention, from those of any backend's operation: one that was recorded elsewhere runs here too."""
-    masked, grouped = a.get("attn_mask", a.get("attn_bias")), {"enable_gqa": True} if a.get("enable_gqa") else {}
     return {
-        "query": a["query"], "key": a["key"], "value": a["value"], "attn_mask": masked,
-        "is_causal": bool(a.get("is_causal", False)), "scale": a.get("scale"), **grouped,
+        "query": a["query"], "key": a["key"], "value": a["value"], "attn_mask": a.get("attn_mask", a.get("attn_bias")),
+        "is_causal": bool(a.get("is_causal", False)), "scale": a.get("scale"),
     }  # fmt: skip
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> Tensor:
+    """Attention; several heads may read one key, which kernels see by themselves and torch must be told."""
+    grouped = query.ndim > 3 and query.shape[-3] != key.shape[-3]
+    return F.scaled_dot_product_attention(query, key, value, **how, enable_gqa=grouped)
 
 
 def _fill(value: Any, fetch: Callable[[Ref], Tensor], n: int) -> Any:
