@@ -163,6 +163,10 @@ FORMS = {
         lambda x: F.pad(x, (0, 0, 0, 0)).relu(),
     ),
     "a mask written into zeros": (masked, lambda x: x + MASK),
+    "strided slices across windows": (
+        lambda x: torch.cat([(y := x.transpose(0, 1).flatten(0, 1))[0::2], y[1::2]], -1).relu(),
+        lambda x: x.transpose(0, 1).flatten(0, 1).reshape(6, 16).relu(),
+    ),
     "rows of a table along another dimension": (
         lambda x: x[:, PLACES.flatten()].view(3, 2, 2, 8).relu(),
         lambda x: F.embedding(PLACES, x.movedim(1, 0).flatten(1)).view(2, 2, 3, 8).permute(2, 0, 1, 3).relu(),
@@ -246,6 +250,10 @@ def rotary(swapped: bool = False, window: int = 9, **turn) -> nn.Module:
 
 
 NEAR = {
+    "strided slices across windows, the other first": lambda: changed(
+        lambda y: torch.cat([(z := y[:, :4].transpose(0, 1).flatten(0, 1))[1::2], z[0::2]], -1),
+        lambda y: y[:, :4].transpose(0, 1).flatten(0, 1).reshape(6, 8),
+    ),
     "epsilon": lambda: after(nn.LayerNorm(6), nn.LayerNorm(6, 1e-3)),
     "activation": lambda: after(nn.GELU(), nn.GELU("tanh")),
     "relu and gelu": lambda: after(nn.ReLU(), nn.GELU()),

@@ -510,17 +510,17 @@ _between(
 )
 
 
-_SWIN = {"embed_dim": 24, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
-_WINDOWS = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+_SWIN = {"embed_dim": 24, "depths": [2, 2], "num_heads": [2, 4], "window_size": 3}
+_WINDOWS = torch.randn(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
 _TOKENS = {"depth": 2, "embed_dim": 24, "num_heads": 3}
 
 
 def _swin(m: Any) -> nn.Module:
     if m.__name__ == "torchvision":
-        return m.models.SwinTransformer([4, 4], 24, [2, 2], [2, 4], [4, 4], num_classes=5)
+        return m.models.SwinTransformer([4, 4], 24, [2, 2], [2, 4], [3, 3], num_classes=5)
     if m.__name__ == "timm":
-        return m.models.swin_transformer.SwinTransformer(64, 4, num_classes=5, **_SWIN)
-    return Returned(m.SwinForImageClassification(m.SwinConfig(image_size=64, num_labels=5, **_SWIN)), "logits")
+        return m.models.swin_transformer.SwinTransformer(48, 4, num_classes=5, **_SWIN)
+    return Returned(m.SwinForImageClassification(m.SwinConfig(image_size=48, num_labels=5, **_SWIN)), "logits")
 
 
 for _libraries in ("torchvision timm", "timm transformers", "torchvision transformers"):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain, pairwise
+from operator import mul
 from typing import TypeAlias
 
-from .slices import Origin, Slicer
-from .terms import Axis, Term, View, leaves, volume
+from .slices import Origin, Recast, Slicer
+from .terms import Axis, ConflictError, Term, View, grouped, leaves, volume
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +54,53 @@ def side_by_side(slicer: Slicer, views: Sequence[View], dim: int) -> list[View]:
             found.pop()
         found.append((known, section))
     return [_shown(section, slicer) if view is None else view for view, section in found]
+
+
+def splittable(slicer: Slicer, x: View, dim: int, sizes: Sequence[int]) -> View:
+    """The same, with a dimension that splits into given sizes."""
+    try:
+        grouped(x.dims[dim], sizes)
+    except ConflictError:
+        return refined(slicer, x, dim)
+    return x
+
+
+def reshaped(slicer: Slicer, x: View, shape: Sequence[int]) -> View:
+    """The same entries, row by row in the same order; a dimension whose indices would be cut across is one index."""
+    try:
+        return x.reshaped(shape)
+    except ConflictError:
+        ends, before = [*accumulate(shape, mul)], 1
+        for d, size in enumerate(x.shape):
+            points = [before, *(end for end in ends if before < end < before * size), before * size]
+            if any(b % a for a, b in pairwise(points)):
+                raise
+            x, before = splittable(slicer, x, d, [b // a for a, b in pairwise(points)]), before * size
+        return x.reshaped(shape)
+
+
+def refined(slicer: Slicer, view: View, dim: int) -> View:
+    """The same with one dimension as one index, that splits in any way; of a slice, in what it was cut out of."""
+    plain = Section(view.term, tuple(tuple(leaves(axes)) for axes in view.dims))
+    *_, section = _wider(plain, slicer.origins)
+    section = plain if any(isinstance(x, Taken) for x in section.dims[dim]) else section
+    row = [x for x in section.dims[dim] if isinstance(x, Axis)]
+    if any(x.free for x in row):
+        return view
+    key = (id(section.term), *map(id, row))
+    if key not in slicer.recasts:
+        slicer.recasts[key] = Recast.of(section.term, row)
+    recast = slicer.recasts[key]
+    new = {id(x): y for a, b in recast.pairs for x, y in zip(a.leaves(), b.leaves(), strict=True)}
+
+    def place(x: Place) -> Place:
+        if isinstance(x, Axis):
+            return new.get(id(x), x)
+        return Taken(tuple(new.get(id(a), a) for a in leaves(x.axes)), x.start, x.stop)
+
+    dims = tuple((recast.one,) if d == dim else tuple(map(place, own)) for d, own in enumerate(section.dims))
+    single = tuple(x for x in map(place, section.single) if isinstance(x, Taken))
+    return _shown(Section(recast.made, dims, single), slicer)
 
 
 def _both(one: Section, other: Section, dim: int, origins: Mapping[int, Origin]) -> Section | None:

@@ -13,7 +13,7 @@ from ..._nested import map_leaves
 from ...programs import Call, Program, Ref
 from ...programs.operations import FILLS, registering
 from ...programs.steps import run_call
-from .pieces import side_by_side
+from .pieces import reshaped, side_by_side, splittable
 from .slices import Slicer
 from .terms import Axis, ConflictError, Operand, Spec, Term, View, leaves, recast, stored, term
 
@@ -289,7 +289,15 @@ class Reader:
 
     def part(self, x: View, dim: int, start: int, stop: int, step: int = 1) -> View:
         """A slice."""
-        return self._slicer.part(x, dim % len(x.dims), start, stop, step)
+        dim %= len(x.dims)
+        count = len(range(start, stop, step))
+        if step > 1 and count * step == x.shape[dim]:
+            x = splittable(self._slicer, x, dim, [count, step])
+        return self._slicer.part(x, dim, start, stop, step)
+
+    def reshaped(self, x: View, shape: Sequence[int]) -> View:
+        """The same entries, row by row; dimensions whose indices would be cut across are read as one index each."""
+        return reshaped(self._slicer, x, shape)
 
     def select(self, x: View, dim: int, index: int) -> View:
         """One entry of a dimension."""

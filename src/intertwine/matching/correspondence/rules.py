@@ -27,8 +27,7 @@ def _same(r: Reader, a: dict[str, Any]) -> View:
 
 @rule("view _unsafe_view reshape flatten unflatten squeeze unsqueeze view_as _reshape_alias")
 def _reshaped(r: Reader, a: dict[str, Any]) -> View:
-    found: View = a["self"].reshaped(a["#shapes"][0])
-    return found
+    return r.reshaped(a["self"], a["#shapes"][0])
 
 
 @rule("as_strided")

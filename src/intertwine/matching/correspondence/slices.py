@@ -46,11 +46,35 @@ class Origin:
     pairs: list[tuple[Axis, Axis]] | None  # Other indices, of the whole and of the slice; ``None``: they are the same
 
 
+@dataclass(frozen=True, eq=False)
+class Recast:
+    """A term of which some indices are read as one, that splits in any way."""
+
+    whole: Term
+    made: Term
+    pairs: list[tuple[Axis, Axis]]  # Indices of the whole, and of the new term
+    one: Axis
+
+    @classmethod
+    def of(cls, whole: Term, row: Sequence[Axis]) -> Recast:
+        """The indices of ``row`` as one."""
+        own = leaves(whole.out)
+        pairs, one = [(a, Axis(a.size)) for a in own], Axis(volume(row))
+        for a, b in pairs:
+            join([a], [b])
+        inside = {id(a): k for k, a in enumerate(row)}
+        roles = [(b, ("from", inside[id(a)])) for a, b in pairs if id(a) in inside]
+        out = [b for a, b in pairs if id(a) not in inside]
+        made = Term("reshape", (), [Operand(whole, pairs)], [*out, one], [*roles, (one, ("to",))])
+        return cls(whole, made, pairs, one)
+
+
 class Slicer:
     """Slices of terms, each made once; their ``origins`` by the id of the slice."""
 
     def __init__(self) -> None:
         self.origins: dict[int, Origin] = {}
+        self.recasts: dict[tuple[int, ...], Recast] = {}
         self._made: dict[tuple, Cut | None] = {}
         self._kept: list[Any] = []
 
