@@ -167,6 +167,10 @@ FORMS = {
         lambda x: torch.cat([(y := x.transpose(0, 1).flatten(0, 1))[0::2], y[1::2]], -1).relu(),
         lambda x: x.transpose(0, 1).flatten(0, 1).reshape(6, 16).relu(),
     ),
+    "a mean of one": (
+        lambda x: F.adaptive_avg_pool2d(x.view(3, 32, 1, 1), 1).flatten(1).relu(),
+        lambda x: x.flatten(1).relu(),
+    ),
     "rows of a table along another dimension": (
         lambda x: x[:, PLACES.flatten()].view(3, 2, 2, 8).relu(),
         lambda x: F.embedding(PLACES, x.movedim(1, 0).flatten(1)).view(2, 2, 3, 8).permute(2, 0, 1, 3).relu(),

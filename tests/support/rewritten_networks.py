@@ -442,6 +442,7 @@ for _name, _theirs in {
 }.items():  # fmt: skip
     _image(_name, _theirs)
 _image("vit_b_16", "vit_base_patch16_224", 224)
+_image("vgg11_bn", "vgg11_bn", 224)
 _image("inception_v3", "inception_v3", 299, aux_logits=False, init_weights=False)
 
 
