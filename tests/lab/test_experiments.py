@@ -11,6 +11,7 @@ import torch
 from intertwine.lab.experiments import Claim, Map, Reproduction, Row, Setting, experiment, experiments, reproduce
 from intertwine.lab.experiments.paper1 import demonstrations as demonstrations_file
 from intertwine.lab.experiments.paper1.dissimilarity import map_numbers
+from intertwine.lab.runs.store import machine
 from intertwine.lab.statistics import Estimate, Sample
 from intertwine.report import page_of, render
 from intertwine.report.pages.reproduce import all_page, reproduction_page
@@ -100,6 +101,10 @@ def test_an_unknown_name_lists_the_known_ones():
 
 def page_scale(name, setting):
     return reproduce(name, setting).facts["scale"]
+
+
+def test_values_say_which_machine_gave_them(folder):
+    assert reproduce("table1-groups", Setting("smoke", folder, device="cpu")).facts["machine"] == machine("cpu")
 
 
 def test_a_scale_that_an_experiment_lacks_is_its_largest(folder):

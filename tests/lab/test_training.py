@@ -1,6 +1,7 @@
 """The recipe, the loop, kills and resumes, checkpoints."""
 
 import json
+import math
 import os
 import pickle
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from intertwine.errors import CheckpointError
@@ -28,7 +30,7 @@ from intertwine.lab.training import (
     train,
     train_many,
 )
-from intertwine.lab.training.augmentation import OPERATIONS, mix, random_augment
+from intertwine.lab.training.augmentation import OPERATIONS, StepBatches, mix, random_augment
 from intertwine.lab.training.engines import Engine
 from intertwine.lab.training.loop import state_path
 
@@ -313,7 +315,9 @@ def test_one_step_is_adam_on_the_cross_entropy(digits):
 def test_a_last_batch_of_one_is_left_out():
     full, few = (Split(torch.rand(n, 1, 8, 8), torch.arange(n) % 2) for n in (65, 6))
     splits = make_splits("toy", full, few, few)
-    train("mlp:bn=true", splits, QUICK.but(batch_size=32, epochs=1), progress=False)
+    run = train("mlp:bn=true", splits, QUICK.but(batch_size=32, epochs=1), progress=False)
+    assert StepBatches(splits, QUICK.but(batch_size=32), [0], torch.device("cpu")).per_epoch == 2
+    assert math.isfinite(run.history[0]["loss"])
 
 
 def test_classes_and_channels_are_fitted_to_the_data():
@@ -660,3 +664,22 @@ def test_a_zoo_in_mixed_precision_is_trained_one_by_one(tmp_path):
     assert made.engines == {"in turn": 2}
     with pytest.raises(ValueError, match="engine must be auto or in turn"):
         train_many("mlp:widths=16", "digits", recipe, seeds=range(2), out=tmp_path / "b", engine="grouped")
+
+
+def test_a_model_on_the_meta_device_takes_the_tensors_and_stays_tied(tmp_path):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+            self.head.weight = self.embed.weight
+
+    full = Tied()
+    path = tmp_path / "tied.safetensors"
+    weight = full.embed.weight.detach()
+    save_file({"embed.weight": weight, "head.weight": weight.clone()}, path)
+    with torch.device("meta"):
+        empty = Tied()
+    loaded = training.load_checkpoint(path, empty)
+    assert loaded.head.weight is loaded.embed.weight
+    assert torch.equal(loaded.head.weight, full.head.weight)
+    assert loaded.head.weight.requires_grad

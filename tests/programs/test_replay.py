@@ -1,5 +1,7 @@
 """Work that is recorded on a GPU and launched whole: elsewhere it is called; on a GPU it gives what calls give."""
 
+import random
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +10,7 @@ from intertwine.lab.networks import build
 from intertwine.lab.training import Recipe
 from intertwine.lab.training.engines import Engine
 from intertwine.programs import Replayed
+from intertwine.programs.replay import called
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -19,6 +22,24 @@ def test_on_a_cpu_every_call_is_a_call():
         assert torch.equal(work(torch.ones(n))[0], torch.full((n,), 2.0))
     work.join()
     assert seen == [2, 2, 3, *[2] * 10]
+
+
+def test_what_draws_on_the_host_is_noticed():
+    x = torch.ones(3)
+    drops = lambda x: (x if random.random() < 0.5 else 2 * x,)
+    assert [called(work, x)[1] for work in (lambda x: (x,), lambda x: (x + torch.rand(3),), drops)] == [
+        False,
+        True,
+        True,
+    ]
+
+
+@GPU
+def test_layers_dropped_at_random_are_not_frozen():
+    random.seed(0)
+    work = Replayed(lambda x: (x if random.random() < 0.5 else 2 * x,))
+    found = {float(work(torch.ones(1, device="cuda"))[0]) for _ in range(40)}
+    assert found == {1.0, 2.0}
 
 
 @GPU

@@ -1,5 +1,6 @@
 """Work on a GPU that is recorded once, as a CUDA graph, and launched whole: small networks wait for their launches."""
 
+import random
 from collections.abc import Callable, Hashable, Sequence
 from typing import ClassVar
 
@@ -13,8 +14,9 @@ class Replayed:
     """A function of tensors which, on a GPU and called often enough, is launched as one graph; elsewhere it is called.
 
     The work runs on a stream of its own: several go on side by side, until ``join``. It may write tensors in place
-    (running statistics do so) and draw random numbers, but must read no number back from the GPU; where it cannot be
-    recorded it goes on being called.
+    (running statistics do so) and draw random numbers on the GPU, but must do the same operations at every call. Where
+    it reads a number back from the GPU, or draws one on the host (as layers that are dropped at random do), it goes on
+    being called.
 
     Args:
         work: From tensors to a tuple of tensors; what it returns holds until its next call.
@@ -26,6 +28,7 @@ class Replayed:
         self._work = work
         self._stream: torch.cuda.Stream | None = None
         self._seen: dict[Hashable, int] = {}
+        self._steady = True
         self._recorded: dict[Hashable, tuple[torch.cuda.CUDAGraph, Sequence[Tensor], tuple[Tensor | None, ...]]] = {}
 
     def __call__(self, *inputs: Tensor, kind: Hashable = ()) -> tuple[Tensor | None, ...]:
@@ -37,10 +40,12 @@ class Replayed:
         self._stream.wait_stream(torch.cuda.current_stream(inputs[0].device))
         with torch.cuda.stream(self._stream):
             self._seen[kind] = self._seen.get(kind, 0) + 1
-            if self._seen[kind] == self.calls_first + 1:
+            if self._steady and self._seen[kind] == self.calls_first + 1:
                 self._record(kind, inputs)
             if kind not in self._recorded:
-                return self._work(*inputs)
+                found, drew = called(self._work, *inputs)
+                self._steady = self._steady and not drew
+                return found
             graph, own, outputs = self._recorded[kind]
             for kept, new in zip(own, inputs):
                 kept.copy_(new)
@@ -60,3 +65,10 @@ class Replayed:
         except RuntimeError:  # something in it waits for the GPU
             return
         self._recorded[kind] = graph, own, outputs
+
+
+def called(work: Work, *inputs: Tensor) -> tuple[tuple[Tensor | None, ...], bool]:
+    """What the work gives, and whether it drew random numbers on the host: next time it may do other things."""
+    before, python = torch.get_rng_state(), random.getstate()
+    found = work(*inputs)
+    return found, not torch.equal(before, torch.get_rng_state()) or python != random.getstate()

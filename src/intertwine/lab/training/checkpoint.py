@@ -171,8 +171,18 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: str, n
     tensors, wanted = _plain_names(tensors), model.state_dict()
     _check_architecture(wanted, tensors, source, name)
     check_kinds(tensors, wanted, source)
-    kept, empty = {k: v for k, v in wanted.items() if k not in tensors}, any(t.is_meta for t in wanted.values())
-    model.load_state_dict({**kept, **tensors}, assign=empty)  # a model on the meta device takes the tensors themselves
+    kept = {k: v for k, v in wanted.items() if k not in tensors}
+    if not any(t.is_meta for t in wanted.values()):
+        model.load_state_dict({**kept, **tensors})
+        return
+    tied: dict[int, list[str]] = {}
+    for key, parameter in model.named_parameters(remove_duplicate=False):
+        tied.setdefault(id(parameter), []).append(key)
+    model.load_state_dict({**kept, **tensors}, assign=True)  # a model on the meta device takes the tensors themselves
+    for first, *others in tied.values():
+        for key in others:
+            module, _, name = key.rpartition(".")
+            setattr(model.get_submodule(module), name, model.get_parameter(first))
 
 
 def _plain_names(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

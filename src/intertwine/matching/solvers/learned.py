@@ -1,10 +1,10 @@
 """Alignment learned on the loss of mixtures: bases by gradient, assignments solved again from the moved weights.
 
 From the alignment by weights on, rotations, general bases and scales are exponentials whose logarithms are learned in
-one cycle on the loss of random points of the line. A step turns every plane by one angle: it is the orthogonal factor
-of the averaged gradient (Muon; of a diagonal matrix, its signs). Every fifty steps the element so far becomes the base
-of a new chart, and the units of permuted spaces are assigned anew to those of ``a``. Permutations that are learned as
-latent matrices (the straight-through estimator) wander instead.
+one cycle on the loss of random points of the line. A step turns every plane by much the same angle: it is about the
+orthogonal factor of the averaged gradient (Muon; of a diagonal matrix, its signs). Every fifty steps the element so far
+becomes the base of a new chart, and the units of permuted spaces are assigned anew to those of ``a``. Permutations that
+are learned as latent matrices (the straight-through estimator) wander instead.
 
 References:
     - K. Jordan et al. Muon: An optimizer for hidden layers in neural networks. 2024.
@@ -53,7 +53,8 @@ class Learned(Solver):
 
     Attributes:
         steps: Steps of the search, one batch each.
-        rate: The largest angle of a step of the one cycle, in radians (of scales: how far their logarithms move).
+        rate: How far logarithms move in a step where the one cycle is highest. A step then turns the planes of a
+            rotation by about 1.75 times as many radians, most of them by 1.4 to 2.2 times as many.
         every: Steps after which assignments are solved again and the barrier is measured on the held-out batch.
         mixtures: Between which ``t`` is drawn.
         patience: Measurements without a lower barrier after which the search stops; by default it never does, since the
@@ -272,7 +273,10 @@ class _Course:
 
 
 def _polar(x: Tensor) -> Tensor:
-    """About the orthogonal factor of each matrix, by matrix products alone."""
+    """About the orthogonal factor of each matrix, by matrix products alone.
+
+    Unlike ``groups.dense.polar_factor`` it leaves directions without a gradient alone: no rotation is drawn for them.
+    """
     a, b, c = _POLAR
     x = x / (torch.linalg.matrix_norm(x, keepdim=True) + torch.finfo(x.dtype).tiny)
     for _ in range(5):
