@@ -89,3 +89,36 @@ def test_nothing_is_written_where_nothing_corresponds_or_weights_are_missing(run
     ran = run("convert", "b.safetensors", *like, "--model", "other.py:own", *CODE, "--out", "made")
     assert ran.code == 2 and "B must hold all that A reads. Got nothing for 4.weight" in ran.error, ran.out
     assert not (tmp_path / "made" / "converted.safetensors").exists()
+
+
+LLAMA = """
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+CONFIG = LlamaConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=50)
+
+class Held(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = LlamaForCausalLM(CONFIG)
+
+    def forward(self, ids):
+        return self.net(ids, use_cache=False).logits
+"""
+
+
+def test_a_directory_of_transformers_is_written_with_its_configuration_untouched(run, tmp_path):
+    pytest.importorskip("transformers")
+    (tmp_path / "llama.py").write_text(LLAMA)
+    namespace = {}
+    exec(LLAMA, namespace)
+    torch.manual_seed(0)
+    namespace["LlamaForCausalLM"](namespace["CONFIG"]).save_pretrained(tmp_path / "like")
+    theirs = namespace["Held"]().state_dict()
+    save_file({name: x.contiguous() for name, x in theirs.items()}, tmp_path / "b.safetensors")
+    ran = run("convert", "b.safetensors", "--model", "llama.py:Held", "--like", "hf:like", "--out", "made")
+    assert ran.code == 0, ran.err
+    made = tmp_path / "made" / "converted"
+    assert (made / "config.json").read_bytes() == (tmp_path / "like" / "config.json").read_bytes()
+    written = load_file(made / "model.safetensors")
+    assert written and all(torch.equal(x, theirs[f"net.{name}"]) for name, x in written.items())
