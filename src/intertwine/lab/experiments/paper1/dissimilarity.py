@@ -175,7 +175,8 @@ _COMPARISONS = (
     ),
     _Comparison(
         "table4-constant-width", "The same at constant width", "v2 Table 4, Fig. 16, D.8",
-        ("mlp:widths=32-32-32-32", "myrtle_cnn:width=48", "myrtle_cnn:width=512"), TABLE_4, constant_width=True, epochs=8,
+        ("mlp:widths=32-32-32-32", "myrtle_cnn:width=48", "myrtle_cnn:width=512"), TABLE_4, constant_width=True,
+        epochs=8,
         note="The paper's table has G_ReLU-Procrustes above the orthogonal one in relu2 and relu3, and falling to "
         "the last layer: the two are normalised differently, neither bounds the other, and D.8 claims neither.",
     ),
