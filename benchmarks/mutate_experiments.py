@@ -78,8 +78,8 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (f"{P1}/stitched.py", "crop=0.08", "crop=0.0", (STITCHING,)),
     (
         f"{E}/plan.py",
-        "members[(k + shift) % n]",
-        "members[(k + shift + 1) % n]",
+        "members[(k + 1) % n]",
+        "members[(k + 2) % n]",
         ("tests/lab/test_fingerprint.py", PLANS),
     ),
     (
@@ -221,7 +221,7 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         (TWO, ONE),
     ),
     (f"{P2}/tables.py", "_RECOVERED = 0.835", "_RECOVERED = 0.60", (TWO,)),
-    (f"{P2}/tables.py", "gaps, above=-_CONSTANT, below=_CONSTANT", "gaps, above=-_CONSTANT", (TWO,)),
+    (f"{P2}/tables.py", "gaps, within=_CONSTANT", "gaps, above=-_CONSTANT", (TWO,)),
     (f"{P2}/tables.py", '("DNN", "DGN(x, x)", "DLGN(x, x)"))', '("DNN", "DLGN(x, x)", "DGN(x, x)"))', (TWO,)),
     (f"{P2}/chain.py", '("FR gates", "CNTK-GAP")', '("CNTK-GAP", "FR gates")', (TWO,)),
     (f"{P2}/block_removal.py", "_CHEAP = 0.05", "_CHEAP = 0.9", (TWO,)),

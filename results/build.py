@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from intertwine._io import write_atomically, write_text
-from intertwine.lab.experiments import SCALES, Claim, Map, Panel, Reproduction, Row, Values, experiments
+from intertwine.lab.experiments import SCALES, Claim, Map, Reproduction, Row, Values, experiments
+from intertwine.report.pages.reproduce import Panel, panels
 
 HERE = Path(__file__).parent
 OLDER = "This result is older than its code: at smoke scale, today's gives other values."
@@ -178,11 +179,12 @@ def page(r: Reproduction, note: str = "", values: str = "") -> str:
     if r.claims:
         head = ["statement", "here", "judged by", "p", "p (Holm)"]
         parts.append(table(head, [[c.text, _said(c), c.detail, _p(c.p), _p(c.adjusted)] for c in r.claims]))
-    if any(panel.measured for panel in r.panels):
+    layout = panels(r)
+    if any(panel.measured for panel in layout):
         parts.append(f"![{r.title}]({r.name}.svg)")
     if r.maps:
         parts.append(f"![{r.title}: maps]({r.name}-maps.svg)")
-    parts += [folded(panel) if panel.measured else panel_table(panel) for panel in r.panels]
+    parts += [folded(panel) if panel.measured else panel_table(panel) for panel in layout]
     parts.append("\n".join(f"- {line}" for line in filter(None, [note, *r.notes])))
     facts = ", ".join(f"{key} {value}" for key, value in r.facts.items())
     return "\n\n".join([*filter(None, parts), f"Made with: {facts}.\n"])
@@ -220,17 +222,17 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def draw(r: Reproduction, path: Path) -> None:
     """All panels that are series, side by side; the paper's numbers dashed."""
-    panels = [panel for panel in r.panels if panel.measured]
-    if not panels:
+    drawn_panels = [panel for panel in panels(r) if panel.measured]
+    if not drawn_panels:
         return
-    columns = min(len(panels), 2)
-    lines = -(-len(panels) // columns)
+    columns = min(len(drawn_panels), 2)
+    lines = -(-len(drawn_panels) // columns)
 
     def drawn(pyplot: Any) -> Any:
         figure, axes = pyplot.subplots(lines, columns, figsize=(6 * columns, 4 * lines), squeeze=False)
-        for ax in axes.flat[len(panels) :]:
+        for ax in axes.flat[len(drawn_panels) :]:
             ax.axis("off")
-        for panel, ax in zip(panels, axes.flat):
+        for panel, ax in zip(drawn_panels, axes.flat):
             _panel(ax, panel, r.title)
         return figure
 

@@ -14,7 +14,7 @@ from intertwine.lab.experiments.paper1.dissimilarity import map_numbers
 from intertwine.lab.runs.store import machine
 from intertwine.lab.statistics import Estimate, Sample
 from intertwine.report import page_of, render
-from intertwine.report.pages.reproduce import all_page, reproduction_page
+from intertwine.report.pages.reproduce import all_page, panels, reproduction_page
 
 EXACT = ("table1-groups", "e7-counts", "fig17-gelu", "demonstrations")
 
@@ -192,7 +192,7 @@ def test_only_points_with_an_order_are_joined(points, ordered):
         Row("relu9" if ordered else "NTK", 0.5, None, 0.4, 0.6)
     ]
     found = Reproduction("name", "Title", "v2 Table 2", "smoke", rows=rows)
-    assert found.panels[0].ordered == ordered
+    assert panels(found)[0].ordered == ordered
     assert reproduction_page(found)
 
 

@@ -21,7 +21,7 @@ inside the function.
 
 from ..statistics import Claim, Guard, Statement, judge
 from .experiment import Experiment, Findings, measure
-from .plan import Design, PairJob, PlannedZoo, activations_of, cyclic_pairs, ordered_pairs, unordered_pairs
+from .plan import Design, PairJob, PlannedZoo, activations_of, cyclic_pairs, unordered_pairs
 from .registry import (
     check_against,
     compare,
@@ -33,15 +33,15 @@ from .registry import (
     validity,
     values_path,
 )
-from .reproduction import Map, Panel, Reproduction, Row
+from .reproduction import Map, Reproduction, Row
 from .setting import SCALES, Scale, Setting
 from .values import COLUMNS, Values
 
 __all__ = [
     "experiments", "experiment", "reproduce", "run_experiments", "measure", "values_path", "validity",
     "Experiment", "Findings", "Design", "PlannedZoo", "Setting", "Scale", "SCALES",
-    "PairJob", "activations_of", "cyclic_pairs", "ordered_pairs", "unordered_pairs",
+    "PairJob", "activations_of", "cyclic_pairs", "unordered_pairs",
     "Values", "COLUMNS", "compare", "check_against", "fingerprints",
     "Statement", "Guard", "Claim", "judge",
-    "Reproduction", "Row", "Panel", "Map",
+    "Reproduction", "Row", "Map",
 ]  # fmt: skip

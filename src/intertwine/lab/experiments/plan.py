@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.nn.functional import avg_pool2d
 
 from ...features.evaluate import evaluate
 from ..data import Batches, DataSplits, load
@@ -140,22 +139,28 @@ class Design:
 
 
 class MeasuredJob(Job):
-    """A job of an experiment: it shares a GPU; whether its result holds is seen by what it gives, not by its code."""
+    """A job of an experiment: whether its result holds is seen by what it gives, not by its code."""
 
-    gpus: ClassVar[float] = 1 / 16
     code: ClassVar[str] = ""
 
 
-class ZooJob(MeasuredJob):
+class DataJob(MeasuredJob):
+    """One that runs networks on data: it shares a GPU."""
+
+    gpus: ClassVar[float] = 1 / 16
+
+    data: str  # As ``lab.data.load`` takes it
+    device: str = "auto"  # Where
+
+
+class ZooJob(DataJob):
     """Networks of one architecture, trained from several seeds; those that are there are left alone."""
 
     network: str  # Text for ``networks.build``
-    data: str  # As ``lab.data.load`` takes it
     recipe: dict[str, Any]  # Settings
     seeds: tuple[int, ...]  # One for each network
     folder: str  # Where their checkpoints lie
     examples: int | None = None  # Training examples; all of them if ``None``
-    device: str = "auto"  # Where
 
     def run(self, files: Path) -> list[dict[str, Any]]:
         """Train. For each network its accuracy on the test images, and the training loss of its best epoch."""
@@ -175,13 +180,11 @@ class ZooJob(MeasuredJob):
         return rows
 
 
-class PairJob(MeasuredJob):
+class PairJob(DataJob):
     """What is done with two networks."""
 
     a: str  # Checkpoint of network A
     b: str  # Checkpoint of network B
-    data: str  # As ``lab.data.load`` takes it
-    device: str = "auto"  # Where the networks run
 
     @property
     def label(self) -> str:
@@ -196,10 +199,8 @@ class PairJob(MeasuredJob):
         return a, b
 
 
-class BaselineJob(Job):
+class BaselineJob(MeasuredJob):
     """The trivial baseline of a data set: logistic regression on normalised pixels (L2, strength 1e-2), and chance."""
-
-    code: ClassVar[str] = ""
 
     data: str  # As ``lab.data.load`` takes it
 
@@ -226,19 +227,13 @@ def row(statistic: str, value: float | None, **where: Any) -> dict[str, Any]:
     return {"statistic": statistic, "value": value, **where}
 
 
-def ordered_pairs(zoo: PlannedZoo, most: int | None = None) -> list[tuple[PlannedMember, PlannedMember]]:
-    """Each network with the next, the next but one and so on: every ordered pair of distinct networks, or ``most``.
+def cyclic_pairs(zoo: PlannedZoo) -> list[tuple[PlannedMember, PlannedMember]]:
+    """Each network with the next one, the last with the first: the fewest pairs that hold all equally often.
 
-    The first ``len(zoo)`` of them hold every network equally often. Intervals leave out networks, not pairs.
+    A single network makes no pair. Intervals leave out networks, not pairs.
     """
     members, n = zoo.members, len(zoo.seeds)
-    every = [(members[k], members[(k + shift) % n]) for shift in range(1, n) for k in range(n)]
-    return every[:most]
-
-
-def cyclic_pairs(zoo: PlannedZoo) -> list[tuple[PlannedMember, PlannedMember]]:
-    """Each network with the next one, the last with the first: the fewest pairs that hold all equally often."""
-    return ordered_pairs(zoo, len(zoo.seeds))
+    return [(members[k], members[(k + 1) % n]) for k in range(n)] if n > 1 else []
 
 
 def unordered_pairs(zoo: PlannedZoo) -> list[tuple[PlannedMember, PlannedMember]]:
@@ -266,13 +261,3 @@ def blocks(images: int) -> list[tuple[int, slice]]:
     count = next(k for k in range(_BLOCKS, 0, -1) if images % k == 0)
     size = images // count
     return [(k if count > 1 else -1, slice(k * size, (k + 1) * size)) for k in range(count)]
-
-
-def pooled(data: DataSplits, size: int) -> DataSplits:
-    """The same images, averaged over squares of ``size`` pixels."""
-    if size == 1:
-        return data
-    scale = 1 if data.train.inputs.dtype.is_floating_point else 255
-    shrink = lambda split: replace(split, inputs=avg_pool2d(split.inputs.to("cpu").float() / scale, size))
-    train, validation, test = map(shrink, (data.train, data.validation, data.test))
-    return replace(data, name=f"{data.name}/{size}", train=train, validation=validation, test=test)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -89,31 +88,6 @@ class Row:
         return "ours is higher" if self.difference > 0 else "ours is lower" if self.difference < 0 else "equal"
 
 
-_IN_ORDER = re.compile(r"(relu|conv|layer|blocks)[\w.#*]*|[\w ]+(?: =)? -?[\d.]+")
-"""Layers by name, and things by number such as ``width 64`` and ``a = 0.5``."""
-_TITLED = re.compile(r", (?![^(]*\))")
-"""A comma that is not within parentheses, as in ``DGN(x, 1)``."""
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Groups of rows over the same points: one figure or one table."""
-
-    title: str  # What its groups have in common; empty if nothing is said
-    points: tuple[str, ...]  # What is along the axis, such as layers
-    groups: dict[str, list[Row]]  # Rows of each group, one for each point
-
-    @property
-    def measured(self) -> bool:
-        """Whether it is a series of at least three numbers, all of which were run."""
-        return len(self.points) > 2 and all(row.ours is not None for rows in self.groups.values() for row in rows)
-
-    @property
-    def ordered(self) -> bool:
-        """Whether its points follow one another, as layers and sizes do; networks and measures do not."""
-        return all(map(_IN_ORDER.fullmatch, self.points))
-
-
 @dataclass(frozen=True)
 class Map:
     """Every layer of one network against every layer of another, mean over pairs of networks."""
@@ -179,20 +153,6 @@ class Reproduction(Result):
         elif beside:
             parts.append("the numbers are of other networks or data than the paper's, and are shown beside them")
         return "; ".join(parts) or "nothing to compare: see the table"
-
-    @property
-    def panels(self) -> list[Panel]:
-        """Groups over the same points together.
-
-        What stands behind a comma in a group's name, such as ``"linear_cka, chance taken out"``, but not within
-        parentheses, makes a panel of its own, of which it is the title.
-        """
-        found: dict[tuple[tuple[str, ...], str], dict[str, list[Row]]] = {}
-        for group in dict.fromkeys(row.group for row in self.rows):
-            rows = [row for row in self.rows if row.group == group]
-            name, *title = _TITLED.split(group, maxsplit=1)
-            found.setdefault((tuple(row.what for row in rows), "".join(title)), {})[name] = rows
-        return [Panel(title, points, groups) for (points, title), groups in found.items()]
 
     def summary(self) -> str:
         """The verdict, and every claim."""

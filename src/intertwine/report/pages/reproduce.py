@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..._words import counted, sentence
@@ -11,7 +13,7 @@ from ..figures import Series, heatmap, lines
 from ..page import Page
 
 if TYPE_CHECKING:
-    from ...lab.experiments import Panel, Reproduction
+    from ...lab.experiments import Reproduction, Row
 
 _TABLES = 4  # in front; more are folded away
 _SCALES = {
@@ -19,6 +21,45 @@ _SCALES = {
     "small": "on CIFAR-10 with networks and epochs that a CPU can afford",
     "paper": "at the papers' sizes",
 }
+
+
+_IN_ORDER = re.compile(r"(relu|conv|layer|blocks)[\w.#*]*|[\w ]+(?: =)? -?[\d.]+")
+"""Layers by name, and things by number such as ``width 64`` and ``a = 0.5``."""
+_TITLED = re.compile(r", (?![^(]*\))")
+"""A comma that is not within parentheses, as in ``DGN(x, 1)``."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Groups of rows over the same points: one figure or one table."""
+
+    title: str  # What its groups have in common; empty if nothing is said
+    points: tuple[str, ...]  # What is along the axis, such as layers
+    groups: dict[str, list[Row]]  # Rows of each group, one for each point
+
+    @property
+    def measured(self) -> bool:
+        """Whether it is a series of at least three numbers, all of which were run."""
+        return len(self.points) > 2 and all(row.ours is not None for rows in self.groups.values() for row in rows)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its points follow one another, as layers and sizes do; networks and measures do not."""
+        return all(map(_IN_ORDER.fullmatch, self.points))
+
+
+def panels(r: Reproduction) -> list[Panel]:
+    """Groups over the same points together.
+
+    What stands behind a comma in a group's name, such as ``"linear_cka, chance taken out"``, but not within
+    parentheses, makes a panel of its own, of which it is the title.
+    """
+    found: dict[tuple[tuple[str, ...], str], dict[str, list[Row]]] = {}
+    for group in dict.fromkeys(row.group for row in r.rows):
+        rows = [row for row in r.rows if row.group == group]
+        name, *title = _TITLED.split(group, maxsplit=1)
+        found.setdefault((tuple(row.what for row in rows), "".join(title)), {})[name] = rows
+    return [Panel(title, points, groups) for (points, title), groups in found.items()]
 
 
 def reproduction_page(reproduction: Reproduction) -> Page:
@@ -55,7 +96,8 @@ def _blocks(r: Reproduction) -> list[Block]:
     if not r.comparable and any(row.paper is not None and row.tolerance is None for row in r.rows):
         said = "The paper's numbers are of other networks, data or training, and are shown for orientation only."
         blocks.append(Paragraph(said, "note"))
-    figures = [_figure(r, panel) for panel in r.panels if panel.measured]
+    layout = panels(r)
+    figures = [_figure(r, panel) for panel in layout if panel.measured]
     if figures:
         blocks.append(Grid(figures))
     maps = [heatmap(one.values, one.layers, one.layers, title=one.title) for one in r.maps]
@@ -66,7 +108,7 @@ def _blocks(r: Reproduction) -> list[Block]:
         rows = [[c.text, verdict(c), c.detail, c.p, c.adjusted, c.needed, c.required or None] for c in r.claims]
         head = ["Statement", "Here", "Judged by", "p", "p (Holm)", "Networks needed", "Must hold at this scale"]
         blocks.append(Table(head, rows))
-    tables = [_table(r, panel) for panel in r.panels]
+    tables = [_table(r, panel) for panel in layout]
     if figures:
         blocks.append(Details("All numbers", tables))
     else:

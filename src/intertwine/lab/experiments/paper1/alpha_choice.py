@@ -114,10 +114,10 @@ def _analyse(found: Findings) -> None:
         said = f"even alpha = {PLANTED:g} loses {100 * lost:.1f} points only"
         guard = replace(own, also="" if lost > _SIMILAR else said)
         found.state(f"{start}: penalties with the chosen alpha are those with alpha = 0.1, within 3 points at every "
-                    "layer", minus(chosen, usual), above=-_SIMILAR, below=_SIMILAR, guard=own)  # fmt: skip
+                    "layer", minus(chosen, usual), within=_SIMILAR, guard=own)  # fmt: skip
         found.state(f"{start}: the chosen alpha varies between pairs at all layers", varied, above=1, guard=own)
         found.state(f"{start}: which alpha is taken is not essential: each is within 3 points of the mean held-out "
-                    "accuracy", {alpha: e - level for alpha, e in held_out.items()}, above=-_SIMILAR, below=_SIMILAR,
+                    "accuracy", {alpha: e - level for alpha, e in held_out.items()}, within=_SIMILAR,
                     guard=guard)  # fmt: skip
     found.accuracies()
 

@@ -9,7 +9,7 @@ there nothing but the activation differs. What is checked are the paper's claims
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ from ...statistics import Guard, Sample, independent
 from ...training import choose_device
 from ...training.concepts import place_accuracy, train_on_concepts
 from ..experiment import Experiment, Findings
-from ..plan import Design, MeasuredJob, row
+from ..plan import DataJob, Design, MeasuredJob, row
 
 # The paper's 0.005 and 0.04 fit Broden, whose concepts are small: on a concept that covers a share f of all pixels a
 # unit reaches an IoU of 0.005 / f at most, on CamVid's eleven 0.02 or less. Four times the quantile with the paper's
@@ -76,6 +76,8 @@ SITUATIONS = {
 
 class DissectedNetwork(MeasuredJob):
     """One small network, trained to name concepts and dissected at its last residual output and inside that block."""
+
+    gpus: ClassVar[float] = DataJob.gpus
 
     situation: str  # Which network; a name among ``SITUATIONS``
     concepts: str  # As ``lab.data.load_concepts`` takes it
@@ -179,7 +181,7 @@ def _analyse(found: Findings) -> None:
     for a in (_CNN, _RESIDUAL):
         told(f"after a ReLU {away.format('fewer')} ({a})", (a, "output"), below=0)
     told("without ReLU on the residual their number stays the same, within 5 points", (_WITHOUT, "output"),
-         above=-_SAME, below=_SAME)  # fmt: skip
+         within=_SAME)  # fmt: skip
     told(f"without an activation on the residual {away.format('more')} ({_CONVNEXT})", (_CONVNEXT, "output"), above=0)
     for a in (_RESIDUAL, _WITHOUT):
         told(f"inside the residual block {away.format('more')} ({a})", (a, "inside"), above=0)
@@ -206,9 +208,6 @@ def _show_parts(found: Findings, situation: str) -> None:
                        {n: found.values.sample(**where, partner_layer=n) for n in names})  # fmt: skip
 
 
-EXPERIMENTS = (
-    Experiment(
-        "fig3-dissection", "Detectors of concepts against rotations of the basis", "v2 Figs 3, 18-25", _plan, _analyse,
-        needs=lambda s: _NEEDED if s.scale == "paper" and not s.concepts.startswith("broden:") else "",
-    ),
-)  # fmt: skip
+_TITLE = "Detectors of concepts against rotations of the basis"
+_needs = lambda s: _NEEDED if s.scale == "paper" and not s.concepts.startswith("broden:") else ""
+EXPERIMENTS = (Experiment("fig3-dissection", _TITLE, "v2 Figs 3, 18-25", _plan, _analyse, needs=_needs),)

@@ -82,9 +82,6 @@ def map_numbers(layers: Sequence[str], scores: Mapping[tuple[str, str], Sample])
 class _Comparison:
     """Layers of one architecture against each other."""
 
-    name: str
-    title: str
-    papers: str
     networks: tuple[str, str, str]
     printed: Mapping[str, Mapping[str, Printed]] = field(default_factory=dict)
     also: Mapping[str, Mapping[str, Printed]] = field(default_factory=dict)
@@ -168,26 +165,20 @@ class _Comparison:
         state("the two Procrustes measures rank the layers alike", alike, above=0)
 
 
-_COMPARISONS = (
-    _Comparison(
-        "table2-dissimilarity", "Similarity of the layers of Myrtle CNNs", "v2 Table 2, Fig. 5 (v1 Figs 5, 6)",
-        ("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn"), TABLE_2, V1_FIG_5,
-    ),
-    _Comparison(
-        "table4-constant-width", "The same at constant width", "v2 Table 4, Fig. 16, D.8",
+_COMPARISONS = {
+    ("table2-dissimilarity", "Similarity of the layers of Myrtle CNNs", "v2 Table 2, Fig. 5 (v1 Figs 5, 6)"):
+    _Comparison(("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn"), TABLE_2, V1_FIG_5),
+    ("table4-constant-width", "The same at constant width", "v2 Table 4, Fig. 16, D.8"): _Comparison(
         ("mlp:widths=32-32-32-32", "myrtle_cnn:width=48", "myrtle_cnn:width=512"), TABLE_4, constant_width=True,
         epochs=8,
         note="The paper's table has G_ReLU-Procrustes above the orthogonal one in relu2 and relu3, and falling to "
         "the last layer: the two are normalised differently, neither bounds the other, and D.8 claims neither.",
     ),
-    _Comparison(
-        "fig9-resnet20", "Similarity of the layers of ResNet20s", "v2 Figs 2, 9 (v1 Figs 2, 11)",
-        ("resnet20:width=4", "resnet20:width=8", "resnet20"),
-    ),
-    _Comparison(
-        "fig10-resnet18", "Similarity of the layers of ResNet18s", "v2 Figs 10, 11 (v1 Figs 12, 13)",
+    ("fig9-resnet20", "Similarity of the layers of ResNet20s", "v2 Figs 2, 9 (v1 Figs 2, 11)"):
+    _Comparison(("resnet20:width=4", "resnet20:width=8", "resnet20")),
+    ("fig10-resnet18", "Similarity of the layers of ResNet18s", "v2 Figs 10, 11 (v1 Figs 12, 13)"): _Comparison(
         ("digits_cnn:width=16", "resnet18:width=8", "resnet18"),
         note="At smoke scale, a plain CNN twice as wide as that of table2-dissimilarity stands in for it.",
     ),
-)  # fmt: skip
-EXPERIMENTS = tuple(Experiment(c.name, c.title, c.papers, c.plan, c.analyse) for c in _COMPARISONS)
+}  # fmt: skip
+EXPERIMENTS = tuple(Experiment(*said, c.plan, c.analyse) for said, c in _COMPARISONS.items())

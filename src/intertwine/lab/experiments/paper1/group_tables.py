@@ -1,17 +1,16 @@
 """The exact statements: groups of activations (Table 1), sizes of families (E.7), GELU's error (E.2.1)."""
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from ....groups import Intertwiner, capacity, gelu_error, intertwiner, table
 from ....groups.activations import named_activation
 from ....groups.intertwiner_laws import ASYMPTOTIC_SLOPE, equivariance_gap
-from ...runs import Job
 from ...statistics import Estimate
 from ..experiment import Experiment, Findings
-from ..plan import Design, row
+from ..plan import Design, MeasuredJob, row
 from ..reproduction import Row
 
 # Table 1 of version 2 (Fig. 4 of version 1): activation -> group and phi, in the words of groups.table
@@ -29,10 +28,8 @@ _WIDTHS, _RANKS = (16, 64, 128, 256, 512), (1, 2, 4)
 _ERROR, _FAR = "root-mean-square of GELU(a x) - a GELU(x)", 1e6
 
 
-class Groups(Job):
+class Groups(MeasuredJob):
     """Each activation's group: whether it is the printed one, and how well a random element passes through."""
-
-    code: ClassVar[str] = ""
 
     seed: int  # Of the element
 
@@ -50,10 +47,8 @@ class Groups(Job):
         return rows
 
 
-class Counts(Job):
+class Counts(MeasuredJob):
     """Dimensions and sizes of families of stitching layers."""
-
-    code: ClassVar[str] = ""
 
     def run(self, files: Path) -> list[dict[str, Any]]:
         """By width: dimensions, logarithms of sizes, and whether each rank outnumbers G_ReLU."""
@@ -69,10 +64,8 @@ class Counts(Job):
         return rows
 
 
-class GeluError(Job):
+class GeluError(MeasuredJob):
     """GELU's error under scales, in closed form and sampled."""
-
-    code: ClassVar[str] = ""
 
     seed: int  # Of the sample
 

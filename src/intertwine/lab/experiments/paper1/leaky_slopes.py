@@ -52,8 +52,7 @@ def _analyse_table(found: Findings) -> None:
     usual = [(1 / len(small), e) for e in small.values()]
     falls = {"0.1 to 0.5": independent(*usual, (-1, by[0.5])), "0.5 to 0.9": independent((1, by[0.5]), (-1, by[0.9])),
              "0.9 to 1": independent((1, by[0.9]), (-1, by[1.0]))}  # fmt: skip
-    found.state("slopes up to 0.1 are equally good, within 3 points", _apart(small), above=-_EQUAL,
-                below=_EQUAL, guard=guard)  # fmt: skip
+    found.state("slopes up to 0.1 are equally good, within 3 points", _apart(small), within=_EQUAL, guard=guard)
     found.state("beyond 0.1 accuracy falls with the slope", falls, above=0, guard=guard)
     found.state("a linear network (slope 1) is far worse: by more than 20 points",
                 {"small slopes - slope 1": independent(*usual, (-1, by[1.0]))}, above=_FAR, guard=guard)  # fmt: skip
@@ -103,15 +102,13 @@ def _state(
     apart = lambda by: {k: e - mean_of(by.values()) for k, e in by.items()}
     level = {f"slope {s:g}": mean_of(by.values()) for s, by in slopes.items() if s < 1}
     tell("at slope 1 penalties are mostly constant: within 10 points of their mean in all layers", apart(slopes[1.0]),
-         above=-_SIMILAR, below=_SIMILAR)  # fmt: skip
-    tell("at slope 0.9, to a lesser extent: within 20 points", apart(slopes[0.9]), above=-2 * _SIMILAR,
-         below=2 * _SIMILAR)  # fmt: skip
+         within=_SIMILAR)  # fmt: skip
+    tell("at slope 0.9, to a lesser extent: within 20 points", apart(slopes[0.9]), within=2 * _SIMILAR)
     last = {"others - last two": independent(*usual)} if enough else {}
     more = {"small slopes - slope 1": independent(*usual, (-1, gap(slopes[1.0])))} if enough else {}
     tell("at small slopes the last two layers cost least", last, above=0)
     tell("and by more than at slope 1", more, above=0)
-    tell("penalties are similar for all slopes below 1: within 10 points of their mean", _apart(level),
-         above=-_SIMILAR, below=_SIMILAR)  # fmt: skip
+    tell("penalties are similar for all slopes below 1: within 10 points of their mean", _apart(level), within=_SIMILAR)
 
 
 EXPERIMENTS = (

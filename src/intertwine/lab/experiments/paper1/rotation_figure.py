@@ -14,23 +14,21 @@ from ...statistics import mean_of
 from ...training import Recipe, load_checkpoint
 from ...training.rotation_penalty import rotation_penalty
 from ..experiment import Experiment, Findings
-from ..plan import Design, MeasuredJob, row
+from ..plan import DataJob, Design, row
 
 _KINDS = {"orthogonal": "rotation", "g_relu": "G_ReLU"}
 _EXTRA = "rotation - G_ReLU"
 
 
-class FineTuned(MeasuredJob):
+class FineTuned(DataJob):
     """One layer of one trained network, transformed, and the later layers trained again."""
 
     checkpoint: str  # The network, without batch norm
     layer: str  # The convolution
     kind: str  # ``"orthogonal"`` or ``"g_relu"``
-    data: str  # As ``lab.data.load`` takes it
     examples: int | None  # Training examples; all of them if ``None``
     recipe: dict[str, Any]  # Of fine-tuning
     seed: int  # Of the element and of fine-tuning
-    device: str = "auto"  # Where
 
     def run(self, files: Path) -> list[dict[str, Any]]:
         """Accuracy lost after fine-tuning and right after the transformation; the last loss of fine-tuning."""
@@ -84,6 +82,5 @@ def _analyse(found: Findings) -> None:
     found.state(f"{text} at every layer", extra, above=0, guard=guard)
 
 
-EXPERIMENTS = (
-    Experiment("fig4-rotation-penalty", "Rotation penalties of a Myrtle CNN", "v2 Fig. 4 (v1 Fig. 7)", _plan, _analyse),
-)
+_TITLE = "Rotation penalties of a Myrtle CNN"
+EXPERIMENTS = (Experiment("fig4-rotation-penalty", _TITLE, "v2 Fig. 4 (v1 Fig. 7)", _plan, _analyse),)

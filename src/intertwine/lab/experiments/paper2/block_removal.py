@@ -15,19 +15,17 @@ from ...networks import removable, without
 from ...statistics import independent
 from ...training import RECIPES, accuracy, choose_device, load_checkpoint
 from ..experiment import Experiment, Findings
-from ..plan import Design, MeasuredJob, row
+from ..plan import DataJob, Design, row
 
 _CHEAP = 0.05  # 5 points
 _ANEW = ", batch norm measured anew"
 
 
-class Removals(MeasuredJob):
+class Removals(DataJob):
     """One trained network, every removable part taken out in turn."""
 
     checkpoint: str  # The network
-    data: str  # As ``lab.data.load`` takes it
     measured: int  # Training examples that batch norm is measured anew on
-    device: str = "auto"  # Where
 
     def run(self, files: Path) -> list[dict[str, Any]]:
         """For each part the accuracy that its removal costs and the test loss without it; both with batch norm anew."""
@@ -86,8 +84,5 @@ def _analyse(found: Findings) -> None:
                 guard=guard)  # fmt: skip
 
 
-EXPERIMENTS = (
-    Experiment(
-        "p2-block-removal", "Blocks removed from a ResNet, layers from a VGG", "paper 2, Theorem 3.3", _plan, _analyse
-    ),
-)
+_TITLE = "Blocks removed from a ResNet, layers from a VGG"
+EXPERIMENTS = (Experiment("p2-block-removal", _TITLE, "paper 2, Theorem 3.3", _plan, _analyse),)

@@ -10,7 +10,7 @@ from ...networks import Ensemble, parse
 from ...statistics import Sample, independent
 from ...training import RECIPES, Recipe, fast_precision, train
 from ..experiment import CEILING, Experiment, Findings
-from ..plan import Design, MeasuredJob, accuracy_rows, pooled
+from ..plan import DataJob, Design, accuracy_rows
 from ..printed import COLUMNS, TABLE_I, TABLE_I_PERMUTED, TABLE_II
 from ..setting import Setting
 
@@ -26,20 +26,18 @@ _MEMBERS = {"smoke": 4, "small": 4, "paper": 16}
 _POOLED = (1, 2, 1)
 
 
-class Accuracy(MeasuredJob):
+class Accuracy(DataJob):
     """The test accuracy of one network, trained from one seed."""
 
     network: str  # Built-in network, fitted to the data; members of an ensemble are trained one by one
-    data: str  # As ``lab.data.load`` takes it
     examples: int | None  # Training examples; all without
     recipe: dict[str, Any]  # Settings
     seed: int  # Of weights and order
     pool: int = 1  # Images are averaged over squares of so many pixels first
-    device: str = "auto"  # Where
 
     def run(self, files: Path) -> list[dict[str, Any]]:
         """Train, or go on training, and test."""
-        data, recipe = pooled(load(self.data).first(self.examples), self.pool), Recipe(**self.recipe)
+        data, recipe = load(self.data).first(self.examples).pooled(self.pool), Recipe(**self.recipe)
         how: dict[str, Any] = {"device": self.device, "progress": False}
         trained = lambda name, k: train(name, data, recipe, seed=k, out=files / f"{k}.safetensors", **how).model
         if not self.network.startswith("c1gap_ensemble"):
@@ -137,8 +135,7 @@ def gated_statements(found: Findings, what: str, arm: str = "", least: float | N
     sample = lambda column: found.values.sample("accuracy", f"{arm}{column}")
     guard = lambda *columns: found.guard(*(f"{arm}{c}" for c in columns), least=least)
     gaps = {kind: independent((1, sample(f"{kind}(x, 1)")), (-1, sample(f"{kind}(x, x)"))) for kind in ("DGN", "DLGN")}
-    found.state(f"constant 1 makes no difference in {what} (1 point)", gaps, above=-_CONSTANT, below=_CONSTANT,
-                guard=guard("DNN"))  # fmt: skip
+    found.state(f"constant 1 makes no difference in {what} (1 point)", gaps, within=_CONSTANT, guard=guard("DNN"))
     share = independent((1, sample("DLGN(x, 1)")), (-_RECOVERED, sample("DNN")))
     found.state(f"DLGN(x, 1) of {what} recovers more than 83.5 % of the DNN",
                 {"DLGN(x, 1) - 0.835 DNN": share}, above=0, guard=guard("DNN"))  # fmt: skip
@@ -153,8 +150,8 @@ def _analyse_1(found: Findings) -> None:
     gated_statements(found, "C4GAP", least=_SHALLOW)
     margin = _PERMUTED.get(found.data, _PERMUTED_ELSE)
     gaps = {c: independent((1, one), (-1, sample(c))) for c, one in moved.items()}
-    found.state(f"permuting the layers of gates makes no difference ({100 * margin:g} points)", gaps, above=-margin,
-                below=margin, guard=found.guard("DNN", least=_SHALLOW))  # fmt: skip
+    found.state(f"permuting the layers of gates makes no difference ({100 * margin:g} points)", gaps, within=margin,
+                guard=found.guard("DNN", least=_SHALLOW))  # fmt: skip
 
 
 def _bases(scale: str) -> dict[str, str]:

@@ -133,9 +133,5 @@ def _analyse(found: Findings) -> None:
                     below=-0.5 + _NEAR, required=True)  # fmt: skip
 
 
-EXPERIMENTS = (
-    Experiment(
-        "p2-width-sweep", "The tangent kernel tends to the path kernel", "paper 2, theorems 2.1, 3.1, 3.2, 3.3", _plan,
-        _analyse,
-    ),
-)  # fmt: skip
+_TITLE, _WHERE = "The tangent kernel tends to the path kernel", "paper 2, theorems 2.1, 3.1, 3.2, 3.3"
+EXPERIMENTS = (Experiment("p2-width-sweep", _TITLE, _WHERE, _plan, _analyse),)
