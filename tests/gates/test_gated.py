@@ -103,6 +103,7 @@ def test_gates():
     for q, g in zip(network.pre_activations(x), network.gates(x)):
         equal(g, torch.sigmoid(10 * q))
     assert iw.gates.dgn(model).beta == iw.gates.dlgn_sf(model, x[:1]).beta == 10
+    assert iw.gates.GatedNetwork(network.gating, network.value).beta == 10
     hard = iw.gates.dlgn(model, gate="hard")
     assert all(set(g.unique().tolist()) <= {0.0, 1.0} for g in hard.gates(x))
     assert not any(g.any() for g in hard.gates(0 * x))  # 1{q > 0}: closed where q is zero

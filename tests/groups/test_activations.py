@@ -140,6 +140,8 @@ def test_affine_activations_pass_full_matrices_that_theorem_e14_forbids():
     assert found.group == UnitRowSum(3) and (a.matrix().abs() > 1e-3).sum() > 3
     assert equivariance_gap(sigma, a.matrix(), found.phi(a).matrix()) < 1e-13
     assert equivariance_gap(sigma, 2 * a.matrix(), 2 * a.matrix()) > 1e-3
+    # sigma(I) commutes with sigma(A) for every monomial A: here alone it matters that its inverse stands on the right
+    assert torch.allclose(phi_by_definition(sigma, a.matrix()), found.phi(a).matrix())
 
 
 @every_name

@@ -103,8 +103,9 @@ class _Figure:
             found.show(f"channels matched as activations are, {name}", found.values.by_layer("agreement, g_relu", name))
             state_figure(telling(found, name, self.networks[-1:]), table, self.residual, self.ranked)
         ours, printed = (found.values.by_layer("penalty, g_relu", arm.name) for arm in (OURS, PRINTED))
-        apart = any(not {*ours[k].networks} & {*printed[k].networks} for k in ours)
-        gains = {k: independent((1, e), (-1, printed[k])) for k, e in ours.items()} if apart else minus(ours, printed)
+        both = {k: (e, printed[k]) for k, e in ours.items() if k in printed}
+        apart = any(not {*e.networks} & {*p.networks} for e, p in both.values())
+        gains = {k: independent((1, e), (-1, p)) if apart else e - p for k, (e, p) in both.items()}
         found.show("ours - as printed in v2", gains)
         found.state("our closed-form start and best epoch lose less with G_ReLU than the paper's arm at every layer",
                     gains, below=0, guard=found.guard(self.networks[-1]))  # fmt: skip
