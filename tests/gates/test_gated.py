@@ -115,6 +115,10 @@ def test_layers_may_be_permuted_and_the_kernel_stays():
     assert torch.equal(plain.gates(x)[0], permuted.gates(x)[1])
     assert (plain(x) - permuted(x)).abs().max() > 1e-6
     equal(iw.gates.neural_path_kernel(plain, x), iw.gates.neural_path_kernel(permuted, x))
+    hidden = [m for _ in range(3) for m in (nn.Linear(4, 4), nn.ReLU())]
+    model, order = nn.Sequential(*hidden, nn.Linear(4, 2)).double(), (1, 2, 0)
+    plain, permuted = (iw.gates.dlgn(model, permutation=p) for p in (None, order))
+    assert all(torch.equal(permuted.gates(x)[k], plain.gates(x)[order[k]]) for k in range(3))  # not its inverse
 
 
 def test_constant_input_leaves_the_image_to_the_gates():

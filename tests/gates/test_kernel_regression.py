@@ -21,7 +21,9 @@ def test_ridge_is_the_formula(digits):
     fit = iw.gates.kernel_regression(kernel, y, strengths=[0.01])
     ridge = 0.01 * kernel.diagonal().mean() * torch.eye(len(x), dtype=torch.float64)
     targets = nn.functional.one_hot(y, 10).double() - 0.1
-    expected = (new @ x.T) @ torch.linalg.solve(kernel + ridge, targets)
+    weights = torch.linalg.solve(kernel + ridge, targets)
+    torch.testing.assert_close(fit.weights, weights, rtol=1e-6, atol=1e-9 * float(weights.abs().max()))
+    expected = (new @ x.T) @ weights
     assert torch.equal(fit.predict(new @ x.T), expected.argmax(1))
     assert fit.strength == 0.01 and fit.accuracies == {}
 

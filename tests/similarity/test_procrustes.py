@@ -26,6 +26,8 @@ def test_a_planted_element_scores_one_and_a_rotation_less(shape, dtype):
 def test_permutations_by_trying_all(seed):
     x, y = normal(12, 5, seed=seed).relu() + 0.1, normal(12, 5, seed=seed + 10).relu() + 0.1
     assert procrustes(x, y, group="g_relu") == pytest.approx(slow.permutation_procrustes(x, y), abs=1e-12)
+    x, y = normal(12, 5, seed=seed), normal(12, 5, seed=seed + 10)  # cosines of both signs, of which none may flip
+    assert procrustes(x, y, group="g_relu") == pytest.approx(slow.permutation_procrustes(x, y), abs=1e-12)
 
 
 def test_agrees_with_the_element_that_the_groups_find():
