@@ -252,6 +252,55 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "learning_rate: float = 2e-3",
         ("fig1-stitching-myrtle",),
     ),
+    # formulas of the papers, in the libraries
+    (
+        "src/intertwine/groups/intertwiner_laws.py",
+        "torch.linalg.solve(_image(sigma, at * eye).T, _image(sigma, at * a).T).T",
+        "torch.linalg.solve(_image(sigma, at * eye), _image(sigma, at * a))",
+        ("tests/groups/test_activations.py::test_affine_activations_pass_full_matrices_that_theorem_e14_forbids",),
+    ),
+    (
+        "src/intertwine/similarity/measures/procrustes.py",
+        "worth = gains.abs() if self._group.signs else gains",
+        "worth = gains.abs()",
+        ("tests/similarity/test_procrustes.py::test_permutations_by_trying_all",),
+    ),
+    (
+        "src/intertwine/gates/kernels/layer_rules.py",
+        "left.reshape(shape), right.reshape(shape), tile.layout",
+        "left.reshape(shape), left.reshape(shape), tile.layout",
+        ("tests/gates/test_path_kernel.py::test_tiles_sides_and_logarithms_agree",),
+    ),
+    (
+        "src/intertwine/gates/kernels/moments.py",
+        "return sum_of(kernels), scale",
+        "return next(kernels), scale",
+        ("tests/gates/test_theorem_kernels.py::test_residual_kernel_is_an_ensemble",),
+    ),
+    (
+        "src/intertwine/gates/kernels/gate_products.py",
+        "kernel.mul_(g)\n        return kernel",
+        "kernel.mul_(g + 1)\n        return kernel",
+        ("tests/gates/test_limits.py::test_expectation_is_exact_at_every_width",),
+    ),
+    (
+        "src/intertwine/gates/kernels/wide_limits.py",
+        "depth * t * slope",
+        "depth * slope",
+        ("tests/gates/test_theorem_kernels.py::test_residual_constant",),
+    ),
+    (
+        "src/intertwine/gates/kernels/kernel_regression.py",
+        "- 1 / (int(labels.max()) + 1)",
+        "- 0.0",
+        ("tests/gates/test_kernel_regression.py::test_ridge_is_the_formula",),
+    ),
+    (
+        "src/intertwine/gates/gated_network.py",
+        "moved[k] = found[relus[source]]",
+        "moved[relus[source]] = found[k]",
+        ("tests/gates/test_gated.py::test_layers_may_be_permuted_and_the_kernel_stays",),
+    ),
 )
 
 

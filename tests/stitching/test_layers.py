@@ -187,6 +187,7 @@ def test_sinkhorn_converges_and_says_how_far():
     assert doubly_stochastic_error(many) < 1e-2
     dense = torch.rand(64, 64)
     assert doubly_stochastic_error(sinkhorn(dense)) < 1e-5
+    assert torch.equal(sinkhorn(dense - 0.5), sinkhorn((dense - 0.5).relu()))  # negative entries count as 0
     plain = dense.double()
     for _ in range(16):
         plain = plain / plain.sum(0)
