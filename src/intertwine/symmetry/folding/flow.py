@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ...programs import Call, Ref
 from ...programs.operations import FILLS, LAYER_NORMS, SCALED_DOT_PRODUCTS, SOFTMAXES
-from ...programs.steps import run_call
-from .graph import MOVES, Graph, Obstacle, Updates, made, moved_entries
+from ...programs.steps import float64_handler, run_call
+from .graph import MOVES, Graph, Obstacle, Updates, View, made
 
 # operation -> names of the input and the weight, dimension of the weight that is summed over, name of the bias
 LINEAR = {
@@ -79,7 +79,7 @@ class Flow:
         if not (change.scales or change.shifts):
             return
         if ref.id in self.graph.outputs:
-            raise Obstacle("the model returns it", self.graph.producers.get(ref.id))
+            raise Obstacle("the model returns it", self.graph.makers.get(ref.id))
         self._changes[ref.id] = change
         for position in self.graph.readers.get(ref.id, ()):
             if position not in self._seen:
@@ -108,8 +108,8 @@ class Flow:
 
     def _move(self, call: Call) -> None:
         pairs = {ref.id: self._of(ref) for ref in call.inputs}
-        factors = moved_entries(call, {number: change.factor for number, change in pairs.items()})
-        offsets = moved_entries(call, {number: change.offset for number, change in pairs.items()})
+        factors = run_call(call, {number: change.factor for number, change in pairs.items()}, float64_handler)
+        offsets = run_call(call, {number: change.offset for number, change in pairs.items()}, float64_handler)
         for out, factor, offset in zip(made(call), factors, offsets):
             self.put(out, Change(factor, offset))
 
@@ -287,7 +287,7 @@ class Flow:
         dim = maker.args["dim"] % len(shape)
         length = shape[dim]
         entries = torch.arange(prod(shape)).reshape(*shape[:dim], *shape[dim + 1 :], length).movedim(-1, dim)
-        entries = self.graph.moved(source, ref, entries)
+        entries = self.graph.carried({source.id: View("softmax", entries)})[ref.id].entries
         rows, places = entries // length, entries.sort(-1).values % length
         return bool((rows == rows[..., :1]).all()) and torch.equal(
             places, torch.arange(length).expand(*entries.shape[:-1], length)

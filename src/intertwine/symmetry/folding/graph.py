@@ -37,15 +37,10 @@ class Obstacle(Exception):
 
 @dataclass(frozen=True)
 class View:
-    """A value made of entries of one parameter: the index of each, int64."""
+    """A value made of entries of one parameter, or of another source: the index of each, int64."""
 
-    parameter: str
+    source: str
     entries: Tensor
-
-
-def moved_entries(call: Call, tensors: dict[int, Tensor]) -> list[Tensor]:
-    """Results of a call of ``MOVES`` for the given tensors; casts keep the numbers as they are."""
-    return run_call(call, tensors, float64_handler)
 
 
 @dataclass(frozen=True)
@@ -78,7 +73,7 @@ class Updates:
 
     def check(self, first: int = 0) -> None:
         """Check that the readers of each parameter agree, for the updates from the one numbered ``first`` on."""
-        for name in dict.fromkeys(update.view.parameter for update in self._made[first:]):
+        for name in dict.fromkeys(update.view.source for update in self._made[first:]):
             self._new(name)
 
     def drop(self, first: int) -> None:
@@ -87,7 +82,7 @@ class Updates:
 
     def settled(self) -> dict[str, Tensor]:
         """The parameters that change, changed."""
-        names = dict.fromkeys(update.view.parameter for update in self._made)
+        names = dict.fromkeys(update.view.source for update in self._made)
         new = {name: self._new(name) for name in names}
         return {name: tensor for name, tensor in new.items() if not torch.equal(tensor, self.state[name])}
 
@@ -96,7 +91,7 @@ class Updates:
         old = self.state[name]
         factors = torch.full((old.numel(),), torch.nan, dtype=torch.float64)
         offsets = torch.zeros(old.numel(), dtype=torch.float64)
-        updates = [update for update in self._made if update.view.parameter == name]
+        updates = [update for update in self._made if update.view.source == name]
         heard = {update.position for update in updates}
         one, zero = torch.ones(()).double(), torch.zeros(()).double()
         updates += [_Update(view, at, one, zero) for view, at in self.readers.get(name, ()) if at not in heard]
@@ -121,17 +116,15 @@ class Updates:
 
 
 class Graph:
-    """The use-def graph of a program: readers and producers of its values, and which are entries of parameters."""
+    """The use-def graph of a program: readers and makers of its values, and which are entries of parameters."""
 
     def __init__(self, program: Program, state: Mapping[str, Tensor]) -> None:
         self.program, self.state = program, dict(state)
-        self.live = sorted({*program.ancestors(program.outputs), *program.find(lambda call: not call.outputs)})
         self.outputs = {ref.id for ref in program.outputs}
 
     def making(self) -> Iterator[tuple[int, Call, Ref]]:
-        """Live calls that make something, in the order in which they ran: position, call and first output."""
-        for position in self.live:
-            call = self.program.calls[position]
+        """Calls that make something, in the order in which they ran: position, call and first output."""
+        for position, call in enumerate(self.program.calls):
             if call.outputs and (out := call.outputs[0]) is not None:
                 yield position, call, out
 
@@ -139,36 +132,35 @@ class Graph:
     def readers(self) -> dict[int, list[int]]:
         """Number of every value to the positions of the calls that read it."""
         found: dict[int, list[int]] = {}
-        for position in self.live:
-            for number in {ref.id for ref in self.program.calls[position].inputs}:
+        for position, call in enumerate(self.program.calls):
+            for number in {ref.id for ref in call.inputs}:
                 found.setdefault(number, []).append(position)
         return found
 
     @cached_property
-    def producers(self) -> dict[int, Call]:
+    def makers(self) -> dict[int, Call]:
         """Number of every value to the call that made it."""
-        return makers(self.program.calls[i] for i in self.live)
+        return makers(self.program.calls)
+
+    def carried(self, start: Mapping[int, View]) -> dict[int, View]:
+        """Some values, and all that calls make of the entries of one of them by moving these about."""
+        found = dict(start)
+        for call in self.program.calls:
+            given = [found.get(ref.id) for ref in call.inputs] if call.op in MOVES else []
+            if given and all(view is not None and view.source == given[0].source for view in given):
+                moved = run_call(call, {ref.id: found[ref.id].entries for ref in call.inputs}, float64_handler)
+                found |= {out.id: View(given[0].source, entries) for out, entries in zip(made(call), moved)}
+        return found
 
     @cached_property
     def views(self) -> dict[int, View]:
         """Number of every value that is made of entries of one parameter to these entries."""
-        found: dict[int, View] = {}
-        for name, ref in self.program.states.items():
-            shape = self.program.values[ref.id].shape
-            if name in self.state:
-                found[ref.id] = View(name, torch.arange(self.state[name].numel()).reshape(shape))
-        for position in self.live:
-            call = self.program.calls[position]
-            known = {ref.id: found[ref.id] for ref in call.inputs if ref.id in found}
-            names = {view.parameter for view in known.values()}
-            if call.op in MOVES and len(names) == 1 and all(ref.id in known for ref in call.inputs):
-                entries = moved_entries(call, {number: view.entries for number, view in known.items()})
-                found |= {out.id: View(next(iter(names)), moved) for out, moved in zip(made(call), entries)}
-        return found
+        numbered = {name: torch.arange(tensor.numel()).view_as(tensor) for name, tensor in self.state.items()}
+        return self.carried({self.program.states[name].id: View(name, rows) for name, rows in numbered.items()})
 
     def held(self, view: View) -> Tensor:
         """The numbers of a view, float64."""
-        return self.state[view.parameter].flatten()[view.entries]
+        return self.state[view.source].flatten()[view.entries]
 
     @cached_property
     def uses(self) -> dict[str, list[tuple[View, int]]]:
@@ -178,31 +170,16 @@ class Graph:
             for position in self.readers.get(number, ()):
                 outputs = self.program.calls[position].outputs
                 if not any(out is not None and out.id in self.views for out in outputs):
-                    found.setdefault(view.parameter, []).append((view, position))
+                    found.setdefault(view.source, []).append((view, position))
             if number in self.outputs:
-                raise Obstacle(f"the model returns {view.parameter}")
+                raise Obstacle(f"the model returns {view.source}")
         return found
 
     def origin(self, ref: Ref) -> tuple[Ref, Call | None]:
         """The value behind the casts and views that a value was made by, and the call that made it."""
-        *_, source = self._behind(ref)
-        return source, self.producers.get(source.id)
-
-    def moved(self, source: Ref, ref: Ref, entries: Tensor) -> Tensor:
-        """Other entries at ``source``, moved by the casts and views through which ``ref`` was made of it."""
-        *path, _ = self._behind(ref)
-        for at in reversed(path):
-            call = self.producers[at.id]
-            entries = moved_entries(call, {source.id: entries})[made(call).index(at)]
-            source = at
-        return entries
-
-    def _behind(self, ref: Ref) -> Iterator[Ref]:
-        """A value, the one that it is a view or cast of, and so on back to the origin."""
-        yield ref
-        while (call := self.producers.get(ref.id)) is not None and call.op in MOVES and len(call.inputs) == 1:
+        while (call := self.makers.get(ref.id)) is not None and call.op in MOVES and len(call.inputs) == 1:
             ref = call.inputs[0]
-            yield ref
+        return ref, call
 
 
 def made(call: Call) -> list[Ref]:

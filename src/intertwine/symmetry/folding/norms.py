@@ -21,7 +21,7 @@ from ...programs.steps import float64_handler
 from ..find import symmetries_of
 from ..symmetry import Symmetry
 from .flow import Change, Flow
-from .graph import Graph, Obstacle, View
+from .graph import Graph, Obstacle, View, made
 from .rewriter import Outcome, Rewriter
 
 _NORMS = LAYER_NORMS | RMS_NORMS
@@ -85,45 +85,22 @@ def _gain(graph: Graph, ref: Ref, position: int) -> Gain | None:
     view = graph.views.get(ref.id)
     if view is not None:
         return Gain(view, graph.held(view).flatten(), 1.0, (position,))
-    source = _only_source(graph, ref)
-    if source is None or graph.views[source.id].entries.numel() != shape[-1]:
+    inside = {*graph.program.ancestors([ref], map(Ref, graph.views))}
+    calls = [graph.program.calls[i] for i in inside]
+    results = {out.id for call in calls for out in made(call)}
+    given = {read for call in calls for read in call.inputs if read.id not in results}
+    sources = [read for read in given if read.id in graph.views]
+    if len(sources) != 1 or any(graph.program.values[read.id].kind != "constant" for read in given - {*sources}):
         return None
-    inside = {*graph.program.ancestors([ref], [source]), position}
-    made = [out.id for i in inside - {position} for out in graph.program.calls[i].outputs if out is not None]
-    if any(reader not in inside for number in made for reader in graph.readers.get(number, ())):
+    view, inside = graph.views[sources[0].id], inside | {position}
+    alone = all(reader in inside for number in results for reader in graph.readers.get(number, ()))
+    if view.entries.numel() != shape[-1] or not alone:
         return None
-    readers = tuple(i for i in graph.readers[source.id] if i in inside)
-    view = graph.views[source.id]
-    held = graph.held(view)
-    for one in (0.0, 1.0):
-        if bool((_computed(graph, ref, source, torch.full_like(held, one)) == 1).all()):
-            return Gain(view, _computed(graph, ref, source, held).flatten(), one, readers)
-    return None
-
-
-def _only_source(graph: Graph, ref: Ref) -> Ref | None:
-    """The parameter's view that a value is computed from, if it is one and nothing else but constants."""
-    found: dict[int, Ref] = {}
-    waiting = [ref]
-    while waiting:
-        at = waiting.pop()
-        call = graph.producers.get(at.id)
-        if at.id in graph.views:
-            found[at.id] = at
-        elif call is None:
-            if graph.program.values[at.id].kind != "constant":
-                return None
-        elif len(call.inputs) > 8 or call.op in _NORMS:
-            return None
-        else:
-            waiting += call.inputs
-    return next(iter(found.values())) if len(found) == 1 else None
-
-
-def _computed(graph: Graph, ref: Ref, source: Ref, numbers: Tensor) -> Tensor:
-    """A value for other numbers at its source, in float64."""
-    inside = graph.program.ancestors([ref], [source])
-    return graph.program.run(numbers, [ref], start=[source], handlers=dict.fromkeys(inside, float64_handler))[0]
+    in_float64 = dict.fromkeys(inside, float64_handler)
+    gain = lambda numbers: graph.program.run(numbers, [ref], start=sources, handlers=in_float64)[0].flatten()
+    held, readers = graph.held(view), tuple(i for i in graph.readers[sources[0].id] if i in inside)
+    ones = (one for one in (0.0, 1.0) if bool((gain(torch.full_like(held, one)) == 1).all()))
+    return next((Gain(view, gain(held), one, readers) for one in ones), None)
 
 
 def fold_norms(rewriter: Rewriter, gains: bool = True, biases: bool = True) -> Outcome:
@@ -140,9 +117,9 @@ def _attempts(rewriter: Rewriter, gains: bool, biases: bool) -> tuple[Outcome, l
     outcome, tied = Outcome(), []
     sites: dict[str, list[Norm]] = {}
     for norm in norms(rewriter.graph):
-        sites.setdefault(norm.gain.view.parameter, []).append(norm)
+        sites.setdefault(norm.gain.view.source, []).append(norm)
     for name, group in sites.items():
-        bias = next((norm.bias.parameter for norm in group if norm.bias is not None), "")
+        bias = next((norm.bias.source for norm in group if norm.bias is not None), "")
         wanted = {**({"norms": name} if gains else {}), **({"biases": bias} if biases and bias else {})}
         reasons = dict.fromkeys(wanted, "")
         for plan in dict.fromkeys((tuple(wanted), *((step,) for step in wanted))):
@@ -172,7 +149,7 @@ def _start(flow: Flow, *, group: list[Norm], gain: bool, bias: bool) -> None:
             flow.updates.add(norm.gain.view, position, 0.0 if gain else 1.0, norm.gain.one if gain else 0.0)
         if norm.bias is not None:  # it stays inside the change of the gain unless it is folded too
             if gain and not bias and bool(((own == 0) & (shift != 0)).any()):
-                raise Obstacle(f"{norm.gain.view.parameter} has zeros where the bias has none")
+                raise Obstacle(f"{norm.gain.view.source} has zeros where the bias has none")
             inside = torch.where(own == 0, 1.0, 1 / torch.where(own == 0, 1.0, own)) if gain else 1.0
             flow.updates.add(norm.bias, norm.position, 0.0 if bias else inside, 0.0)
         shape = flow.graph.program.values[norm.out.id].shape
@@ -213,7 +190,7 @@ def fold_norm_gains(model: nn.Module, example_inputs: Any) -> nn.Module:
     fold_norms(rewriter, biases=False)
     rewriter.prove()
     twin = rewriter.finished()
-    folded = {norm.gain.view.parameter for norm in norms(rewriter.graph) if bool((norm.gain.numbers == 1).all())}
+    folded = {norm.gain.view.source for norm in norms(rewriter.graph) if bool((norm.gain.numbers == 1).all())}
     places = {name: twin.get_submodule(name.rpartition(".")[0]) for name in folded}
     alone = {n: m for n, m in places.items() if len(list(m.parameters())) == 1 and not list(m.buffers())}
     if not alone:

@@ -16,7 +16,7 @@ from torch import Tensor
 from ...programs import Call, Ref
 from ...programs.operations import LAYER_NORMS
 from .flow import LINEAR, Change, Flow
-from .graph import MOVES, Graph, Obstacle, View, made, moved_entries
+from .graph import Graph, Obstacle, View, made
 from .rewriter import Outcome, Rewriter
 
 _BIASES = {"aten::addmm": "self", "aten::linear": "bias", "aten::convolution": "bias", "aten::add": "other"}
@@ -51,18 +51,17 @@ _Site = tuple[int, View]
 def _candidates(graph: Graph) -> dict[str, list[_Site]]:
     """Vectors that are added along the channels, with the calls that add them."""
     found: dict[str, list[_Site]] = {}
-    for position in graph.live:
-        call = graph.program.calls[position]
+    for position, call, _ in graph.making():
         ref = call.args.get(_BIASES.get(call.op, ""))
         view = graph.views.get(ref.id) if isinstance(ref, Ref) else None
         if view is not None and view.entries.ndim == 1 and len(view.entries) > 1:
-            found.setdefault(view.parameter, []).append((position, view))
+            found.setdefault(view.source, []).append((position, view))
     return found
 
 
 def _segments(graph: Graph, sites: list[_Site]) -> Iterator[Tensor]:
     """The entries of a bias, in groups that the same calls read: packed queries, keys and values apart."""
-    values = graph.state[sites[0][1].parameter].flatten()
+    values = graph.state[sites[0][1].source].flatten()
     read = [entries for position, view in sites for entries in _read(graph, position, view.entries)]
     if not read:
         return
@@ -78,22 +77,12 @@ def _segments(graph: Graph, sites: list[_Site]) -> Iterator[Tensor]:
 def _read(graph: Graph, position: int, entries: Tensor) -> Iterator[Tensor]:
     """The entries that each call reads which computes with the result."""
     call = graph.program.calls[position]
-    out = call.outputs[0]
-    if out is None:
-        return
-    shape = graph.program.values[out.id].shape
-    known = {out.id: _along(entries, shape, call.op)}
-    waiting = [out.id]
-    while waiting:
-        number = waiting.pop()
-        for at in graph.readers.get(number, ()):
-            reader = graph.program.calls[at]
-            if reader.op in MOVES and len(reader.inputs) == 1:
-                for o, moved in zip(made(reader), moved_entries(reader, known)):
-                    known[o.id] = moved
-                    waiting.append(o.id)
-            else:
-                yield known[number]
+    if (out := call.outputs[0]) is not None:
+        shape = graph.program.values[out.id].shape
+        known = graph.carried({out.id: View("", _along(entries, shape, call.op))})
+        for number, view in known.items():
+            readers = (graph.program.calls[at] for at in graph.readers.get(number, ()))
+            yield from (view.entries for reader in readers if not any(o.id in known for o in made(reader)))
 
 
 def _along(numbers: Tensor, shape: tuple[int, ...], op: str) -> Tensor:
@@ -110,7 +99,7 @@ def _start_bias(flow: Flow, *, sites: list[_Site], entries: Tensor) -> None:
         if not bool(rows.any()):
             continue
         offset = torch.where(rows, flow.graph.held(view), 0.0)
-        flow.updates.add(View(view.parameter, view.entries[rows]), position, 0.0, 0.0)
+        flow.updates.add(View(view.source, view.entries[rows]), position, 0.0, 0.0)
         if out is not None:
             shape = flow.graph.program.values[out.id].shape
             flow.put(out, Change(torch.ones(shape).double(), _along(offset, shape, call.op)))
@@ -167,21 +156,17 @@ def _start_constant(flow: Flow, *, name: str, axis: int) -> None:
 def _readers(graph: Graph) -> Iterator[tuple[int, View, Call]]:
     """Linear maps that read features of mean zero, with the views of their weights."""
     generator = torch.Generator().manual_seed(0)
-    known: dict[int, Tensor] = {}
-    for position, call, out in graph.making():
-        if call.op in LAYER_NORMS:
-            if len(call.args["normalized_shape"]) == 1 and _plain(graph, call):
-                x = torch.randn(graph.program.values[out.id].shape, generator=generator, dtype=torch.float64)
-                known[out.id] = x - x.mean(-1, keepdim=True)
-        elif call.op in MOVES and all(ref.id in known for ref in call.inputs):
-            known |= {o.id: moved for o, moved in zip(made(call), moved_entries(call, known))}
-        elif call.op in LINEAR:
-            x, w = (call.args[name] for name in LINEAR[call.op][:2])
-            view = graph.views.get(w.id)
-            rows = known.get(x.id)
-            zero = rows is not None and call.op != "aten::convolution" and bool((rows.sum(-1).abs() < _ZERO).all())
-            if zero and view is not None:
-                yield position, view, call
+    start: dict[int, View] = {}
+    for _, call, out in graph.making():
+        if call.op in LAYER_NORMS and len(call.args["normalized_shape"]) == 1 and _plain(graph, call):
+            x = torch.randn(graph.program.values[out.id].shape, generator=generator, dtype=torch.float64)
+            start[out.id] = View("features", x - x.mean(-1, keepdim=True))
+    known = graph.carried(start)
+    for position, call, _ in graph.making():
+        x, w = (call.args[name].id for name in LINEAR[call.op][:2]) if call.op in LINEAR else (-1, -1)
+        zero = x in known and call.op != "aten::convolution" and float(known[x].entries.sum(-1).abs().max()) < _ZERO
+        if zero and w in graph.views:
+            yield position, graph.views[w], call
 
 
 def _plain(graph: Graph, call: Call) -> bool:

@@ -6,7 +6,7 @@ their configuration builds other tensors than they have.
 
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -56,7 +56,8 @@ class Rewriter:
     def recapture(self) -> None:
         """Record the copy again, after its structure or its weights changed."""
         with self._wide.casts():
-            self.program: Program = union([capture_paths(self.work, *arguments(e)) for e in each(self._wide.inputs)])
+            whole = union([capture_paths(self.work, *arguments(e)) for e in each(self._wide.inputs)])
+        self.program: Program = replace(whole, calls=tuple(whole.live(kept=lambda call: not call.outputs)))
         forget(self.work, self.program.caches)
         state = {name: t.detach().double() for name, t in tensors_of(self.work).items() if t.is_floating_point()}
         self.graph = Graph(self.program, {n: t.clone() for n, t in state.items() if n in self.program.states})
@@ -156,7 +157,7 @@ class Rewriter:
         # new biases must be the same at every run of their module
         for module in {bias.module for bias in flow.biases}:
             numbers = [bias.numbers for bias in flow.biases if bias.module == module]
-            calls = [call for call in map(self.program.calls.__getitem__, self.graph.live) if call.module == module]
+            calls = [call for call in self.program.calls if call.module == module]
             views = lambda refs: [ref is not None and ref.id in self.graph.views for ref in refs]
             calls = [call for call in calls if any(views(call.inputs)) and not all(views(call.outputs))]
             if len(calls) != len(numbers) or any(not torch.equal(numbers[0], other) for other in numbers):
