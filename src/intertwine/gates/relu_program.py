@@ -14,24 +14,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from .._evaluation import check_module, evaluating
-from ..programs import Call, Program, Ref, capture
-from ..programs.operations import (
-    ATTENTION,
-    AVERAGE_POOLS,
-    BATCH_NORMS,
-    GATHERS,
-    INTERPOLATIONS,
-    OTHER_ACTIVATIONS,
-    PARTS,
-    REARRANGEMENTS,
-    RELUS,
-    REPEATS,
-    aten,
-    gate_names,
-    is_gate,
-    is_random,
-    normalises_by_input,
-)
+from ..programs import Call, Program, Ref, capture, operations
+from ..programs.operations import RELUS, is_gate
 
 RATIOS = {
     "gelu": "Φ(q), the normal distribution function",
@@ -67,12 +51,7 @@ def other_activation(name: str) -> str:
 
 
 OTHERS = {f"aten::{name}" for name in RATIOS}
-_REFUSED = OTHER_ACTIVATIONS | OTHERS | {"aten::exp"}
-_AFFINE = BATCH_NORMS | REARRANGEMENTS | PARTS | REPEATS | AVERAGE_POOLS | GATHERS | INTERPOLATIONS
-_AFFINE |= aten("add sub rsub neg cat sum constant_pad_nd flip roll index_select")
-"""In all that they read."""
-_BILINEAR = aten("mul convolution addmm mm bmm")
-"""In what they multiply: affine where one factor depends on the input."""
+_REFUSED = operations.OTHER_ACTIVATIONS | OTHERS | {"aten::exp"}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -112,7 +91,8 @@ def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgr
     whole = capture(model, (x[:1],))
     if any(module.training for module in model.modules()):
         training = capture(model, (x[:1],), evaluation=False)
-        for call in map(training.calls.__getitem__, training.find(is_random)):  # dropout called as a function
+        for position in training.find(operations.is_random):  # dropout called as a function
+            call = training.calls[position]
             raise ValueError(
                 "model must be in evaluation mode, so that gates are a function of the input. Got random numbers, as "
                 f"dropout draws them: {call.where} at {call.line}. Call model.eval() first."
@@ -136,7 +116,7 @@ def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgr
         shapes = [program.values[r.id].shape for r in program.outputs]
         raise ValueError(f"model must return one tensor of shape (N, outputs). Got shapes {shapes} for one example.")
     parts = {f.name: getattr(program, f.name) for f in fields(program)}
-    names = gate_names([program.calls[i] for i in gates])
+    names = operations.gate_names([program.calls[i] for i in gates])
     return ReluProgram(**parts, weights=weights, gates=gates, names=names)
 
 
@@ -190,7 +170,7 @@ def _reading(program: Program) -> Iterator[Call]:
 
 def _check_operations(program: Program, others: bool) -> None:
     for call in _reading(program):
-        if call.op in ATTENTION:
+        if call.op in operations.ATTENTION:
             raise ValueError(
                 f"model must be a ReLU network. Got attention or a softmax ({call.where}): its mixing weights depend "
                 "on the input, so there are no on/off paths. Take logits, or a part of the model without attention."
@@ -202,7 +182,7 @@ def _check_operations(program: Program, others: bool) -> None:
                 f"model must have ReLUs, leaky ReLUs or max poolings as its only nonlinearities. Got {call.where}. "
                 + other_activation(op.removeprefix("aten::"))
             )
-        if normalises_by_input(call):
+        if operations.normalises_by_input(call):
             raise ValueError(
                 f"model must be linear between its gates. Got {call.where}, a norm by the statistics of its own input. "
                 "Take batch norms, which use running statistics in evaluation mode."
@@ -227,7 +207,7 @@ def _check_linear(program: Program, is_gate: Callable[[Call], bool], like: Tenso
     for call in _reading(program):
         read = [r for r in dict.fromkeys(call.inputs) if r.id in program.varying]
         made = [out for out in call.outputs if out is not None]
-        known = is_gate(call) or call.op in _AFFINE or (len(read) == 1 and call.op in _BILINEAR)
+        known = is_gate(call) or call.op in operations.AFFINE or (len(read) == 1 and call.op in operations.BILINEAR)
         if made and not known and not _is_affine(program, read, made, like):
             raise ValueError(
                 f"model must be linear between its gates. Got {call.where} at {call.line}, which is not: products of "

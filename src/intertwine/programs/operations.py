@@ -48,6 +48,18 @@ SCALED_DOT_PRODUCTS = aten(
 )
 ATTENTION = SOFTMAXES | SCALED_DOT_PRODUCTS | {"aten::_safe_softmax"}
 
+LINEAR = {
+    "aten::mm": ("self", "mat2", -2, ""),
+    "aten::bmm": ("self", "mat2", -2, ""),
+    "aten::matmul": ("self", "other", -2, ""),
+    "aten::_grouped_mm": ("self", "mat2", -2, ""),
+    "aten::addmm": ("mat1", "mat2", -2, "self"),
+    "aten::baddbmm": ("batch1", "batch2", -2, "self"),
+    "aten::linear": ("input", "weight", -1, "bias"),
+    "aten::convolution": ("input", "weight", 1, "bias"),
+}
+"""Names of the input and the weight, dimension of the weight that is summed over, name of the bias."""
+
 COPIES = aten("clone detach alias contiguous _to_copy to lift_fresh")
 """The same numbers in the same shape, perhaps of another type or in other memory."""
 MEMORY_VIEWS = aten("view _unsafe_view")
@@ -64,6 +76,11 @@ PARTS = aten("slice select")
 """Some of the entries, none of them twice."""
 REPEATS = aten("expand repeat")
 """Every entry, several times."""
+AFFINE = BATCH_NORMS | REARRANGEMENTS | PARTS | REPEATS | AVERAGE_POOLS | GATHERS | INTERPOLATIONS
+AFFINE |= aten("add sub rsub neg cat sum constant_pad_nd flip roll index_select")
+"""Affine in all that they read."""
+BILINEAR = aten("mul convolution addmm mm bmm")
+"""Affine in one of the factors that they multiply."""
 FILLS = aten("zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_empty_strided")
 """Only the shape of the argument is read."""
 DECOMPOSED = aten(

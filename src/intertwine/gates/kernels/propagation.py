@@ -8,34 +8,24 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from ...programs import Call, Ref
+from ...programs import Call, Ref, operations
 from ...programs.calls import last_reads
-from ...programs.operations import (
-    AVERAGE_POOLS,
-    COPIES,
-    GATHERS,
-    INTERPOLATIONS,
-    MAX_POOLS,
-    RESHAPES,
-    aten,
-    is_gate,
-    registering,
-)
+from ...programs.operations import MAX_POOLS, RESHAPES, is_gate
 from ...programs.steps import run_call
 from ..relu_program import ReluProgram
 from .moments import Layout, Signal, Source, Term, Uncovered, contract, in_channels
 
-SAME = COPIES | {"aten::dropout"}
-CHOICES = aten("slice select index_select flip roll transpose") | GATHERS
+SAME = operations.COPIES | {"aten::dropout"}
+CHOICES = operations.aten("slice select index_select flip roll transpose") | operations.GATHERS
 """Each position takes the value of one other, or 0."""
-MIXES = INTERPOLATIONS | {"aten::sum"}
+MIXES = operations.INTERPOLATIONS | {"aten::sum"}
 """Fixed sums over positions: their coefficients are no values but stay on the paths."""
 
 
 def needs_pairs(program: ReluProgram) -> bool:
     """Whether something averages or chooses among positions, so that pairs of positions are needed."""
     for call in program.calls:
-        if call.op in AVERAGE_POOLS | MAX_POOLS | MIXES and call.inputs[0].id in program.varying:
+        if call.op in operations.AVERAGE_POOLS | MAX_POOLS | MIXES and call.inputs[0].id in program.varying:
             shapes = [program.values[r.id].shape for r in (call.inputs[0], call.outputs[0]) if r is not None]
             if any(math.prod(shape[2:]) > 1 for shape in shapes):
                 return True
@@ -156,7 +146,7 @@ def register_kernel_rule(*ops: str) -> Callable[[KernelRule], KernelRule]:
     Raises:
         ValueError: If a name is not qualified.
     """  # noqa: DOC502 - raised by what it calls
-    return registering(_RULES, ops)
+    return operations.registering(_RULES, ops)
 
 
 def propagate(tile: Tile, output: int) -> tuple[Tensor, float]:

@@ -14,21 +14,10 @@ import torch
 from torch import Tensor
 
 from ...programs import Call, Ref
-from ...programs.operations import FILLS, LAYER_NORMS, SCALED_DOT_PRODUCTS, SOFTMAXES
+from ...programs.operations import FILLS, LAYER_NORMS, LINEAR, SCALED_DOT_PRODUCTS, SOFTMAXES
 from ...programs.steps import float64_handler, run_call
 from .graph import MOVES, Graph, Obstacle, Updates, View, made
 
-# operation -> names of the input and the weight, dimension of the weight that is summed over, name of the bias
-LINEAR = {
-    "aten::mm": ("self", "mat2", -2, ""),
-    "aten::bmm": ("self", "mat2", -2, ""),
-    "aten::matmul": ("self", "other", -2, ""),
-    "aten::_grouped_mm": ("self", "mat2", -2, ""),
-    "aten::addmm": ("mat1", "mat2", -2, "self"),
-    "aten::baddbmm": ("batch1", "batch2", -2, "self"),
-    "aten::linear": ("input", "weight", -1, "bias"),
-    "aten::convolution": ("input", "weight", 1, "bias"),
-}
 _SIGNS = {"aten::add": 1, "aten::sub": -1}
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ...programs import Call, Ref
-from ...programs.operations import LAYER_NORMS
-from .flow import LINEAR, Change, Flow
+from ...programs.operations import LAYER_NORMS, LINEAR
+from .flow import Change, Flow
 from .graph import Graph, Obstacle, View, made
 from .rewriter import Outcome, Rewriter
 

@@ -252,22 +252,21 @@ def clamp(engine: Engine, call: Call) -> Value:
     return measured(engine, call) if numbers else together(engine, call)
 
 
-@register_rule("aten::copysign")
-def copysign(engine: Engine, call: Call) -> Value:
-    """The size of one tensor with the sign of another."""
-    sizes, signs = engine.value(call.args["self"]), operand(engine, call.args["other"])
-    if signs is None:
-        return measured(engine, call)
-    return multiplied(engine, through(engine, sizes, 1, -1), through(engine, signs, 0, 1))
+_FACTORS: dict[str, tuple[tuple[Any, int], tuple[Any, int]]] = {
+    "aten::copysign": ((1, -1), (0, 1)), "aten::xlogy": ((1, 1), (None, 0)),
+    **dict.fromkeys(aten("softshrink_backward hardshrink_backward"), ((1, 1), (None, -1))),
+}  # fmt: skip
+"""Degree and parity of both factors: a size with another sign, ``x log y``, ``g f'(x)`` for an odd ``f``."""
 
 
-@register_rule("aten::xlogy")
-def x_log_y(engine: Engine, call: Call) -> Value:
-    """A tensor times the logarithm of another."""
-    x, y = operand(engine, call.args["self"]), operand(engine, call.args["other"])
-    if x is None or y is None:
+@register_rule(*_FACTORS)
+def factorwise(engine: Engine, call: Call) -> Value:
+    """Products of a function of one tensor and a function of another."""
+    if len(call.inputs) < 2:
         return measured(engine, call)
-    return multiplied(engine, x, through(engine, unzero(y), None, 0))
+    laws = zip(call.inputs, _FACTORS[call.op])
+    a, b = (through(engine, engine.value(ref), *law, linear=law == (1, 1)) for ref, law in laws)
+    return multiplied(engine, a, b)
 
 
 @register_rule("aten::bucketize", "aten::searchsorted")
@@ -332,13 +331,6 @@ def measured(engine: Engine, call: Call) -> Value:
     for other in others:
         result = Value(tuple(engine.equal(a, b) for a, b in broadcast(result, other)))
     return result
-
-
-@register_rule("aten::softshrink_backward", "aten::hardshrink_backward")
-def shrunk(engine: Engine, call: Call) -> Value:
-    """``g f'(x)`` for an odd ``f``: linear in ``g``, even in ``x``."""
-    g, x = (engine.value(ref) for ref in call.inputs)
-    return multiplied(engine, g, through(engine, unzero(x), None, -1))
 
 
 @register_rule(*FILLS, "aten::fill", "aten::zero")

@@ -9,19 +9,19 @@ from dataclasses import replace
 from typing import Any
 
 from ....programs import Call, Ref
-from ....programs.operations import SCALED_DOT_PRODUCTS
+from ....programs.operations import LINEAR, SCALED_DOT_PRODUCTS
 from ..axis_terms import Axis, Flat, Pick, Value, axis_size, forget_zeros, slots
 from ..engine import Engine
-from .elementwise import added
+from .elementwise import added, broadcast
 from .registry import opaque, register_rule, unknown
 from .unit_indices import joined, origins, without
 
 
 def matmul(engine: Engine, a: Value, b: Value) -> Value:
     """The product ``(..., m, k) @ (..., k, n)`` with shared batch axes."""
-    batch = [engine.multiplied(x, y) for x, y in zip(a.axes[:-2], b.axes[:-2], strict=True)]
+    batch = [engine.multiplied(x, y) for x, y in broadcast(Value(a.axes[:-2]), Value(b.axes[:-2]))]
     engine.contracted(a.axes[-1], b.axes[-2])
-    free = (*batch, a.axes[-2], b.axes[-1])
+    free = (*batch, *a.axes[-2:-1], b.axes[-1])
     via = joined(engine, [without(engine, a.via, [a.axes[-1]]), without(engine, b.via, [b.axes[-2]])])
     meet(engine, free, a.axes[-1], via)
     return Value(free, a.zero or b.zero, via=via)
@@ -32,38 +32,19 @@ def meet(engine: Engine, free: tuple[Axis, ...], summed: Axis, via: tuple[Pick, 
     engine.met += [(*axes, *origins(engine, axes, via)) for axes in ((*free, summed), free)]
 
 
-@register_rule("aten::mm", "aten::bmm")
-def mm(engine: Engine, call: Call) -> Value:
-    """Products of matrices and of batches of matrices."""
-    return matmul(engine, engine.value(call.args["self"]), engine.value(call.args["mat2"]))
-
-
-@register_rule("aten::addmm", "aten::baddbmm")
-def addmm(engine: Engine, call: Call) -> Value:
-    """A product of matrices added to something."""
-    first, second = ("mat1", "mat2") if call.op == "aten::addmm" else ("batch1", "batch2")
-    product = matmul(engine, engine.value(call.args[first]), engine.value(call.args[second]))
-    if product.zero:
-        engine.skip(call.args[first], call.args[second])
-    if call.args.get("beta") == 0:
-        return product
-    return replace(added(engine, product, engine.value(call.args["self"])), via=product.via)
-
-
-@register_rule("aten::linear")
-def linear(engine: Engine, call: Call) -> Value:
-    """``x W^T + b`` where it is kept whole."""
-    x, w = engine.value(call.args["input"]), engine.value(call.args["weight"])
-    engine.contracted(x.axes[-1], w.axes[-1])
-    free = (*x.axes[:-1], *w.axes[:-1])
-    via = joined(engine, [without(engine, x.via, [x.axes[-1]]), w.via])
-    meet(engine, free, x.axes[-1], via)
-    result = Value(free, x.zero or w.zero)
+@register_rule(*(LINEAR.keys() - {"aten::convolution", "aten::_grouped_mm"}))
+def product(engine: Engine, call: Call) -> Value:
+    """Products of matrices, of batches of them and by transposed ones, added to something or not."""
+    first, second, summed, bias = LINEAR[call.op]
+    x, w = engine.value(call.args[first]), engine.value(call.args[second])
+    if summed == -1:
+        w = Value((*w.axes[:-2], w.axes[-1], w.axes[-2]), w.zero, via=w.via)
+    result, beside = matmul(engine, x, w), call.args.get(bias)
     if result.zero:
-        engine.skip(call.args["input"], call.args["weight"])
-    bias = call.args.get("bias")
-    result = added(engine, result, engine.value(bias)) if isinstance(bias, Ref) else result
-    return replace(result, via=via)
+        engine.skip(call.args[first], call.args[second])
+    if not isinstance(beside, Ref) or call.args.get("beta") == 0:
+        return result
+    return replace(added(engine, result, engine.value(beside)), via=result.via)
 
 
 @register_rule("aten::_trilinear")

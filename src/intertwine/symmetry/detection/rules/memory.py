@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
+import torch
+
 from ....programs import Call, Ref
+from ....programs.operations import aten
 from ..axis_terms import Axis, Flat, Pick, Value, axis_size, flat, segments
 from ..engine import Engine
 from .registry import opaque, register_rule
@@ -125,7 +128,7 @@ def as_strided(engine: Engine, call: Call) -> Value:
     return Value(tuple(axes), x.zero, via=via)
 
 
-@register_rule("intertwine::written_into", "aten::as_strided_scatter")
+@register_rule("intertwine::written_into", *aten("slice_scatter select_scatter as_strided_scatter"))
 def written_into(engine: Engine, call: Call) -> Value:
     """A part of a tensor overwritten by another tensor: along one axis beside what stays, elsewhere like it."""
     source, written = call.args["self"], call.args["src"]
@@ -135,16 +138,22 @@ def written_into(engine: Engine, call: Call) -> Value:
     before, part = engine.program.values[source.id], engine.program.values[written.id]
     if 0 in part.shape:
         return x
-    stride, offset = part.stride, part.offset
+    there, view, offset = _dims(engine, source), _dims(engine, written), part.offset - before.offset
     if call.op == "aten::as_strided_scatter":
-        stride, given = call.args["stride"], call.args["storage_offset"]
-        offset = before.offset if given is None else given
-    view = list(zip(part.shape, stride, strict=True))
+        given = call.args["storage_offset"]
+        view = list(zip(part.shape, call.args["stride"], strict=True))
+        offset = 0 if given is None else given - before.offset
+    elif call.op != "intertwine::written_into":  # the part is what slice or select show
+        trial = torch.empty(before.shape, device="meta")
+        settings = {name: value for name, value in call.args.items() if name not in ("self", "src")}
+        shown = getattr(torch.ops.aten, call.op.removeprefix("aten::").removesuffix("_scatter"))(trial, **settings)
+        there, view = (list(zip(x.shape, x.stride(), strict=True)) for x in (trial, shown))
+        offset = shown.storage_offset()
     try:
-        runs = _runs(_dims(engine, source), view, offset - before.offset)
+        runs = _runs(there, view, offset)
     except _Unreadable:
         return _fixed(engine, call, [x, y])
-    if any(n > 1 and not s for n, s in (*view, *_dims(engine, source))):
+    if any(n > 1 and not s for n, s in (*view, *there)):
         return _fixed(engine, call, [x, y])  # many units in one place
     axes: list[Axis] = list(x.axes)
     pieces = _pieces(engine, y, runs)
@@ -186,30 +195,6 @@ def _overwritten(engine: Engine, axis: Axis, start: int, stop: int, piece: Axis,
     if not alone:
         piece = engine.equal(engine.slice(axis, start, stop), piece)
     return segments([engine.pool.resolve(a) for a in (low, piece, high)])
-
-
-@register_rule("aten::slice_scatter", "aten::select_scatter")
-def slice_scatter(engine: Engine, call: Call) -> Value:
-    """Rows of an axis overwritten."""
-    x, y = engine.value(call.args["self"]), engine.value(call.args["src"])
-    dim = call.args["dim"] % len(x.axes)
-    if call.op == "aten::select_scatter":
-        start = call.args["index"] % x.shape[dim]
-        stop, step = start + 1, 1
-        y = y.inserted(dim)
-    else:
-        step = call.args["step"]
-        start, stop, _ = slice(call.args["start"], call.args["end"]).indices(x.shape[dim])
-    if start >= stop:
-        return x
-    axes = [engine.equal(a, b) if i != dim else a for i, (a, b) in enumerate(zip(x.axes, y.axes))]
-    if step == 1:
-        axes[dim] = _overwritten(engine, x.axes[dim], start, stop, y.axes[dim], alone=True)
-    else:
-        why = f"every {step}th row overwritten at {call.where}"
-        engine.fix_all((x.axes[dim], y.axes[dim]), why)
-        axes[dim] = engine.fresh(x.shape[dim], why)
-    return Value(tuple(axes), x.zero and y.zero)
 
 
 def _fixed(engine: Engine, call: Call, values: Iterable[Value]) -> Value:

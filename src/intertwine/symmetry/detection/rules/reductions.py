@@ -124,45 +124,26 @@ def rigid_reduction(engine: Engine, call: Call) -> Value:
     return _by_laws(engine, call, only_permutations, only_permutations)
 
 
-@register_rule("aten::cumsum", "aten::flip", "aten::roll", "aten::rot90")
-def ordered(engine: Engine, call: Call) -> Value:
-    """Operations along an order: they fix their axis and are linear in the others."""
+@register_rule(*aten("cumsum flip roll rot90 cummax cummin cumprod logcumsumexp _fft_r2c _fft_c2c _fft_c2r"))
+def ordered(engine: Engine, call: Call) -> list[Value]:
+    """Operations along an order, and Fourier transforms: they fix their axis and are linear in the others.
+
+    Positive scales pass running extremes, which say where they are; permutations pass all other running functions.
+    """
     x = engine.value(call.args["self"])
     if call.op == "aten::cumsum" and x.names is not None and x.names.kind == "counts" and len(x.axes) == 1:
-        return Value(x.axes, names=replace(x.names, kind="offsets"))  # where the rows of each unit end
+        return [Value(x.axes, names=replace(x.names, kind="offsets"))]  # where the rows of each unit end
     drop(engine, x.names)
-    return _transformed(engine, call, x, f"order matters to {call.where}")
-
-
-@register_rule("aten::_fft_r2c", "aten::_fft_c2c", "aten::_fft_c2r")
-def fourier(engine: Engine, call: Call) -> Value:
-    """Fourier transforms: linear in the axes that they leave alone."""
-    return _transformed(engine, call, engine.value(call.args["self"]), f"Fourier transform at {call.where}")
-
-
-def _transformed(engine: Engine, call: Call, x: Value, why: str) -> Value:
-    """A tensor in which positions along some axes are mixed or move."""
     where = _dims(call, len(x.axes))
+    why = f"{'Fourier transform at' if 'fft' in call.op else 'order matters to'} {call.where}"
     result = relaid(engine, x, engine.made(call), but(len(x.axes), *where), why)
     for i in where:
         engine.mix(result.axes, result.axes[i])
-    return result
-
-
-@register_rule("aten::cummax", "aten::cummin")
-def running_extreme(engine: Engine, call: Call) -> list[Value]:
-    """Largest (or smallest) entries so far, and where they are: as running sums, but only positive scales pass."""
-    result = ordered(engine, call)
-    axes = tuple(engine.homogeneous(axis) for axis in result.axes)
-    places = tuple(engine.unscaled(axis) for axis in axes)
-    return [Value(axes, result.zero), Value(places)][: len(call.outputs)]
-
-
-@register_rule("aten::cumprod", "aten::logcumsumexp")
-def running_other(engine: Engine, call: Call) -> Value:
-    """Running products and sums of exponentials: only permutations of the other axes pass."""
-    result = ordered(engine, call)
-    return Value(tuple(forget_zeros(engine.rigid(axis)) for axis in result.axes))
+    if call.op in ("aten::cummax", "aten::cummin"):
+        result = Value(tuple(engine.homogeneous(axis) for axis in result.axes), result.zero)
+    elif call.op in ("aten::cumprod", "aten::logcumsumexp"):
+        result = Value(tuple(forget_zeros(engine.rigid(axis)) for axis in result.axes))
+    return [result, Value(tuple(engine.unscaled(axis) for axis in result.axes))][: len(call.outputs)]
 
 
 @register_rule("aten::median", "aten::nanmedian", "aten::kthvalue", "aten::mode")

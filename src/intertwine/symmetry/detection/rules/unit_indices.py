@@ -16,37 +16,26 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from ....programs import Call, Ref
-from ....programs.operations import (
-    COPIES,
-    FILLS,
-    LAYER_NORMS,
-    PARTS,
-    REARRANGEMENTS,
-    RELUS,
-    REPEATS,
-    RMS_NORMS,
-    SOFTMAXES,
-    aten,
-)
+from ....programs import Call, Ref, operations
+from ....programs.operations import aten
 from ..axis_terms import Axis, Names, Pick, Segments, Slot, Value, axis_size, slots
 from ..engine import Engine
 from .activations import is_pointwise
 
 # numbers are only copied and laid out anew; the first ones keep each of them exactly once
-_SAME = REARRANGEMENTS
-_SOME = PARTS | REPEATS
+_SAME = operations.REARRANGEMENTS
+_SOME = operations.PARTS | operations.REPEATS
 # rules that read the numbers for what they stand for
 _READERS = {"transformers::grouped_mm_fallback"} | aten(
     "index index_select gather sort argsort scatter histc cumsum index_put _grouped_mm floor_divide div embedding"
 )
 # every row of the result comes from the same rows of the arguments
-_ROWWISE = LAYER_NORMS | RMS_NORMS | SOFTMAXES | aten("native_dropout glu")
+_ROWWISE = operations.LAYER_NORMS | operations.RMS_NORMS | operations.SOFTMAXES | aten("native_dropout glu")
 
 
 def unread_names(engine: Engine, call: Call) -> None:
     """Units named by numbers that an operation reads as mere numbers stay where they are."""
-    if call.op in _SAME | _SOME | _READERS | FILLS:
+    if call.op in _SAME | _SOME | _READERS | operations.FILLS:
         return
     for ref in call.inputs:
         drop(engine, engine.value(ref).names)
@@ -131,13 +120,13 @@ def origins(engine: Engine, axes: Sequence[Axis], via: Iterable[Pick]) -> list[A
 
 # functions that make two numbers equal only where they were equal before
 _INJECTIVE = aten("sigmoid exp log softplus neg sqrt") | _SAME
-_NORMALISED = SOFTMAXES | aten("_safe_softmax _log_softmax")  # these may have equal sums
+_NORMALISED = operations.SOFTMAXES | aten("_safe_softmax _log_softmax")  # these may have equal sums
 _BEST = {"aten::topk", "aten::sort", "aten::max", "aten::amax"}
 _PRODUCTS = {"aten::mm", "aten::bmm"}
 _BIASED = {"aten::addmm", "aten::baddbmm", "aten::linear"}
 _COMBINED = {"aten::add", "aten::sub", "aten::mul", "aten::div"}
 # what can set a whole row to zero, so that every unit without a bias gives zero
-_VANISHING = RELUS - aten("leaky_relu _prelu_kernel abs") | aten(  # those are zero at zero alone
+_VANISHING = operations.RELUS - aten("leaky_relu _prelu_kernel abs") | aten(  # those are zero at zero alone
     "clamp_max hardtanh where masked_fill index_put scatter masked_scatter zero fill round floor sign"
 )
 # what makes zeros of zeros
@@ -145,7 +134,7 @@ _KEEPS_ZERO = aten(
     "mm bmm mul div neg sum mean expand index slice select cat _fused_rms_norm tanh silu gelu leaky_relu elu mish "
     "hardswish abs sin sqrt pow glu"
 )
-_MAY_ADD = LAYER_NORMS | aten("linear convolution")  # they do too, without a bias
+_MAY_ADD = operations.LAYER_NORMS | aten("linear convolution")  # they do too, without a bias
 
 
 def distinct(engine: Engine, ref: Ref, along: Axis, count: int = 0, summed: bool = False) -> bool:
@@ -228,7 +217,7 @@ def _never_chosen(engine: Engine, call: Call, count: int) -> bool:
     """Whether what a mask excludes is smaller than the rest, of which enough are always left."""
     number, left = call.args["value"], _left(engine, call.args["mask"])
     _, base = behind(engine, call.args["self"])
-    positive = base is not None and base.op in SOFTMAXES | aten("sigmoid exp")
+    positive = base is not None and base.op in operations.SOFTMAXES | aten("sigmoid exp")
     smaller = isinstance(number, int | float) and (number == float("-inf") or (number <= 0 and positive))
     last = engine.program.values[call.args["self"].id].shape[-1]
     return smaller and left is not None and count > 0 and left * last >= count
@@ -296,7 +285,7 @@ def growth(engine: Engine, ref: Ref, units: Collection[int]) -> Growth | None:
     return inner and Growth(inner.degree * power, inner.certain)
 
 
-_KEPT = COPIES | aten("neg sum mean linalg_vector_norm")
+_KEPT = operations.COPIES | aten("neg sum mean linalg_vector_norm")
 _DEGENERATE = (0, "floor", "trunc")  # settings that take an argument out of the result, or make it whole
 _DISTANCES = {"aten::_cdist_forward", "aten::_euclidean_dist", "aten::cdist"}
 
