@@ -143,43 +143,15 @@ _Sparse = tuple[Tensor, Tensor, Tensor]  # where entries begin and end, and the 
 
 
 def _sparse(linear: _Linear, i: int, f: Callable[[Tensor], Tensor]) -> _Sparse:
-    """A linear map of one activation."""
+    """A linear map of one activation: of something that chooses all nodes tell at once, else each on its own."""
     given, call = linear.zeros[i], linear.call
+    nodes = torch.arange(given.numel(), device=given.device)
     # a pooling that leaves examples and channels as they are
     if call.op in AVERAGE_POOLS and not {d % given.dim() for d in call.args.get("dim", (2,)) or (0,)} & {0, 1}:
-        return _by_channel(f, given)
-    return _choice(f, given) or _tried(call, f, given)
-
-
-def _by_channel(f: Callable[[Tensor], Tensor], given: Tensor) -> _Sparse:
-    """Every basis vector of one channel, put into all channels at once: they are alike."""
-    one, channels = given[:, :1], given.shape[1]
-    rows = _rows(lambda t: f(t.expand_as(given).contiguous()).view(channels, -1)[0], one)
-    src, dst = rows.nonzero(as_tuple=True)
-    number = torch.arange(channels, device=given.device)[:, None]
-    every = lambda nodes, size: (nodes + size * number).flatten()
-    return every(src, one.numel()), every(dst, rows.shape[1]), rows[src, dst].repeat(channels)
-
-
-def _choice(f: Callable[[Tensor], Tensor], given: Tensor) -> _Sparse | None:
-    """What reads at most one node for each of its own, found from node numbers; ``None`` where that is not so."""
-    ones = f(torch.ones_like(given))
-    weight = torch.where(ones == 0, 1.0, ones)
-    nodes = torch.arange(1, given.numel() + 1, device=given.device).view(given.shape)
-    high, low = ((f(part.to(given)) / weight).round() for part in (nodes // 1024, nodes % 1024))  # exact in float32
-    src = (high * 1024 + low).long() - 1
-    if bool(((src < 0) & (ones != 0)).any()) or bool((src >= given.numel()).any()):
-        return None
-    trial = torch.randint(1, 1024, given.shape, generator=torch.Generator().manual_seed(0)).to(given)
-    expected = trial.flatten().double()[src.clamp(min=0)] * ones if given.numel() else ones
-    if not torch.allclose(f(trial), expected, rtol=1e-4, atol=1e-5 * float(ones.abs().max() if len(ones) else 0)):
-        return None
-    dst = ones.nonzero()[:, 0]
-    return src[dst], dst, ones[dst]
-
-
-def _tried(call: Call, f: Callable[[Tensor], Tensor], given: Tensor) -> _Sparse:
-    """Every basis vector."""
+        return _probed(f, given, nodes % given[0, 0].numel())
+    found = _probed(f, given, nodes * 0)
+    if _holds(f, given, found):
+        return found
     size = len(f(given))
     needed = 16.0 * given.numel() * size
     if needed > _LARGEST:
@@ -187,19 +159,34 @@ def _tried(call: Call, f: Callable[[Tensor], Tensor], given: Tensor) -> _Sparse:
             f"every layer's table of edges take at most {_LARGEST:.0e} bytes. Got {needed:.1e} for {call.where}, "
             f"{given.numel()} by {size} nodes. Give smaller inputs."
         )
-    rows = _rows(f, given)
-    src, dst = rows.nonzero(as_tuple=True)
-    return src, dst, rows[src, dst]
+    return _probed(f, given, nodes)
 
 
-def _rows(f: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
-    """``f(e_i)`` for every basis vector."""
-    rows = []
-    for i in range(like.numel()):
-        basis = torch.zeros_like(like, memory_format=torch.contiguous_format)
-        basis.view(-1)[i] = 1
-        rows.append(f(basis))
-    return torch.stack(rows) if rows else f(like)[None][:0]
+def _probed(f: Callable[[Tensor], Tensor], given: Tensor, groups: Tensor) -> _Sparse:
+    """What each node of a result reads, where that is at most one node of every group: ones there, and numbers."""
+    found = []
+    for members in groups.argsort(stable=True).split(torch.bincount(groups).tolist()):
+        at = lambda x, i=members: f(given.new_zeros(given.numel()).index_copy_(0, i, x.to(given)).view(given.shape))
+        ones = at(torch.ones_like(members))
+        dst = ones.nonzero()[:, 0]
+        src = members[:1].expand(len(dst))
+        if len(members) > 1:
+            high, low = ((at(part)[dst] / ones[dst]).round() for part in (members // 1024, members % 1024))
+            src = (high * 1024 + low).long()  # both are exact in float32
+        found.append((src, dst, ones[dst]))
+    src, dst, value = map(torch.cat, zip(*found)) if found else (groups, groups, f(given)[:0])
+    return src, dst, value
+
+
+def _holds(f: Callable[[Tensor], Tensor], given: Tensor, edges: _Sparse) -> bool:
+    """Whether these are all that a linear map of one activation reads, tried on random numbers."""
+    src, dst, value = edges
+    if len(src) and not 0 <= int(src.min()) <= int(src.max()) < given.numel():
+        return False
+    trial = torch.randint(1, 1024, given.shape, generator=torch.Generator().manual_seed(0)).to(given)
+    result = f(trial)
+    expected = torch.zeros_like(result).index_add_(0, dst, trial.flatten().double()[src] * value)
+    return torch.allclose(result, expected, rtol=1e-4, atol=1e-5 * float(value.abs().max() if len(value) else 0))
 
 
 def _from_constant(values: Tensor) -> Edges:
@@ -231,7 +218,8 @@ def _maxima(linear: _Linear) -> Edges:
     """All positions that each output of a max pooling may take: where a single 1 among zeros is the maximum."""
     x = linear.values[linear.inputs[0]]
     result = linear.run({})
-    src, dst, ones = _by_channel(lambda t: linear.run({linear.inputs[0]: t}).flatten(), torch.zeros_like(x))
+    positions = torch.arange(x.numel(), device=x.device) % x[0, 0].numel()
+    src, dst, ones = _probed(lambda t: linear.run({linear.inputs[0]: t}).flatten(), torch.zeros_like(x), positions)
     offset = torch.arange(result.numel(), device=x.device) // result[0, 0].numel() * x[0, 0].numel()
     return Edges(linear.inputs[0], src, dst, torch.ones_like(ones).double(), offset=offset)
 

@@ -146,10 +146,14 @@ class Graph:
         """Some values, and all that calls make of the entries of one of them by moving these about."""
         found = dict(start)
         for call in self.program.calls:
-            given = [found.get(ref.id) for ref in call.inputs] if call.op in MOVES else []
-            if given and all(view is not None and view.source == given[0].source for view in given):
-                moved = run_call(call, {ref.id: found[ref.id].entries for ref in call.inputs}, float64_handler)
-                found |= {out.id: View(given[0].source, entries) for out, entries in zip(made(call), moved)}
+            if call.op not in MOVES or not all(ref.id in found for ref in call.inputs):
+                continue
+            given = {ref.id: found[ref.id] for ref in call.inputs}
+            sources = {view.source for view in given.values()}
+            if len(sources) == 1:
+                (source,) = sources
+                moved = run_call(call, {number: view.entries for number, view in given.items()}, float64_handler)
+                found |= {out.id: View(source, entries) for out, entries in zip(made(call), moved)}
         return found
 
     @cached_property

@@ -163,9 +163,9 @@ def _readers(graph: Graph) -> Iterator[tuple[int, View, Call]]:
             start[out.id] = View("features", x - x.mean(-1, keepdim=True))
     known = graph.carried(start)
     for position, call, _ in graph.making():
-        x, w = (call.args[name].id for name in LINEAR[call.op][:2]) if call.op in LINEAR else (-1, -1)
-        zero = x in known and call.op != "aten::convolution" and float(known[x].entries.sum(-1).abs().max()) < _ZERO
-        if zero and w in graph.views:
+        read, w = (call.args[name].id for name in LINEAR[call.op][:2]) if call.op in LINEAR else (-1, -1)
+        rows = known[read].entries if read in known and call.op != "aten::convolution" else None
+        if rows is not None and bool((rows.sum(-1).abs() < _ZERO).all()) and w in graph.views:
             yield position, graph.views[w], call
 
 
