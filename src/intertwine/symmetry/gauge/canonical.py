@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,10 +28,6 @@ from .bases import general_bases, least_passing, orthogonal_basis
 from .batch_norms import Folded, fold, unfold
 from .scales import balancing_scales
 from .signs import signing
-
-if TYPE_CHECKING:
-    pass
-
 
 __all__ = ["arranged", "balanced", "canonical", "canonical_element", "check_weights", "slices"]
 

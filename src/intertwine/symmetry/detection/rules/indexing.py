@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ....programs import Call, Ref
+from ....programs.operations import aten
 from ..axis_terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, bare, flat, forget_zeros, slots
 from ..engine import Engine
 from .elementwise import added
@@ -391,29 +392,21 @@ def looked_at(engine: Engine, call: Call) -> list[Value]:
     return [opaque(engine, ref, why, i) for i, ref in enumerate(call.outputs)]
 
 
-@register_rule("aten::scatter_add", "aten::scatter_reduce")
-def scatter_reduced(engine: Engine, call: Call) -> Value:
-    """Entries reduced along one axis, which is fixed; along others the index must be one for all units."""
-    there, given, index = (engine.value(call.args[name]) for name in ("self", "src", "index"))
-    dim = call.args["dim"] % max(len(there.axes), 1)
-    why = f"entries added up by an index at {call.where}"
-    kept = []
-    for i, (size, picks) in enumerate(zip(index.shape, index.axes)):
-        if i != dim and there.shape[i] == given.shape[i] == size and all(isinstance(f, Flat) for f in picks):
-            kept.append(i)
-        else:
-            engine.fix(picks, why)
-    return _reduced(engine, there, given, kept, why, call.args.get("reduce", "sum"))
+@register_rule(*aten("scatter_add scatter_reduce index_add index_copy index_reduce"))
+def reduced_into(engine: Engine, call: Call) -> Value:
+    """Entries reduced into, or rows put at, the places along one axis that an index names, which is fixed.
 
-
-@register_rule("aten::index_add", "aten::index_copy", "aten::index_reduce")
-def index_add(engine: Engine, call: Call) -> Value:
-    """Rows added (or written, or reduced) into the rows that an index names, which are fixed."""
-    there, given = engine.value(call.args["self"]), engine.value(call.args["source"])
+    Along other axes the index must be one for all units.
+    """
+    rows = "source" in call.args
+    there, given, index = (engine.value(call.args[name]) for name in ("self", "source" if rows else "src", "index"))
     dim = call.args["dim"] % max(len(there.axes), 1)
-    why = f"rows added up by an index at {call.where}"
-    engine.fix_all(engine.value(call.args["index"]).axes, why)
-    kept = [i for i in range(len(there.axes)) if i != dim]
+    why = f"{'rows' if rows else 'entries'} added up by an index at {call.where}"
+    picked = [next(iter(index.axes), ()) if i == dim else () for i in range(len(there.axes))] if rows else index.axes
+    sizes = zip(there.shape, given.shape, given.shape if rows else index.shape)
+    alike = [len({*three}) == 1 and all(isinstance(f, Flat) for f in picks) for three, picks in zip(sizes, picked)]
+    kept = [i for i, same in enumerate(alike) if same and i != dim]
+    engine.fix_all((picks for i, picks in enumerate(picked) if i not in kept), why)
     return _reduced(engine, there, given, kept, why, call.args.get("reduce", "sum"))
 
 
