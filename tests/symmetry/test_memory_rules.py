@@ -94,6 +94,10 @@ CASES = {
     "sliced by strides": (lambda h: torch.cat([h.as_strided((2, 5, 4), (40, 8, 1), 2), h], -1).relu(), 12, [4, 4], 8),
     "split by strides": (lambda h: h.as_strided((2, 5, 2, 4), (40, 8, 4, 1)).amax(2), 4, [2, 4], 4),
     "windows by strides": (lambda h: h.as_strided((2, 5, 7, 2), (40, 8, 1, 1)).amax(-1), 7, [], 0),
+    "every second row of a result": (
+        lambda h: torch.slice_scatter(torch.zeros_like(h), h[..., 4:].relu(), -1, 0, None, 2), 8, [4], 4,
+    ),
+    "one row of a result": (lambda h: torch.select_scatter(h, h[..., 0], -1, 3).relu(), 8, [6], 6),
     "expanded by strides": (lambda h: h.as_strided((2, 5, 8, 3), (40, 8, 1, 0)).sum(-1), 8, [8], 64),
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from .._evaluation import check_module, evaluating
 from ..programs import Call, Program, Ref, capture, operations
-from ..programs.operations import RELUS, is_gate
+from ..programs.operations import RELUS, aten, is_gate
 
 RATIOS = {
     "gelu": "Φ(q), the normal distribution function",
@@ -52,6 +52,12 @@ def other_activation(name: str) -> str:
 
 OTHERS = {f"aten::{name}" for name in RATIOS}
 _REFUSED = operations.OTHER_ACTIVATIONS | OTHERS | {"aten::exp"}
+_AFFINE = operations.BATCH_NORMS | operations.REARRANGEMENTS | operations.PARTS | operations.REPEATS
+_AFFINE |= operations.AVERAGE_POOLS | operations.GATHERS | operations.INTERPOLATIONS
+_AFFINE |= aten("add sub rsub neg cat sum constant_pad_nd flip roll index_select")
+"""In all that they read."""
+_BILINEAR = aten("mul convolution addmm mm bmm")
+"""In what they multiply: affine where one factor depends on the input."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -207,7 +213,7 @@ def _check_linear(program: Program, is_gate: Callable[[Call], bool], like: Tenso
     for call in _reading(program):
         read = [r for r in dict.fromkeys(call.inputs) if r.id in program.varying]
         made = [out for out in call.outputs if out is not None]
-        known = is_gate(call) or call.op in operations.AFFINE or (len(read) == 1 and call.op in operations.BILINEAR)
+        known = is_gate(call) or call.op in _AFFINE or (len(read) == 1 and call.op in _BILINEAR)
         if made and not known and not _is_affine(program, read, made, like):
             raise ValueError(
                 f"model must be linear between its gates. Got {call.where} at {call.line}, which is not: products of "

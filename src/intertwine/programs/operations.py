@@ -76,11 +76,6 @@ PARTS = aten("slice select")
 """Some of the entries, none of them twice."""
 REPEATS = aten("expand repeat")
 """Every entry, several times."""
-AFFINE = BATCH_NORMS | REARRANGEMENTS | PARTS | REPEATS | AVERAGE_POOLS | GATHERS | INTERPOLATIONS
-AFFINE |= aten("add sub rsub neg cat sum constant_pad_nd flip roll index_select")
-"""Affine in all that they read."""
-BILINEAR = aten("mul convolution addmm mm bmm")
-"""Affine in one of the factors that they multiply."""
 FILLS = aten("zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_empty_strided")
 """Only the shape of the argument is read."""
 DECOMPOSED = aten(

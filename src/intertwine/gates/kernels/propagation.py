@@ -10,13 +10,13 @@ from torch import Tensor
 
 from ...programs import Call, Ref, operations
 from ...programs.calls import last_reads
-from ...programs.operations import MAX_POOLS, RESHAPES, is_gate
+from ...programs.operations import MAX_POOLS, RESHAPES, aten, is_gate
 from ...programs.steps import run_call
 from ..relu_program import ReluProgram
 from .moments import Layout, Signal, Source, Term, Uncovered, contract, in_channels
 
 SAME = operations.COPIES | {"aten::dropout"}
-CHOICES = operations.aten("slice select index_select flip roll transpose") | operations.GATHERS
+CHOICES = aten("slice select index_select flip roll transpose") | operations.GATHERS
 """Each position takes the value of one other, or 0."""
 MIXES = operations.INTERPOLATIONS | {"aten::sum"}
 """Fixed sums over positions: their coefficients are no values but stay on the paths."""
