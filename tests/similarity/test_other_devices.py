@@ -61,3 +61,26 @@ def test_a_pass_copies_nothing_for_each_further_batch_but_a_few_numbers(name):
             iw.compare(a, b, [X[:128]] * batches, ["2", "4"], name, resampling=None, exact=False)
         counts.append(copies.total())
     assert counts[1] - counts[0] <= 4 * 4 * 12  # further batches, layers of both networks, copies each
+
+
+@pytest.mark.parametrize("method", ["weights", "activations", "straight-through"])
+def test_networks_are_aligned_where_they_are(method):
+    x, batch = X[:8, :, :8, :8], [(X[:32, :, :8, :8], torch.arange(32) % 5)]
+
+    def ready(seed):
+        torch.manual_seed(seed)
+        return nn.Sequential(net(seed), nn.Flatten(), nn.Linear(54, 5))
+
+    here = iw.align(ready(0), ready(1), x, method=method, loader=batch)
+    a, b = (moved(ready(seed)) for seed in (0, 1))
+    with other_device():
+        found = iw.align(a, b, There(x), method=method, loader=batch)
+    assert found.after == pytest.approx(here.after, abs=1e-4)
+
+
+def test_what_is_not_the_same_is_told_where_it_is_and_inputs_are_not_moved_in_silence():
+    a, b = there(0, 1)
+    with other_device():
+        assert not iw.same(a, b, There(X[:4]))
+        with pytest.raises(RuntimeError, match="same device"):
+            iw.same(a, b, X[:4])

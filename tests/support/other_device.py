@@ -1,7 +1,8 @@
 """A double of an accelerator: tensors that say they are on one, refuse mixed devices, and count copies to the host."""
 
+import importlib
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from unittest import mock
 
 import torch
@@ -9,24 +10,34 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map, tree_map_only
 
+from intertwine.programs.replay import Replayed
+
 DEVICE = torch.device("cuda:0")
 MOVES = {"_to_copy", "copy_", "_copy_from"}  # what may read one device and write the other
+INDEXED = {"index", "index_put", "index_put_"}  # whose indices may lie on the host
 
 
 class There(torch.Tensor):
     """A tensor of the double; its numbers lie on the CPU."""
 
     @staticmethod
-    def __new__(cls, value):
+    def __new__(cls, value, requires_grad=False):
+        value = value.value if isinstance(value, There) else value  # as a parameter of the same class is made
         made = torch.Tensor._make_wrapper_subclass(
             cls, value.shape, value.stride(), value.storage_offset(), dtype=value.dtype, device="meta",
-            requires_grad=value.requires_grad,
+            requires_grad=requires_grad,
         )  # fmt: skip
         made.value = value
         return made
 
     __torch_function__ = torch._C._disabled_torch_function_impl
     device = property(lambda self: DEVICE)
+    is_meta = property(lambda self: False)
+    is_cuda = property(lambda self: True)
+
+    def tolist(self):
+        copies["copy"] += 1
+        return self.value.tolist()
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
@@ -43,7 +54,8 @@ def run(func, args, kwargs):
     tree_map_only(torch.Tensor, seen.append, (args, kwargs))
     there = [isinstance(x, There) for x in seen]
     asked = kwargs.get("device")
-    if any(there) and not all(x or y.ndim == 0 for x, y in zip(there, seen)) and name not in MOVES:
+    mixed = any(there) and not all(x or y.ndim == 0 for x, y in zip(there, seen))
+    if mixed and name not in MOVES and not (name in INDEXED and there[0]):
         shapes = [(("there" if x else "here"), tuple(y.shape)) for x, y in zip(there, seen)]
         raise RuntimeError(f"Expected all tensors to be on the same device, but {name} got {shapes}")
     moved = asked is not None and torch.device(asked).type != "cpu"
@@ -56,7 +68,7 @@ def run(func, args, kwargs):
         copies["copy"] += len(there) > 1 and there[1] and not there[0]
     plain = lambda x: x.value if isinstance(x, There) else torch.device("cpu") if isinstance(x, torch.device) else x
     found = func(*tree_map(plain, args), **{k: tree_map(plain, v) for k, v in kwargs.items()})
-    if name.endswith("_") and isinstance(args[0], There):  # in place
+    if name.endswith("_") and isinstance(args[0], There) and args[0].shape == found.shape:  # in place
         return args[0]
     return tree_map_only(torch.Tensor, There, found) if out else found
 
@@ -72,7 +84,14 @@ class Double(TorchDispatchMode):
 def other_device():
     """Inside, ``"cuda:0"`` is the double; yields the counter of copies to the host, ``"copy"`` and ``"item"``."""
     copies.clear()
-    with Double(), mock.patch("torch.cuda._lazy_init", return_value=None):  # there is no other CUDA here
+    draws = {"get_rng_state": mock.Mock(return_value=torch.zeros(16, dtype=torch.uint8)), "device": nullcontext}
+    quiet = dict.fromkeys(("_lazy_init", "set_rng_state", "manual_seed", "manual_seed_all"), mock.DEFAULT)
+    recorder = importlib.import_module("intertwine.programs.capture")  # refuses subclasses, whose insides it cannot see
+    own = (
+        mock.patch.object(recorder, "check_states"),
+        mock.patch.object(Replayed, "__call__", lambda self, *x, kind=(): self._work(*x)),
+    )
+    with Double(), mock.patch.multiple("torch.cuda", **draws, **quiet), own[0], own[1]:
         yield copies
 
 
