@@ -1,15 +1,16 @@
 """The best pairing of units: linear assignments, and couplings where one side has more."""
 
-from math import lcm
+from math import lcm, log
 
 import torch
 from torch import Tensor
 
 from ..errors import MissingExtraError
 
-__all__ = ["assign", "assign_nearly", "couple"]
+__all__ = ["assign", "assign_nearly", "couple", "stochastic"]
 
 _EXACT = 512  # units of which the assignment is solved exactly in any case
+_SETTLED = 1e-6  # largest error of the logarithm of a row sum
 _PREFERRED = 0.1  # share of units that prefer each other, below which the others are solved exactly
 
 
@@ -83,6 +84,26 @@ def couple(gain: Tensor) -> Tensor:
     index = rows, columns[assign(gain[rows][:, columns])]
     masses = torch.zeros_like(gain, dtype=torch.float64)
     return masses.index_put(index, masses.new_tensor(1 / copies), accumulate=True)
+
+
+def stochastic(scores: Tensor, iterations: int) -> tuple[Tensor, bool]:
+    """``log(diag(u) exp(X) diag(v))`` whose rows sum to 1 and columns to ``n / m``, by Sinkhorn's iteration.
+
+    Args:
+        scores: ``X``, ``(..., n, m)``.
+        iterations: How often rows and columns are normalised at most.
+
+    Returns:
+        The logarithms, and whether all rows sum to 1 to 1e-6; columns always do.
+    """
+    share, settled = log(scores.shape[-2] / scores.shape[-1]), False
+    for _ in range(iterations):
+        scores = scores - scores.logsumexp(-1, keepdim=True)
+        scores = scores - scores.logsumexp(-2, keepdim=True) + share
+        settled = bool((scores.logsumexp(-1).abs() < _SETTLED).all())
+        if settled:
+            break
+    return scores, settled
 
 
 def _solved(cost: Tensor, fast: bool) -> Tensor:

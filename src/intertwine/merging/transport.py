@@ -7,11 +7,10 @@ paper's column sums it does not: a unit that became two is read twice). What wri
 operations that the network runs (``symmetry.duplication``).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
-from math import gcd, lcm
+from math import gcd, lcm, prod
 from typing import Any
 
 import torch
@@ -19,13 +18,14 @@ from torch import Tensor, nn
 
 from .._evaluation import copied, in_usual_mode
 from .._words import counted
-from ..groups.assignment import couple
+from ..groups.assignment import couple, stochastic
+from ..matching.costs.weight_blocks import Member, members
 from ..symmetry import Symmetry
-from ..symmetry.action import rewritable, tensors_of
-from ..symmetry.blocks import Block, blocks
+from ..symmetry.action import multiply, rewritable, tensors_of
+from ..symmetry.blocks import Block, align, blocks, unit_rows
 from ..symmetry.find import copy_degrees
 from ..symmetry.proof import in_float64
-from ..symmetry.spaces import Layout, Leaf, Space, axis_size
+from ..symmetry.spaces import Layout, Space, axis_size
 from ..testing import relative_error
 from .merge import write
 
@@ -35,6 +35,7 @@ _SMOOTH = 0.01  # entropy of larger couplings, as a share of the mean cost
 _ITERATIONS = 2000
 
 _Degrees = Mapping[tuple[str, int, str], Fraction]
+_Sizes = Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,7 +58,7 @@ class Transport:
     couplings: Mapping[str, Tensor]
     costs: Mapping[str, float]
     model: nn.Module
-    sizes: Mapping[str, tuple[int, int]]
+    sizes: _Sizes
     degrees: _Degrees
     layouts_b: Mapping[str, Any]
     method: str = "transport"
@@ -76,11 +77,12 @@ class Transport:
 
     def _moved(self, name: str, tensor: Tensor) -> Tensor:
         """A tensor of ``b`` at the width of ``a``."""
+        ours, theirs = self.symmetry.layouts[name], self.layouts_b[name]
         wide = tensor.double() if tensor.device.type != "mps" else tensor.cpu().double()
-        layout = self.symmetry.layouts[name]
-        new = torch.zeros([axis_size(axis) for axis in layout.axes], dtype=torch.float64, device=wide.device)
-        for piece in _Piece.of(name, layout, self.layouts_b[name], self.degrees):
-            new = piece.ours.write(new, piece.widened(wide, self.couplings))
+        wide = _shared(wide, name, theirs, self.sizes, self.degrees)
+        new = torch.zeros([axis_size(axis) for axis in ours.axes], dtype=torch.float64, device=wide.device)
+        for block, other in zip(blocks(ours), blocks(theirs)):
+            new = block.write(new, _brought(other, wide, self.couplings))
         return new.to(tensor.device, tensor.dtype)
 
     def __repr__(self) -> str:
@@ -140,15 +142,18 @@ def transport(
     degrees = _degrees(ours, sizes)
     if any(n != m for n, m in sizes.values()):
         _check_copies(a, b, ours, theirs, sizes, degrees, example_inputs)
-    pieces = {name: _Piece.of(name, x, theirs.layouts[name], degrees) for name, x in ours.layouts.items()}
     left, right = ({k: t.double().cpu() for k, t in tensors_of(m).items()} for m in (a, b))
+    right |= {name: _shared(right[name], name, x, sizes, degrees) for name, x in theirs.layouts.items()}
+    carried, carried_b = members(ours), members(theirs)
     couplings: dict[str, Tensor] = {}
     costs: dict[str, float] = {}
     for _ in range(sweeps):
         before = dict(couplings)
         for space in ours.spaces:
             known = {name: found for name, found in couplings.items() if name != space.name}
-            cost = _cost(space.name, sizes[space.name], left, right, pieces, known)
+            pairs = zip(carried[space.name], carried_b[space.name], strict=True)
+            cost = torch.zeros(sizes[space.name], dtype=torch.float64)
+            cost = sum((_distances(*pair, left, right, known) for pair in pairs), cost).clamp_min(0)
             still = torch.eye(space.size, dtype=torch.float64) / space.size  # left in place: of equal widths
             couplings[space.name] = coupling(cost, entropy) if _is_free(ours, space) else still
             costs[space.name] = float((couplings[space.name] * cost).sum())
@@ -184,77 +189,46 @@ def coupling(cost: Tensor, entropy: float = 0.0) -> Tensor:
     if entropy == 0 and lcm(n, m) <= _LARGEST:
         return couple(-cost)
     entropy = entropy or _SMOOTH
-    logits = -cost / (entropy * cost.mean().clamp_min(1e-300))
-    rows, columns = torch.full((n,), 1 / n).double().log(), torch.full((m,), 1 / m).double().log()
-    u, v = torch.zeros(n, dtype=torch.float64), torch.zeros(m, dtype=torch.float64)
-    for _ in range(_ITERATIONS):
-        u = rows - torch.logsumexp(logits + v, 1)
-        v = columns - torch.logsumexp(logits + u[:, None], 0)
-        plan = (logits + u[:, None] + v).exp()
-        if float((plan.sum(1) * n - 1).abs().max()) < 1e-6:
-            return plan
-    raise RuntimeError(
-        f"entropy must be large enough for Sinkhorn's iteration to settle. Got {entropy}. Use a larger one."
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Piece:
-    """One block of a tensor at both widths."""
-
-    ours: Block
-    theirs: Block
-    degrees: tuple[float, ...]  # For each dimension the power of the number of units with which entries go
-
-    @classmethod
-    def of(cls, name: str, ours: Layout, theirs: Layout, degrees: _Degrees) -> "list[_Piece]":
-        """All blocks of a tensor."""
-        powers = lambda block, axes: tuple(
-            float(degrees.get((name, axis, space or ""), 0)) for axis, space in zip(axes, block.spaces)
+    logs, settled = stochastic(-cost / (entropy * cost.mean().clamp_min(1e-300)), _ITERATIONS)
+    if not settled:
+        raise RuntimeError(
+            f"entropy must be large enough for Sinkhorn's iteration to settle. Got {entropy}. Use a larger one."
         )
-        both = zip(_blocks(ours), _blocks(theirs))
-        return [cls(block, other, powers(block, axes)) for (block, axes), (other, _) in both]
-
-    def widened(self, tensor: Tensor, couplings: Mapping[str, Tensor]) -> Tensor:
-        """The block of ``b`` with every dimension that has a coupling at the width of ``a``."""
-        x = self.theirs.read(tensor)
-        for dim, (space, degree) in enumerate(zip(self.ours.spaces, self.degrees)):
-            if space is not None and space in couplings:
-                n, m = couplings[space].shape
-                matrix = couplings[space] * (n * (n / m) ** degree)  # readers of one unit share its weight
-                x = torch.tensordot(matrix.to(x.device, x.dtype), x, dims=([1], [dim])).movedim(0, dim)
-        return x
+    return logs.exp() / n
 
 
-def _blocks(layout: Layout) -> Iterator[tuple[Block, tuple[int, ...]]]:
-    """Blocks, and the tensor axis that each of their dimensions belongs to."""
-    for choice in product(*(blocks(Layout((axis,))) for axis in layout.axes)):
-        axes = tuple(k for k, block in enumerate(choice) for _ in block.leaves)
-        yield Block(tuple(b.rows[0] for b in choice), tuple(leaf for b in choice for leaf in b.leaves)), axes
+def _shared(x: Tensor, name: str, layout: Layout, sizes: _Sizes, degrees: _Degrees) -> Tensor:
+    """A tensor of ``b`` whose entries are as large as they are among as many units as ``a`` has."""
+    for k, axis in enumerate(layout.axes):
+        shares = torch.ones(axis_size(axis), dtype=x.dtype, device=x.device)
+        for block in blocks(Layout((axis,))):
+            powers = {s: float(degrees.get((name, k, s), 0)) for s in block.spaces if s is not None}
+            share = prod((sizes[s][0] / sizes[s][1]) ** power for s, power in powers.items())
+            shares = block.write(shares, block.read(shares) * share)
+        x = x * align(shares, [k], x.ndim)
+    return x
 
 
-def _cost(
-    space: str,
-    sizes: tuple[int, int],
-    a: Mapping[str, Tensor],
-    b: Mapping[str, Tensor],
-    pieces: Mapping[str, Sequence[_Piece]],
-    known: Mapping[str, Tensor],
-) -> Tensor:
-    """Squared distances between units of ``a`` and of ``b``, over the pieces whose other axes are comparable."""
-    n, m = sizes
-    cost = torch.zeros(n, m, dtype=torch.float64)
-    for name, some in pieces.items():
-        for piece in some:
-            for dim, carried in enumerate(piece.ours.spaces):
-                others = {s for d, s in enumerate(piece.ours.spaces) if s is not None and d != dim}
-                if carried != space or not others <= known.keys():
-                    continue  # the other axes are not in the widths of ``a`` yet
-                x, y = piece.ours.read(a[name]), piece.widened(b[name], known)
-                x, y = (t.movedim(dim, 0).reshape(t.shape[dim], -1) for t in (x, y))
-                y = y * (n / m) ** piece.degrees[dim]
-                cost += x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.T
-    return cost.clamp_min(0)
+def _brought(block: Block, tensor: Tensor, couplings: Mapping[str, Tensor]) -> Tensor:
+    """A block of ``b`` with every dimension that has a coupling at the width of ``a``: means of its units."""
+    x = block.read(tensor)
+    for dim, leaf in block.carried:
+        if leaf.space in couplings:
+            coupling = couplings[leaf.space]
+            x = multiply(x, (len(coupling) * coupling).to(x), [dim])
+    return x
+
+
+def _distances(
+    ours: Member, theirs: Member, a: Mapping[str, Tensor], b: Mapping[str, Tensor], known: Mapping[str, Tensor]
+) -> Tensor | float:
+    """Squared distances between units of both in one block; none where another dimension is not at the width yet."""
+    others = {s for d, s in enumerate(ours.block.spaces) if s is not None and d != ours.dim}
+    if not others <= known.keys():
+        return 0.0
+    x, y = ours.block.read(a[ours.tensor]), _brought(theirs.block, b[theirs.tensor], known)
+    x, y = (unit_rows(piece, [ours.dim]) for piece in (x, y))
+    return x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.mT
 
 
 def _is_free(sym: Symmetry, space: Space) -> bool:
@@ -280,10 +254,9 @@ def _checked(ours: Symmetry, theirs: Symmetry) -> dict[str, tuple[int, int]]:
                 f"widths must differ only where single units can be coupled. Got {space.name!r} with {n} and {m} "
                 f"units, which {why} (heads, groups, rotary pairs)."
             )
-    outline = lambda leaf: leaf.space if isinstance(leaf, Leaf) else leaf.size
+    outline = lambda layout: [[getattr(x, "space", x.size) for x in block.leaves] for block in blocks(layout)]
     for name, layout in ours.layouts.items():
-        one, other = ([[*map(outline, b.leaves)] for b, _ in _blocks(x)] for x in (layout, theirs.layouts[name]))
-        if one != other:
+        if outline(layout) != outline(theirs.layouts[name]):
             raise ValueError(
                 f"a and b must be of one architecture, but for widths. Got {name!r}, where an axis that no space "
                 "moves differs, or spaces lie otherwise."
@@ -291,7 +264,7 @@ def _checked(ours: Symmetry, theirs: Symmetry) -> dict[str, tuple[int, int]]:
     return sizes
 
 
-def _degrees(sym: Symmetry, sizes: Mapping[str, tuple[int, int]]) -> _Degrees:
+def _degrees(sym: Symmetry, sizes: _Sizes) -> _Degrees:
     """``copy_degrees`` of the spaces that change their width."""
     resized = {space for space, (n, m) in sizes.items() if n != m}
     program = sym.origin.program
@@ -311,7 +284,7 @@ def _check_copies(
     b: nn.Module,
     ours: Symmetry,
     theirs: Symmetry,
-    sizes: Mapping[str, tuple[int, int]],
+    sizes: _Sizes,
     degrees: _Degrees,
     example_inputs: Any,
 ) -> None:

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from ...groups import Representation
+from ...groups.assignment import stochastic
 from ...symmetry.action import multiply
 from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, with_parts
@@ -39,7 +40,6 @@ from .steps import best_parts
 
 Soft = dict[tuple[str, Row], Tensor]  # space and parities -> (p..., n, n)
 _ITERATIONS = 200
-_STOCHASTIC = 1e-6  # largest error of a row sum
 
 
 def of_element(stated: Problem, g: Transformation) -> Soft:
@@ -270,13 +270,7 @@ def sinkhorn(scores: Tensor) -> Tensor:
 class _FixedPoint(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor) -> Tensor:
-        logs = scores
-        for _ in range(_ITERATIONS):
-            logs = logs - logs.logsumexp(-1, keepdim=True)
-            logs = logs - logs.logsumexp(-2, keepdim=True)
-            if bool(((logs.logsumexp(-1)).abs() < _STOCHASTIC).all()):
-                break
-        p = logs.exp()
+        p = stochastic(scores, _ITERATIONS)[0].exp()
         ctx.save_for_backward(p)
         return p
 
