@@ -1,21 +1,22 @@
-"""Barriers of two character GPTs as the group grows, from nothing over permutations to bases learned on data.
+"""Barriers of pairs of networks as the group grows, from nothing over permutations to bases learned on data.
 
-    python benchmarks/basins.py DATA [--rows none default learned] [--steps 2400] [--draws 3] [--figure ladder.svg]
+    python benchmarks/basins.py DATA [--pairs char-gpt gpt llama bert vit t5 mlp] [--rows none default learned]
+        [--kept FOLDER] [--steps 2400] [--draws 3] [--figure ladder.svg]
 
-DATA holds ``char-gpt/{a,b}.safetensors``, ``char-gpt/config.json`` and ``text/tinyshakespeare.txt``. The barrier is the
-largest of the quarter, half and three-quarter points above the line between the losses, over 6 batches of 64 x 64
-characters of the last tenth of the text; ``--draws`` takes as many draws of these batches, for the spread. Methods with
-data read the first nine tenths alone. Seconds are process time on one thread, the symmetry's search included.
-``--figure`` draws the rows that were measured.
+DATA holds ``char-gpt/{a,b}.safetensors``, ``char-gpt/config.json``, ``text/tinyshakespeare.txt`` and ``cifar10``. The
+other pairs (``basin_pairs.py``) are trained here, a minute each, and kept in a folder. The barrier is the largest of
+the quarter, half and three-quarter points above the line between the losses, over 6 batches of 64 of the data kept for
+tests; ``--draws`` takes as many draws of these batches, for the spread. Methods with data read the rest alone. Seconds
+are process time on one thread, the symmetry's search included. ``--figure`` draws the rows that were measured last.
 """
 
 import argparse
 import copy
-import json
 import time
 from pathlib import Path
 
 import torch
+from basin_pairs import Batch, Pair, called, pairs
 from torch import nn
 from torch.nn import functional as F
 
@@ -23,40 +24,16 @@ import intertwine as iw
 from intertwine.matching import Learned
 
 PERMUTATIONS = ("permutation", "sign")
-LENGTH = 64
-
-
-def network(folder: Path, name: str) -> nn.Module:
-    """One of the two networks."""
-    from safetensors.torch import load_file
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = json.loads((folder / "config.json").read_text()) | {"use_cache": False}
-    model = GPT2LMHeadModel(GPT2Config(**config))
-    model.load_state_dict(load_file(folder / f"{name}.safetensors"), strict=False)
-    model.tie_weights()
-    return model.eval()
-
-
-def batches(tokens: torch.Tensor, count: int, size: int, seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Random windows of a text, each with the characters that follow."""
-    generator = torch.Generator().manual_seed(seed)
-    found = []
-    for _ in range(count):
-        starts = torch.randint(len(tokens) - LENGTH, (size,), generator=generator).tolist()
-        windows = torch.stack([tokens[i : i + LENGTH + 1] for i in starts])
-        found.append((windows[:, :-1], windows[:, 1:]))
-    return found
 
 
 @torch.no_grad()
-def loss(model: nn.Module, data: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+def loss(model: nn.Module, data: list[Batch]) -> float:
     """Mean cross-entropy."""
-    return sum(float(F.cross_entropy(model(x).logits.flatten(0, 1), y.flatten())) for x, y in data) / len(data)
+    return sum(float(F.cross_entropy(called(model, x).flatten(0, -2), y.flatten())) for x, y in data) / len(data)
 
 
 @torch.no_grad()
-def barrier(a: nn.Module, b: nn.Module, data: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+def barrier(a: nn.Module, b: nn.Module, data: list[Batch]) -> float:
     """The largest height of three points above the line."""
     middle, one, other = copy.deepcopy(a), a.state_dict(), b.state_dict()
     ends, heights = (loss(a, data), loss(b, data)), []
@@ -66,10 +43,10 @@ def barrier(a: nn.Module, b: nn.Module, data: list[tuple[torch.Tensor, torch.Ten
     return max(heights)
 
 
-def ladder(train: torch.Tensor, steps: int, rate: float) -> dict[str, dict]:
+def ladder(pair: Pair, steps: int, rate: float) -> dict[str, dict]:
     """What each row tells ``align``."""
-    plenty = [*batches(train, 1, 128, 1), *batches(train, steps, 16, 2)]  # the first one is held out
-    some = batches(train, 8, 64, 3)
+    plenty = [*pair.batches(1, 128, 1), *pair.batches(steps, 16, 2)]  # the first one is held out
+    some = pair.batches(8, 64, 3)
     return {
         "permutations": {"kinds": PERMUTATIONS},
         "permutations, head maps": {"sym": True},
@@ -101,26 +78,11 @@ def draw(found: dict[str, list[float]], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
 
 
-def main() -> None:
-    """Print one line per row."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--rows", nargs="+", default=["none", "permutations", "permutations, head maps", "default"])
-    parser.add_argument("--steps", type=int, default=Learned.steps)
-    parser.add_argument("--draws", type=int, default=1)
-    parser.add_argument("--rate", type=float, default=Learned.rate)
-    parser.add_argument("--figure", type=Path)
-    chosen = parser.parse_args()
-    torch.set_num_threads(1)
-    text = (chosen.data / "text" / "tinyshakespeare.txt").read_text()
-    places = {character: k for k, character in enumerate(sorted(set(text)))}
-    tokens = torch.tensor([places[character] for character in text])
-    cut = int(0.9 * len(tokens))
-    a, b = (network(chosen.data / "char-gpt", name) for name in "ab")
-    x = {"input_ids": tokens[None, :16].repeat(2, 1)}
-    tests = [batches(tokens[cut:], 6, 64, seed) for seed in range(chosen.draws)]
-    rows, measured = ladder(tokens[:cut], chosen.steps, chosen.rate), {}
-    print("| method | barrier | seconds |\n|---|---|---|")
+def measured(pair: Pair, a: nn.Module, b: nn.Module, chosen: argparse.Namespace) -> dict[str, list[float]]:
+    """The barriers of all rows that were asked for, one line each."""
+    inputs = pair.batches(1, 2, 0)[0][0]
+    tests = [pair.batches(6, 64, seed, train=False) for seed in range(chosen.draws)]
+    rows, found = ladder(pair, chosen.steps, chosen.rate), {}
     for name in chosen.rows:
         started = time.process_time()
         if name == "none":
@@ -128,14 +90,40 @@ def main() -> None:
         else:
             options = dict(rows[name])
             if options.pop("sym", False):  # nothing is folded: the stream is permuted, heads have bases
-                options["sym"] = iw.symmetries(a, x)
-            found = iw.align(a, b, x, chance=False, **options)
-            one, other = found.a, found.apply(b)
+                options["sym"] = iw.symmetries(a, inputs)
+            aligned = iw.align(a, b, inputs, chance=False, **options)
+            one, other = aligned.a, aligned.apply(b)
         seconds = time.process_time() - started
-        heights = measured[name] = [barrier(one, other, test) for test in tests]
+        heights = found[name] = [barrier(one, other, test) for test in tests]
         print(f"| {name} | {', '.join(f'{height:.3f}' for height in heights)} | {seconds:.1f} |", flush=True)
+    return found
+
+
+def main() -> None:
+    """Print one table for each pair."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--pairs", nargs="+", default=["char-gpt"])
+    parser.add_argument("--rows", nargs="+", default=["none", "permutations", "permutations, head maps", "default"])
+    parser.add_argument("--kept", type=Path, default=Path("basins"))
+    parser.add_argument("--steps", type=int, default=Learned.steps)
+    parser.add_argument("--draws", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=Learned.rate)
+    parser.add_argument("--figure", type=Path)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    every = pairs(chosen.data)
+    for name in chosen.pairs:
+        pair, folder = every[name](), chosen.data if name == "char-gpt" else chosen.kept
+        a, b = (pair.trained(seed, folder / name / f"{seed}.safetensors") for seed in (0, 1))
+        ends = [loss(model, pair.batches(6, 64, 0, train=False)) for model in (a, b)]
+        print(
+            f"\n{name}: losses {ends[0]:.3f} and {ends[1]:.3f}\n\n| method | barrier | seconds |\n|---|---|---|",
+            flush=True,
+        )
+        found = measured(pair, a, b, chosen)
     if chosen.figure is not None:
-        draw(measured, chosen.figure)
+        draw(found, chosen.figure)
 
 
 if __name__ == "__main__":

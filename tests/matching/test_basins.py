@@ -95,7 +95,32 @@ def test_planted_rotations_are_recovered_with_heads_units_and_experts(name):
     iw.testing.assert_same_function(b, found.apply(b), x, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", list(CASES)[:2])
+# a stream of 32; heads (a scale for queries and keys, one for values) and bases in them; hidden units
+_HEADS, _GATED = "S₄ ⋉ (R₊² × Z₂²)⁴", "S₂₄ ⋉ (R₊ × Z₂)²⁴"
+_ROTARY = {"O₃₂", "S₂ ⋉ (R₊² × Z₂²)²", "S₂ each", "(R₊ × Z₂)⁴ each", "GL₈ each"}  # groups, queries in them, planes
+GROUPS = {
+    "layer norms, tied": {"O₃₂", _HEADS, "GL₈ each", "S₁₂₈"},
+    "rotary, grouped queries, gates": {*_ROTARY, _GATED},
+    "RMS norms, tied": {*_ROTARY, _GATED},
+    "parallel blocks": {"O₃₂", "S₄ ⋉ Z₂⁴", "GL₆ each", "GL₈ each", "S₂₄"},  # six of eight dimensions do not rotate
+    "encoder and decoder": {"O₃₂", _HEADS, "GL₈ each", _GATED},
+    "experts": {*_ROTARY, "S₃", f"{_GATED} each"},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_group_of_every_architecture_is_found(name):
+    model, x = trained_like(name)
+    gauge = gauge_of([model], x, iw.symmetries(model, x))
+    assert {space.symbol for space in gauge.sym.spaces} == GROUPS[name]
+    layer_norms = name in ("layer norms, tied", "parallel blocks")
+    (stream,) = (space.name for space in gauge.sym.spaces if space.group.is_orthogonal)
+    assert gauge.ones == ({stream} if layer_norms else set())  # RMS norms take no mean that a rotation must keep
+    ends = [n for n, axes in gauge.sym.layouts.items() if axes.spaces == {stream} and 40 in model.state_dict()[n].shape]
+    assert len(ends) == 2  # one rotation fits the embedding and the unembedding, tied or not
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_noisy_copies_are_recovered_up_to_the_noise(name):
     model, x = trained_like(name)
     a, b = planted(model, x, noise=0.1)
@@ -140,17 +165,38 @@ SHORT = {
 }
 
 
+class Turning(nn.Module):
+    """A stream that rotates once the gains of its norms are folded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lift, self.up, self.down, self.head = (nn.Linear(n, m) for n, m in ((4, 6), (6, 7), (7, 6), (6, 3)))
+        self.norms = nn.ModuleList(nn.RMSNorm(6) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A block beside the stream, then the head."""
+        x = self.lift(x)
+        x = x + self.down(self.up(self.norms[0](x)).tanh())
+        return self.head(self.norms[1](x))
+
+
 @pytest.mark.parametrize("method", [*SHORT, "gates"])
 def test_no_solver_ends_worse_than_it_starts(method):
     for seed in range(30):
         torch.manual_seed(seed)
         act = nn.ReLU() if method == "gates" else nn.Tanh()
         nets = [nn.Sequential(nn.Linear(4, 7), nn.ReLU(), nn.Linear(7, 6), act, nn.Linear(6, 3)) for _ in "ab"]
+        turns = method != "gates" and seed % 3 == 0
+        nets = [Turning() for _ in "ab"] if turns else nets
         x = torch.randn(32, 4)
         loader = [(x, nets[0](x).argmax(1))]
         sym = iw.symmetries(nets[0], x)
+        gauge = gauge_of(nets, x, sym) if turns else None
+        assert (gauge is not None) == turns
+        if gauge is not None:
+            sym, nets = gauge.sym, [gauge(net) for net in nets]
         solver = SHORT.get(method) or Gates(*(iw.gates.gate_patterns(net, x) for net in nets))
-        found = solver.solve(Networks(*nets, sym, sym, KINDS, loader, seed))
+        found = solver.solve(Networks(*nets, sym, sym, KINDS, loader, seed, gauge))
         assert found.objective >= found.start - 1e-9 * abs(found.start)
         moved = sym.act(found.transformation, nets[1])
         points = {"straight-through": (0.5,), "learned": (0.25, 0.5, 0.75)}.get(method)
