@@ -231,6 +231,25 @@ def test_texts_by_the_tokenizer_of_the_model(run, texts, name):
     assert ran.code == (0 if name == "gpt" else 2), ran.err
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_language_models_are_merged_by_what_is_learned(run, texts, count):
+    small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    names = [f"llama_{k}" for k in range(count)]
+    for name in names:
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**small, vocab_size=5))
+        model.save_pretrained(texts / name)
+        (texts / name / "tokenizer.json").write_bytes((texts / "gpt_a" / "tokenizer.json").read_bytes())
+    words = ("--data", "text:t.txt", "--max-length", "8", "--method", "learned:steps=2,every=1", "--json")
+    ran = run("merge", *names, *words, "--out", "merged")
+    assert ran.code == 0, ran.err
+    assert [row["network"] for row in json.loads(ran.out)["scores"]][count:] == [
+        "merged as they are",
+        "merged after alignment",
+    ]
+    model, told = transformers.LlamaForCausalLM.from_pretrained(texts / "merged", output_loading_info=True)
+    assert not told["missing_keys"] and not told["unexpected_keys"] and type(model) is transformers.LlamaForCausalLM
+
+
 @pytest.mark.parametrize("how", ["bytes", "chars", "gpt_b", "gpt_b/tokenizer.json"])
 def test_texts_without_a_tokenizer_of_the_model(run, texts, how):
     (texts / "gpt_a" / "tokenizer.json").unlink()

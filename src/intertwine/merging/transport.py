@@ -221,11 +221,11 @@ def _brought(block: Block, tensor: Tensor, couplings: Mapping[str, Tensor]) -> T
 
 def _distances(
     ours: Member, theirs: Member, a: Mapping[str, Tensor], b: Mapping[str, Tensor], known: Mapping[str, Tensor]
-) -> Tensor | float:
+) -> Tensor:
     """Squared distances between units of both in one block; none where another dimension is not at the width yet."""
     others = {s for d, s in enumerate(ours.block.spaces) if s is not None and d != ours.dim}
     if not others <= known.keys():
-        return 0.0
+        return torch.zeros((), dtype=torch.float64)
     x, y = ours.block.read(a[ours.tensor]), _brought(theirs.block, b[theirs.tensor], known)
     x, y = (unit_rows(piece, [ours.dim]) for piece in (x, y))
     return x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.mT
