@@ -1,6 +1,6 @@
 """The estimator of compare: its error against exact scores, its chance against shuffles, and what it leaves alone."""
 
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import pytest
 import torch
@@ -297,3 +297,36 @@ def test_untrained_scores_are_not_those_of_other_code():
     x = torch.randn(300, 10, generator=torch.Generator().manual_seed(0)).split(100)
     one, two = (iw.compare(Scaled(p), Scaled(p), x, measures="linear_cka", exact=False).untrained for p in (1, 4))
     assert (one["linear_cka"] - two["linear_cka"]).abs().max() > 1e-3
+
+
+class Wide(nn.Module):
+    """Four layers of 512 channels on some of the inputs."""
+
+    def __init__(self, part, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.part = part
+        sizes = [part.stop - part.start, *[512] * 4]
+        self.layers = nn.Sequential(*(m for c, d in pairwise(sizes) for m in (nn.Linear(c, d), nn.ReLU())))
+
+    def forward(self, x):
+        return self.layers(x[:, self.part])
+
+
+@pytest.mark.parametrize("related", [False, True])
+def test_wide_layers_tell_each_others_chance_and_bias(related, monkeypatch):
+    part = slice(0, 20) if related else slice(20, 40)
+    x = torch.randn(600, 40, generator=torch.Generator().manual_seed(0)).split(200)
+    name, a, b = "orthogonal_procrustes_centered", Wide(slice(0, 20), 0), Wide(part, 1)
+    compare = lambda **how: iw.compare(a, b, x, measures=name, resampling=Resampling(untrained=0), **how)
+    found = compare(exact=False)
+    monkeypatch.setattr("intertwine.similarity.comparison.procrustes._TOLD", 1 << 30)
+    alone = compare(exact=False)
+    exact = compare(exact=True)
+    assert torch.allclose(found.scores[name], alone.scores[name], atol=1e-5)
+    assert torch.allclose(found.chance[name], exact.chance[name], atol=0.01)
+    assert (found.low[name] <= alone.low[name] + 0.005).all()  # hardly narrower, and little wider
+    assert (found.high[name] >= alone.high[name] - 0.005).all()
+    assert (found.high[name] - found.low[name] <= alone.high[name] - alone.low[name] + 0.03).all()
+    p = found.null_p[name]
+    assert (p < 1e-3).all() if related else (p > 0.01).float().mean() > 0.9

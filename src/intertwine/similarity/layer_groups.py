@@ -26,7 +26,7 @@ _OWN: dict[str, tuple[str, ...]] = {  # by the group that they forgive; the firs
     "monomial": ("monomial_procrustes_centered",),
     "general_linear": ("r2_cca",),
 }
-_SPACES = _OWN["orthogonal"]  # measured always
+SPACES = _OWN["orthogonal"]  # measured always
 _UNKNOWN = ("g_relu_cka", "linear_cka", "g_relu_procrustes_centered")
 _DRAWN = 16  # channels of drawn features, the last of which measures that cut small directions off leave out
 _EQUAL = 1e-6  # scores of drawn features that differ by less are one score
@@ -90,7 +90,7 @@ def default_measures(kinds: Sequence[str], otherwise: Sequence[str]) -> tuple[st
     In the order of those that layers are compared by ``otherwise``, where nothing is known of them.
     """
     own = [name for kind, names in _OWN.items() if kind in kinds for name in names]
-    wanted = {*_SPACES, *own} if own else {*otherwise}
+    wanted = {*SPACES, *own} if own else {*otherwise}
     return (*(name for name in otherwise if name in wanted), *(name for name in own if name not in otherwise))
 
 
@@ -102,7 +102,7 @@ def own_measure(kind: str, measures: Sequence[str]) -> str:
     known = (name for own, names in _OWN.items() if larger(kind, own) == own for name in names) if kind else _UNKNOWN
     either = (one for name in known for one in (name, name.removesuffix(CENTRED)))
     forgiving = (name for name in measures if kind and forgives(name, kind))
-    return next((name for name in chain(either, forgiving, _SPACES) if name in measures), measures[0])
+    return next((name for name in chain(either, forgiving, SPACES) if name in measures), measures[0])
 
 
 @cache

@@ -20,7 +20,7 @@ from ...features import batches as batching
 from ...features.activations import additions
 from ..base import Measure
 from ..inference import CONFIDENCE, NO_RESAMPLING, RESAMPLING, Draws, Resampling
-from ..layer_groups import acting, default_measures, joined
+from ..layer_groups import SPACES, acting, default_measures, joined
 from ..registry import DEFAULT
 from ..registry import measure as find
 from .all_pairs import check_memory, has_estimator, score_all
@@ -123,12 +123,14 @@ def compare(
         with both_given(name):
             points.append(points_of(model, some, reading, first))
     notes = _unread((a, b), points, (layers, layers_b), first)
-    kinds: list[tuple[str, ...]] = [("",) * len(some) for some in points]
+    kinds, unknown = [("",) * len(some) for some in points], list[str]()
     if given is None or len(given) > 1:
         kinds, unknown = _kinds((a, b), points, first)
         notes += unknown
     in_order = any([*map(of, points[0])] == [*map(of, points[1])] for of in (attrgetter("name"), channels_first_shape))
-    chosen = given or chosen_measures(default_measures(joined(kinds[0], kinds[1], in_order), DEFAULT))
+    # Nothing is known to move the layers of a network that was read; one that was not may have any group.
+    otherwise = DEFAULT if unknown else [m for m in DEFAULT if m in SPACES]
+    chosen = given or chosen_measures(default_measures(joined(kinds[0], kinds[1], in_order), otherwise))
     _check_gates(chosen, a, b)
     count = expected(loader, first, reading.max_examples)
     exactly = _exactly(exact, chosen, points, count)

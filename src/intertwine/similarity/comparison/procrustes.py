@@ -1,8 +1,11 @@
 """Procrustes measures of all pairs of layers from rows of channels, at all positions or at sampled ones."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise, product
 from math import prod, sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +13,7 @@ from torch import Tensor
 from ..._zoo_intervals import student_t
 from .._sides import placed
 from ..inference import CONFIDENCE
-from ..measures.procrustes import Procrustes
+from ..measures.procrustes import Procrustes, polar
 from .estimates import Estimates, How, folds_of
 from .layers import Layer, Network, chunks
 from .positions import common_space, pooling_note
@@ -23,6 +26,8 @@ _FOLDS = 20
 SHARE = 8  # of the memory, for the features of each network
 _NUMBERS = 1 << 22  # of a side that are upcast to float64 at a time
 _WIDE, _SOLVED = 512, 2  # channels from which on best maps of so many shuffles are searched
+_TOLD = 9  # degrees of freedom by which many pairs of wide layers tell each other's chance and bias
+_EVERY = 3  # one pair of so many is halved then
 _STEP = 1e-6
 _NEAR = 0.995  # of the largest possible trace, from which on products are taken in float64
 _SLIGHT = 4  # times the bias of a best map that its other error must be for it not to be measured
@@ -38,18 +43,37 @@ def estimate_procrustes(
     gives there, so that the infinitesimal jackknife over folds is the interval over examples, and that over parts of
     the positions the error of their sampling. The upward bias of a best map, which is fitted to noise as well, falls
     like one over the number of rows: maps of half of the positions and of half of the folds tell it. Chance comes from
-    a few shuffles within blocks and Student's distribution, or from the shuffles of ``how.draws``.
+    a few shuffles within blocks and Student's distribution, or from the shuffles of ``how.draws``. Many pairs of wide
+    layers tell each other's: see :class:`_Told`.
     """
+    wide = [sum(n.layers[k].shape[0] >= _WIDE for k in n.living) for n in (a, b)]
+    together = how.draws is None and (wide[0] - 1) * (wide[1] - 1) >= _TOLD
     for center in dict.fromkeys(m.center for m in measures):
         some = [m for m in measures if m.center == center]
+        told: dict[str, list[_Told]] = {m.name: [] for m in some}
+        stacks: dict[tuple[Any, ...], _Stack] = {}  # what was sampled of all layers is in memory already
         for rows, columns in product(_alike(a, b, how), _alike(b, a, how)):
             space = common_space(a.layers[rows[0]].space, b.layers[columns[0]].space)
-            left, right = (_Stack([n.layers[k] for k in ks], space, center) for n, ks in ((a, rows), (b, columns)))
-            table = _Table(left, right, how, a.blocks)
+            if how.draws:
+                stacks.clear()
+            for n, ks in ((a, rows), (b, columns)):
+                if (id(n), *ks, space) not in stacks:
+                    stacks[id(n), *ks, space] = _Stack([n.layers[k] for k in ks], space, center)
+            left, right = (stacks[id(n), *ks, space] for n, ks in ((a, rows), (b, columns)))
+            all_wide = min(n.layers[k].shape[0] for n, ks in ((a, rows), (b, columns)) for k in ks) >= _WIDE
+            single = together and all_wide
+            # Pairs that have one shuffle each have each their own: what they share would not show.
+            own = how.seed + (1 + rows[0]) * len(b.layers) + columns[0] if single else how.seed
+            table = _Table(left, right, how, a.blocks, (1 if single else SHUFFLES, own))
             for (i, x), (j, y) in product(enumerate(rows), enumerate(columns)):
                 for m in some:
-                    _Cell(m, table, i, j, how).fill(found[m.name], (x, y), a.layers[x], b.layers[y])
+                    cell = _Cell(m, table, i, j, how)
+                    halved = not single or len(told[m.name]) % _EVERY == 0
+                    rest = cell.fill(found[m.name], (x, y), a.layers[x], b.layers[y], halved)
+                    told[m.name] += [rest] if single and rest is not None else []
                 yield from (None for _ in some)
+        for m in some:
+            _tell(told[m.name], found[m.name])
     if measures:
         found[measures[0].name].notes += pooling_note("Procrustes", a.layers, b.layers)
 
@@ -97,6 +121,7 @@ class _Stack:
             self._means.append(mean if center else torch.zeros_like(mean))
             offsets.append(mean * scale - self._means[-1] * scale)
         self.offset = torch.where(self._silent.to(mean.device), 0.0, torch.cat(offsets))  # means that rows still have
+        self.squares: dict[tuple[int, ...], Tensor] = {}  # of the channels, by fold and part, for tables of a kind
 
     def block(self, b: int) -> Tensor:
         """Rows of a block, ``(n, positions, C)``."""
@@ -113,7 +138,7 @@ class _Stack:
 class _Table:
     """Products of the channels of two stacks by fold and part of the positions, and after shuffles."""
 
-    def __init__(self, x: _Stack, y: _Stack, how: How, blocks: Sequence[int]) -> None:
+    def __init__(self, x: _Stack, y: _Stack, how: How, blocks: Sequence[int], shuffles: tuple[int, int]) -> None:
         self.x, self.y, exact = x, y, how.draws is not None
         c, d = x.channels[-1].stop, y.channels[-1].stop
         self._each = min(x.positions, y.positions)
@@ -124,12 +149,16 @@ class _Table:
         first = x.block(0)
         wide = torch.float64 if exact else first.dtype
         self.cross = torch.zeros(len(self.block_of), self.parts, c, d, dtype=wide, device=first.device)
-        squares = [torch.zeros(*self.cross.shape[:2], n, dtype=torch.float64, device=first.device) for n in (c, d)]
+        kind = (*self.cross.shape[:2], self._each)
+        new = [side for side in dict.fromkeys((x, y)) if kind not in side.squares]
+        for side in new:
+            size = side.channels[-1].stop
+            side.squares[kind] = torch.zeros(*kind[:2], size, dtype=torch.float64, device=first.device)
         drawn = torch.empty(0) if how.draws is None else how.draws.permutations
-        count = len(drawn) if exact else SHUFFLES if how.shuffled else 0
+        count = len(drawn) if exact else shuffles[0] if how.shuffled else 0
         narrow = not exact and c * d >= _WIDE**2 and first.device.type == "cpu"
         shuffled = torch.zeros(count, c, d, dtype=torch.float64, device=first.device)
-        at, generator = 0, torch.Generator().manual_seed(how.seed)
+        at, generator = 0, torch.Generator().manual_seed(shuffles[1])
         height = max(1, _NUMBERS // (self._each * max(c, d))) if exact else 1 << 40
         for b, some in enumerate(folds):
             left, right = (side.block(b).to(first.device)[:, : self._each] for side in (x, y))
@@ -138,8 +167,9 @@ class _Table:
                     rows = slice(start, min(fold.stop, start + height))
                     u, v = (side[rows, h :: self.parts].flatten(0, 1).to(wide) for side in (left, right))
                     self.cross[at, h].addmm_(u.mT, v)
-                    for k, z in enumerate((u, v)):
-                        squares[k][at, h] += torch.linalg.vector_norm(z, dim=0).double().square()
+                    for side in new:
+                        norms = torch.linalg.vector_norm(u if side is x else v, dim=0)
+                        side.squares[kind][at, h] += norms.double().square()
                 at += 1
             if count:  # about means, so that large ones take no digits
                 left, right = (z - side.offset.to(z) for z, side in ((left, x), (right, y)))
@@ -150,7 +180,8 @@ class _Table:
                 v = right[order.to(first.device)].flatten(0, 1)
                 shuffled[s] += (left.flatten(0, 1).mT @ v.to(left.dtype)).double()
         shuffled += sum(blocks) * self._each * torch.outer(x.offset, y.offset.to(x.offset.device))
-        self.cross, self.shuffled, self.squares = self.cross.cpu(), shuffled.cpu(), [z.cpu() for z in squares]
+        self.cross, self.shuffled = self.cross.cpu(), shuffled.cpu()
+        self.squares = [side.squares[kind].cpu() for side in (x, y)]
         self.total = self._sum(slice(None), slice(None))
         self._halves: dict[tuple[str, int], Tensor] = {}
 
@@ -185,22 +216,23 @@ class _Cell:
         self._squares = [table.squares[k][:, :, part] for k, part in enumerate(self._box)]
         self._norms = [s.sum((0, 1)).sqrt() for s in self._squares]
 
-    def fill(self, found: Estimates, at: tuple[int, int], x: Layer, y: Layer) -> None:
-        """Write what is known of this pair."""
+    def fill(self, found: Estimates, at: tuple[int, int], x: Layer, y: Layer, halved: bool) -> "_Told | None":
+        """Write what is known of this pair, the interval where it is ``halved``, and give what others may tell."""
         m, t = self._m, self._t
         if not all((norm > 0).any() for norm in self._norms):
             found.notes.append(
                 f"{m.name} has no score for layer {x.name!r} of A and {y.name!r} of B: at their common size all "
                 "channels are constant."
             )
-            return
+            return None
         alive = [int((norm > 0).sum()) for norm in self._norms]
         found.floor[at] = m.lowest(alive[0], alive[1], bool((x.low >= 0).all() and (y.low >= 0).all()))
         gains = m.gains(t.total[self._box], *self._norms)
         if self._how.draws:
             trace, chosen = m.best_trace(gains), m.best_map(gains) if self._how.intervals else None
         else:
-            trace, chosen = _best(m, gains)
+            needed = self._how.intervals or t.unseen > 0
+            trace, chosen = _best(m, gains) if needed else (m.best_trace(gains, quick=True), None)
             if trace > _NEAR * (min(alive) if m.scales else 1):
                 cross, self._norms = t.precise(self._box)
                 trace, chosen = _best(m, m.gains(cross, *self._norms), sure=True)
@@ -209,19 +241,21 @@ class _Cell:
         centre = trace - bias
         found.scores[at] = score = self._score(centre)
         found.error[at] = max(self._score(centre + sampling) - score, score - self._score(centre - sampling))
+        rest = _Told(at, partial(score_of, m, self._norms, self._ratio), centre)
         if self._how.intervals and adds is not None:
             folds, count = adds.sum(1), len(adds)
             spread = float(folds.square().sum()) * count / max(1, count - 1)
-            width = student_t(CONFIDENCE, max(1, count - 1)) * sqrt(spread)
-            middle = centre - self._bias(trace, "folds")
-            found.low[at] = min(score, self._score(middle - width))
-            found.high[at] = max(score, self._score(middle + width))
+            rest.width = student_t(CONFIDENCE, max(1, count - 1)) * sqrt(spread)
+            rest.rough = self._rough(trace, "folds")
+            if halved:
+                rest.bias = self._bias(trace, "folds")
+                rest.write_interval(found, rest.bias)
         if len(t.shuffled):
-            self._chance(found, at, score)
+            self._chance(found, at)
+        return rest
 
     def _score(self, trace: float) -> float:
-        least, most = self._m.range
-        return min(most, max(least, self._m.score_trace(trace, self._norms[0], self._norms[1], self._ratio)))
+        return score_of(self._m, self._norms, self._ratio, trace)
 
     def _sampling(self, trace: float, adds: Tensor) -> tuple[float, float]:
         """The bias of the best map for sampled positions, and within which the trace of all positions lies."""
@@ -229,10 +263,7 @@ class _Cell:
         blocks = torch.zeros(int(t.block_of.max()) + 1, t.parts, dtype=torch.float64).index_add_(0, t.block_of, adds)
         spread = (blocks - blocks.mean(1, keepdim=True)).square().sum() * t.parts / max(1, t.parts - 1) * t.unseen
         error = student_t(CONFIDENCE, max(1, len(blocks) * (t.parts - 1))) * sqrt(float(spread))
-        one, two = (t.half("parts", k)[self._box] for k in (0, 1))
-        noise = self._m.gains(one - two, *self._norms)
-        typical = max(trace, 1e-300) / min(noise.shape)  # of singular values, or of the gains that are chosen
-        rough = float(noise.square().sum()) / (2 * typical) * t.unseen
+        rough = self._rough(trace, "parts") * t.unseen
         if _SLIGHT * rough < error:
             return 0.0, error + rough
         bias = self._bias(trace, "parts") * t.unseen
@@ -257,6 +288,13 @@ class _Cell:
         totals = [s.sum(2) / n.square() for s, n in zip(self._squares, size)]
         return gained - trace / 2 * (totals[0] + totals[1])
 
+    def _rough(self, trace: float, of: str) -> float:
+        """The size of the bias of the best map, from how far two halves are apart."""
+        one, two = (self._t.half(of, k)[self._box] for k in (0, 1))
+        noise = self._m.gains(one - two, *self._norms)
+        typical = max(trace, 1e-300) / min(noise.shape)  # of singular values, or of the gains that are chosen
+        return float(noise.square().sum()) / (2 * typical)
+
     def _bias(self, trace: float, of: str) -> float:
         """How much a best map gains from noise: the mean of those of two halves, less that of the whole."""
         if self._t.cross.shape[of == "parts"] < 2:
@@ -272,9 +310,7 @@ class _Cell:
             found.append(self._m.best_trace(self._m.gains(self._t.half(of, which)[self._box], *norms), quick=True))
         return sum(found) / 2 - trace
 
-    def _chance(self, found: Estimates, at: tuple[int, int], score: float) -> None:
-        from scipy.special import stdtr
-
+    def _chance(self, found: Estimates, at: tuple[int, int]) -> None:
         exact = self._how.draws is not None
         few = not exact and min(part.stop - part.start for part in self._box) >= _WIDE
         traces: list[float] = []
@@ -290,12 +326,76 @@ class _Cell:
         if exact:
             found.null[at] = drawn
             return
-        count, mean = len(drawn), float(drawn.mean())
-        deviation = float(drawn.std()) * sqrt(1 + 1 / count)
-        found.chance[at], found.upper[at] = mean, mean + student_t(0.9, count - 1) * deviation
-        found.p[at] = max(1e-300, float(stdtr(count - 1, (mean - score) / max(deviation, _STEP))))
+        found.chance[at] = float(drawn.mean())
+        if len(drawn) > 1:
+            _judge(found, at, float(drawn.std()) * sqrt(1 + 1 / len(drawn)), len(drawn) - 1)
+
+
+def score_of(m: Procrustes, norms: Sequence[Tensor], ratio: float, trace: float) -> float:
+    """The score of a trace, in the measure's range."""
+    least, most = m.range
+    return min(most, max(least, m.score_trace(trace, norms[0], norms[1], ratio)))
+
+
+def _judge(found: Estimates, at: tuple[int, int], deviation: float, freedom: int) -> None:
+    """The quantile of chance and the share of shuffles that score as high, from their spread."""
+    from scipy.special import stdtr
+
+    mean, score = float(found.chance[at]), float(found.scores[at])
+    found.upper[at] = mean + student_t(0.9, freedom) * deviation
+    found.p[at] = max(1e-300, float(stdtr(freedom, (mean - score) / max(deviation, _STEP))))
+
+
+@dataclass
+class _Told:
+    """A pair of wide layers that has one shuffle, and mostly no halves: what all such pairs tell of it."""
+
+    at: tuple[int, int]
+    score_of: Callable[[float], float]  # a trace
+    centre: float = 0.0
+    width: float = 0.0  # of half the interval; 0 where none is asked for
+    rough: float = 0.0  # size of the bias of the best map
+    bias: float | None = None  # where halves were taken
+
+    def write_interval(self, found: Estimates, bias: float, more: float = 0.0) -> None:
+        """The ends of the interval over examples."""
+        middle, width, score = self.centre - bias, self.width + more, float(found.scores[self.at])
+        found.low[self.at] = min(score, self.score_of(middle - width))
+        found.high[self.at] = max(score, self.score_of(middle + width))
+
+
+def _tell(pairs: Sequence[_Told], found: Estimates) -> None:
+    """Fill in what pairs of wide layers tell of one another.
+
+    The bias of a best map is in proportion to its size by the halves' distance, by a factor that the pairs with halves
+    tell. A shuffle of a pair differs from what its row and column together let expect (additively) by chance, or
+    because the two do not add: both widen the spread of chance, with the degrees of freedom that are left.
+    """
+    halved = [(p.rough, p.bias) for p in pairs if p.bias is not None and p.width]
+    if halved:
+        size, bias = torch.tensor(halved, dtype=torch.float64).T
+        factor = float((size * bias).sum() / size.square().sum().clamp(min=1e-300))
+        off = float((bias - factor * size).square().mean().sqrt())
+        for p in pairs:
+            if p.bias is None and p.width:
+                p.write_interval(found, factor * p.rough, off)
+    if pairs and not found.chance[pairs[0].at].isnan():
+        rows, columns = torch.tensor([p.at for p in pairs]).T
+        one_hot = torch.nn.functional.one_hot
+        design = torch.cat([one_hot(rows), one_hot(columns)], 1).double()
+        levels = found.chance[rows, columns][:, None]
+        rank = int(torch.linalg.matrix_rank(design))
+        fitted = design @ torch.linalg.lstsq(design, levels, driver="gelsd").solution
+        freedom = len(pairs) - rank
+        if freedom < 1:
+            return
+        deviation = sqrt(2 * float((levels - fitted).square().sum()) / freedom)  # of one shuffle from another
+        for p in pairs:
+            _judge(found, p.at, deviation, freedom)
 
 
 def _best(m: Procrustes, gains: Tensor, sure: bool = False) -> tuple[float, Tensor]:
+    if m.rotates and m.permutes and not sure and min(gains.shape) >= _WIDE:
+        return polar(gains)
     chosen = m.best_map(gains, sure)
     return float((chosen * gains).sum()), chosen

@@ -260,9 +260,18 @@ def _polar(gains: Tensor, sure: bool) -> Tensor:
     if sure or min(gains.shape) < _WIDE:
         u, _, v = singular(gains)
         return u @ v
+    return polar(gains, gains.dtype)[1]
+
+
+def polar(gains: Tensor, dtype: torch.dtype = torch.float32) -> tuple[float, Tensor]:
+    """The sum of the singular values, and the orthogonal factor to some precision; 0 in directions that are rounding.
+
+    By eigenvalues of the smaller product: small singular values lose digits.
+    """
     short = gains if len(gains) <= gains.shape[1] else gains.mT
     values, vectors = eigen(short @ short.mT)
     sizes = values.clamp(min=0).sqrt()
     lifted = torch.where(sizes > _NULL * sizes[0], 1 / sizes.clamp(min=1e-300), 0.0)
-    found = vectors @ (lifted[:, None] * (vectors.mT @ short))
-    return found if short is gains else found.mT
+    own = vectors.to(dtype)
+    found = own @ ((vectors * lifted).mT.to(dtype) @ short.to(dtype))
+    return float(sizes.sum()), found if short is gains else found.mT
