@@ -320,7 +320,7 @@ def test_wide_layers_tell_each_others_chance_and_bias(related, monkeypatch):
     name, a, b = "orthogonal_procrustes_centered", Wide(slice(0, 20), 0), Wide(part, 1)
     compare = lambda **how: iw.compare(a, b, x, measures=name, resampling=Resampling(untrained=0), **how)
     found = compare(exact=False)
-    monkeypatch.setattr("intertwine.similarity.comparison.procrustes._TOLD", 1 << 30)
+    monkeypatch.setattr("intertwine.similarity.comparison.procrustes.ENOUGH", 1 << 30)
     alone = compare(exact=False)
     exact = compare(exact=True)
     assert torch.allclose(found.scores[name], alone.scores[name], atol=1e-5)

@@ -1,7 +1,7 @@
 """Procrustes measures of all pairs of layers from rows of channels, at all positions or at sampled ones."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise, product
 from math import prod, sqrt
@@ -17,6 +17,7 @@ from ..measures.procrustes import Procrustes, polar
 from .estimates import Estimates, How, folds_of
 from .layers import Layer, Network, chunks
 from .positions import common_space, pooling_note
+from .shared_chance import ENOUGH, Pair, judge, tell
 
 SHUFFLES = 4
 _PARTS = 4  # of the positions, whose differences tell the error of their sampling
@@ -26,8 +27,7 @@ _FOLDS = 20
 SHARE = 8  # of the memory, for the features of each network
 _NUMBERS = 1 << 22  # of a side that are upcast to float64 at a time
 _WIDE, _SOLVED = 512, 2  # channels from which on best maps of so many shuffles are searched
-_TOLD = 9  # degrees of freedom by which many pairs of wide layers tell each other's chance and bias
-_EVERY = 3  # one pair of so many is halved then
+_EVERY = 3  # one pair of so many that tell each other's bias is halved
 _STEP = 1e-6
 _NEAR = 0.995  # of the largest possible trace, from which on products are taken in float64
 _SLIGHT = 4  # times the bias of a best map that its other error must be for it not to be measured
@@ -44,13 +44,12 @@ def estimate_procrustes(
     the positions the error of their sampling. The upward bias of a best map, which is fitted to noise as well, falls
     like one over the number of rows: maps of half of the positions and of half of the folds tell it. Chance comes from
     a few shuffles within blocks and Student's distribution, or from the shuffles of ``how.draws``. Many pairs of wide
-    layers tell each other's: see :class:`_Told`.
+    layers of equal shapes tell each other's: see ``shared_chance``.
     """
-    wide = [sum(n.layers[k].shape[0] >= _WIDE for k in n.living) for n in (a, b)]
-    together = how.draws is None and (wide[0] - 1) * (wide[1] - 1) >= _TOLD
+    sizes = [Counter(n.layers[k].shape for k in n.living) for n in (a, b)]
     for center in dict.fromkeys(m.center for m in measures):
         some = [m for m in measures if m.center == center]
-        told: dict[str, list[_Told]] = {m.name: [] for m in some}
+        told: dict[tuple[Any, ...], list[Pair]] = {}  # of layers of one shape on either side, by measure
         stacks: dict[tuple[Any, ...], _Stack] = {}  # what was sampled of all layers is in memory already
         for rows, columns in product(_alike(a, b, how), _alike(b, a, how)):
             space = common_space(a.layers[rows[0]].space, b.layers[columns[0]].space)
@@ -60,20 +59,21 @@ def estimate_procrustes(
                 if (id(n), *ks, space) not in stacks:
                     stacks[id(n), *ks, space] = _Stack([n.layers[k] for k in ks], space, center)
             left, right = (stacks[id(n), *ks, space] for n, ks in ((a, rows), (b, columns)))
-            all_wide = min(n.layers[k].shape[0] for n, ks in ((a, rows), (b, columns)) for k in ks) >= _WIDE
-            single = together and all_wide
+            shapes = a.layers[rows[0]].shape, b.layers[columns[0]].shape
+            wide = len(rows) == len(columns) == 1 and min(shape[0] for shape in shapes) >= _WIDE and not how.draws
+            single = wide and (sizes[0][shapes[0]] - 1) * (sizes[1][shapes[1]] - 1) >= ENOUGH
             # Pairs that have one shuffle each have each their own: what they share would not show.
             own = how.seed + (1 + rows[0]) * len(b.layers) + columns[0] if single else how.seed
             table = _Table(left, right, how, a.blocks, (1 if single else SHUFFLES, own))
             for (i, x), (j, y) in product(enumerate(rows), enumerate(columns)):
                 for m in some:
-                    cell = _Cell(m, table, i, j, how)
-                    halved = not single or len(told[m.name]) % _EVERY == 0
-                    rest = cell.fill(found[m.name], (x, y), a.layers[x], b.layers[y], halved)
-                    told[m.name] += [rest] if single and rest is not None else []
+                    others = told.setdefault((m.name, *shapes), [])
+                    halved = not single or len(others) % _EVERY == 0
+                    pair = _Cell(m, table, i, j, how).fill(found[m.name], (x, y), a.layers[x], b.layers[y], halved)
+                    others += [pair] if single and pair is not None else []
                 yield from (None for _ in some)
-        for m in some:
-            _tell(told[m.name], found[m.name])
+        for (name, *_), pairs in told.items():
+            tell(pairs, found[name])
     if measures:
         found[measures[0].name].notes += pooling_note("Procrustes", a.layers, b.layers)
 
@@ -216,7 +216,7 @@ class _Cell:
         self._squares = [table.squares[k][:, :, part] for k, part in enumerate(self._box)]
         self._norms = [s.sum((0, 1)).sqrt() for s in self._squares]
 
-    def fill(self, found: Estimates, at: tuple[int, int], x: Layer, y: Layer, halved: bool) -> "_Told | None":
+    def fill(self, found: Estimates, at: tuple[int, int], x: Layer, y: Layer, halved: bool) -> Pair | None:
         """Write what is known of this pair, the interval where it is ``halved``, and give what others may tell."""
         m, t = self._m, self._t
         if not all((norm > 0).any() for norm in self._norms):
@@ -241,7 +241,7 @@ class _Cell:
         centre = trace - bias
         found.scores[at] = score = self._score(centre)
         found.error[at] = max(self._score(centre + sampling) - score, score - self._score(centre - sampling))
-        rest = _Told(at, partial(score_of, m, self._norms, self._ratio), centre)
+        rest = Pair(at, partial(score_of, m, self._norms, self._ratio), centre)
         if self._how.intervals and adds is not None:
             folds, count = adds.sum(1), len(adds)
             spread = float(folds.square().sum()) * count / max(1, count - 1)
@@ -328,70 +328,13 @@ class _Cell:
             return
         found.chance[at] = float(drawn.mean())
         if len(drawn) > 1:
-            _judge(found, at, float(drawn.std()) * sqrt(1 + 1 / len(drawn)), len(drawn) - 1)
+            judge(found, at, float(drawn.std()) * sqrt(1 + 1 / len(drawn)), len(drawn) - 1)
 
 
 def score_of(m: Procrustes, norms: Sequence[Tensor], ratio: float, trace: float) -> float:
     """The score of a trace, in the measure's range."""
     least, most = m.range
     return min(most, max(least, m.score_trace(trace, norms[0], norms[1], ratio)))
-
-
-def _judge(found: Estimates, at: tuple[int, int], deviation: float, freedom: int) -> None:
-    """The quantile of chance and the share of shuffles that score as high, from their spread."""
-    from scipy.special import stdtr
-
-    mean, score = float(found.chance[at]), float(found.scores[at])
-    found.upper[at] = mean + student_t(0.9, freedom) * deviation
-    found.p[at] = max(1e-300, float(stdtr(freedom, (mean - score) / max(deviation, _STEP))))
-
-
-@dataclass
-class _Told:
-    """A pair of wide layers that has one shuffle, and mostly no halves: what all such pairs tell of it."""
-
-    at: tuple[int, int]
-    score_of: Callable[[float], float]  # a trace
-    centre: float = 0.0
-    width: float = 0.0  # of half the interval; 0 where none is asked for
-    rough: float = 0.0  # size of the bias of the best map
-    bias: float | None = None  # where halves were taken
-
-    def write_interval(self, found: Estimates, bias: float, more: float = 0.0) -> None:
-        """The ends of the interval over examples."""
-        middle, width, score = self.centre - bias, self.width + more, float(found.scores[self.at])
-        found.low[self.at] = min(score, self.score_of(middle - width))
-        found.high[self.at] = max(score, self.score_of(middle + width))
-
-
-def _tell(pairs: Sequence[_Told], found: Estimates) -> None:
-    """Fill in what pairs of wide layers tell of one another.
-
-    The bias of a best map is in proportion to its size by the halves' distance, by a factor that the pairs with halves
-    tell. A shuffle of a pair differs from what its row and column together let expect (additively) by chance, or
-    because the two do not add: both widen the spread of chance, with the degrees of freedom that are left.
-    """
-    halved = [(p.rough, p.bias) for p in pairs if p.bias is not None and p.width]
-    if halved:
-        size, bias = torch.tensor(halved, dtype=torch.float64).T
-        factor = float((size * bias).sum() / size.square().sum().clamp(min=1e-300))
-        off = float((bias - factor * size).square().mean().sqrt())
-        for p in pairs:
-            if p.bias is None and p.width:
-                p.write_interval(found, factor * p.rough, off)
-    if pairs and not found.chance[pairs[0].at].isnan():
-        rows, columns = torch.tensor([p.at for p in pairs]).T
-        one_hot = torch.nn.functional.one_hot
-        design = torch.cat([one_hot(rows), one_hot(columns)], 1).double()
-        levels = found.chance[rows, columns][:, None]
-        rank = int(torch.linalg.matrix_rank(design))
-        fitted = design @ torch.linalg.lstsq(design, levels, driver="gelsd").solution
-        freedom = len(pairs) - rank
-        if freedom < 1:
-            return
-        deviation = sqrt(2 * float((levels - fitted).square().sum()) / freedom)  # of one shuffle from another
-        for p in pairs:
-            _judge(found, p.at, deviation, freedom)
 
 
 def _best(m: Procrustes, gains: Tensor, sure: bool = False) -> tuple[float, Tensor]:
