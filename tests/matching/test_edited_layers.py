@@ -71,6 +71,9 @@ CASES = [
     ("convnext", "up.weight", replaced),
     ("groupnorm_cnn", "3.weight", replaced),
     ("lstm", "rnn.weight_hh_l0", adapted),
+    ("unet", "a.weight", replaced),
+    ("unet", "b.bias", replaced),
+    ("unet", "up.bias", one_weight),
 ]
 
 
