@@ -1,4 +1,4 @@
-"""Chance and bias that pairs of layers of equal shapes tell each other: how far shuffles spread, how best maps fit noise.
+"""Chance and bias that pairs of layers of equal shapes tell each other: the spread of shuffles, the fit to noise.
 
 Wide layers take most of a comparison's time by their shuffles and halves. Where there are many pairs of them, each has
 one shuffle of its own, and every third one halves.
