@@ -1,5 +1,6 @@
-"""Progress in a notebook: one line of the cell's output, written over."""
+"""Progress: a line of a notebook's output, written over, or plain lines, each with the time that is left."""
 
+import re
 import sys
 from types import SimpleNamespace
 
@@ -19,3 +20,17 @@ def test_a_notebook_shows_one_line_that_says_how_far_the_work_is(monkeypatch):
     assert list(_progress.track("abc", "reading", enabled=None)) == ["a", "b", "c"] and said == []  # short work
     shown.display = lambda *_, **__: None  # ipykernel is imported, but this is no notebook
     assert list(_progress.track("ab", "reading")) == ["a", "b"]
+
+
+def test_plain_lines_say_how_long_it_will_go_on(monkeypatch, capsys):
+    clock = iter(range(0, 4000, 10))
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(_progress, "_PLAIN_EVERY", 15.0)
+    batches = [[0] * 10, [0] * 10, [0] * 20]
+    assert list(_progress.track(batches, "reading", 40, size=len)) == batches
+    *lines, last = capsys.readouterr().err.splitlines()
+    for line in lines:
+        spent, *left = (float(word) for word in re.findall(r"(\d+) s", line))
+        done = int(re.search(r": (\d+)/40", line)[1])
+        assert left == [round(spent * (40 - done) / done)] * (done < 40)
+    assert len(lines) > 1 and last.startswith("reading: 40 done in")

@@ -2,18 +2,20 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from ._untrusted.text import printable
 
 T = TypeVar("T")
+Tell: TypeAlias = Callable[[int], object]  # takes how much is done
 _SHORT = 2.0  # seconds of work that need no bar
 _WRITTEN_EVERY = 0.5  # seconds between changes of a line in a notebook
 _PLAIN_EVERY = 10.0  # seconds between plain lines, so that logs stay short
+_MINUTES = 120.0  # seconds from which minutes are told
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
@@ -32,73 +34,102 @@ def is_silent() -> bool:
     return _silent.get()
 
 
-def track(items: Iterable[T], description: str, total: int | None = None, enabled: bool | None = True) -> Iterator[T]:
-    """Yield ``items`` while showing how far the work is, on standard error.
+def track(
+    items: Iterable[T],
+    description: str,
+    total: int | None = None,
+    enabled: bool | None = True,
+    size: Callable[[T], int] = lambda _: 1,
+) -> Iterator[T]:
+    """Yield ``items`` while showing how far the work is and how long it will go on, on standard error.
 
     Args:
         items: What to go through.
         description: What is being done, as the user would say it.
-        total: Number of items; taken from ``len(items)`` where it has one.
+        total: Number of items, or the sum of their sizes; taken from ``len(items)`` where it has one.
         enabled: ``False`` shows nothing; ``None`` shows long work to people: on a terminal or in a notebook, after 2 s.
+        size: How much of the work an item is, such as the examples of a batch; taken before the item is handed out.
 
     Yields:
         The items, unchanged.
     """
-    description = printable(description)
     if total is None and hasattr(items, "__len__"):
         total = len(items)  # type: ignore[arg-type]
-    seen = sys.stderr.isatty() or "ipykernel" in sys.modules
+    notebook = "ipykernel" in sys.modules
+    seen = notebook or sys.stderr.isatty()
     if is_silent() or enabled is False or (enabled is None and not seen):
         yield from items
-    elif seen:
-        yield from _bar(items, description, total, 0.0 if enabled else _SHORT)
-    else:
-        yield from _lines(items, description, total)
-
-
-def _bar(items: Iterable[T], description: str, total: int | None, wait: float) -> Iterator[T]:
-    rest, start, done = iter(items), time.monotonic(), 0
-    while wait and time.monotonic() - start < wait:
-        try:
-            item = next(rest)
-        except StopIteration:
-            return
-        yield item
-        done += 1
-    if "ipykernel" in sys.modules:
-        yield from _in_place(rest, description, total, done)
         return
+    show = _in_place if notebook else _bar if seen else _lines
+    start, done, tell = time.monotonic(), 0, None
+    with ExitStack() as stack:
+        for item in items:
+            if tell is None and (enabled or time.monotonic() - start >= _SHORT):
+                tell = stack.enter_context(show(printable(description), total, start))
+                tell(done)
+            done += size(item)
+            yield item
+            if tell:
+                tell(done)
+
+
+@contextmanager
+def _bar(description: str, total: int | None, _: float) -> Iterator[Tell]:
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import track as rich_track
+    from rich.progress import Progress
 
-    console = Console(stderr=True)
-    yield from rich_track(rest, escape(description), total=total, completed=done, console=console)
+    with Progress(console=Console(stderr=True)) as shown:
+        task = shown.add_task(escape(description), total=total)
+        yield lambda done: shown.update(task, completed=done)
 
 
-def _in_place(items: Iterable[T], description: str, total: int | None, done: int) -> Iterator[T]:
+@contextmanager
+def _in_place(description: str, total: int | None, start: float) -> Iterator[Tell]:
     """One line of a notebook's output, written over as the work goes on; it needs no widgets."""
     shown: Any = import_module("IPython.display")
-    start = last = time.monotonic()
     text = lambda words: {"text/plain": f"{description}: {words}"}
-    line = shown.display(text(f"{done} of {total or '?'}"), raw=True, display_id=True)
-    for item in items:
-        yield item
-        done += 1
-        if line and time.monotonic() - last >= _WRITTEN_EVERY:
+    last, finished, line = start, 0, None
+
+    def tell(done: int) -> None:
+        nonlocal last, finished, line
+        finished = done
+        if line is None:
+            line = shown.display(text(f"{done} of {total or '?'}"), raw=True, display_id=True)
+        elif time.monotonic() - last >= _WRITTEN_EVERY:
             last = time.monotonic()
-            line.update(text(f"{done} of {total or '?'} after {last - start:.0f} s"), raw=True)
+            line.update(text(f"{done} of {total or '?'} {_time_left(last - start, done, total)}"), raw=True)
+
+    yield tell
     if line:  # none where no notebook runs, whatever is imported
-        line.update(text(f"{done} done in {time.monotonic() - start:.1f} s"), raw=True)
+        line.update(text(f"{finished} done in {time.monotonic() - start:.1f} s"), raw=True)
 
 
-def _lines(items: Iterable[T], description: str, total: int | None) -> Iterator[T]:
-    start = last = time.monotonic()
-    done = 0
-    for item in items:
-        yield item
-        done += 1
+@contextmanager
+def _lines(description: str, total: int | None, start: float) -> Iterator[Tell]:
+    last, finished = start, 0
+
+    def tell(done: int) -> None:
+        nonlocal last, finished
+        finished = done
         if time.monotonic() - last >= _PLAIN_EVERY:
             last = time.monotonic()
-            print(f"{description}: {done}/{total or '?'} after {last - start:.0f} s", file=sys.stderr)
-    print(f"{description}: {done} done in {time.monotonic() - start:.1f} s", file=sys.stderr)
+            words = f"{done}/{total or '?'} {_time_left(last - start, done, total)}"
+            print(f"{description}: {words}", file=sys.stderr)
+
+    yield tell
+    print(f"{description}: {finished} done in {time.monotonic() - start:.1f} s", file=sys.stderr)
+
+
+def _time_left(spent: float, done: int, total: int | None) -> str:
+    """How long the work took so far, and what is left of it, as if it went on as fast.
+
+    Examples:
+        >>> _time_left(30.0, 10, 40), _time_left(30.0, 10, 4000), _time_left(30.0, 0, 40)
+        ('after 30 s, about 90 s left', 'after 30 s, about 200 min left', 'after 30 s')
+    """
+    after = f"after {spent:.0f} s"
+    if not done or total is None or total <= done:
+        return after
+    left = spent * (total - done) / done
+    return f"{after}, about {f'{left:.0f} s' if left < _MINUTES else f'{left / 60:.0f} min'} left"

@@ -36,6 +36,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {plural}"
 
 
+def layer_title(name: str) -> str:
+    """What people call a layer; a model that is itself the layer has no name.
+
+    Examples:
+        >>> layer_title("conv1"), layer_title("")
+        ('conv1', 'the model itself')
+    """
+    return name or "the model itself"
+
+
 def listed(names: Iterable[str], most: int = 3) -> str:
     """The first names, and dots where there are more.
 

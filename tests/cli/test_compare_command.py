@@ -49,6 +49,16 @@ def test_json_is_all_of_the_output(run, pair):
     assert told["files"]["report.html"].startswith("elsewhere")
 
 
+def test_data_of_one_class(run, pair, npz):
+    one = npz("one.npz", classes=1)
+    ran = run("compare", *pair, *FAST, "--data", one, "--json")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["examples"] == 40
+    for command in ("train", "gates"):
+        ran = run(command, "--model", "mlp", "--data", one, "--out", "out.safetensors")
+        assert ran.code == 2 and "must hold at least two classes to" in ran.error, command
+
+
 def test_many_checkpoints_are_compared_layer_by_layer(run, three, tmp_path):
     ran = run("compare", *three, "--examples", 40)
     assert ran.code == 0, ran.err
@@ -191,7 +201,6 @@ def bad_inputs(pair, bare, npz, tmp_path):
         "empty data": ((a, b, "--data", f"images:{empty}"), r"must hold images"),
         "no data there": ((a, b, "--data", "npz:nothing.npz"), r"data must be an existing file or folder"),
         "unknown data": ((a, b, "--data", "moons"), r"data must be one of digits, .*Got 'moons'"),
-        "one class": ((a, b, "--data", npz("one.npz", classes=1)), r"must hold at least two classes"),
         "wrong image size": (
             (a, b, "--data", npz("large.npz", shape=(1, 12, 12)), "--model", "mlp:widths=8-8,shape=1-8-8"),
             r"data must be inputs that a\.safetensors accepts. Got inputs of shape \(1, 12, 12\)",
@@ -215,7 +224,7 @@ def bad_inputs(pair, bare, npz, tmp_path):
 CASES = (
     "missing file", "wrong architecture", "wrong arguments", "unknown model", "unknown layer", "unknown layer of B",
     "unknown measure", "unsafe pickle", "truncated safetensors", "empty data", "no data there", "unknown data",
-    "one class", "wrong image size", "too few examples", "no such split", "no card", "no data named", "out is a file",
+    "wrong image size", "too few examples", "no such split", "no card", "no data named", "out is a file",
     "no such device", "a folder without a model", "an empty file", "weights that are not finite", "a misspelt model",
     "no layer", "a device without numbers", "out below a file",
 )  # fmt: skip

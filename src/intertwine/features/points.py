@@ -148,8 +148,8 @@ def layers(
     """List every point of a model where features can be read, in the order in which a run reaches them.
 
     The model runs once, on the first two examples, in evaluation mode and without gradients. A module counts where its
-    output holds a floating-point tensor whose first axis is the batch, and so does a nonlinearity that a module calls
-    as a function.
+    output holds a floating-point tensor that is not empty and has the batch first, and so does a nonlinearity that a
+    module calls as a function.
 
     The channel axis is a guess: convolutions, batch, instance and group norms and pooling keep channels on axis 1;
     linear layers, embeddings, attention and layer norms keep them last; any other module has them where the latest of
@@ -216,7 +216,8 @@ def _listed(
 
     def note(name: str, tensor: Tensor | None, module: nn.Module | None, **facts: Any) -> None:
         calls[name] += 1
-        if tensor is not None and tensor.ndim >= 2 and tensor.shape[0] == examples and tensor.is_floating_point():
+        plain = tensor is not None and tensor.ndim >= 2 and tensor.is_floating_point()
+        if tensor is not None and plain and tensor.shape[0] == examples and 0 not in tensor.shape[1:]:
             shape = tuple(tensor.shape)
             axes[shape] = _axis_by_kind(module) or axes.get(shape, -1 if len(shape) == 3 else 1)
             axis = 1 if len(shape) == 2 else axes[shape]
@@ -277,7 +278,7 @@ def _why_missing(name: str, points: Sequence[Point], known: Mapping[str, nn.Modu
     if name in known:
         return (
             f"layers must give features whose first axis is the batch. Got {name!r} ({type(known[name]).__name__}), "
-            "which did not run on the first examples or returns no such tensor. "
+            "which did not run on the first examples, or returns no such tensor or an empty one. "
             "List what can be read with intertwine.features.layers(model, batch)."
         )
     names = [p.name for p in points]

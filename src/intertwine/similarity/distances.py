@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .._io import versions
 from .._progress import track
 from .._result import Result
-from .._words import columns, counted
+from .._words import columns, counted, layer_title
 from ..features import batches as batching
 from ..features import collect, layers
 from .base import Measure
@@ -187,11 +187,11 @@ class ComparisonSet(Result):
             every = torch.stack([x[name][k][upper] for x in (self.scores, self.chance, self.p)])
             values, chance, p = every[:, ~every[0].isnan()]
             if not len(values):
-                rows.append((layer, "", "", "", "", ""))
+                rows.append((layer_title(layer), *"-----"))
                 continue
             numbers = (values.mean(), values.min(), values.max(), chance.mean())
             beyond = f"{int((p <= 0.05).sum())} of {len(values)}"
-            rows.append((layer, *(f"{float(v) + 0.0:.3f}" for v in numbers), beyond))
+            rows.append((layer_title(layer), *(f"{float(v) + 0.0:.3f}" for v in numbers), beyond))
         return "\n".join([head, "", *columns(rows), *(f"Note: {note}" for note in self.notes)])
 
 

@@ -82,7 +82,7 @@ class Gates(Study, DataOptions):
         sides = [inputs.read_checkpoint(path) for path in self.reads]
         asked_data = self if sides or self.data else replace(self, data="digits")
         spec, splits = inputs.read_data(asked_data, sides, [self.model])
-        splits.need_labels("to study gates by class")
+        splits.need_labels("to study gates by class", classes=2)
         training = _Training(self, splits.first(self.train_examples), where)
         networks = [inputs.open_network(side, self.model, splits, self) for side in sides] or [training.fresh()]
         base, versions = networks[0], _buildable(networks, self.gated)

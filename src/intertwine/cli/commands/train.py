@@ -57,7 +57,7 @@ class Train(TrainingOptions):
 def training_data(asked: TrainingOptions) -> iw.lab.data.DataSplits:
     """The data that was asked for, or digits, with classes."""
     splits = inputs.read_data(replace(asked, data=asked.data or "digits"))[1]
-    splits.need_labels("to train on")
+    splits.need_labels("to train on", classes=2)
     return splits
 
 

@@ -131,8 +131,8 @@ class DataSplits:
         """Whether examples have labels; without them, all splits are all of the data."""
         return bool(self.classes)
 
-    def need_labels(self, what: str) -> None:
-        """Refuse data without labels.
+    def need_labels(self, what: str, classes: int = 1) -> None:
+        """Refuse data without labels, or of fewer classes.
 
         Raises:
             DataError: If this is such.
@@ -142,6 +142,8 @@ class DataSplits:
                 f"data must have labels {what}. Got {self.name}, which has none. Give data with labels, such as "
                 "images in one folder for each class."
             )
+        if len(found := self.train.labels.unique()) < classes:
+            raise DataError(f"{self.name} must hold at least two classes {what}. Got one: label {int(found[0])}.")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -283,7 +285,7 @@ def make_splits(
         moments: What has ``mean`` and ``std`` of the channels; measured if ``None``.
 
     Raises:
-        DataError: If a split is empty or of another shape, a label is out of range, or there are less than two classes.
+        DataError: If a split is empty or of another shape, or a label is out of range.
 
     Examples:
         >>> x, y = torch.rand(40, 1, 4, 4), torch.arange(40) % 2
@@ -310,8 +312,6 @@ def make_splits(
         raise DataError(
             f"labels of {name} must be class numbers below {MOST_CLASSES:,}. Got {highest:,}. Number them from 0."
         )
-    if len(train.labels.unique()) < 2:
-        raise DataError(f"{name} must hold at least two classes to train on. Got one: label {lowest}.")
     classes = classes or tuple(str(i) for i in range(highest + 1))
     generator = torch.Generator().manual_seed(seed)
     if test is None:

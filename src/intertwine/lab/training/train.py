@@ -273,6 +273,7 @@ def _prepared(
 ) -> tuple[torch.device, DataSplits, Recipe]:
     """The device, the data, and the recipe that is meant: one by name, or the one for the data."""
     chosen, splits = choose_device(device), load(data) if isinstance(data, str) else data
+    splits.need_labels("to train on", classes=2)
     if isinstance(recipe, str):
         if recipe not in RECIPES:
             raise ValueError(f"recipe must be one of {', '.join(RECIPES)}. Got {recipe!r}.{near(recipe, RECIPES)}")

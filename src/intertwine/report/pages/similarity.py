@@ -1,13 +1,14 @@
 """Pages of similarity: two networks layer by layer, many networks by their layers, and distances of many."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..._words import counted, sentence
+from ..._words import counted, layer_title, sentence
 from ...similarity import Comparison, ComparisonSet, Distances
 from ...similarity.comparison.verdict import (
     best_partners,
@@ -37,6 +38,8 @@ def comparison_page(comparison: Comparison) -> Page:
     Facts of the networks and the data, and the command line, are shown where ``comparison.settings`` holds them as
     ``network_a``, ``network_b``, ``data`` (mappings) and ``command`` (text).
     """
+    a, b = (tuple(map(layer_title, names)) for names in (comparison.layers_a, comparison.layers_b))
+    comparison = replace(comparison, layers_a=a, layers_b=b)
     versions = [Facts(comparison.versions, "Versions")]
     blocks: list[Block] = [
         Paragraph(headline(comparison), "verdict"),
@@ -57,8 +60,10 @@ def comparison_page(comparison: Comparison) -> Page:
         *provenance(comparison.settings, {"seed": comparison.seed}, ("network_a", "network_b", "data"), versions),
     ]
     sizes = f"{counted(len(comparison.layers_a), 'layer')} of A with {len(comparison.layers_b)} of B"
-    a, b = (_given(comparison, f"network_{side}").get("name") or f"Network {side.upper()}" for side in "ab")
-    return Page(f"{a} and {b}, layer by layer", blocks, f"{sizes} on {counted(comparison.examples, 'example')}")
+    whose = [_given(comparison, f"network_{side}").get("name") or f"Network {side.upper()}" for side in "ab"]
+    return Page(
+        f"{' and '.join(whose)}, layer by layer", blocks, f"{sizes} on {counted(comparison.examples, 'example')}"
+    )
 
 
 def _given(comparison: Comparison, key: str) -> dict[str, Any]:
@@ -239,12 +244,12 @@ def comparison_set_page(found: ComparisonSet) -> Page:
     names = [found.names[k] for k in order]
 
     def heat(measure: str, layer: str | None) -> Figure:
-        title = f"{measure_title(measure)}: {layer or 'mean over layers'}"
+        title = f"{measure_title(measure)}: {'mean over layers' if layer is None else layer_title(layer)}"
         matrix = found.matrix(measure, layer)[order][:, order].tolist()
         return heatmap(matrix, names, names, title=title, name="score", hover={})
 
     layers: dict[str, list[Block]] = {
-        layer: [Grid([heat(m, layer) for m in found.measures], width=420)] for layer in found.layers
+        layer_title(layer): [Grid([heat(m, layer) for m in found.measures], width=420)] for layer in found.layers
     }
     clusters = list(found.names)  # which networks join, in words
     joined = []

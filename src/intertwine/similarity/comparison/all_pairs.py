@@ -55,7 +55,7 @@ def score_all(
     except KeyboardInterrupt:
         next(iter(found.values())).notes.append("Interrupted: pairs of layers that were not reached have no score.")
     for m in measures:
-        found[m.name].judge(m, a.examples, folds)
+        found[m.name].judge(m, a.blocks, folds)
     return found
 
 
@@ -146,4 +146,4 @@ def _noted(what: str, pair: Sequence[Layer], notes: list[str]) -> Iterator[None]
     try:
         yield
     except ValueError as error:
-        notes.append(f"{what} layer {pair[0].name!r} of A and {pair[1].name!r} of B: {error}")
+        notes.append(f"{what} {pair[0].title} and {pair[1].title}: {error}")

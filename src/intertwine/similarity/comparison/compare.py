@@ -156,7 +156,7 @@ def compare(
             want = Wanted.of(chosen, [p for some in points for p in some], count, drawn.seed)
             keepers = {n: Collector(n, some, want) for n, (_, some) in running.items()}
         brief = {} if exactly else dict.fromkeys(anew, max(_BRIEF, (count or 0) // 3))
-        found = gather(running, keepers, stream, reading, total=batching.length(loader), progress=progress, most=brief,
+        found = gather(running, keepers, stream, reading, examples=count, progress=progress, most=brief,
                        joined=not exactly)  # fmt: skip
         one, other = found["A"], found.get("B", found["A"])
         draws = Draws.make(one.examples, drawn.null, drawn.bootstrap, drawn.seed) if exactly else None

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import exp, lgamma
 from typing import Any
 
 import torch
@@ -33,20 +34,29 @@ class Estimates:
         self.low, self.high = unknown(), unknown()  # ends of the intervals over examples
         # of shuffled examples: mean and 95 % quantile of the scores, and the share that is at least as high
         self.chance, self.upper, self.p = unknown(), unknown(), unknown()
+        self.least_p = 0.0  # the lowest possible one
         self.floor = unknown()  # the lowest possible score where it is known
         self.null = unknown(shuffles)  # single shuffles, the same for all pairs, where they were taken
         self.halves = unknown(halves)  # scores of halves of the examples, where they were taken
         self.notes: list[str] = []
 
-    def judge(self, measure: Measure[Any], examples: int, folds: int) -> None:
-        """Fill in chance from single shuffles, and intervals from halves, where there are any."""
+    def judge(self, measure: Measure[Any], blocks: Sequence[int], folds: int) -> None:
+        """Fill in chance from single shuffles, and intervals from halves, where there are any.
+
+        Nothing is known of pairs without a score, and no p-value is below one of all orders within the blocks.
+        """
         if self.null.shape[2]:
             self.chance = self.null.nanmean(2)
             self.p = by_cell(p_value, self.scores, self.null)
+        self.least_p = exp(-sum(lgamma(n + 1) for n in blocks))
+        self.p.clamp_(min=self.least_p)
         if self.halves.shape[2] and measure.has_limit:
             for k, end in enumerate((self.low, self.high)):
-                of = lambda score, drawn, k=k: interval(measure, score, drawn, examples, CONFIDENCE, folds)[k]
+                of = lambda score, drawn, k=k: interval(measure, score, drawn, sum(blocks), CONFIDENCE, folds)[k]
                 end.copy_(by_cell(of, self.scores, self.halves, fewest=2))
+        unknown = self.scores.isnan()
+        for known in (self.error, self.low, self.high, self.chance, self.upper, self.p, self.floor, self.null):
+            known[unknown] = torch.nan
 
     def columns(self, measure: Measure[Any], shuffled: bool, intervals: bool, exact: bool) -> dict[str, Any]:
         """Fields of a comparison; ``None`` for what was not asked."""
@@ -58,7 +68,8 @@ class Estimates:
             above = excess(self.scores, self.chance)
             found |= {"chance": self.chance, "null_p": self.p}
             if self.null.shape[2]:
-                found["best_p"] = best_p_values(above, excess(self.null, self.chance[:, :, None]))
+                best = best_p_values(above, excess(self.null, self.chance[:, :, None]))
+                found["best_p"] = best.clamp(min=self.least_p)
                 found["calibrated"] = by_cell(calibrate, self.scores, self.null)
             else:
                 p = self.p.gather(1, above.nan_to_num(nan=-torch.inf).argmax(1)[:, None])[:, 0]

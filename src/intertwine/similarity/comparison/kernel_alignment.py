@@ -91,7 +91,7 @@ def _stacked(
 
 
 def _no_score(measure: CKA, layer: Layer, why: object) -> str:
-    return f"{measure.name} has no score for layer {layer.name!r} of {layer.side}: {why}"
+    return f"{measure.name} has no score for {layer.title}: {why}"
 
 
 def _products(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:

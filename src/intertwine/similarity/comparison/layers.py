@@ -53,6 +53,11 @@ class Layer(ABC):
         self.high = high if first else torch.maximum(self.high, high)
 
     @property
+    def title(self) -> str:
+        """What messages call it; a model that is no container may be its own only layer, without a name."""
+        return f"layer {self.name!r} of {self.side}" if self.name else f"{self.side} itself"
+
+    @property
     def space(self) -> tuple[int, ...]:
         """Spatial size."""
         return self.shape[1:]
@@ -75,7 +80,7 @@ class Layer(ABC):
             why = "NaN or infinite values in it"
         elif self.constant.all():
             why = f"all channels are {'zero' if self.dead.all() else 'constant'}"
-        return f"No score for layer {self.name!r} of {self.side}: {why}." if why else ""
+        return f"No score for {self.title}: {why}." if why else ""
 
 
 @dataclass(frozen=True)
@@ -135,15 +140,16 @@ def gather(
     stream: Iterable[Any],
     reading: Reading,
     *,
-    total: int | None = None,
+    examples: int | None = None,
     progress: bool | None = False,
     most: Mapping[str, int] | None = None,
     joined: bool = True,
 ) -> dict[str, Network]:
     """Run networks over the data once and keep what their keepers keep of the layers at these points.
 
-    Those of ``most`` run on about so many examples alone; ``joined`` joins small batches. Control-C ends the pass: what
-    has been read counts, and a note says so. What will take more than a minute is told after the first batch.
+    About so many ``examples`` will come. Networks of ``most`` run on about so many alone; ``joined`` joins small
+    batches. Control-C ends the pass: what has been read counts, and a note says so. What will take more than a minute
+    is told after the first batch.
 
     Raises:
         KeyboardInterrupt: If it comes before enough examples for any score.
@@ -158,19 +164,20 @@ def gather(
             taps[name].points = tuple(points)
         batches = _limited(stream, reading.max_examples)
         batches = batching.regroup(batches, _JOINED) if joined else batches
+        what = f"Running {'both networks' if len(models) > 1 else 'the network'} on examples"
         try:
-            for batch in track(batches, f"Running {'both' if len(models) > 1 else 'the'} networks", total, progress):
+            for batch in track(batches, what, examples, progress, batching.size):
                 count = batching.size(batch)
                 running = [n for n in models if seen + count / 2 < (most or {}).get(n, sys.maxsize)]
                 for name in running:
                     taps[name](batch)
                 for name in running:
                     keepers[name].commit(count)
-                left = (time.monotonic() - began) * ((total or 1) - 1)
+                left = (time.monotonic() - began) * ((examples or count) / count - 1)
                 if not seen and left > _LONG and progress is not False and not is_silent():
                     print(
-                        f"The pass over {total} batches will take about {left / 60:.0f} min. Fewer examples shorten "
-                        "it: Reading(max_examples=...), --examples on the command line.",
+                        f"The pass over {examples} examples will take about {left / 60:.0f} min. Fewer shorten it: "
+                        "Reading(max_examples=...), --examples on the command line.",
                         file=sys.stderr,
                     )
                 seen += count

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from ..._result import Result
-from ..._words import columns, counted
+from ..._words import columns, counted, layer_title
 from . import verdict
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _NAMED = 12  # layers that a summary names
+_NOTHING = "-"  # where a number is not known
 _MATRICES = ("error", "low", "high", "chance", "untrained", "null_p", "calibrated", "floor")
 
 
@@ -113,7 +114,7 @@ class Comparison(Result):
         """The layer of B that each layer of A is most similar to, by the first measure unless told otherwise.
 
         Scores are ranked by their excess over chance, which differs with widths. The highest of many is biased upwards:
-        ``null_p`` is ``best_p`` here, which takes that into account.
+        ``null_p`` is ``best_p`` here, which takes that into account. ``layer_b`` is missing where there is no score.
 
         Raises:
             ValueError: If there is no such measure here.
@@ -125,6 +126,7 @@ class Comparison(Result):
         frame = frame[frame["measure"] == measure].reset_index(drop=True)
         best = verdict.best_partners(self, measure)
         found = frame.iloc[(torch.arange(len(best)) * len(self.layers_b) + best).tolist()].reset_index(drop=True)
+        found["layer_b"] = found["layer_b"].where(found["score"].notna())
         p = self.best_p.get(measure)
         return found if p is None else found.assign(null_p=p.numpy())
 
@@ -158,19 +160,24 @@ class Comparison(Result):
 def _table(result: Comparison, measure: str) -> str:
     """The best match of every layer of A as a text table."""
     whose = "most similar of B" if verdict.searched(result, measure) else "partner in B"
-    rows = [("layer of A", whose, "score", "+-", "interval", "chance", "untrained", "p", "calibrated")]
+    rows = [["layer of A", whose, "score", "+-", "interval", "chance", "untrained", "p", "calibrated"]]
     for row in result.best(measure).itertuples():
-        interval = "" if row.low != row.low else f"[{row.low:.3f}, {row.high:.3f}]"
-        numbers = [_number(getattr(row, k)) for k in ("score", "chance", "untrained", "null_p", "calibrated")]
-        rows.append((row.layer_a, row.layer_b, numbers[0], _number(row.error), interval, *numbers[1:]))
-    used = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
+        partner = layer_title(row.layer_b) if isinstance(row.layer_b, str) else _NOTHING
+        interval = _NOTHING if row.low != row.low else f"[{row.low:.3f}, {row.high:.3f}]"
+        judged = map(_number, (row.chance, row.untrained, row.null_p, row.calibrated))
+        rows.append([layer_title(row.layer_a), partner, _number(row.score), _number(row.error), interval, *judged])
+    used = [i for i in range(len(rows[0])) if i <= 2 or any(row[i] != _NOTHING for row in rows[1:])]
     lines = columns([[row[i] for i in used] for row in rows])
     return "\n".join([f"{measure} (invariant under: {result.groups.get(measure, 'unknown')})", *lines])
 
 
 def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "") or "no layer"
+    return (
+        ", ".join(map(layer_title, names[:_NAMED]))
+        + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        or "no layer"
+    )
 
 
 def _number(value: float) -> str:
-    return "" if value != value else f"{round(value, 3) + 0.0:.3f}"  # no "-0.000"
+    return _NOTHING if value != value else f"{round(value, 3) + 0.0:.3f}"  # no "-0.000"
