@@ -110,6 +110,12 @@ def test_no_p_value_is_below_one_of_all_orders(exact):
         assert found.best_p[m].min() >= (1 - 1e-12) / factorial(5), m
 
 
+def test_no_pair_of_networks_has_a_score():
+    found = iw.compare_many({name: beside(seed, lambda x: x) for seed, name in enumerate("ab")}, [torch.ones(20, 5)])
+    assert found.summary().startswith("No pair of 2 networks could be compared by Linear CKA; the notes say why")
+    assert found.to_html()
+
+
 def test_three_examples_are_refused():
     with pytest.raises(ValueError, match=r"at least 4 examples\. Got 3"):
         iw.compare(nn.Linear(5, 4), nn.Linear(5, 4), [X[:3]])

@@ -176,11 +176,11 @@ class ComparisonSet(Result):
         name, n = self.measures[0], len(self.names)
         off = self.matrix(name).clone().fill_diagonal_(-torch.inf).nan_to_num(nan=-torch.inf)
         i, j = divmod(int(off.argmax()), n)
-        head = (
-            f"Of {counted(n, 'network')}, {self.names[i]} and {self.names[j]} are most alike: {measure_title(name)} "
-            f"{float(off.max()):.2f}, the mean over {counted(len(self.layers), 'layer')} on "
-            f"{counted(self.examples, 'example')}"
-        )
+        title, where = measure_title(name), counted(len(self.layers), "layer")
+        head = f"No pair of {counted(n, 'network')} could be compared by {title}; the notes say why"
+        if i != j:
+            found = f"{self.names[i]} and {self.names[j]} are most alike: {title} {float(off.max()):.2f}"
+            head = f"Of {counted(n, 'network')}, {found}, the mean over {where} on {counted(self.examples, 'example')}"
         rows: list[tuple[str, ...]] = [("layer", "mean of pairs", "lowest", "highest", "chance", "beyond chance")]
         upper = torch.ones(n, n, dtype=torch.bool).triu(1)
         for k, layer in enumerate(self.layers):
