@@ -3,6 +3,7 @@
 import json
 import pickle
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -75,6 +76,30 @@ def test_many_checkpoints_are_compared_layer_by_layer(run, three, tmp_path):
     assert "Layer by layer" in (tmp_path / "comparison" / "report.html").read_text()
     told = json.loads(run("compare", *three, "--examples", 40, "--json", "--measures", "linear_cka").out)
     assert (told["kind"], told["measures"]) == ("ComparisonSet", ["linear_cka"])
+
+
+def test_workers_score_the_pairs_of_many(run, three, tmp_path):
+    ran = run("compare", *three, "--examples", 40, "--workers", 2, "--measures", "linear_cka")
+    assert ran.code == 0, ran.err
+    assert len(list((tmp_path / "comparison" / "pairs" / "results").glob("*.json"))) == 2  # one for each layer
+    run("compare", *three, "--examples", 40, "--measures", "linear_cka", "--out", "plain")
+    found, alone = (ComparisonSet.load(tmp_path / name / "results.json") for name in ("comparison", "plain"))
+    torch.testing.assert_close(found.scores["linear_cka"], alone.scores["linear_cka"])
+    ran = run("compare", *three[:2], "--workers", 2)
+    assert ran.code == 2 and "--workers and --ray must go with three checkpoints or more. Got 2." in ran.error
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["step-100.pt", "step-20.pt", "step-3.pt"], ["step-3.pt", "step-20.pt", "step-100.pt"]),
+        (["run/9/a.pt", "run/10/a.pt", "run/1/a.pt"], ["run/1/a.pt", "run/9/a.pt", "run/10/a.pt"]),
+        (["b.pt", "a.pt", "c.pt"], ["b.pt", "a.pt", "c.pt"]),
+        (["a-2-7.pt", "a-1-8.pt", "a-1-7.pt"], ["a-2-7.pt", "a-1-8.pt", "a-1-7.pt"]),  # two numbers
+    ],
+)
+def test_checkpoints_of_one_training_are_put_in_order(given, meant):
+    assert [str(path) for path in compare._in_order([Path(name) for name in given])] == meant
 
 
 @pytest.mark.parametrize("words", [("--layers-b", "relu1"), ("--path-kernels",), ("--exact",)])

@@ -1,11 +1,17 @@
 """Many networks: the same scores as two by two, kept on disk, resumed, shown."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 import intertwine as iw
+from intertwine.lab.runs import InProcess, Local, overview
+from intertwine.lab.runs.store import result_path
 from intertwine.similarity import Resampling
+from intertwine.similarity.comparison import many
 
 MEASURES = ("linear_cka", "orthogonal_procrustes_centered")
 
@@ -76,6 +82,78 @@ def test_tree_map_and_page(tmp_path):
     path = found.save(tmp_path / "set.json")
     assert type(found).load(path).names == found.names
     assert len(found.to_frame()) == 2 * 2 * 3
+
+
+class LosesOne(InProcess):
+    """Workers of which the first one dies after its work, before it has said so."""
+
+    lost = False
+
+    def wait(self, timeout):
+        found = super().wait(timeout)
+        if found and not self.lost:
+            self.lost = True
+            result_path(Path(self.home), found[0].key).unlink()
+            return [replace(found[0], state="died", error="killed")]
+        return found
+
+
+def test_pairs_are_jobs_of_workers_that_may_die(tmp_path):
+    models = {str(k): build(k) for k in range(3)}
+    alone = iw.compare_many(models, X, progress=False)
+    executor = LosesOne()
+    executor.home = tmp_path / "pairs"
+    work = lambda executor: iw.lab.tiles.by_jobs(tmp_path, executor, progress=False)
+    found = iw.compare_many(models, X, folder=tmp_path / "kept", work=work(executor), progress=False)
+    assert executor.lost
+    report = overview(tmp_path / "pairs")
+    assert [entry.attempts for entry in report.entries] == [2, 1] and report.count("done") == 2
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "pairs" / "results").iterdir()}
+    again = iw.compare_many(models, X, folder=tmp_path / "kept", work=work(Local(2)), progress=False)
+    assert before == {path: path.stat().st_mtime_ns for path in before}  # nothing ran twice
+    next(iter(before)).unlink()
+    third = iw.compare_many(models, X, folder=tmp_path / "kept", work=work(Local(2)), progress=False)
+    for one in (found, again, third):
+        assert one.notes == alone.notes
+        for m in MEASURES:
+            for part in ("scores", "error", "chance", "p"):
+                torch.testing.assert_close(getattr(one, part)[m], getattr(alone, part)[m], rtol=1e-5, atol=1e-7)
+
+
+def test_control_c_keeps_layers_that_were_scored(monkeypatch):
+    scored, count = many.score_all, []
+
+    def interrupted(*args):
+        count.append(1)
+        found = scored(*args)
+        if len(count) > 1:
+            next(iter(found.values())).notes.append(many.INTERRUPTED)
+        return found
+
+    monkeypatch.setattr(many, "score_all", interrupted)
+    found = iw.compare_many({"a": build(0), "b": build(1)}, X, progress=False)
+    assert found.notes == (many.INTERRUPTED,)
+    assert found.scores["linear_cka"].isnan().flatten(1).all(1).tolist() == [False, True]
+
+
+def test_checkpoints_of_one_training_against_the_last(tmp_path):
+    start, end = build(0)(), build(1)()
+
+    def between(share):
+        model = build(0)()
+        with torch.no_grad():
+            for mine, x, y in zip(model.parameters(), start.parameters(), end.parameters()):
+                mine.copy_(torch.lerp(x, y, share))
+        return model
+
+    found = iw.compare_many({f"step {k}": between(k / 3) for k in range(4)}, X, progress=False)
+    rows = found.against()
+    assert rows.shape == (4, 2) and (rows.diff(dim=0) > 0).all() and (rows[-1] > 0.999).all()
+    torch.testing.assert_close(found.against("step 0")[:, 1], found.matrix(layer="3")[:, 0])
+    with pytest.raises(ValueError, match="name must be one of"):
+        found.against("step 9")
+    page = found.to_html()
+    assert "Every network with step 3" in page and "The tree of the networks" in page
 
 
 def test_what_cannot_be_compared():

@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import data, experiments, networks, runs, training, zoo
+    from . import data, experiments, networks, runs, tiles, training, zoo
 
-__all__ = ["data", "experiments", "networks", "runs", "training", "zoo"]
+__all__ = ["data", "experiments", "networks", "runs", "tiles", "training", "zoo"]
 
 
 def __getattr__(name: str) -> Any:

@@ -201,6 +201,23 @@ def scatter(names: Sequence[str], points: Matrix, *, title: str = "", caption: s
     return plot([trace], axis, {**axis, "scaleanchor": "x"}, title, caption, showlegend=False, margin=margin)
 
 
+def tree(names: Sequence[str], linkage: Matrix, *, title: str = "", caption: str = "") -> Figure:
+    """Plot which names join at which distance, by the rows of ``scipy.cluster.hierarchy.linkage``."""
+    from scipy.cluster.hierarchy import dendrogram
+
+    known = dendrogram(linkage, no_plot=True)
+    x, y = ([v for one in known[key] for v in (*one, None)] for key in ("dcoord", "icoord"))
+    trace = {
+        "type": "scatter", "mode": "lines", "x": _rounded(x), "y": _rounded(y), "line": {"color": _COLORS[0]},
+        "hovertemplate": "%{x}<extra></extra>",
+    }  # fmt: skip
+    leaves = [names[k] for k in known["leaves"]]
+    ticks = {"tickvals": [5 + 10 * k for k in range(len(leaves))], "ticktext": [label(n, _LONGEST) for n in leaves]}
+    named = {**ticks, "automargin": True, "zeroline": False, "showgrid": False}
+    distance = {"title": "distance", "rangemode": "tozero", "automargin": True}
+    return plot([trace], distance, named, title, caption, max(260, 60 + 18 * len(leaves)), showlegend=False)
+
+
 def plot(
     traces: Sequence[Mapping[str, Any]], x: Mapping[str, Any], y: Mapping[str, Any], title: str = "", caption: str = "",
     height: int = 440, left: int = 50, **layout: Any,

@@ -129,14 +129,30 @@ class ComparisonSet(Result):
         Raises:
             ValueError: If there is no such measure or layer.
         """
+        scores = self._scores(measure)
+        if layer is None:
+            return scores.nanmean(0)
+        if layer not in self.layers:
+            raise ValueError(f"layer must be one of {list(self.layers)}. Got {layer!r}.")
+        return scores[self.layers.index(layer)]
+
+    def against(self, name: str | None = None, measure: str | None = None) -> Tensor:
+        """Scores of every network with one of them, layer by layer ``(n, L)``; with the last unless told otherwise.
+
+        Of checkpoints of one training, in their order, the rows say when each layer became what it is at the end.
+
+        Raises:
+            ValueError: If there is no such network or measure.
+        """
+        if name is not None and name not in self.names:
+            raise ValueError(f"name must be one of {list(self.names)}. Got {name!r}.")
+        return self._scores(measure)[:, :, -1 if name is None else self.names.index(name)].T
+
+    def _scores(self, measure: str | None) -> Tensor:
         name = self.measures[0] if measure is None else measure
         if name not in self.measures:
             raise ValueError(f"measure must be one of {list(self.measures)}. Got {measure!r}.")
-        if layer is None:
-            return self.scores[name].nanmean(0)
-        if layer not in self.layers:
-            raise ValueError(f"layer must be one of {list(self.layers)}. Got {layer!r}.")
-        return self.scores[name][self.layers.index(layer)]
+        return self.scores[name]
 
     def distances(self, measure: str | None = None, layer: str | None = None) -> Tensor:
         """``1 - score``, 0 on the diagonal, symmetric; 1 where there is no score."""

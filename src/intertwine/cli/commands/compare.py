@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,7 +43,7 @@ class Compare(Study, DataOptions):
       intertwine compare a.safetensors b.safetensors --model resnet20 --data cifar10:PATH
       intertwine compare a.pt b.pt --model mypackage.models:make_net --data images:photos --out comparison
       intertwine compare small.safetensors large.safetensors --measures g_relu_cka,linear_cka
-      intertwine compare runs/*.safetensors --model resnet20 --data cifar10:PATH
+      intertwine compare runs/*.safetensors --model resnet20 --data cifar10:PATH --workers 4
       intertwine compare a.safetensors b.safetensors --path-kernels --measures gates_cka,g_relu_cka
     """
 
@@ -73,17 +74,22 @@ class Compare(Study, DataOptions):
     memory: str | None = advanced("Memory to use, such as 4GB; half of what is free otherwise.")
     seed: int = 0
     device: str = "auto"
+    workers: int | None = advanced("Of many networks: processes that score pairs; none otherwise.", min=1)
+    ray: str | None = advanced("Of many: Ray scores pairs: local, auto, or HOST:PORT of a cluster.", metavar="ADDRESS")
     out: Path = Path("comparison")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if len(self.checkpoints) == 2 and (self.workers or self.ray):
+            raise ValueError("--workers and --ray must go with three checkpoints or more. Got 2.")
         given = [f"--{name.replace('_', '-')}" for name in _OF_TWO if getattr(self, name)]
         if given and len(self.checkpoints) > 2:
             raise ValueError(f"{' and '.join(given)} must go with two checkpoints. Got {len(self.checkpoints)}.")
 
     def find(self) -> iw.Comparison | iw.ComparisonSet:
         chosen = [iw.similarity.measure(name) for name in self.measures or ()] or None
-        group = inputs.open_group(self.checkpoints, self, "always")
+        paths = _in_order(self.checkpoints) if len(self.checkpoints) > 2 else self.checkpoints
+        group = inputs.open_group(paths, self, "always")
         splits, networks, facts = group.need_data(), group.networks, group.facts(self.split)
         whole: dict[str, Any] = {}
         examples, batch_size = self.examples or _size(_EXAMPLES, splits), self.batch_size or _size(_BATCH, splits)
@@ -94,9 +100,12 @@ class Compare(Study, DataOptions):
                 tapped.prepare(loader.batch(slice(0, 2)))
         found: iw.Comparison | iw.ComparisonSet
         if len(networks) > 2:  # what their passes kept stays in the folder, so that a stopped run goes on
+            work = None
+            if self.workers or self.ray:
+                work = iw.lab.tiles.by_jobs(self.out, iw.lab.runs.choose_executor(self.workers, ray=self.ray))
             found = iw.compare_many(
                 dict(zip(group.names, group.models)), loader, self.layers, chosen or iw.similarity.MANY,
-                folder=self.out / "statistics", seed=self.seed, progress=True,
+                folder=self.out / "statistics", work=work, seed=self.seed, progress=True,
             )  # fmt: skip
         else:
             one, other = group.models
@@ -143,6 +152,15 @@ class Demo(Study):
 
     def words(self, found: iw.Comparison) -> str:
         return f"{found.summary()}\n{_LOOK_AT.format(page=self.out / 'report.html')}"
+
+
+def _in_order(paths: Sequence[Path]) -> list[Path]:
+    """Checkpoints that differ in one number alone by that number, as a shell's ``step-*`` does not list them."""
+    split = [re.split(r"(\d+)", str(path)) for path in paths]
+    differ = {k for one in split for k, (x, y) in enumerate(zip(one, split[0])) if x != y}
+    if len({len(one) for one in split}) > 1 or len(differ) != 1 or (at := differ.pop()) % 2 == 0:
+        return list(paths)
+    return [path for _, path in sorted(zip(split, paths), key=lambda pair: int(pair[0][at]))]
 
 
 def _fresh(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import typer
 
@@ -61,10 +61,7 @@ class Runs(Options):
         if self.action == "show":
             return self._show(found)
         modules = self.imported or []
-        ray, local = self.ray, self.ray == "local"
-        executor: Any = runs.Local(self.workers, self.threads, timeout=self.timeout or None)
-        if ray is not None:
-            executor = runs.OnRay(None if local else ray, self.threads, self.workers if local else None)
+        executor = runs.choose_executor(self.workers, self.threads, self.ray, self.timeout or None)
         for module in modules:
             inputs.import_module_of_user(module)
         report = runs.run(runs.load_plan(home, modules), self.folder, executor=executor, retries=self.retries)

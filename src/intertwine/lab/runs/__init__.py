@@ -7,7 +7,7 @@ writes its result before anyone is told, so anything may be killed at any moment
 from .driver import RunReport, load_plan, run
 from .executors import Executor, InProcess, Local
 from .job import Job, Jobs, Plan, job_key, plan_name
-from .on_ray import OnRay
+from .on_ray import OnRay, choose_executor
 from .store import Entry, Log, Outcome, Overview, RunError, Task, clean, overview, overviews
 
 __all__ = [
@@ -16,7 +16,7 @@ __all__ = [
     # doing it
     "run", "RunReport", "RunError", "load_plan",
     # who does it
-    "Executor", "InProcess", "Local", "OnRay", "Task", "Outcome",
+    "Executor", "InProcess", "Local", "OnRay", "choose_executor", "Task", "Outcome",
     # what became of it
     "Entry", "Log", "Overview", "overview", "overviews", "clean",
 ]  # fmt: skip

@@ -13,12 +13,29 @@ from typing import Any
 
 from ..._words import first_line
 from ...errors import MissingExtraError
-from .executors import Executor
+from .executors import Executor, Local
 from .store import Outcome, RunError, Task, perform
 
 _CHECK_EVERY = 5.0  # seconds between looks whether the cluster's head still answers
 _ANSWER = 10.0  # seconds that it may take to
 _AHEAD = 2  # tasks for each core that are queued with Ray, so that no worker waits for the driver
+
+
+def choose_executor(
+    workers: int | None = None, threads: int = 1, ray: str | None = None, timeout: float | None = None
+) -> Executor:
+    """Processes of this machine, or Ray where an address is given: ``"local"``, ``"auto"`` or ``"HOST:PORT"``.
+
+    Args:
+        workers: Processes on this machine; one for each core if ``None``.
+        threads: Of each job.
+        ray: The address.
+        timeout: Seconds that an attempt may take, on this machine.
+    """
+    if ray is None:
+        return Local(workers, threads, timeout=timeout)
+    local = ray == "local"
+    return OnRay(None if local else ray, threads, workers if local else None)
 
 
 class OnRay(Executor):

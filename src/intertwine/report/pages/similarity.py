@@ -22,7 +22,7 @@ from ...similarity.comparison.verdict import (
 )
 from ...similarity.registry import measure_title
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs, noted
-from ..figures import Series, bars, heatmap, lines, scatter
+from ..figures import Series, bars, heatmap, lines, scatter, tree
 from ..page import Page, provenance
 
 _FEW = 4  # notes in front; more are folded away
@@ -251,11 +251,15 @@ def comparison_set_page(found: ComparisonSet) -> Page:
     layers: dict[str, list[Block]] = {
         layer_title(layer): [Grid([heat(m, layer) for m in found.measures], width=420)] for layer in found.layers
     }
-    clusters = list(found.names)  # which networks join, in words
-    joined = []
-    for step, (left, right, distance, _) in enumerate(found.dendrogram().tolist(), 1):
-        clusters.append(f"{clusters[int(left)]}, {clusters[int(right)]}")
-        joined.append([step, clusters[-1], distance])
+    last, by_layer = found.names[-1], [layer_title(layer) for layer in found.layers]
+    growing = Grid(
+        [
+            heatmap(found.against(measure=m).tolist(), found.names, by_layer, title=measure_title(m),
+                    row_title="network", column_title="layer", name="score")
+            for m in found.measures
+        ],
+        width=460,
+    )  # fmt: skip
     return Page(
         f"Comparison of {counted(len(names), 'network')}",
         [
@@ -264,9 +268,15 @@ def comparison_set_page(found: ComparisonSet) -> Page:
             Grid([heat(found.measures[0], None), _map(found)]),
             Heading("Layer by layer"),
             Tabs(layers, "Which layer"),
+            Heading(f"Every network with {last}"),
+            Paragraph(
+                "Row by row in the order that was given: of checkpoints of one training, which layers are already what "
+                "they are in the end."
+            ),
+            growing,
             Heading("The tree of the networks"),
-            Paragraph("Average linkage: which networks join, and at which distance, the nearest first."),
-            Table(["Step", "Joined", "Distance"], joined),
+            Paragraph("Average linkage: which networks join, and at which distance."),
+            tree(found.names, found.dendrogram().tolist()),
             Facts(found.versions, "Versions"),
         ],
         f"{counted(len(found.layers), 'layer')} on {counted(found.examples, 'example')}",

@@ -20,6 +20,7 @@ from .positions import common_space, pooling_note
 from .procrustes import SHARE, estimate_procrustes, stack_sizes
 from .whole import WholeLayer
 
+INTERRUPTED = "Interrupted: pairs of layers that were not reached have no score."
 _GRAMS = 4  # of the memory, for the Gram matrices of each network
 
 
@@ -53,7 +54,7 @@ def score_all(
         for _ in track(work(), what, len(measures) * size[0] * size[1], how.progress):
             pass
     except KeyboardInterrupt:
-        next(iter(found.values())).notes.append("Interrupted: pairs of layers that were not reached have no score.")
+        next(iter(found.values())).notes.append(INTERRUPTED)
     for m in measures:
         found[m.name].judge(m, a.blocks, folds)
     return found

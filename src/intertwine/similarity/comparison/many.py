@@ -2,13 +2,15 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import combinations_with_replacement
+from dataclasses import dataclass
+from itertools import combinations_with_replacement, product
+from math import nan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..._evaluation import check_module
 from ..._examples import both_given
@@ -19,7 +21,7 @@ from ...features import Reading
 from ...features import batches as batching
 from ..base import Measure
 from ..distances import ComparisonSet
-from .all_pairs import has_estimator, score_all
+from .all_pairs import INTERRUPTED, has_estimator, score_all
 from .compare import chosen_measures, points_of
 from .estimates import How
 from .layers import Network, Running, gather
@@ -28,8 +30,10 @@ from .statistics import Collector, Wanted, read_layer, to_tensors
 MANY = ("linear_cka", "orthogonal_procrustes_centered")
 """What ``compare_many`` measures unless told otherwise."""
 _TILE = 16  # networks whose statistics of one layer are in memory, on either side
+_PARTS = ("scores", "error", "chance", "p")
 READING = Reading()
 Built = nn.Module | Callable[[], nn.Module]
+Work = Callable[[Sequence["Tile"]], Iterable[Mapping[str, Any]]]
 
 
 def compare_many(
@@ -39,6 +43,7 @@ def compare_many(
     measures: str | Measure[Any] | Sequence[str | Measure[Any]] = MANY,
     *,
     folder: str | Path | None = None,
+    work: Work | None = None,
     seed: int = 0,
     reading: Reading = READING,
     progress: bool | None = None,
@@ -56,6 +61,9 @@ def compare_many(
         layers: Names or patterns of layers; ``None`` as in :func:`intertwine.compare`. Those that all networks have.
         measures: Measures with an estimator: CKA (unbiased; linear, max, gates) and Procrustes.
         folder: Where the statistics are kept; a temporary folder unless given.
+        work: What scores the pairs, tiles of them to what :meth:`Tile.scored` gives, in order; one after the other in
+            this process unless given. ``intertwine.lab.tiles.by_jobs`` has them scored by workers of this machine or a
+            Ray cluster, of which any may die.
         seed: Of the positions and shuffles.
         reading: Which tensors and axes are features, and how many examples are read.
         progress: Whether to show progress.
@@ -84,7 +92,21 @@ def compare_many(
         kept = Path(scratch if folder is None else folder)
         kept.mkdir(parents=True, exist_ok=True)
         files, layers, blocks = _kept(kept, named, loader, layers, chosen, seed, reading, progress)
-        return _all_pairs(files, layers, blocks, chosen, seed, progress)
+        tiles = _tiles(files, layers, chosen, seed)
+        in_turn = map(Tile.scored, track([*tiles], "Comparing layers of all pairs", None, progress))
+        results = in_turn if work is None else work([*tiles])
+        parts, notes = _joined(results, tiles.values(), (len(layers), len(files), len(files)))
+    return ComparisonSet(
+        names=tuple(files),
+        layers=tuple(layers),
+        measures=tuple(m.name for m in chosen),
+        groups={m.name: m.group for m in chosen},
+        examples=sum(blocks),
+        settings={"seed": seed, "blocks": len(blocks)},
+        notes=tuple(notes),
+        versions=versions(),
+        **parts,
+    )
 
 
 def _kept(
@@ -96,8 +118,8 @@ def _kept(
     seed: int,
     reading: Reading,
     progress: bool | None,
-) -> tuple[dict[str, tuple[Path, list[str]]], list[str], list[int]]:
-    """The file of every network with its layers, made where there is none, layers that all have, and blocks."""
+) -> tuple[dict[str, Path], list[str], list[int]]:
+    """The file of every network, made where there is none; the layers that all have; examples of the blocks."""
     first, _ = batching.peek(loader)
     examples, most, inputs = 0, reading.max_examples, hashlib.sha256()
     for batch in loader:
@@ -122,17 +144,15 @@ def _kept(
         running: Running = {name: (_built(name, model), points[name])}
         facts = (wanted, [(p.name, p.shape, p.channel_dim) for p in points[name]], reading, data)
         known = digest([repr(facts), *running[name][0].state_dict().values()])
-        path = folder / f"{known[:24]}.safetensors"
-        done = path.with_suffix(".json")
-        if not done.exists():
+        files[name] = path = (folder / f"{known[:24]}.safetensors").resolve()
+        if not _beside(path).exists():
             keepers = {name: Collector(name, points[name], wanted)}
             found = gather(running, keepers, batching.peek(loader)[1], reading)[name]
             if found.notes:
                 raise KeyboardInterrupt  # part of a pass is no pass
             write_tensors(path, to_tensors(found.layers))
-            write_json(done, {"name": name, "blocks": [*found.blocks], "layers": [p.name for p in points[name]]})
-        files[name] = path, read_json(done)["layers"]
-        blocks.append(read_json(done)["blocks"])
+            write_json(_beside(path), {"blocks": [*found.blocks], "layers": [p.name for p in points[name]]})
+        blocks.append(read_json(_beside(path))["blocks"])
     if any(one != blocks[0] for one in blocks):
         counts = sorted(map(sum, {tuple(one) for one in blocks}))
         raise ValueError(f"loader must yield the same batches every time. Got {counts} examples.")
@@ -145,43 +165,87 @@ def _built(name: str, model: Built) -> nn.Module:
     return built
 
 
-def _all_pairs(
-    files: Mapping[str, tuple[Path, list[str]]],
-    layers: Sequence[str],
-    blocks: list[int],
-    chosen: Sequence[Measure[Any]],
-    seed: int,
-    progress: bool | None,
-) -> ComparisonSet:
-    """Scores of all pairs, layer by layer, a few networks at a time."""
-    names, n, parts = list(files), len(files), ("scores", "error", "chance", "p")
-    nothing = torch.full((len(layers), n, n), torch.nan, dtype=torch.float64)
-    found: dict[str, Any] = {part: {m.name: nothing.clone() for m in chosen} for part in parts}
+def _beside(path: Path) -> Path:
+    """What is known of a file of statistics; written last, so that it is there once the file is whole."""
+    return path.with_suffix(".json")
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Pairs of some networks with others at one layer, as plain values: any process that sees the files scores them.
+
+    Attributes:
+        layer: Its name.
+        rows: Networks by name, each with the file of what its pass kept.
+        columns: The others; the very same where all pairs of the rows are meant.
+        measures: Their names.
+        seed: Of the shuffles.
+    """
+
+    layer: str
+    rows: tuple[tuple[str, str], ...]
+    columns: tuple[tuple[str, str], ...]
+    measures: tuple[str, ...]
+    seed: int
+
+    def scored(self) -> dict[str, Any]:
+        """By measure scores, ``error``, ``chance`` and ``p`` as nested lists ``(rows, columns)``; and the ``notes``.
+
+        Raises:
+            KeyboardInterrupt: If that came while pairs were scored: part of a tile is no tile.
+        """
+        a = self._read(self.rows)
+        b = a if self.rows == self.columns else self._read(self.columns)
+        found = score_all(chosen_measures(self.measures), a, b, How(intervals=False, seed=self.seed))
+        notes = [layer.silent for layer in (*a.layers, *b.layers) if layer.silent]
+        notes += [note for one in found.values() for note in one.notes]
+        if INTERRUPTED in notes:
+            raise KeyboardInterrupt
+        parts = {m: {part: getattr(one, part).tolist() for part in _PARTS} for m, one in found.items()}
+        return {"notes": list(dict.fromkeys(notes)), **parts}
+
+    def _read(self, networks: Sequence[tuple[str, str]]) -> Network:
+        layers, blocks = [], []
+        for name, path in networks:
+            known = read_json(_beside(Path(path)))
+            layers.append(read_layer(Path(path), known["layers"].index(self.layer), self.layer, name))
+            blocks = known["blocks"]
+        return Network(layers, blocks)
+
+
+def _tiles(
+    files: Mapping[str, Path], layers: Sequence[str], chosen: Sequence[Measure[Any]], seed: int
+) -> dict[Tile, tuple[int, range, range]]:
+    """The work, a few networks and one layer at a time, and where its scores belong."""
+    parts = [range(k, min(len(files), k + _TILE)) for k in range(0, len(files), _TILE)]
+    measures = tuple(m.name for m in chosen)
+    networks = [(name, str(path)) for name, path in files.items()]
+    some = lambda part: tuple(networks[k] for k in part)
+    return {
+        Tile(layer, some(s), some(t), measures, seed): (k, s, t)
+        for k, layer in enumerate(layers)
+        for s, t in combinations_with_replacement(parts, 2)
+    }
+
+
+def _joined(
+    results: Iterable[Mapping[str, Any]], places: Iterable[tuple[int, range, range]], shape: tuple[int, int, int]
+) -> tuple[dict[str, Any], list[str]]:
+    """Matrices ``(L, n, n)`` by part and measure, and notes. Control-C ends the work: what has been scored counts."""
+    found: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
     notes: list[str] = []
-    tiles = [range(k, min(n, k + _TILE)) for k in range(0, n, _TILE)]
-    work = [(k, s, t) for k in range(len(layers)) for s, t in combinations_with_replacement(tiles, 2)]
-    read = lambda tile, layer: Network(
-        [read_layer(files[names[i]][0], files[names[i]][1].index(layer), layer, names[i]) for i in tile], blocks
-    )
-    how = How(intervals=False, seed=seed)
-    for k, s, t in track(work, "Comparing layers of all pairs", len(work), progress):
-        a = read(s, layers[k])
-        b = a if s == t else read(t, layers[k])
-        notes += [layer.silent for layer in (*a.layers, *b.layers) if layer.silent]
-        for m, one in score_all(chosen, a, b, how).items():
-            for part in parts:
-                values = getattr(one, part)
-                found[part][m][k, s.start : s.stop, t.start : t.stop] = values
+    try:
+        for one, (k, s, t) in zip(results, places):  # in this order results are read to their end
+            said = dict(one)
+            notes += said.pop("notes")
+            for m, part in product(said, _PARTS):
+                matrix = found[part].setdefault(m, torch.full(shape, torch.nan, dtype=torch.float64))
+                values = torch.tensor([[nan if v is None else v for v in row] for row in said[m][part]]).double()
+                matrix[k, s.start : s.stop, t.start : t.stop] = values
                 both = (values + values.T) / 2 if s == t else values.T
-                found[part][m][k, t.start : t.stop, s.start : s.stop] = both
-    return ComparisonSet(
-        names=tuple(names),
-        layers=tuple(layers),
-        measures=tuple(m.name for m in chosen),
-        groups={m.name: m.group for m in chosen},
-        examples=sum(blocks),
-        settings={"seed": seed, "blocks": len(blocks)},
-        notes=tuple(dict.fromkeys(notes)),
-        versions=versions(),
-        **found,
-    )
+                matrix[k, t.start : t.stop, s.start : s.stop] = both
+    except KeyboardInterrupt:
+        if not found["scores"]:
+            raise
+        notes.append(INTERRUPTED)
+    return found, list(dict.fromkeys(notes))
