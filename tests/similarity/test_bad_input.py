@@ -133,6 +133,10 @@ def test_progress_counts_the_examples_that_come(monkeypatch, batch, most, total)
             yield item
 
     monkeypatch.setattr(layers, "track", track)
-    net = nn.Sequential(nn.Linear(5, 8), nn.ReLU())
-    iw.compare(net, net, X.split(batch), exact=False, reading=iw.features.Reading(max_examples=most))
-    assert {expected for expected, _ in shown} == {total} and sum(count for _, count in shown) == total
+    net, other = nn.Sequential(nn.Linear(5, 8), nn.ReLU()), nn.Sequential(nn.Linear(5, 6), nn.ReLU())
+    reading = iw.features.Reading(max_examples=most)
+    for b, networks in ((net, 1 + 3), (other, 2 + 4)):  # untrained networks stand beside them
+        shown.clear()
+        iw.compare(net, b, X.split(batch), exact=False, reading=reading)
+        assert {expected for expected, _ in shown} == {networks * total}
+        assert sum(count for _, count in shown) == networks * total

@@ -164,16 +164,20 @@ def gather(
             taps[name].points = tuple(points)
         batches = _limited(stream, reading.max_examples)
         batches = batching.regroup(batches, _JOINED) if joined else batches
-        what = f"Running {'both networks' if len(models) > 1 else 'the network'} on examples"
+        limits = {name: (most or {}).get(name, sys.maxsize) for name in models}
+        at_work = lambda batch: [name for name in models if seen + batching.size(batch) / 2 < limits[name]]
+        total = None if examples is None else sum(min(examples, limit) for limit in limits.values())
+        work = lambda batch: batching.size(batch) * len(at_work(batch))
+        what = "Examples through all networks" if len(models) > 1 else "Examples through the network"
         try:
-            for batch in track(batches, what, examples, progress, batching.size):
-                count = batching.size(batch)
-                running = [n for n in models if seen + count / 2 < (most or {}).get(n, sys.maxsize)]
+            for batch in track(batches, what, total, progress, work):
+                count, running = batching.size(batch), at_work(batch)
                 for name in running:
                     taps[name](batch)
                 for name in running:
                     keepers[name].commit(count)
-                left = (time.monotonic() - began) * ((examples or count) / count - 1)
+                done = count * len(running)
+                left = (time.monotonic() - began) * ((total or done) / done - 1)
                 if not seen and left > _LONG and progress is not False and not is_silent():
                     print(
                         f"The pass over {examples} examples will take about {left / 60:.0f} min. Fewer shorten it: "
