@@ -1,7 +1,7 @@
 """The sides of a pair as measures keep them: the features themselves, or a matrix over pairs of examples."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from torch import Tensor
@@ -108,13 +108,14 @@ def placed(cross: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return full
 
 
+@dataclass(frozen=True)
 class PairwiseSide:
-    """Base of the frozen dataclasses that keep a number for every pair of examples, in ``gram``, ``(N, N)``."""
+    """One side as a number for every pair of examples, ``(N, N)``: dissimilarities, or what a subclass says."""
 
-    gram: Tensor
+    gram: Tensor = field(repr=False)
     channels: int
     dead: int
-    details: Mapping[str, Any]
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def n(self) -> int:
@@ -122,10 +123,10 @@ class PairwiseSide:
         return len(self.gram)
 
     def take(self, index: Tensor) -> Self:
-        """Return the side with the examples ``index``: the submatrix, as :meth:`_taken` makes it a side."""
+        """Return the side with the examples ``index``: the submatrix, or what a subclass makes of it."""
         index = index.to(self.gram.device)
         everything = check_distinct(index, self.n)
         return self._taken(self.gram[index][:, index], index, everything)
 
     def _taken(self, part: Tensor, index: Tensor, everything: bool) -> Self:
-        return replace(self, gram=part)  # type: ignore[type-var]
+        return replace(self, gram=part)

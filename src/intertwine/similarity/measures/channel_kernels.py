@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .._features import Moments, subtract, working_dtype
-from .kernels import Kernel, check_bandwidth, median_distance, mirror, row_tiles, triangle_tiles
+from .kernels import Kernel, OfDistances, median_distance, mirror, row_tiles, triangle_tiles
 
 _BYTES = 24 << 20
 
@@ -105,7 +105,7 @@ def fill_maximum(best: Tensor, product: Tensor, left: Tensor, right: Tensor, sta
 
 
 @dataclass(frozen=True)
-class LaplaceKernel(Kernel):
+class LaplaceKernel(OfDistances):
     """``k(x, y) = exp(-sum over c of |x_c - y_c| / bandwidth)`` on centred, normalised channels (v2 eq. 5.6).
 
     Differs from the paper, which writes it for features without space, without normalisation and with bandwidth 1:
@@ -117,20 +117,10 @@ class LaplaceKernel(Kernel):
     paper asks about ``exp(-|x - y|_p)`` for other ``p``: positive semi-definite in every dimension for
     ``1 <= p <= 2``; not from dimension 2 on for ``p < 1``; not from dimension 3 on for ``p > 2``. At ``p = 2`` the
     symmetry is all of O(n).
-
-    Raises:
-        ValueError: If the bandwidth is not positive.
     """
 
-    bandwidth: float | None = None
-
     name = "laplace"
-    measure = "laplace_cka"
     group = "monomial maps (permutations times nonzero scales per channel), and translations"
-    psd = True
-
-    def __post_init__(self) -> None:
-        check_bandwidth(self.bandwidth)
 
     def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
         """Gram matrix of the centred, normalised features, and the bandwidth that was used."""

@@ -49,11 +49,7 @@ class GramSide(PairwiseSide):
     learned from all of them (channel means and norms, a bandwidth) stays.
     """
 
-    gram: Tensor = field(repr=False)
-    estimator: str
-    channels: int
-    dead: int
-    details: Mapping[str, Any] = field(default_factory=dict)
+    estimator: str = field(kw_only=True)
 
     def _taken(self, part: Tensor, index: Tensor, everything: bool) -> Self:
         return replace(self, gram=part if everything else _unit(part, self.estimator))
@@ -206,7 +202,7 @@ def prepare_gram(
         TypeError: If it is no real floating-point matrix.
         ValueError: If the matrix is not finite, constant after centring, or too small; or the estimator is unknown.
     """  # noqa: DOC502 - raised by the centring
-    return GramSide(_unit(check_gram(gram), estimator), estimator, channels, dead, details or {})
+    return GramSide(_unit(check_gram(gram), estimator), channels, dead, details or {}, estimator=estimator)
 
 
 def _unit(gram: Tensor, estimator: str) -> Tensor:

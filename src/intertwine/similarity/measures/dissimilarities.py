@@ -1,9 +1,7 @@
 """Similarities by the distances between examples: representational similarity analysis, and distance correlation."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import acos, sqrt
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,17 +76,7 @@ class DistanceCorrelation(Bounded[GramSide]):
 
 
 @dataclass(frozen=True)
-class DissimilaritySide(PairwiseSide):
-    """One side as dissimilarities of all pairs of examples."""
-
-    gram: Tensor = field(repr=False)
-    channels: int
-    dead: int
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class RSA(Bounded[DissimilaritySide]):
+class RSA(Bounded[PairwiseSide]):
     """Correlation, over pairs of examples, of the two sides' dissimilarities.
 
     With ``"correlation"``, the dissimilarity of two examples is 1 minus the Pearson correlation of their features over
@@ -129,13 +117,13 @@ class RSA(Bounded[DissimilaritySide]):
         """The exact invariance group, in words."""
         return _GROUPS[self.distance]
 
-    def prepare(self, x: Tensor, channel_dim: int = 1) -> DissimilaritySide:
+    def prepare(self, x: Tensor, channel_dim: int = 1) -> PairwiseSide:
         """Compute the dissimilarities of all pairs of examples."""
         x, m, dead = living_channels(x, channel_dim)
         found = _correlation_distances(x) if self.distance == "correlation" else square_distances(x, m).sqrt_()
-        return DissimilaritySide(found, x.shape[1] + dead, dead)
+        return PairwiseSide(found, x.shape[1] + dead, dead)
 
-    def _compared(self, a: DissimilaritySide, b: DissimilaritySide) -> float:
+    def _compared(self, a: PairwiseSide, b: PairwiseSide) -> float:
         return float(self._standardised(a.gram) @ self._standardised(b.gram))
 
     def _standardised(self, pairs: Tensor) -> Tensor:

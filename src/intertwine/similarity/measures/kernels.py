@@ -24,14 +24,16 @@ class Kernel(ABC):
     name: str
     """Name in the registry."""
 
-    measure: str
-    """Name of the CKA that uses it."""
-
     group: str
     """The exact invariance group of that CKA, in words."""
 
     psd: bool
     """Whether every Gram matrix is positive semi-definite."""
+
+    @property
+    def measure(self) -> str:
+        """Name of the CKA that uses it."""
+        return f"{self.name}_cka"
 
     reads_gates: ClassVar[bool] = False
     """Whether signs of features are taken for the gates of their units."""
@@ -53,7 +55,6 @@ class LinearKernel(Kernel):
     """``k(x, y) = <x, y>``, summed over channels and space: standard, truly orthogonally invariant linear CKA."""
 
     name = "linear"
-    measure = "linear_cka"
     group = "orthogonal maps times isotropic scales, and translations"
     psd = True
 
@@ -75,7 +76,6 @@ class ChannelNormalizedKernel(Kernel):
     """
 
     name = "channel_normalized"
-    measure = "channel_normalized_cka"
     group = "monomial maps (permutations times nonzero scales per channel), and translations"
     psd = True
 
@@ -157,7 +157,6 @@ class GatesKernel(Kernel):
     """
 
     name = "gates"
-    measure = "gates_cka"
     group = "positive monomial maps (permutations times positive scales per channel); signs too where nothing is 0"
     psd = True
     reads_gates = True
@@ -172,24 +171,30 @@ class GatesKernel(Kernel):
 
 
 @dataclass(frozen=True)
-class RBFKernel(Kernel):
-    """``k(x, y) = exp(-|x - y|^2 / (2 bandwidth^2))``, the Euclidean distance over channels and space.
-
-    The bandwidth is the median distance between different examples unless given, which makes the score invariant to
-    isotropic scales; it is told in the side's ``details``.
+class OfDistances(Kernel):
+    """A kernel that falls with a distance in units of a bandwidth, the median between different examples unless given.
 
     Raises:
         ValueError: If the bandwidth is not positive.
     """
 
     bandwidth: float | None = None
-
-    name = "rbf"
-    measure = "rbf_cka"
     psd = True
 
     def __post_init__(self) -> None:
-        check_bandwidth(self.bandwidth)
+        if self.bandwidth is not None and not 0 < self.bandwidth < float("inf"):
+            raise ValueError(f"bandwidth must be positive, or None for the median rule. Got {self.bandwidth}.")
+
+
+@dataclass(frozen=True)
+class RBFKernel(OfDistances):
+    """``k(x, y) = exp(-|x - y|^2 / (2 bandwidth^2))``, the Euclidean distance over channels and space.
+
+    The bandwidth is the median distance between different examples unless given, which makes the score invariant to
+    isotropic scales; it is told in the side's ``details``.
+    """
+
+    name = "rbf"
 
     @property
     def group(self) -> str:  # type: ignore[override]
@@ -201,12 +206,6 @@ class RBFKernel(Kernel):
         square = square_distances(x)
         bandwidth = self.bandwidth or median_distance(square, root=True)
         return square.div_(-2 * bandwidth**2).exp_().to(working_dtype(x)), {"bandwidth": bandwidth}
-
-
-def check_bandwidth(bandwidth: float | None) -> None:
-    """Refuse bandwidths that are no lengths."""
-    if bandwidth is not None and not 0 < bandwidth < float("inf"):
-        raise ValueError(f"bandwidth must be positive, or None for the median rule. Got {bandwidth}.")
 
 
 def median_distance(distances: Tensor, root: bool = False) -> float:

@@ -1,10 +1,9 @@
 """Similarities by nearest neighbours: mutual neighbours, the Jaccard index, and CKNNA."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import sqrt
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -22,17 +21,13 @@ class NeighbourSide(PairwiseSide):
     """One side as the neighbourhoods of its examples.
 
     Attributes:
-        gram: Inner products of the features, centred over the examples that it was made of, ``(N, N)`` in float64.
+        gram: Inner products of the features, centred over the examples that they were of, ``(N, N)`` in float64.
         k: Number of neighbours.
         near: How much ``j`` is one of the ``k`` nearest of ``i``, ``(N, N)``; ``None`` with ``k`` examples or fewer.
     """
 
-    gram: Tensor = field(repr=False)
-    k: int
-    near: Tensor | None = field(repr=False)
-    channels: int
-    dead: int
-    details: Mapping[str, Any] = field(default_factory=dict)
+    k: int = field(kw_only=True)
+    near: Tensor | None = field(kw_only=True, repr=False)
 
     @cached_property
     def centred(self) -> Tensor:
@@ -91,7 +86,7 @@ class _ByNeighbours(Bounded[NeighbourSide]):
         """Find the neighbours of every example by the Euclidean distance over channels and space."""
         x, m, dead = living_channels(x, channel_dim)
         products = unit_gram(x, m)
-        return NeighbourSide(products, self.k, _near(products, self.k), x.shape[1] + dead, dead)
+        return NeighbourSide(products, x.shape[1] + dead, dead, k=self.k, near=_near(products, self.k))
 
     def _near(self, a: NeighbourSide, b: NeighbourSide) -> tuple[Tensor, Tensor, Tensor]:
         """The neighbourhoods of both sides, and what they share."""
