@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 import intertwine as iw
 from intertwine.lab.runs import InProcess, Local, overview
@@ -69,6 +70,15 @@ def test_other_weights_under_a_name_run_anew(tmp_path):
     one = iw.compare_many({"a": build(0), "b": build(1)}, X, folder=tmp_path, progress=False)
     two = iw.compare_many({"a": build(0), "b": build(0)}, X, folder=tmp_path, progress=False)
     assert one.scores["linear_cka"][0, 0, 1] < 0.99 < two.scores["linear_cka"][0, 0, 1]
+
+
+def test_another_function_of_the_same_weights_runs_anew(tmp_path):
+    def with_activation(activation):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(3, 8, 3), activation)
+
+    found = iw.compare_many({"a": with_activation(nn.ReLU()), "b": with_activation(nn.Tanh())}, X, folder=tmp_path)
+    assert found.scores["linear_cka"][0, 0, 1] < 0.99
 
 
 def test_tree_map_and_page(tmp_path):
@@ -163,5 +173,15 @@ def test_what_cannot_be_compared():
         iw.compare_many({"a": build(0), "b": build(1)}, X, measures="svcca")
     with pytest.raises(TypeError, match="readable several times"):
         iw.compare_many({"a": build(0), "b": build(1)}, iter(X))
+    with pytest.raises(TypeError, match=r"b must be a torch\.nn\.Module\. Got int"):
+        iw.compare_many({"a": build(0), "b": 3}, X)
+    with pytest.raises(ValueError, match="folder must be a place where files can be written"):
+        iw.compare_many({"a": build(0), "b": build(1)}, X, folder=Path(__file__))
+    with pytest.raises(ValueError, match=r"work must give the scores of all tiles\. Got none of 2"):
+        iw.compare_many({"a": build(0), "b": build(1)}, X, work=lambda tiles: [])
+    data = torch.utils.data.TensorDataset(torch.cat(X))
+    shuffled = DataLoader(data, batch_size=100, shuffle=True, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match="loader must yield the same batches in every pass"):
+        iw.compare_many({"a": build(0), "b": build(1)}, shuffled)
     with pytest.raises(ValueError, match="layers must name one that all networks have"):
         iw.compare_many({"a": build(0), "b": nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh()))}, X)

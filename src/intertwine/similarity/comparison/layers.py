@@ -162,7 +162,7 @@ def gather(
             names = [p.name for p in points]
             taps[name] = stack.enter_context(Tapped(model, names, outputs=reading.outputs, keep=keepers[name].keep))
             taps[name].points = tuple(points)
-        batches = _limited(stream, reading.max_examples)
+        batches = limited(stream, reading.max_examples)
         batches = batching.regroup(batches, _JOINED) if joined else batches
         limits = {name: (most or {}).get(name, sys.maxsize) for name in models}
         at_work = lambda batch: [name for name in models if seen + batching.size(batch) / 2 < limits[name]]
@@ -195,7 +195,7 @@ def gather(
     return {name: Network(one.layers, one.blocks, [*notes, *one.notes]) for name, one in found.items()}
 
 
-def _limited(stream: Iterable[Any], most: int | None) -> Iterator[Any]:
+def limited(stream: Iterable[Any], most: int | None) -> Iterator[Any]:
     """Batches of at most so many examples in all."""
     left = sys.maxsize if most is None else most
     for batch in stream:

@@ -1,7 +1,7 @@
 """Many networks on the same data: one pass each, all pairs from what the passes kept."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, product
 from math import nan
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..._evaluation import check_module
 from ..._examples import both_given
-from ..._io import digest, read_json, versions, write_json, write_tensors
+from ..._io import check_writable, digest, read_json, versions, write_json, write_tensors
 from ..._nested import tensors_in
 from ..._progress import track
 from ...features import Reading
@@ -24,8 +24,9 @@ from ..distances import ComparisonSet
 from .all_pairs import INTERRUPTED, has_estimator, score_all
 from .compare import chosen_measures, points_of
 from .estimates import How
-from .layers import Network, Running, gather
+from .layers import Network, Running, gather, limited
 from .statistics import Collector, Wanted, read_layer, to_tensors
+from .untrained import architecture
 
 MANY = ("linear_cka", "orthogonal_procrustes_centered")
 """What ``compare_many`` measures unless told otherwise."""
@@ -90,7 +91,7 @@ def compare_many(
     batching.check_repeatable(loader)
     with TemporaryDirectory(prefix="intertwine-") as scratch:
         kept = Path(scratch if folder is None else folder)
-        kept.mkdir(parents=True, exist_ok=True)
+        check_writable(kept / "probe", "folder")
         files, layers, blocks = _kept(kept, named, loader, layers, chosen, seed, reading, progress)
         tiles = _tiles(files, layers, chosen, seed)
         in_turn = map(Tile.scored, track([*tiles], "Comparing layers of all pairs", None, progress))
@@ -121,46 +122,58 @@ def _kept(
 ) -> tuple[dict[str, Path], list[str], list[int]]:
     """The file of every network, made where there is none; the layers that all have; examples of the blocks."""
     first, _ = batching.peek(loader)
-    examples, most, inputs = 0, reading.max_examples, hashlib.sha256()
-    for batch in loader:
-        digest(tensors_in(batching.example(batch, batching.size(batch))), inputs)
-        examples += batching.size(batch)
-        if most is not None and examples >= most:
-            examples = most
-            break
-    data = inputs.digest()
+    data, examples = _Read(loader), 0
+    for size in map(batching.size, limited(data, reading.max_examples)):
+        examples += size
     points = {}
     for name, m in named.items():
+        built = _built(name, m)
         with both_given(name):
-            points[name] = points_of(_built(name, m), layers, reading, first)
+            points[name] = points_of(built, layers, reading, first)
     every = [[p.name for p in some] for some in points.values()]
     shared = [name for name in every[0] if all(name in names for names in every)]
     if not shared:
         raise ValueError("layers must name one that all networks have. Got none. Name layers, or compare two by two.")
     points = {name: [p for p in some if p.name in shared] for name, some in points.items()}
     wanted = Wanted.of(chosen, [p for some in points.values() for p in some], examples, seed)
-    files, blocks = {}, []
+    files, blocks = {}, list[int]()
     for name, model in track(named.items(), "Running networks", len(named), progress):
         running: Running = {name: (_built(name, model), points[name])}
-        facts = (wanted, [(p.name, p.shape, p.channel_dim) for p in points[name]], reading, data)
+        layout = [(p.name, p.shape, p.channel_dim) for p in points[name]]
+        facts = (wanted, layout, reading, data.known.hexdigest(), architecture(running[name][0]))
         known = digest([repr(facts), *running[name][0].state_dict().values()])
         files[name] = path = (folder / f"{known[:24]}.safetensors").resolve()
         if not _beside(path).exists():
             keepers = {name: Collector(name, points[name], wanted)}
-            found = gather(running, keepers, batching.peek(loader)[1], reading)[name]
+            again = _Read(loader)
+            found = gather(running, keepers, again, reading)[name]
             if found.notes:
                 raise KeyboardInterrupt  # part of a pass is no pass
+            if again.known.digest() != data.known.digest():
+                raise ValueError(
+                    f"loader must yield the same batches in every pass. Got others for {name}. Do not shuffle, or load "
+                    "the data into a list of batches."
+                )
             write_tensors(path, to_tensors(found.layers))
             write_json(_beside(path), {"blocks": [*found.blocks], "layers": [p.name for p in points[name]]})
-        blocks.append(read_json(_beside(path))["blocks"])
-    if any(one != blocks[0] for one in blocks):
-        counts = sorted(map(sum, {tuple(one) for one in blocks}))
-        raise ValueError(f"loader must yield the same batches every time. Got {counts} examples.")
-    return files, shared, blocks[0]
+        blocks = read_json(_beside(path))["blocks"]
+    return files, shared, blocks
+
+
+class _Read:
+    """A pass over a loader that knows what it has read."""
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self.known, self._batches = hashlib.sha256(), batching.peek(loader)[1]
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._batches:
+            digest(tensors_in(batching.example(batch, batching.size(batch))), self.known)
+            yield batch
 
 
 def _built(name: str, model: Built) -> nn.Module:
-    built = model if isinstance(model, nn.Module) else model()
+    built = model() if callable(model) and not isinstance(model, nn.Module) else model
     check_module(built, name)
     return built
 
@@ -233,9 +246,10 @@ def _joined(
 ) -> tuple[dict[str, Any], list[str]]:
     """Matrices ``(L, n, n)`` by part and measure, and notes. Control-C ends the work: what has been scored counts."""
     found: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
-    notes: list[str] = []
+    notes, left = list[str](), list(places)
     try:
-        for one, (k, s, t) in zip(results, places):  # in this order results are read to their end
+        for one in results:
+            k, s, t = left.pop(0)
             said = dict(one)
             notes += said.pop("notes")
             for m, part in product(said, _PARTS):
@@ -247,5 +261,7 @@ def _joined(
     except KeyboardInterrupt:
         if not found["scores"]:
             raise
-        notes.append(INTERRUPTED)
+        return found, [*dict.fromkeys(notes), INTERRUPTED]
+    if left:
+        raise ValueError(f"work must give the scores of all tiles. Got none of {len(left)}.")
     return found, list(dict.fromkeys(notes))
