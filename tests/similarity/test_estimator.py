@@ -9,6 +9,8 @@ from torch import nn
 import intertwine as iw
 from intertwine.features import Reading
 from intertwine.similarity import Resampling
+from intertwine.similarity.comparison import compare as comparing
+from intertwine.similarity.comparison.all_pairs import INTERRUPTED
 from intertwine.similarity.comparison.kernel_alignment import Chance, spread_factor, third_moment, third_sums
 from intertwine.similarity.comparison.positions import ordering, pool, sampled
 from intertwine.similarity.comparison.statistics import Collector
@@ -156,6 +158,27 @@ def test_a_stop_keeps_what_was_read(monkeypatch):
     found = iw.compare(net(0), net(1), images(500).split(100), measures="linear_cka", resampling=PLAIN, exact=False)
     assert found.examples == 200
     assert any("Interrupted: these are the scores of the first 200 examples" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("when", [0, 1])
+def test_what_was_stopped_is_not_kept_as_the_scores_of_untrained_networks(monkeypatch, when):
+    scored, calls = comparing.score_all, []
+
+    def stopped(*args):
+        found = scored(*args)
+        calls.append(found)
+        if len(calls) == when + 1:
+            found["linear_cka"].notes.append(INTERRUPTED)
+        return found
+
+    x = images(500, seed=71 + when).split(100)
+    monkeypatch.setattr(comparing, "score_all", stopped)
+    first = iw.compare(net(0), net(1), x, measures="linear_cka", exact=False)
+    assert len(calls) == (1 if when == 0 else 4) and (INTERRUPTED in first.notes) == (when == 0)
+    again = iw.compare(net(0), net(1), x, measures="linear_cka", exact=False)
+    assert len(calls) == (5 if when == 0 else 8)  # untrained networks are compared anew
+    iw.compare(net(0), net(1), x, measures="linear_cka", exact=False)
+    assert len(calls) == (6 if when == 0 else 9) and len(again.untrained_pairs["linear_cka"]) == 3
 
 
 def test_max_examples_and_small_batches():

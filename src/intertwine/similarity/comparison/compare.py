@@ -13,6 +13,7 @@ from ..._evaluation import check_module
 from ..._examples import both_given
 from ..._io import versions
 from ..._memory import parse_memory
+from ..._progress import track
 from ..._result import of_networks
 from ..._words import check_whole
 from ...features import Point, Reading, Tapped
@@ -23,7 +24,7 @@ from ..inference import CONFIDENCE, NO_RESAMPLING, RESAMPLING, Draws, Resampling
 from ..layer_groups import SPACES, acting, default_measures, joined
 from ..registry import DEFAULT
 from ..registry import measure as find
-from .all_pairs import check_memory, has_estimator, score_all
+from .all_pairs import INTERRUPTED, check_memory, has_estimator, score_all
 from .estimates import How
 from .layers import FEWEST, Running, channels_first_shape, expected, gather
 from .result import Comparison
@@ -163,14 +164,18 @@ def compare(
         intervals = drawn.bootstrap > 0 and one.examples >= 2 * FEWEST
         how = How(draws, drawn.null > 0, intervals, drawn.seed, memory, progress)
         scored = score_all(chosen, one, other, how)
+        notes += [*said, *one.notes, *other.notes, *(x.silent for x in (*one.layers, *other.layers) if x.silent)]
+        notes += [note for m in chosen for note in scored[m.name].notes]
         if base is None:
-            plain = replace(how, shuffled=False, intervals=False, draws=draws and Draws.make(one.examples, 0, 0, 0))
-            every = [score_all(chosen, found[x], found[y], plain, "Comparing untrained networks") for x, y in pairs]
-            base = {m.name: torch.stack([each[m.name].scores for each in every]) for m in chosen} if pairs else {}
-            if known:
+            plain = replace(how, shuffled=False, intervals=False, progress=False)
+            plain = replace(plain, draws=draws and Draws.make(one.examples, 0, 0, 0))
+            left = [] if INTERRUPTED in notes else pairs  # more work would be no answer to Control-C
+            shown = track(left, "Comparing untrained networks", None, progress)
+            every = [score_all(chosen, found[x], found[y], plain) for x, y in shown]
+            base = {m.name: torch.stack([each[m.name].scores for each in every]) for m in chosen} if every else {}
+            told = [*notes, *(note for each in every for some in each.values() for note in some.notes)]
+            if known and not any(note.startswith("Interrupted") for note in told):
                 UNTRAINED[known] = base
-    notes += [*said, *one.notes, *other.notes, *(x.silent for x in (*one.layers, *other.layers) if x.silent)]
-    notes += [note for m in chosen for note in scored[m.name].notes]
     if drawn.bootstrap and not intervals:
         notes.append(f"No intervals: {one.examples} examples are too few to halve.")
     columns = [scored[m.name].columns(m, drawn.null > 0, intervals, exactly) for m in chosen]
