@@ -2,6 +2,7 @@
 
 import re
 import sys
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 from intertwine import _progress
@@ -26,7 +27,7 @@ def test_plain_lines_say_how_long_it_will_go_on(monkeypatch, capsys):
     clock = iter(range(0, 4000, 10))
     monkeypatch.setattr(_progress.time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(_progress, "_PLAIN_EVERY", 15.0)
-    batches = [[0] * 10, [0] * 10, [0] * 20]
+    batches = [[0] * 10, *[[0] * 5] * 6]
     assert list(_progress.track(batches, "reading", 40, size=len)) == batches
     *lines, last = capsys.readouterr().err.splitlines()
     for line in lines:
@@ -34,3 +35,19 @@ def test_plain_lines_say_how_long_it_will_go_on(monkeypatch, capsys):
         done = int(re.search(r": (\d+)/40", line)[1])
         assert left == [round(spent * (40 - done) / done)] * (done < 40)
     assert len(lines) > 1 and last.startswith("reading: 40 done in")
+
+
+def test_the_display_is_there_before_the_first_item(monkeypatch):
+    told = []
+
+    @contextmanager
+    def lines(*facts):
+        told.append(facts)
+        yield told.append
+
+    def items():
+        assert told, "the first item may take long"
+        yield 1
+
+    monkeypatch.setattr(_progress, "_lines", lines)
+    assert list(_progress.track(items(), "work")) == [1] and told[1:] == [1]

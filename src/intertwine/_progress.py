@@ -60,13 +60,14 @@ def track(
     if is_silent() or enabled is False or (enabled is None and not seen):
         yield from items
         return
-    show = _in_place if notebook else _bar if seen else _lines
     start, done, tell = time.monotonic(), 0, None
+    shown = (_in_place if notebook else _bar if seen else _lines)(printable(description), total, start)
     with ExitStack() as stack:
+        if enabled:
+            tell = stack.enter_context(shown)
         for item in items:
-            if tell is None and (enabled or time.monotonic() - start >= _SHORT):
-                tell = stack.enter_context(show(printable(description), total, start))
-                tell(done)
+            if tell is None and time.monotonic() - start >= _SHORT:
+                tell = stack.enter_context(shown)
             done += size(item)
             yield item
             if tell:
@@ -89,14 +90,13 @@ def _in_place(description: str, total: int | None, start: float) -> Iterator[Tel
     """One line of a notebook's output, written over as the work goes on; it needs no widgets."""
     shown: Any = import_module("IPython.display")
     text = lambda words: {"text/plain": f"{description}: {words}"}
-    last, finished, line = start, 0, None
+    last, finished = start, 0
+    line = shown.display(text(f"0 of {total or '?'}"), raw=True, display_id=True)
 
     def tell(done: int) -> None:
-        nonlocal last, finished, line
+        nonlocal last, finished
         finished = done
-        if line is None:
-            line = shown.display(text(f"{done} of {total or '?'}"), raw=True, display_id=True)
-        elif time.monotonic() - last >= _WRITTEN_EVERY:
+        if line and time.monotonic() - last >= _WRITTEN_EVERY:
             last = time.monotonic()
             line.update(text(f"{done} of {total or '?'} {_time_left(last - start, done, total)}"), raw=True)
 
