@@ -31,6 +31,7 @@ from .untrained import architecture
 MANY = ("linear_cka", "orthogonal_procrustes_centered")
 """What ``compare_many`` measures unless told otherwise."""
 _TILE = 16  # networks whose statistics of one layer are in memory, on either side
+_STEP = 4  # networks whose pairs with all that follow are scored together
 _PARTS = ("scores", "error", "chance", "p")
 READING = Reading()
 Built = nn.Module | Callable[[], nn.Module]
@@ -207,14 +208,22 @@ class Tile:
         Raises:
             KeyboardInterrupt: If that came while pairs were scored: part of a tile is no tile.
         """
-        a = self._read(self.rows)
-        b = a if self.rows == self.columns else self._read(self.columns)
-        found = score_all(chosen_measures(self.measures), a, b, How(intervals=False, seed=self.seed))
+        chosen, how = chosen_measures(self.measures), How(intervals=False, seed=self.seed)
+        a, same = self._read(self.rows), self.rows == self.columns
+        b = a if same else self._read(self.columns)
         notes = [layer.silent for layer in (*a.layers, *b.layers) if layer.silent]
-        notes += [note for one in found.values() for note in one.notes]
+        found = {m.name: torch.full((4, len(a.layers), len(b.layers)), nan, dtype=torch.float64) for m in chosen}
+        for k in range(0, len(a.layers), _STEP if same else _TILE):  # of a symmetric matrix the upper triangle
+            rows, columns = slice(k, k + (_STEP if same else _TILE)), slice(k if same else 0, None)
+            some = score_all(chosen, Network(a.layers[rows], a.blocks), Network(b.layers[columns], b.blocks), how)
+            for m, one in some.items():
+                notes += one.notes
+                found[m][:, rows, columns] = torch.stack([getattr(one, part) for part in _PARTS])
         if INTERRUPTED in notes:
             raise KeyboardInterrupt
-        parts = {m: {part: getattr(one, part).tolist() for part in _PARTS} for m, one in found.items()}
+        if same:
+            found = {m: x.triu() + x.triu(1).mT for m, x in found.items()}
+        parts = {m: dict(zip(_PARTS, x.tolist())) for m, x in found.items()}
         return {"notes": list(dict.fromkeys(notes)), **parts}
 
     def _read(self, networks: Sequence[tuple[str, str]]) -> Network:
@@ -256,8 +265,7 @@ def _joined(
                 matrix = found[part].setdefault(m, torch.full(shape, torch.nan, dtype=torch.float64))
                 values = torch.tensor([[nan if v is None else v for v in row] for row in said[m][part]]).double()
                 matrix[k, s.start : s.stop, t.start : t.stop] = values
-                both = (values + values.T) / 2 if s == t else values.T
-                matrix[k, t.start : t.stop, s.start : s.stop] = both
+                matrix[k, t.start : t.stop, s.start : s.stop] = values.T
     except KeyboardInterrupt:
         if not found["scores"]:
             raise
