@@ -8,8 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from run_jobs import Moods, Squares
+from torch import nn
 
+import intertwine as iw
 from intertwine.lab.runs import InProcess, OnRay, RunError, run
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'intertwine[ray]'")
@@ -82,3 +85,13 @@ def test_a_cluster_that_disappears_ends_the_run_and_keeps_what_is_finished(tmp_p
     assert kept >= 5
     again = run(Squares(count=kept, seconds=0.2), tmp_path, executor=InProcess(), progress=False)
     assert again.found >= 5
+
+
+def test_pairs_of_networks_are_compared_on_ray(tmp_path):
+    make = lambda: nn.Sequential(nn.Linear(5, 8), nn.ReLU())
+    models, x = {name: make() for name in "abc"}, list(torch.randn(200, 5).split(100))
+    alone = iw.compare_many(models, x, progress=False)
+    work = iw.lab.tiles.by_jobs(tmp_path, OnRay(workers=2), progress=False)
+    found = iw.compare_many(models, x, folder=tmp_path / "kept", work=work, progress=False)
+    for measure in alone.measures:
+        torch.testing.assert_close(found.scores[measure], alone.scores[measure])
