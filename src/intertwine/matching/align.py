@@ -21,7 +21,7 @@ from .correspondence.correspond import carrier_of
 from .costs.incremental import Streamed
 from .judgement.agreement import agreement, cosines_by_chance, streamed_agreement, unweighted
 from .solvers import CoordinateDescent, Solution, Solver, solver_named
-from .solvers.coordinate_descent import search
+from .solvers.coordinate_descent import search, starts_of
 from .solvers.starts import streamed_profiles
 
 _TURNS = {"permutation", "linear"}  # kinds without which streams are not rotated
@@ -181,7 +181,8 @@ def _align_states(
     free = searched(sym, chosen)
     stated = Problem.plain(free, _wide(a, free), _wide(b, free), sym)
     solver = CoordinateDescent() if isinstance(method, str) else method
-    best, reached = search(stated, solver, seed, Streamed, streamed_profiles)
+    starts = starts_of(stated, seed, solver.fast, streamed_profiles)
+    best, reached = search(stated, solver, seed, starts, Streamed)
     quality, before, after = streamed_agreement(stated, best.g)
     return Alignment(
         method="weights",

@@ -153,15 +153,14 @@ class _Rounds:
             left, right = self.pair.normal(index, a, b)
             self._to[index] = left.to, right.to
             here = monomial(left.sym)
-            stated = Problem.plain(here, right.state, left.state)
-            votes = _votes(right.state)
+            stated = Problem.counted(here, right.state, left.state)
             for name in self.shared.keys() & {s.name for s in here.spaces}:
-                near[name] += profiles_of(stated, name, votes)
+                near[name] += profiles_of(stated, name)
                 for m in stated.members[name] if self.shared[name] else ():
                     if self._tells(m):
                         row = tuple(m.row[k] for k in self.shared[name])
-                        ours, theirs = (sketched(m.read(x)) for x in (right.state, left.state))
-                        inner[name].setdefault(row, []).append((votes[m.tensor] * ours, theirs))
+                        ours, theirs = (sketched(m.read(x)) for x in (stated.a, stated.b))
+                        inner[name].setdefault(row, []).append((ours, theirs))
             del a, b, left, right, stated  # before the next ones are read
         h = identity(self.pair.sym)
         for name, signs in self.shared.items():
@@ -245,14 +244,14 @@ class _Rounds:
             here = Transformation({s.name: g[s.name] for s in a.sym.spaces})
             near = {**a.state, **moved(a.sym, to @ here, a.state)}
             normal = {**b.state, **moved(b.sym, to, b.state)}
-            members = Problem.plain(a.sym, normal, near).members
-            votes = _votes(normal)
-            for name in self.shared.keys() & members.keys():
-                for m in members[name]:
+            stated = Problem.counted(a.sym, normal, near)
+            del a, b, near, normal
+            for name in self.shared.keys() & stated.members.keys():
+                for m in stated.members[name]:
                     if m.block.spaces.count(name) == 1:
                         row = tuple(m.row[k] if m.row else 0 for k in self.shared[name])
-                        add_to(products[name], row, votes[m.tensor] * (m.read(normal) @ m.read(near).mT))
-            del a, b, near, normal
+                        add_to(products[name], row, m.read(stated.a) @ m.read(stated.b).mT)
+            del stated
         step = identity(self.pair.sym)
         for name, signs in self.shared.items():
             order, flips = monomial_step(products[name], len(signs), permutable=True)
@@ -310,12 +309,6 @@ def _put(g: Transformation, name: str, order: Tensor, flips: Tensor, signs: tupl
     every = torch.ones_like(g[name].signs)
     every[list(signs)] = flips.to(every)
     return with_parts(g, name, permutation=order, signs=every)
-
-
-def _votes(state: Mapping[str, Tensor]) -> dict[str, float]:
-    """The inverse mean square of every tensor, so that all entries count alike."""
-    means = {n: float(torch.linalg.vector_norm(x)) ** 2 / max(x.numel(), 1) for n, x in state.items()}
-    return {name: 1 / mean if mean > 0 else 0.0 for name, mean in means.items()}
 
 
 def _count(folded: Folded) -> int:

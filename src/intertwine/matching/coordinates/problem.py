@@ -40,6 +40,21 @@ class Problem:
         still = identity(full or sym)
         return cls(sym, a, b, still, still, full or sym)
 
+    @classmethod
+    def counted(
+        cls,
+        sym: Symmetry,
+        a: Mapping[str, Tensor],
+        b: Mapping[str, Tensor],
+        votes: Mapping[str, float] | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> "Problem":
+        """The problem in which the squared norm of every tensor of ``a`` is its number of entries, times its vote."""
+        means = {name: float(a[name].square().mean()) for name in sym.layouts}
+        factors = {n: ((1.0 if votes is None else votes[n]) / (mean or 1.0)) ** 0.5 for n, mean in means.items()}
+        ours, theirs = ({n: (state[n] * x).to(dtype or state[n].dtype) for n, x in factors.items()} for state in (a, b))
+        return cls.plain(sym, ours, theirs)
+
     @cached_property
     def members(self) -> dict[str, tuple[Member, ...]]:
         """For every space the blocks that carry it."""

@@ -1,7 +1,8 @@
 """The element that brings one network closest to another: units matched in balanced coordinates, then all is fitted."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -14,23 +15,22 @@ from ...symmetry.action import moved, transform
 from ...symmetry.blocks import inner_products, map_leaves
 from ...symmetry.coupling import narrowed
 from ...symmetry.gauge.canonical import arranged
-from ...symmetry.gauge.signs import signing
 from ...symmetry.spaces import Fixed, Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.balanced import Balanced
 from ..coordinates.problem import Problem
 from ..judgement.deviation import combined, distance, sine
-from ..solvers.coordinate_descent import CoordinateDescent, descend
-from ..solvers.starts import profiles
+from ..solvers.coordinate_descent import CoordinateDescent, descend, search
+from ..solvers.starts import profiles, signed
 from .refit import Fit
 
-_STARTS = 3
+_STARTS = 2
 FOUND = 1e-2  # residual at which copies are found, and only rounding remains
 _LARGE = 100_000  # weights above which costs are float32
 APART = 0.97  # residual in place of networks whose units have nothing in common there
 _UNRELATED = 0.8  # residual above which small gains are not pursued
-_COARSE = 1e-3  # relative gain of a sweep that is small
+_COARSE = CoordinateDescent(restarts=_STARTS, tolerance=1e-3)  # a first descent: small gains are not pursued
 _CLOSE = 0.98  # squared cosine of tensors that all count alike
 _RIDGE = 0.01  # squared sine of tensors that get half the weight of equal ones
 FITS = 40  # rounds of bases and scales in turn: copies need one or two, bases that meet in one tensor dozens
@@ -80,32 +80,44 @@ def match_units(
     all signs solved together; units in place, as fine-tuning leaves them. Costs are float32 in networks of more than
     100,000 weights; residuals are always float64. The answer is the best local optimum, exact for copies with distinct
     units. Coordinates are balanced, without scales and matrices (``monomial``); ``votes`` weight each tensor's entries
-    in the costs, all alike by default; ``start`` is the only one where it is known.
+    in the costs, all alike by default; ``start`` is the only one where it is known. Tensors that the symmetry does not
+    move are compared, and not searched.
     """
-    search = _Search(sym, a, b, votes)
+    pair = _Pair(narrowed(sym, {n for n, layout in sym.layouts.items() if layout.spaces}), a, b, votes)
+    sym, still = pair.sym, identity(pair.sym)
     if start is not None:
-        return search.descended(start)
-    best = search.judged(identity(sym))
-    if not search.sym.layouts:
+        return pair.matched(lambda _: [start])
+    best = pair.judged(still)
+    if not sym.layouts:
         return best
-    for candidate in track(search.candidates(in_place=best.residual), "Matching units", _STARTS, enabled=None):
-        best = min(best, candidate(), key=lambda m: m.residual)
-        if best.residual < FOUND:
-            break
-    return best
+    if not any(s.group.permutes or s.group.mixes or s.parents for s in sym.spaces):  # products in place say all signs
+        return min(best, pair.judged(signed(pair.stated(), still)), key=_residual)
+    share = best.residual < APART or not pair.large  # else nothing is shared where units are in place
+    best = min(best, pair.judged(~arranged(sym, b) @ arranged(sym, a)), key=_residual)
+    if best.residual < FOUND:
+        return best
+
+    def starts(stated: Problem) -> Iterator[Transformation]:
+        yield signed(stated, profiles(stated))
+        if share:
+            yield still
+
+    return min(best, pair.matched(starts), key=_residual)
 
 
-class _Search:
-    """Searches of one pair of networks; tensors that the symmetry does not move are compared, and not searched."""
+@dataclass(frozen=True)
+class _Pair:
+    """Two networks of which the units of one are matched to those of the other."""
 
-    def __init__(
-        self, sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], votes: Mapping[str, float] | None
-    ) -> None:
-        self.a, self.b = a, b
-        self.sym = narrowed(sym, {n for n, layout in sym.layouts.items() if layout.spaces})
-        self.votes = dict.fromkeys(sym.layouts, 1.0) if votes is None else votes
-        self.large = sum(b[name].numel() for name in sym.layouts) > _LARGE
-        self._posed: tuple[Mapping[str, float], Problem] | None = None
+    sym: Symmetry
+    a: Mapping[str, Tensor]
+    b: Mapping[str, Tensor]
+    votes: Mapping[str, float] | None
+
+    @cached_property
+    def large(self) -> bool:
+        """Whether costs are float32."""
+        return sum(self.b[name].numel() for name in self.sym.layouts) > _LARGE
 
     def judged(self, g: Transformation) -> UnitMatch:
         """An element with its residual."""
@@ -113,72 +125,39 @@ class _Search:
             give_back()  # the moved tensors take the most memory
         return UnitMatch(g, distance(self._near(g), self.b))
 
-    def candidates(self, in_place: float) -> Iterator[Callable[[], UnitMatch]]:
-        """Starts and what descent makes of them, to be computed one after the other.
+    def stated(self, votes: Mapping[str, float] | None = None) -> Problem:
+        """The problem in which ``a`` moves: it holds copies of both."""
+        give_back()
+        dtype = torch.float32 if self.large else torch.float64
+        return Problem.counted(self.sym, self.b, self.a, votes or self.votes, dtype)
 
-        Where signs alone are free, they follow from products in place. Large networks start in place only where their
-        units share something there: ``in_place`` is that residual.
-        """
-        if not any(s.group.permutes or s.group.mixes or s.parents for s in self.sym.spaces):
-            yield lambda: self.judged(self._agreeing(identity(self.sym)))
-            return
-        yield lambda: self.judged(~arranged(self.sym, self.b) @ arranged(self.sym, self.a))
-        yield lambda: self.descended(self._agreeing(profiles(self._problem(self.votes))))
-        if in_place < APART or not self.large:
-            yield lambda: self.descended(identity(self.sym))
-
-    def descended(self, start: Transformation) -> UnitMatch:
-        """The local optimum; where the networks are unrelated, close to it.
+    def matched(self, starts: Callable[[Problem], Iterable[Transformation]]) -> UnitMatch:
+        """The best end of all starts; where the networks are unrelated, close to it.
 
         A second descent weights every tensor by how well it agrees after the first one, and is kept if the residual is
         smaller: so tensors that were replaced do not outvote the others.
         """
-        generator = torch.Generator().manual_seed(0)
-        votes = self.votes
-        found = descend(self._problem(votes), start, generator, CoordinateDescent(tolerance=_COARSE))
+        stated = self.stated()
+        some = track(starts(stated), "Matching units", _STARTS, enabled=None)
+        found, _ = search(stated, _COARSE, 0, some, enough=FOUND**2 / 2)
         first = self.judged(found.g)
-        if found.history[-1] < (1 - _UNRELATED**2) ** 0.5 * self._problem(votes).size:
+        if found.history[-1] < (1 - _UNRELATED**2) ** 0.5 * stated.size:
             return first
         near = self._near(first.g)
         squares = {n: max(_cosine(near[n], self.b[n]), 0.0) ** 2 for n in self.sym.layouts}  # 0 beyond a right angle
         del near
         if min(squares.values(), default=1.0) < _CLOSE:
-            votes = {n: self.votes[n] * c / (1 - c + _RIDGE) for n, c in squares.items()}
-        again = self.judged(descend(self._problem(votes), first.g, generator).g)
-        return min(first, again, key=lambda m: m.residual)
-
-    def _problem(self, votes: Mapping[str, float]) -> Problem:
-        """The problem in which the squared norm of every tensor of ``b`` is its number of entries, times its vote.
-
-        Of several only that of the last votes is kept: it holds copies of both networks.
-        """
-        if self._posed is not None and self._posed[0] == votes:
-            return self._posed[1]
-        self._posed = None
-        give_back()
-        names = self.sym.layouts
-        dtype = torch.float32 if self.large else torch.float64
-        means = {name: float(self.b[name].square().mean()) for name in names}
-        factors = {name: (votes[name] / mean if mean > 0 else votes[name]) ** 0.5 for name, mean in means.items()}
-        sides = [{name: (state[name] * factors[name]).to(dtype) for name in names} for state in (self.b, self.a)]
-        self._posed = votes, Problem.plain(self.sym, sides[0], sides[1])
-        return self._posed[1]
+            del stated
+            stated = self.stated({n: (self.votes or {}).get(n, 1.0) * c / (1 - c + _RIDGE) for n, c in squares.items()})
+        again = self.judged(descend(stated, first.g, torch.Generator().manual_seed(0)).g)
+        return min(first, again, key=_residual)
 
     def _near(self, g: Transformation) -> dict[str, Tensor]:
         return {**self.a, **moved(self.sym, g, self.a)}
 
-    def _agreeing(self, g: Transformation) -> Transformation:
-        """``g`` with the signs that make its products with ``b`` positive, largest first.
 
-        Tensors of spaces that lie in or around others, which ``profiles`` leaves in place, tell nothing yet.
-        """
-        if not any(s.group.signs for s in self.sym.spaces):
-            return g
-        self._posed = None  # it holds copies of both networks
-        near = self._near(g)
-        left = {name for s in self.sym.spaces if s.parents for name in (s.name, *s.parents)}
-        told = [n for n, x in self.sym.layouts.items() if not left & x.spaces]
-        return signing(narrowed(self.sym, told), {n: near[n] * self.b[n] for n in told}, power=1) @ g
+def _residual(match: UnitMatch) -> float:
+    return match.residual
 
 
 def _cosine(x: Tensor, y: Tensor) -> float:

@@ -7,7 +7,7 @@ are better starts than the identity, and what was found is shaken: one space is 
 end is kept where it is better (iterated local search; Lourenço, Martin and Stützle 2003).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import ClassVar, NamedTuple
@@ -76,7 +76,7 @@ class CoordinateDescent(Solver):
         shakes = usual if self.shakes is None else self.shakes
         tolerance = max(self.tolerance, (_TURNS_SHORT if large else _TURNS) if turns else 0.0)
         options = replace(self, restarts=restarts, shakes=shakes, tolerance=tolerance)
-        best, reached = search(stated, options, networks.seed)
+        best, reached = search(stated, options, networks.seed, starts_of(stated, networks.seed, self.fast))
         if turns and best.history[-1] >= (1 - _NEARLY) * stated.size:  # a copy in another basis: to the last digit
             exact = replace(options, tolerance=self.tolerance)
             best = descend(stated, best.g, torch.Generator().manual_seed(networks.seed), exact)
@@ -94,27 +94,31 @@ def search(
     stated: Problem,
     options: CoordinateDescent,
     seed: int,
+    starts: Iterable[Transformation],
     costs: type[Costs] = Costs,
-    similar: Callable[[Problem, bool], Transformation] = profiles,
+    enough: float = _COPY,
 ) -> tuple[Descent, tuple[float, ...]]:
-    """The best end of several starts, and the objective of each; one start and no shakes where options do not say."""
+    """The best end of several starts, and the objective of each; one start and no shakes where options do not say.
+
+    A start that ends within ``enough`` of the largest objective, relative to it, is the last one.
+    """
     restarts, shakes = options.restarts or 1, options.shakes or 0
     generator = torch.Generator().manual_seed(seed)
     found: list[Descent] = []
     alone = shakes if restarts == 1 else 0
-    for start in islice(_starts(stated, seed, options.fast, similar), restarts):
+    for start in islice(starts, restarts):
         found.append(descend(stated, start, generator, options, costs, alone))
-        if _copied(stated, found[-1].history[-1]):
+        if _copied(stated, found[-1].history[-1], enough):
             break
     best = max(found, key=lambda d: d.history[-1])
-    if shakes and not alone and not _copied(stated, best.history[-1]):
+    if shakes and not alone and not _copied(stated, best.history[-1], enough):
         shaken = descend(stated, best.g, generator, options, costs, shakes)
         best = Descent(shaken.g, (*best.history, *shaken.history[1:]))
     return best, tuple(d.history[-1] for d in found)
 
 
-def _starts(
-    stated: Problem, seed: int, fast: bool, similar: Callable[[Problem, bool], Transformation]
+def starts_of(
+    stated: Problem, seed: int, fast: bool, similar: Callable[[Problem, bool], Transformation] = profiles
 ) -> Iterator[Transformation]:
     """Two starts from the weights, the identity, and random elements."""
     first = similar(stated, fast)
@@ -138,9 +142,9 @@ def _is_tree(stated: Problem) -> bool:
     return True
 
 
-def _copied(stated: Problem, value: float) -> bool:
+def _copied(stated: Problem, value: float, enough: float = _COPY) -> bool:
     """Whether nothing is left to find."""
-    return value >= (1 - _COPY) * stated.size
+    return value >= (1 - enough) * stated.size
 
 
 _DEFAULTS = CoordinateDescent()

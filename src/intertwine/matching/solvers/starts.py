@@ -4,14 +4,16 @@ Norms of a unit's weights, taken over the units of all other spaces, do not depe
 nearly exact copies are matched before anything else is known; for unrelated networks this is as good as any start.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from math import prod
 
 import torch
 from torch import Tensor
 
-from ...symmetry.action import transform_block
+from ...symmetry.action import transform, transform_block
+from ...symmetry.coupling import narrowed
+from ...symmetry.gauge.signs import signing
 from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.problem import Problem
@@ -64,10 +66,22 @@ def _free(stated: Problem) -> list[Space]:
     return [s for s in stated.sym.spaces if s.group.permutes and not s.parents and s.name not in outer]
 
 
-def profiles_of(stated: Problem, space: str, votes: Mapping[str, float]) -> list[Both]:
-    """Profiles of all units of one space, sketched; their squared distances, weighted by tensor, add up."""
-    some = ((votes[m.tensor] ** 0.5, both) for m in stated.members[space] for both in _of_members(stated, [m]))
-    return [(root * ours, root * theirs) for root, (ours, theirs) in some]
+def profiles_of(stated: Problem, space: str) -> list[Both]:
+    """Profiles of all units of one space, sketched; their squared distances add up."""
+    return list(_of_members(stated, stated.members[space]))
+
+
+def signed(stated: Problem, g: Transformation) -> Transformation:
+    """``g`` with the signs that make its products with ``a`` positive, largest first.
+
+    Tensors of spaces that lie in or around others, which ``profiles`` leaves in place, tell nothing yet.
+    """
+    if not any(s.group.signs for s in stated.sym.spaces):
+        return g
+    left = {name for s in stated.sym.spaces if s.parents for name in (s.name, *s.parents)}
+    told = {n: x for n, x in stated.sym.layouts.items() if not left & x.spaces}
+    products = {n: transform(stated.b[n], x, g) * stated.a[n] for n, x in told.items()}
+    return signing(narrowed(stated.sym, told), products, power=1) @ g
 
 
 def outwards(stated: Problem, fast: bool = False) -> Transformation:
