@@ -16,12 +16,13 @@ from torch import Tensor
 from .._io.lazy import LazyState
 from .._words import counted, listed
 from ..groups.assignment import assign
+from ..matching.coordinates.problem import Problem, searched, within
+from ..matching.solvers.coordinate_descent import descend
 from ..symmetry import Symmetry
-from ..symmetry.action import moved
 from ..symmetry.blocks import Block, blocks, parent_dims, summed, unit_rows
 from ..symmetry.coupling import kept_rows, narrowed
-from ..symmetry.spaces import Axis, Fixed, Layout, Leaf, Part, Product, Space, Sum, axis_size
-from ..symmetry.transformation import Transformation, identity, with_parts
+from ..symmetry.spaces import Axis, Fixed, Layout, Leaf, Part, Product, Space, Sum, axis_size, spaces_of
+from ..symmetry.transformation import Transformation, identity
 
 _ROUNDS = 3  # of columns and rows brought to one size in turn
 
@@ -92,25 +93,28 @@ def similarity(x: Tensor, y: Tensor) -> Tensor:
     of root mean square 1, or all zero where units cannot be told apart.
     """
     x, y = x.float(), y.float()
-    found = -(x / _size(x, -2) - (y / _size(y, -2)).mT).abs() if x.shape[-1] == 1 else _levelled(x) @ _levelled(y).mT
+    if x.shape[-1] == 1:
+        found = -(x / _size(x, [-2]) - (y / _size(y, [-2])).mT).abs()
+    else:
+        found = _levelled(x, (-1, -2), 1) @ _levelled(y, (-1, -2), 1).mT / x.shape[-1]
     found = found - found.mean(-1, keepdim=True) - found.mean(-2, keepdim=True) + found.mean((-2, -1), keepdim=True)
     size = found.square().mean().sqrt()
     return found / size if float(size) > 1e-6 else torch.zeros_like(found)
 
 
-def _levelled(x: Tensor) -> Tensor:
+def _levelled(x: Tensor, dims: Iterable[int], first: int = 0) -> Tensor:
+    """Slices along some dimensions brought to a mean square of one in turn; the first dimensions are a batch."""
     for _ in range(_ROUNDS):
-        x = x / _size(x, -2)
-        x = x / (_size(x, -1) * x.shape[-1] ** 0.5)
+        for dim in dims:
+            x = x / _size(x, [d for d in range(first, x.ndim) if d != dim % x.ndim])
     return x
 
 
-def _size(x: Tensor, dim: int) -> Tensor:
-    return x.square().mean(dim, keepdim=True).sqrt().clamp_min(1e-30)
+def _size(x: Tensor, dims: list[int]) -> Tensor:
+    return x.square().mean(dims, keepdim=True).sqrt().clamp_min(1e-30)
 
 
 _SAID = 3
-_REASSIGNMENTS = 3  # over the spaces of another width
 Rows = Mapping[str, Mapping[int, Tensor]]  # by tensor and axis
 Sizes = Mapping[str, int]
 
@@ -181,15 +185,14 @@ class Widths:
     ) -> "Widths":
         """Both with the units that have a partner after matching by ``g``, which moves the padded ``a`` to ``b``.
 
-        Zeros match whatever is small, so partners are assigned anew by cosines, some rounds over all spaces: between
-        ``near``, the padded ``a`` where ``g`` and balancing put it, and ``met``, the padded ``b``, both folded.
+        Zeros match whatever is small, so units are matched once more where all are of one size: those of ``near``, the
+        padded ``a`` where ``g`` and balancing put it, to those of ``met``, the padded ``b``, both folded.
         """
-        for _ in range(_REASSIGNMENTS):
-            for space in self.differing:
-                last = [*(s.name for s in ordered_spaces(sym) if s.name != space), space]
-                gain = _likeness(space, last, (sym, sym), (met, near))
-                h = with_parts(identity(sym), space, permutation=assign(gain))
-                near, g = {**near, **moved(sym, h, near)}, h @ g
+        free = searched(sym, {"permutation"})
+        axes = {n: [d for d, axis in enumerate(layout.axes) if spaces_of([axis])] for n, layout in free.layouts.items()}
+        sides = ({n: _levelled(state[n], dims) for n, dims in axes.items()} for state in (met, near))
+        stated = Problem.counted(free, *sides)
+        g = within(descend(stated, identity(free), torch.Generator().manual_seed(0)).g, sym) @ g
         states, sizes = [self.a, self.b], [dict(some) for some in self.sizes]
         for space in self.differing:
             order, (left, right) = g[space].permutation, (some[space] for some in sizes)
