@@ -126,7 +126,9 @@ def gpts(tmp_path):
         config = transformers.GPT2Config(
             n_embd=8, n_layer=1, n_head=2, vocab_size=20, n_positions=8, bos_token_id=0, eos_token_id=0
         )
-        transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / f"gpt_{name}")
+        model = transformers.GPT2LMHeadModel(config)
+        torch.nn.init.normal_(model.transformer.ln_f.bias)  # as training leaves it
+        model.save_pretrained(tmp_path / f"gpt_{name}")
     return transformers
 
 
@@ -147,6 +149,8 @@ def test_language_models_are_judged_by_the_next_token(run, gpts, tmp_path):
     assert ran.code == 0, ran.err
     ran = run("merge", "gpt_a", "gpt_b", *few, "--repair", "repair", "--out", "merged")
     assert ran.code == 0 and "test loss" in ran.out, ran.err
+    merged, info = gpts.GPT2LMHeadModel.from_pretrained(tmp_path / "merged", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and merged.transformer.ln_f.bias.min() > 0.5
     ran = run("align", "gpt_a", "gpt_b", *few, "--method", "straight-through", "--out", "found")
     assert ran.code == 0, ran.err
 

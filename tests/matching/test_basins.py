@@ -142,6 +142,32 @@ def test_an_alignment_is_one_of_the_networks_as_they_came():
     iw.testing.assert_same_function(a, merged, x)
 
 
+def test_trained_gpt2_merge_in_their_own_architecture(tmp_path):
+    (a, x), (b, _) = (trained_like("layer norms, tied", seed) for seed in (0, 1))
+    a, b = a.double(), b.double()
+    assert all(net.transformer.ln_f.bias.abs().max() > 0.1 and net.lm_head.bias is None for net in (a, b))
+    found = iw.align(a, b, x, chance=False)
+    for net, folded in ((a, found.a), (b, found.apply(b))):
+        iw.testing.assert_same_function(net, folded, x, rtol=1e-10)
+        assert torch.allclose(folded.transformer.ln_f.bias, torch.ones(32).double())
+    merged = iw.merge(a, b, found)
+    folder = iw.merging.export(merged, tmp_path / "merged")
+    kind = transformers.GPT2LMHeadModel
+    loaded, info = kind.from_pretrained(folder, output_loading_info=True, dtype=torch.float64)
+    assert not any(info[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    iw.testing.assert_same_function(merged, loaded, x, rtol=1e-10)
+
+
+def test_the_bias_of_a_norm_is_a_bias_of_the_output_on_the_line_between_two_networks():
+    (a, x), (b, _) = (trained_like("layer norms, tied", seed) for seed in (0, 1))
+    merged = iw.merge(a, b, iw.align(a, b, x, chance=False))
+
+    def said(net):  # what the bias of the last norm adds to the logits
+        return (net.lm_head.weight @ net.transformer.ln_f.bias).detach()
+
+    assert torch.allclose(said(merged), (said(a) + said(b)) / 2, atol=1e-4)
+
+
 def test_without_rotations_nothing_is_folded():
     (a, x), (b, _) = (trained_like("layer norms, tied", seed) for seed in (0, 1))
     found = iw.align(a, b, x, kinds={"permutation"}, chance=False)

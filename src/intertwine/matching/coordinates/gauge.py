@@ -15,7 +15,7 @@ from torch import nn
 
 from ...errors import VerificationError
 from ...programs.operations import LAYER_NORMS, RMS_NORMS
-from ...symmetry.folding.norms import fold_norms, rotatable
+from ...symmetry.folding.norms import fold_norms, level_biases, rotatable
 from ...symmetry.folding.offsets import centre, push_biases
 from ...symmetry.folding.rewriter import Rewriter
 from ...symmetry.symmetry import Symmetry
@@ -77,8 +77,8 @@ def gauge_of(models: Sequence[nn.Module], example_inputs: Any, sym: Symmetry) ->
 def _fold(model: nn.Module, example_inputs: Any) -> tuple[Symmetry, frozenset[str], nn.Module, tuple[str, ...]] | None:
     """The symmetry of a folded network, streams whose mean counts, the network, and what was added to it."""
     try:
-        rewriter = Rewriter(model, example_inputs)
-        for step in (fold_norms, push_biases, centre):
+        rewriter = Rewriter(model, example_inputs, biases=False)
+        for step in (fold_norms, push_biases, centre, level_biases):
             step(rewriter)
         sym, centred = rotatable(rewriter)
         carried = Counter(name for layout in sym.layouts.values() for name in layout.spaces)

@@ -70,7 +70,7 @@ class Networks:
         free = searched(acting, self.kinds)
         a, b = ({name: state[name].to(device, dtype) for name in free.layouts if name in state} for state in states)
         stated = Problem(free, a, b, to_a, to_b, self.sym)
-        return stated if self.gauge is None else stated.evened().keeping(self.gauge.ones)
+        return stated if self.gauge is None else stated.turning(self.gauge.ones)
 
 
 def check_matching(a: nn.Module, b: nn.Module, names: tuple[str, str] = ("a", "b"), finite: bool = True) -> None:

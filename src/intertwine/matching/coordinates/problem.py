@@ -81,35 +81,30 @@ class Problem:
             for block in blocks(layout)
         )
 
-    def keeping(self, spaces: Collection[str]) -> "Problem":
-        """The same, where rotations of some spaces have to keep the vector of ones.
+    def turning(self, ones: Collection[str]) -> "Problem":
+        """The same where streams rotate, some of which have to keep the vector of ones.
 
-        The mean along these spaces, which no such rotation changes, is taken out of all tensors, and one tensor of
-        ones joins them: the closest rotation then keeps it.
+        The mean along these, which no such rotation changes, is taken out of all tensors. Every tensor is divided by
+        the root of its norm, so that no few of them outvote all others. One tensor of ones then joins each of these
+        streams: the closest rotation keeps it.
         """
-        if not (spaces := {s.name for s in self.sym.spaces if s.name in spaces and s.group.mixes}):
-            return self
-        layouts, a, b = dict(self.sym.layouts), dict(self.a), dict(self.b)
-        for name, layout in self.sym.layouts.items():
-            if name in a and layout.spaces & spaces:
-                a[name], b[name] = (_centred(x, layout, spaces) for x in (a[name], b[name]))
-        like = next(iter(a.values()))
-        size = 0.1 * max(self.size, 1e-300) ** 0.5
-        for space in spaces:
-            leaf = next(leaf for *_, leaf in carrying(layouts, space))
-            layouts[f"ones of {space}"] = Layout((replace(leaf, variance=1),))
-            a[f"ones of {space}"] = b[f"ones of {space}"] = like.new_full((leaf.size,), size * leaf.size**-0.5)
-        return replace(self, sym=replace(self.sym, layouts=layouts), a=a, b=b)
+        ones = {s.name for s in self.sym.spaces if s.name in ones and s.group.mixes}
+        layouts = dict(self.sym.layouts)
 
-    def evened(self) -> "Problem":
-        """The same with every tensor divided by the root of its norm, so that no few of them outvote all others."""
-
-        def even(x: Tensor) -> Tensor:
+        def even(name: str, x: Tensor) -> Tensor:
+            x = _centred(x, layouts[name], ones) if layouts[name].spaces & ones else x
             norm = float(torch.linalg.vector_norm(x))
             return x * (norm**-0.5 if norm else 1.0)
 
-        a, b = ({name: even(x) for name, x in state.items()} for state in (self.a, self.b))
-        return replace(self, a=a, b=b)
+        a, b = ({name: even(name, x) for name, x in state.items()} for state in (self.a, self.b))
+        evened = replace(self, a=a, b=b)
+        size = 0.1 * max(evened.size, 1e-300) ** 0.5
+        for space in ones:
+            leaf = next(leaf for *_, leaf in carrying(self.sym.layouts, space))
+            layouts[f"ones of {space}"] = Layout((replace(leaf, variance=1),))
+            like = next(iter(a.values()))
+            a[f"ones of {space}"] = b[f"ones of {space}"] = like.new_full((leaf.size,), size * leaf.size**-0.5)
+        return replace(evened, sym=replace(self.sym, layouts=layouts), a=a, b=b)
 
     def lift(self, g: Transformation) -> Transformation:
         """An element of these coordinates as the element that moves the network ``b`` into the basis of ``a``."""

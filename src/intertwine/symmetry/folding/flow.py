@@ -55,6 +55,8 @@ class Flow:
     updates: Updates  # Updates that readers of parameters require
     extend: Callable[[str], bool] = lambda module: False  # Whether the module of that name may get a bias that it lacks
     absorb: bool = True  # Whether linear maps absorb changes; otherwise they stop them
+    # A value of mean one: rows of weights that read it take what a bias would, where there is none
+    mean_one: Ref | None = None
     biases: list[NewBias] = field(default_factory=list)
     through_attention: bool = False
     centred: bool = False
@@ -220,14 +222,19 @@ class Flow:
         if factor is None or offset is None:
             raise Obstacle(f"{call.where} reads it with other factors at other places", call)
         wide = [n if d == summed % len(shape) or (batched and d == 0) else 1 for d, n in enumerate(shape)]
-        self.updates.add(view, self._position, factor.reshape(wide), 0.0)
+        taken = torch.zeros(())
         if change.shifts:  # ``W offset`` is added to the bias, or is a new one
             if call.op == "aten::_grouped_mm" or any(call.args.get("padding") or ()):
                 raise Obstacle(f"{call.where} cannot take an offset in", call)
             held = self.graph.held(view)
             product = (held * offset.reshape(wide)).sum(summed % held.ndim)
             numbers = product.flatten(1).sum(1) if call.op == "aten::convolution" else product
-            self._push(call, call.args.get(bias) if bias else None, numbers)
+            own = call.args.get(bias) if bias else None
+            if own is None and numbers.ndim == 1 and self.graph.origin(x)[0] == self.mean_one:
+                taken = numbers.unsqueeze(summed % held.ndim) / max(wide)
+            else:
+                self._push(call, own, numbers)
+        self.updates.add(view, self._position, factor.reshape(wide), taken)
         return None
 
     def _push(self, call: Call, own: Ref | None, numbers: Tensor) -> None:

@@ -5,7 +5,8 @@ its units to their axes, whereas a norm without gains commutes with rotations, a
 the whole orthogonal group (SliceGPT, Ashkboos et al. 2024, section 3.2, for this use of it).
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._evaluation import in_usual_mode
-from ...programs import Program, Ref
+from ...programs import Call, Program, Ref
 from ...programs.operations import LAYER_NORMS, RMS_NORMS, aten
 from ...programs.steps import float64_handler
 from ..find import symmetries_of
@@ -156,6 +157,34 @@ def _start(flow: Flow, *, group: list[Norm], gain: bool, bias: bool) -> None:
         flow.put(norm.out, Change(g.expand(shape), b.expand(shape)))
 
 
+def level_biases(rewriter: Rewriter) -> None:
+    """Biases of layer norms of gain one become ones: what reads them takes the rest, with a bias of its own or without.
+
+    The result of such a norm has mean zero, so the mean of each row of a weight that reads it is free. With ones added
+    to the result, ``n`` times that mean is a bias, and every bias of a layer without one is held that way. The vector
+    of ones stays as it is in every rotation of the stream.
+    """
+    sites: dict[str, list[Norm]] = {}
+    for norm in norms(rewriter.graph):
+        if norm.centred and norm.bias is not None and bool((norm.gain.numbers == 1).all()):
+            sites.setdefault(norm.bias.source, []).append(norm)
+    for group in sites.values():
+        with suppress(Obstacle):
+            rewriter.attempt(partial(_start_levelled, group=group))
+    rewriter.settle()
+
+
+def _start_levelled(flow: Flow, *, group: list[Norm]) -> None:
+    for norm in group:
+        assert norm.bias is not None
+        shift = flow.graph.held(norm.bias).flatten()
+        if bool((shift != 0).any()):
+            flow.mean_one = norm.out
+            flow.updates.add(norm.bias, norm.position, 0.0, 1.0)
+            shape = flow.graph.program.values[norm.out.id].shape
+            flow.put(norm.out, Change(torch.ones(shape).double(), (shift - 1).expand(shape)))
+
+
 @in_usual_mode
 def fold_norm_gains(model: nn.Module, example_inputs: Any) -> nn.Module:
     """A copy of a model whose RMS norms have gains of one: the same function, with a residual stream that can rotate.
@@ -204,33 +233,42 @@ def fold_norm_gains(model: nn.Module, example_inputs: Any) -> nn.Module:
 
 
 def rotatable(rewriter: Rewriter) -> tuple[Symmetry, frozenset[str]]:
-    """The symmetry once every norm of gain one and bias zero divides by a length, as it does in any rotated basis.
+    """The symmetry once every norm of gain one divides by a length, as it does in any rotated basis, and adds its bias.
 
-    Streams are orthogonal spaces then. A layer norm takes the mean as well: of the spaces that come second, elements
-    keep the network's function where they keep the vector of ones, ``Q 1 = 1``.
+    Streams are orthogonal spaces then, which turn the biases with them. A layer norm takes the mean as well: of the
+    spaces that come second, elements keep the network's function where they keep the vector of ones, ``Q 1 = 1``.
     """
     graph = rewriter.graph
-    shifts = lambda norm: norm.bias is not None and bool((graph.held(norm.bias) != 0).any())
-    sites = [norm for norm in norms(graph) if bool((norm.gain.numbers == 1).all()) and not shifts(norm)]
-    sym = symmetries_of(_without_gains(rewriter.program, sites))
+    sites = {norm.position: norm for norm in norms(graph) if bool((norm.gain.numbers == 1).all())}
+    shifting = {k for k, norm in sites.items() if norm.bias is not None and bool((graph.held(norm.bias) != 0).any())}
+    sym = symmetries_of(_without_gains(rewriter.program, sites, shifting))
     sizes = {call.args["normalized_shape"][-1] for call in rewriter.program.calls if call.op in LAYER_NORMS}
     return sym, frozenset(space.name for space in sym.spaces if space.size in sizes)
 
 
-def _without_gains(program: Program, sites: list[Norm]) -> Program:
-    """The run with norms that neither multiply nor add, and layer norms that take no mean: rotations keep it."""
-    calls = list(program.calls)
-    for norm in sites:
-        call = calls[norm.position]
-        if call.op == "aten::mul":
-            same = (r for r in call.inputs if program.values[r.id].shape == program.values[norm.out.id].shape)
-            func = torch.ops.aten.alias.default
-            calls[norm.position] = replace(call, op="aten::alias", args={"self": next(same)}, func=func)
-    for position, call in enumerate(calls):
-        weights = [call.args.get("weight"), call.args.get("bias")]
-        plain = position in {norm.position for norm in sites} or weights == [None, None]
-        if call.op in LAYER_NORMS | RMS_NORMS and plain:
+def _without_gains(program: Program, sites: Mapping[int, Norm], shifting: Collection[int]) -> Program:
+    """The run with norms that do not multiply, and layer norms that take no mean: rotations keep it.
+
+    Biases that are not zero are added by calls of their own.
+    """
+    calls, values = list[Call](), list(program.values)
+    for position, call in enumerate(program.calls):
+        plain = position in sites or [call.args.get("weight"), call.args.get("bias")] == [None, None]
+        if call.op == "aten::mul" and position in sites:
+            out = sites[position].out
+            same = next(r for r in call.inputs if values[r.id].shape == values[out.id].shape)
+            calls.append(replace(call, op="aten::alias", args={"self": same}, func=torch.ops.aten.alias.default))
+        elif call.op in _NORMS and plain:
             args = {"input": call.args["input"], "normalized_shape": call.args["normalized_shape"], "weight": None}
-            outputs = (call.outputs[0], *(None for _ in call.outputs[1:]))
-            calls[position] = replace(call, op="aten::rms_norm", args=args, outputs=outputs)
-    return replace(program, calls=tuple(calls))
+            out = call.outputs[0]
+            if position in shifting:
+                values.append(replace(values[sites[position].out.id]))
+                out = Ref(len(values) - 1)
+            calls.append(replace(call, op="aten::rms_norm", args=args, outputs=(out, *[None] * len(call.outputs[1:]))))
+            if position in shifting:
+                args = {"self": out, "other": call.args["bias"], "alpha": 1}
+                func = torch.ops.aten.add.Tensor
+                calls.append(replace(call, op="aten::add", args=args, outputs=call.outputs[:1], func=func))
+        else:
+            calls.append(call)
+    return replace(program, calls=tuple(calls), values=tuple(values))

@@ -36,13 +36,14 @@ class Outcome:
 class Rewriter:
     """One model whose parameters are rewritten: ``work`` is its copy, in float64 where it runs in float64.
 
-    ``extend`` says whether tied weights may be untied and linear layers without a bias given one; ``changed`` and
-    ``added`` name the tensors with other numbers, and those that the copy has more.
+    ``extend`` says whether tied weights may be untied, ``biases`` whether linear layers without a bias may be given one
+    then; ``changed`` and ``added`` name the tensors with other numbers, and those that the copy has more.
     """
 
     model: nn.Module
     example_inputs: Any
     extend: bool = True
+    biases: bool = True
     changed: dict[str, None] = field(default_factory=dict)
     added: dict[str, None] = field(default_factory=dict)
     _structure: list[tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=list)
@@ -73,7 +74,7 @@ class Rewriter:
         held = len(self.updates)
         linear = nn.Linear | nn.Conv1d | nn.Conv2d
         lacks_bias = lambda name: isinstance(m := self.work.get_submodule(name), linear) and m.bias is None
-        flow = Flow(self.graph, self.updates, lambda name: self.extend and lacks_bias(name), absorb)
+        flow = Flow(self.graph, self.updates, lambda name: self.extend and self.biases and lacks_bias(name), absorb)
         try:
             start(flow)
             flow.run()
