@@ -260,13 +260,14 @@ def _without_gains(program: Program, sites: Mapping[int, Norm], shifting: Collec
             calls.append(replace(call, op="aten::alias", args={"self": same}, func=torch.ops.aten.alias.default))
         elif call.op in _NORMS and plain:
             args = {"input": call.args["input"], "normalized_shape": call.args["normalized_shape"], "weight": None}
-            out = call.outputs[0]
+            bare = replace(
+                call, op="aten::rms_norm", args=args, outputs=(call.outputs[0], *[None] * (len(call.outputs) - 1))
+            )
+            calls.append(bare)
             if position in shifting:
-                values.append(replace(values[sites[position].out.id]))
-                out = Ref(len(values) - 1)
-            calls.append(replace(call, op="aten::rms_norm", args=args, outputs=(out, *[None] * len(call.outputs[1:]))))
-            if position in shifting:
-                args = {"self": out, "other": call.args["bias"], "alpha": 1}
+                values.append(values[sites[position].out.id])
+                calls[-1] = replace(bare, outputs=(Ref(len(values) - 1), *bare.outputs[1:]))
+                args = {"self": Ref(len(values) - 1), "other": call.args["bias"], "alpha": 1}
                 func = torch.ops.aten.add.Tensor
                 calls.append(replace(call, op="aten::add", args=args, outputs=call.outputs[:1], func=func))
         else:
