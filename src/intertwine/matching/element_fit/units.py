@@ -83,17 +83,17 @@ def match_units(
     in the costs, all alike by default; ``start`` is the only one where it is known. Tensors that the symmetry does not
     move are compared, and not searched.
     """
-    pair = _Pair(narrowed(sym, {n for n, layout in sym.layouts.items() if layout.spaces}), a, b, votes)
-    sym, still = pair.sym, identity(pair.sym)
+    posed = _Posed(narrowed(sym, {n for n, layout in sym.layouts.items() if layout.spaces}), a, b, votes)
+    sym, still = posed.sym, identity(posed.sym)
     if start is not None:
-        return pair.matched(lambda _: [start])
-    best = pair.judged(still)
+        return posed.matched(lambda _: [start])
+    best = posed.judged(still)
     if not sym.layouts:
         return best
     if not any(s.group.permutes or s.group.mixes or s.parents for s in sym.spaces):  # products in place say all signs
-        return min(best, pair.judged(signed(pair.stated(), still)), key=_residual)
-    share = best.residual < APART or not pair.large  # else nothing is shared where units are in place
-    best = min(best, pair.judged(~arranged(sym, b) @ arranged(sym, a)), key=_residual)
+        return min(best, posed.judged(signed(posed.stated(), still)), key=_residual)
+    share = best.residual < APART or not posed.large  # else nothing is shared where units are in place
+    best = min(best, posed.judged(~arranged(sym, b) @ arranged(sym, a)), key=_residual)
     if best.residual < FOUND:
         return best
 
@@ -102,11 +102,11 @@ def match_units(
         if share:
             yield still
 
-    return min(best, pair.matched(starts), key=_residual)
+    return min(best, posed.matched(starts), key=_residual)
 
 
 @dataclass(frozen=True)
-class _Pair:
+class _Posed:
     """Two networks of which the units of one are matched to those of the other."""
 
     sym: Symmetry
