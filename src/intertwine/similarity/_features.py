@@ -12,7 +12,7 @@ from ..features.moments import ChannelMoments, double
 
 __all__ = [
     "Moments", "channels_first", "check_distinct", "check_same_examples", "double", "example_blocks", "is_constant",
-    "moments", "subtract", "unit_scale", "working_dtype",
+    "moments", "positions_last", "subtract", "unit_scale", "working_dtype",
 ]  # fmt: skip
 
 _MIN_EXAMPLES = 4  # the unbiased estimators divide by N (N - 3)
@@ -102,6 +102,11 @@ def is_constant(low: Tensor, high: Tensor) -> Tensor:
     """
     size = torch.maximum(-low, high).to(working_dtype(low))
     return (high - low).to(size) <= 2 * torch.finfo(size.dtype).eps * size
+
+
+def positions_last(x: Tensor) -> Tensor:
+    """Features ``(N, C, *S)`` as ``(N, C, P)``, of one position where there is no space."""
+    return x.flatten(2) if x.ndim > 2 else x[:, :, None]
 
 
 def example_blocks(x: Tensor) -> Iterator[slice]:

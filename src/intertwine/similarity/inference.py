@@ -227,6 +227,11 @@ def best_p_values(scores: Tensor, null: Tensor) -> Tensor:
     return by_cell(p_value, known(best), known(chance), fewest=0)
 
 
+def excess(scores: Tensor, level: Tensor) -> Tensor:
+    """How far scores lie above a level, of the way to 1."""
+    return (scores - level) / (1 - level).clamp(min=1e-9)
+
+
 def calibrate(score: float, null: Tensor, quantile: float = 0.95) -> float:
     """Score on a scale where chance is 0: ``max(0, (score - c) / (1 - c))``, ``c`` the ``quantile`` of the null.
 

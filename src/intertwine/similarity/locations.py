@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .._progress import track
-from ._features import Moments, check_same_examples, double, working_dtype
+from ._features import Moments, check_same_examples, double, positions_last, working_dtype
 from ._sides import check_same_size, living_channels
 from .measures.channel_kernels import fill_maximum
 from .measures.kernels import triangle_tiles
@@ -108,7 +108,7 @@ def location_cka(
 
 def _rows(x: Tensor, m: Moments, chosen: Tensor, kernel: str) -> Tensor:
     """The chosen locations as rows ``(n, C)``: centred, and normalised where the kernel wants it."""
-    rows = x.flatten(2) if x.ndim > 2 else x[:, :, None]
+    rows = positions_last(x)
     example, position = chosen // rows.shape[2], chosen % rows.shape[2]
     rows = double(rows[example.to(x.device), :, position.to(x.device)]) - m.mean
     return (rows if kernel == "linear" else rows / m.spread).to(working_dtype(x))

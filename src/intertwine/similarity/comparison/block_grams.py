@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._features import double
+from .._features import double, positions_last
 from ..hsic import center_gram
 from ..measures.kernels import add_product, linear_gram, mirror
 
@@ -40,7 +40,7 @@ class ChannelSums:
 
         They differ wherever the channel varies, and are NaN or infinite where a value is.
         """
-        flat = _with_space(x)
+        flat = positions_last(x)
         if not self._count:
             self._about = flat[0].mean(1)
         about, count = self._about, len(flat) * flat.shape[2]
@@ -87,10 +87,6 @@ class ChannelSums:
         """One over the squared spread, 0 where there is none, ``(C,)``."""
         spread = self.spread
         return torch.where(spread > 0, spread.clamp(min=1e-150).square().reciprocal(), 0.0)
-
-
-def _with_space(x: Tensor) -> Tensor:
-    return x.flatten(2) if x.ndim > 2 else x[:, :, None]
 
 
 def _energy(x: Tensor) -> Tensor:
@@ -188,7 +184,7 @@ def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
     ``(x - m) (y - m)`` summed over space is ``x y - m (sum x + sum y) + P m^2``: no centred copy of the features is
     made, except of those whose means are large or which have fewer positions than examples.
     """
-    x = _with_space(x)
+    x = positions_last(x)
     n, channels, width = x.shape
     mean, weight = sums.mean.to(x), sums.weight.to(x)
     weight = torch.where(weight > 0, weight, 1.0)

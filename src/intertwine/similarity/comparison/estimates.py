@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..base import Measure
-from ..inference import CONFIDENCE, Draws, best_p_values, by_cell, calibrate, interval, p_value
+from ..inference import CONFIDENCE, Draws, best_p_values, by_cell, calibrate, excess, interval, p_value
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,6 @@ class Estimates:
         found |= {"scores": self.scores, "error": None if exact else self.error}
         found["floor"] = None if self.floor.isnan().all() else self.floor
         if shuffled:
-            excess = lambda scores, level: (scores - level) / (1 - level).clamp(min=1e-9)
             above = excess(self.scores, self.chance)
             found |= {"chance": self.chance, "null_p": self.p}
             if self.null.shape[2]:

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from ..inference import excess
 from ..layer_groups import joined, own_measure
 from ..registry import CENTRED, measure_title
 
@@ -95,15 +96,15 @@ def too_few_shuffles(comparison: Compared) -> bool:
     return isinstance(shuffles, int) and shuffles > 0 and 1 / (shuffles + 1) > _LEVEL
 
 
-def excess(comparison: Compared, measure: str) -> Tensor:
-    """How far scores lie above chance, of the way to 1, ``(L_a, L_b)``; the scores where it is not known."""
+def above_chance(comparison: Compared, measure: str) -> Tensor:
+    """The excess of scores over chance ``(L_a, L_b)``; the scores where it is not known."""
     scores, chance = comparison.scores[measure], comparison.chance[measure]
-    return scores if chance is None else (scores - chance) / (1 - chance).clamp(min=1e-9)
+    return scores if chance is None else excess(scores, chance)
 
 
 def best_partners(comparison: Compared, measure: str) -> Tensor:
     """The layer of B most similar to each layer of A ``(L_a,)``, by the excess over chance; 0 without scores."""
-    return excess(comparison, measure).nan_to_num(nan=-torch.inf).argmax(dim=1)
+    return above_chance(comparison, measure).nan_to_num(nan=-torch.inf).argmax(dim=1)
 
 
 def searched(comparison: Compared, measure: str) -> bool:
@@ -163,16 +164,16 @@ def summarise(comparison: Compared, measure: str, rows: list[int] | None = None)
     along = {name: None if x is None else x[chosen] for name, x in _along(comparison, measure).items()}
     own, low, high, chance, p, calibrated = (along[name] for name in _KNOWN)
     assert own is not None
-    known, above_chance = ~own.isnan(), excess(comparison, measure)[chosen]
+    known, beyond_level = ~own.isnan(), above_chance(comparison, measure)[chosen]
     levels = untrained_levels(comparison, measure)[:, chosen]
     beyond_chance = own if calibrated is None else calibrated
-    above = ((own - levels) / (1 - levels).clamp(min=1e-9)).clamp(min=0)
+    above = excess(own, levels).clamp(min=0)
     left = torch.minimum(beyond_chance, torch.where(levels.isnan(), beyond_chance, above))
     matched = None
     if paired(comparison) and searched(comparison, measure):
         # a tie with the partner counts as a match: equal layers, such as an identity, have no order
-        best = above_chance.nan_to_num(nan=-torch.inf).amax(1) - 1e-9
-        matched = int((above_chance.gather(1, chosen[:, None])[:, 0] >= best)[known].sum())
+        best = beyond_level.nan_to_num(nan=-torch.inf).amax(1) - 1e-9
+        matched = int((beyond_level.gather(1, chosen[:, None])[:, 0] >= best)[known].sum())
     return Summary(
         measure=measure,
         score=_mean(own),
