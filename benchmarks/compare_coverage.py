@@ -4,8 +4,10 @@
 
 Estimates of 70 pairs of layers from four architectures, with random weights on three sets of 600 images of CIFAR-10
 (noise without it), stand against ``exact=True``; chance and its 95 % point of 30 pairs, 120 images, against the scores
-of 2,000 real shuffles with all examples and positions.
+of 2,000 real shuffles of the same rows of channels, and the mean against those of all positions.
 """
+
+from typing import Any
 
 import torch
 from layer_cka import images
@@ -14,11 +16,12 @@ from torch import nn
 import intertwine as iw
 from intertwine.features import Reading
 from intertwine.lab.networks import build
-from intertwine.similarity import Resampling, measure
+from intertwine.similarity import Measure, Procrustes, Resampling, measure
+from intertwine.similarity._sides import placed
 from intertwine.similarity.comparison.all_pairs import score_all
 from intertwine.similarity.comparison.compare import points_of
-from intertwine.similarity.comparison.estimates import Estimates, How
-from intertwine.similarity.comparison.layers import gather
+from intertwine.similarity.comparison.estimates import How
+from intertwine.similarity.comparison.layers import Network, gather
 from intertwine.similarity.comparison.positions import common_space, pool
 from intertwine.similarity.comparison.statistics import Collector, Wanted
 from intertwine.similarity.inference import permutation_scores
@@ -77,41 +80,60 @@ def coverage() -> None:
             print(f"| {name} | {m} | {off.numel()} | {numbers} | {held} |", flush=True)
 
 
-def estimated(a: nn.Module, b: nn.Module, x: torch.Tensor, layers: list[str] | None) -> dict[str, Estimates]:
-    """What one pass tells of all pairs of layers, the 95 % point of chance among it."""
+def networks(a: nn.Module, b: nn.Module, x: torch.Tensor, layers: list[str] | None) -> tuple[Network, Network]:
+    """What one pass keeps of both networks."""
     chosen, running = [measure(m) for m in MEASURES], {}
     for name, model in (("A", a), ("B", b)):
         running[name] = (model, points_of(model, layers, Reading(), x))
     want = Wanted.of(chosen, [p for _, some in running.values() for p in some], len(x), 0)
     found = gather(running, {n: Collector(n, some, want) for n, (_, some) in running.items()}, [x], Reading())
-    return score_all(chosen, found["A"], found["B"], How(intervals=False))
+    return found["A"], found["B"]
+
+
+def shuffled(m: Measure[Any], x: torch.Tensor, y: torch.Tensor, count: int) -> torch.Tensor:
+    """Scores of shuffled features."""
+    a, b = m.prepare(x), m.prepare(y)
+    if not isinstance(m, Procrustes):
+        return permutation_scores(m, a, b, count)
+    left, right = (side.block(slice(0, side.n)).unflatten(0, (side.n, -1)) for side in (a, b))
+    left, generator = left.flatten(0, 1).T.contiguous(), torch.Generator().manual_seed(0)
+    orders = (torch.randperm(a.n, generator=generator) for _ in range(count))
+    crosses = (placed(left @ right[order].flatten(0, 1), a.kept, b.kept) for order in orders)
+    return torch.tensor([m.score_cross(c, a.norms, b.norms) for c in crosses], dtype=torch.float64)
 
 
 def chance() -> None:
     """The second table."""
-    print("\n| measure | pairs | mean: largest difference | its standard error | shuffles beyond the 95 % point |")
-    print("|---|---|---|---|---|")
+    print("\n| measure | pairs | mean | its standard error | beyond the 95 % point | mean, all positions |")
+    print("|---|---|---|---|---|---|")
     rows: dict[str, list[tuple[float, ...]]] = {m: [] for m in MEASURES}
     x = images(JUDGED)
     for name, (a, b) in architectures().items():
-        found = estimated(a, b, x, LAYERS.get(name))
-        features = [list(iw.collect(model, [x], LAYERS.get(name)).values()) for model in (a, b)]
-        axes = [[p.channel_dim for p in points_of(model, LAYERS.get(name), Reading(), x)] for model in (a, b)]
-        sides = [[z.movedim(d, 1) for z, d in zip(some, dims)] for some, dims in zip(features, axes)]
+        kept = networks(a, b, x, LAYERS.get(name))
+        found = score_all([measure(m) for m in MEASURES], *kept, How(intervals=False))
+        features = [iw.collect(model, [x], LAYERS.get(name)) for model in (a, b)]
+        axes = [{p.name: p.channel_dim for p in points_of(model, LAYERS.get(name), Reading(), x)} for model in (a, b)]
+        sides = [[z.movedim(dims[n], 1) for n, z in some.items()] for some, dims in zip(features, axes)]
         n = len(sides[0])
         pairs = [(i, j % n) for j in range(n) for i in range(n)][:: max(1, n * n // 8)][:8]
-        for (i, j), m in ((at, m) for at in pairs[: PAIRS - len(rows[MEASURES[0]])] for m in MEASURES):
+        for i, j in pairs[: PAIRS - len(rows[MEASURES[0]])]:
             u, v = sides[0][i], sides[1][j]
             space = common_space(tuple(u.shape[2:]), tuple(v.shape[2:]))
-            one, both = measure(m), (u, v) if "cka" in m else (pool(u, space), pool(v, space))
-            drawn = permutation_scores(one, *(one.prepare(z) for z in both), SHUFFLES)
-            told = found[m]
-            beyond = float((drawn > told.upper[i, j]).double().mean())
-            rows[m].append((float(told.chance[i, j] - drawn.mean()), float(drawn.std()) / SHUFFLES**0.5, beyond))
+            pooled = pool(u, space), pool(v, space)
+            seen = [side.layers[k].rows(space)[0].mT for side, k in zip(kept, (i, j))]  # of the sampled positions
+            for m in MEASURES:
+                one, told, kernel = measure(m), found[m], "cka" in m
+                drawn = shuffled(one, *((u, v) if kernel else seen), SHUFFLES)
+                every = drawn if kernel or seen[0].numel() == pooled[0].numel() else None
+                every = shuffled(one, *pooled, SHUFFLES // 10) if every is None else every
+                beyond, mean = float((drawn > told.upper[i, j]).double().mean()), float(told.chance[i, j])
+                error = float(drawn.std()) / SHUFFLES**0.5
+                rows[m].append((mean - float(drawn.mean()), error, beyond, mean - float(every.mean())))
     for m, some in rows.items():
-        off, error, beyond = torch.tensor(some, dtype=torch.float64).T
+        off, error, beyond, whole = torch.tensor(some, dtype=torch.float64).T
         ends = f"{100 * beyond.mean():.1f} % ({100 * beyond.min():.1f} to {100 * beyond.max():.1f} %)"
-        print(f"| {m} | {len(some)} | {off.abs().max():.5f} | {error.mean():.5f} | {ends} |", flush=True)
+        numbers = f"{off.abs().max():.5f} | {error.mean():.5f} | {ends} | {whole.abs().max():.5f}"
+        print(f"| {m} | {len(some)} | {numbers} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -263,7 +263,8 @@ def _joined(
             notes += said.pop("notes")
             for m, part in product(said, _PARTS):
                 matrix = found[part].setdefault(m, torch.full(shape, torch.nan, dtype=torch.float64))
-                values = torch.tensor([[nan if v is None else v for v in row] for row in said[m][part]]).double()
+                rows = [[nan if v is None else v for v in row] for row in said[m][part]]
+                values = torch.tensor(rows, dtype=torch.float64)
                 matrix[k, s.start : s.stop, t.start : t.stop] = values
                 matrix[k, t.start : t.stop, s.start : s.stop] = values.T
     except KeyboardInterrupt:
