@@ -32,7 +32,7 @@ def test_plain_lines_say_how_long_it_will_go_on(monkeypatch, capsys):
     *lines, last = capsys.readouterr().err.splitlines()
     for line in lines:
         spent, *left = (float(word) for word in re.findall(r"(\d+) s", line))
-        done = int(re.search(r": (\d+)/40", line)[1])
+        done = int(re.search(r": (\d+) of 40", line)[1])
         assert left == [round(spent * (40 - done) / done)] * (done < 40)
     assert len(lines) > 1 and last.startswith("reading: 40 done in")
 

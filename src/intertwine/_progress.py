@@ -90,35 +90,32 @@ def _in_place(description: str, total: int | None, start: float) -> Iterator[Tel
     """One line of a notebook's output, written over as the work goes on; it needs no widgets."""
     shown: Any = import_module("IPython.display")
     text = lambda words: {"text/plain": f"{description}: {words}"}
-    last, finished = start, 0
     line = shown.display(text(f"0 of {total or '?'}"), raw=True, display_id=True)
-
-    def tell(done: int) -> None:
-        nonlocal last, finished
-        finished = done
-        if line and time.monotonic() - last >= _WRITTEN_EVERY:
-            last = time.monotonic()
-            line.update(text(f"{done} of {total or '?'} {_time_left(last - start, done, total)}"), raw=True)
-
-    yield tell
-    if line:  # none where no notebook runs, whatever is imported
-        line.update(text(f"{finished} done in {time.monotonic() - start:.1f} s"), raw=True)
+    write = lambda words: line.update(text(words), raw=True) if line else None  # none where no notebook runs
+    with _written(write, _WRITTEN_EVERY, total, start) as tell:
+        yield tell
 
 
 @contextmanager
 def _lines(description: str, total: int | None, start: float) -> Iterator[Tell]:
+    with _written(lambda words: print(f"{description}: {words}", file=sys.stderr), _PLAIN_EVERY, total, start) as tell:
+        yield tell
+
+
+@contextmanager
+def _written(write: Callable[[str], object], every: float, total: int | None, start: float) -> Iterator[Tell]:
+    """Words now and then, and at the end, unless that is an error."""
     last, finished = start, 0
 
     def tell(done: int) -> None:
         nonlocal last, finished
         finished = done
-        if time.monotonic() - last >= _PLAIN_EVERY:
+        if time.monotonic() - last >= every:
             last = time.monotonic()
-            words = f"{done}/{total or '?'} {_time_left(last - start, done, total)}"
-            print(f"{description}: {words}", file=sys.stderr)
+            write(f"{done} of {total or '?'} {_time_left(last - start, done, total)}")
 
     yield tell
-    print(f"{description}: {finished} done in {time.monotonic() - start:.1f} s", file=sys.stderr)
+    write(f"{finished} done in {time.monotonic() - start:.1f} s")
 
 
 def _time_left(spent: float, done: int, total: int | None) -> str:
