@@ -10,7 +10,7 @@ from ..._words import counted
 from ...groups.sampling import haar, keeping_ones
 from ...symmetry import Symmetry, Transformation
 from ...symmetry.action import moved, transform
-from ...symmetry.blocks import blocks, parent_dims
+from ...symmetry.blocks import blocks, parent_dims, summed
 from ...symmetry.gauge.batch_norms import Folded
 from ...symmetry.spaces import Layout
 from ...symmetry.transformation import identity
@@ -68,7 +68,7 @@ def _summed(
             products = (x * after, x * x, after * after) if block.moved else ()
             for dim, leaf in block.carried:
                 dims = parent_dims(sym.space(leaf.space), dim, block.spaces)
-                sums = [_over_others(p, dims) for p in products]
+                sums = [summed(p, dims) for p in products]
                 known = units.get(leaf.space)
                 units[leaf.space] = sums if known is None else [old + new for old, new in zip(known, sums)]
 
@@ -78,11 +78,6 @@ def _summed(
     cosines = {name: inner / (ours * theirs).sqrt() for name, (inner, ours, theirs) in found.items()}
     apart, near = ((x / size) ** 0.5 if size else 0.0 for x in (gap, left))
     return cosines, apart, near
-
-
-def _over_others(x: Tensor, dims: list[int]) -> Tensor:
-    rest, kept = [d for d in range(x.ndim) if d not in dims], sorted(dims)
-    return (x.sum(rest) if rest else x).permute([kept.index(d) for d in dims])
 
 
 def _square(x: Tensor) -> float:

@@ -14,7 +14,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, count, islice
 from pathlib import Path
@@ -23,12 +23,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..._io.files import read_tensors, write_tensors
+from ..._io.values import read_value, write_value
 from ..._progress import track
 from ..._random import mixed
 from ...features.batches import repeatable
 from ...features.evaluate import Loss
-from ...groups import Element
 from ...symmetry.action import admissible, tensors_of
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.networks import Networks
@@ -44,7 +43,6 @@ _MOMENTUM = 0.9
 _POLAR = (3.4445, -4.7750, 2.0315)  # Muon's odd polynomial: five turns of it bring singular values to about 1
 _FALLS = 5  # times a search goes back to its best element; at the next one it ends
 _CONDITION = 1e6  # of a basis, beyond which single precision keeps nothing of it
-_PARTS = ("permutation", "scales", "signs", "linear")
 
 
 @dataclass(frozen=True)
@@ -111,10 +109,6 @@ class _Course:
         self.raw = {n: t.detach() for n, t in tensors_of(networks.b).items() if n in self.mixture.names}
         self.base = self.best = start
         first = list(islice(self._batches(), 2))
-        if not first:
-            raise ValueError(
-                f"loader must yield batches of {self.mixture.least} or more examples with labels that count. Got none."
-            )
         self.held, self.skipped = first[:1], len(first) - 1
         self.notes: tuple[str, ...] = ()
         self.logs: dict[str, Tensor] = {}
@@ -242,34 +236,30 @@ class _Course:
 
     def _keep(self, history: list[float]) -> None:
         """Write where the search stands."""
-        if self.options.checkpoint is None:
-            return
-        found = {"step": torch.tensor(self.step), "history": torch.tensor(history, dtype=torch.float64)}
-        found |= {f"momentum.{name}": x for name, x in self.momenta.items()}
-        found["falls"] = torch.tensor(self.falls, dtype=torch.int64)
-        for kind, g in (("base", self.base), ("best", self.best)):
-            for space, e in g.elements.items():
-                parts = {part: getattr(e, part) for part in _PARTS}
-                found |= {f"{kind}.{space}.{part}": x.contiguous() for part, x in parts.items() if x is not None}
-        write_tensors(self.options.checkpoint, found)
+        if self.options.checkpoint is not None:
+            stands = _Standing(self.step, tuple(history), tuple(self.falls), self.momenta, self.base, self.best)
+            write_value(Path(self.options.checkpoint), stands)
 
     def _resumed(self) -> list[float] | None:
         """Go on from where a search stood; its history."""
-        path = self.options.checkpoint
-        if path is None or not Path(path).exists():
+        if self.options.checkpoint is None or not Path(self.options.checkpoint).exists():
             return None
-        found = read_tensors(path)
+        found = read_value(Path(self.options.checkpoint), _Standing)
+        self.step, self.falls, self.base, self.best = found.step, list(found.falls), found.base, found.best
+        self.momenta = dict(found.momenta)
+        return list(found.history)
 
-        def read(kind: str, space: str, e: Element) -> Element:
-            parts: dict[str, Any] = {part: found[key] for part in _PARTS if (key := f"{kind}.{space}.{part}") in found}
-            return replace(e, **parts)
 
-        still = identity(self.sym).elements.items()
-        self.base, self.best = (Transformation({s: read(kind, s, e) for s, e in still}) for kind in ("base", "best"))
-        self.momenta = {name: found.get(f"momentum.{name}", still) for name, still in self.momenta.items()}
-        self.falls = found["falls"].tolist() if "falls" in found else []
-        self.step = int(found["step"])
-        return list(map(float, found["history"]))
+@dataclass(frozen=True, eq=False)
+class _Standing:
+    """Where a search stands: enough to go on to the same end."""
+
+    step: int
+    history: tuple[float, ...]
+    falls: tuple[int, ...]
+    momenta: Mapping[str, Tensor]
+    base: Transformation
+    best: Transformation
 
 
 def _polar(x: Tensor) -> Tensor:
