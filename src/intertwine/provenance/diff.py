@@ -216,7 +216,7 @@ def _rewritten(pairs: Pairs, g: Transformation) -> Iterator[str]:
     )
     for norm in norms:
         affine = {n: right.state[n] for n in (norm.weight, norm.bias) if n is not None}
-        sizes = {n: right.spread.get(n, x).abs() for n, x in affine.items()}
+        sizes = {n: right.size(n).abs() for n, x in affine.items()}
         if all(bool(((left.state[n] - x).abs() <= _AFFINE * sizes[n] + 1e-12).all()) for n, x in affine.items()):
             yield from (norm.mean, norm.variance, *affine)
 

@@ -15,7 +15,7 @@ from ...symmetry.blocks import Block, align, blocks, parent_dims
 from ...symmetry.coupling import narrowed
 from ...symmetry.gauge.batch_norms import Folded
 from ...symmetry.spaces import Layout, Space
-from ...symmetry.transformation import Transformation, identity
+from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.balanced import Balanced
 from ..judgement.deviation import TRUST, Deviation, apart, deviation
 from .freedoms import AGREES, moving, pinned, unflipped
@@ -29,6 +29,8 @@ _ALIKE = 0.5  # smallest over largest vote from which on weighting changes nothi
 _SETTLED = 0.1  # fall of the loss that is worth another fit
 _FITTED = 2  # weights for each free scale or entry of a basis from which on a fit does not explain every tensor
 _FEW = 4  # tensors that may be far away whatever their sizes
+_QUICK = 1_000_000  # far tensors times weights of all, of which each may decide whatever their sizes
+_DRIVEN = 7.0  # largest log scale between balanced coordinates
 _FAINT = 1e-6  # votes of far tensors where another of them decides: they order what it does not carry
 
 _NEAR = 0.5  # relative distance up to which a fitted basis may have blurred a tensor that was not changed
@@ -145,10 +147,12 @@ def _turned(a: Folded, b: Folded, state: _State) -> _State:
 def _agreed(a: Balanced, b: Balanced, state: _State) -> _State:
     """The state in which most tensors agree that can be reached by letting one that is far away decide.
 
-    Where those that are far away hold most weights, as noise on all tensors leaves them, none is more right.
+    Where those that are far away hold most weights, as noise on all tensors leaves them, none is more right; all are
+    tried only where that takes no time.
     """
     sizes = {n: x.numel() for n, x in a.folded.state.items()}
-    few = len(state.far) <= _FEW or 2 * sum(sizes[n] for n in state.far) <= sum(sizes.values())
+    quick = len(state.far) <= max(_FEW, _QUICK // sum(sizes.values()))
+    few = quick or 2 * sum(sizes[n] for n in state.far) <= sum(sizes.values())
     seeds = _open(a, state) if few else set()
     while seeds:
         found = {name: _decided(a, b, state, name) for name in sorted(seeds)}
@@ -191,10 +195,17 @@ def _decided(a: Balanced, b: Balanced, state: _State, name: str) -> _State:
 
 def _placed(a: Balanced, b: Balanced, g: Transformation, votes: Mapping[str, float]) -> Transformation:
     """``g`` with units matched anew by votes, in the balanced coordinates of ``b``."""
-    signed, near = monomial(a.sym), b.to @ g
+    signed, near = monomial(a.sym), _tempered(b.to @ g @ ~a.to) @ a.to
     normal = {**a.folded.state, **moved(a.sym, near, a.folded.state)}
     found, _ = match_units(signed, normal, b.state, votes, identity(signed))
     return ~b.to @ (lifted(found, a.sym) @ near)
+
+
+def _tempered(g: Transformation) -> Transformation:
+    """``g`` without scales that no copy has in balanced coordinates: fits drive them off where units do not match."""
+    for name, e in g.elements.items():
+        g = with_parts(g, name, scales=e.scales.clamp(-_DRIVEN, _DRIVEN))
+    return g
 
 
 def _votes(distances: Mapping[str, float], ridge: float) -> dict[str, float]:
@@ -244,8 +255,7 @@ def _median(near: Tensor, b: Folded, name: str, spaces: Mapping[str, Space]) -> 
     ratios = []
     for block in blocks(b.sym.layouts[name]):
         corner = tuple(slice(_SAMPLE) for _ in block.leaves)
-        size = b.spread.get(name, b.state[name])
-        x, y, sizes = (block.read(t)[corner].double() for t in (near, b.state[name], size))
+        x, y, sizes = (block.read(t)[corner].double() for t in (near, b.state[name], b.size(name)))
         gap = (_fitted(x, y, block, spaces) - y).abs()
         ratios.append(torch.where(gap == 0, 0.0, gap / sizes.abs().clamp_min(1e-300)).flatten())
     return float(torch.cat(ratios).median()) if ratios else 0.0

@@ -37,7 +37,7 @@ class Fit:
 
     def __init__(self, a: Folded, b: Folded, g: Transformation) -> None:
         self.sym, self.b, self.g = a.sym, b.state, g
-        self._a, self._spread = a.state, b.spread
+        self._a, self._cancelled = a.state, {n: b.size(n) for n in b.means}
         self._spaces = [s for s in a.sym.spaces if s.group.scales or s.group.mixes]
         self._still = identity(a.sym)
         moving = {n: x for n, x in a.sym.layouts.items() if any(map(_continuous, blocks(x)))}
@@ -112,8 +112,10 @@ class Fit:
             usable = (squares > 0) & (inner > 0)
             ratio = torch.where(usable, inner / squares.clamp_min(1e-300), 1.0).log()
             there = trust = x != 0
-            if (spread := self._spread.get(m.tensor)) is not None:  # what cancelled in folded biases is rounded most
-                left = (self.b[m.tensor] / spread.clamp_min(torch.finfo(spread.dtype).tiny)).square()
+            if (
+                size := self._cancelled.get(m.tensor)
+            ) is not None:  # folded biases are rounded most where they are small
+                left = (self.b[m.tensor] / size.clamp_min(torch.finfo(size.dtype).tiny)).square()
                 trust = m.view(m.block.read(left))
             weight = inner_products(there, trust, [x.ndim - 1])
             terms.append((m.leaf, _vote(votes, m.tensor) * weight * usable, ratio))

@@ -77,7 +77,8 @@ def match_units(
     """Permutations and signs that bring the weights ``a`` close to ``b``, by coordinate descent from several starts.
 
     Starts, until one is good enough: the canonical forms of both, which meet for copies; similar weight profiles, with
-    all signs solved together; units in place, as fine-tuning leaves them. Costs are float32 in networks of more than
+    all signs solved together; units in place, as fine-tuning leaves them; in small networks the canonical forms again,
+    by the tensors that agree there, for others may have been negated. Costs are float32 in networks of more than
     100,000 weights; residuals are always float64. The answer is the best local optimum, exact for copies with distinct
     units. Coordinates are balanced, without scales and matrices (``monomial``); ``votes`` weight each tensor's entries
     in the costs, all alike by default; ``start`` is the only one where it is known. Tensors that the symmetry does not
@@ -93,7 +94,8 @@ def match_units(
     if not any(s.group.permutes or s.group.mixes or s.parents for s in sym.spaces):  # products in place say all signs
         return min(best, posed.judged(signed(posed.stated(), still)), key=_residual)
     share = best.residual < APART or not posed.large  # else nothing is shared where units are in place
-    best = min(best, posed.judged(~arranged(sym, b) @ arranged(sym, a)), key=_residual)
+    canonical = posed.judged(~arranged(sym, b) @ arranged(sym, a))
+    best = min(best, canonical, key=_residual)
     if best.residual < FOUND:
         return best
 
@@ -102,7 +104,10 @@ def match_units(
         if share:
             yield still
 
-    return min(best, posed.matched(starts), key=_residual)
+    best = min(best, posed.matched(starts), key=_residual)
+    if best.residual < FOUND or posed.large:
+        return best
+    return min(best, posed.reweighted(canonical), key=_residual)
 
 
 @dataclass(frozen=True)
@@ -132,24 +137,27 @@ class _Posed:
         return Problem.counted(self.sym, self.b, self.a, votes or self.votes, dtype)
 
     def matched(self, starts: Callable[[Problem], Iterable[Transformation]]) -> UnitMatch:
-        """The best end of all starts; where the networks are unrelated, close to it.
-
-        A second descent weights every tensor by how well it agrees after the first one, and is kept if the residual is
-        smaller: so tensors that were replaced do not outvote the others.
-        """
+        """The best end of all starts; where the networks are unrelated, close to it."""
         stated = self.stated()
         some = track(starts(stated), "Matching units", _STARTS, enabled=None)
         found, _ = search(stated, _COARSE, 0, some, enough=FOUND**2 / 2)
+        unrelated = found.history[-1] < (1 - _UNRELATED**2) ** 0.5 * stated.size
+        del stated  # before the next one is made
         first = self.judged(found.g)
-        if found.history[-1] < (1 - _UNRELATED**2) ** 0.5 * stated.size:
-            return first
+        return first if unrelated else self.reweighted(first)
+
+    def reweighted(self, first: UnitMatch) -> UnitMatch:
+        """The local optimum where every tensor votes by how well it agrees already, if the residual is smaller.
+
+        So tensors that were replaced do not outvote the others.
+        """
         near = self._near(first.g)
         squares = {n: max(_cosine(near[n], self.b[n]), 0.0) ** 2 for n in self.sym.layouts}  # 0 beyond a right angle
         del near
+        votes = self.votes
         if min(squares.values(), default=1.0) < _CLOSE:
-            del stated
-            stated = self.stated({n: (self.votes or {}).get(n, 1.0) * c / (1 - c + _RIDGE) for n, c in squares.items()})
-        again = self.judged(descend(stated, first.g, torch.Generator().manual_seed(0)).g)
+            votes = {n: (self.votes or {}).get(n, 1.0) * c / (1 - c + _RIDGE) for n, c in squares.items()}
+        again = self.judged(descend(self.stated(votes), first.g, torch.Generator().manual_seed(0)).g)
         return min(first, again, key=_residual)
 
     def _near(self, g: Transformation) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """Deviation of matched weights: weight by weight and tensor by tensor."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -126,17 +126,17 @@ def deviation(
     linear = {s.name for s in a.sym.spaces if s.group.mixes}
     finest = "float64" if torch.float64 in {t.dtype for t in b.state.values()} else "float32"
     kept = above_quantile(sum(b.state[name].numel() for name in b.sym.layouts) if count is None else count)
+    moved_by = lambda name: transform(a.state[name], a.sym.layouts[name], g)
     tensors, largest = {}, torch.zeros(0)
     for name, layout in b.sym.layouts.items():
-        right = b.state[name]
-        if not right.numel():
+        if not b.state[name].numel():
             continue
-        near = transform(a.state[name], layout, g)
-        distance = apart(near, b, name)
+        near, right = moved_by(name), meets(moved_by, b, name)
+        distance = apart(near, b, name, right)
         # a basis mixes entries, and with them their rounding, which a fitted matrix doubles on either side
         mixed = any(space in linear for block in blocks(layout) for space in block.spaces)
         some = above_quantile(right.numel(), _OF_ONE)
-        ratios, edit = _largest(near, right, b.spread.get(name, right), mixed, max(some, kept))
+        ratios, edit = _largest(near, right, b.size(name), mixed, max(some, kept))
         tensors[name] = TensorDeviation(
             size=right.numel(),
             distance=distance,
@@ -202,9 +202,20 @@ def _cast_entries(x: Tensor, y: Tensor) -> Tensor:
     return torch.stack([p.to(half).to(p.dtype) == q for half in HALVES for p, q in ((x, y), (y, x))]).any(0)
 
 
-def apart(near: Tensor, b: Folded, name: str) -> float:
-    """Relative distance of a moved tensor from the one that it should meet."""
-    return gap(near, b.state[name]) / max(_norm(b.spread.get(name, b.state[name])), 1e-300)
+def apart(near: Tensor, b: Folded, name: str, met: Tensor | None = None) -> float:
+    """Relative distance of a moved tensor from the one that it should meet, that of ``b`` by default."""
+    return gap(near, b.state[name] if met is None else met) / max(_norm(b.size(name)), 1e-300)
+
+
+def meets(near: Callable[[str], Tensor], b: Folded, name: str) -> Tensor:
+    """What a moved tensor should meet: of the bias of a batch norm, the one with the moved gain where that is closer.
+
+    So a gain that was changed alone is told from the bias into which it is folded with the mean.
+    """
+    if name not in b.means:
+        return b.state[name]
+    other = b.with_gain(name, near(b.means[name][0]))
+    return min(b.state[name], other, key=lambda x: gap(near(name), x))
 
 
 def relative(x: Tensor, y: Tensor) -> float:

@@ -18,7 +18,7 @@ from ...matching.element_fit.consensus import by_consensus, refitted
 from ...matching.element_fit.freedoms import freedoms, pinned, unflipped
 from ...matching.element_fit.refit import Fit
 from ...matching.element_fit.units import match_units
-from ...matching.judgement.deviation import PRECISIONS, apart, constant
+from ...matching.judgement.deviation import PRECISIONS, apart, constant, meets
 from ...symmetry.action import transform
 from ...symmetry.blocks import blocks, map_leaves, summed
 from ...symmetry.coupling import narrowed
@@ -100,7 +100,8 @@ def _part(side: Folded, free: Collection[str], placed: Collection[str]) -> Folde
     layouts = {n: map_leaves(layout, hold) for n, layout in sym.layouts.items()}
     kept = {n: x for n, x in layouts.items() if x.spaces}
     small = replace(narrowed(sym, kept), spaces=spaces, layouts=kept)
-    return Folded(small, {n: side.state[n] for n in kept}, side.spread, side.pinned)
+    means = {n: mean for n, mean in side.means.items() if n in kept}
+    return replace(side, sym=small, state={n: side.state[n] for n in kept}, means=means)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,13 +117,17 @@ class _Pair:
 
     def apart(self, name: str, g: Transformation) -> float:
         """Its relative distance from the one to meet."""
-        return apart(self.near(name, g), self.b, name)
+        return apart(self.near(name, g), self.b, name, self.met(name, g))
+
+    def met(self, name: str, g: Transformation) -> Tensor:
+        """What it should meet."""
+        return meets(lambda n: self.near(n, g), self.b, name)
 
     def unchanged(self, name: str, g: Transformation) -> bool:
         """Whether a tensor and every row along every axis agree up to a cast, so that no single unit was moved."""
-        x, y = self.near(name, g), self.b.state[name]
-        if constant(self.a.state[name]) or not apart(x, self.b, name) <= _EQUAL:
+        if constant(self.a.state[name]) or not self.apart(name, g) <= _EQUAL:
             return False
+        x, y = self.near(name, g), self.met(name, g)
         gap, size = (x - y).square(), _EQUAL**2 * y.square()
         return all(bool((summed(gap, [dim]) <= summed(size, [dim])).all()) for dim in range(x.ndim))
 
@@ -279,8 +284,9 @@ def _refuted(pair: _Pair, g: Transformation) -> dict[str, list[_Part]]:
 def _left_by(pair: _Pair, g: Transformation, space: str, part: _Part) -> tuple[float, frozenset[str]]:
     """The share of the distance that a part of ``g`` leaves on the side that it explains least, and what it moves.
 
-    It is a geometric mean over the entries that the part moves, and infinite where it drives a tensor away. Tensors of
-    which nothing is left, with it or without it, say nothing; that it explains no more numbers than it has, neither.
+    It is a geometric mean over the entries that the part moves, and infinite where it drives a tensor away and does not
+    all but explain the others. Tensors of which nothing is left, with it or without it, say nothing; that it explains
+    no more numbers than it has, neither.
     """
     b, e = pair.b, g[space]
     without = Transformation({**g.elements, space: _less(e, [part])}, g.certified)
@@ -295,9 +301,11 @@ def _left_by(pair: _Pair, g: Transformation, space: str, part: _Part) -> tuple[f
         touched = near != far
         if not bool(touched.any()):
             continue
-        size = max(float(b.spread.get(name, b.state[name])[touched].norm()), 1e-300)
-        met = b.state[name] if float((near * b.state[name]).sum()) >= 0 else -b.state[name]  # negated, it tells as much
-        after, before = (max(float((x - met)[touched].norm()) / size, floor) for x in (near, far))
+        size = max(float(b.size(name)[touched].norm()), 1e-300)
+        after, before = (
+            max(float((x - y if float((near * y).sum()) >= 0 else x + y)[touched].norm()) / size, floor)
+            for x, y in ((near, pair.met(name, g)), (far, pair.met(name, without)))
+        )  # negated, it tells as much
         moved[name] = min(after, _NOTHING) > _WORSE * min(before, _NOTHING)
         if min(after, before) >= _NOTHING:
             continue
@@ -308,7 +316,8 @@ def _left_by(pair: _Pair, g: Transformation, space: str, part: _Part) -> tuple[f
     numbers = e.linear.numel() if part is None and e.linear is not None else int((e.scales[part or 0] != 0).sum())
     sides = [exp(total / n) for n, total in sums.values()] or [inf]
     left = min(sides) if min(sides) <= _EXACT and max(sides) <= _HELPED else max(sides)
-    told = sum(n for n, _ in sums.values()) > numbers and not any(moved.values())
+    driven = any(moved.values()) and max(sides) > _EXACT
+    told = sum(n for n, _ in sums.values()) > numbers and not driven
     return left if told else inf, frozenset(moved)
 
 

@@ -21,9 +21,22 @@ class Folded:
 
     sym: Symmetry  # Acts on ``state``; it has no batch norms left
     state: dict[str, Tensor]  # Gains hold ``s``, biases ``t``; without a gain the variance holds ``v + eps``
-    # For each ``t`` the size ``|beta| + |s m|`` of what was subtracted, so that rounding can be judged
-    spread: dict[str, Tensor]
+    means: dict[str, tuple[str, Tensor]]  # For each ``t`` the name of its ``s``, and ``m``
     pinned: frozenset[str]  # Variances of batch norms without a gain, which canonical forms bring to 1
+
+    def size(self, name: str) -> Tensor:
+        """What rounding is judged by: a tensor, and of each ``t`` what was subtracted, ``|beta| + |s m|``."""
+        t = self.state[name]
+        if name not in self.means:
+            return t
+        gain, mean = self.means[name]
+        shift = self.state[gain] * mean
+        return (t + shift).abs() + shift.abs()
+
+    def with_gain(self, name: str, gain: Tensor) -> Tensor:
+        """A ``t`` as it would be with another ``s``, its ``beta`` and mean as they are."""
+        s, mean = self.means[name]
+        return self.state[name] + (self.state[s] - gain) * mean
 
 
 def fold(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype = torch.float64) -> Folded:
@@ -40,7 +53,7 @@ def fold(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype = torch.
     norms = {name for norm in sym.batch_norms for name in (norm.mean, norm.variance, norm.weight, norm.bias)}
     wide = {n: state[n].detach().to("cpu", torch.float64 if n in norms else dtype) for n in sym.layouts if n in state}
     layouts = dict(sym.layouts)
-    spread, pinned = {}, set()
+    means, pinned = dict[str, tuple[str, Tensor]](), set[str]()
     for norm in sym.batch_norms:
         if not {norm.mean, norm.variance} <= wide.keys():
             continue
@@ -55,13 +68,12 @@ def fold(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype = torch.
         layouts[norm.weight] = Layout((_divided(layouts[norm.weight].axes[0], exponents),))
         wide[norm.weight] = s
         if norm.bias is not None:
-            spread[norm.bias] = wide[norm.bias].abs() + (s * mean).abs()
+            means[norm.bias] = norm.weight, mean.to(dtype)
             wide[norm.bias] = wide[norm.bias] - s * mean
     aliases = {alias: name for alias, name in sym.aliases.items() if name in layouts}
     layouts = {name: layout for name, layout in layouts.items() if name in wide}
     folded = replace(sym, layouts=layouts, batch_norms=(), aliases=aliases, dtype=dtype)
-    wide, spread = ({n: t.to(dtype) for n, t in some.items()} for some in (wide, spread))
-    return Folded(folded, wide, spread, frozenset(pinned))
+    return Folded(folded, {n: t.to(dtype) for n, t in wide.items()}, means, frozenset(pinned))
 
 
 def unfold(folded: Mapping[str, Tensor], norms: tuple[BatchNormTensors, ...]) -> dict[str, Tensor]:
