@@ -29,7 +29,7 @@ _ALIKE = 0.5  # smallest over largest vote from which on weighting changes nothi
 _SETTLED = 0.1  # fall of the loss that is worth another fit
 _FITTED = 2  # weights for each free scale or entry of a basis from which on a fit does not explain every tensor
 _FEW = 4  # tensors that may be far away whatever their sizes
-_QUICK = 1_000_000  # far tensors times weights of all, of which each may decide whatever their sizes
+_QUICK = 1_000_000  # far tensors times weights of all up to which each may decide in no time
 _DRIVEN = 7.0  # largest log scale between balanced coordinates
 _FAINT = 1e-6  # votes of far tensors where another of them decides: they order what it does not carry
 
@@ -147,21 +147,22 @@ def _turned(a: Folded, b: Folded, state: _State) -> _State:
 def _agreed(a: Balanced, b: Balanced, state: _State) -> _State:
     """The state in which most tensors agree that can be reached by letting one that is far away decide.
 
-    Where those that are far away hold most weights, as noise on all tensors leaves them, none is more right; all are
-    tried only where that takes no time.
+    Where those that are far away hold most weights, as noise on all tensors leaves them, none is more right. Of small
+    networks they are tried where others agree.
     """
     sizes = {n: x.numel() for n, x in a.folded.state.items()}
-    quick = len(state.far) <= max(_FEW, _QUICK // sum(sizes.values()))
-    few = quick or 2 * sum(sizes[n] for n in state.far) <= sum(sizes.values())
+    far, all_ = sum(sizes[n] for n in state.far), sum(sizes.values())
+    some_agree = 4 * len(state.far) <= 3 * len(sizes) and len(state.far) * all_ <= _QUICK
+    few = len(state.far) <= _FEW or 2 * far <= all_ or some_agree
     seeds = _open(a, state) if few else set()
     while seeds:
         found = {name: _decided(a, b, state, name) for name in sorted(seeds)}
         best = min(found.values(), key=lambda s: s.loss(TRUST))
+        for ridge in _RIDGES[1:]:
+            best = _reweighted(a.folded, b.folded, best, ridge, lambda g, votes: _placed(a, b, g, votes))
         if len(best.far) >= len(state.far):
             break
         state = best
-        for ridge in _RIDGES[1:]:
-            state = _reweighted(a.folded, b.folded, state, ridge, lambda g, votes: _placed(a, b, g, votes))
         # a tensor that no element explains where it decides alone was changed, unless others were in its way
         left = _open(a, state)
         again = left if len(left) <= _FEW else set()

@@ -112,9 +112,7 @@ class Fit:
             usable = (squares > 0) & (inner > 0)
             ratio = torch.where(usable, inner / squares.clamp_min(1e-300), 1.0).log()
             there = trust = x != 0
-            if (
-                size := self._cancelled.get(m.tensor)
-            ) is not None:  # folded biases are rounded most where they are small
+            if (size := self._cancelled.get(m.tensor)) is not None:  # small folded biases are rounded most
                 left = (self.b[m.tensor] / size.clamp_min(torch.finfo(size.dtype).tiny)).square()
                 trust = m.view(m.block.read(left))
             weight = inner_products(there, trust, [x.ndim - 1])
