@@ -22,18 +22,9 @@ from intertwine.matching import Learned
 
 LENGTH, STARTED = 64, time.perf_counter()
 modules = [
-    "argparse",
-    "doctest",
-    "inspect",
-    "pickle",
-    "pydoc",
-    "smtplib",
-    "subprocess",
-    "threading",
-    "typing",
-    "unittest.mock",
-    "tarfile",
-]
+    "argparse", "doctest", "inspect", "pickle", "pydoc", "smtplib", "subprocess", "threading", "typing",
+    "unittest.mock", "tarfile",
+]  # fmt: skip
 *sources, unseen = (inspect.getsource(import_module(name)) for name in modules)
 letters = [chr(k) for k in (10, *range(32, 127))]
 place = {letter: k for k, letter in enumerate(letters)}
