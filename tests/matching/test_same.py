@@ -262,3 +262,30 @@ def test_a_summary_lists_the_tensors_that_differ_most():
     lines = Match(RELATED, 0.1, 0.1, None, "why", differing=many).summary().splitlines()
     assert lines[1] == "  layer40  differs by 0.4 of its size" and len(lines) == 14
     assert lines[-1] == "  and 28 more, which differ less"
+
+
+def test_a_network_whose_tie_was_undone_by_folding_is_not_called_different():
+    """With gains of norms in it the head is another tensor than the embedding; the function is one."""
+    model = Tied()
+    folded = iw.fold(model, TOKENS).model
+    found = iw.same(model, folded, TOKENS)
+    assert found.verdict == UNTOLD and "same outputs" in found.reason
+    with torch.no_grad():
+        folded.head.weight.mul_(2)
+    assert iw.same(model, folded, TOKENS).verdict == DIFFERENT
+
+
+TOKENS = torch.arange(12).reshape(2, 6) % 11
+
+
+class Tied(nn.Module):
+    """An embedding that is the head, too, behind an RMS norm with a gain."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.norm, self.head = nn.Embedding(11, 8), nn.RMSNorm(8), nn.Linear(8, 11, bias=False)
+        self.head.weight = self.embedding.weight
+        nn.init.uniform_(self.norm.weight, 0.5, 1.5)
+
+    def forward(self, x):
+        return self.head(self.norm(self.embedding(x)))
