@@ -133,8 +133,8 @@ def run_case(name: str, repeats: int) -> None:
     models = [make().eval(), make().eval()]
     forward(models, batches[:1])
     bare = min(measured(lambda: forward(models, batches))[0] for _ in range(repeats))
-    iw.compare(*models, [iw_head(batches[0])], layers, progress=False)  # imports and recorded programs
-    print(f"\n{name}: forward passes {bare:.2f} s")
+    iw.compare(*models, [iw_head(batches[0])], layers, "linear_cka", resampling=None, progress=False)  # imports
+    print(f"\n{name}: forward passes {bare:.2f} s", flush=True)
     budgets = BUDGETS[name]
     for k, (way, options) in enumerate(WAYS):
         best, extra, found = float("inf"), 0.0, None

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -10,9 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import intertwine as iw
-from intertwine.features import Reading, layers
+from intertwine.features import layers
 from intertwine.similarity import Resampling
-from intertwine.similarity.comparison.untrained import untrained
+from intertwine.similarity.comparison.untrained import Redrawn
 from intertwine.similarity.comparison.verdict import headline, judges, lead, paired, summarise
 
 X = torch.randn(120, 8, generator=torch.Generator().manual_seed(0))
@@ -220,17 +221,17 @@ def test_untrained_networks_come_from_the_seed_or_are_given():
     assert several.shape == (6, 2, 2) and torch.allclose(several[4], alone[0])  # 2 copies of A with 3 of B, in order
 
 
-def test_copies_that_do_not_fit_into_memory_are_left_out_and_a_note_says_so():
-    large = nn.Sequential(net(), nn.ReLU(), nn.Linear(3, 400_000))  # 6.4 MB, and as much for B
-    found = iw.compare(
-        large,
-        large,
-        [X[:8]],
-        resampling=Resampling(null=2, bootstrap=0, untrained=4),
-        reading=Reading(memory="80MB"),
-    )
-    assert len(found.untrained_pairs["g_relu_cka"]) == 1
-    assert any("1 untrained of 4 asked for" in note for note in found.notes)
+def test_untrained_networks_live_one_at_a_time(monkeypatch):
+    draw, alive, most = Redrawn.__call__, weakref.WeakSet(), []
+
+    def counted(self, seed):
+        alive.add(model := draw(self, seed))
+        most.append(len(alive))
+        return model
+
+    monkeypatch.setattr(Redrawn, "__call__", counted)
+    found = iw.compare(net(), net(), [X[:8]], resampling=Resampling(null=2, bootstrap=0, untrained=3, seed=91))
+    assert len(found.untrained_pairs["g_relu_cka"]) == 10 and most == [1] * 5
 
 
 def test_no_word_depends_on_which_untrained_networks_are_drawn():
@@ -303,10 +304,10 @@ class Loads(Defaults):
 def test_fresh_weights_are_random_and_those_of_the_model_stay():
     model = Defaults()
     before = copy.deepcopy(model.state_dict())
-    one, other = untrained(model, 0), untrained(model, 1)
+    one, other = map(Redrawn(model), (0, 1))
     assert not torch.equal(one.token, other.token)
     assert all(torch.equal(before[name], x) for name, x in model.state_dict().items())
-    assert isinstance(untrained(Loads(), 0), str)  # the class gives the same weights each time: they are not fresh
+    assert isinstance(Redrawn(Loads())(0), str)  # the class gives the same weights each time: they are not fresh
 
 
 def test_a_function_that_builds_the_model_is_asked_first():
@@ -315,9 +316,9 @@ def test_a_function_that_builds_the_model_is_asked_first():
         nn.init.constant_(model.layer.bias, 7.0)
         return model
 
-    fresh = untrained(Owner(5), 0, [lambda: Owner(6), built])  # the first one builds another network
-    assert (fresh.layer.bias == 7).all() and not torch.equal(fresh.token, untrained(Owner(5), 1, [built]).token)
-    assert isinstance(untrained(Owner(5), 0, [Loads]), str)
+    fresh = Redrawn(Owner(5), [lambda: Owner(6), built])(0)  # the first one builds another network
+    assert (fresh.layer.bias == 7).all() and not torch.equal(fresh.token, Redrawn(Owner(5), [built])(1).token)
+    assert isinstance(Redrawn(Owner(5), [Loads])(0), str)
 
 
 def test_initialisation_by_a_rule_of_the_model_is_used():
@@ -333,7 +334,7 @@ def test_initialisation_by_a_rule_of_the_model_is_used():
 
     model = Small(40)
     state = torch.get_rng_state()
-    fresh = untrained(model, 0)
+    fresh = Redrawn(model)(0)
     assert 0 < float(fresh.layer.weight.detach().std()) < 2e-3 and not fresh.layer.bias.any()
     assert torch.equal(state, torch.get_rng_state())
 

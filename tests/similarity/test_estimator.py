@@ -323,13 +323,13 @@ def test_untrained_scores_are_not_those_of_other_code():
 
 
 class Wide(nn.Module):
-    """Four layers of 512 channels on some of the inputs."""
+    """Nine layers of 48 channels on some of the inputs."""
 
     def __init__(self, part, seed):
         super().__init__()
         torch.manual_seed(seed)
         self.part = part
-        sizes = [part.stop - part.start, *[512] * 4]
+        sizes = [part.stop - part.start, *[48] * 9]
         self.layers = nn.Sequential(*(m for c, d in pairwise(sizes) for m in (nn.Linear(c, d), nn.ReLU())))
 
     def forward(self, x):
@@ -342,12 +342,15 @@ def test_wide_layers_tell_each_others_chance_and_bias(related, monkeypatch):
     x = torch.randn(600, 40, generator=torch.Generator().manual_seed(0)).split(200)
     name, a, b = "orthogonal_procrustes_centered", Wide(slice(0, 20), 0), Wide(part, 1)
     compare = lambda **how: iw.compare(a, b, x, measures=name, resampling=Resampling(untrained=0), **how)
+    for width in ("_WIDE", "_WIDTH"):
+        monkeypatch.setattr(f"intertwine.similarity.comparison.procrustes.{width}", 48)
     found = compare(exact=False)
-    monkeypatch.setattr("intertwine.similarity.comparison.procrustes.ENOUGH", 1 << 30)
+    monkeypatch.setattr("intertwine.similarity.comparison.shared_chance._ENOUGH", 1 << 30)
     alone = compare(exact=False)
     exact = compare(exact=True)
-    assert torch.allclose(found.scores[name], alone.scores[name], atol=1e-5)
-    assert torch.allclose(found.chance[name], exact.chance[name], atol=0.01)
+    assert not torch.equal(found.chance[name], alone.chance[name])
+    assert torch.allclose(found.scores[name], alone.scores[name], atol=1e-4)
+    assert torch.allclose(found.chance[name], exact.chance[name], atol=0.02)  # of three shuffles or so
     assert (found.low[name] <= alone.low[name] + 0.005).all()  # hardly narrower, and little wider
     assert (found.high[name] >= alone.high[name] - 0.005).all()
     assert (found.high[name] - found.low[name] <= alone.high[name] - alone.low[name] + 0.03).all()

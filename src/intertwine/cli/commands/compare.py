@@ -168,14 +168,16 @@ def _fresh(
 ) -> tuple[list[torch.nn.Module], list[torch.nn.Module]] | int:
     """Networks with fresh weights, built as the command's models are; how many, where the library shall draw them."""
     from ...lab.networks import fit_to
-    from ...similarity.comparison.untrained import untrained
+    from ...similarity.comparison.untrained import Redrawn
 
     built: tuple[list[torch.nn.Module], list[torch.nn.Module]] = ([], [])
     for k, network in enumerate(networks):
         spec = network.facts["model"]
+        if spec.startswith(HF):  # its class is told by its configuration
+            return copies
         fitted = [fit_to(spec, splits.shape, len(splits.classes))] if inputs.is_builtin(spec) else []
-        builds = [partial(inputs.build_model, one) for one in ([] if spec.startswith(HF) else [*fitted, spec])]
-        drawn = (untrained(network.model, copies * (2 * seed + k) + i, builds) for i in range(copies))
+        draw = Redrawn(network.model, [partial(inputs.build_model, one) for one in [*fitted, spec]])
+        drawn = (draw(copies * (2 * seed + k) + i) for i in range(copies))
         built[k].extend(one for one in drawn if isinstance(one, torch.nn.Module))
     return built if copies and all(len(one) == copies for one in built) else copies
 

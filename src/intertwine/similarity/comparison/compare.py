@@ -1,8 +1,9 @@
 """Two networks, layer by layer: every pair of layers, with chance levels and confidence intervals."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..._evaluation import check_module
 from ..._examples import both_given
 from ..._io import versions
 from ..._memory import parse_memory
-from ..._progress import track
+from ..._nested import tensors_in
 from ..._result import of_networks
 from ..._words import check_whole
 from ...features import Point, Reading, Tapped
@@ -26,16 +27,16 @@ from ..registry import DEFAULT
 from ..registry import measure as find
 from .all_pairs import INTERRUPTED, check_memory, has_estimator, score_all
 from .estimates import How
-from .layers import FEWEST, Running, channels_first_shape, expected, gather
+from .layers import FEWEST, Network, Running, channels_first_shape, expected, gather
 from .result import Comparison
 from .statistics import Collector, Wanted
-from .untrained import architecture, known_by, untrained_pairs
+from .untrained import Fresh, architecture, known_by, untrained_pairs
 from .whole import Features
 
 READING = Reading()
-_SHARE = 4  # of the memory, for fresh weights, and for the features of a network
+_SHARE = 4  # of the memory, for the features of a network, and for what untrained ones will read
 _FEW, _SMALL = 256, 1 << 24  # examples, and numbers of all layers, up to which exact scores cost little
-_BRIEF = 256  # examples at least that untrained networks see, and a third of all
+_BRIEF = 48  # examples at least that untrained networks see, and a third of all
 UNTRAINED: dict[str, dict[str, Tensor]] = {}
 """Scores of untrained networks that are known in this process: they depend on architectures and data alone."""
 
@@ -136,46 +137,35 @@ def compare(
     count = expected(loader, first, reading.max_examples)
     exactly = _exactly(exact, chosen, points, count)
     known = known_by((a, b), points, [m.name for m in chosen], drawn, first, count, exactly)
-    base, said = UNTRAINED.get(known), list[str]()
-    anew, pairs = Running(), list[tuple[str, str]]()  # untrained networks, and which are compared
-    if base is None:
-        anew, pairs, said = untrained_pairs((a, b), points, drawn, memory // _SHARE)
-    running: Running = {"A": (a, points[0]), "B": (b, points[1]), **anew}
+    base, held = UNTRAINED.get(known), list[Any]()
+    models: Running = {"A": (a, points[0]), "B": (b, points[1])}
     if a is b and points[0] == points[1]:
-        del running["B"]
+        del models["B"]
+    if exactly and count:
+        check_memory(chosen, points[0], points[1], count, memory)
+    reader = _Reader(
+        chosen, [p for some in points for p in some], count, exactly, memory, drawn.seed, reading, progress
+    )
+    most = 0 if base is not None else sys.maxsize if exactly else max(_BRIEF, (count or 0) // 3)
     with ExitStack() as stack:
-        keepers: dict[str, Any]
-        if exactly:
-            if count:
-                check_memory(chosen, points[0], points[1], count, memory)
-            most, own = memory // _SHARE // (1 + -(-len(anew) // 2)), batching.device_of(a)
-            device = own if own is not None and own.type == "cuda" else torch.device("cpu")  # which has float64
-            keepers = {
-                n: stack.enter_context(Features(n, some, most, count, device)) for n, (_, some) in running.items()
-            }
-        else:
-            want = Wanted.of(chosen, [p for some in points for p in some], count, drawn.seed)
-            keepers = {n: Collector(n, some, want) for n, (_, some) in running.items()}
-        brief = {} if exactly else dict.fromkeys(anew, max(_BRIEF, (count or 0) // 3))
-        found = gather(running, keepers, stream, reading, examples=count, progress=progress, most=brief,
-                       joined=not exactly)  # fmt: skip
+        stream = _holding(stream, held, most, memory // _SHARE)
+        found = reader.read(models, stream, count, _SHARE, stack)
         one, other = found["A"], found.get("B", found["A"])
         draws = Draws.make(one.examples, drawn.null, drawn.bootstrap, drawn.seed) if exactly else None
         intervals = drawn.bootstrap > 0 and one.examples >= 2 * FEWEST
         how = How(draws, drawn.null > 0, intervals, drawn.seed, memory, progress)
         scored = score_all(chosen, one, other, how)
-        notes += [*said, *one.notes, *other.notes, *(x.silent for x in (*one.layers, *other.layers) if x.silent)]
-        notes += [note for m in chosen for note in scored[m.name].notes]
-        if base is None:
-            plain = replace(how, shuffled=False, intervals=False, progress=False)
-            plain = replace(plain, draws=draws and Draws.make(one.examples, 0, 0, 0))
-            left = [] if INTERRUPTED in notes else pairs  # more work would be no answer to Control-C
-            shown = track(left, "Comparing untrained networks", None, progress)
-            every = [score_all(chosen, found[x], found[y], plain) for x, y in shown]
-            base = {m.name: torch.stack([each[m.name].scores for each in every]) for m in chosen} if every else {}
-            told = [*notes, *(note for each in every for some in each.values() for note in some.notes)]
-            if known and not any(note.startswith("Interrupted") for note in told):
-                UNTRAINED[known] = base
+    for layer in (*one.layers, *other.layers):
+        layer.forget()
+    notes += [*one.notes, *other.notes, *(x.silent for x in (*one.layers, *other.layers) if x.silent)]
+    notes += [note for m in chosen for note in scored[m.name].notes]
+    if base is None and any(note.startswith("Interrupted") for note in notes):
+        base = {}  # more work would be no answer to Control-C
+    elif base is None:
+        base, said = _untrained_scores(reader, untrained_pairs((a, b), points, drawn), held)
+        notes += said
+        if known and not said:
+            UNTRAINED[known] = base
     if drawn.bootstrap and not intervals:
         notes.append(f"No intervals: {one.examples} examples are too few to halve.")
     columns = [scored[m.name].columns(m, drawn.null > 0, intervals, exactly) for m in chosen]
@@ -202,6 +192,84 @@ def compare(
         untrained_pairs=base,
         **fields,
     )
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads networks: all of their features, or statistics."""
+
+    measures: Sequence[Measure[Any]]
+    points: Sequence[Point]  # of all networks
+    count: int | None  # examples that are expected
+    exactly: bool
+    memory: int
+    seed: int
+    reading: Reading
+    progress: bool | None
+
+    def read(
+        self, running: Running, batches: Iterable[Any], examples: int | None, share: int, stack: ExitStack
+    ) -> dict[str, Network]:
+        """Run networks over the data; features of one take up to one ``share``-th of the memory."""
+        want = Wanted.of(self.measures, self.points, self.count, self.seed)
+        keepers: dict[str, Any] = {}
+        for name, (model, some) in running.items():
+            own = batching.device_of(model)
+            device = own if own is not None and own.type == "cuda" else torch.device("cpu")  # which has float64
+            keepers[name] = (
+                stack.enter_context(Features(name, some, self.memory // share, self.count, device))
+                if self.exactly
+                else Collector(name, some, want)
+            )
+        return gather(
+            running, keepers, batches, self.reading, examples=examples, progress=self.progress, joined=not self.exactly
+        )
+
+
+def _holding(stream: Iterable[Any], held: list[Any], most: int, room: int) -> Iterator[Any]:
+    """All batches, of which the beginning is held for later: so many examples, in so many bytes."""
+    for batch in stream:
+        some = batching.head(batch, most) if batching.size(batch) > most > 0 else batch
+        room -= sum(x.nbytes for x in tensors_in(some))
+        if most > 0 and (room > 0 or not held):
+            held.append(some)
+        most -= batching.size(batch)
+        yield batch
+
+
+def _untrained_scores(
+    reader: _Reader, networks: tuple[Fresh, list[tuple[str, str]]], held: Sequence[Any]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Scores of untrained networks, which live one at a time, and why there are none."""
+    (fresh, pairs), found = networks, dict[str, Network]()
+    if not held:
+        return {}, []
+    count = sum(map(batching.size, held))
+    with ExitStack() as stack:
+        for name, (make, points) in fresh.items():
+            model = make()
+            if isinstance(model, str):
+                side = name.split()[1][0]
+                return {}, [
+                    f"No untrained networks stand beside these: {side} cannot be drawn anew, {model}. Give freshly "
+                    "built ones, Resampling(untrained=([a0, a1], [b0, b1])), to see how much of the similarity comes "
+                    "from training."
+                ]
+            share = _SHARE * -(-len(fresh) // 2)
+            found |= reader.read({name: (model, points)}, held, count, share, stack)
+            del model  # before the next one is made
+        counts = {network.examples for network in found.values()}
+        if len(counts) > 1:
+            return {}, ["Interrupted: no untrained networks stand beside these."]
+        draws = Draws.make(counts.pop(), 0, 0, 0) if reader.exactly and counts else None
+        how = How(draws, shuffled=False, intervals=False, memory=reader.memory, progress=reader.progress)
+        every = []
+        for k, (x, y) in enumerate(pairs):
+            how = replace(how, paired=k > 0 and fresh[x][1] == fresh[y][1] and not reader.exactly)
+            every.append(score_all(reader.measures, found[x], found[y], how, "Comparing untrained networks"))
+        cut = any(INTERRUPTED in some.notes for each in every for some in each.values())
+        scores = {m.name: torch.stack([each[m.name].scores for each in every]) for m in reader.measures if every}
+        return scores, ["Interrupted: some pairs of untrained networks have no score."] if cut else []
 
 
 def points_of(model: nn.Module, wanted: Any, reading: Reading, first: Any) -> list[Point]:

@@ -22,6 +22,7 @@ class How:
     seed: int = 0
     memory: int = 1 << 40
     progress: bool | None = False
+    paired: bool = False  # whether wide layers are scored with their counterparts alone, by what takes a map
 
 
 class Estimates:

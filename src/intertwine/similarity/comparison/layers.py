@@ -46,6 +46,10 @@ class Layer(ABC):
     def rows(self, space: tuple[int, ...]) -> Sequence[Tensor]:
         """Rows of channels at a spatial size, ``(n, positions, C)`` for each block."""
 
+    @abstractmethod
+    def forget(self) -> None:
+        """Free what was kept for scores."""
+
     def widen(self, low: Tensor, high: Tensor) -> None:
         """Take the extremes of more examples in."""
         first = not len(self.low)
@@ -142,14 +146,12 @@ def gather(
     *,
     examples: int | None = None,
     progress: bool | None = False,
-    most: Mapping[str, int] | None = None,
     joined: bool = True,
 ) -> dict[str, Network]:
     """Run networks over the data once and keep what their keepers keep of the layers at these points.
 
-    About so many ``examples`` will come. Networks of ``most`` run on about so many alone; ``joined`` joins small
-    batches. Control-C ends the pass: what has been read counts, and a note says so. What will take more than a minute
-    is told after the first batch.
+    About so many ``examples`` will come. ``joined`` joins small batches. Control-C ends the pass: what has been read
+    counts, and a note says so. What will take more than a minute is told after the first batch.
 
     Raises:
         KeyboardInterrupt: If it comes before enough examples for any score.
@@ -164,20 +166,17 @@ def gather(
             taps[name].points = tuple(points)
         batches = limited(stream, reading.max_examples)
         batches = batching.regroup(batches, _JOINED) if joined else batches
-        limits = {name: (most or {}).get(name, sys.maxsize) for name in models}
-        at_work = lambda batch: [name for name in models if seen + batching.size(batch) / 2 < limits[name]]
-        total = None if examples is None else sum(min(examples, limit) for limit in limits.values())
-        work = lambda batch: batching.size(batch) * len(at_work(batch))
+        total = None if examples is None else examples * len(models)
+        work = lambda batch: batching.size(batch) * len(models)
         what = "Examples through all networks" if len(models) > 1 else "Examples through the network"
         try:
             for batch in track(batches, what, total, progress, work):
-                count, running = batching.size(batch), at_work(batch)
-                for name in running:
-                    taps[name](batch)
-                for name in running:
-                    keepers[name].commit(count)
-                done = count * len(running)
-                left = (time.monotonic() - began) * ((total or done) / done - 1)
+                count = batching.size(batch)
+                for tap in taps.values():
+                    tap(batch)
+                for keeper in keepers.values():
+                    keeper.commit(count)
+                left = (time.monotonic() - began) * ((examples or count) / count - 1)
                 if not seen and left > _LONG and progress is not False and not is_silent():
                     print(
                         f"The pass over {examples} examples will take about {left / 60:.0f} min. Fewer shorten it: "

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, pairwise, product, repeat
 from math import prod, sqrt
 from typing import Any
 
@@ -17,17 +17,18 @@ from ..measures.procrustes import Procrustes, polar
 from .estimates import Estimates, How, folds_of
 from .layers import Layer, Network, chunks
 from .positions import common_space, pooling_note
-from .shared_chance import ENOUGH, Pair, judge, tell
+from .shared_chance import Pair, judge, one_in, tell
 
 SHUFFLES = 4
 _PARTS = 4  # of the positions, whose differences tell the error of their sampling
 _TABLE = 48 << 20  # numbers of the products of all folds and parts at a time: 192 MB
 _WIDTH = 768  # channels that are stacked in one product
 _FOLDS = 20
+_ROWS = 1024  # of 16 bits in one product
+_ROUNDED = 1e-4  # of a trace, that their rounding may move it: twice what was seen
 SHARE = 8  # of the memory, for the features of each network
 _NUMBERS = 1 << 22  # of a side that are upcast to float64 at a time
 _WIDE, _SOLVED = 512, 2  # channels from which on best maps of so many shuffles are searched
-_EVERY = 3  # one pair of so many that tell each other's bias is halved
 _STEP = 1e-6
 _NEAR = 0.995  # of the largest possible trace, from which on products are taken in float64
 _SLIGHT = 4  # times the bias of a best map that its other error must be for it not to be measured
@@ -51,26 +52,31 @@ def estimate_procrustes(
         some = [m for m in measures if m.center == center]
         told: dict[tuple[Any, ...], list[Pair]] = {}  # of layers of one shape on either side, by measure
         stacks: dict[tuple[Any, ...], _Stack] = {}  # what was sampled of all layers is in memory already
+        room: dict[Any, Tensor] = {}  # for products of one table after the other
         for rows, columns in product(_alike(a, b, how), _alike(b, a, how)):
+            if how.paired and not set(rows) & set(columns):
+                yield from repeat(None, len(rows) * len(columns) * len(some))
+                continue
             space = common_space(a.layers[rows[0]].space, b.layers[columns[0]].space)
             if how.draws:
                 stacks.clear()
             for n, ks in ((a, rows), (b, columns)):
                 if (id(n), *ks, space) not in stacks:
-                    stacks[id(n), *ks, space] = _Stack([n.layers[k] for k in ks], space, center)
+                    stacks[id(n), *ks, space] = _Stack([n.layers[k] for k in ks], space, center, bool(how.draws))
             left, right = (stacks[id(n), *ks, space] for n, ks in ((a, rows), (b, columns)))
             shapes = a.layers[rows[0]].shape, b.layers[columns[0]].shape
             wide = len(rows) == len(columns) == 1 and min(shape[0] for shape in shapes) >= _WIDE and not how.draws
-            single = wide and (sizes[0][shapes[0]] - 1) * (sizes[1][shapes[1]] - 1) >= ENOUGH
+            each = one_in(*(of[shape] for of, shape in zip(sizes, shapes))) if wide else 0
+            at = divmod(len(told.setdefault((some[0].name, *shapes), [])), sizes[1][shapes[1]])
+            asked = not each or sum(at) % each == 0
             # Pairs that have one shuffle each have each their own: what they share would not show.
-            own = how.seed + (1 + rows[0]) * len(b.layers) + columns[0] if single else how.seed
-            table = _Table(left, right, how, a.blocks, (1 if single else SHUFFLES, own))
+            own = how.seed + (1 + rows[0]) * len(b.layers) + columns[0] if each else how.seed
+            table = _Table(left, right, how, a.blocks, (1 if each else SHUFFLES, own) if asked else (0, 0), room)
             for (i, x), (j, y) in product(enumerate(rows), enumerate(columns)):
                 for m in some:
-                    others = told.setdefault((m.name, *shapes), [])
-                    halved = not single or len(others) % _EVERY == 0
-                    pair = _Cell(m, table, i, j, how).fill(found[m.name], (x, y), a.layers[x], b.layers[y], halved)
-                    others += [pair] if single and pair is not None else []
+                    pair = _Cell(m, table, i, j, how).fill(found[m.name], (x, y), a.layers[x], b.layers[y], asked)
+                    if each and pair is not None:
+                        told.setdefault((m.name, *shapes), []).append(pair)
                 yield from (None for _ in some)
         for (name, *_), pairs in told.items():
             tell(pairs, found[name])
@@ -102,11 +108,12 @@ class _Stack:
     """Rows of some layers at one size, their channels beside each other, about their means.
 
     Each layer is multiplied by the power of 2 that brings its largest value near 1, so that no product overflows; the
-    scores are told where sizes count.
+    scores are told where sizes count. Many centred channels are rounded to 16 bits where the processor multiplies
+    them: their norms are rounded with them, and 0.2 % of each number, at random, moves a score by less than 1e-4.
     """
 
-    def __init__(self, layers: Sequence[Layer], space: tuple[int, ...], center: bool) -> None:
-        self.every = prod(space)
+    def __init__(self, layers: Sequence[Layer], space: tuple[int, ...], center: bool, exact: bool) -> None:
+        self.every, self.centred = prod(space), center
         self.channels = [slice(*pair) for pair in pairwise(accumulate((x.shape[0] for x in layers), initial=0))]
         self._rows = [layer.rows(space) for layer in layers]
         self.positions = min(parts[0].shape[1] for parts in self._rows)
@@ -122,9 +129,20 @@ class _Stack:
             offsets.append(mean * scale - self._means[-1] * scale)
         self.offset = torch.where(self._silent.to(mean.device), 0.0, torch.cat(offsets))  # means that rows still have
         self.squares: dict[tuple[int, ...], Tensor] = {}  # of the channels, by fold and part, for tables of a kind
+        self.device, self.dtype = (getattr(self._rows[0][0], of) for of in ("device", "dtype"))
+        self.narrow = center and not exact and len(self.offset) >= _WIDE and multiplies_16_bits(self.device)
+        self._rounded: dict[int, Tensor] = {}
 
     def block(self, b: int) -> Tensor:
-        """Rows of a block, ``(n, positions, C)``."""
+        """Rows of a block, ``(n, positions, C)``, rounded to 16 bits where that costs nothing."""
+        if not self.narrow:
+            return self.precise_block(b)
+        if b not in self._rounded:
+            self._rounded[b] = self.precise_block(b).bfloat16()
+        return self._rounded[b]
+
+    def precise_block(self, b: int) -> Tensor:
+        """Rows of a block in the precision of the features."""
         found = []
         for parts, mean, scale in zip(self._rows, self._means, self.scales):
             first = mean.to(parts[b])
@@ -135,50 +153,76 @@ class _Stack:
         return joined
 
 
+def multiplies_16_bits(device: torch.device) -> bool:
+    """Whether a processor multiplies bfloat16 in hardware, twice as fast as float32; other devices stay precise."""
+    return device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add the products of channels of two sides."""
+    if left.dtype == torch.bfloat16:  # and so are products: many of them, so that what is lost averages out
+        for u, v in zip(left.split(_ROWS), right.split(_ROWS)):
+            total += u.mT @ v
+    elif left.dtype == total.dtype:
+        total.addmm_(left.mT, right)
+    else:
+        total += left.mT @ right
+
+
 class _Table:
     """Products of the channels of two stacks by fold and part of the positions, and after shuffles."""
 
-    def __init__(self, x: _Stack, y: _Stack, how: How, blocks: Sequence[int], shuffles: tuple[int, int]) -> None:
+    def __init__(
+        self, x: _Stack, y: _Stack, how: How, blocks: Sequence[int], shuffles: tuple[int, int], room: dict[Any, Tensor]
+    ) -> None:
         self.x, self.y, exact = x, y, how.draws is not None
+        self.rounded = x.narrow and y.narrow
         c, d = x.channels[-1].stop, y.channels[-1].stop
         self._each = min(x.positions, y.positions)
         self.unseen = 0.0 if exact else 1 - self._each / max(1, x.every)
         self.parts = min(_PARTS, self._each) if self.unseen > 0 else 1
         folds = folds_of(blocks, max(2, min(_FOLDS if how.intervals else 2, _TABLE // (self.parts * c * d))))
         self.block_of = torch.tensor([b for b, some in enumerate(folds) for _ in some])
-        first = x.block(0)
-        wide = torch.float64 if exact else first.dtype
-        self.cross = torch.zeros(len(self.block_of), self.parts, c, d, dtype=wide, device=first.device)
+        wide, device = torch.float64 if exact else x.dtype, x.device
+        shape = len(self.block_of), self.parts, c, d
+        if shape not in room:  # new memory costs more than what is written to it
+            room.clear()
+            room[shape] = torch.empty(shape, dtype=wide, device=device)
+        self.cross = room[shape].zero_()
         kind = (*self.cross.shape[:2], self._each)
         new = [side for side in dict.fromkeys((x, y)) if kind not in side.squares]
         for side in new:
             size = side.channels[-1].stop
-            side.squares[kind] = torch.zeros(*kind[:2], size, dtype=torch.float64, device=first.device)
+            side.squares[kind] = torch.zeros(*kind[:2], size, dtype=torch.float64, device=device)
         drawn = torch.empty(0) if how.draws is None else how.draws.permutations
         count = len(drawn) if exact else shuffles[0] if how.shuffled else 0
-        narrow = not exact and c * d >= _WIDE**2 and first.device.type == "cpu"
-        shuffled = torch.zeros(count, c, d, dtype=torch.float64, device=first.device)
+        shuffled = torch.zeros(count, c, d, dtype=wide, device=device)
         at, generator = 0, torch.Generator().manual_seed(shuffles[1])
         height = max(1, _NUMBERS // (self._each * max(c, d))) if exact else 1 << 40
         for b, some in enumerate(folds):
-            left, right = (side.block(b).to(first.device)[:, : self._each] for side in (x, y))
+            left, right = (side.block(b).to(device)[:, : self._each] for side in (x, y))
+            if x.narrow != y.narrow:
+                left, right = left.to(wide), right.to(wide)
             for fold in some:
                 for start, h in product(range(fold.start, fold.stop, height), range(self.parts)):
                     rows = slice(start, min(fold.stop, start + height))
-                    u, v = (side[rows, h :: self.parts].flatten(0, 1).to(wide) for side in (left, right))
-                    self.cross[at, h].addmm_(u.mT, v)
+                    u, v = (side[rows, h :: self.parts].flatten(0, 1) for side in (left, right))
+                    u, v = (u, v) if self.rounded else (u.to(wide), v.to(wide))
+                    _add_product(self.cross[at, h], u, v)
                     for side in new:
-                        norms = torch.linalg.vector_norm(u if side is x else v, dim=0)
+                        norms = torch.linalg.vector_norm(u if side is x else v, dim=0, dtype=wide)
                         side.squares[kind][at, h] += norms.double().square()
                 at += 1
-            if count:  # about means, so that large ones take no digits
+            if not count:
+                continue
+            if not x.centred:  # shuffle rows about their means, so that large ones take no digits
                 left, right = (z - side.offset.to(z) for z, side in ((left, x), (right, y)))
-            if count and narrow and torch.ops.mkldnn._is_mkldnn_bf16_supported():  # in hardware
-                left, right = left.bfloat16(), right.bfloat16()  # 0.2 % of each product is nothing beside chance
+                if not exact and min(c, d) >= _WIDE and multiplies_16_bits(device):
+                    left, right = left.bfloat16(), right.bfloat16()  # 0.2 % of each product is nothing beside chance
             for s in range(count):
                 order = drawn[s] if exact else torch.randperm(len(left), generator=generator)
-                v = right[order.to(first.device)].flatten(0, 1)
-                shuffled[s] += (left.flatten(0, 1).mT @ v.to(left.dtype)).double()
+                _add_product(shuffled[s], left.flatten(0, 1), right[order.to(device)].flatten(0, 1))
+        shuffled = shuffled if self.rounded else shuffled.double()
         shuffled += sum(blocks) * self._each * torch.outer(x.offset, y.offset.to(x.offset.device))
         self.cross, self.shuffled = self.cross.cpu(), shuffled.cpu()
         self.squares = [side.squares[kind].cpu() for side in (x, y)]
@@ -187,7 +231,8 @@ class _Table:
 
     def _sum(self, folds: slice, parts: slice) -> Tensor:
         chosen = self.cross[folds, parts].flatten(0, 1).flatten(1)
-        return (chosen.new_ones(1, len(chosen)) @ chosen).view(self.cross.shape[2:]).double()
+        total = (chosen.new_ones(1, len(chosen)) @ chosen).view(self.cross.shape[2:])
+        return total if self.rounded else total.double()
 
     def half(self, of: str, which: int) -> Tensor:
         """Products over every other fold, or over every other part of the positions."""
@@ -200,7 +245,7 @@ class _Table:
         """Products and norms of a pair in float64: near 1 a score is as rough as the root of their rounding."""
         cross, squares = torch.zeros((), dtype=torch.float64), [torch.zeros((), dtype=torch.float64)] * 2
         for b in range(int(self.block_of.max()) + 1):
-            sides = [side.block(b)[:, : self._each, part].double() for side, part in zip((self.x, self.y), box)]
+            sides = [side.precise_block(b)[:, : self._each, part].double() for side, part in zip((self.x, self.y), box)]
             u, v = (z.flatten(0, 1).cpu() for z in sides)
             cross, squares = cross + u.mT @ v, [s + z.square().sum(0) for s, z in zip(squares, (u, v))]
         return cross, [s.sqrt() for s in squares]
@@ -216,8 +261,8 @@ class _Cell:
         self._squares = [table.squares[k][:, :, part] for k, part in enumerate(self._box)]
         self._norms = [s.sum((0, 1)).sqrt() for s in self._squares]
 
-    def fill(self, found: Estimates, at: tuple[int, int], x: Layer, y: Layer, halved: bool) -> Pair | None:
-        """Write what is known of this pair, the interval where it is ``halved``, and give what others may tell."""
+    def fill(self, found: Estimates, at: tuple[int, int], x: Layer, y: Layer, asked: bool) -> Pair | None:
+        """Write what is known of this pair, the interval where it is ``asked`` for, and give what others may tell."""
         m, t = self._m, self._t
         if not all((norm > 0).any() for norm in self._norms):
             found.notes.append(
@@ -236,8 +281,9 @@ class _Cell:
             if trace > _NEAR * (min(alive) if m.scales else 1):
                 cross, self._norms = t.precise(self._box)
                 trace, chosen = _best(m, m.gains(cross, *self._norms), sure=True)
-        adds = None if chosen is None else self._adds(trace, chosen)
+        adds = None if chosen is None else self._adds(chosen)
         bias, sampling = self._sampling(trace, adds) if adds is not None and t.unseen > 0 else (0.0, 0.0)
+        sampling += _ROUNDED * trace if t.rounded else 0.0
         centre = trace - bias
         found.scores[at] = score = self._score(centre)
         found.error[at] = max(self._score(centre + sampling) - score, score - self._score(centre - sampling))
@@ -247,7 +293,7 @@ class _Cell:
             spread = float(folds.square().sum()) * count / max(1, count - 1)
             rest.width = student_t(CONFIDENCE, max(1, count - 1)) * sqrt(spread)
             rest.rough = self._rough(trace, "folds")
-            if halved:
+            if asked:
                 rest.bias = self._bias(trace, "folds")
                 rest.write_interval(found, rest.bias)
         if len(t.shuffled):
@@ -270,7 +316,7 @@ class _Cell:
         bias = 0.0 if abs(bias) < _STEP * abs(trace) else bias  # rounding of the halves
         return bias, error + abs(bias) / 2
 
-    def _adds(self, trace: float, chosen: Tensor) -> Tensor:
+    def _adds(self, chosen: Tensor) -> Tensor:
         """What each fold and part adds to the trace, about 0: ``(folds, parts)``."""
         m = self._m
         alive = [norm > 0 for norm in self._norms]
@@ -286,7 +332,7 @@ class _Cell:
         full, size = placed(chosen, *alive) if m.permutes else chosen, [n.norm() for n in self._norms]
         gained = torch.einsum("fhcd,cd->fh", cross, (full / (size[0] * size[1])).to(cross.dtype)).double()
         totals = [s.sum(2) / n.square() for s, n in zip(self._squares, size)]
-        return gained - trace / 2 * (totals[0] + totals[1])
+        return gained - gained.sum() / 2 * (totals[0] + totals[1])  # what the map gives: it lacks small directions
 
     def _rough(self, trace: float, of: str) -> float:
         """The size of the bias of the best map, from how far two halves are apart."""
@@ -338,7 +384,8 @@ def score_of(m: Procrustes, norms: Sequence[Tensor], ratio: float, trace: float)
 
 
 def _best(m: Procrustes, gains: Tensor, sure: bool = False) -> tuple[float, Tensor]:
+    """The best trace and its map, of wide matrices in float32 where that is precise enough."""
     if m.rotates and m.permutes and not sure and min(gains.shape) >= _WIDE:
-        return polar(gains)
+        return polar(gains, quick=True)
     chosen = m.best_map(gains, sure)
     return float((chosen * gains).sum()), chosen

@@ -41,6 +41,10 @@ class SampledLayer(Layer):
         """Rows of channels at sampled positions, ``(n, positions, C)`` for each block."""
         return self.sampled[space]
 
+    def forget(self) -> None:
+        """Free Gram matrices and rows."""
+        self.grams, self.sampled = {}, {}
+
     def join(self, new: "SampledLayer") -> None:
         """Add the blocks of a batch."""
         for kernel, grams in new.grams.items():

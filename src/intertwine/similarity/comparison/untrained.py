@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 
@@ -14,83 +15,84 @@ from ..._nested import tensors_in
 from ...features import Point
 from ...features import batches as batching
 from ..inference import Resampling, given
-from .layers import Running
 
 _RESETS = ("reset_parameters", "_reset_parameters", "init_weights")  # of a module, by itself
 _FRESH = 738_145_000  # added to seeds: none that people give their own networks
 _SHARE = 0.5  # of the weights: more may not stay the same from seed to seed
 
 
-def untrained(model: nn.Module, seed: int, builds: Sequence[Callable[[], nn.Module]] = ()) -> nn.Module | str:
-    """A copy of a model with new random weights, as its own code draws them.
+class Redrawn:
+    """Copies of a model with new random weights, as its own code draws them, each made when it is asked for.
 
     It is built again by one of ``builds``, or by its class where that takes no more than the model's ``config``, if
     this gives tensors of the same shapes and another seed gives other ones. Else every module resets itself, by
     ``reset_parameters``, ``init_weights`` or the model's ``_init_weights(module)``.
-    ``seed`` gives another network than one that was built after ``torch.manual_seed(seed)``. Where there is none, the
-    reason in words is returned.
     """
-    fresh, seed = copied(model), _FRESH + seed
-    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    kind, config = type(model), getattr(model, "config", None)
-    if _required(kind) == ["config"] and config is not None:
-        builds = (*builds, lambda: kind(config))
-    elif not _required(kind) and not kind.__module__.startswith("torch.nn."):
-        builds = (*builds, kind)
-    for build in builds:
-        state = _built(build, model, seed)
-        if state is not None:
-            fresh.load_state_dict(state)
-            return fresh
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
-        fresh = fresh.cpu()  # where the seed was set
-        for parameter in fresh.parameters():
-            parameter.fill_(torch.nan)
-        failed = _reset(fresh)
-    left = [name for name, parameter in fresh.named_parameters() if parameter.isnan().any()]
-    if failed or left:
-        return failed or f"its code does not say how to draw {', '.join(left[:3])}{' ...' if len(left) > 3 else ''}"
-    return fresh.to(device)
+
+    def __init__(self, model: nn.Module, builds: Sequence[Callable[[], nn.Module]] = ()) -> None:
+        self._model = model
+        kind, config = type(model), getattr(model, "config", None)
+        if _required(kind) == ["config"] and config is not None:
+            builds = (*builds, lambda: kind(config))
+        elif not _required(kind) and not kind.__module__.startswith("torch.nn."):
+            builds = (*builds, kind)
+        self._builds = [*builds]  # those that were tried and did not do are taken out
+        self._sure = False  # whether the first of them draws at random
+
+    def __call__(self, seed: int) -> nn.Module | str:
+        """A network of its own seed, other than after ``torch.manual_seed(seed)``; or why there is none, in words."""
+        fresh, seed = copied(self._model), _FRESH + seed
+        device = next((tensor.device for tensor in self._model.parameters()), torch.device("cpu"))
+        while self._builds:
+            state = _built(self._builds[0], self._model, seed, self._sure)
+            if state is not None:
+                self._sure = True
+                fresh.load_state_dict(state)
+                return fresh
+            del self._builds[0]
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(seed)
+            fresh = fresh.cpu()  # where the seed was set
+            for parameter in fresh.parameters():
+                parameter.fill_(torch.nan)
+            failed = _reset(fresh)
+        left = [name for name, parameter in fresh.named_parameters() if parameter.isnan().any()]
+        if failed or left:
+            return failed or f"its code does not say how to draw {', '.join(left[:3])}{' ...' if len(left) > 3 else ''}"
+        return fresh.to(device)
+
+
+Fresh = dict[str, tuple[Callable[[], nn.Module | str], Sequence[Point]]]  # by name: what makes the network, its layers
 
 
 def untrained_pairs(
-    models: Sequence[nn.Module], points: Sequence[Sequence[Point]], drawn: Resampling, memory: int
-) -> tuple[Running, list[tuple[str, str]], list[str]]:
-    """Untrained networks in so many bytes, by name with their points; which are compared; and why there are so few.
+    models: Sequence[nn.Module], points: Sequence[Sequence[Point]], drawn: Resampling
+) -> tuple[Fresh, list[tuple[str, str]]]:
+    """Untrained networks, by name, each made when its turn comes; and which are compared.
 
     Every one of A is compared with every one of B. Those that were drawn of one architecture stand for both sides:
     three networks make three pairs.
     """
-    asked, sizes = drawn.untrained, [sum(x.nbytes for x in model.parameters()) for model in models]
-    said: list[str] = []
+    asked, found = drawn.untrained, Fresh()
     if not isinstance(asked, int):
-        a, b = given(asked)
-    elif not asked or not drawn.null or not any(sizes):
-        return {}, [], []
+        for name, some, copies in zip("AB", points, given(asked)):
+            found |= {f"untrained {name}{k}": (partial(_itself, model), some) for k, model in enumerate(copies)}
+    elif not asked or not drawn.null or not any(True for model in models for _ in model.parameters()):
+        return {}, []
     else:
-        copies = max(1, min(asked, memory // sum(sizes)))
-        made = [[untrained(m, copies * (2 * drawn.seed + k) + i) for i in range(copies)] for k, m in enumerate(models)]
-        for name, x in ((name, x) for name, some in zip("AB", made) for x in some):
-            if isinstance(x, str):
-                return {}, [], [
-                    f"No untrained networks stand beside these: {name} cannot be drawn anew, {x}. Give freshly built "
-                    "ones, Resampling(untrained=([a0, a1], [b0, b1])), to see how much of the similarity comes from "
-                    "training."
-                ]  # fmt: skip
-        a, b = ([x for x in some if isinstance(x, nn.Module)] for some in made)
-        if copies < asked:
-            few = f"{copies} untrained of {asked} asked for stand beside each network"
-            said.append(f"{few}: more would not fit in memory.")
-        if architecture(models[0]) == architecture(models[1]) and points[0] == points[1]:
-            both = enumerate([*a, *b[: max(1, len(b) - 1)]])
-            every: Running = {f"untrained {k}": (model, points[0]) for k, model in both}
-            return every, list(combinations(every, 2)), said
-    ours, theirs = (
-        {f"untrained {name}{k}": (model, some) for k, model in enumerate(copies)}
-        for name, copies, some in zip("AB", (a, b), points)
-    )
-    return ours | theirs, list(product(ours, theirs)), said
+        alike = architecture(models[0]) == architecture(models[1]) and points[0] == points[1]
+        draws = [Redrawn(models[0])] * 2 if alike else [*map(Redrawn, models)]
+        for k, (name, some, draw) in enumerate(zip("AB", points, draws)):
+            seeds = [asked * (2 * drawn.seed + k) + i for i in range(max(1, asked - 1) if alike and k else asked)]
+            found |= {f"untrained {name}{i}": (partial(draw, seed), some) for i, seed in enumerate(seeds)}
+        if alike:
+            return found, list(combinations(found, 2))
+    sides = [[name for name in found if name.startswith(f"untrained {side}")] for side in "AB"]
+    return found, list(product(*sides))
+
+
+def _itself(model: nn.Module) -> nn.Module:
+    return model
 
 
 def architecture(model: nn.Module) -> tuple[Any, ...]:
@@ -138,22 +140,24 @@ def _reset(model: nn.Module) -> str:
     return ""
 
 
-def _built(build: Callable[[], nn.Module], model: nn.Module, seed: int) -> dict[str, Tensor] | None:
-    """The state of a newly built model; ``None`` where it is another one, or not random."""
+def _built(build: Callable[[], nn.Module], model: nn.Module, seed: int, sure: bool) -> dict[str, Tensor] | None:
+    """The state of a newly built model; ``None`` where it is another one, or, unless that is ``sure``, not random."""
     states = []
-    for each in (seed, seed + 1_000_003):
+    for each in (seed,) if sure else (seed, seed + 1_000_003):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(each)
             try:
                 states.append({name: tensor.detach() for name, tensor in build().state_dict().items()})
             except Exception:  # what cannot be built in this way: the modules reset themselves
                 return None
-    one, other, own = (*states, model.state_dict())
+    one, other, own = states[0], states[-1], model.state_dict()
     if {name: x.shape for name, x in one.items()} != {name: x.shape for name, x in own.items()}:
         return None
     if any(x.is_meta for x in one.values()):  # shapes without numbers
         return None
     varied = [name for name, x in one.items() if x.is_floating_point() and x.numel() > 1 and x.min() < x.max()]
+    if sure:
+        return one
     same = sum(one[name].numel() for name in varied if torch.equal(one[name], other[name]))  # loaded, not drawn
     return None if same > _SHARE * sum(one[name].numel() for name in varied) else one
 

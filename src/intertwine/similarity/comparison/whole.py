@@ -45,6 +45,10 @@ class WholeLayer(Layer):
                 self.grams[name] = measure.gram_side(x).gram
         return self.grams[name]
 
+    def forget(self) -> None:
+        """Free Gram matrices and features."""
+        self.grams, self.stored = {}, torch.empty(0)
+
     def rows(self, space: tuple[int, ...]) -> Sequence[Tensor]:
         """Rows of channels at all positions, ``(N, P, C)``."""
         x = self.features(space)

@@ -10,13 +10,14 @@ from torch import Tensor
 from ... import groups
 from ..._words import near
 from ...groups import Group, SpaceGroup, assign, canonical_name, name_of
-from .._linalg import eigen, quick_nuclear_norm, singular, singular_values
+from .._linalg import eigen, quick_nuclear_norm, rounding, singular, singular_values
 from .._sides import FeatureSide, cross_moments, feature_side, placed
 from ..base import Bounded
 
 _LARGE = 256  # channels from which on singular values are worth avoiding
 _FEW, _WIDE = 8, 96  # channels from which on quick values, and maps, are not those of a singular decomposition
-_NULL = 1e-7  # of the largest singular value, below which a direction is rounding
+_NULL = 7  # roots of the precision, of the largest singular value, below which a direction is rounding
+_LOOSE = 0.05  # of a trace: a bound on its error that is a thousand times as large as errors are
 _ERROR = 2 * sqrt(2) * 1e-7  # of a trace ``t``, times ``sqrt(1 - t)``: an error of 1e-7 in ``1 - sqrt(2 - 2 t) / 2``
 
 _ROTATIONS = groups.Semidirect(groups.Orthogonal(2), groups.SignedPermutation(2))
@@ -248,8 +249,12 @@ def procrustes(
 
 def _nuclear_norm(cross: Tensor, quick: bool) -> float:
     """Sum of the singular values, at most 1, to a precision at which the score is right to 1e-7."""
+    if quick and min(cross.shape) >= _LARGE:
+        found, error = quick_nuclear_norm(cross.float())
+        if error < _LOOSE * found:
+            return found
     if min(cross.shape) >= (_FEW if quick else _LARGE):
-        found, error = quick_nuclear_norm(cross)
+        found, error = quick_nuclear_norm(cross.double())
         if quick or error < _ERROR * sqrt(max(0.0, 1 - found)):
             return found
     return float(singular_values(cross).sum())
@@ -260,18 +265,21 @@ def _polar(gains: Tensor, sure: bool) -> Tensor:
     if sure or min(gains.shape) < _WIDE:
         u, _, v = singular(gains)
         return u @ v
-    return polar(gains, gains.dtype)[1]
+    return polar(gains)[1]
 
 
-def polar(gains: Tensor, dtype: torch.dtype = torch.float32) -> tuple[float, Tensor]:
+def polar(gains: Tensor, quick: bool = False) -> tuple[float, Tensor]:
     """The sum of the singular values, and the orthogonal factor to some precision; 0 in directions that are rounding.
 
-    By eigenvalues of the smaller product: small singular values lose digits.
+    By eigenvalues of the smaller product: small singular values lose digits. ``quick`` in float32, where that does.
     """
-    short = gains if len(gains) <= gains.shape[1] else gains.mT
+    own = gains.float() if quick else gains
+    short = own if len(own) <= own.shape[1] else own.mT
     values, vectors = eigen(short @ short.mT)
     sizes = values.clamp(min=0).sqrt()
-    lifted = torch.where(sizes > _NULL * sizes[0], 1 / sizes.clamp(min=1e-300), 0.0)
-    own = vectors.to(dtype)
-    found = own @ ((vectors * lifted).mT.to(dtype) @ short.to(dtype))
-    return float(sizes.sum()), found if short is gains else found.mT
+    if quick and rounding(sizes) > _LOOSE * float(sizes.sum()):
+        return polar(gains.double())
+    least = _NULL * sqrt(torch.finfo(sizes.dtype).eps) * sizes[0]
+    lifted = torch.where(sizes > least, 1 / sizes.clamp(min=1e-30), 0.0)
+    found = vectors @ ((vectors * lifted).mT @ short)
+    return float(sizes.sum()), found if short is own else found.mT
