@@ -87,8 +87,8 @@ def untrained_pairs(
             found |= {f"untrained {name}{i}": (partial(draw, seed), some) for i, seed in enumerate(seeds)}
         if alike:
             return found, list(combinations(found, 2))
-    sides = [[name for name in found if name.startswith(f"untrained {side}")] for side in "AB"]
-    return found, list(product(*sides))
+    ours, theirs = ([name for name in found if name.startswith(f"untrained {side}")] for side in "AB")
+    return found, list(product(ours, theirs))
 
 
 def _itself(model: nn.Module) -> nn.Module:
