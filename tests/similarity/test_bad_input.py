@@ -8,6 +8,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.similarity.comparison import layers
+from intertwine.similarity.comparison.untrained import Redrawn
 
 PARTS = ("error", "low", "high", "chance", "null_p", "calibrated", "floor")
 X = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
@@ -135,8 +136,21 @@ def test_progress_counts_the_examples_that_come(monkeypatch, batch, most, total)
     monkeypatch.setattr(layers, "track", track)
     net, other = nn.Sequential(nn.Linear(5, 8), nn.ReLU()), nn.Sequential(nn.Linear(5, 6), nn.ReLU())
     reading = iw.features.Reading(max_examples=most)
-    for b, networks in ((net, 1 + 3), (other, 2 + 4)):  # untrained networks stand beside them
+    for b, networks, untrained in ((net, 1, 3), (other, 2, 4)):
         shown.clear()
         iw.compare(net, b, X.split(batch), exact=False, reading=reading)
-        assert {expected for expected, _ in shown} == {networks * total}
-        assert sum(count for _, count in shown) == networks * total
+        own, third = networks * total, total // 3  # untrained networks run alone, on a part
+        assert {expected for expected, _ in shown} == {own, third}
+        assert sum(count for _, count in shown) == own + untrained * third
+
+
+def test_control_c_in_the_pass_of_untrained_networks_keeps_the_scores(monkeypatch):
+    class Stopped(nn.Sequential):
+        def forward(self, x):
+            raise KeyboardInterrupt
+
+    net = nn.Sequential(nn.Linear(5, 8), nn.ReLU())
+    monkeypatch.setattr(Redrawn, "__call__", lambda self, seed: Stopped(nn.Linear(5, 8), nn.ReLU()))
+    found = iw.compare(net, net, X.split(50), exact=False, resampling=iw.similarity.Resampling(seed=9173))
+    assert found.scores["linear_cka"].item() > 0.999 and not found.untrained
+    assert any("Interrupted: no untrained networks" in note for note in found.notes)

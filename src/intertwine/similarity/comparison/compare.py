@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
@@ -255,12 +255,12 @@ def _untrained_scores(
                     "built ones, Resampling(untrained=([a0, a1], [b0, b1])), to see how much of the similarity comes "
                     "from training."
                 ]
-            share = _SHARE * -(-len(fresh) // 2)
-            found |= reader.read({name: (model, points)}, held, count, share, stack)
+            with suppress(KeyboardInterrupt):
+                found |= reader.read({name: (model, points)}, held, count, _SHARE * -(-len(fresh) // 2), stack)
+            if name not in found or found[name].examples < min(count, reader.reading.max_examples or count):
+                return {}, ["Interrupted: no untrained networks stand beside these."]
             del model  # before the next one is made
         counts = {network.examples for network in found.values()}
-        if len(counts) > 1:
-            return {}, ["Interrupted: no untrained networks stand beside these."]
         draws = Draws.make(counts.pop(), 0, 0, 0) if reader.exactly and counts else None
         how = How(draws, shuffled=False, intervals=False, memory=reader.memory, progress=reader.progress)
         every = []
