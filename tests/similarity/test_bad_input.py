@@ -134,6 +134,7 @@ def test_progress_counts_the_examples_that_come(monkeypatch, batch, most, total)
             yield item
 
     monkeypatch.setattr(layers, "track", track)
+    monkeypatch.setattr("intertwine.similarity.comparison.compare._BRIEF", (48, 48, 0))
     net, other = nn.Sequential(nn.Linear(5, 8), nn.ReLU()), nn.Sequential(nn.Linear(5, 6), nn.ReLU())
     reading = iw.features.Reading(max_examples=most)
     for b, networks, untrained in ((net, 1, 3), (other, 2, 4)):

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from math import prod
 from operator import attrgetter
 from typing import Any
 
@@ -36,7 +37,7 @@ from .whole import Features
 READING = Reading()
 _SHARE = 4  # of the memory, for the features of a network, and for what untrained ones will read
 _FEW, _SMALL = 256, 1 << 24  # examples, and numbers of all layers, up to which exact scores cost little
-_BRIEF = 48  # examples at least that untrained networks see, and a third of all
+_BRIEF = 256, 48, 2048  # examples that untrained networks see at least, or fewer, where they have so many rows
 UNTRAINED: dict[str, dict[str, Tensor]] = {}
 """Scores of untrained networks that are known in this process: they depend on architectures and data alone."""
 
@@ -146,7 +147,7 @@ def compare(
     reader = _Reader(
         chosen, [p for some in points for p in some], count, exactly, memory, drawn.seed, reading, progress
     )
-    most = 0 if base is not None else sys.maxsize if exactly else max(_BRIEF, (count or 0) // 3)
+    most = 0 if base is not None else sys.maxsize if exactly else _brief(reader.points, count or 0)
     with ExitStack() as stack:
         stream = _holding(stream, held, most, memory // _SHARE)
         found = reader.read(models, stream, count, _SHARE, stack)
@@ -237,6 +238,13 @@ def _holding(stream: Iterable[Any], held: list[Any], most: int, room: int) -> It
         yield batch
 
 
+def _brief(points: Sequence[Point], count: int) -> int:
+    """How many examples untrained networks see: a third, and enough for maps not to be fitted to noise."""
+    usual, least, rows = _BRIEF
+    positions = min(prod(channels_first_shape(p)[1:]) for p in points)
+    return max(count // 3, min(usual, max(least, rows // positions)))
+
+
 def _untrained_scores(
     reader: _Reader, networks: tuple[Fresh, list[tuple[str, str]]], held: Sequence[Any]
 ) -> tuple[dict[str, Tensor], list[str]]:
@@ -245,6 +253,7 @@ def _untrained_scores(
     if not held:
         return {}, []
     count = sum(map(batching.size, held))
+    count = min(count, reader.reading.max_examples or count)
     with ExitStack() as stack:
         for name, (make, points) in fresh.items():
             model = make()
@@ -257,7 +266,7 @@ def _untrained_scores(
                 ]
             with suppress(KeyboardInterrupt):
                 found |= reader.read({name: (model, points)}, held, count, _SHARE * -(-len(fresh) // 2), stack)
-            if name not in found or found[name].examples < min(count, reader.reading.max_examples or count):
+            if name not in found or found[name].examples < count:
                 return {}, ["Interrupted: no untrained networks stand beside these."]
             del model  # before the next one is made
         counts = {network.examples for network in found.values()}
