@@ -349,6 +349,7 @@ def test_wide_layers_tell_each_others_chance_and_bias(related, monkeypatch):
     alone = compare(exact=False)
     exact = compare(exact=True)
     assert not torch.equal(found.chance[name], alone.chance[name])
+    assert ((found.scores[name] - exact.scores[name]).abs() <= found.error[name] + 1e-6).all()  # rounded to 16 bits
     assert torch.allclose(found.scores[name], alone.scores[name], atol=1e-4)
     assert torch.allclose(found.chance[name], exact.chance[name], atol=0.02)  # of three shuffles or so
     assert (found.low[name] <= alone.low[name] + 0.005).all()  # hardly narrower, and little wider

@@ -9,6 +9,7 @@ from numeric import normal
 
 from intertwine import groups
 from intertwine.similarity import Procrustes, procrustes
+from intertwine.similarity.measures.procrustes import polar
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -138,3 +139,14 @@ def test_lemma_5_1_scales_and_permutations_make_all_of_g_relu():
     x, y = normal(50, 8).relu(), normal(50, 8, seed=1).relu()
     a, b = groups.PositiveMonomial(8).random(generator=1), groups.PositiveMonomial(8).random(generator=2)
     assert procrustes(a.apply(x), b.apply(y), "g_relu") == pytest.approx(procrustes(x, y, "g_relu"))
+
+
+@pytest.mark.parametrize("spread", [torch.ones(256), torch.logspace(0, -4, 256), torch.tensor([1e4, *[1.0] * 255])])
+def test_quick_traces_and_maps_are_those_of_singular_values(spread):
+    """In float32 where that is precise enough, else in float64: an outlier hides the others in float32."""
+    g = torch.Generator().manual_seed(0)
+    u, _, v = torch.linalg.svd(torch.randn(256, 256, generator=g, dtype=torch.float64))
+    gains, total = u * spread.double() @ v, float(spread.double().sum())
+    assert Procrustes("orthogonal").best_trace(gains, quick=True) == pytest.approx(total, rel=1e-4)
+    trace, found = polar(gains, quick=True)
+    assert trace == pytest.approx(total, rel=1e-4) and float((found * gains).sum()) == pytest.approx(total, rel=2e-2)

@@ -144,10 +144,11 @@ def compare(
         del models["B"]
     if exactly and count:
         check_memory(chosen, points[0], points[1], count, memory)
-    reader = _Reader(
-        chosen, [p for some in points for p in some], count, exactly, memory, drawn.seed, reading, progress
-    )
-    most = 0 if base is not None else sys.maxsize if exactly else _brief(reader.points, count or 0)
+    every, own = [p for some in points for p in some], batching.device_of(a)
+    device = own if own is not None and own.type == "cuda" else torch.device("cpu")  # which has float64
+    reader = _Reader(chosen, every, count, exactly, device, memory, drawn.seed, reading, progress)
+    fresh, pairs = untrained_pairs((a, b), points, drawn) if base is None else (Fresh(), [])
+    most = 0 if not fresh else sys.maxsize if exactly else _brief(every, count or 0)
     with ExitStack() as stack:
         stream = _holding(stream, held, most, memory // _SHARE)
         found = reader.read(models, stream, count, _SHARE, stack)
@@ -163,7 +164,7 @@ def compare(
     if base is None and any(note.startswith("Interrupted") for note in notes):
         base = {}  # more work would be no answer to Control-C
     elif base is None:
-        base, said = _untrained_scores(reader, untrained_pairs((a, b), points, drawn), held)
+        base, said = _untrained_scores(reader, fresh, pairs, held)
         notes += said
         if known and not said:
             UNTRAINED[known] = base
@@ -203,6 +204,7 @@ class _Reader:
     points: Sequence[Point]  # of all networks
     count: int | None  # examples that are expected
     exactly: bool
+    device: torch.device  # of exact scores
     memory: int
     seed: int
     reading: Reading
@@ -214,11 +216,9 @@ class _Reader:
         """Run networks over the data; features of one take up to one ``share``-th of the memory."""
         want = Wanted.of(self.measures, self.points, self.count, self.seed)
         keepers: dict[str, Any] = {}
-        for name, (model, some) in running.items():
-            own = batching.device_of(model)
-            device = own if own is not None and own.type == "cuda" else torch.device("cpu")  # which has float64
+        for name, (_, some) in running.items():
             keepers[name] = (
-                stack.enter_context(Features(name, some, self.memory // share, self.count, device))
+                stack.enter_context(Features(name, some, self.memory // share, self.count, self.device))
                 if self.exactly
                 else Collector(name, some, want)
             )
@@ -246,13 +246,10 @@ def _brief(points: Sequence[Point], count: int) -> int:
 
 
 def _untrained_scores(
-    reader: _Reader, networks: tuple[Fresh, list[tuple[str, str]]], held: Sequence[Any]
+    reader: _Reader, fresh: Fresh, pairs: Sequence[tuple[str, str]], held: Sequence[Any]
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Scores of untrained networks, which live one at a time, and why there are none."""
-    (fresh, pairs), found = networks, dict[str, Network]()
-    if not held:
-        return {}, []
-    count = sum(map(batching.size, held))
+    found, count = dict[str, Network](), sum(map(batching.size, held))
     count = min(count, reader.reading.max_examples or count)
     with ExitStack() as stack:
         for name, (make, points) in fresh.items():

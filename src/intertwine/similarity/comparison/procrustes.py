@@ -25,7 +25,7 @@ _TABLE = 48 << 20  # numbers of the products of all folds and parts at a time: 1
 _WIDTH = 768  # channels that are stacked in one product
 _FOLDS = 20
 _ROWS = 1024  # of 16 bits in one product
-_ROUNDED = 1e-4  # of a trace, that their rounding may move it: twice what was seen
+_ROUNDED = 2e-4  # of the largest possible trace, that their rounding may move one: twice what was seen
 SHARE = 8  # of the memory, for the features of each network
 _NUMBERS = 1 << 22  # of a side that are upcast to float64 at a time
 _WIDE, _SOLVED = 512, 2  # channels from which on best maps of so many shuffles are searched
@@ -109,7 +109,7 @@ class _Stack:
 
     Each layer is multiplied by the power of 2 that brings its largest value near 1, so that no product overflows; the
     scores are told where sizes count. Many centred channels are rounded to 16 bits where the processor multiplies
-    them: their norms are rounded with them, and 0.2 % of each number, at random, moves a score by less than 1e-4.
+    them: their norms are rounded with them, and 0.2 % of each number, at random, moves a score by some 1e-5, which its error has.
     """
 
     def __init__(self, layers: Sequence[Layer], space: tuple[int, ...], center: bool, exact: bool) -> None:
@@ -283,7 +283,7 @@ class _Cell:
                 trace, chosen = _best(m, m.gains(cross, *self._norms), sure=True)
         adds = None if chosen is None else self._adds(chosen)
         bias, sampling = self._sampling(trace, adds) if adds is not None and t.unseen > 0 else (0.0, 0.0)
-        sampling += _ROUNDED * trace if t.rounded else 0.0
+        sampling += _ROUNDED * (min(alive) if m.scales else 1) if t.rounded else 0.0
         centre = trace - bias
         found.scores[at] = score = self._score(centre)
         found.error[at] = max(self._score(centre + sampling) - score, score - self._score(centre - sampling))
