@@ -109,7 +109,7 @@ class _Stack:
 
     Each layer is multiplied by the power of 2 that brings its largest value near 1, so that no product overflows; the
     scores are told where sizes count. Many centred channels are rounded to 16 bits where the processor multiplies
-    them: their norms are rounded with them, and 0.2 % of each number, at random, moves a score by some 1e-5, which its error has.
+    them: their norms are rounded with them, and 0.2 % of each number, at random, is in the error of a score.
     """
 
     def __init__(self, layers: Sequence[Layer], space: tuple[int, ...], center: bool, exact: bool) -> None:
