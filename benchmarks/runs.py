@@ -23,8 +23,7 @@ KILLS = 10
 MODULE = """
 import os, time
 from pathlib import Path
-from typing import ClassVar
-from intertwine.lab.runs import Job, Plan
+from intertwine.lab.runs import Job, Jobs
 
 
 class Count(Job):
@@ -39,22 +38,16 @@ class Count(Job):
         return self.x * self.x
 
 
-class Counts(Plan):
-    name: ClassVar[str] = "counts"
-    seconds: float
-    log: str
-    count: int = 200
-
-    def jobs(self):
-        return [Count(x=x, seconds=self.seconds, log=self.log) for x in range(self.count)]
+def counts(seconds, log, count=200):
+    return Jobs("counts", tuple(Count(x=x, seconds=seconds, log=log) for x in range(count)))
 """
 
 DRIVER = """
 import sys
 sys.path.insert(0, {home!r})
-from counting import Counts
+from counting import counts
 from intertwine.lab.runs import Local, run
-run(Counts(seconds=0.02, log={log!r}), {folder!r}, executor=Local(2), retries=20, progress=False)
+run(counts(seconds=0.02, log={log!r}), {folder!r}, executor=Local(2), retries=20, progress=False)
 """
 
 
@@ -73,7 +66,7 @@ def children(pid):
 
 def overhead(home, workers):
     """Seconds for each job that does nothing, after the workers have started."""
-    from counting import Counts
+    from counting import counts
 
     from intertwine.lab.runs import InProcess, Local, run
 
@@ -81,13 +74,13 @@ def overhead(home, workers):
     close, executor.close = executor.close, lambda: None  # one pool for the warm-up and the measured run
     log = str(home / f"log{workers}")
     run(
-        Counts(seconds=0, log=log, count=max(2 * workers, 1)),
+        counts(seconds=0, log=log, count=max(2 * workers, 1)),
         home / f"runs{workers}",
         executor=executor,
         progress=False,
     )
     start = time.perf_counter()
-    run(Counts(seconds=0, log=log), home / f"runs{workers}", executor=executor, progress=False)
+    run(counts(seconds=0, log=log), home / f"runs{workers}", executor=executor, progress=False)
     each = (time.perf_counter() - start) / (JOBS - max(2 * workers, 1))
     close()
     return each

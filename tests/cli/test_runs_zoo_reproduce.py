@@ -11,12 +11,12 @@ from intertwine.lab.experiments.paper1 import group_tables
 @pytest.fixture
 def made(tmp_path):
     """A run with a job that fails."""
-    from run_jobs import Moods, Squares
+    from run_jobs import moods, squares
 
     from intertwine.lab.runs import InProcess, run
 
-    run(Moods(moods=("fine", "raises")), tmp_path / "runs", executor=InProcess(), retries=0, progress=False)
-    run(Squares(count=3), tmp_path / "runs", executor=InProcess(), progress=False)
+    run(moods("fine", "raises"), tmp_path / "runs", executor=InProcess(), retries=0, progress=False)
+    run(squares(count=3), tmp_path / "runs", executor=InProcess(), progress=False)
     return tmp_path / "runs"
 
 
@@ -24,7 +24,7 @@ def test_runs_are_listed_and_shown(run, made):
     listed = run("runs")
     assert listed.code == 0
     assert "moods" in listed.out
-    assert "Squares(count=3" in listed.out
+    assert "3 Square" in listed.out
     shown = run("runs", "show", "moods")
     assert "ValueError: no luck with 1" in shown.out
     jobs = json.loads(run("runs", "show", "squares", "--json").out)["jobs"]

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from run_jobs import Machine, Moods, Moody, Square, Squares
+from run_jobs import Faults, Gpu, Moody, Square, Threads, moods, squares
 
 from intertwine.errors import StorageError
 from intertwine.lab.runs import (
@@ -30,7 +30,7 @@ from intertwine.lab.runs import (
     overviews,
     run,
 )
-from intertwine.lab.runs.display import Tally
+from intertwine.lab.runs.display import told
 from intertwine.lab.runs.store import FILE, Log, finished
 
 HERE = Path(__file__).parent.parent / "support"
@@ -81,9 +81,9 @@ def test_the_key_changes_with_the_bytes_of_the_file_of_the_class(tmp_path, monke
 
 
 def test_results_of_other_code_are_not_taken(tmp_path, monkeypatch):
-    here(Squares(count=3), tmp_path)
+    here(squares(count=3), tmp_path)
     monkeypatch.setattr(Square, "code", "changed")
-    assert here(Squares(count=3), tmp_path).ran == 3
+    assert here(squares(count=3), tmp_path).ran == 3
     assert overview(tmp_path / "squares").stale == 3
 
 
@@ -92,8 +92,8 @@ def test_results_of_other_code_are_not_taken(tmp_path, monkeypatch):
 
 def test_only_what_is_missing_runs(tmp_path):
     log = str(tmp_path / "log")
-    first = here(Squares(count=4, log=log), tmp_path)
-    second = here(Squares(count=6, log=log), tmp_path)
+    first = here(squares(count=4, log=log), tmp_path)
+    second = here(squares(count=6, log=log), tmp_path)
     assert (first.ran, first.found, second.ran, second.found) == (4, 0, 2, 4)
     assert Path(log).read_text().split() == ["0", "1", "2", "3", "4", "5"]
     assert [v["y"] for v in second.values] == [0, 1, 4, 9, 16, 25]
@@ -101,13 +101,13 @@ def test_only_what_is_missing_runs(tmp_path):
 
 
 def test_processes_give_what_one_process_gives(tmp_path):
-    plan = Squares(count=12)
+    plan = squares(count=12)
     alone = here(plan, tmp_path / "a").values
     assert run(plan, tmp_path / "b", executor=Local(2), progress=False).values == alone
 
 
 def test_a_job_that_always_fails_is_left_out_and_the_rest_goes_on(tmp_path):
-    plan = Moods(moods=("raises", "fine", "second time", "fine"))
+    plan = moods("raises", "fine", "second time", "fine")
     report = here(plan, tmp_path, retries=1)
     assert report.values == [None, {"x": 1}, {"x": 2}, {"x": 3}]
     assert report.failed == {"mood=raises, x=0": "ValueError: no luck with 0"}
@@ -118,7 +118,7 @@ def test_a_job_that_always_fails_is_left_out_and_the_rest_goes_on(tmp_path):
 
 
 def test_a_job_that_kills_its_worker_is_told_from_the_others(tmp_path):
-    report = run(Moods(moods=("dies", "fine", "fine")), tmp_path, executor=Local(2), retries=1, progress=False)
+    report = run(moods("dies", "fine", "fine"), tmp_path, executor=Local(2), retries=1, progress=False)
     assert report.values == [None, {"x": 1}, {"x": 2}]
     assert report.failed == {"mood=dies, x=0": "the worker died (exit code 3); see its log"}
     assert [e.attempts for e in overview(tmp_path / "moods").entries] == [2, 1, 1]
@@ -127,20 +127,22 @@ def test_a_job_that_kills_its_worker_is_told_from_the_others(tmp_path):
 def test_workers_that_cannot_start_end_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RunError, match="workers must be able to start"):
-        run(Squares(count=2), tmp_path, executor=Local(1), progress=False, retries=9)
+        run(squares(count=2), tmp_path, executor=Local(1), progress=False, retries=9)
 
 
 def test_threads_are_capped_and_gpus_shared_out(tmp_path):
-    capped = run(Machine(kind="threads"), tmp_path, executor=Local(1, threads=1), progress=False)
+    capped = run(Jobs("machine", (Threads(),)), tmp_path, executor=Local(1, threads=1), progress=False)
     assert capped.values == [1]
-    shared = run(Machine(kind="gpu"), tmp_path, executor=Local(4, gpus=2), progress=False)
+    shared = run(
+        Jobs("machine", tuple(Gpu(x=x) for x in range(4))), tmp_path, executor=Local(4, gpus=2), progress=False
+    )
     assert sorted(shared.values) == ["0", "0", "1", "1"]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="settings of glibc")
 def test_workers_keep_freed_memory(tmp_path):
     """Twenty tensors of 1,024 pages are made where those of the step before were."""
-    (faults,) = run(Machine(kind="faults"), tmp_path, executor=Local(1), progress=False).values
+    (faults,) = run(Jobs("machine", (Faults(),)), tmp_path, executor=Local(1), progress=False).values
     assert faults < 20 * 1024  # one step; given back, they would be mapped anew in all five
 
 
@@ -160,9 +162,9 @@ def test_a_gpu_is_not_given_to_more_than_it_holds(tmp_path):
 DRIVER = """
 import sys
 sys.path.insert(0, {here!r})
-from run_jobs import Squares
+from run_jobs import squares
 from intertwine.lab.runs import Local, run
-run(Squares(count=70, seconds=0.02, log={log!r}), {folder!r}, executor=Local(2), retries=20, progress=False)
+run(squares(count=70, seconds=0.02, log={log!r}), {folder!r}, executor=Local(2), retries=20, progress=False)
 """
 
 
@@ -211,9 +213,9 @@ def test_kills_of_workers_and_driver_lose_and_repeat_nothing(tmp_path):
         if driver.returncode == 0:
             break
     assert kills == {"worker": 3, "driver": 2}
-    final = here(Squares(count=70, seconds=0.02, log=str(log)), folder)
+    final = here(squares(count=70, seconds=0.02, log=str(log)), folder)
     assert (final.ran, final.found, final.failed) == (0, 70, {})
-    undisturbed = here(Squares(count=70), tmp_path / "quiet")
+    undisturbed = here(squares(count=70), tmp_path / "quiet")
     assert [v["y"] for v in final.values] == [v["y"] for v in undisturbed.values]
     # a job may be cut between its end and its result, once for each kill; whatever had a result ran once
     lines = log.read_text().split()
@@ -224,7 +226,7 @@ def test_kills_of_workers_and_driver_lose_and_repeat_nothing(tmp_path):
 
 
 def test_a_job_that_was_running_when_the_driver_died_is_waiting_again(tmp_path):
-    here(Squares(count=2), tmp_path)
+    here(squares(count=2), tmp_path)
     home = tmp_path / "squares"
     key = job_key(Square(x=1))
     (home / "results" / f"{key}.json").unlink()
@@ -233,7 +235,7 @@ def test_a_job_that_was_running_when_the_driver_died_is_waiting_again(tmp_path):
     log.enter(key, "running")
     log.write()
     assert states(home) == ["done", "running"]
-    assert here(Squares(count=2), tmp_path).ran == 1
+    assert here(squares(count=2), tmp_path).ran == 1
     assert states(home) == ["done", "done"]
     assert not list((home / "results").glob(".*"))
 
@@ -248,7 +250,7 @@ def test_a_worker_that_dies_after_writing_has_done_its_job(tmp_path):
             perform(task)
             return [Outcome(task.key, "died", 0.0, "killed")]
 
-    report = run(Squares(count=3), tmp_path, executor=Lying(), retries=0, progress=False)
+    report = run(squares(count=3), tmp_path, executor=Lying(), retries=0, progress=False)
     assert (report.ran, report.failed) == (3, {})
 
 
@@ -258,7 +260,7 @@ def test_ctrl_c_leaves_nothing_running(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(Squares(count=3), tmp_path, executor=Stopped(), progress=False)
+        run(squares(count=3), tmp_path, executor=Stopped(), progress=False)
     assert states(tmp_path / "squares") == ["waiting"] * 3
 
 
@@ -267,70 +269,66 @@ def test_ctrl_c_leaves_nothing_running(tmp_path):
 
 @pytest.mark.parametrize("text", ["no JSON", "{}", '[{"key": 3}]'])
 def test_a_damaged_or_lost_log_loses_no_result(text, tmp_path):
-    here(Squares(count=3), tmp_path)
+    here(squares(count=3), tmp_path)
     path = tmp_path / "squares" / FILE
     path.write_text(text)
     with pytest.raises(ValueError, match=r"jobs\.json must be"):
         states(tmp_path / "squares")
-    assert here(Squares(count=3), tmp_path).found == 3
+    assert here(squares(count=3), tmp_path).found == 3
     assert states(tmp_path / "squares") == ["done"] * 3
     path.unlink()
-    assert here(Squares(count=3), tmp_path).found == 3
+    assert here(squares(count=3), tmp_path).found == 3
 
 
 def test_a_full_disk_ends_the_run_and_keeps_what_is_finished(tmp_path):
-    plan = Moods(moods=("fine", "full disk", "fine"))
+    plan = moods("fine", "full disk", "fine")
     with pytest.raises(RunError, match=r"have space left\. Got OSError: .*No space left.*run the same again"):
         here(plan, tmp_path)
     assert states(tmp_path / "moods") == ["done", "waiting", "waiting"]
 
 
 def test_a_full_disk_under_the_log_ends_the_run(tmp_path, monkeypatch):
-    here(Squares(count=1), tmp_path)
+    here(squares(count=1), tmp_path)
 
     def full(path, value):
         raise StorageError("Got 'No space left on device'.", 28)
 
     monkeypatch.setattr("intertwine.lab.runs.store.write_json", full)
     with pytest.raises(RunError, match=r"have space left\. Got 'No space left on device'"):
-        here(Squares(count=2), tmp_path)
+        here(squares(count=2), tmp_path)
 
 
 def test_an_unwritable_folder_is_refused_first(tmp_path):
     (tmp_path / "squares").write_text("a file where the folder should be")
     with pytest.raises(ValueError, match="runs folder must be a place where files can be written"):
-        here(Squares(count=1), tmp_path)
+        here(squares(count=1), tmp_path)
 
 
 def test_two_drivers_are_refused(tmp_path):
     class Nested(InProcess):
         def wait(self, timeout):
             with pytest.raises(RunError, match="one driver at a time"):
-                here(Squares(count=1), tmp_path)
+                here(squares(count=1), tmp_path)
             return super().wait(timeout)
 
-    assert run(Squares(count=1), tmp_path, executor=Nested(), progress=False).ran == 1
+    assert run(squares(count=1), tmp_path, executor=Nested(), progress=False).ran == 1
 
 
 def test_clocks_that_jump_do_no_harm(tmp_path, monkeypatch):
     times = iter([2e9, 1e9, 0.0, 3e9, 5.0] * 50)
     monkeypatch.setattr(time, "time", lambda: next(times))
-    report = here(Squares(count=5), tmp_path)
+    report = here(squares(count=5), tmp_path)
     assert report.ran == 5
     assert 0 <= report.seconds < 60
     assert all(0 <= entry.seconds < 60 for entry in overview(tmp_path / "squares").entries)
 
 
 def test_classes_that_workers_cannot_import_are_refused(tmp_path):
-    class Local(Squares):
-        def jobs(self):
-            class Hidden(Square):
-                pass
+    class Hidden(Square):
+        pass
 
-            return [Hidden(x=1)]
-
-    with pytest.raises(TypeError, match="job and plan classes must be importable by name"):
-        here(Local(), tmp_path)
+    with pytest.raises(TypeError, match="job classes must be importable by name"):
+        here(Jobs("hidden", (Hidden(x=1),)), tmp_path)
 
 
 @pytest.mark.parametrize("wrong", [{"workers": 0}, {"threads": 0}, {"gpus": -1}], ids=str)
@@ -341,22 +339,22 @@ def test_wrong_numbers_are_refused(wrong):
 
 def test_negative_retries_are_refused(tmp_path):
     with pytest.raises(ValueError, match="retries must be at least 0"):
-        here(Squares(), tmp_path, retries=-1)
+        here(squares(), tmp_path, retries=-1)
 
 
 # --- overview ------------------------------------------------------------------------------------
 
 
 def test_runs_are_listed_resumed_and_cleaned(tmp_path):
-    here(Squares(count=3), tmp_path)
-    here(Moods(moods=("fine",)), tmp_path)
-    here(Squares(count=2), tmp_path)
+    here(squares(count=3), tmp_path)
+    here(moods("fine"), tmp_path)
+    here(squares(count=2), tmp_path)
     found = overviews(tmp_path)
     assert [(o.name, len(o.entries), o.count("done"), o.stale) for o in found] == [
         ("moods", 1, 1, 0),
         ("squares", 2, 2, 1),
     ]
-    assert load_plan(tmp_path / "squares") == Squares(count=2)
+    assert load_plan(tmp_path / "squares") == squares(count=2)
     assert clean(tmp_path / "squares") == 1
     assert overview(tmp_path / "squares").stale == 0
     assert clean(tmp_path / "squares", everything=True) == 2
@@ -366,19 +364,19 @@ def test_runs_are_listed_resumed_and_cleaned(tmp_path):
 
 
 def test_listed_jobs_of_several_classes_are_saved_with_their_classes(tmp_path):
-    plan = Jobs(name="both", listed=(Square(x=3), Moody(mood="fine", x=2), Square(x=1)))
+    plan = Jobs("both", (Square(x=3), Moody(mood="fine", x=2), Square(x=1)))
     values = here(plan, tmp_path).values
     assert [v.get("y", v.get("x")) for v in values] == [9, 2, 1]
     again = load_plan(tmp_path / "both")
     assert again == plan
-    assert [type(job) for job in again.jobs()] == [Square, Moody, Square]
+    assert [type(job) for job in again.listed] == [Square, Moody, Square]
     assert here(again, tmp_path).ran == 0
-    assert "3 of them" in overview(tmp_path / "both").plan
+    assert overview(tmp_path / "both").plan == "2 Square, 1 Moody"
 
 
 def test_the_estimate_is_of_this_run_not_of_what_was_found():
-    assert Tally(total=10, found=8, done=1).words(10.0) == "9 of 10 done, 0.10 jobs/s, about 10 s left"
-    assert Tally(total=10, found=10).words(1.0) == "10 of 10 done"
+    assert told(10, 8, 1, 0, 10.0) == "9 of 10 done, 0.10 jobs/s, about 0:00:10 left"
+    assert told(10, 10, 0, 0, 1.0) == "10 of 10 done"
 
 
 # results that are not what they should be
@@ -401,16 +399,16 @@ def results(folder, name="squares"):
     ids=["cut", "empty", "noise", "a list", "of nobody", "of another job"],
 )
 def test_a_result_that_is_damaged_or_of_another_job_is_run_again(tmp_path, damage):
-    whole = here(Squares(count=3), tmp_path)
+    whole = here(squares(count=3), tmp_path)
     first, other, _ = results(tmp_path)
     damage(first, other)
-    again = here(Squares(count=3), tmp_path)
+    again = here(squares(count=3), tmp_path)
     assert (again.ran, again.found) == (1, 2)
     assert again.values == whole.values
 
 
 def test_settings_that_json_has_no_word_for_are_found_again(tmp_path):
-    plan = Jobs(name="nan", listed=(Square(x=1, seconds=0.0, log=""), Square(x=2, seconds=1e-9)))
+    plan = Jobs("nan", (Square(x=1, seconds=0.0, log=""), Square(x=2, seconds=1e-9)))
     assert here(plan, tmp_path).ran == 2
     assert here(plan, tmp_path).found == 2
 
@@ -426,12 +424,12 @@ def small_files():
 
 def test_a_full_disk_that_a_library_says_in_words_of_its_own_ends_the_run_at_once(tmp_path, small_files):
     with pytest.raises(RunError, match=r"must be writable and have space left. Got .*File too large"):
-        here(Moods(moods=("writes too much", "fine")), tmp_path)
+        here(moods("writes too much", "fine"), tmp_path)
     assert {entry.attempts for entry in overview(tmp_path / "moods").entries} == {0, 1}
 
 
 def test_a_job_that_reads_standard_input_gets_an_end_of_file(tmp_path):
-    report = run(Moods(moods=("asks",)), tmp_path, executor=Local(1, gpus=0), progress=False)
+    report = run(moods("asks"), tmp_path, executor=Local(1, gpus=0), progress=False)
     assert report.values == [{"x": 0, "read": ""}]
 
 
@@ -446,7 +444,7 @@ def test_a_worker_that_stopped_is_given_up_in_time(tmp_path):
         worker.since -= 1000
 
     threading.Thread(target=hurry, daemon=True).start()
-    report = run(Moods(moods=("stops", "fine")), tmp_path, executor=executor, retries=0, progress=False)
+    report = run(moods("stops", "fine"), tmp_path, executor=executor, retries=0, progress=False)
     assert list(report.failed.values()) == ["the worker died (it took longer than 1000 s); see its log"]
     assert report.values == [None, {"x": 1}]
 

@@ -4,7 +4,7 @@ import sys
 import types
 
 import pytest
-from run_jobs import Squares
+from run_jobs import squares
 
 from intertwine.lab.runs import OnRay, RunError, overview, run
 
@@ -41,11 +41,11 @@ def test_a_dead_raylet_ends_the_run_and_fails_no_job(tmp_path, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "ray", stand_in(LocalRayletDiedError("The task's local raylet died.")))
     with pytest.raises(RunError, match=r"Ray cluster must stay reachable. Got The task's local raylet died"):
-        run(Squares(count=3), tmp_path, executor=OnRay(), progress=False)
+        run(squares(count=3), tmp_path, executor=OnRay(), progress=False)
     assert {entry.state for entry in overview(tmp_path / "squares").entries} == {"waiting"}
 
 
 def test_a_dead_worker_is_a_failed_attempt_of_its_job(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", stand_in(RayError("The worker died unexpectedly.")))
-    report = run(Squares(count=2), tmp_path, executor=OnRay(), retries=0, progress=False)
+    report = run(squares(count=2), tmp_path, executor=OnRay(), retries=0, progress=False)
     assert len(report.failed) == 2

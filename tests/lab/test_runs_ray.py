@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from run_jobs import Moods, Squares
+from run_jobs import moods, squares
 from torch import nn
 
 import intertwine as iw
@@ -22,14 +22,14 @@ SUPPORT = str(Path(__file__).parent.parent / "support")
 
 
 def test_ray_gives_what_one_process_gives(tmp_path):
-    plan = Squares(count=8)
+    plan = squares(count=8)
     alone = run(plan, tmp_path / "a", executor=InProcess(), progress=False)
     assert run(plan, tmp_path / "b", executor=OnRay(workers=2), progress=False).values == alone.values
 
 
 def test_failing_jobs_and_dying_workers_are_left_out(tmp_path):
     report = run(
-        Moods(moods=("fine", "raises", "dies", "second time")),
+        moods("fine", "raises", "dies", "second time"),
         tmp_path,
         executor=OnRay(workers=2),
         retries=1,
@@ -62,9 +62,9 @@ def test_a_cluster_that_disappears_ends_the_run_and_keeps_what_is_finished(tmp_p
     try:
         code = (
             f"import sys; sys.path.insert(0, {support!r})\n"
-            "from run_jobs import Squares\nfrom intertwine.lab.runs import OnRay, RunError, run\n"
+            "from run_jobs import squares\nfrom intertwine.lab.runs import OnRay, RunError, run\n"
             f"executor = OnRay('127.0.0.1:{port}')\n"
-            f"try: run(Squares(count=500, seconds=0.2), {str(tmp_path)!r}, executor=executor, progress=False)\n"
+            f"try: run(squares(count=500, seconds=0.2), {str(tmp_path)!r}, executor=executor, progress=False)\n"
             "except RunError as error: print(error); sys.exit(7)\n"
         )
         for _ in range(60):
@@ -83,7 +83,7 @@ def test_a_cluster_that_disappears_ends_the_run_and_keeps_what_is_finished(tmp_p
     assert "Ray cluster must stay reachable" in said
     kept = len(list(tmp_path.glob("squares/results/*.json")))
     assert kept >= 5
-    again = run(Squares(count=kept, seconds=0.2), tmp_path, executor=InProcess(), progress=False)
+    again = run(squares(count=kept, seconds=0.2), tmp_path, executor=InProcess(), progress=False)
     assert again.found >= 5
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from intertwine.lab.runs import InProcess, run
+from intertwine.lab.runs import InProcess, Jobs, run
 from intertwine.lab.training import RECIPES, read_card, train
 from intertwine.lab.training.engines import Engine
 
@@ -66,12 +66,12 @@ def test_the_number_that_a_recipe_says_is_the_runs(digits, tmp_path, monkeypatch
 
 
 def test_jobs_in_this_process_take_one_thread_as_workers_do(tmp_path):
-    from run_jobs import Machine
+    from run_jobs import Threads
 
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert run(Machine(kind="threads"), tmp_path, executor=InProcess(), progress=False).values == [1]
+        assert run(Jobs("one", (Threads(),)), tmp_path, executor=InProcess(), progress=False).values == [1]
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from intertwine.lab.runs import Job, Plan
+from intertwine.lab.runs import Job, Jobs
 
 
 class Square(Job):
@@ -27,14 +27,8 @@ class Square(Job):
         return {"y": self.x**2, "nan": float("nan")}
 
 
-class Squares(Plan):
-    name: ClassVar[str] = "squares"
-    count: int = 6
-    seconds: float = 0.0
-    log: str = ""
-
-    def jobs(self):
-        return [Square(x=x, seconds=self.seconds, log=self.log) for x in range(self.count)]
+def squares(count=6, **settings):
+    return Jobs("squares", tuple(Square(x=x, **settings) for x in range(count)))
 
 
 class Moody(Job):
@@ -64,12 +58,8 @@ class Moody(Job):
         return {"x": self.x}
 
 
-class Moods(Plan):
-    name: ClassVar[str] = "moods"
-    moods: tuple[str, ...]
-
-    def jobs(self):
-        return [Moody(mood=mood, x=x) for x, mood in enumerate(self.moods)]
+def moods(*moods):
+    return Jobs("moods", tuple(Moody(mood=mood, x=x) for x, mood in enumerate(moods)))
 
 
 class Faults(Job):
@@ -99,12 +89,3 @@ class Gpu(Job):
     def run(self, files):
         time.sleep(0.2)
         return os.environ.get("CUDA_VISIBLE_DEVICES")
-
-
-class Machine(Plan):
-    name: ClassVar[str] = "machine"
-    kind: str
-
-    def jobs(self):
-        alone = {"threads": Threads, "faults": Faults}
-        return [alone[self.kind]()] if self.kind in alone else [Gpu(x=x) for x in range(4)]

@@ -1,20 +1,20 @@
 """Plans, jobs, log, results: work that never loses what it has finished.
 
-A *plan* expands into independent *jobs*; each is kept under a hash of its settings and code. A job
+A plan is a list of independent *jobs*; each is kept under a hash of its settings and code. A job
 writes its result before anyone is told, so anything may be killed at any moment: the same call runs what is missing.
 """
 
-from .driver import RunReport, load_plan, run
+from .driver import RunReport, run
 from .executors import Executor, InProcess, Local
-from .job import Job, Jobs, Plan, job_key, plan_name
+from .job import Job, Jobs, job_key, load_plan, plan_name
 from .on_ray import OnRay, choose_executor
 from .store import Entry, Log, Outcome, Overview, RunError, Task, clean, overview, overviews
 
 __all__ = [
     # what to do
-    "Plan", "Job", "Jobs", "job_key", "plan_name",
+    "Job", "Jobs", "job_key", "load_plan", "plan_name",
     # doing it
-    "run", "RunReport", "RunError", "load_plan",
+    "run", "RunReport", "RunError",
     # who does it
     "Executor", "InProcess", "Local", "OnRay", "choose_executor", "Task", "Outcome",
     # what became of it

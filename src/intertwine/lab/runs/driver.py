@@ -2,16 +2,15 @@
 
 import time
 from collections import deque
-from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..._io import check_writable, read_json, write_json
-from .display import Display, Tally
+from .display import Display
 from .executors import Executor, Local
-from .job import Job, Plan, job_key, named_class, plan_name, reference, saved_plan
+from .job import PLAN, Jobs, job_key, reference
 from .store import FILE, Log, Outcome, RunError, State, Task, finished, intact, only_driver, result_path
 
 _PATIENCE = 0.5  # seconds between looks at the clock
@@ -49,7 +48,7 @@ class RunReport:
 
 
 def run(
-    plan: Plan,
+    plan: Jobs,
     folder: str | Path = "runs",
     *,
     executor: Executor | None = None,
@@ -80,11 +79,8 @@ def run(
     """  # noqa: DOC502 - helpers raise them
     if retries < 0:
         raise ValueError(f"retries must be at least 0. Got {retries}.")
-    home = Path(folder) / plan_name(plan.name)
-    jobs = list(plan.jobs())
-    for job in jobs:
-        reference(type(job))  # refuses what workers could not import, before anything is written
-    keys = [job_key(job) for job in jobs]
+    home = Path(folder) / plan.name
+    keys = [job_key(job) for job in plan.listed]  # refuses what workers could not import, before anything is written
     for part in ("results", "files", "logs"):  # refuses a place where nothing can be written
         check_writable(home / part / "probe", "runs folder")
     executor = Local() if executor is None else executor
@@ -92,50 +88,27 @@ def run(
         try:
             for leftover in (home / "results").glob(".*"):  # of kills in the middle of a write
                 leftover.unlink(missing_ok=True)
-            write_json(home / "plan.json", {"plan": reference(type(plan)), "config": plan.model_dump(mode="json")})
-            return _Drive(plan.name, home, jobs, keys, executor, retries, progress).finish()
+            return _Drive(plan, home, keys, executor, retries, progress).finish()
         finally:
             executor.close()
-
-
-def load_plan(folder: str | Path, modules: Collection[str] = ()) -> Plan:
-    """The plan that a folder was last used for. The file may be of anyone: it cannot make us import code.
-
-    Args:
-        folder: Of one run.
-        modules: Modules and packages that its classes may be imported from, beside ``intertwine`` and what is imported
-            already.
-
-    Raises:
-        ValueError: If there is none, its class cannot be found or may not be imported, or it is of another folder.
-    """
-    said = saved_plan(folder)
-    try:
-        context = {"modules": tuple(modules)}
-        plan = named_class(said["plan"], Plan, modules).model_validate(said["config"], context=context)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"plan must be importable here. Got {said['plan']!r} in {str(folder)!r} ({error}). Run it from where it "
-            "was started, or with that folder on PYTHONPATH."
-        ) from None
-    if plan.name != Path(folder).absolute().name:
-        raise ValueError(f"plan must be of the folder that it lies in. Got {plan.name!r} in {str(folder)!r}.")
-    return plan
 
 
 class _Drive:
     """One run of a plan."""
 
     def __init__(
-        self, name: str, home: Path, jobs: list[Job], keys: list[str], executor: Executor, retries: int, progress: bool
+        self, plan: Jobs, home: Path, keys: list[str], executor: Executor, retries: int, progress: bool
     ) -> None:
-        self.name, self.home, self.keys, self.executor = name, home, keys, executor
-        self.retries, self.progress, where = retries, progress, home.resolve()
-        self.labels = {key: job.label for key, job in zip(keys, jobs)}  # equal jobs are one
-        self.tasks = {
-            key: Task(key, reference(type(job)), job.model_dump(mode="json"), where, job.gpus)
-            for key, job in zip(keys, jobs)
-        }
+        self.name, self.home, self.keys, self.executor = plan.name, home, keys, executor
+        self.retries, self.progress = retries, progress
+        self.labels = {key: job.label for key, job in zip(keys, plan.listed)}  # equal jobs are one
+        listed = [
+            Task(key, reference(type(job)), job.model_dump(mode="json"), home.resolve(), job.gpus)
+            for key, job in zip(keys, plan.listed)
+        ]
+        self.tasks = {task.key: task for task in listed}
+        named = [{"job": task.job, "settings": task.config} for task in listed]
+        write_json(home / PLAN, {"name": plan.name, "listed": named})
         self.attempts: dict[str, int] = {}
         self.errors: dict[str, str] = {}
         self.running: dict[str, float] = {}
@@ -145,8 +118,8 @@ class _Drive:
         there = {key for key in finished(self.home) & self.tasks.keys() if intact(self.tasks[key])}
         self.log = Log(self.home / FILE, self.labels, there)
         waiting = deque(key for key in self.tasks if key not in there)
-        tally = Tally(total=len(self.tasks), found=len(there))
-        with Display(self.name, self.executor.words, tally, self.progress) as display:
+        title, done = f"{self.name} on {self.executor.words}", 0
+        with Display(title, len(self.tasks), len(there), self.progress) as display:
             try:
                 while waiting or self.running:
                     while waiting and self.executor.fits(self.tasks[waiting[0]]):
@@ -155,10 +128,10 @@ class _Drive:
                         self.executor.submit(self.tasks[key])
                         self.running[key] = time.monotonic()
                     for outcome in self.executor.wait(_PATIENCE):
-                        tally.done += self._settle(outcome, waiting)
+                        done += self._settle(outcome, waiting)
                     self.log.write(now=False)
-                    tally.failed = len(self.errors)
-                    display.show({self.labels[key]: since for key, since in self.running.items()})
+                    running = {self.labels[key]: since for key, since in self.running.items()}
+                    display.show(done, len(self.errors), running)
             finally:
                 self._stop()
         results = [{} if key in self.errors else read_json(result_path(self.home, key)) for key in self.keys]
@@ -166,7 +139,7 @@ class _Drive:
         machines = tuple(str(r.get("machine", "")) for r in results)
         failed = {self.labels[key]: error.splitlines()[-1] for key, error in self.errors.items()}
         seconds = time.monotonic() - start
-        return RunReport(self.name, self.home, values, failed, tally.done, len(there), seconds, spent, machines)
+        return RunReport(self.name, self.home, values, failed, done, len(there), seconds, spent, machines)
 
     def _settle(self, outcome: Outcome, waiting: deque[str]) -> int:
         """Enter an outcome; 1 if a job is finished by it."""

@@ -1,19 +1,21 @@
-"""Plans and jobs as values: what is to be done, and the key under which its result is kept."""
+"""Jobs as values: what is to be done, and the key under which its result is kept."""
 
 import hashlib
 import json
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_serializer, field_validator
+from pydantic import BaseModel, ConfigDict
 
 from ..._untrusted.files import json_of
 
+PLAN = "plan.json"
 _LONGEST = 60  # characters of a label
 _LONGEST_NAME = 255  # bytes of the name of a file
 
@@ -55,49 +57,23 @@ class Job(BaseModel, ABC):
         return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-class Plan(BaseModel, ABC):
-    """An experiment's jobs, expanded from few settings. A subclass must be importable by name.
+@dataclass(frozen=True)
+class Jobs:
+    """A plan: jobs of one class or several, and the name of the folder that keeps their results.
 
-    Attributes:
-        name: Of the folder that keeps its results.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: ClassVar[str]
-
-    @abstractmethod
-    def jobs(self) -> Sequence[Job]:
-        """All jobs, in the order in which their values are wanted."""
-
-
-class Jobs(Plan):
-    """Jobs that are listed already, of one class or several; it is saved with the names of their classes.
-
-    Attributes:
-        name: Of the folder that keeps its results.
+    Args:
+        name: Of the folder.
         listed: The jobs, in the order in which their values are wanted.
+
+    Raises:
+        ValueError: If no folder can have the name.
     """
 
-    name: str  # type: ignore[misc]  # each list has its own
+    name: str
     listed: tuple[Job, ...]
 
-    def jobs(self) -> Sequence[Job]:
-        """Those that were listed."""
-        return self.listed
-
-    @field_serializer("listed")
-    def _with_classes(self, listed: tuple[Job, ...]) -> list[dict[str, Any]]:
-        return [{"job": reference(type(job)), "settings": job.model_dump(mode="json")} for job in listed]
-
-    @field_validator("listed", mode="before")
-    @classmethod
-    def _from_classes(cls, listed: Sequence[Any], info: ValidationInfo) -> list[Job]:
-        modules = (info.context or {}).get("modules", ())
-        return [
-            x if isinstance(x, Job) else named_class(x["job"], Job, modules).model_validate(x["settings"])
-            for x in listed
-        ]
+    def __post_init__(self) -> None:
+        plan_name(self.name)
 
 
 def job_key(job: Job) -> str:
@@ -123,18 +99,55 @@ def reference(cls: type) -> str:
     name = f"{cls.__module__}:{cls.__qualname__}"
     if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
         raise TypeError(
-            f"job and plan classes must be importable by name, for workers. Got {name}. Move it to the top level of a "
-            "module of its own."
+            f"job classes must be importable by name, for workers. Got {name}. Move it to the top level of a module "
+            "of its own."
         )
     return name
 
 
-def named_class(name: str, kind: type, modules: Collection[str] = ()) -> Any:
-    """The class of a kind that a file names as ``module:name``, which may be of anyone: only a known one is imported.
+def load_plan(folder: str | Path, modules: Collection[str] = ()) -> Jobs:
+    """The jobs that a folder was last used for. The file may be of anyone: it cannot make us import code.
 
-    That is one of ``intertwine``, of a module that is imported already, or of modules and packages that are allowed.
+    Args:
+        folder: Of one run.
+        modules: Modules and packages that job classes may be imported from, beside ``intertwine`` and what is imported
+            already.
+
+    Raises:
+        ValueError: If there is none, a class cannot be found or may not be imported, or it is of another folder.
+    """
+    said = saved_plan(folder)
+    if said["name"] != Path(folder).absolute().name:
+        raise ValueError(f"plan must be of the folder that it lies in. Got {said['name']!r} in {str(folder)!r}.")
+    try:
+        listed = tuple(_known_class(x["job"], modules).model_validate(x["settings"]) for x in said["listed"])
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"jobs of a plan must be importable here. Got {str(folder)!r}, where one is not ({error}). Run it from "
+            "where it was started, or with that folder on PYTHONPATH."
+        ) from None
+    return Jobs(said["name"], listed)
+
+
+def saved_plan(folder: str | Path) -> dict[str, Any]:
+    """The plan of a run as data: its ``name``, and of each of the jobs ``listed`` the class (``job``) and settings."""
+    path = Path(folder) / PLAN
+    if not path.is_file():
+        raise ValueError(f"folder must be of a run, with a {PLAN}. Got {str(folder)!r}.")
+    said = json_of(path, PLAN)
+    listed = said.get("listed") if isinstance(said, dict) else None
+    kinds = [(type(one.get("job")), type(one.get("settings"))) for one in listed or () if isinstance(one, dict)]
+    if not isinstance(listed, list) or "name" not in said or kinds != [(str, dict)] * len(listed):
+        raise ValueError(f"{PLAN} must be a file that a run wrote. Got another one in {str(folder)!r}.")
+    return said
+
+
+def _known_class(name: str, modules: Collection[str]) -> type[Job]:
+    """The class of jobs that a file names, which may be of anyone: only a known module is imported.
+
+    That is one of ``intertwine``, one that is imported already, or of modules and packages that are allowed.
     """  # noqa: DOC501
-    module = str(name).partition(":")[0]
+    module = name.partition(":")[0]
     package = module.partition(".")[0]
     if package != "intertwine" and module not in sys.modules and not {module, package} & set(modules):
         raise ValueError(
@@ -142,20 +155,9 @@ def named_class(name: str, kind: type, modules: Collection[str] = ()) -> Any:
             f"it, say --import {module}, or load_plan(folder, modules=[{module!r}])."
         )
     found = resolve_name(name)
-    if not (isinstance(found, type) and issubclass(found, kind)):
-        raise ValueError(f"class of a saved plan must be a {kind.__name__}. Got {name!r}.")
+    if not (isinstance(found, type) and issubclass(found, Job)):
+        raise ValueError(f"class of a saved plan must be a Job. Got {name!r}.")
     return found
-
-
-def saved_plan(folder: str | Path) -> dict[str, Any]:
-    """The plan of a run as data: ``plan``, the name of its class, and ``config``, its settings."""
-    path = Path(folder) / "plan.json"
-    if not path.is_file():
-        raise ValueError(f"folder must be of a run, with a plan.json. Got {str(folder)!r}.")
-    said = json_of(path, "plan.json")
-    if not isinstance(said, dict) or not isinstance(said.get("plan"), str) or not isinstance(said.get("config"), dict):
-        raise ValueError(f"plan.json must be a file that a run wrote. Got another one in {str(folder)!r}.")
-    return said
 
 
 def plan_name(name: str) -> str:

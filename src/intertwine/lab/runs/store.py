@@ -11,6 +11,7 @@ import shutil
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,13 +23,12 @@ from ..._io import as_json, read_json, storage_fault, write_json
 from ..._io.codec import decode, encode
 from ..._untrusted.files import json_of
 from ...errors import IntertwineError, StorageError
-from .job import saved_plan
+from .job import PLAN, saved_plan
 
 FILE = "jobs.json"
 State = Literal["waiting", "running", "done", "failed"]
 
 _EVERY = 5.0  # seconds between writes while jobs run
-_LONGEST = 40  # characters of a setting
 _LINES = 12  # of a traceback that are kept
 
 
@@ -242,7 +242,7 @@ class Overview:
     Args:
         name: Of the plan.
         folder: Where it lies.
-        plan: Class and settings of the plan, as text.
+        plan: How many jobs of which classes it has, as text.
         entries: Its jobs.
         stale: Results of earlier plans or earlier code.
     """
@@ -265,7 +265,7 @@ class Overview:
 
 def overviews(folder: str | Path = "runs") -> list[Overview]:
     """All runs in a folder."""
-    return [overview(plan.parent) for plan in sorted(Path(folder).glob("*/plan.json"))]
+    return [overview(plan.parent) for plan in sorted(Path(folder).glob(f"*/{PLAN}"))]
 
 
 def overview(folder: str | Path) -> Overview:
@@ -278,14 +278,13 @@ def overview(folder: str | Path) -> Overview:
         ValueError: If there is no run.
     """
     folder = Path(folder)
-    if not (folder / "plan.json").is_file() or not (folder / FILE).is_file():
-        raise ValueError(f"folder must be of a run, with plan.json and {FILE}. Got {str(folder)!r}.")
-    said = saved_plan(folder)
-    long = lambda value: isinstance(value, list | dict) and len(str(value)) > _LONGEST
-    settings = ", ".join(f"{k}={f'{len(v)} of them' if long(v) else v}" for k, v in said["config"].items())
+    if not (folder / FILE).is_file():
+        raise ValueError(f"folder must be of a run, with {PLAN} and {FILE}. Got {str(folder)!r}.")
+    kinds = Counter(one["job"].partition(":")[2] for one in saved_plan(folder)["listed"])
+    plan = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     entries = read_log(folder / FILE)
     stale = len(finished(folder) - {entry.key for entry in entries})
-    return Overview(folder.name, folder, f"{said['plan'].partition(':')[2]}({settings})", entries, stale)
+    return Overview(folder.name, folder, plan, entries, stale)
 
 
 def clean(folder: str | Path, everything: bool = False) -> int:
