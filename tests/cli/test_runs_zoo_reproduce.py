@@ -52,7 +52,7 @@ def test_no_runs_is_no_error_and_no_run_of_a_name_is(run):
 
 
 def test_a_zoo_is_trained_kept_and_shown(run, tmp_path):
-    words = ("zoo", "train", "--model", "mlp:widths=16", "--count", 3, "--epochs", 1, "--engine", "grouped")
+    words = ("zoo", "train", "--model", "mlp:widths=16", "--count", 3, "--epochs", 1)
     trained = run(*words)
     assert trained.code == 0, trained.err
     assert "3 networks mlp:widths=16 on digits" in trained.out
@@ -69,7 +69,6 @@ def test_a_zoo_is_trained_kept_and_shown(run, tmp_path):
     ("words", "message"),
     [
         (("zoo", "train"), "--model must be a built-in network. Got None"),
-        (("zoo", "train", "--model", "mlp", "--engine", "x"), "engine must be one of auto"),
         (("zoo", "train", "--model", "mlp", "--recipe", "x"), "recipe must be one of"),
         (("zoo", "show"), "zoo must be a folder with checkpoints"),
         (("reproduce", "table99"), "experiment must be one of"),

@@ -52,7 +52,7 @@ WRONG = {
     "--concepts": ["generatd", "parquet:none.parquet", "broden:none"], "--measures": ["linear_ckaa", ""],
     "--split": ["tst"], "--method": ["weigths", "sinkhorn:stps=3"], "--kinds": ["permutaton"],
     "--interpolation": ["lnear"], "--repair": ["rpair"], "--size": ["abc", "0x3"], "--input-shape": ["2,x", "0,1"],
-    "--gated": ["dgnn"], "--engine": ["stackd"], "--precision": ["float17"], "--memory": ["4XB"], "--alpha": ["x"],
+    "--gated": ["dgnn"], "--precision": ["float17"], "--memory": ["4XB"], "--alpha": ["x"],
     "--tail-norm": ["evl"], "--start": ["drect"], "--skip": ["c"], "--keep": ["bst"], "--quantile": ["2"],
     "--iou": ["-1"], "--rotations": ["0,x"], "--mean": ["x"], "--grid": ["3"], "--layers": [""], "--ratio": ["1.5"],
     "--level": ["3"], "--scale": ["smok"], "--format": ["spinqant"], "--epochs": ["-1"],

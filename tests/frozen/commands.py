@@ -105,7 +105,7 @@ WRONG = [
     ["train"], ["train", "--model", "mlp", "--out", "x.pt"], ["train", "--model", "mlp", "--recipe", "none",
      "--out", "x.safetensors"], ["train", "--model", "mlp", "--precision", "int4", "--out", "x.safetensors"],
     ["zoo"], ["zoo", "train"], ["zoo", "train", "--model", "torch.nn:Identity"], ["zoo", "show", "--out", "none"],
-    ["zoo", "trian"], ["zoo", "train", "--model", "mlp", "--engine", "steam"],
+    ["zoo", "trian"], ["zoo", "train", "--model", "mlp", "--recipe", "steam"],
     ["reproduce", "table0"], ["reproduce", "table1-groups", "--scale", "huge"], ["runs", "show"], ["runs", "show", "x"],
     ["runs", "resume", "x/y"], ["models", "more"], ["groups", "reluu"], ["groups", "torch.nn.functional:rilu"],
     ["groups", "relu", "--dim", "0"], ["report", "none.json"], ["report", "a.json"], ["report", "text.safetensors"],

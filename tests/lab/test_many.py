@@ -1,6 +1,7 @@
 """Many seeds at once: every engine computes what one network alone does; zoos, kills, pairs."""
 
 import copy
+from importlib import import_module
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 from intertwine.lab import networks
 from intertwine.lab.data import load
 from intertwine.lab.training import RECIPES, Recipe, load_checkpoint, member_path, read_card, train, train_many
-from intertwine.lab.training.engines import ENGINES, Engine, agrees, candidates, draws_random_numbers, engine_for
+from intertwine.lab.training.engines import ENGINES, Engine, agrees, draws_random_numbers, engine_for
 from intertwine.lab.training.grouped import Ungroupable, group_networks
 from intertwine.lab.zoo import draw_pairs, read_zoo
 
@@ -105,9 +106,9 @@ def test_an_engine_that_would_compute_something_else_is_not_offered():
     nets = [Mixing(nn.Conv2d(1, 4, 3), nn.Linear(4, 10)) for _ in range(2)]
     x = torch.randn(4, 1, 8, 8)
     assert not agrees("grouped", nets, x)
-    assert candidates(nets, x) == ["in turn"]
+    assert engine_for(nets, x) == "in turn"
     plain = [nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10)) for _ in range(2)]
-    assert candidates(plain, x) == ["in turn", "grouped"]
+    assert engine_for(plain, x) == "grouped"
 
 
 def test_layers_without_a_counterpart_are_named():
@@ -169,14 +170,20 @@ def test_networks_that_draw_random_numbers_are_what_train_makes_of_their_seeds(t
 PLAIN = QUICK.but(optimizer="sgd", learning_rate=0.02)  # Adam makes steps of any rounding error of a zero gradient
 
 
+@pytest.fixture
+def take(monkeypatch):
+    """Have every zoo trained by an engine, whatever the kind of network."""
+    module = import_module("intertwine.lab.training.train")
+    return lambda name: monkeypatch.setattr(module, "engine_for", lambda *_: name)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-def test_members_are_what_train_makes_of_their_seeds(tmp_path, engine):
-    made = train_many(
-        "mlp:widths=16,bn=true", "digits", PLAIN, seeds=[3, 5], out=tmp_path, engine=engine, progress=False
-    )
+def test_members_are_what_train_makes_of_their_seeds(tmp_path, engine, take):
+    take(engine)
+    made = train_many("mlp:widths=16,bn=true", "digits", PLAIN, seeds=[3, 5], out=tmp_path, progress=False)
     assert made.paths == (member_path(tmp_path, 3), member_path(tmp_path, 5))
     assert made.engines == {engine: 2}
-    for seed, member in zip([3, 5], read_zoo(tmp_path).members):
+    for seed, member in zip([3, 5], read_zoo(tmp_path)):
         alone = train("mlp:widths=16,bn=true", "digits", PLAIN, seed=seed, progress=False)
         card = read_card(member.path)
         assert card.engine == ("" if engine == "in turn" else engine)
@@ -190,9 +197,10 @@ def test_members_are_what_train_makes_of_their_seeds(tmp_path, engine):
         assert not torch.allclose(other["linear1.weight"], member.load().state_dict()["linear1.weight"], atol=2e-2)
 
 
-def test_augmentation_is_the_single_runs(tmp_path):
+def test_augmentation_is_the_single_runs(tmp_path, take):
+    take("grouped")
     recipe = PLAIN.but(translate=2, flip=True, epochs=1)
-    train_many("digits_cnn:width=4", "digits", recipe, seeds=[0, 1], out=tmp_path, engine="grouped", progress=False)
+    train_many("digits_cnn:width=4", "digits", recipe, seeds=[0, 1], out=tmp_path, progress=False)
     alone = train("digits_cnn:width=4", "digits", recipe, seed=1, progress=False).model.state_dict()
     made = read_zoo(tmp_path)[1].load().state_dict()
     assert all(torch.allclose(made[name], alone[name], atol=1e-4) for name in alone)
@@ -200,9 +208,10 @@ def test_augmentation_is_the_single_runs(tmp_path):
 
 @pytest.mark.usefixtures("every_step")
 @pytest.mark.parametrize("engine", ["grouped", "in turn"])
-def test_a_zoo_that_was_killed_goes_on_bit_for_bit(tmp_path, engine, monkeypatch):
+def test_a_zoo_that_was_killed_goes_on_bit_for_bit(tmp_path, engine, take, monkeypatch):
     digits = load("digits").first(320)  # five steps for each epoch
-    options = {"seeds": range(3), "engine": engine, "together": 2, "progress": False}
+    options = {"seeds": range(3), "together": 2, "progress": False}
+    take(engine)
     whole = train_many("digits_cnn:width=4", digits, QUICK, out=tmp_path / "a", **options)
     count = 0
 
@@ -217,6 +226,7 @@ def test_a_zoo_that_was_killed_goes_on_bit_for_bit(tmp_path, engine, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         train_many("digits_cnn:width=4", digits, QUICK, out=tmp_path / "b", **options)
     monkeypatch.undo()
+    take(engine)
     assert [p.name for p in (tmp_path / "b").iterdir()] == ["group-0000-0001.training.pt"]
     again = train_many("digits_cnn:width=4", digits, QUICK, out=tmp_path / "b", **options)
     for one, two in zip(whole.paths, again.paths):
@@ -230,7 +240,7 @@ def test_a_zoo_that_was_killed_goes_on_bit_for_bit(tmp_path, engine, monkeypatch
 def test_only_missing_members_are_trained(tmp_path):
     train_many("mlp:widths=8", "digits", QUICK, seeds=[0], out=tmp_path, progress=False)
     before = member_path(tmp_path, 0).stat().st_mtime_ns
-    made = train_many("mlp:widths=8", "digits", QUICK, seeds=range(2), out=tmp_path, engine="grouped", progress=False)
+    made = train_many("mlp:widths=8", "digits", QUICK, seeds=range(2), out=tmp_path, progress=False)
     assert made.engines == {"grouped": 1}
     assert member_path(tmp_path, 0).stat().st_mtime_ns == before
     with pytest.raises(ValueError, match="out must be a new path, or of a run with the same settings"):
@@ -244,9 +254,7 @@ def test_a_member_that_diverges_takes_no_other_along(tmp_path, monkeypatch):
         return step(self, inputs, targets, rate)
 
     monkeypatch.setattr(Engine, "step", poisoned)
-    made = train_many(
-        "digits_cnn:width=4", "digits", QUICK, seeds=[0, 1], out=tmp_path, engine="grouped", progress=False
-    )
+    made = train_many("digits_cnn:width=4", "digits", QUICK, seeds=[0, 1], out=tmp_path, progress=False)
     assert made.diverged == (0,)
     assert made.paths == (member_path(tmp_path, 1),)
     assert read_card(member_path(tmp_path, 1)).metrics["validation_accuracy"] > 0.5
@@ -260,8 +268,6 @@ def test_networks_with_mixup_are_trained_one_by_one(tmp_path):
     alone = train("digits_cnn:width=4", "digits", recipe, seed=1, out=tmp_path / "alone.safetensors", progress=False)
     assert made.paths[1].read_bytes() == alone.path.read_bytes()
     assert read_card(made.paths[1]) == alone.card
-    with pytest.raises(ValueError, match="engine must be auto or in turn"):
-        train_many("mlp", "digits", QUICK.but(mixup=0.2), seeds=[0], out=tmp_path, engine="grouped", progress=False)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +275,6 @@ def test_networks_with_mixup_are_trained_one_by_one(tmp_path):
     [
         ({"seeds": []}, "seeds must be at least one whole number"),
         ({"seeds": [-1]}, "seeds must be at least one whole number"),
-        ({"engine": "magic"}, "engine must be one of auto, in turn"),
         ({"together": 0}, "together must be at least 1"),
         ({"model": "alexnet"}, "network must be one of"),
         ({"recipe": "best"}, "recipe must be one of"),

@@ -25,7 +25,7 @@ images = data.load(f"npz:{folder}/images.npz")
 recipe, many = RECIPES["paper"].but(epochs=1), {"out": f"{folder}/zoo", "progress": False}
 train("myrtle_cnn:base=8", images, recipe, out=f"{folder}/one.safetensors", progress=False)
 made = train_many("myrtle_cnn:base=8", images, recipe, seeds=range(4), **many)
-apart = train_many("myrtle_cnn:base=8", images, recipe, seeds=range(4, 6), engine="in turn", **many)
+apart = train_many("myrtle_cnn:base=8", images, recipe, seeds=range(4, 6), together=1, **many)
 print(made.engines, apart.engines, torch.get_num_threads() == threads)
 """
 

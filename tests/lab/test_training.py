@@ -662,8 +662,6 @@ def test_a_zoo_in_mixed_precision_is_trained_one_by_one(tmp_path):
     recipe = RECIPES["digits"].but(epochs=1, precision="bfloat16")
     made = train_many("mlp:widths=16", "digits", recipe, seeds=range(2), out=tmp_path, progress=False)
     assert made.engines == {"in turn": 2}
-    with pytest.raises(ValueError, match="engine must be auto or in turn"):
-        train_many("mlp:widths=16", "digits", recipe, seeds=range(2), out=tmp_path / "b", engine="grouped")
 
 
 def test_a_model_on_the_meta_device_takes_the_tensors_and_stays_tied(tmp_path):

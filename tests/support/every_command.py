@@ -22,7 +22,7 @@ LITTLE = ("--examples", 100)
 COMMANDS = {
     "train": ("train", *TRAINING, "--out", "a.safetensors"),
     "train another seed": ("train", *TRAINING, "--seed", 1, "--out", "b.safetensors"),
-    "zoo": ("zoo", "train", "--model", "mlp:widths=16", "--count", 2, "--epochs", 1, "--engine", "grouped"),
+    "zoo": ("zoo", "train", "--model", "mlp:widths=16", "--count", 2, "--epochs", 1),
     "compare": ("compare", *PAIR, *LITTLE, "--layers", "relu2,relu3", "--null", 2, "--bootstrap", 2),
     "symmetries": ("symmetries", "--model", "digits_cnn:width=4", "--out", "symmetries.json"),
     "mappings": ("mappings", "--model", "mlp:shape=2-5-5,widths=8-8", "--out", "recipe.yaml"),

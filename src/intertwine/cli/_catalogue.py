@@ -31,7 +31,6 @@ def gathered() -> dict[str, Any]:
     from ..groups.intertwiners import GATED_UNITS
     from ..lab import data, experiments, networks, training
     from ..lab.data.concepts import CONCEPT_FORMS
-    from ..lab.training.engines import ENGINES
     from ..symmetry.transformation import KINDS
     from .inputs.models import VERSIONS
 
@@ -47,7 +46,6 @@ def gathered() -> dict[str, Any]:
         "models": models,
         "measures": list(similarity.measure_names()),
         "concepts": list(CONCEPT_FORMS),
-        "engines": ["auto", *ENGINES],
         "formats": list(exchange.FORMATS),
         "gated": list(VERSIONS),
         "families": list(dict.fromkeys([*stitching.families(), *groups.names()])),

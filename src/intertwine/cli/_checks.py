@@ -233,7 +233,7 @@ _DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "mtia", "npu", "xla")
 
 # What an option may say: words, and names of lists in the catalogue.
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "format": ("formats",), "measures": ("measures",), "kinds": ("kinds",), "engine": ("engines",),
+    "format": ("formats",), "measures": ("measures",), "kinds": ("kinds",),
     "recipe": ("recipes",), "gated": ("gated", "none"), "split": ("train", "validation", "test", "all"),
     "precision": ("float32", "bfloat16"), "dtype": ("float32", "bfloat16", "float16"),
     "interpolation": ("linear", "spherical"), "repair": ("auto", "none", "recalibrate", "repair", "rescale"),

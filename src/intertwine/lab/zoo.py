@@ -1,6 +1,5 @@
 """Zoos: many networks of one architecture that differ in their seeds, and the pairs that are drawn from them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from torch import nn
 
 from .training import Card, load_checkpoint, read_card
 
-__all__ = ["Member", "Zoo", "draw_pairs", "read_zoo"]
+__all__ = ["Member", "draw_pairs", "read_zoo"]
 
 
 @dataclass(frozen=True)
@@ -34,39 +33,6 @@ class Member:
         return load_checkpoint(self.path)
 
 
-@dataclass(frozen=True)
-class Zoo:
-    """Networks of one architecture on one data set.
-
-    Args:
-        folder: Where they lie.
-        members: The networks, by seed.
-    """
-
-    folder: Path
-    members: Sequence[Member]
-
-    def __len__(self) -> int:
-        return len(self.members)
-
-    def __getitem__(self, index: int) -> Member:
-        return self.members[index]
-
-    @property
-    def architecture(self) -> str:
-        """What all of them are."""
-        return self.members[0].card.architecture
-
-    @property
-    def accuracies(self) -> list[float]:
-        """Test accuracies, from the cards."""
-        return [float(member.card.metrics["test_accuracy"] or 0.0) for member in self.members]
-
-    def pairs(self, count: int, seed: int = 0) -> list[tuple[Member, Member]]:
-        """Ordered pairs of distinct members (see ``draw_pairs``)."""
-        return [(self.members[i], self.members[j]) for i, j in draw_pairs(len(self), count, seed)]
-
-
 def draw_pairs(models: int, count: int, seed: int = 0) -> list[tuple[int, int]]:
     """Draw ordered pairs of distinct models, uniformly and with replacement, as the paper does (v2 D.1).
 
@@ -89,8 +55,8 @@ def draw_pairs(models: int, count: int, seed: int = 0) -> list[tuple[int, int]]:
     return list(zip(first.tolist(), second.tolist()))
 
 
-def read_zoo(folder: str | Path) -> Zoo:
-    """Find the members of a zoo.
+def read_zoo(folder: str | Path) -> list[Member]:
+    """Find the members of a zoo, by seed.
 
     Args:
         folder: Where ``train_many`` wrote them.
@@ -105,4 +71,4 @@ def read_zoo(folder: str | Path) -> Zoo:
     kinds = sorted({f"{m.card.architecture} on {m.card.data}" for m in found})
     if len(kinds) > 1:
         raise ValueError(f"zoo must hold one architecture on one data set. Got {', '.join(kinds)} in {str(folder)!r}.")
-    return Zoo(folder, sorted(found, key=lambda m: (m.card.seed is None, m.card.seed or 0, m.path)))
+    return sorted(found, key=lambda m: (m.card.seed is None, m.card.seed or 0, m.path))

@@ -38,7 +38,6 @@ class Zoo(TrainingOptions):
     count: int = option("Number of networks.", 10, min=1)
     seed: int = option("Seed of the first network; the others count up.", 0, min=0)
     together: int = advanced("Networks that are trained at once.", 16, min=1)
-    engine: str = advanced("auto (by the kind of network), 'in turn', grouped or 'grouped by 2'.", "auto")
     device: str = "auto"
 
     def __call__(self) -> None:
@@ -49,7 +48,7 @@ class Zoo(TrainingOptions):
         seeds = range(self.seed, self.seed + self.count)
         claim_folder(self.out, [f"seed-{k:04d}{end}" for k in seeds for end in (".safetensors", ".json")])
         splits = training_data(self)
-        how = {key: getattr(self, key) for key in ("out", "engine", "together", "resume", "device")}
+        how = {key: getattr(self, key) for key in ("out", "together", "resume", "device")}
         made = iw.lab.training.train_many(self.model, splits, recipe_of(self, splits.shape), seeds=seeds, **how)
         if made.paths:
             self._show()
@@ -59,15 +58,16 @@ class Zoo(TrainingOptions):
         return None
 
     def _show(self) -> None:
-        zoo = iw.lab.zoo.read_zoo(self.out)
+        members = iw.lab.zoo.read_zoo(self.out)
+        card = members[0].card
         if self.as_json:
-            members = [{"path": m.path, "card": m.card.model_dump(mode="json")} for m in zoo.members]
-            return print_json({"folder": zoo.folder, "architecture": zoo.architecture, "members": members})
+            listed = [{"path": m.path, "card": m.card.model_dump(mode="json")} for m in members]
+            return print_json({"folder": self.out, "architecture": card.architecture, "members": listed})
         rows = [
             {"network": m.name, "seed": m.card.seed, "best epoch": m.card.best_epoch,
-             "validation accuracy": m.card.metrics.get("validation_accuracy"), "test accuracy": accuracy}
-            for m, accuracy in zip(zoo.members, zoo.accuracies)
+             **{f"{split} accuracy": m.card.metrics.get(f"{split}_accuracy") for split in ("validation", "test")}}
+            for m in members
         ]  # fmt: skip
-        print_table(rows, f"{counted(len(zoo), 'network')} {zoo.architecture} on {zoo[0].card.data}")
-        low, mean, high = min(zoo.accuracies), fmean(zoo.accuracies), max(zoo.accuracies)
-        return say(f"test accuracy {mean:.3f} on average, from {low:.3f} to {high:.3f}")
+        print_table(rows, f"{counted(len(members), 'network')} {card.architecture} on {card.data}")
+        reached = [m.card.metrics.get("test_accuracy") or 0.0 for m in members]
+        return say(f"test accuracy {fmean(reached):.3f} on average, from {min(reached):.3f} to {max(reached):.3f}")

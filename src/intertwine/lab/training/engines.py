@@ -150,28 +150,23 @@ class Engine:
 def engine_for(networks: Sequence[nn.Module], inputs: Tensor) -> str:
     """Name of the engine that suits a kind of network: a rule, so that the same networks get the same bits everywhere.
 
-    It is one that computes what the networks compute one by one. Small layers waste a machine one network at a time,
-    wide ones do not; the maps of more than two networks may leave a processor's cache.
+    It is one that computes what the networks compute one by one, checked on a few ``inputs (B, C, *S)``. Small layers
+    waste a machine one network at a time, wide ones do not; the maps of more than two networks may leave a processor's
+    cache.
     """
     if sum(p.numel() for p in networks[0].parameters()) > _SMALL_NETWORK:
         return IN_TURN
     wanted = GROUPED
     if any(isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for m in networks[0].modules()):
         if inputs.device.type == "cpu":
-            wanted = GROUPED if len(networks) == 2 else BY_TWO
+            wanted = BY_TWO if len(networks) > 2 else GROUPED if len(networks) == 2 else IN_TURN
         elif inputs[0].numel() > _SMALL_INPUT:
             return IN_TURN
-    return wanted if wanted in candidates(networks, inputs) else IN_TURN
-
-
-def candidates(networks: Sequence[nn.Module], inputs: Tensor) -> list[str]:
-    """Engines that compute what the networks compute one by one, checked in float64 on a few ``inputs (B, C, *S)``."""
-    joint = [name for name, size in ENGINES.items() if name != IN_TURN and (size or 0) < len(networks)]
-    return [IN_TURN, *(name for name in joint if agrees(name, networks, inputs))]
+    return wanted if wanted == IN_TURN or agrees(wanted, networks, inputs) else IN_TURN
 
 
 def agrees(name: str, networks: Sequence[nn.Module], inputs: Tensor) -> bool:
-    """Whether an engine accepts the networks and gives the logits that each gives alone."""
+    """Whether an engine accepts the networks and gives the logits that each gives alone, in float64."""
     few = inputs[:4].double()
     alone = [copy.deepcopy(n).double().eval() for n in networks[:2]]
     try:

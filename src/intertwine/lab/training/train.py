@@ -1,6 +1,6 @@
 """Training of classifiers from a name, a data set, a recipe and a seed; many seeds at once on one device."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,9 +17,8 @@ from ...errors import CheckpointError
 from ..data import DataSplits, load
 from ..networks import build, fit_to
 from .accuracy import choose_device
-from .augmentation import StepBatches
 from .checkpoint import Card, card_path, digest, load_weights, read_card
-from .engines import ENGINES, IN_TURN, agrees, candidates, draws_random_numbers, engine_for
+from .engines import IN_TURN, draws_random_numbers, engine_for
 from .loop import Loop, TrainingState, check_same_run, conclude, differing, discard_state, load_state, say, state_path
 from .recipe import RECIPES, Recipe, recipe_for
 
@@ -147,7 +146,6 @@ def train_many(
     *,
     seeds: Iterable[int],
     out: str | Path,
-    engine: str = "auto",
     together: int = 16,
     resume: bool = True,
     device: str | torch.device = "auto",
@@ -160,11 +158,10 @@ def train_many(
     checkpoints lie in the folder already are left alone; the state of the others is written every minute
     and after every epoch, and the same call after a kill goes on from there.
 
-    Networks are trained each by itself, or side by side with grouped convolutions (all, or two at a time). With
-    ``engine="auto"`` the kind of network decides, so that the bits are the same on every machine of a kind. Each
-    network, or group, is computed on ``recipe.threads`` threads, and as many at a time as torch has threads for, which
-    changes no bit. Networks that draw random numbers, and recipes with mixup, CutMix, a number of iterations or mixed
-    precision, are trained one by one.
+    Networks are trained each by itself, or side by side with grouped convolutions (all, or two at a time): the kind of
+    network decides, so that the bits are the same on every machine of a kind. Each network, or group, is computed on
+    ``recipe.threads`` threads, and as many at a time as torch has threads for, which changes no bit. Networks that draw
+    random numbers, and recipes with mixup, CutMix, a number of iterations or mixed precision, are trained one by one.
 
     Args:
         model: Text for ``networks.build``; classes and channels are fitted to the data.
@@ -172,7 +169,6 @@ def train_many(
         recipe: Settings, or a name among ``RECIPES``; by the shape of the inputs if ``None``.
         seeds: One for each network.
         out: Folder for checkpoints ``seed-0000.safetensors`` and their cards.
-        engine: ``auto``, ``in turn``, ``grouped`` or ``grouped by 2``.
         together: Networks that are trained at once.
         resume: Whether to keep what is there.
         device: ``"auto"`` is CUDA where there is one.
@@ -194,8 +190,6 @@ def train_many(
     seeds = list(dict.fromkeys(seeds))
     if not seeds or min(seeds) < 0:
         raise ValueError(f"seeds must be at least one whole number from 0. Got {seeds}.")
-    if engine not in ("auto", *ENGINES):
-        raise ValueError(f"engine must be one of {', '.join(('auto', *ENGINES))}. Got {engine!r}.")
     if together < 1:
         raise ValueError(f"together must be at least 1. Got {together}.")
     folder = Path(out)
@@ -203,25 +197,20 @@ def train_many(
     fresh = lambda seed: _fresh(model, splits, seed, None)
     settings_of = lambda spec, seed: _settings_of(spec, splits, recipe, seed)
     with threads(recipe.threads):
+        few, _ = splits.loader("train").batch(slice(0, 4))
         alone = recipe.mixup or recipe.cutmix or recipe.iterations or recipe.precision != "float32"
-        if alone or draws_random_numbers(fresh(seeds[0])[1], splits.loader("train").batch(slice(0, 2))[0]):
-            if engine not in ("auto", IN_TURN):
-                raise ValueError(
-                    f"engine must be auto or {IN_TURN} for networks with dropout or stochastic depth, and recipes "
-                    f"with mixup, CutMix, a number of iterations or mixed precision. Got {engine!r}."
-                )
-            engine, together = IN_TURN, 1
+        alone = alone or draws_random_numbers(fresh(seeds[0])[1], few)
         ended, missing = list[TrainingState](), list[int]()
         for seed in seeds:
             spec, network = fresh(seed)
             if not (resume and _finished(member_path(folder, seed), network, settings_of(spec, seed))):
                 missing.append(seed)
-        for path, group, state in _groups(folder, missing, together, resume):
+        for path, group, state in _groups(folder, missing, 1 if alone else together, resume):
             networks = [fresh(seed)[1].to(chosen).train() for seed in group]
             settings = settings_of(fresh(group[0])[0], group[0])
             if state is None:
-                name = engine if engine == IN_TURN else _choose(engine, model, networks, group, splits, recipe)
-                say(f"training {counted(len(group), 'network')} at once: {name}", progress and engine == "auto")
+                name = IN_TURN if alone else engine_for(networks, few.to(chosen))
+                say(f"training {counted(len(group), 'network')} at once: {name}", progress and not alone)
                 state = TrainingState(settings, group, name)
             check_same_run(path, state, settings)
             workers = max(1, torch.get_num_threads() // recipe.threads) if chosen.type == "cpu" else 1
@@ -251,21 +240,6 @@ def _groups(
             yield of(state.seeds), state.seeds, state
     for i in range(0, len(left), together):
         yield of(left[i : i + together]), left[i : i + together], None
-
-
-def _choose(
-    engine: str, model: str, networks: Sequence[nn.Module], seeds: list[int], data: DataSplits, recipe: Recipe
-) -> str:
-    """Name of the engine that suits the networks, or of the wanted one if it computes what they compute."""
-    device = next((t.device for t in networks[0].parameters()), torch.device("cpu"))
-    with torch.random.fork_rng(devices=[]):
-        inputs, _ = StepBatches(data, recipe, seeds, device).at(0)
-    if engine == "auto":
-        return engine_for(networks, inputs[0])
-    if not agrees(engine, networks, inputs[0]):
-        able = ", ".join(candidates(networks, inputs[0]))
-        raise ValueError(f"engine must be one of {able} for {model}. Got {engine!r}.")
-    return engine
 
 
 def _prepared(
