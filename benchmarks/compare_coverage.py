@@ -24,7 +24,6 @@ from intertwine.similarity.comparison.estimates import How
 from intertwine.similarity.comparison.layers import Network, gather
 from intertwine.similarity.comparison.positions import common_space, pool
 from intertwine.similarity.comparison.statistics import Collector, Wanted
-from intertwine.similarity.inference import permutation_scores
 
 MEASURES = ("linear_cka", "g_relu_cka", "orthogonal_procrustes_centered", "g_relu_procrustes_centered")
 EXAMPLES, DRAWS = 600, 3
@@ -93,11 +92,12 @@ def networks(a: nn.Module, b: nn.Module, x: torch.Tensor, layers: list[str] | No
 def shuffled(m: Measure[Any], x: torch.Tensor, y: torch.Tensor, count: int) -> torch.Tensor:
     """Scores of shuffled features."""
     a, b = m.prepare(x), m.prepare(y)
-    if not isinstance(m, Procrustes):
-        return permutation_scores(m, a, b, count)
-    left, right = (side.block(slice(0, side.n)).unflatten(0, (side.n, -1)) for side in (a, b))
-    left, generator = left.flatten(0, 1).T.contiguous(), torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     orders = (torch.randperm(a.n, generator=generator) for _ in range(count))
+    if not isinstance(m, Procrustes):
+        return torch.tensor([m.score(a, b.take(order)) for order in orders], dtype=torch.float64)
+    left, right = (side.block(slice(0, side.n)).unflatten(0, (side.n, -1)) for side in (a, b))
+    left = left.flatten(0, 1).T.contiguous()
     crosses = (placed(left @ right[order].flatten(0, 1), a.kept, b.kept) for order in orders)
     return torch.tensor([m.score_cross(c, a.norms, b.norms) for c in crosses], dtype=torch.float64)
 

@@ -1,7 +1,7 @@
 """Location-wise CKA (paper 1, v2 remark D.3), beyond the paper's "computational limits": run once for real, on digits.
 
 Features of different examples are compared at every position instead of summed over positions. Gram matrices have
-``N P`` rows for ``P`` positions; they are made tile by tile, so that it is time that limits, ``(N P)^2 C``.
+``N P`` rows for ``P`` positions: all of them on images of digits.
 """
 
 from itertools import pairwise
@@ -30,10 +30,8 @@ class AtLocations(PairJob):
         rows = []
         for layer in self.layers:
             for name, kernel in KERNELS.items():
-                whole, single = (
-                    cka(a[layer], b[layer], kernel),
-                    location_cka(a[layer], b[layer], kernel, progress=False),
-                )
+                whole = cka(a[layer], b[layer], kernel)
+                single = location_cka(a[layer], b[layer], kernel, samples=None)
                 rows += [{"statistic": name, "layer": layer, "value": whole},
                          {"statistic": name + WISE, "layer": layer, "value": single}]  # fmt: skip
         return rows

@@ -10,11 +10,9 @@ from intertwine.similarity.hsic import center_gram, inner
 from intertwine.similarity.inference import (
     Draws,
     calibrate,
-    half_sample_scores,
     infer,
     interval,
     p_value,
-    permutation_scores,
 )
 
 
@@ -83,18 +81,16 @@ def test_sampling_with_replacement_invents_similarity():
     k, l = (center_gram((t @ t.T)[again][:, again]) for t in (x, y))
     assert abs(cka(x, y)) < 0.05
     assert inner(k, l) / (inner(k, k) * inner(l, l)) ** 0.5 > 0.9
-    m = measure("linear_cka")
-    low, high = interval(m, cka(x, y), half_sample_scores(m, m.prepare(x), m.prepare(y), 60), 100)
-    assert low <= 0 <= high and high < 0.1
+    found = infer(x, y, null=1, bootstrap=60)
+    assert found.low <= 0 <= found.high and found.high < 0.1
 
 
 @pytest.mark.parametrize("name", ["linear_cka", "g_relu_cka", "g_relu_procrustes", "orthogonal_procrustes"])
 def test_p_values_of_unrelated_features_are_uniform(name):
-    m, g, values = measure(name), torch.Generator().manual_seed(0), []
+    g, values = torch.Generator().manual_seed(0), []
     for run in range(60):
         x, y = normal(20, 4, generator=g).relu() + 0.01, normal(20, 4, generator=g).relu() + 0.01
-        a, b = m.prepare(x), m.prepare(y)
-        values.append(p_value(m.score(a, b), permutation_scores(m, a, b, 19, seed=run)))
+        values.append(infer(x, y, name, null=19, bootstrap=2, seed=run).p_value)
     small = sum(v <= 0.2 for v in values) / len(values)
     assert 0.03 <= small <= 0.37 and min(values) >= 0.05
 
@@ -139,16 +135,15 @@ def test_calibration_by_hand():
 def test_wrong_arguments():
     x, y = Planted().draw(30)
     m = measure("linear_cka")
-    a, b = m.prepare(x), m.prepare(y)
     with pytest.raises(ValueError, match=r"null must be at least 1. Got 0"):
-        permutation_scores(m, a, b, 0)
-    with pytest.raises(ValueError, match=r"bootstrap must be at least 2: one half has no spread. Got 1"):
-        half_sample_scores(m, a, b, 1)
+        infer(x, y, null=0)
+    with pytest.raises(ValueError, match=r"bootstrap must be at least 2. Got 1"):
+        infer(x, y, bootstrap=1)
     with pytest.raises(ValueError, match=r"halves must hold at least 2 scores"):
         interval(m, 0.5, torch.zeros(1), 30)
-    with pytest.raises(ValueError, match=r"at least 8 for a confidence interval. Got 7"):
+    with pytest.raises(ValueError, match=r"examples must be at least 8. Got 7"):
         infer(x[:7], y[:7])
     with pytest.raises(ValueError, match=r"confidence must lie between 0 and 1. Got 1"):
         interval(m, 0.5, torch.zeros(3), 30, confidence=1)
     with pytest.raises(ValueError, match=r"Got 30 and 20"):
-        permutation_scores(m, a, b.take(torch.arange(20)))
+        infer(x, y[:20])

@@ -8,10 +8,9 @@ from .comparison.result import Comparison
 from .distances import ComparisonSet, Distances, Embedding, distances
 from .hsic import hsic
 from .inference import Resampling
-from .locations import location_cka, location_cost
 from .measures.canonical import PWCCA, R2CCA, SVCCA, LinearRegression
 from .measures.channel_kernels import LaplaceKernel, MaxKernel
-from .measures.cka import CKA, GramSide, cka, kernel, kernel_names, prepare_gram
+from .measures.cka import CKA, GramSide, cka, kernel, kernel_names, location_cka, prepare_gram
 from .measures.dissimilarities import RSA, DistanceCorrelation
 from .measures.kernels import ChannelNormalizedKernel, GatesKernel, Kernel, LinearKernel, RBFKernel
 from .measures.neighbours import CKNNA, MutualKNN, NeighbourJaccard
@@ -25,7 +24,7 @@ __all__ = [
     # many networks
     "compare_many", "ComparisonSet", "MANY", "distances", "Distances", "Embedding",
     # functions on features
-    "procrustes", "cka", "hsic", "location_cka", "location_cost",
+    "procrustes", "cka", "hsic", "location_cka",
     # measures by name
     "DEFAULT", "measure", "measure_names", "register",
     # measures as values

@@ -1,6 +1,6 @@
 """Inference on a similarity: chance level, p-value, calibrated score and confidence interval of any measure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, nan, sqrt
@@ -13,7 +13,7 @@ from .._evaluation import check_module
 from .._words import check_whole
 from .._zoo_intervals import student_t
 from ._features import check_same_examples
-from .base import Measure, Prepared
+from .base import Measure
 from .registry import measure as find
 
 CONFIDENCE = 0.95
@@ -154,7 +154,7 @@ def infer(
     """Score two sets of features ``(N, C, *S)``, with chance level, p-value and confidence interval.
 
     The smallest possible p-value is ``1 / (null + 1)`` from ``null`` shuffles; the interval comes from ``bootstrap``
-    half-samples.
+    halves (:class:`Draws`).
 
     Raises:
         ValueError: If the features are refused by the measure, fewer than 8, or there are too few shuffles or draws.
@@ -170,37 +170,23 @@ def infer(
         >>> same = infer(x, x + 0.01 * y, "g_relu_procrustes")
         >>> same.p_value, same.calibrated > 0.98
         (0.01, True)
-    """  # noqa: DOC502 - raised by what it calls
+    """
     m = find(measure)
     a, b = m.prepare(x, channel_dim), m.prepare(y, channel_dim)
-    score = m.score(a, b)
-    shuffled = permutation_scores(m, a, b, null, seed)
-    halves = half_sample_scores(m, a, b, bootstrap, seed) if m.has_limit else None
-    low, high = (nan, nan) if halves is None else interval(m, score, halves, a.n, confidence)
+    check_same_examples(a.n, b.n)
+    for name, value, least in (("null", null, 1), ("bootstrap", bootstrap, 2), ("examples", a.n, _FEWEST)):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}. Got {value}.")
+    score, draws = m.score(a, b), Draws.make(a.n, null, bootstrap if m.has_limit else 0, seed)
+    shuffled = _scores(m.score(a, b.take(order)) for order in draws.permutations)
+    halves = _scores(m.score(a.take(half), b.take(half)) for half in draws.subsamples)
+    low, high = interval(m, score, halves, a.n, confidence, len(draws.folds)) if len(halves) else (nan, nan)
     chance, p, calibrated = float(shuffled.mean()), p_value(score, shuffled), calibrate(score, shuffled)
     return Inference(m.name, score, chance, p, calibrated, low, high, confidence, m.floor(a, b), a.n, (a.dead, b.dead))
 
 
-def permutation_scores(m: Measure[Any], a: Prepared, b: Prepared, null: int = 99, seed: int = 0) -> Tensor:
-    """Score ``a`` against ``b`` with its examples shuffled: what features of these very distributions get by chance."""
-    check_same_examples(a.n, b.n)
-    if null < 1:
-        raise ValueError(f"null must be at least 1. Got {null}.")
-    generator = torch.Generator().manual_seed(seed)
-    orders = (torch.randperm(b.n, generator=generator) for _ in range(null))
-    return torch.tensor([m.score(a, b.take(order)) for order in orders], dtype=torch.float64)
-
-
-def half_sample_scores(m: Measure[Any], a: Prepared, b: Prepared, bootstrap: int = 99, seed: int = 0) -> Tensor:
-    """Score random halves, drawn *without* replacement: the usual bootstrap is wrong (:class:`Draws`)."""
-    check_same_examples(a.n, b.n)
-    if bootstrap < 2:
-        raise ValueError(f"bootstrap must be at least 2: one half has no spread. Got {bootstrap}.")
-    if a.n < _FEWEST:
-        raise ValueError(f"examples must be at least {_FEWEST} for a confidence interval. Got {a.n}.")
-    generator = torch.Generator().manual_seed(seed)
-    halves = (torch.randperm(a.n, generator=generator)[: a.n // 2] for _ in range(bootstrap))
-    return torch.tensor([m.score(a.take(half), b.take(half)) for half in halves], dtype=torch.float64)
+def _scores(found: Iterable[float]) -> Tensor:
+    return torch.tensor([*found], dtype=torch.float64)
 
 
 def p_value(score: float, null: Tensor) -> float:

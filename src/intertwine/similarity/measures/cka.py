@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..._words import near
-from .._features import Moments, check_distinct
-from .._sides import PairwiseSide, living_channels
+from .._features import Moments, channels_first, check_distinct, check_same_examples, positions_last
+from .._sides import PairwiseSide, check_same_size, living_channels
 from ..base import Bounded
 from ..hsic import center_gram, check_estimator, check_gram, inner
 from .channel_kernels import LaplaceKernel, MaxKernel
@@ -243,3 +243,48 @@ def cka(
         (True, True)
     """  # noqa: DOC502 - raised by the checks of the measure
     return CKA(kernel, estimator)(x, y, channel_dim)  # type: ignore[arg-type]
+
+
+def location_cka(
+    x: Tensor,
+    y: Tensor,
+    kernel: str | Kernel = "max",
+    *,
+    samples: int | None = 10_000,
+    seed: int = 0,
+    channel_dim: int = 1,
+) -> float:
+    """CKA between features at single positions instead of whole examples (paper 1, v2 remark D.3, v1 remark D.2).
+
+    Differs from the other CKAs: nothing is summed over space, so positions must correspond, and the ``P`` rows of one
+    example are not independent. With a kernel of channels it takes time ``n^2 C`` and memory ``n^2`` for ``n``
+    locations: all ``N P`` of the paper's validation set at an early layer would take 7e15 multiplications.
+
+    Args:
+        x: Features ``(N, C, *S)``.
+        y: Features ``(N, C', *S)`` of the same examples at the same positions.
+        kernel: What compares two locations, as in :func:`cka`.
+        samples: Number of locations (pairs of example and position) that are drawn without replacement, where there are
+            more; ``None`` for all.
+        seed: Seed of the draw.
+        channel_dim: Axis of the channels in both.
+
+    Raises:
+        TypeError: If ``x`` or ``y`` is no dense floating-point tensor.
+        ValueError: If the kernel is unknown, positions differ, there are fewer than 4 locations, or a side is constant.
+
+    Examples:
+        >>> import torch
+        >>> from intertwine.similarity import location_cka
+        >>> x = torch.randn(20, 8, 4, 4, generator=torch.Generator().manual_seed(0))
+        >>> round(location_cka(x, -2 * x.flip(1)), 6), location_cka(x, x.flip(2)) < 0.5  # positions must correspond
+        (1.0, True)
+    """  # noqa: DOC502 - raised by the checks of the measure
+    sides = [channels_first(side, channel_dim, name) for side, name in ((x, "x"), (y, "y"))]
+    check_same_examples(len(sides[0]), len(sides[1]))
+    check_same_size(*(tuple(side.shape[2:]) for side in sides))
+    rows = [positions_last(side).mT.flatten(0, 1) for side in sides]
+    if samples is not None and samples < len(rows[0]):
+        chosen = torch.randperm(len(rows[0]), generator=torch.Generator().manual_seed(seed))[:samples]
+        rows = [side[chosen.to(side.device)] for side in rows]
+    return cka(rows[0], rows[1], kernel)
