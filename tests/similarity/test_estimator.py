@@ -342,10 +342,10 @@ def test_wide_layers_tell_each_others_chance_and_bias(related, monkeypatch):
     x = torch.randn(600, 40, generator=torch.Generator().manual_seed(0)).split(200)
     name, a, b = "orthogonal_procrustes_centered", Wide(slice(0, 20), 0), Wide(part, 1)
     compare = lambda **how: iw.compare(a, b, x, measures=name, resampling=Resampling(untrained=0), **how)
-    for width in ("_WIDE", "_WIDTH"):
-        monkeypatch.setattr(f"intertwine.similarity.comparison.procrustes.{width}", 48)
+    for width in ("procrustes.WIDE", "procrustes._WIDTH", "channel_products.WIDE"):
+        monkeypatch.setattr(f"intertwine.similarity.comparison.{width}", 48)
     found = compare(exact=False)
-    monkeypatch.setattr("intertwine.similarity.comparison.shared_chance._ENOUGH", 1 << 30)
+    monkeypatch.setattr("intertwine.similarity.comparison.estimates._ENOUGH", 1 << 30)
     alone = compare(exact=False)
     exact = compare(exact=True)
     assert not torch.equal(found.chance[name], alone.chance[name])

@@ -107,17 +107,11 @@ def compare(
         (('1', '3'), 60)
         >>> result.scores["g_relu_cka"].diagonal().round(decimals=6).tolist()
         [1.0, 1.0]
-    """
+    """  # noqa: DOC502 - raised by the checks
     for name, model in (("a", a), ("b", b)):
         check_module(model, name)
-    if not isinstance(resampling, Resampling | None):
-        raise TypeError(f"resampling must be a Resampling, such as Resampling(null=5), or None. Got {resampling!r}.")
-    if exact not in (True, False, None):
-        raise TypeError(f"exact must be True, False or None. Got {exact!r}.")
+    _check(resampling, exact, reading)
     given = None if measures is None else chosen_measures(measures)
-    check_whole("max_examples", reading.max_examples or 0)
-    if reading.max_examples is not None and reading.max_examples < FEWEST:
-        raise ValueError(f"max_examples must be at least {FEWEST}. Got {reading.max_examples}.")
     memory, drawn = parse_memory(reading.memory), resampling or NO_RESAMPLING
     first, stream = batching.peek(loader)
     wanted = layers, layers if layers_b is None else layers_b
@@ -129,19 +123,12 @@ def compare(
     kinds, unknown = [("",) * len(some) for some in points], list[str]()
     if given is None or len(given) > 1:
         kinds, unknown = _kinds((a, b), points, first)
-        notes += unknown
-    in_order = any([*map(of, points[0])] == [*map(of, points[1])] for of in (attrgetter("name"), channels_first_shape))
-    # Nothing is known to move the layers of a network that was read; one that was not may have any group.
-    otherwise = DEFAULT if unknown else [m for m in DEFAULT if m in SPACES]
-    chosen = given or chosen_measures(default_measures(joined(kinds[0], kinds[1], in_order), otherwise))
+    chosen = given or _fitting(points, kinds, unknown)
     _check_gates(chosen, a, b)
     count = expected(loader, first, reading.max_examples)
     exactly = _exactly(exact, chosen, points, count)
     known = known_by((a, b), points, [m.name for m in chosen], drawn, first, count, exactly)
     base, held = UNTRAINED.get(known), list[Any]()
-    models: Running = {"A": (a, points[0]), "B": (b, points[1])}
-    if a is b and points[0] == points[1]:
-        del models["B"]
     if exactly and count:
         check_memory(chosen, points[0], points[1], count, memory)
     every, own = [p for some in points for p in some], batching.device_of(a)
@@ -149,17 +136,19 @@ def compare(
     reader = _Reader(chosen, every, count, exactly, device, memory, drawn.seed, reading, progress)
     fresh, pairs = untrained_pairs((a, b), points, drawn) if base is None else (Fresh(), [])
     most = 0 if not fresh else sys.maxsize if exactly else _brief(every, count or 0)
+    models: Running = {"A": (a, points[0]), "B": (b, points[1])}
+    if a is b and points[0] == points[1]:
+        del models["B"]
     with ExitStack() as stack:
-        stream = _holding(stream, held, most, memory // _SHARE)
-        found = reader.read(models, stream, count, _SHARE, stack)
+        found = reader.read(models, _holding(stream, held, most, memory // _SHARE), count, _SHARE, stack)
         one, other = found["A"], found.get("B", found["A"])
-        draws = Draws.make(one.examples, drawn.null, drawn.bootstrap, drawn.seed) if exactly else None
         intervals = drawn.bootstrap > 0 and one.examples >= 2 * FEWEST
+        draws = Draws.make(one.examples, drawn.null, drawn.bootstrap, drawn.seed) if exactly else None
         how = How(draws, drawn.null > 0, intervals, drawn.seed, memory, progress)
         scored = score_all(chosen, one, other, how)
     for layer in (*one.layers, *other.layers):
         layer.forget()
-    notes += [*one.notes, *other.notes, *(x.silent for x in (*one.layers, *other.layers) if x.silent)]
+    notes += [*unknown, *one.notes, *other.notes, *(x.silent for x in (*one.layers, *other.layers) if x.silent)]
     notes += [note for m in chosen for note in scored[m.name].notes]
     if base is None and any(note.startswith("Interrupted") for note in notes):
         base = {}  # more work would be no answer to Control-C
@@ -172,28 +161,61 @@ def compare(
         notes.append(f"No intervals: {one.examples} examples are too few to halve.")
     columns = [scored[m.name].columns(m, drawn.null > 0, intervals, exactly) for m in chosen]
     fields: dict[str, Any] = {key: {m.name: one[key] for m, one in zip(chosen, columns)} for key in columns[0]}
-    for side, network, of in (("a", one, kinds[0]), ("b", other, kinds[1])):
-        fields[f"layers_{side}"] = tuple(layer.name for layer in network.layers)
-        fields[f"channels_{side}"] = tuple(layer.shape[0] for layer in network.layers)
-        fields[f"dead_{side}"] = tuple(int(layer.dead.sum()) for layer in network.layers)
-        fields[f"shapes_{side}"] = tuple(layer.shape for layer in network.layers)
-        fields[f"acting_{side}"] = of
-    settings = {
-        "null": drawn.null if exactly or not drawn.null else "closed form",
-        "bootstrap": drawn.bootstrap if exactly or not intervals else "jackknife",
-        "confidence": CONFIDENCE,
-    }
     return Comparison(
         measures=tuple(m.name for m in chosen),
         groups={m.name: m.group for m in chosen},
         examples=one.examples,
         seed=drawn.seed,
-        settings=settings if exactly else {**settings, "estimated": True},
+        settings=_settings(drawn, exactly, intervals),
         notes=tuple(dict.fromkeys(notes)),
         versions=versions(),
         untrained_pairs=base,
         **fields,
+        **_described("a", one, kinds[0]),
+        **_described("b", other, kinds[1]),
     )
+
+
+def _check(resampling: Any, exact: Any, reading: Reading) -> None:
+    """Refuse options that are out of range."""
+    if not isinstance(resampling, Resampling | None):
+        raise TypeError(f"resampling must be a Resampling, such as Resampling(null=5), or None. Got {resampling!r}.")
+    if exact not in (True, False, None):
+        raise TypeError(f"exact must be True, False or None. Got {exact!r}.")
+    check_whole("max_examples", reading.max_examples or 0)
+    if reading.max_examples is not None and reading.max_examples < FEWEST:
+        raise ValueError(f"max_examples must be at least {FEWEST}. Got {reading.max_examples}.")
+
+
+def _fitting(
+    points: Sequence[Sequence[Point]], kinds: Sequence[tuple[str, ...]], unknown: Sequence[str]
+) -> list[Measure[Any]]:
+    """The measures whose groups are those of the layers; nothing is known to move those of a network that was read."""
+    in_order = any([*map(of, points[0])] == [*map(of, points[1])] for of in (attrgetter("name"), channels_first_shape))
+    otherwise = DEFAULT if unknown else [m for m in DEFAULT if m in SPACES]  # a network that was not may have any group
+    return chosen_measures(default_measures(joined(kinds[0], kinds[1], in_order), otherwise))
+
+
+def _described(side: str, network: Network, kinds: tuple[str, ...]) -> dict[str, Any]:
+    """What a comparison says of the layers of one network."""
+    layers = network.layers
+    return {
+        f"layers_{side}": tuple(layer.name for layer in layers),
+        f"channels_{side}": tuple(layer.shape[0] for layer in layers),
+        f"dead_{side}": tuple(int(layer.dead.sum()) for layer in layers),
+        f"shapes_{side}": tuple(layer.shape for layer in layers),
+        f"acting_{side}": kinds,
+    }
+
+
+def _settings(drawn: Resampling, exactly: bool, intervals: bool) -> dict[str, Any]:
+    """What a comparison says of how it judged."""
+    found = {
+        "null": drawn.null if exactly or not drawn.null else "closed form",
+        "bootstrap": drawn.bootstrap if exactly or not intervals else "jackknife",
+        "confidence": CONFIDENCE,
+    }
+    return found if exactly else {**found, "estimated": True}
 
 
 @dataclass(frozen=True)

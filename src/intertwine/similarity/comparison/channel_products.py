@@ -1,0 +1,173 @@
+"""Products of the channels of layers beside each other, by folds of examples and parts of the positions."""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise, product
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .estimates import How, folds_of
+from .layers import Layer
+
+WIDE = 512  # channels from which on products are rounded to 16 bits, and best maps are dear
+_PARTS = 4  # of the positions, whose differences tell the error of their sampling
+_TABLE = 48 << 20  # numbers of the products of all folds and parts at a time: 192 MB
+_FOLDS = 20
+_ROWS = 1024  # of 16 bits in one product
+_NUMBERS = 1 << 22  # of a side that are upcast to float64 at a time
+
+
+class Stack:
+    """Rows of some layers at one size, their channels beside each other, about their means.
+
+    Each layer is multiplied by the power of 2 that brings its largest value near 1, so that no product overflows; the
+    scores are told where sizes count. Many centred channels are rounded to 16 bits where the processor multiplies
+    them: their norms are rounded with them, and 0.2 % of each number, at random, is in the error of a score.
+    """
+
+    def __init__(self, layers: Sequence[Layer], space: tuple[int, ...], center: bool, exact: bool) -> None:
+        self.every, self.centred = prod(space), center
+        self.channels = [slice(*pair) for pair in pairwise(accumulate((x.shape[0] for x in layers), initial=0))]
+        self._rows = [layer.rows(space) for layer in layers]
+        self.positions = min(parts[0].shape[1] for parts in self._rows)
+        self._silent = torch.cat([layer.constant if center else layer.dead for layer in layers])
+        tops = [float(torch.stack([part.abs().max() for part in parts]).max()) or 1.0 for parts in self._rows]
+        self.scales = [2.0 ** -round(torch.tensor(top).log2().item()) for top in tops]
+        self._means: list[Tensor] = []
+        offsets = []
+        for parts, scale in zip(self._rows, self.scales):
+            total = sum(part.flatten(0, 1).sum(0, dtype=torch.float64) for part in parts)
+            mean = torch.as_tensor(total) / sum(part.shape[0] * part.shape[1] for part in parts)
+            self._means.append(mean if center else torch.zeros_like(mean))
+            offsets.append(mean * scale - self._means[-1] * scale)
+        self.offset = torch.where(self._silent.to(mean.device), 0.0, torch.cat(offsets))  # means that rows still have
+        self.squares: dict[tuple[int, ...], Tensor] = {}  # of the channels, by fold and part, for tables of a kind
+        self.device, self.dtype = (getattr(self._rows[0][0], of) for of in ("device", "dtype"))
+        self.narrow = center and not exact and len(self.offset) >= WIDE and multiplies_16_bits(self.device)
+        self._rounded: dict[int, Tensor] = {}
+
+    def block(self, b: int) -> Tensor:
+        """Rows of a block, ``(n, positions, C)``, rounded to 16 bits where that costs nothing."""
+        if not self.narrow:
+            return self.precise_block(b)
+        if b not in self._rounded:
+            self._rounded[b] = self.precise_block(b).bfloat16()
+        return self._rounded[b]
+
+    def precise_block(self, b: int) -> Tensor:
+        """Rows of a block in the precision of the features."""
+        found = []
+        for parts, mean, scale in zip(self._rows, self._means, self.scales):
+            first = mean.to(parts[b])
+            found.append(((parts[b] - first) - (mean - first.double()).to(first)) * scale)
+        joined = torch.cat(found, 2) if len(found) > 1 else found[0]
+        if self._silent.any():
+            joined[:, :, self._silent.to(joined.device)] = 0
+        return joined
+
+
+def multiplies_16_bits(device: torch.device) -> bool:
+    """Whether a processor multiplies bfloat16 in hardware, twice as fast as float32; other devices stay precise."""
+    return device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add the products of channels of two sides."""
+    if left.dtype == torch.bfloat16:  # and so are products: many of them, so that what is lost averages out
+        for u, v in zip(left.split(_ROWS), right.split(_ROWS)):
+            total += u.mT @ v
+    elif left.dtype == total.dtype:
+        total.addmm_(left.mT, right)
+    else:
+        total += left.mT @ right
+
+
+class Table:
+    """Products of the channels of two stacks by fold and part of the positions, and after shuffles."""
+
+    def __init__(
+        self, x: Stack, y: Stack, how: How, blocks: Sequence[int], shuffles: tuple[int, int], room: dict[Any, Tensor]
+    ) -> None:
+        self.x, self.y, self._exact = x, y, how.draws is not None
+        self.rounded = x.narrow and y.narrow
+        c, d = x.channels[-1].stop, y.channels[-1].stop
+        self._each = min(x.positions, y.positions)
+        self.unseen = 0.0 if self._exact else 1 - self._each / max(1, x.every)
+        self.parts = min(_PARTS, self._each) if self.unseen > 0 else 1
+        folds = folds_of(blocks, max(2, min(_FOLDS if how.intervals else 2, _TABLE // (self.parts * c * d))))
+        self.block_of = torch.tensor([b for b, some in enumerate(folds) for _ in some])
+        self._wide, self._device = torch.float64 if self._exact else x.dtype, x.device
+        shape = len(self.block_of), self.parts, c, d
+        if shape not in room:  # new memory costs more than what is written to it
+            room.clear()
+            room[shape] = torch.empty(shape, dtype=self._wide, device=self._device)
+        self.cross = room[shape].zero_()
+        drawn = torch.empty(0) if how.draws is None else how.draws.permutations
+        count = len(drawn) if self._exact else shuffles[0] if how.shuffled else 0
+        shuffled = torch.zeros(count, c, d, dtype=self._wide, device=self._device)
+        at, generator = 0, torch.Generator().manual_seed(shuffles[1])
+        kind = (*self.cross.shape[:2], self._each)
+        new = [side for side in dict.fromkeys((x, y)) if kind not in side.squares]
+        for side in new:
+            size = side.channels[-1].stop
+            side.squares[kind] = torch.zeros(*kind[:2], size, dtype=torch.float64, device=self._device)
+        for b, some in enumerate(folds):
+            left, right = (side.block(b).to(self._device)[:, : self._each] for side in (x, y))
+            if x.narrow != y.narrow:
+                left, right = left.to(self._wide), right.to(self._wide)
+            for fold in some:
+                self._add_fold(at, left[fold], right[fold], {side: side.squares[kind][at] for side in new})
+                at += 1
+            left, right = self._about_means(left, right) if count else (left, right)
+            for s in range(count):
+                order = drawn[s] if self._exact else torch.randperm(len(left), generator=generator)
+                _add_product(shuffled[s], left.flatten(0, 1), right[order.to(self._device)].flatten(0, 1))
+        shuffled = shuffled if self.rounded else shuffled.double()
+        shuffled += sum(blocks) * self._each * torch.outer(x.offset, y.offset.to(x.offset.device))
+        self.cross, self.shuffled = self.cross.cpu(), shuffled.cpu()
+        self.squares = [side.squares[kind].cpu() for side in (x, y)]
+        self.total = self._sum(slice(None), slice(None))
+        self._halves: dict[tuple[str, int], Tensor] = {}
+
+    def _add_fold(self, at: int, left: Tensor, right: Tensor, squares: dict[Stack, Tensor]) -> None:
+        """Products of a fold, and squares of the channels of sides where they are not known, by part."""
+        height = max(1, _NUMBERS // (self._each * max(left.shape[2], right.shape[2]))) if self._exact else len(left)
+        for start, h in product(range(0, len(left), height), range(self.parts)):
+            u, v = (side[start : start + height, h :: self.parts].flatten(0, 1) for side in (left, right))
+            u, v = (u, v) if self.rounded else (u.to(self._wide), v.to(self._wide))
+            _add_product(self.cross[at, h], u, v)
+            for side, sums in squares.items():
+                sums[h] += (
+                    torch.linalg.vector_norm(u if side is self.x else v, dim=0, dtype=self._wide).double().square()
+                )
+
+    def _about_means(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows for shuffles, so that large means take no digits."""
+        if self.x.centred:
+            return left, right
+        left, right = (z - side.offset.to(z) for z, side in ((left, self.x), (right, self.y)))
+        few = self._exact or min(left.shape[2], right.shape[2]) < WIDE or not multiplies_16_bits(self._device)
+        return (left, right) if few else (left.bfloat16(), right.bfloat16())  # 0.2 % of each is nothing beside chance
+
+    def _sum(self, folds: slice, parts: slice) -> Tensor:
+        chosen = self.cross[folds, parts].flatten(0, 1).flatten(1)
+        total = (chosen.new_ones(1, len(chosen)) @ chosen).view(self.cross.shape[2:])
+        return total if self.rounded else total.double()
+
+    def half(self, of: str, which: int) -> Tensor:
+        """Products over every other fold, or over every other part of the positions."""
+        if (of, which) not in self._halves:
+            some = slice(which, None, 2)
+            self._halves[of, which] = self._sum(*((slice(None), some) if of == "parts" else (some, slice(None))))
+        return self._halves[of, which]
+
+    def precise(self, box: tuple[slice, slice]) -> tuple[Tensor, list[Tensor]]:
+        """Products and norms of a pair in float64: near 1 a score is as rough as the root of their rounding."""
+        cross, squares = torch.zeros((), dtype=torch.float64), [torch.zeros((), dtype=torch.float64)] * 2
+        for b in range(int(self.block_of.max()) + 1):
+            sides = [side.precise_block(b)[:, : self._each, part].double() for side, part in zip((self.x, self.y), box)]
+            u, v = (z.flatten(0, 1).cpu() for z in sides)
+            cross, squares = cross + u.mT @ v, [s + z.square().sum(0) for s, z in zip(squares, (u, v))]
+        return cross, [s.sqrt() for s in squares]
