@@ -21,7 +21,7 @@ def files(tmp_path):
         spec = "digits_cnn"
         model = networks.build(spec)
     model.eval()
-    example = torch.randn(2, *next(n for n in networks.describe() if n.name == spec.partition(":")[0]).input_shape)
+    example = torch.randn(2, *networks.NETWORKS[spec.partition(":")[0]].input_shape)
     sym = iw.symmetries(model, example)
     twin = sym.act(sym.random(seed=1), model)
     torch.manual_seed(1)

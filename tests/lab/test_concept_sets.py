@@ -176,9 +176,9 @@ def test_parquet_layout(tmp_path, masks):
     assert [c.name for c in data.concepts] == ["sky", "road"]
     assert data[0].labels.tolist() == [[[0, 1, -1], [1, -1, 0]]]
     assert torch.equal(data[0].image.permute(1, 2, 0), torch.from_numpy(rows[0][0]))
-    val = ParquetConcepts(tmp_path / "s.parquet", split="val", category={"sky": "stuff"})
+    val = ParquetConcepts(tmp_path / "s.parquet", split="val")
     assert len(val) == 1
-    assert {c.category for c in val.concepts} == {"stuff", "concept"}
+    assert {c.category for c in val.concepts} == {"object"}
     assert ParquetConcepts(tmp_path / "s.parquet", size=(4, 6))[0].labels.shape == (1, 4, 6)
 
 

@@ -48,7 +48,7 @@ def test_resnet20_blocks_have_the_papers_counts(index, parameters):
     assert count(blocks[index]) == parameters
 
 
-@pytest.mark.parametrize("network", networks.describe(), ids=lambda n: n.name)
+@pytest.mark.parametrize("network", networks.NETWORKS.values(), ids=lambda n: n.name)
 def test_every_network_runs_at_its_shape_and_says_its_size(network):
     model = networks.build(network.name).eval()
     assert network.parameters == count(model)
@@ -57,7 +57,7 @@ def test_every_network_runs_at_its_shape_and_says_its_size(network):
         assert model(torch.randn(2, *network.input_shape)).shape == (2, network.arguments["classes"])
 
 
-@pytest.mark.parametrize("name", [n.name for n in networks.describe() if "leaky_slope" in n.arguments])
+@pytest.mark.parametrize("name", [n.name for n in networks.NETWORKS.values() if "leaky_slope" in n.arguments])
 def test_every_rectifier_is_its_own_module_with_the_slope(name):
     model = networks.build(f"{name}:leaky_slope=0.1")
     slopes = [m.negative_slope for m in model.modules() if isinstance(m, nn.LeakyReLU)]
@@ -195,7 +195,7 @@ def test_depth_and_width_are_checked():
         networks.build("cct_6_3x1:width=10")
 
 
-@pytest.mark.parametrize("name", networks.names())
+@pytest.mark.parametrize("name", networks.NETWORKS)
 def test_fit_to_builds_a_network_for_the_data(name):
     spec = networks.fit_to(name, (1, 32, 32), 7)
     with torch.no_grad():

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from intertwine.groups import Orthogonal, PositiveMonomial
+from intertwine.lab.data import load
 from intertwine.lab.experiments import Setting, experiment
 from intertwine.lab.networks import build, mlp
 from intertwine.lab.training import RECIPES, Card, save_checkpoint, train
@@ -51,7 +52,7 @@ def test_rotations_cost_more_than_elements_of_g_relu(trained):
     """The paper's claim in words, where every unit is needed; nothing is changed."""
     before = {k: v.clone() for k, v in trained.state_dict().items()}
     runs = {
-        kind: [rotation_penalty(trained, "linear2", kind, recipe="digits", seed=seed) for seed in range(3)]
+        kind: [rotation_penalty(trained, "linear2", kind, load("digits"), "digits", seed=seed) for seed in range(3)]
         for kind in ("orthogonal", "g_relu")
     }
     mean = {kind: sum(r.penalty for r in found) / 3 for kind, found in runs.items()}
@@ -88,11 +89,12 @@ def test_the_figure_is_an_experiment(tmp_path):
     [
         ({"kind": "affine"}, 'kind must be "orthogonal" or "g_relu"'),
         ({"layer": "relu1"}, "layer must be a convolution or linear layer, before its activation. Got 'relu1'"),
-        ({"model": "digits_cnn"}, "model must have no batch norm"),
+        ({"model": build("digits_cnn")}, "model must have no batch norm"),
     ],
 )
 def test_bad_input(change, message):
+    how = {"model": build("mlp"), "layer": "linear1", "kind": "g_relu", "data": load("digits"), "seed": 0}
     with pytest.raises(ValueError, match=message):
-        rotation_penalty(**{"model": "mlp", "layer": "linear1", **change})
+        rotation_penalty(**{**how, "recipe": "digits", **change})
     with pytest.raises(ValueError, match="matrix must be 64 x 64"):
         transform_layer(build("mlp"), "linear1", torch.eye(3))

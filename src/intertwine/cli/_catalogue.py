@@ -40,7 +40,7 @@ def gathered() -> dict[str, Any]:
             "arguments": {key: list(v) if isinstance(v, tuple) else v for key, v in n.arguments.items()},
             "source": n.source,
         }
-        for n in networks.describe()
+        for n in networks.NETWORKS.values()
     }  # fmt: skip
     return {
         "models": models,

@@ -32,7 +32,7 @@ class ScoredTile(Job):
         return f"{self.layer}: {' with '.join(sides)}"
 
 
-def by_jobs(folder: str | Path, executor: Executor | None = None, *, retries: int = 2, progress: bool = True) -> Work:
+def by_jobs(folder: str | Path, executor: Executor | None = None, *, progress: bool = True) -> Work:
     """What ``compare_many`` takes as ``work``: pairs are jobs, whose results stay in ``folder / "pairs"``.
 
     A call that was stopped, or a worker that died, loses no tile that was finished; another call with the same folders
@@ -41,7 +41,6 @@ def by_jobs(folder: str | Path, executor: Executor | None = None, *, retries: in
     Args:
         folder: Of the runs; workers must see it, and the folder of ``compare_many``, under the same path.
         executor: Who scores; ``Local()`` unless given. It is closed at the end.
-        retries: Further attempts of a tile that failed or whose worker died.
         progress: Whether to show progress.
 
     Examples:
@@ -60,7 +59,7 @@ def by_jobs(folder: str | Path, executor: Executor | None = None, *, retries: in
 
     def work(tiles: Sequence[Tile]) -> Iterable[Mapping[str, Any]]:
         listed = tuple(ScoredTile.model_validate(vars(tile)) for tile in tiles)
-        report = run(Jobs(name="pairs", listed=listed), folder, executor=executor, retries=retries, progress=progress)
+        report = run(Jobs(name="pairs", listed=listed), folder, executor=executor, progress=progress)
         if report.failed:
             label, error = next(iter(report.failed.items()))
             raise RunError(f"pairs must all be scored. Got {len(report.failed)} failed tiles, {label}: {error}.")

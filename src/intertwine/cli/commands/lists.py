@@ -19,7 +19,7 @@ class Models(Options):
       intertwine models --json
     """
 
-    python = "iw.lab.networks.describe()"
+    python = "iw.lab.networks.NETWORKS"
 
     def __call__(self) -> None:
         found = catalogue()["models"]

@@ -67,7 +67,7 @@ class Opened:
 
 def is_builtin(spec: str) -> bool:
     """Whether ``spec`` begins with the name of a built-in network."""
-    return spec.partition(":")[0] in networks.names()
+    return spec.partition(":")[0] in networks.NETWORKS
 
 
 def build_model(spec: str) -> nn.Module:
@@ -88,8 +88,8 @@ def build_model(spec: str) -> nn.Module:
     if ":" in spec:
         return _from_factory(spec)
     raise ValueError(
-        f"model must be one of {', '.join(networks.names())}, or package.module:factory, path/to/file.py:factory, or "
-        f"hf:DIRECTORY. Got {spec!r}.{near(spec, networks.names())}"
+        f"model must be one of {', '.join(networks.NETWORKS)}, or package.module:factory, path/to/file.py:factory, or "
+        f"hf:DIRECTORY. Got {spec!r}.{near(spec, networks.NETWORKS)}"
     )
 
 

@@ -45,14 +45,11 @@ class _InFiles(ConceptSet):
 class _Masked(_InFiles):
     """Images beside masks of one plane: names such as "unlabelled" and the number 255 mean no label."""
 
-    def __init__(
-        self, rows: Any, size: tuple[int, int] | None, names: Sequence[str], category: str | Mapping[str, str]
-    ) -> None:
+    def __init__(self, rows: Any, size: tuple[int, int] | None, names: Sequence[str]) -> None:
         kept = [n for n in names if n.strip().lower() not in _NOT_LABELS]
         if not kept:
             raise DataError(f"a concept set must name at least one concept. Got {list(names)}.")
-        of = (lambda n: category) if isinstance(category, str) else (lambda n: category.get(n, "concept"))
-        self.concepts, self.planes = tuple(Concept(n, of(n)) for n in kept), 1
+        self.concepts, self.planes = tuple(Concept(n, "object") for n in kept), 1
         self._index = torch.tensor([kept.index(n) if n in kept else -1 for n in names])
         self._rows, self._size = rows, size
 
@@ -90,7 +87,6 @@ class ParquetConcepts(_Masked):
         split: Keep rows whose column ``split`` has this value; ``None`` keeps all.
         size: ``(height, width)`` to bring images and masks to; ``None`` leaves them.
         names: Names of the label numbers 0, 1, ...
-        category: Category of all concepts, or of each name.
 
     Raises:
         DataError: If the file, a column, the names or the rows of the split are missing.
@@ -102,7 +98,6 @@ class ParquetConcepts(_Masked):
         split: str | None = None,
         size: tuple[int, int] | None = None,
         names: Sequence[str] | None = None,
-        category: str | Mapping[str, str] = "object",
     ) -> None:
         table = whole_table(Path(path))
         if missing := {"image", "mask"} - set(table.column_names):
@@ -121,7 +116,7 @@ class ParquetConcepts(_Masked):
             if not table.num_rows:
                 raise DataError(f"split must be one of {', '.join(sorted(set(splits)))}. Got {split!r}.")
         self.name = Path(path).stem + (f":{split}" if split else "")
-        super().__init__(table, size, names, category)
+        super().__init__(table, size, names)
 
     def _read(self, i: int) -> Sample:
         name = f"row {i} of {self.name}"
@@ -139,34 +134,27 @@ class ParquetConcepts(_Masked):
 class FolderConcepts(_Masked):
     """A folder with ``images/``, ``masks/`` (for each image a PNG of label numbers with its stem) and ``labels.txt``.
 
+    The text has one name a line, of the label numbers 0, 1, ...
+
     Args:
         path: The folder.
         size: ``(height, width)`` to bring images and masks to; ``None`` leaves them.
-        names: Names of the label numbers 0, 1, ...; ``None`` reads ``labels.txt``, one name a line.
-        category: Category of all concepts, or of each name.
 
     Raises:
         DataError: If a folder, the names or the mask of an image is missing, or there is no image.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        size: tuple[int, int] | None = None,
-        names: Sequence[str] | None = None,
-        category: str | Mapping[str, str] = "object",
-    ) -> None:
+    def __init__(self, path: str | Path, size: tuple[int, int] | None = None) -> None:
         root = Path(path)
         for part in ("images", "masks"):
             if not (root / part).is_dir():
                 raise DataError(
                     f"{str(root)!r} must have a folder {part!r}. Got none. See FolderConcepts for the layout."
                 )
-        if names is None:
-            file = root / "labels.txt"
-            if not file.is_file():
-                raise DataError(f"{str(root)!r} must have labels.txt, one name for each label number. Got none.")
-            names = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        file = root / "labels.txt"
+        if not file.is_file():
+            raise DataError(f"{str(root)!r} must have labels.txt, one name for each label number. Got none.")
+        names = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
         images, masks = (
             [p for p in sorted((root / part).iterdir()) if p.suffix.lower() in SUFFIXES and not p.name.startswith(".")]
             for part in ("images", "masks")
@@ -177,7 +165,7 @@ class FolderConcepts(_Masked):
         if lacking := [p.name for p in images if p.stem not in by_stem]:
             raise DataError(f"every image must have a mask with its stem. Got none for {', '.join(lacking[:5])}.")
         self.name = root.name
-        super().__init__([(p, by_stem[p.stem]) for p in images], size, names, category)
+        super().__init__([(p, by_stem[p.stem]) for p in images], size, names)
 
     def _read(self, i: int) -> Sample:
         image, mask = self._rows[i]

@@ -21,6 +21,7 @@ ALIASES = {"train": ("train",), "validation": ("validation", "valid", "val"), "t
 SplitName = Literal["train", "validation", "test", "all"]
 
 _MEASURED = 2048  # images in files
+_TESTED = 0.2  # of all examples, where no test split is given
 _FEWEST = 100  # validation examples that a shortened data set keeps
 
 
@@ -267,21 +268,19 @@ def make_splits(
     test: Split | None = None,
     classes: tuple[str, ...] | None = None,
     validation_fraction: float = 0.1,
-    test_fraction: float = 0.2,
-    seed: int = 0,
     moments: Any = None,
 ) -> DataSplits:
     """Check examples, hold out what is missing (stratified by class), and measure the channels of the training split.
+
+    What is held out is always the same, so that every network is judged on the same examples.
 
     Args:
         name: Name of the data set.
         train: All training examples.
         validation: Given validation split; held out from ``train`` if ``None``.
-        test: Given test split; held out from ``train`` if ``None``.
+        test: Given test split; a fifth of ``train`` if ``None``.
         classes: Class names; their number otherwise follows from the largest label.
         validation_fraction: Share of the training examples held out for validation.
-        test_fraction: Share of all examples held out for testing.
-        seed: Of the held-out choice; it is no training seed, so that every network is judged on the same examples.
         moments: What has ``mean`` and ``std`` of the channels; measured if ``None``.
 
     Raises:
@@ -313,9 +312,9 @@ def make_splits(
             f"labels of {name} must be class numbers below {MOST_CLASSES:,}. Got {highest:,}. Number them from 0."
         )
     classes = classes or tuple(str(i) for i in range(highest + 1))
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     if test is None:
-        train, test = _hold_out(name, train, test_fraction, generator)
+        train, test = _hold_out(name, train, _TESTED, generator)
     if validation is None:
         train, validation = _hold_out(name, train, validation_fraction, generator)
     with threads(1):  # the same digits on every machine

@@ -14,13 +14,13 @@ from .convnets import (
     vgg16,
 )
 from .gated import gated, gated_spec, has_batch_norm
-from .registry import Network, build, describe, fit_to, input_shape, names, parse, register
+from .registry import NETWORKS, Network, build, fit_to, input_shape, parse, register
 from .resnets import cifar_resnet, paper_taps, removable, resnet18, resnet50, without
 from .transformers import cct_6_3x1
 
 __all__ = [
     # by name
-    "build", "names", "describe", "parse", "fit_to", "input_shape", "Network",
+    "build", "NETWORKS", "parse", "fit_to", "input_shape", "Network",
     # architectures
     "mlp", "digits_cnn", "myrtle_cnn", "cifar_resnet", "resnet18", "resnet50", "small_convnext", "cct_6_3x1", "c4gap",
     "c1gap", "c1gap_ensemble", "cnn_gap", "vgg16", "Ensemble", "PlainCNN",

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ..._words import near
-from .registry import build, fit_to, names
+from .registry import NETWORKS, build, fit_to
 
 
 def gated(
@@ -52,7 +52,7 @@ def gated(
     if kind != "dgn" and regime != "standalone":
         raise ValueError(f"regime must be standalone for a {kind}, both of whose halves are trained. Got {regime!r}.")
     name, _, own = base.partition("/")
-    known = [known for known in names() if known not in ("dgn", "dlgn", "dlgn_sf")]
+    known = [known for known in NETWORKS if known not in ("dgn", "dlgn", "dlgn_sf")]
     if name not in known:
         raise ValueError(f"base must be one of {', '.join(known)}. Got {name!r}.{near(name, known)}")
     arguments = [*filter(None, own.split("/")), *([] if width is None else [f"width={width}"])]

@@ -46,32 +46,13 @@ class Network:
 
 
 _MODULES = 5_000  # of one network, all arguments considered
-_NETWORKS: dict[str, Network] = {}
+NETWORKS: dict[str, Network] = {}
+"""All built-in networks, by the names that ``build`` knows: ``NETWORKS["resnet18"].parameters`` are 11,173,962."""
 
 
 def register(*networks: Network) -> None:
     """Add networks to those that ``build`` knows."""
-    _NETWORKS.update({network.name: network for network in networks})
-
-
-def names() -> list[str]:
-    """Names that ``build`` knows.
-
-    Examples:
-        >>> "resnet20" in names()
-        True
-    """
-    return list(_NETWORKS)
-
-
-def describe() -> list[Network]:
-    """All built-in networks, in the order in which ``names`` lists them.
-
-    Examples:
-        >>> [n.parameters for n in describe() if n.name == "resnet18"]
-        [11173962]
-    """
-    return list(_NETWORKS.values())
+    NETWORKS.update({network.name: network for network in networks})
 
 
 def build(spec: str, **arguments: Any) -> nn.Module:
@@ -90,7 +71,7 @@ def build(spec: str, **arguments: Any) -> nn.Module:
         Linear(in_features=32, out_features=16, bias=True)
     """
     name, parsed = parse(spec)
-    network = _NETWORKS[name]
+    network = NETWORKS[name]
     for key in arguments:
         _check_argument(network, key)
         if key in parsed:
@@ -110,9 +91,9 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
         ('myrtle_cnn', {'width': 512, 'bn': False})
     """
     name, _, text = spec.partition(":")
-    if name not in _NETWORKS:
-        raise ValueError(f"network must be one of {', '.join(_NETWORKS)}. Got {name!r}.{near(name, _NETWORKS)}")
-    network = _NETWORKS[name]
+    if name not in NETWORKS:
+        raise ValueError(f"network must be one of {', '.join(NETWORKS)}. Got {name!r}.{near(name, NETWORKS)}")
+    network = NETWORKS[name]
     hints = typing.get_type_hints(network.factory)
     parsed: dict[str, Any] = {}
     for part in filter(None, text.split(",")):
@@ -141,7 +122,7 @@ def fit_to(spec: str, shape: tuple[int, ...], classes: int | None) -> str:
         'mlp:shape=1-28-28'
     """
     name, parsed = parse(spec)
-    defaults = _NETWORKS[name].arguments
+    defaults = NETWORKS[name].arguments
     wanted = {"classes": classes, "channels": shape[0], "shape": tuple(shape), "size": shape[-1]}
     added = [
         f"{key}={_text(value)}"
@@ -164,7 +145,7 @@ def input_shape(spec: str) -> tuple[int, ...]:
         ((1, 32, 32), (3, 28, 28))
     """
     name, given = parse(spec)
-    usual = _NETWORKS[name].input_shape
+    usual = NETWORKS[name].input_shape
     size = given.get("size")
     sides = usual[1:] if size is None else (size,) * len(usual[1:])
     return tuple(given.get("shape", (given.get("channels", usual[0]), *sides)))

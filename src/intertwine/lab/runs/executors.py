@@ -57,16 +57,11 @@ class Executor(ABC):
 
 
 class InProcess(Executor):
-    """Runs each task here, when it is waited for. A job that kills its process takes the driver with it.
-
-    Args:
-        threads: That numerical libraries may use in a job, as in ``Local``.
-    """
+    """Runs each task here, on one thread, when it is waited for. A job that kills its process ends the driver too."""
 
     words = "this process"
 
-    def __init__(self, threads: int = 1) -> None:
-        self.threads = threads
+    def __init__(self) -> None:
         self._task: Task | None = None
 
     def fits(self, task: Task) -> bool:
@@ -82,7 +77,7 @@ class InProcess(Executor):
         if self._task is None:
             return []
         task, self._task = self._task, None
-        with threads(self.threads):
+        with threads(1):
             return [perform(task, "this process")]
 
     def close(self) -> None:

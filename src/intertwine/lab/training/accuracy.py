@@ -11,13 +11,12 @@ from ...features.evaluate import evaluate
 _UNITS = ("amx_tile", "avx512_bf16")  # of CPUs that multiply in bfloat16
 
 
-def accuracy(model: nn.Module, loader: Iterable[Any], device: str | torch.device | None = None) -> float:
+def accuracy(model: nn.Module, loader: Iterable[Any]) -> float:
     """Fraction of examples whose largest logit is at their label.
 
     Args:
         model: Maps inputs to logits ``(N, classes)``. It is run in eval mode and left in the mode it had.
         loader: Batches ``(inputs, labels, ...)``.
-        device: Where to run; where the model's parameters are if ``None``. The model is moved there.
 
     Returns:
         Between 0 and 1.
@@ -30,9 +29,6 @@ def accuracy(model: nn.Module, loader: Iterable[Any], device: str | torch.device
         >>> accuracy(nn.Identity(), batches)
         0.667
     """
-    if device is None:
-        device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    model.to(device)
     found = evaluate(model, loader).accuracy
     if found is None:
         raise ValueError("loader must yield labels of classes. Got none.")

@@ -17,9 +17,7 @@ _LUMA = (0.299, 0.587, 0.114)  # of ITU-R 601
 _TURN, _SHEAR, _SHIFT, _ENHANCE, _ADD = 30.0, 0.3, 0.45, 0.9, 110 / 255
 
 
-def augment(
-    x: Tensor, translate: int, flip: bool, generator: torch.Generator | None = None, crop: float = 0.0
-) -> Tensor:
+def augment(x: Tensor, translate: int, flip: bool, crop: float = 0.0) -> Tensor:
     """Crop every image, move it by up to ``translate`` pixels each way and mirror every second one, on average.
 
     Pixels that come in from outside are 0, which is the mean colour of inputs whose channel means were subtracted.
@@ -28,11 +26,11 @@ def augment(
         x: ``(N, C, H, W)``, normalised.
         translate: Largest shift in pixels.
         flip: Whether to mirror left-right.
-        generator: Source of the shifts; on the CPU.
         crop: Least share of the image that a random crop keeps before it is resized; 0 for none.
 
     Returns:
-        A new tensor of the same shape, or ``x`` itself where there is nothing to do.
+        A new tensor of the same shape, or ``x`` itself where there is nothing to do. Random numbers are torch's global
+        ones.
 
     Raises:
         ValueError: If ``x`` is no batch of images.
@@ -42,7 +40,7 @@ def augment(
         torch.Size([8, 3, 5, 5])
     """
     if crop:
-        x = resized(x, draw_crops(len(x), crop, generator))
+        x = resized(x, draw_crops(len(x), crop))
     if not translate and not flip:
         return x
     if x.ndim != 4:
@@ -50,10 +48,10 @@ def augment(
             f"x must be a batch of images (N, C, H, W). Got shape {tuple(x.shape)}. Set translate=0, flip=False."
         )
     n, channels, h, w = x.shape
-    shifts = torch.randint(0, 2 * translate + 1, (2, n, 1), generator=generator)
+    shifts = torch.randint(0, 2 * translate + 1, (2, n, 1))
     columns = torch.arange(w).expand(n, w)
     if flip:
-        columns = torch.where(torch.rand(n, 1, generator=generator) < 0.5, w - 1 - columns, columns)
+        columns = torch.where(torch.rand(n, 1) < 0.5, w - 1 - columns, columns)
     rows = (shifts[0] + torch.arange(h))[:, None, :, None].to(x.device)
     columns = (shifts[1] + columns)[:, None, None, :].to(x.device)
     examples = torch.arange(n, device=x.device)[:, None, None, None]
@@ -61,12 +59,12 @@ def augment(
     return F.pad(x, (translate,) * 4)[examples, of_channels, rows, columns]
 
 
-def draw_crops(n: int, least: float, generator: torch.Generator | None = None) -> Tensor:
+def draw_crops(n: int, least: float) -> Tensor:
     """Boxes ``(n, 4)``: height, width, top and left as shares of the image, ``least`` to all of its area.
 
     Their aspects are 3/4 to 4/3 (Szegedy et al. 2015); those that do not fit are made to.
     """
-    area, aspect, top, left = torch.rand(4, n, generator=generator)
+    area, aspect, top, left = torch.rand(4, n)
     area, ratio = least + (1 - least) * area, ((2 * aspect - 1) * math.log(4 / 3)).exp()
     height, width = (area / ratio).sqrt().clamp(max=1), (area * ratio).sqrt().clamp(max=1)
     return torch.stack([height, width, top * (1 - height), left * (1 - width)], 1)

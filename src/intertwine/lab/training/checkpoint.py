@@ -13,7 +13,7 @@ from ..._io import file_digest, read_json, read_tensors, versions, write_json, w
 from ..._untrusted.weights import check_kinds
 from ..._words import first_line
 from ...errors import CheckpointError
-from ..networks import build, names
+from ..networks import NETWORKS, build
 
 _LISTED = 5  # tensor names that an error message shows
 
@@ -132,7 +132,7 @@ def load_checkpoint(path: str | Path, model: nn.Module | str | None = None) -> n
         )
     if model is None and card is not None:
         model = card.architecture
-        if model.partition(":")[0] not in names():
+        if model.partition(":")[0] not in NETWORKS:
             raise CheckpointError(
                 f"model must be given where the card names no built-in network. Got {model!r} in {beside!r}. "
                 "Pass the module that the weights belong to."

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from ..._progress import track
 from ...dissection import ConceptSet
 
+_BATCH, _RATE = 32, 5e-3  # images of a step, and the first learning rate
+
 
 def dense_targets(labels: Tensor, concepts: int, size: tuple[int, int]) -> Tensor:
     """The share of each cell of a coarse grid that each concept covers: ``(B, K, h, w)`` to ``(B, C, *size)``.
@@ -27,8 +29,6 @@ def train_on_concepts(
     concepts: ConceptSet,
     *,
     epochs: int = 12,
-    batch_size: int = 32,
-    learning_rate: float = 5e-3,
     seed: int = 0,
     progress: bool = False,
 ) -> list[float]:
@@ -38,8 +38,6 @@ def train_on_concepts(
         model: A network with a method ``dense``; trained in place, where it is, and left in evaluation mode.
         concepts: Images with labels, small enough for memory.
         epochs: Passes over the images.
-        batch_size: Images in a step.
-        learning_rate: Initial learning rate.
         seed: Of the order of the images.
         progress: Whether to show how far it is.
 
@@ -51,14 +49,14 @@ def train_on_concepts(
     with torch.no_grad():
         grid = model.eval().dense(images[:1]).shape[2:]  # type: ignore[operator]
     targets = dense_targets(whole.labels, len(concepts.concepts), (int(grid[0]), int(grid[1]))).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=1e-4)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * -(-len(concepts) // batch_size))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * -(-len(concepts) // _BATCH))
     generator = torch.Generator().manual_seed(seed)
     history = []
     model.train()
     for _ in track(range(epochs), f"training on {concepts.name}", enabled=progress):
         losses = []
-        for index in torch.randperm(len(concepts), generator=generator).split(batch_size):
+        for index in torch.randperm(len(concepts), generator=generator).split(_BATCH):
             at = index.to(device)
             loss = F.binary_cross_entropy_with_logits(model.dense(images[at]), targets[at])  # type: ignore[operator]
             optimizer.zero_grad()

@@ -14,8 +14,7 @@ from torch import nn
 from ..._evaluation import copied
 from ...groups import Orthogonal, PositiveMonomial
 from ...programs import capture
-from ..data import Batches, DataSplits, load
-from ..networks import build, fit_to
+from ..data import Batches, DataSplits
 from .accuracy import accuracy
 from .recipe import Recipe
 from .train import train
@@ -25,15 +24,12 @@ Kind = Literal["orthogonal", "g_relu"]
 
 @dataclass(frozen=True)
 class RotationPenalty:
-    """What one transformed layer cost."""
+    """What one transformed layer cost: accuracies on test images, 0 to 1."""
 
-    layer: str  # The layer whose outputs were transformed
-    kind: Kind  # ``"orthogonal"`` or ``"g_relu"``
-    before: float  # Accuracy of the trained network, 0 to 1
+    before: float  # Of the trained network
     transformed: float  # Right after the transformation
     after: float  # After fine-tuning the later layers
-    seed: int  # Of the element and of fine-tuning
-    loss: float = float("nan")  # On training images, of the epoch of fine-tuning that was kept
+    loss: float  # On training images, of the epoch of fine-tuning that was kept
 
     @property
     def penalty(self) -> float:
@@ -65,15 +61,7 @@ def freeze_up_to(model: nn.Module, layer: str, example: torch.Tensor) -> tuple[s
 
 
 def rotation_penalty(
-    model: nn.Module | str = "myrtle_cnn:bn=false",
-    layer: str = "conv1",
-    kind: Kind = "orthogonal",
-    data: DataSplits | str = "digits",
-    recipe: Recipe | str | None = None,
-    *,
-    seed: int = 0,
-    device: str = "auto",
-    progress: bool = False,
+    model: nn.Module, layer: str, kind: Kind, data: DataSplits, recipe: Recipe | str, *, seed: int, device: str = "auto"
 ) -> RotationPenalty:
     """Transform a layer of a trained network, freeze it and all before it, train the rest again, and compare.
 
@@ -81,45 +69,34 @@ def rotation_penalty(
     training (50 epochs). Rotations are Haar distributed; a QR decomposition alone, as the paper's, is not.
 
     Args:
-        model: A trained network, which is copied; or text for ``networks.build``, which is trained first.
+        model: A trained network, which is copied.
         layer: The pre-activation layer ``l``.
         kind: ``"orthogonal"`` or ``"g_relu"``.
-        data: Splits, or text for ``data.load``.
-        recipe: Of fine-tuning, and of training where ``model`` is text; by the inputs' shape if ``None``.
-        seed: Of everything.
+        data: That it was trained on.
+        recipe: Of fine-tuning.
+        seed: Of the element and of fine-tuning.
         device: Where to train.
-        progress: Whether to show progress.
 
     Raises:
         ValueError: If ``kind`` is neither, the layer is no convolution or linear layer, or the network has batch norm.
     """
     if kind not in ("orthogonal", "g_relu"):
         raise ValueError(f'kind must be "orthogonal" or "g_relu". Got {kind!r}.')
-    splits = load(data) if isinstance(data, str) else data
-    if isinstance(model, str):
-        spec = fit_to(model, splits.shape, len(splits.classes))
-        _check_network(build(spec), layer)
-        model = train(spec, splits, recipe, seed=seed, device=device, progress=progress).model
-    _check_network(model, layer)
-    width = len(_layer(model, layer).weight)
-    group = Orthogonal(width) if kind == "orthogonal" else PositiveMonomial(width)
-    turned = transform_layer(model, layer, group.random(generator=seed).matrix())
-    test = Batches(splits.test, splits.mean, splits.std)
-    before, transformed = accuracy(model, test), accuracy(turned, test)
-    freeze_up_to(turned, layer, next(iter(test))[0][:2])
-    tuned = train(turned, splits, recipe, seed=seed + 1, name=f"{kind} at {layer}", device=device, progress=progress)
-    loss = tuned.card.metrics.get("training_loss")
-    return RotationPenalty(layer, kind, before, transformed, accuracy(tuned.model, test), seed, loss or float("nan"))
-
-
-def _check_network(model: nn.Module, layer: str) -> None:
     norms = [name for name, m in model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     if norms:
         raise ValueError(
             f"model must have no batch norm, which would undo scales by itself. Got {norms[0]}. Use "
             '"myrtle_cnn:bn=false".'
         )
-    _layer(model, layer)
+    width = len(_layer(model, layer).weight)
+    group = Orthogonal(width) if kind == "orthogonal" else PositiveMonomial(width)
+    turned = transform_layer(model, layer, group.random(generator=seed).matrix())
+    test = Batches(data.test, data.mean, data.std)
+    before, transformed = accuracy(model, test), accuracy(turned, test)
+    freeze_up_to(turned, layer, next(iter(test))[0][:2])
+    tuned = train(turned, data, recipe, seed=seed + 1, name=f"{kind} at {layer}", device=device, progress=False)
+    loss = tuned.card.metrics.get("training_loss")
+    return RotationPenalty(before, transformed, accuracy(tuned.model, test), loss or float("nan"))
 
 
 def _layer(model: nn.Module, layer: str) -> Any:
