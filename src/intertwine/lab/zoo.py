@@ -13,15 +13,10 @@ __all__ = ["Member", "draw_pairs", "read_zoo"]
 
 @dataclass(frozen=True)
 class Member:
-    """One network of a zoo.
+    """One network of a zoo."""
 
-    Args:
-        path: Of its checkpoint.
-        card: What it is.
-    """
-
-    path: Path
-    card: Card
+    path: Path  # Of its checkpoint
+    card: Card  # What it is
 
     @property
     def name(self) -> str:

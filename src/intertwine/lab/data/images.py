@@ -13,7 +13,7 @@ import torch
 from ..._untrusted.files import regular_file
 from ..._words import counted
 from ...errors import DataError
-from .pictures import SUFFIXES, Pictures, Preprocessing, cached_tensors, decode_images, pixels
+from .pictures import SUFFIXES, Pictures, Preprocessing, decode_images, pixels
 from .splits import ALIASES, DataSplits, Split, make_splits, without_labels
 
 _NAMED = 3  # images that a note names
@@ -143,13 +143,7 @@ def _shuffled(
         return Pictures(files, preprocessing).take(order), order, []
     if not files:
         raise DataError(f"{str(folder)!r} must hold images ({', '.join(SUFFIXES)}). Got none.")
-
-    def decode() -> dict[str, torch.Tensor]:
-        skipped: list[int] = []
-        encoded = ((str(file), file) for file in files)
-        inputs = decode_images(encoded, len(files), str(folder), preprocessing, skipped if skip else None)
-        return {"inputs": inputs, "skipped": torch.tensor(skipped, dtype=torch.int64)}
-
-    tensors = cached_tensors(files, decode, f"image folder, {skip}, {preprocessing!r}")
-    order = torch.randperm(len(tensors["inputs"]), generator=torch.Generator().manual_seed(0))
-    return tensors["inputs"][order], order, tensors["skipped"].tolist()
+    encoded = ((str(file), file) for file in files)
+    inputs, skipped = decode_images(files, encoded, len(files), str(folder), preprocessing, skip)
+    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
+    return inputs[order], order, skipped

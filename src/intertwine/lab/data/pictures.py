@@ -42,7 +42,7 @@ _PIXELS = 2**26  # of one image: 67 megapixels
 _GREY = ("1", "L", "LA", "La")
 _COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
 _OF_16_BITS = ("PNG", "PPM")  # formats whose integer pixels have 16 bits
-_VERSION = 2  # of how images become numbers
+_VERSION = 3  # of how images become numbers
 _WAYS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in the order of Pillow's numbers
 _LARGEST = 8192  # pixels of a side
 _SMALL = 384  # sides below which ConvNext's processor cuts out of a larger image
@@ -202,29 +202,52 @@ class Preprocessing:
 
 
 def decode_images(
+    files: Sequence[Path],
     encoded: Iterable[tuple[str, Any]],
     total: int,
     what: str,
     preprocessing: Preprocessing | None = None,
-    skipped: list[int] | None = None,
-) -> Tensor:
-    """Decode images to ``(N, C, H, W)`` in ``uint8``; grey where all are grey, RGB otherwise.
+    skip: bool = False,
+) -> tuple[Tensor, list[int]]:
+    """Decode images to ``(N, C, H, W)`` in ``uint8``, grey where all are grey, RGB otherwise; or find them decoded.
 
     Args:
+        files: That the images are in: if the size or time of one changes, they are decoded again.
         encoded: A name for messages, and the compressed bytes or a path, of each image.
         total: Number of images.
         what: The data set, for the progress bar and for messages.
         preprocessing: What brings images of other sizes to one.
-        skipped: Gets the numbers of images that do not decode; without it they are errors.
-    """  # noqa: DOC501 - DataError, as everywhere here
+        skip: Whether images that do not decode are left out; otherwise they are errors.
+
+    Returns:
+        The images, and the numbers of those that were left out.
+    """
+    stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    key = hashlib.sha256(repr((_VERSION, preprocessing, skip, stats)).encode()).hexdigest()[:24]
+    folder = Path(os.environ.get("INTERTWINE_CACHE") or "~/.cache/intertwine/decoded").expanduser()
+    path = folder / f"{key}.safetensors"
+    if path.is_file():
+        with suppress(CheckpointError):  # a damaged cache file is decoded again and replaced
+            found = read_tensors(path)
+            return found["inputs"], found["skipped"].tolist()
+    inputs, skipped = _decoded(encoded, total, what, preprocessing, skip)
+    with suppress(OSError):  # a folder that cannot be written only costs the time to decode again
+        write_tensors(path, {"inputs": inputs, "skipped": torch.tensor(skipped, dtype=torch.int64)})
+    return inputs, skipped
+
+
+def _decoded(
+    encoded: Iterable[tuple[str, Any]], total: int, what: str, preprocessing: Preprocessing | None, skip: bool
+) -> tuple[Tensor, list[int]]:
     arrays: list[np.ndarray] = []
+    skipped: list[int] = []
     for name, source in track(encoded, f"decoding {what}", total, enabled=total > 5000):
         if source is None:
             raise DataError(f"every image of {what} must have bytes. Got none in {name}.")
         try:
             array = pixels(source, f"{name} of {what}")
         except DataError:
-            if skipped is None:
+            if not skip:
                 raise
             skipped.append(len(arrays) + len(skipped))
             continue
@@ -244,7 +267,7 @@ def decode_images(
     if any(array.ndim == 3 for array in arrays):
         arrays = [in_colour(array) for array in arrays]
     images = torch.from_numpy(np.stack(arrays))
-    return images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
+    return (images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()), skipped
 
 
 class Pictures:
@@ -278,21 +301,6 @@ class Pictures:
     def to(self, device: torch.device | str) -> Pictures:
         """The same images, decoded to another device."""
         return Pictures(self.files, self._prepare, device)
-
-
-def cached_tensors(sources: Iterable[Path], decode: Callable[[], dict[str, Tensor]], purpose: str) -> dict[str, Tensor]:
-    """Decode ``sources`` once; a changed size or modification time of any of them decodes again."""
-    stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
-    key = hashlib.sha256(repr((_VERSION, purpose, stats)).encode()).hexdigest()[:24]
-    folder = Path(os.environ.get("INTERTWINE_CACHE") or "~/.cache/intertwine/decoded").expanduser()
-    path = folder / f"{key}.safetensors"
-    if path.is_file():
-        with suppress(CheckpointError):  # a damaged cache file is decoded again and replaced
-            return read_tensors(path)
-    tensors = decode()
-    with suppress(OSError):  # a folder that cannot be written only costs the time to decode again
-        write_tensors(path, tensors)
-    return tensors
 
 
 def _sides(value: Any) -> tuple[int, int] | None:

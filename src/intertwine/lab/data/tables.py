@@ -17,7 +17,7 @@ from ..._memory import check_fits
 from ..._untrusted.files import json_of, regular_file, within
 from ..._words import first_line
 from ...errors import DataError
-from .pictures import Preprocessing, cached_tensors, decode_images
+from .pictures import Preprocessing, decode_images
 from .splits import ALIASES, DataSplits, Split, class_labels, make_splits, without_labels
 from .text import TextBlocks, split_texts
 
@@ -251,22 +251,14 @@ def _read_images(tables: Sequence[Table], columns: _Columns, what: str, preproce
     if not total:
         raise DataError(f"{what} must hold at least one row. Got none.")
     check_fits(_ROW * total, what, f"{total:,} rows", "Take fewer.", error=DataError)
-    labels: list[Any] = []
+    column = lambda name: (value for table in tables for value in _column(table, name))
 
     def encoded() -> Iterator[tuple[str, bytes | None]]:
         """Name and bytes of every image, a few rows in memory at a time."""
-        wanted = [name for name in (columns.image, columns.label) if name is not None]
-        for batch in (batch for table in tables for batch in table.batches(wanted)):
-            start = len(labels)
-            labels.extend([-1] * len(batch) if columns.label is None else batch.column(columns.label).to_pylist())
-            for row, value in enumerate(batch.column(columns.image), start):
-                image = value.as_py()
-                path, content = (image.get("path"), image.get("bytes")) if isinstance(image, dict) else (None, image)
-                yield f"row {row} ({path})" if path else f"row {row}", content
+        for row, image in enumerate(column(columns.image)):
+            path, content = (image.get("path"), image.get("bytes")) if isinstance(image, dict) else (None, image)
+            yield f"row {row} ({path})" if path else f"row {row}", content
 
-    def decode() -> dict[str, torch.Tensor]:
-        inputs = decode_images(encoded(), total, what, preprocessing)
-        return {"inputs": inputs, "labels": class_labels(labels, what)}
-
-    found = cached_tensors([table.file for table in tables], decode, f"images of a table, {preprocessing!r}")
-    return Split(found["inputs"], found["labels"])
+    labels = [-1] * total if columns.label is None else list(column(columns.label))
+    inputs, _ = decode_images([table.file for table in tables], encoded(), total, what, preprocessing)
+    return Split(inputs, class_labels(labels, what))

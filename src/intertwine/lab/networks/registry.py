@@ -16,21 +16,13 @@ from ..._words import near
 
 @dataclass(frozen=True)
 class Network:
-    """One entry of the registry.
+    """One entry of the registry."""
 
-    Args:
-        name: What users type.
-        factory: Function with annotated arguments that all have defaults.
-        input_shape: Shape of one input at the default arguments.
-        source: Where the architecture is from.
-        fixed: Arguments that the name itself decides.
-    """
-
-    name: str
-    factory: Callable[..., nn.Module]
-    input_shape: tuple[int, ...]
-    source: str
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    name: str  # What users type
+    factory: Callable[..., nn.Module]  # Function with annotated arguments that all have defaults
+    input_shape: tuple[int, ...]  # Shape of one input at the default arguments
+    source: str  # Where the architecture is from
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # Arguments that the name itself decides
 
     @property
     def arguments(self) -> dict[str, Any]:

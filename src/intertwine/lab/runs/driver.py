@@ -18,29 +18,19 @@ _PATIENCE = 0.5  # seconds between looks at the clock
 
 @dataclass(frozen=True)
 class RunReport:
-    """What became of a plan.
+    """What became of a plan."""
 
-    Args:
-        plan: Its name.
-        folder: That keeps log and results.
-        values: What the jobs returned, in the plan's order; ``None`` for those that failed.
-        failed: Labels of the jobs that failed after their retries, with the last line of the error.
-        ran: Jobs that were run now.
-        found: Jobs whose results lay there already.
-        seconds: Of this run.
-        spent: Seconds that each job took when it was run, in the plan's order; 0 for those that failed.
-        machines: What ran each job, in the plan's order; empty for those that failed.
-    """
-
-    plan: str
-    folder: Path
-    values: list[Any]
+    plan: str  # Its name
+    folder: Path  # That keeps log and results
+    values: list[Any]  # What the jobs returned, in the plan's order; ``None`` for those that failed
+    # Labels of the jobs that failed after their retries, with the last line of the error
     failed: dict[str, str] = field(default_factory=dict)
-    ran: int = 0
-    found: int = 0
-    seconds: float = 0.0
+    ran: int = 0  # Jobs that were run now
+    found: int = 0  # Jobs whose results lay there already
+    seconds: float = 0.0  # Of this run
+    # Seconds that each job took when it was run, in the plan's order; 0 for those that failed
     spent: tuple[float, ...] = ()
-    machines: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ()  # What ran each job, in the plan's order; empty for those that failed
 
     def __str__(self) -> str:
         failed = f", {len(self.failed)} failed" if self.failed else ""

@@ -61,16 +61,12 @@ class Job(BaseModel, ABC):
 class Jobs:
     """A plan: jobs of one class or several, and the name of the folder that keeps their results.
 
-    Args:
-        name: Of the folder.
-        listed: The jobs, in the order in which their values are wanted.
-
     Raises:
         ValueError: If no folder can have the name.
     """
 
-    name: str
-    listed: tuple[Job, ...]
+    name: str  # Of the folder
+    listed: tuple[Job, ...]  # The jobs, in the order in which their values are wanted
 
     def __post_init__(self) -> None:
         plan_name(self.name)

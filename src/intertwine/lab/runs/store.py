@@ -38,41 +38,26 @@ class RunError(IntertwineError, RuntimeError):
 
 @dataclass(frozen=True)
 class Task:
-    """A job as text, ready to be sent anywhere.
+    """A job as text, ready to be sent anywhere."""
 
-    Args:
-        key: Under which its result is kept.
-        job: ``module:name`` of its class.
-        config: Its settings.
-        folder: Where results are kept; every worker must see it under this path.
-        gpus: Share of a GPU that it takes.
-    """
-
-    key: str
-    job: str
-    config: dict[str, Any]
-    folder: Path
-    gpus: float = 0.0
+    key: str  # Under which its result is kept
+    job: str  # ``module:name`` of its class
+    config: dict[str, Any]  # Its settings
+    folder: Path  # Where results are kept; every worker must see it under this path
+    gpus: float = 0.0  # Share of a GPU that it takes
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one attempt.
+    """What became of one attempt."""
 
-    Args:
-        key: Of the task.
-        state: ``done``; ``failed`` if the job raised; ``died`` if its worker did; ``storage`` if nothing could be
-            written, which no repetition cures.
-        seconds: How long it took, by a clock that nobody sets.
-        error: What went wrong.
-        worker: Who did it.
-    """
-
-    key: str
+    key: str  # Of the task
+    # ``done``; ``failed`` if the job raised; ``died`` if its worker did; ``storage`` if nothing could be written,
+    # which no repetition cures
     state: Literal["done", "failed", "died", "storage"]
-    seconds: float = 0.0
-    error: str = ""
-    worker: str = ""
+    seconds: float = 0.0  # How long it took, by a clock that nobody sets
+    error: str = ""  # What went wrong
+    worker: str = ""  # Who did it
 
 
 @contextmanager
@@ -167,25 +152,15 @@ def remove(folder: Path, keys: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class Entry:
-    """One job in the log.
+    """One job in the log."""
 
-    Args:
-        key: Of its result.
-        label: For people.
-        state: ``waiting``, ``running``, ``done``, or ``failed`` after the last retry.
-        attempts: How often it was started, over all runs.
-        seconds: Of its last attempt.
-        error: Of its last attempt.
-        worker: Who made it.
-    """
-
-    key: str
-    label: str
-    state: State
-    attempts: int = 0
-    seconds: float | None = None
-    error: str = ""
-    worker: str = ""
+    key: str  # Of its result
+    label: str  # For people
+    state: State  # ``waiting``, ``running``, ``done``, or ``failed`` after the last retry
+    attempts: int = 0  # How often it was started, over all runs
+    seconds: float | None = None  # Of its last attempt
+    error: str = ""  # Of its last attempt
+    worker: str = ""  # Who made it
 
 
 def read_log(path: Path) -> tuple[Entry, ...]:
@@ -237,21 +212,13 @@ class Log:
 
 @dataclass(frozen=True)
 class Overview:
-    """One run as its folder has it.
+    """One run as its folder has it."""
 
-    Args:
-        name: Of the plan.
-        folder: Where it lies.
-        plan: How many jobs of which classes it has, as text.
-        entries: Its jobs.
-        stale: Results of earlier plans or earlier code.
-    """
-
-    name: str
-    folder: Path
-    plan: str
-    entries: Sequence[Entry]
-    stale: int
+    name: str  # Of the plan
+    folder: Path  # Where it lies
+    plan: str  # How many jobs of which classes it has, as text
+    entries: Sequence[Entry]  # Its jobs
+    stale: int  # Results of earlier plans or earlier code
 
     def count(self, state: str) -> int:
         """Number of jobs in a state."""

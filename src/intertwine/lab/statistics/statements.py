@@ -16,22 +16,16 @@ _SATURATED = 0.995  # of the ceiling
 
 @dataclass(frozen=True)
 class Guard:
-    """Whether a task can tell what a statement is about: networks do more than the trivial, and are not all perfect.
+    """Whether a task can tell what a statement is about: networks do more than the trivial, and are not all perfect."""
 
-    Attributes:
-        reached: Accuracies (or other scores from 0 to 1) of the networks that the statement is about, by arm.
-        floor: What the trivial baseline reaches, such as logistic regression on pixels.
-        ceiling: What the same networks reach that are trained to the end; ``None`` where the statement does not compare
-            arms by what they reach.
-        least: From this on networks count as trained: declared for each data set.
-        also: A further reason why it cannot, such as maps that are not trained.
-    """
-
+    # Accuracies (or other scores from 0 to 1) of the networks that the statement is about, by arm
     reached: Mapping[str, Estimate]
-    floor: float = 0.0
+    floor: float = 0.0  # What the trivial baseline reaches, such as logistic regression on pixels
+    # What the same networks reach that are trained to the end; ``None`` where the statement does not compare arms by
+    # what they reach
     ceiling: float | None = None
-    least: float = 0.0
-    also: str = ""
+    least: float = 0.0  # From this on networks count as trained: declared for each data set
+    also: str = ""  # A further reason why it cannot, such as maps that are not trained
 
     @property
     def why(self) -> str:
@@ -51,26 +45,18 @@ class Guard:
 
 @dataclass(frozen=True)
 class Statement:
-    """Numbers that lie above one limit and below another, if a paper is right.
+    """Numbers that lie above one limit and below another, if a paper is right."""
 
-    Attributes:
-        text: The statement in words.
-        effects: The numbers, by name. A statement about every layer has one for each.
-        above: Lower limit; one limit is a one-sided test, two are a test of equivalence (two one-sided tests).
-        below: Upper limit.
-        but: How many of the numbers may lie elsewhere.
-        guard: Without whose consent it cannot be told.
-        required: Whether it must hold: mathematics must at every scale, a trend among a few networks need not.
-        check: Whether it is of the run itself, such as that what is frozen did not change: no statement, and required.
-    """
-
-    text: str
-    effects: Mapping[str, Estimate]
+    text: str  # The statement in words
+    effects: Mapping[str, Estimate]  # The numbers, by name. A statement about every layer has one for each
+    # Lower limit; one limit is a one-sided test, two are a test of equivalence (two one-sided tests)
     above: float = -math.inf
-    below: float = math.inf
-    but: int = 0
-    guard: Guard | None = None
+    below: float = math.inf  # Upper limit
+    but: int = 0  # How many of the numbers may lie elsewhere
+    guard: Guard | None = None  # Without whose consent it cannot be told
+    # Whether it must hold: mathematics must at every scale, a trend among a few networks need not
     required: bool = False
+    # Whether it is of the run itself, such as that what is frozen did not change: no statement, and required
     check: bool = False
 
     @property
@@ -137,31 +123,20 @@ class Statement:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement, judged.
+    """A statement, judged."""
 
-    Attributes:
-        text: In words.
-        held: Whether it holds here; ``None`` where the run cannot tell.
-        detail: The numbers it was judged by.
-        p: P-value of the verdict that the numbers point to; ``None`` where there is none.
-        adjusted: The same for all statements of the page together (Holm).
-        why: Why it cannot be told, and what it would be by the numbers as measured.
-        networks: Networks behind its numbers; ``None`` where there are none, as in mathematics.
-        needed: Networks that would tell it; ``None`` where it is told, or no number would.
-        required: Whether it must hold.
-        check: Whether it is of the run itself, and no statement.
-    """
-
-    text: str
-    held: bool | None
-    detail: str = ""
-    p: float | None = None
-    adjusted: float | None = None
-    why: str = ""
+    text: str  # In words
+    held: bool | None  # Whether it holds here; ``None`` where the run cannot tell
+    detail: str = ""  # The numbers it was judged by
+    p: float | None = None  # P-value of the verdict that the numbers point to; ``None`` where there is none
+    adjusted: float | None = None  # The same for all statements of the page together (Holm)
+    why: str = ""  # Why it cannot be told, and what it would be by the numbers as measured
+    # Networks behind its numbers; ``None`` where there are none, as in mathematics
     networks: int | None = field(default=None, kw_only=True)
+    # Networks that would tell it; ``None`` where it is told, or no number would
     needed: int | None = field(default=None, kw_only=True)
-    required: bool = field(default=False, kw_only=True)
-    check: bool = field(default=False, kw_only=True)
+    required: bool = field(default=False, kw_only=True)  # Whether it must hold
+    check: bool = field(default=False, kw_only=True)  # Whether it is of the run itself, and no statement
 
     @property
     def verdict(self) -> str:

@@ -19,41 +19,24 @@ _LISTED = 5  # tensor names that an error message shows
 
 
 class Card(BaseModel):
-    """What a checkpoint is and where it came from.
-
-    Attributes:
-        architecture: What ``networks.build`` was given, with every argument that is not a default; or a class name.
-        data: Name of the data set.
-        seed: Of the initial weights, the order of examples and the augmentation.
-        recipe: Settings of the training run.
-        start: Digest of the initial weights, where a module was given whose weights do not follow from the seed.
-        metrics: Accuracies and losses by name.
-        best_epoch: Epoch, from 1, whose weights these are.
-        engine: How it was trained with others; empty where by itself.
-        mean: Channel means that inputs were centred by.
-        std: Channel standard deviations that inputs were divided by.
-        classes: Class names, in logit order.
-        shape: Shape of one input.
-        versions: Of Python, torch and intertwine.
-        sha256: Of the file of the weights; empty where it was written without.
-    """
+    """What a checkpoint is and where it came from."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    architecture: str
-    data: str = ""
-    seed: int | None = None
-    recipe: dict[str, Any] = Field(default_factory=dict)
-    start: str = ""
-    metrics: dict[str, float | None] = Field(default_factory=dict)
-    best_epoch: int | None = None
-    engine: str = ""
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    classes: tuple[str, ...] = ()
-    shape: tuple[int, ...] = ()
-    versions: dict[str, str] = Field(default_factory=versions)
-    sha256: str = ""
+    architecture: str  # What ``networks.build`` was given, with every argument that is not a default; or a class name
+    data: str = ""  # Name of the data set
+    seed: int | None = None  # Of the initial weights, the order of examples and the augmentation
+    recipe: dict[str, Any] = Field(default_factory=dict)  # Settings of the training run
+    start: str = ""  # Digest of the initial weights, where a module was given whose weights do not follow from the seed
+    metrics: dict[str, float | None] = Field(default_factory=dict)  # Accuracies and losses by name
+    best_epoch: int | None = None  # Epoch, from 1, whose weights these are
+    engine: str = ""  # How it was trained with others; empty where by itself
+    mean: tuple[float, ...] = ()  # Channel means that inputs were centred by
+    std: tuple[float, ...] = ()  # Channel standard deviations that inputs were divided by
+    classes: tuple[str, ...] = ()  # Class names, in logit order
+    shape: tuple[int, ...] = ()  # Shape of one input
+    versions: dict[str, str] = Field(default_factory=versions)  # Of Python, torch and intertwine
+    sha256: str = ""  # Of the file of the weights; empty where it was written without
 
 
 def card_path(path: str | Path) -> Path:

@@ -25,20 +25,14 @@ from .recipe import RECIPES, Recipe, recipe_for
 
 @dataclass(frozen=True)
 class Training:
-    """A finished run.
+    """A finished run."""
 
-    Args:
-        model: With the weights of the best validation epoch, in eval mode, on the CPU.
-        card: What was trained, with what, and how well.
-        history: One entry for each epoch: epoch, loss, validation accuracy, learning rate. Empty where a finished
-            checkpoint was found.
-        path: Of the checkpoint, if one was written.
-    """
-
-    model: nn.Module
-    card: Card
+    model: nn.Module  # With the weights of the best validation epoch, in eval mode, on the CPU
+    card: Card  # What was trained, with what, and how well
+    # One entry for each epoch: epoch, loss, validation accuracy, learning rate. Empty where a finished checkpoint was
+    # found
     history: list[dict[str, float]]
-    path: Path | None
+    path: Path | None  # Of the checkpoint, if one was written
 
 
 def train(
@@ -116,17 +110,12 @@ def train(
 
 @dataclass(frozen=True)
 class ManyTraining:
-    """Finished runs.
+    """Finished runs."""
 
-    Args:
-        paths: Checkpoints, in the order of the seeds, without those that diverged.
-        engines: How they were trained, by name of the engine: numbers of networks. Empty where all were there.
-        diverged: Seeds whose loss or weights became NaN or infinite; nothing is written for them.
-    """
-
-    paths: tuple[Path, ...]
+    paths: tuple[Path, ...]  # Checkpoints, in the order of the seeds, without those that diverged
+    # How they were trained, by name of the engine: numbers of networks. Empty where all were there
     engines: dict[str, int] = field(default_factory=dict)
-    diverged: tuple[int, ...] = ()
+    diverged: tuple[int, ...] = ()  # Seeds whose loss or weights became NaN or infinite; nothing is written for them
 
 
 def member_path(folder: str | Path, seed: int) -> Path:
