@@ -27,16 +27,12 @@ _FEWEST = 100  # validation examples that a shortened data set keeps
 
 @dataclass(frozen=True)
 class Split:
-    """Examples and their labels.
+    """Examples and their labels."""
 
-    Args:
-        inputs: ``(N, C, *S)``; ``uint8`` images count 0 to 255 as 0 to 1, floats are taken as they are. Tokens are
-            ``(N, T)``, ``int64``. Images too many for memory are ``pictures.Pictures``, decoded where they are indexed.
-        labels: ``(N,)``, ``int64``; for tokens also ``(N, T)``, one for each.
-    """
-
+    # ``(N, C, *S)``; ``uint8`` images count 0 to 255 as 0 to 1, floats are taken as they are. Tokens are ``(N, T)``,
+    # ``int64``. Images too many for memory are ``pictures.Pictures``, decoded where they are indexed
     inputs: Tensor
-    labels: Tensor
+    labels: Tensor  # ``(N,)``, ``int64``; for tokens also ``(N, T)``, one for each
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -53,25 +49,16 @@ class Split:
 
 @dataclass(frozen=True)
 class Batches:
-    """Repeatable iterable of ``(inputs, labels)`` with inputs as float32, channels centred and scaled; or as tokens.
+    """Repeatable iterable of ``(inputs, labels)`` with inputs as float32, channels centred and scaled; or as tokens."""
 
-    Args:
-        split: What to go through.
-        mean: Mean of each channel of the training set, on the scale 0 to 1 for images.
-        std: Standard deviation of each channel.
-        batch_size: Examples of each batch; the last one may be smaller.
-        shuffle: Whether each pass goes through a new random order.
-        generator: Source of the orders; torch's global one if ``None``.
-        names: Keyword arguments that each get the inputs, such as those of an encoder and a decoder; none for one
-            positional argument.
-    """
-
-    split: Split
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    batch_size: int = 250
-    shuffle: bool = False
-    generator: torch.Generator | None = None
+    split: Split  # What to go through
+    mean: tuple[float, ...]  # Mean of each channel of the training set, on the scale 0 to 1 for images
+    std: tuple[float, ...]  # Standard deviation of each channel
+    batch_size: int = 250  # Examples of each batch; the last one may be smaller
+    shuffle: bool = False  # Whether each pass goes through a new random order
+    generator: torch.Generator | None = None  # Source of the orders; torch's global one if ``None``
+    # Keyword arguments that each get the inputs, such as those of an encoder and a decoder; none for one positional
+    # argument
     names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -105,27 +92,16 @@ class Batches:
 
 @dataclass(frozen=True)
 class DataSplits:
-    """A data set in memory: training, validation and test split; the validation split never comes from the test set.
+    """A data set in memory: training, validation and test split; the validation split never comes from the test set."""
 
-    Args:
-        name: What ``load`` was asked for, without a path.
-        train: Training split.
-        validation: Held out from the training set, for choosing weights.
-        test: For final numbers only.
-        classes: Class names, in label order.
-        mean: Mean of each channel over the training split; empty for tokens.
-        std: Standard deviation of each channel over the training split; 1 where a channel is constant.
-        notes: What a reader must know: how many examples were used, and why not others.
-    """
-
-    name: str
-    train: Split
-    validation: Split
-    test: Split
-    classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    notes: tuple[str, ...] = ()
+    name: str  # What ``load`` was asked for, without a path
+    train: Split  # Training split
+    validation: Split  # Held out from the training set, for choosing weights
+    test: Split  # For final numbers only
+    classes: tuple[str, ...]  # Class names, in label order
+    mean: tuple[float, ...]  # Mean of each channel over the training split; empty for tokens
+    std: tuple[float, ...]  # Standard deviation of each channel over the training split; 1 where a channel is constant
+    notes: tuple[str, ...] = ()  # What a reader must know: how many examples were used, and why not others
 
     @property
     def labelled(self) -> bool:

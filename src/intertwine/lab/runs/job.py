@@ -26,17 +26,15 @@ class Job(BaseModel, ABC):
     A subclass lists its settings as fields, which must be plain JSON values, and defines ``run``. It must be
     importable by name, since workers receive its name and settings as text, and nothing is pickled. Results are kept
     under a hash of both and of the class's code, so the same settings must give the same result: seeds are settings.
-
-    Attributes:
-        code: Text that changes where the same settings give another result; if ``None``, the bytes of the file that
-            defines the class. What it calls in other files does not count: say another ``code`` where that matters.
-        gpus: Share of a GPU that a job takes where there is one: 1 for a whole one, 0.25 lets four share it. Without
-            any GPU it runs on the CPU.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    # Text that changes where the same settings give another result; if ``None``, the bytes of the file that defines
+    # the class. What it calls in other files does not count: say another ``code`` where that matters
     code: ClassVar[str | None] = None
+    # Share of a GPU that a job takes where there is one: 1 for a whole one, 0.25 lets four share it. Without any GPU
+    # it runs on the CPU
     gpus: ClassVar[float] = 0.0
 
     @abstractmethod

@@ -29,21 +29,15 @@ _MOST_HALVES = 256  # of a zoo
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its standard error.
+    """A number with its standard error."""
 
-    Attributes:
-        value: The number.
-        error: Standard error; ``None`` where too few networks stand behind it, 0 for numbers without error.
-        freedom: Degrees of freedom of the error (Student's t).
-        networks: Independent networks or runs behind it; ``None`` where there are none, as in mathematics.
-        fixed: The part of the error that more networks do not make smaller: that of the test images.
-    """
-
-    value: float
+    value: float  # The number
+    # Standard error; ``None`` where too few networks stand behind it, 0 for numbers without error
     error: float | None = None
-    freedom: float = math.inf
+    freedom: float = math.inf  # Degrees of freedom of the error (Student's t)
+    # Independent networks or runs behind it; ``None`` where there are none, as in mathematics
     networks: int | None = None
-    fixed: float = 0.0
+    fixed: float = 0.0  # The part of the error that more networks do not make smaller: that of the test images
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
         """Two-sided confidence interval, ``value -+ t error``; ``None`` without an error.
@@ -92,16 +86,14 @@ class Sample:
     """One number for each network or each ordered pair of networks, perhaps on each block of test images.
 
     ``a - b`` and ``a + b`` are by network (or pair): a paired design, in which what two arms have in common goes out.
-
-    Attributes:
-        numbers: By ``(network,)`` or ``(network, partner)``: ``(B,)`` numbers, one for each of ``B`` blocks of test
-            images, or a single one.
-        variance: Of a single number over test images, such as ``p (1 - p) / n`` of an accuracy ``p`` on ``n`` images;
-            not used where there are blocks, which tell themselves. Differences add variances, which is too much where
-            both sides were right about the same images.
     """
 
+    # By ``(network,)`` or ``(network, partner)``: ``(B,)`` numbers, one for each of ``B`` blocks of test images, or a
+    # single one
     numbers: Mapping[tuple[str, ...], NDArray[np.float64]]
+    # Of a single number over test images, such as ``p (1 - p) / n`` of an accuracy ``p`` on ``n`` images; not used
+    # where there are blocks, which tell themselves. Differences add variances, which is too much where both sides
+    # were right about the same images
     variance: float = 0.0
 
     @classmethod
