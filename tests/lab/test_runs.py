@@ -150,11 +150,11 @@ def test_a_gpu_is_not_given_to_more_than_it_holds(tmp_path):
     from intertwine.lab.runs import Task
 
     local = Local(workers=3, gpus=1)
-    task = Task("k", "m:C", {}, tmp_path, gpus=0.5)
+    task = Task("k", "m:C", {}, str(tmp_path), gpus=0.5)
     assert local.fits(task)
     local._workers[0].task = local._workers[1].task = task
     assert not local.fits(task)
-    assert local.fits(Task("k", "m:C", {}, tmp_path))  # one that needs none
+    assert local.fits(Task("k", "m:C", {}, str(tmp_path)))  # one that needs none
 
 
 # --- kills ---------------------------------------------------------------------------------------

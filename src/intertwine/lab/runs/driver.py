@@ -93,7 +93,7 @@ class _Drive:
         self.retries, self.progress = retries, progress
         self.labels = {key: job.label for key, job in zip(keys, plan.listed)}  # equal jobs are one
         listed = [
-            Task(key, reference(type(job)), job.model_dump(mode="json"), home.resolve(), job.gpus)
+            Task(key, reference(type(job)), job.model_dump(mode="json"), str(home.resolve()), job.gpus)
             for key, job in zip(keys, plan.listed)
         ]
         self.tasks = {task.key: task for task in listed}

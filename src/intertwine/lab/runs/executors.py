@@ -208,7 +208,7 @@ class Local(Executor):
         """The task through a worker's pipes, in a thread of the pool."""
         if worker.process is None or worker.process.poll() is not None:
             _end(worker)
-            worker.process = self._started(worker, task.folder)
+            worker.process = self._started(worker, Path(task.folder))
             if self._closed:
                 worker.process.kill()
             ready = worker.process.stdout.readline() == _READY  # type: ignore[union-attr]
@@ -217,7 +217,7 @@ class Local(Executor):
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(OSError):  # it died: there is no reply
-            process.stdin.write(json.dumps({**asdict(task), "folder": str(task.folder)}) + "\n")
+            process.stdin.write(json.dumps(asdict(task)) + "\n")
             process.stdin.flush()
         reply = process.stdout.readline()
         if reply.endswith("\n"):  # a kill may cut a line
@@ -281,7 +281,6 @@ def work(name: str, threads: int) -> None:
     replies.write(_READY)
     replies.flush()
     while True:
-        said = json.loads(tasks.get())
-        outcome = perform(Task(**{**said, "folder": Path(said["folder"])}), name)
+        outcome = perform(Task(**json.loads(tasks.get())), name)
         replies.write(json.dumps(asdict(outcome)) + "\n")
         replies.flush()

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from ..._words import first_line
@@ -104,7 +103,7 @@ class OnRay(Executor):
         try:
             # Ray must not repeat a task by itself: attempts are the driver's to count.
             options = self._remote.options(num_cpus=self._cpus, num_gpus=gpus, max_retries=0)
-            waited = options.remote({**asdict(task), "folder": str(task.folder)}, self._cpus)
+            waited = options.remote(asdict(task), self._cpus)
         except Exception as error:
             raise self._gone(error) from None
         self._tasks[waited] = (task, time.monotonic())
@@ -160,7 +159,7 @@ def _perform(said: dict[str, Any], threads: int) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(threads)
-    return asdict(perform(Task(**{**said, "folder": Path(said["folder"])}), f"{os.uname().nodename} {os.getpid()}"))
+    return asdict(perform(Task(**said), f"{os.uname().nodename} {os.getpid()}"))
 
 
 def _reach(address: str) -> None:

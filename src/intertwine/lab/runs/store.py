@@ -43,7 +43,7 @@ class Task:
     key: str  # Under which its result is kept
     job: str  # ``module:name`` of its class
     config: dict[str, Any]  # Its settings
-    folder: Path  # Where results are kept; every worker must see it under this path
+    folder: str  # Where results are kept; every worker must see it under this path
     gpus: float = 0.0  # Share of a GPU that it takes
 
 
@@ -92,7 +92,7 @@ def finished(folder: Path) -> set[str]:
 def intact(task: Task) -> bool:
     """Whether the result of a job lies there, reads, and is of this very job: what is not is run again."""
     try:
-        said = read_json(result_path(task.folder, task.key))
+        said = read_json(result_path(Path(task.folder), task.key))
     except (OSError, ValueError):
         return False
     if not isinstance(said, dict) or "value" not in said:
@@ -104,8 +104,9 @@ def intact(task: Task) -> bool:
 def perform(task: Task, worker: str = "") -> Outcome:
     """Do a task and write its result; every executor's workers end up here. What the job raises is an outcome."""
     start = time.perf_counter()
+    home = Path(task.folder)
     try:
-        files = task.folder / "files" / task.key
+        files = home / "files" / task.key
         files.mkdir(parents=True, exist_ok=True)
         with _no_input():
             value = resolve_name(task.job).model_validate(task.config).run(files)
@@ -113,9 +114,9 @@ def perform(task: Task, worker: str = "") -> Outcome:
         if not any(files.iterdir()):
             files.rmdir()
         said = {"key": task.key, "job": task.job, "config": task.config, "machine": machine(task.config.get("device"))}
-        write_json(result_path(task.folder, task.key), {**said, "seconds": seconds, "worker": worker, "value": value})
+        write_json(result_path(home, task.key), {**said, "seconds": seconds, "worker": worker, "value": value})
     except Exception as error:
-        fault = storage_fault(task.folder, error)
+        fault = storage_fault(home, error)
         state = "failed" if fault is None else "storage"
         lines = "".join(traceback.format_exception(error)).strip().splitlines()
         text = "\n".join([*lines[-_LINES:], *([] if fault is None else [f"OSError: {fault}"])])

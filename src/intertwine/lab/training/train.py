@@ -1,7 +1,7 @@
 """Training of classifiers from a name, a data set, a recipe and a seed; many seeds at once on one device."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,7 +85,11 @@ def train(
     if path:
         check_writable(path, "out")
     with threads(recipe.threads):
-        architecture, network = _fresh(model, splits, seed, name)
+        if isinstance(model, nn.Module):
+            architecture, network = name or type(model).__name__, copied(model).cpu()
+        else:
+            architecture = fit_to(model, splits.shape, len(splits.classes))
+            network = _fresh(architecture, seed)
         _check_fit(network, architecture, splits)
         start = digest(network) if isinstance(model, nn.Module) else ""
         settings = _settings_of(architecture, splits, recipe, seed, start)
@@ -113,8 +117,6 @@ class ManyTraining:
     """Finished runs."""
 
     paths: tuple[Path, ...]  # Checkpoints, in the order of the seeds, without those that diverged
-    # How they were trained, by name of the engine: numbers of networks. Empty where all were there
-    engines: dict[str, int] = field(default_factory=dict)
     diverged: tuple[int, ...] = ()  # Seeds whose loss or weights became NaN or infinite; nothing is written for them
 
 
@@ -181,27 +183,23 @@ def train_many(
         raise ValueError(f"seeds must be at least one whole number from 0. Got {seeds}.")
     if together < 1:
         raise ValueError(f"together must be at least 1. Got {together}.")
-    folder = Path(out)
+    folder, spec = Path(out), fit_to(model, splits.shape, len(splits.classes))
     check_writable(member_path(folder, 0), "out")
-    fresh = lambda seed: _fresh(model, splits, seed, None)
-    settings_of = lambda spec, seed: _settings_of(spec, splits, recipe, seed)
+    settings = {seed: _settings_of(spec, splits, recipe, seed) for seed in seeds}
+    there = lambda seed: resume and _finished(member_path(folder, seed), _fresh(spec, seed), settings[seed])
+    diverged: list[int] = []
     with threads(recipe.threads):
         few, _ = splits.loader("train").batch(slice(0, 4))
         alone = recipe.mixup or recipe.cutmix or recipe.iterations or recipe.precision != "float32"
-        alone = alone or draws_random_numbers(fresh(seeds[0])[1], few)
-        ended, missing = list[TrainingState](), list[int]()
-        for seed in seeds:
-            spec, network = fresh(seed)
-            if not (resume and _finished(member_path(folder, seed), network, settings_of(spec, seed))):
-                missing.append(seed)
+        alone = alone or draws_random_numbers(_fresh(spec, seeds[0]), few)
+        missing = [seed for seed in seeds if not there(seed)]
         for path, group, state in _groups(folder, missing, 1 if alone else together, resume):
-            networks = [fresh(seed)[1].to(chosen).train() for seed in group]
-            settings = settings_of(fresh(group[0])[0], group[0])
+            networks = [_fresh(spec, seed).to(chosen).train() for seed in group]
             if state is None:
                 name = IN_TURN if alone else engine_for(networks, few.to(chosen))
                 say(f"training {counted(len(group), 'network')} at once: {name}", progress and not alone)
-                state = TrainingState(settings, group, name)
-            check_same_run(path, state, settings)
+                state = TrainingState(settings[group[0]], group, name)
+            check_same_run(path, state, settings[group[0]])
             workers = max(1, torch.get_num_threads() // recipe.threads) if chosen.type == "cpu" else 1
             Loop(networks, splits, recipe, state, path, workers, progress).run()
             for i, seed in enumerate(group):
@@ -209,11 +207,9 @@ def train_many(
                     conclude(state, i, networks[0], splits, member_path(folder, seed))
                 else:
                     say(f"seed {seed} diverged: its loss or weights are no numbers, nothing is written", progress)
+                    diverged.append(seed)
             discard_state(path)
-            ended.append(state)
-    engines = {name: sum(len(s.seeds) for s in ended if s.engine == name) for name in {s.engine: None for s in ended}}
-    diverged = tuple(seed for state in ended for seed, bad in zip(state.seeds, state.diverged) if bad)
-    return ManyTraining(tuple(member_path(folder, s) for s in seeds if s not in diverged), engines, diverged)
+    return ManyTraining(tuple(member_path(folder, s) for s in seeds if s not in diverged), tuple(diverged))
 
 
 def _groups(
@@ -250,14 +246,11 @@ def _prepared(
     return chosen, splits, recipe
 
 
-def _fresh(model: nn.Module | str, data: DataSplits, seed: int, name: str | None) -> tuple[str, nn.Module]:
-    """Name and fresh copy of what is trained."""
-    if isinstance(model, nn.Module):
-        return name or type(model).__name__, copied(model).cpu()
-    spec = fit_to(model, data.shape, len(data.classes))
+def _fresh(spec: str, seed: int) -> nn.Module:
+    """The network of a text for ``build`` with the weights of a seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mixed(seed, "weights"))
-        return spec, build(spec)
+        return build(spec)
 
 
 def _check_fit(model: nn.Module, name: str, data: DataSplits) -> None:
