@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from upstream import stacked_experts
 
 from intertwine.symmetry import symmetries
 from intertwine.testing import function_error
@@ -270,6 +271,7 @@ def test_excluded_experts_that_may_win_do_not_move():
     assert not any(s.size == 2 and s.group.permutes for s in sym.spaces)
 
 
+@stacked_experts
 @pytest.mark.parametrize("how", ["eager", "batched_mm", "grouped_mm"])
 @pytest.mark.parametrize("family", ["Mixtral", "GptOss", "Olmoe"])
 def test_experts_of_transformers(family, how):

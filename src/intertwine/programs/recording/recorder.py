@@ -34,6 +34,7 @@ _BUILDERS = {"tensor", "as_tensor", "asarray", "new_tensor", "new"}  # a list of
 
 # results that depend on one argument only: the sizes of packed sequences are no function of what is packed
 _ASIDE = {"aten::_pack_padded_sequence": (1, "lengths"), "aten::_pad_packed_sequence": (1, "batch_sizes")}
+_ENDS = (None, 2**63 - 1)  # of a slice that goes on to the last row
 _TRACED = {"aten::_ctc_loss"}  # whose results are as long as numbers say, but for those that only gradients read
 _MASKED = {"aten::index": "indices", "aten::masked_select": "mask"}  # whose result is as long as a mask says
 
@@ -170,7 +171,10 @@ class Recorder(TorchDispatchMode):
             self.read(tensor, isinstance(result, bool))
         if deciding and not any(True for _ in tensors_in(result)):
             return self._answer(result) if isinstance(result, bool) else result
-        self._record(func, name, arguments, {**before, **constants}, result)
+        if name == "aten::slice" and geometry(result) == geometry(args[0]) and arguments["end"] in _ENDS:
+            self._remember(result, before[id(args[0])])  # ``:``, which older releases of PyTorch take for a slice
+        else:
+            self._record(func, name, arguments, {**before, **constants}, result)
         return result
 
     def _answer(self, answer: bool) -> bool:
