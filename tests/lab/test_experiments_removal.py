@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from intertwine.lab.data import load
-from intertwine.lab.experiments import Setting, experiment, reproduce
+from intertwine.lab.experiments import Setting
 from intertwine.lab.experiments.paper2.block_removal import Removals
 from intertwine.lab.experiments.plan import Design
 from intertwine.lab.networks import build, removable, without
@@ -68,10 +68,3 @@ def test_one_network(tmp_path):
     assert {r["images"] for r in rows if r["statistic"].startswith("cost")} == {len(data.test)}
     more = Removals(checkpoint=str(path), data="digits", measured=101, device="cpu").run(tmp_path)
     assert [r["value"] for r in more] != [r["value"] for r in rows]
-
-
-@pytest.mark.slow
-def test_the_experiment_at_smoke_scale(tmp_path):
-    page = experiment("p2-block-removal").page(reproduce("p2-block-removal", Setting(folder=tmp_path)))
-    assert page.passed and len(page.statements) == 4
-    assert len([r for r in page.rows if r.group != "test accuracy"]) == 2 * (9 + 9)

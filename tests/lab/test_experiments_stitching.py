@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from intertwine.lab.experiments import Design, Setting, experiment, reproduce
+from intertwine.lab.experiments import Design, Setting, experiment
 from intertwine.lab.experiments.experiment import CEILING
 from intertwine.lab.experiments.paper1 import alpha_choice
 from intertwine.lab.experiments.paper1.dissimilarity import MEASURES, LayerSimilarity
@@ -236,20 +236,3 @@ def test_notes_say_what_the_recipe_does():
     assert "the last epoch counts" in printed
     assert "momentum 0" in printed
     assert "training mode" in printed
-
-
-# --- the figures at smoke scale -------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["fig1-stitching-myrtle", "fig8-leaky-slopes", "fig12-cct", "fig13-alpha", "fig15-lasso"]
-)
-def test_figures_run_at_smoke_scale_and_go_on_from_what_is_there(name, tmp_path):
-    setting = Setting(folder=tmp_path)
-    found = reproduce(name, setting)
-    page = experiment(name).page(found)
-    assert page.passed
-    assert not page.comparable
-    assert len(page.statements) >= 2
-    assert found.digest() == reproduce(name, setting).digest()

@@ -13,16 +13,13 @@ class RayError(Exception):
     pass
 
 
-def stand_in(error):
-    """What ``OnRay`` uses of Ray; every task ends with ``error``."""
+def stand_in(error, lost):
+    """What ``OnRay`` uses of Ray; every task ends with ``error``, and of the kind ``lost`` it means a dead Ray."""
 
     def get(task):
         raise error
 
     remote = types.SimpleNamespace(options=lambda **_: types.SimpleNamespace(remote=lambda *_: object()))
-    lost = (
-        type(error) if not isinstance(error, RayError) or type(error) is not RayError else type("Lost", (RayError,), {})
-    )
     return types.SimpleNamespace(
         is_initialized=lambda: True,
         cluster_resources=lambda: {"CPU": 1.0},
@@ -35,17 +32,20 @@ def stand_in(error):
     )
 
 
-def test_a_dead_raylet_ends_the_run_and_fails_no_job(tmp_path, monkeypatch):
-    class LocalRayletDiedError(RayError):
-        pass
+class LocalRayletDiedError(RayError):
+    pass
 
-    monkeypatch.setitem(sys.modules, "ray", stand_in(LocalRayletDiedError("The task's local raylet died.")))
+
+def test_a_dead_raylet_ends_the_run_and_fails_no_job(tmp_path, monkeypatch):
+    died = LocalRayletDiedError("The task's local raylet died.")
+    monkeypatch.setitem(sys.modules, "ray", stand_in(died, LocalRayletDiedError))
     with pytest.raises(RunError, match=r"Ray cluster must stay reachable. Got The task's local raylet died"):
         run(squares(count=3), tmp_path, executor=OnRay(), progress=False)
     assert {entry.state for entry in overview(tmp_path / "squares").entries} == {"waiting"}
 
 
 def test_a_dead_worker_is_a_failed_attempt_of_its_job(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", stand_in(RayError("The worker died unexpectedly.")))
+    died = RayError("The worker died unexpectedly.")
+    monkeypatch.setitem(sys.modules, "ray", stand_in(died, LocalRayletDiedError))
     report = run(squares(count=2), tmp_path, executor=OnRay(), retries=0, progress=False)
     assert len(report.failed) == 2

@@ -97,8 +97,8 @@ def test_optimizers(optimizer, kind):
         ({"learning_rate": float("nan")}, "learning_rate must be positive and finite. Got nan"),
         ({"optimizer": "lbfgs"}, "optimizer must be one of adam, adamw, sgd. Got 'lbfgs'"),
         ({"schedule": "steps"}, "schedule must be one of drops, cosine, boundaries, cyclic. Got 'steps'"),
-        ({"mixup": -1.0}, "mixup and cutmix must be 0 or more. Got -1.0 and 0.0"),
-        ({"label_smoothing": 1.0}, r"label_smoothing in \[0, 1\)"),
+        ({"mixup": -1.0}, "mixup must be at least 0. Got -1.0"),
+        ({"label_smoothing": 1.0}, r"label_smoothing must be in \[0, 1\)"),
     ],
 )
 def test_bad_recipes(changes, message):

@@ -211,16 +211,9 @@ def decode_images(
 ) -> tuple[Tensor, list[int]]:
     """Decode images to ``(N, C, H, W)`` in ``uint8``, grey where all are grey, RGB otherwise; or find them decoded.
 
-    Args:
-        files: That the images are in: if the size or time of one changes, they are decoded again.
-        encoded: A name for messages, and the compressed bytes or a path, of each image.
-        total: Number of images.
-        what: The data set, for the progress bar and for messages.
-        preprocessing: What brings images of other sizes to one.
-        skip: Whether images that do not decode are left out; otherwise they are errors.
-
-    Returns:
-        The images, and the numbers of those that were left out.
+    ``encoded`` has a name for messages, and the compressed bytes or a path, of each of the ``total`` images, which are
+    in ``files``: if the size or time of one changes, they are decoded again. With ``skip`` images that do not decode
+    are left out, and their numbers come back; otherwise they are errors. ``what`` names the data set.
     """
     stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     key = hashlib.sha256(repr((_VERSION, preprocessing, skip, stats)).encode()).hexdigest()[:24]

@@ -94,11 +94,7 @@ class OnRay(Executor):
         return len(self._tasks) < max(1, _AHEAD * int(self._resources.get("CPU", 1) // self._cpus))
 
     def submit(self, task: Task) -> None:
-        """Queue the task.
-
-        Raises:
-            RunError: If the cluster is gone.
-        """  # noqa: DOC502 - made by _gone
+        """Queue the task."""
         gpus = task.gpus if self._resources.get("GPU") else 0
         try:
             # Ray must not repeat a task by itself: attempts are the driver's to count.
@@ -109,11 +105,7 @@ class OnRay(Executor):
         self._tasks[waited] = (task, time.monotonic())
 
     def wait(self, timeout: float) -> Sequence[Outcome]:
-        """Outcomes, deaths of workers among them.
-
-        Raises:
-            RunError: If the cluster is gone.
-        """  # noqa: DOC502 - made by _gone
+        """Outcomes, deaths of workers among them; a ``RunError`` if the cluster is gone."""
         if not self._tasks:
             return []
         try:

@@ -30,11 +30,8 @@ class Engine:
     only, so the gradient of the sum of the losses holds each network's own gradient; and the optimizers work element
     by element, so that one of a part is one of each network. Two at a time leave activations in a processor's cache.
 
-    Args:
-        networks: k networks in training mode; they are not changed.
-        recipe: Settings.
-        name: Among ``ENGINES``.
-        workers: Parts that are computed at a time, each on ``recipe.threads`` threads. Their number changes no bit.
+    The networks, in training mode, are not changed. As many ``workers`` compute parts at a time, each on
+    ``recipe.threads`` threads, which changes no bit.
     """
 
     def __init__(self, networks: Sequence[nn.Module], recipe: Recipe, name: str = IN_TURN, workers: int = 1) -> None:

@@ -56,24 +56,18 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("boundaries", "factors"):  # a card keeps them as lists
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        for name, lowest in _LOWEST.items():
-            if getattr(self, name) < lowest:
-                raise ValueError(f"{name} must be at least {lowest}. Got {getattr(self, name)}.")
-        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
-            raise ValueError(f"learning_rate must be positive and finite. Got {self.learning_rate}.")
+        for name, (lowest, highest) in _RANGES.items():
+            if not lowest <= getattr(self, name) <= highest:
+                rule = f"at least {lowest}" if highest == math.inf else f"from {lowest} to {highest}"
+                raise ValueError(f"{name} must be {rule}. Got {getattr(self, name)}.")
+        for name in ("learning_rate", "drop_factor"):
+            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
+                raise ValueError(f"{name} must be positive and finite. Got {getattr(self, name)}.")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing must be in [0, 1). Got {self.label_smoothing}.")
         for name, options in _OPTIONS.items():
             if getattr(self, name) not in options:
                 raise ValueError(f"{name} must be one of {', '.join(options)}. Got {getattr(self, name)!r}.")
-        if self.mixup < 0 or self.cutmix < 0:
-            raise ValueError(f"mixup and cutmix must be 0 or more. Got {self.mixup} and {self.cutmix}.")
-        if self.weight_decay < 0 or not 0 <= self.label_smoothing < 1 or self.drop_factor <= 0:
-            raise ValueError(
-                "weight_decay must be 0 or more, label_smoothing in [0, 1) and drop_factor positive. "
-                f"Got {self.weight_decay}, {self.label_smoothing} and {self.drop_factor}."
-            )
-        for name, most in (("crop", 1), ("automatic", 10)):
-            if not 0 <= getattr(self, name) <= most:
-                raise ValueError(f"{name} must be from 0 to {most}. Got {getattr(self, name)}.")
         grows = all(a < b for a, b in itertools.pairwise((0, *self.boundaries)))
         if not grows or len(self.factors) != len(self.boundaries) + 1 or min(self.factors) <= 0:
             raise ValueError(
@@ -146,7 +140,11 @@ class Recipe:
 
 
 _ADDED = ("automatic",)
-_LOWEST = {"epochs": 1, "batch_size": 2, "drops": 0, "translate": 0, "warmup": 0, "iterations": 0, "threads": 1}
+_RANGES = {
+    **dict.fromkeys(("epochs", "threads"), (1, math.inf)), "batch_size": (2, math.inf),
+    **dict.fromkeys(("drops", "translate", "warmup", "iterations"), (0, math.inf)),
+    **dict.fromkeys(("mixup", "cutmix", "weight_decay"), (0, math.inf)), "crop": (0, 1), "automatic": (0, 10),
+}  # fmt: skip
 _OPTIONS = {
     "optimizer": ("adam", "adamw", "sgd"),
     "schedule": ("drops", "cosine", "boundaries", "cyclic"),
