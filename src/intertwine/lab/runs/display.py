@@ -62,7 +62,7 @@ class Display:
             bar = ProgressBar(total=max(self.total, 1), completed=self.found + done, width=40)
             lines = [f"{_clock(now - since):>12}  {label}" for label, since in list(running.items())[:_ROWS]]
             lines += [f"and {len(running) - _ROWS} more"] * (len(running) > _ROWS)
-            self.live.update(Group(Text(self.title), bar, Text("\n".join([words, "", *lines]))))
+            self.live.update(Group(Text(self.title), bar, Text("\n".join([f" {words}", *lines]))))  # beside the bar
         elif self.enabled and now - self.said >= _PLAIN_EVERY:
             self.said = now
             print(f"{self.title}: {words}", file=sys.stderr)

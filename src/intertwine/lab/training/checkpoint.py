@@ -9,6 +9,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
+from ..._io import digest as digest_of
 from ..._io import file_digest, read_json, read_tensors, versions, write_json, write_tensors
 from ..._untrusted.weights import check_kinds
 from ..._words import first_line
@@ -202,8 +203,5 @@ def digest(module: nn.Module) -> str:
         >>> digest(nn.Linear(2, 2)) == digest(nn.Linear(2, 2))
         False
     """
-    text = hashlib.blake2b(digest_size=16)
-    for name, tensor in module.state_dict().items():
-        text.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        text.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return text.hexdigest()
+    parts = (part for name, t in module.state_dict().items() for part in (f"{name} {t.dtype} {tuple(t.shape)}", t))
+    return digest_of(parts, hashlib.blake2b(digest_size=16))

@@ -18,6 +18,7 @@ from ..._untrusted.text import printable
 from ..._untrusted.weights import check_weights_file
 from ..._words import first_line
 from ...errors import CheckpointError
+from ...features.batches import device_of
 from ...features.evaluate import correct
 from ..data import Batches, DataSplits
 from .accuracy import accuracy
@@ -125,7 +126,7 @@ class Loop:
         progress: bool = False,
     ) -> None:
         self.data, self.recipe, self.state, self.path, self.progress = data, recipe, state, path, progress
-        self.device = next((t.device for t in networks[0].parameters()), torch.device("cpu"))
+        self.device = device_of(networks[0]) or torch.device("cpu")
         self.batches = StepBatches(data, recipe, state.seeds, self.device)
         self.steps = recipe.steps(self.batches.per_epoch)
         self._held = Batches(data.validation.to(self.device), data.mean, data.std)
@@ -210,7 +211,7 @@ def conclude(state: TrainingState, i: int, network: nn.Module, data: DataSplits,
     """Put the best weights of network ``i`` into ``network``, test them once, and write checkpoint and card."""
     network.load_state_dict(state.best[i])
     best = state.best_of(i)
-    device = next((t.device for t in network.parameters()), torch.device("cpu"))
+    device = device_of(network) or torch.device("cpu")
     metrics: dict[str, float | None] = {
         "validation_accuracy": best["validation_accuracy"],
         "test_accuracy": accuracy(network, Batches(data.test.to(device), data.mean, data.std)),
