@@ -272,12 +272,8 @@ GROUPS = ("Trivial", "Permutation", "SignedPermutation", "PositiveMonomial", "Mo
 
 
 def sized(n: int = 4) -> dict[str, Any]:
-    """Every group of one size, products among them."""
-    g = iw.groups
-    found = {name: getattr(g, name)(n) for name in GROUPS}
-    return found | {
-        "product": g.Product(g.Permutation(2), g.Orthogonal(2)), "wreath": g.Wreath(g.SignedPermutation(2), 2),
-    }  # fmt: skip
+    """Every group of one size."""
+    return {name: getattr(iw.groups, name)(n) for name in GROUPS}
 
 
 @answer("groups: table of activations")

@@ -27,11 +27,6 @@ GROUPS = {
 }  # fmt: skip
 RECTANGULAR = ["identity", "diagonal", "permutation", "g_relu", "monomial", "softsort",
                "orthogonal", "full", "rank-2", "lasso"]  # fmt: skip
-NESTED = {
-    "product": groups.Product(groups.PositiveMonomial(3), groups.Orthogonal(2), groups.Trivial(1)),
-    "wreath": groups.Wreath(groups.Orthogonal(2), 3),
-    "wreath of products": groups.Wreath(groups.Product(groups.Permutation(2), groups.PositiveMonomial(1)), 2),
-}
 
 
 def moments(x, y):
@@ -73,19 +68,6 @@ def test_evaluated_maps_are_members_after_training(name):
         assert torch.linalg.matrix_rank(evaluated, tol=1e-5) <= int(name[-1])
     x = torch.randn(4, 6, 3, 3)
     torch.testing.assert_close(layer(x), torch.einsum("ij,njhw->nihw", evaluated.float(), x))
-
-
-@pytest.mark.parametrize("name", NESTED)
-def test_groups_made_of_groups(name):
-    group = NESTED[name]
-    layer = steps(family_of(group))
-    assert group.contains(layer.rounded().double(), tol=1e-5)
-    assert layer.dim == group.dim
-    assert layer.log_components == group.log_components
-    x, y, matrix = planted(group)
-    layer.start(moments(x, y))
-    torch.testing.assert_close(layer.rounded().double(), matrix, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(layer.matrix().double(), matrix, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", GROUPS)
@@ -344,7 +326,6 @@ def test_names_and_settings():
     assert family_of("lasso-0.1", 3, 3).strength == 0.1
     assert isinstance(family_of("lasso", 3, 3), Lasso)
     assert takes("g_relu", "alpha")
-    assert not takes(NESTED["wreath"], "alpha")
     assert not takes("softsort", "alpha")
     assert not takes(groups.Orthogonal(3), "alpha")
     assert family_of(groups.PositiveMonomial(4), alpha=0.5).alpha == 0.5

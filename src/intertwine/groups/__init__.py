@@ -9,15 +9,14 @@ from .intertwiner_laws import gelu_error
 from .intertwiners import GatedIntertwiner, Intertwiner, TableRow, classify, intertwiner, table
 from .monomial import Monomial, MonomialElement, Permutation, PositiveMonomial, SignedPermutation, Trivial
 from .naming import canonical_name, name_of, named, names
-from .products import BlockElement, Product, Wreath
 from .representation import Representation
 
 __all__ = [
     # groups
     "Trivial", "Permutation", "SignedPermutation", "PositiveMonomial", "Monomial",
-    "Orthogonal", "UnitRowSum", "GeneralLinear", "Semidirect", "Product", "Wreath", "Group", "SpaceGroup",
+    "Orthogonal", "UnitRowSum", "GeneralLinear", "Semidirect", "Group", "SpaceGroup",
     # elements
-    "Element", "MatrixElement", "MonomialElement", "DenseElement", "BlockElement", "Unattained",
+    "Element", "MatrixElement", "MonomialElement", "DenseElement", "Unattained",
     # how an element acts on an axis
     "Representation",
     # by name

@@ -147,11 +147,6 @@ class Orthogonal(DenseGroup):
         return (Orthogonal(self.n),) if self.special else (GeneralLinear(self.n),)
 
     @property
-    def closed(self) -> Group:
-        """``O(n)``: an exchange of blocks may have determinant -1."""
-        return Orthogonal(self.n)
-
-    @property
     def _on_one_channel(self) -> tuple[bool, bool]:
         return False, not self.special
 

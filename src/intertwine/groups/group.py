@@ -128,11 +128,6 @@ class Group(ABC):
     def above(self) -> tuple[Group, ...]:
         """The groups of this library just above: what must break an invariance that is exactly this group's."""
 
-    @property
-    def closed(self) -> Group:
-        """The smallest kind that holds this one and is closed under direct sums and permutations of blocks."""
-        return self
-
     def on(self, n: int) -> Self:
         """The same kind on another number of channels."""
         return replace(self, n=n)
@@ -218,8 +213,6 @@ class Group(ABC):
     def is_subgroup_of(self, other: Group) -> bool:
         """Whether every element is one of ``other``, decided from the kinds of both, never from numbers.
 
-        For products and wreath products by blocks; ``False`` where the kinds do not tell.
-
         Examples:
             >>> from intertwine.groups import Orthogonal, Permutation, PositiveMonomial
             >>> Permutation(3).is_subgroup_of(Orthogonal(3)), PositiveMonomial(3).is_subgroup_of(Orthogonal(3))
@@ -275,12 +268,6 @@ class Group(ABC):
         if not torch.isfinite(matrix).all():
             raise ValueError(f"{name} must be finite. Got NaN or infinite entries.")
         return matrix
-
-    def _residual(self, element: MatrixElement, xy: Tensor, xx: Tensor) -> float:
-        """``sum |y - g x|^2 - sum |y|^2``, from moments."""
-        a = element.matrix(torch.float64)
-        square = torch.einsum("ij,jk,ik->", a, xx, a) if xx.ndim == 2 else (a.square() @ xx).sum()
-        return float(square - 2 * (a * xy.T).sum())
 
 
 def log_factorial(n: int) -> float:

@@ -64,8 +64,8 @@ def family_of(
     Examples:
         >>> family_of("g_relu", 16, 16, alpha=0.01)
         GReLU('g_relu', 16 -> 16)
-        >>> family_of(groups.Wreath(groups.Orthogonal(4), 3)).dim
-        18
+        >>> family_of(groups.Orthogonal(4)).dim
+        6
     """
     generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
     common: dict[str, Any] = {"bias": bias, "channel_dim": channel_dim, "generator": generator}

@@ -234,8 +234,7 @@ class Projected(WeightLayer):
     """A layer generated from a group: ``group.project`` after each step, ``group.procrustes`` to start.
 
     Made for groups in which one can move continuously (rotations, all invertible matrices, unit row sums). Permutations
-    need a relaxation: small steps never leave a permutation that is rounded after each of them, so that in products and
-    wreath products units and blocks keep the places that they start at.
+    need a relaxation: small steps never leave a permutation that is rounded after each of them.
 
     Args:
         group: Any group of this library, or one of your own.
