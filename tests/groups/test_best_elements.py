@@ -7,7 +7,6 @@ import torch
 
 from intertwine.groups import (
     GeneralLinear,
-    Monomial,
     Orthogonal,
     Permutation,
     PositiveMonomial,

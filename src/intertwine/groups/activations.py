@@ -35,12 +35,6 @@ Parity = Literal["odd", "even"]
 class Homogeneity:
     """How ``sigma(a x)`` relates to ``sigma(x)`` for all ``x``: Theorem E.14 reduces the group to this.
 
-    Attributes:
-        kind: ``"linear"`` (``sigma(x) = c x``), ``"affine"`` (``c x + b`` with ``b != 0``), ``"constant"`` or
-            ``"nonlinear"``.
-        degree: ``d`` where ``sigma(a x) = a^d sigma(x)`` for every ``a > 0``; ``None`` where there is none.
-        parity: ``"odd"`` where ``sigma(-x) = -sigma(x)``, ``"even"`` where ``sigma(-x) = sigma(x)``.
-
     Examples:
         >>> relu = Homogeneity("nonlinear", degree=Fraction(1))
         >>> relu.group(3), float(relu.phi_scale(2.0))
@@ -49,9 +43,11 @@ class Homogeneity:
         'abs(A)^2 (every entry)'
     """
 
+    # ``"linear"`` (``sigma(x) = c x``), ``"affine"`` (``c x + b`` with ``b != 0``), ``"constant"`` or ``"nonlinear"``
     kind: Kind
+    # ``d`` where ``sigma(a x) = a^d sigma(x)`` for every ``a > 0``; ``None`` where there is none
     degree: Fraction | float | None = None
-    parity: Parity | None = None
+    parity: Parity | None = None  # ``"odd"`` where ``sigma(-x) = -sigma(x)``, ``"even"`` where ``sigma(-x) = sigma(x)``
 
     @property
     def scales(self) -> bool:
@@ -136,19 +132,12 @@ _IN_A_NETWORK = "alone it lets all through; batch norm, skips and pooling in a n
 
 @dataclass(frozen=True)
 class Activation:
-    """A known activation: its name with parameters, the function, its homogeneity.
+    """A known activation: its name with parameters, the function, its homogeneity."""
 
-    Attributes:
-        name: As ``intertwiner`` accepts it, such as ``"leaky_relu:0.1"``.
-        function: Scalar function on tensors.
-        homogeneity: Known by proof.
-        note: What a reader must know beyond the group, or nothing.
-    """
-
-    name: str
-    function: Callable[[Tensor], Tensor]
-    homogeneity: Homogeneity
-    note: str = ""
+    name: str  # As ``intertwiner`` accepts it, such as ``"leaky_relu:0.1"``
+    function: Callable[[Tensor], Tensor]  # Scalar function on tensors
+    homogeneity: Homogeneity  # Known by proof
+    note: str = ""  # What a reader must know beyond the group, or nothing
 
 
 def _leaky(slope: float) -> Homogeneity:

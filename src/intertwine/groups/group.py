@@ -103,13 +103,9 @@ class MatrixElement(ABC):
 
 @dataclass(frozen=True)
 class Group(ABC):
-    """A group of invertible ``n x n`` matrices.
+    """A group of invertible ``n x n`` matrices."""
 
-    Attributes:
-        n: Number of channels it acts on.
-    """
-
-    n: int
+    n: int  # Number of channels it acts on
 
     def __post_init__(self) -> None:
         if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:

@@ -109,17 +109,12 @@ _TINY = 1e-290  # values below lose relative precision
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured, and how sure it is.
+    """What was measured, and how sure it is."""
 
-    Attributes:
-        homogeneity: The laws that hold.
-        residual: The largest relative violation of an accepted law; 0 where none was accepted.
-        margin: The smallest relative violation among rejected laws (``inf`` where none was): far above the tolerance
-            when the answer is safe.
-    """
-
-    homogeneity: Homogeneity
-    residual: float
+    homogeneity: Homogeneity  # The laws that hold
+    residual: float  # The largest relative violation of an accepted law; 0 where none was accepted
+    # The smallest relative violation among rejected laws (``inf`` where none was): far above the tolerance when the
+    # answer is safe
     margin: float
 
 
