@@ -34,11 +34,9 @@ class Result(ABC):
 
     A subclass gives its ``summary`` and the rows of its table; fields are saved by their annotations. A field marked
     ``UNSAVED`` is left out, the tensors of one marked ``APART`` lie beside a JSON file.
-
-    Attributes:
-        networks: Class and size of each network that the result is of.
     """
 
+    # Class and size of each network that the result is of
     networks: tuple[str, ...] = field(default=(), kw_only=True, compare=False)
 
     @abstractmethod

@@ -15,23 +15,14 @@ _FEWEST = 3  # models: leaving one of two out leaves no pair
 
 @dataclass(frozen=True)
 class PairInterval:
-    """A mean over pairs of models with its confidence interval.
+    """A mean over pairs of models with its confidence interval."""
 
-    Attributes:
-        mean: Mean of the values.
-        low: Lower end of the interval.
-        high: Upper end.
-        confidence: Nominal coverage.
-        models: Number of distinct models among the pairs: this, not the number of pairs, is the sample size.
-        pairs: Number of pairs.
-    """
-
-    mean: float
-    low: float
-    high: float
-    confidence: float
-    models: int
-    pairs: int
+    mean: float  # Mean of the values
+    low: float  # Lower end of the interval
+    high: float  # Upper end
+    confidence: float  # Nominal coverage
+    models: int  # Number of distinct models among the pairs: this, not the number of pairs, is the sample size
+    pairs: int  # Number of pairs
 
     def __str__(self) -> str:
         found = f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"

@@ -22,21 +22,15 @@ from .patterns import gate_patterns
 
 @dataclass(frozen=True, repr=False)
 class SharedGates(Result):
-    """Gates by class, layer by layer.
+    """Gates by class, layer by layer."""
 
-    Attributes:
-        layers: Names of the ReLU layers.
-        classes: Names of the classes.
-        counts: Examples of each class ``(classes,)``.
-        rates: For each layer ``(classes, C, *S)``: the share of the class's examples for which a unit is on.
-        overlap: For each layer ``(classes, classes)``: the share of units that are on for both of two *different*
-            examples, one of each class, on average.
-    """
-
-    layers: tuple[str, ...]
-    classes: tuple[str, ...]
-    counts: Tensor
+    layers: tuple[str, ...]  # Names of the ReLU layers
+    classes: tuple[str, ...]  # Names of the classes
+    counts: Tensor  # Examples of each class ``(classes,)``
+    # For each layer ``(classes, C, *S)``: the share of the class's examples for which a unit is on
     rates: tuple[Tensor, ...]
+    # For each layer ``(classes, classes)``: the share of units that are on for both of two *different* examples, one of
+    # each class, on average
     overlap: tuple[Tensor, ...]
 
     def alignment(self, layer: str | int) -> Tensor:
@@ -173,21 +167,13 @@ def _overlap(sums: Tensor, own: Tensor, counts: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class GateLayer:
-    """How one layer of ReLUs switches over the examples.
+    """How one layer of ReLUs switches over the examples."""
 
-    Attributes:
-        name: The layer.
-        shape: Of its units ``(C, *S)``.
-        on: Share of units that are on, on average over examples.
-        never: Units that are off for every example.
-        always: Units that are on for every example: they are linear.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    on: float
-    never: int
-    always: int
+    name: str  # The layer
+    shape: tuple[int, ...]  # Of its units ``(C, *S)``
+    on: float  # Share of units that are on, on average over examples
+    never: int  # Units that are off for every example
+    always: int  # Units that are on for every example: they are linear
 
     @property
     def units(self) -> int:
@@ -200,38 +186,24 @@ class GateStudy(Result):
     """What ``examine`` found.
 
     Kernels are normalised, ``K[i, j] / sqrt(K[i, i] K[j, j])``, and their examples are in the order of the classes.
-
-    Attributes:
-        model: The network's name.
-        layers: Gate statistics.
-        examples: Number of examples behind them.
-        labels: Class of each example of the kernels ``(N,)``.
-        shared: Which gates classes share.
-        base: Base kernels by layer ``(N, N)``: the share of units on for both of two examples, normalised.
-        npk: The neural path kernel ``(N, N)``.
-        ntk: The neural tangent kernel, its trace over outputs ``(N, N)``.
-        alignments: Centred alignments of pairs of kernels by the names of both; ``"labels"`` is 1 within classes.
-        example: The input that was looked at closely ``(C, *S)``.
-        active: The sub-network that it switches on.
-        features: What each unit of a linear gating network looks for, where one was given.
-        settings: How it was made, and what the caller adds.
-        notes: What a reader should know.
     """
 
-    model: str
-    layers: tuple[GateLayer, ...]
-    examples: int
-    labels: Tensor
-    shared: SharedGates
+    model: str  # The network's name
+    layers: tuple[GateLayer, ...]  # Gate statistics
+    examples: int  # Number of examples behind them
+    labels: Tensor  # Class of each example of the kernels ``(N,)``
+    shared: SharedGates  # Which gates classes share
+    # Base kernels by layer ``(N, N)``: the share of units on for both of two examples, normalised
     base: Mapping[str, Tensor]
-    npk: Tensor
-    ntk: Tensor
+    npk: Tensor  # The neural path kernel ``(N, N)``
+    ntk: Tensor  # The neural tangent kernel, its trace over outputs ``(N, N)``
+    # Centred alignments of pairs of kernels by the names of both; ``"labels"`` is 1 within classes
     alignments: Mapping[str, Mapping[str, float]]
-    example: Tensor
-    active: ActiveSubnetwork
-    features: EffectiveMaps | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    example: Tensor  # The input that was looked at closely ``(C, *S)``
+    active: ActiveSubnetwork  # The sub-network that it switches on
+    features: EffectiveMaps | None = None  # What each unit of a linear gating network looks for, where one was given
+    settings: Mapping[str, Any] = field(default_factory=dict)  # How it was made, and what the caller adds
+    notes: tuple[str, ...] = ()  # What a reader should know
 
     def _rows(self) -> list[dict[str, Any]]:
         """One row per layer of gates."""

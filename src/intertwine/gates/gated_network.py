@@ -191,15 +191,10 @@ class Features(nn.Module):
 
 @dataclass(frozen=True)
 class ShallowMaps:
-    """Linear maps of a DLGN-SF.
+    """Linear maps of a DLGN-SF."""
 
-    Attributes:
-        kernel_size: Window of the convolutions (odd).
-        batch_norm: Normalise each layer's pre-activations, which stay affine in evaluation mode.
-    """
-
-    kernel_size: int = 3
-    batch_norm: bool = False
+    kernel_size: int = 3  # Window of the convolutions (odd)
+    batch_norm: bool = False  # Normalise each layer's pre-activations, which stay affine in evaluation mode
 
 
 SHALLOW_MAPS = ShallowMaps()

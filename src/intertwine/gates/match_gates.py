@@ -21,37 +21,25 @@ __all__ = ["GateMatch", "SpaceMatch", "match_gates"]
 
 @dataclass(frozen=True)
 class SpaceMatch:
-    """How the units of one space were matched.
+    """How the units of one space were matched."""
 
-    Attributes:
-        space: Name of the space.
-        layers: The ReLUs that switch its units.
-        agreement: Share of examples (and positions) for which matched units are both on or both off.
-        before: The same with the units as they come.
-        ambiguous: Units whose gates are those of another unit of the same network (above all units that are never on,
-            or always): gates cannot tell them apart.
-    """
-
-    space: str
-    layers: tuple[str, ...]
-    agreement: float
-    before: float
+    space: str  # Name of the space
+    layers: tuple[str, ...]  # The ReLUs that switch its units
+    agreement: float  # Share of examples (and positions) for which matched units are both on or both off
+    before: float  # The same with the units as they come
+    # Units whose gates are those of another unit of the same network (above all units that are never on, or always):
+    # gates cannot tell them apart
     ambiguous: int
 
 
 @dataclass(frozen=True, repr=False)
 class GateMatch(Result):
-    """What ``match_gates`` found.
+    """What ``match_gates`` found."""
 
-    Attributes:
-        spaces: Space by space.
-        unmatched: Spaces that no gate switches, matched by weights alone.
-        transformation: Moves A to B: units by gates, scales and signs by weights. It is not part of the saved result:
-            use its own ``save``.
-    """
-
-    spaces: tuple[SpaceMatch, ...]
-    unmatched: tuple[str, ...] = ()
+    spaces: tuple[SpaceMatch, ...]  # Space by space
+    unmatched: tuple[str, ...] = ()  # Spaces that no gate switches, matched by weights alone
+    # Moves A to B: units by gates, scales and signs by weights. It is not part of the saved result: use its own
+    # ``save``
     transformation: Transformation | None = field(default=None, metadata=UNSAVED)
 
     @property

@@ -13,24 +13,19 @@ from .relu_program import ReluProgram, capture_relu
 
 @dataclass(frozen=True)
 class Paths:
-    """All paths from the input nodes, and from the constant-1 node of the biases, to one output of a network.
+    """All paths from the input nodes, and from the constant-1 node of the biases, to one output of a network."""
 
-    Attributes:
-        source: Input node at which each path starts ``(P,)``, a flat index; -1 for the constant-1 node.
-        weights: The weights on each path ``(P, slots)`` as flat indices into the tensor that ``slots`` names; -1: none.
-        slots: For each column of ``weights`` the parameter's name, or what else multiplies (a gain, a pooling).
-        value: Product of the weights of each path ``(P,)``, ``v(p)`` (definition 2.1), average pooling's 1/size too.
-        activity: Product of the gates of each path ``(N, P)``, ``A(x, p)``.
-        signal: What stands at the path's source ``(N, P)``, times constants of the model on the way.
-        bundle: Number of the bundle that each path belongs to ``(P,)``: paths with the same weights (definition A.3).
-    """
-
-    source: Tensor
+    source: Tensor  # Input node at which each path starts ``(P,)``, a flat index; -1 for the constant-1 node
+    # The weights on each path ``(P, slots)`` as flat indices into the tensor that ``slots`` names; -1: none
     weights: Tensor = field(repr=False)
+    # For each column of ``weights`` the parameter's name, or what else multiplies (a gain, a pooling)
     slots: tuple[str, ...]
+    # Product of the weights of each path ``(P,)``, ``v(p)`` (definition 2.1), average pooling's 1/size too
     value: Tensor = field(repr=False)
-    activity: Tensor = field(repr=False)
+    activity: Tensor = field(repr=False)  # Product of the gates of each path ``(N, P)``, ``A(x, p)``
+    # What stands at the path's source ``(N, P)``, times constants of the model on the way
     signal: Tensor = field(repr=False)
+    # Number of the bundle that each path belongs to ``(P,)``: paths with the same weights (definition A.3)
     bundle: Tensor = field(repr=False)
 
     @property

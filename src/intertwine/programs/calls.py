@@ -23,48 +23,31 @@ class Ref:
 
 @dataclass(frozen=True)
 class Value:
-    """One tensor value of a program.
+    """One tensor value of a program."""
 
-    Attributes:
-        kind: Where it comes from. A constant depends on neither the state dict nor a user input.
-        shape: Its shape.
-        dtype: Its element type.
-        name: Name of a parameter or buffer; position of an input.
-        data: Contents of a constant (``None`` where they are unknown, as on the meta device).
-        stride: How far its elements lie apart in memory, by dimension.
-        offset: Where it begins in its storage.
-    """
-
+    # Where it comes from. A constant depends on neither the state dict nor a user input
     kind: Literal["parameter", "buffer", "input", "constant", "result"]
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    name: str = ""
-    data: Tensor | None = None
-    stride: tuple[int, ...] = ()
-    offset: int = 0
+    shape: tuple[int, ...]  # Its shape
+    dtype: torch.dtype  # Its element type
+    name: str = ""  # Name of a parameter or buffer; position of an input
+    data: Tensor | None = None  # Contents of a constant (``None`` where they are unknown, as on the meta device)
+    stride: tuple[int, ...] = ()  # How far its elements lie apart in memory, by dimension
+    offset: int = 0  # Where it begins in its storage
 
 
 @dataclass(frozen=True)
 class Call:
-    """One operation of the run.
+    """One operation of the run."""
 
-    Attributes:
-        op: Qualified name without overload, in-place underscore removed, such as ``"aten::add"``.
-        args: Arguments by schema name, defaults filled in; tensors are ``Ref``.
-        outputs: One ``Ref`` for every tensor returned (``None`` where the op returned none), lists flattened.
-        func: The operation itself, for those who must evaluate it.
-        module: Qualified name of the innermost module that ran it (``""`` at the top).
-        line: ``"file.py:12"``, the innermost line outside torch.
-        growing: Those of the arguments that hold numbers which grow with the batch, with ``PerExample`` in their place;
-            known where the program was captured for any batch size.
-    """
-
-    op: str
-    args: Mapping[str, Any]
+    op: str  # Qualified name without overload, in-place underscore removed, such as ``"aten::add"``
+    args: Mapping[str, Any]  # Arguments by schema name, defaults filled in; tensors are ``Ref``
+    # One ``Ref`` for every tensor returned (``None`` where the op returned none), lists flattened
     outputs: tuple[Ref | None, ...]
-    func: Any = None
-    module: str = ""
-    line: str = ""
+    func: Any = None  # The operation itself, for those who must evaluate it
+    module: str = ""  # Qualified name of the innermost module that ran it (``""`` at the top)
+    line: str = ""  # ``"file.py:12"``, the innermost line outside torch
+    # Those of the arguments that hold numbers which grow with the batch, with ``PerExample`` in their place; known
+    # where the program was captured for any batch size
     growing: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property

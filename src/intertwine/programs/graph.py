@@ -24,38 +24,23 @@ _MOST = 3  # names of operations
 
 @dataclass(frozen=True)
 class Wire:
-    """A tensor that goes from one vertex to another.
+    """A tensor that goes from one vertex to another."""
 
-    Attributes:
-        source: Index of the vertex that it comes from.
-        spaces: Names of the spaces that move its axes.
-        value: Its number in the program.
-    """
-
-    source: int
-    spaces: tuple[str, ...] = ()
-    value: int = -1
+    source: int  # Index of the vertex that it comes from
+    spaces: tuple[str, ...] = ()  # Names of the spaces that move its axes
+    value: int = -1  # Its number in the program
 
 
 @dataclass(frozen=True)
 class Vertex:
-    """One module that ran, or operations between modules that belong together; inputs and outputs of the model.
+    """One module that ran, or operations between modules that belong together; inputs and outputs of the model."""
 
-    Attributes:
-        module: Name of the module whose code ran.
-        text: Names of its operations.
-        tensors: Parameters and buffers that it reads.
-        inputs: What it is given.
-        inner: Whether other modules ran within this one, so that the operations are only what joins them.
-        mixes: Whether it reads a parameter with more than one axis.
-    """
-
-    module: str
-    text: str
-    tensors: tuple[str, ...] = ()
-    inputs: tuple[Wire, ...] = ()
-    inner: bool = False
-    mixes: bool = False
+    module: str  # Name of the module whose code ran
+    text: str  # Names of its operations
+    tensors: tuple[str, ...] = ()  # Parameters and buffers that it reads
+    inputs: tuple[Wire, ...] = ()  # What it is given
+    inner: bool = False  # Whether other modules ran within this one, so that the operations are only what joins them
+    mixes: bool = False  # Whether it reads a parameter with more than one axis
 
 
 def graph(program: Program) -> tuple[Vertex, ...]:

@@ -15,48 +15,33 @@ from .steps import Handler, Step
 
 @dataclass(frozen=True, repr=False)
 class Program:
-    """One captured run.
+    """One captured run."""
 
-    Attributes:
-        values: Every tensor value; ``Ref.id`` is the index.
-        calls: In the order in which they ran.
-        inputs: Tensors that the user gave.
-        outputs: Tensors that the model returned.
-        states: State-dict name to value, for parameters and buffers (tied names once).
-        aliases: Tied names to the name in ``states``.
-        taps: Module name, with ``#k`` for the k-th call where there are several, to the first tensor that it returned;
-            and what nonlinearities that are called as functions returned, named as in ``features.layers``.
-        reads: Lines that took a number out of an activation; the run is certified for this path only where there are
-            any.
-        dtype: Lowest floating-point precision that was seen.
-        notes: What a reader should know.
-        caches: Where the model keeps tensors that this run computed.
-        visible: Name of every module that ran to the numbers of the values that its own code can see: what it and the
-            modules that it called were given, returned or computed directly in it.
-        answers: To the yes-or-no questions that the code asked of tensors, in order; ``None`` where it took other
-            numbers out of them.
-        contents: Copies of parameters and buffers, by name, where they were kept: a model that is trained on changes
-            nothing here.
-        growing: Constants that grow with the batch, such as ``arange(N)`` and repeated masks, by number.
-        dynamic: Whether it was captured for any batch size.
-    """
-
-    values: tuple[Value, ...]
-    calls: tuple[Call, ...]
-    inputs: tuple[Ref, ...]
-    outputs: tuple[Ref, ...]
-    states: Mapping[str, Ref]
-    aliases: Mapping[str, str] = field(default_factory=dict)
+    values: tuple[Value, ...]  # Every tensor value; ``Ref.id`` is the index
+    calls: tuple[Call, ...]  # In the order in which they ran
+    inputs: tuple[Ref, ...]  # Tensors that the user gave
+    outputs: tuple[Ref, ...]  # Tensors that the model returned
+    states: Mapping[str, Ref]  # State-dict name to value, for parameters and buffers (tied names once)
+    aliases: Mapping[str, str] = field(default_factory=dict)  # Tied names to the name in ``states``
+    # Module name, with ``#k`` for the k-th call where there are several, to the first tensor that it returned; and what
+    # nonlinearities that are called as functions returned, named as in ``features.layers``
     taps: Mapping[str, Ref] = field(default_factory=dict)
+    # Lines that took a number out of an activation; the run is certified for this path only where there are any
     reads: tuple[str, ...] = ()
-    dtype: torch.dtype = torch.float32
-    notes: tuple[str, ...] = ()
-    caches: tuple[Cache, ...] = ()
+    dtype: torch.dtype = torch.float32  # Lowest floating-point precision that was seen
+    notes: tuple[str, ...] = ()  # What a reader should know
+    caches: tuple[Cache, ...] = ()  # Where the model keeps tensors that this run computed
+    # Name of every module that ran to the numbers of the values that its own code can see: what it and the modules that
+    # it called were given, returned or computed directly in it
     visible: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    # To the yes-or-no questions that the code asked of tensors, in order; ``None`` where it took other numbers out of
+    # them
     answers: tuple[bool, ...] | None = None
+    # Copies of parameters and buffers, by name, where they were kept: a model that is trained on changes nothing here
     contents: Mapping[str, Tensor] = field(default_factory=dict)
+    # Constants that grow with the batch, such as ``arange(N)`` and repeated masks, by number
     growing: Mapping[int, Growing] = field(default_factory=dict)
-    dynamic: bool = False
+    dynamic: bool = False  # Whether it was captured for any batch size
 
     def __repr__(self) -> str:
         calls, states = counted(len(self.calls), "call"), counted(len(self.states), "state")

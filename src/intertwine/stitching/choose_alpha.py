@@ -26,19 +26,12 @@ ALPHAS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 
 @dataclass(frozen=True)
 class AlphaChoice:
-    """The result of a cross-validation.
+    """The result of a cross-validation."""
 
-    Attributes:
-        alpha: With the best accuracy on the held-out part; the smallest of several.
-        accuracies: On the held-out part, by alpha; ``None`` where training diverged.
-        network: The stitched network of that alpha, as trained on the other part and recalibrated there.
-        held_out: Examples of the held-out part.
-    """
-
-    alpha: float
-    accuracies: dict[float, float | None]
-    network: Stitched
-    held_out: int
+    alpha: float  # With the best accuracy on the held-out part; the smallest of several
+    accuracies: dict[float, float | None]  # On the held-out part, by alpha; ``None`` where training diverged
+    network: Stitched  # The stitched network of that alpha, as trained on the other part and recalibrated there
+    held_out: int  # Examples of the held-out part
 
     def __repr__(self) -> str:
         found = ", ".join(f"{a:g}: {'diverged' if v is None else f'{v:.1%}'}" for a, v in self.accuracies.items())

@@ -24,25 +24,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over examples and over space (or tokens) of products of channels, in float64.
+    """Sums over examples and over space (or tokens) of products of channels, in float64."""
 
-    Attributes:
-        xx: ``(C_in, C_in)``, ``x.T @ x`` of network A's features.
-        xy: ``(C_in, C_out)``, ``x.T @ y``.
-        yy: ``(C_out, C_out)``, ``y.T @ y`` of network B's features.
-        sum_x: ``(C_in,)``.
-        sum_y: ``(C_out,)``.
-        count: Positions that were summed: examples times spatial positions.
-        about_means: ``xx, xy, yy`` about the means of the channels, where they are known better than by differences:
-            exactly 0 for constant channels.
-    """
-
-    xx: Tensor
-    xy: Tensor
-    yy: Tensor
-    sum_x: Tensor
-    sum_y: Tensor
-    count: int
+    xx: Tensor  # ``(C_in, C_in)``, ``x.T @ x`` of network A's features
+    xy: Tensor  # ``(C_in, C_out)``, ``x.T @ y``
+    yy: Tensor  # ``(C_out, C_out)``, ``y.T @ y`` of network B's features
+    sum_x: Tensor  # ``(C_in,)``
+    sum_y: Tensor  # ``(C_out,)``
+    count: int  # Positions that were summed: examples times spatial positions
+    # ``xx, xy, yy`` about the means of the channels, where they are known better than by differences: exactly 0 for
+    # constant channels
     about_means: tuple[Tensor, Tensor, Tensor] | None = None
 
     @classmethod

@@ -16,13 +16,9 @@ __all__ = ["Diagonal", "Full", "Identity", "Lasso", "Orthogonal", "Projected", "
 
 
 class WeightLayer(StitchingLayer):
-    """Base of layers whose one parameter beside a bias is the map itself.
+    """Base of layers whose one parameter beside a bias is the map itself."""
 
-    Attributes:
-        weight: ``(C_out, C_in)``.
-    """
-
-    weight: nn.Parameter
+    weight: nn.Parameter  # ``(C_out, C_in)``
 
     def matrix(self) -> Tensor:
         """The weight."""

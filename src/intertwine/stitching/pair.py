@@ -43,27 +43,16 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Cut:
-    """Two models cut at a tap, ready to be stitched by any number of layers.
+    """Two models cut at a tap, ready to be stitched by any number of layers."""
 
-    Attributes:
-        at: Layer of A and layer of B.
-        trunk: ``f_{<=l}``.
-        tail: ``f~_{>l}``; every stitched network gets a fork of it.
-        target: B up to its tap (and its own skips): the features that a direct matching aims at.
-        tap: Widths and channel axis there, for the layer.
-        skip: What becomes of skip connections.
-        skips: The same for the values that cross the cut beside the tap and depend on weights.
-        notes: What a reader should know.
-    """
-
-    at: tuple[str, str]
-    trunk: Trunk
-    tail: Part
-    target: Part
-    tap: Crossing
-    skip: Skip
-    skips: tuple[Crossing, ...]
-    notes: tuple[str, ...] = ()
+    at: tuple[str, str]  # Layer of A and layer of B
+    trunk: Trunk  # ``f_{<=l}``
+    tail: Part  # ``f~_{>l}``; every stitched network gets a fork of it
+    target: Part  # B up to its tap (and its own skips): the features that a direct matching aims at
+    tap: Crossing  # Widths and channel axis there, for the layer
+    skip: Skip  # What becomes of skip connections
+    skips: tuple[Crossing, ...]  # The same for the values that cross the cut beside the tap and depend on weights
+    notes: tuple[str, ...] = ()  # What a reader should know
 
     @property
     def mapped(self) -> tuple[Crossing, ...]:

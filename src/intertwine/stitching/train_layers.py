@@ -40,23 +40,17 @@ from .training_state import Epoch, TrainingState
 
 @dataclass(frozen=True)
 class Trained:
-    """A layer after training.
+    """A layer after training."""
 
-    Attributes:
-        network: The stitched network, in evaluation mode; its layer was trained in place.
-        history: One entry for each finished epoch.
-        stopped_at: Step, from 1, at which the loss or its gradient was no longer finite; ``None`` if it always was. The
-            layer is then as it was when the loss was last finite, or the best that was judged before.
-        seconds: Time of the whole run, which all layers trained together share.
-        kept: The epoch whose map the layer holds, 0 for the start; ``None`` where the last state counts.
-        start_loss: Training loss of the start as it would be evaluated; ``None`` where nothing was judged.
-    """
-
-    network: Stitched
-    history: tuple[Epoch, ...]
+    network: Stitched  # The stitched network, in evaluation mode; its layer was trained in place
+    history: tuple[Epoch, ...]  # One entry for each finished epoch
+    # Step, from 1, at which the loss or its gradient was no longer finite; ``None`` if it always was. The layer is then
+    # as it was when the loss was last finite, or the best that was judged before
     stopped_at: int | None
-    seconds: float
+    seconds: float  # Time of the whole run, which all layers trained together share
+    # The epoch whose map the layer holds, 0 for the start; ``None`` where the last state counts
     kept: int | None = None
+    # Training loss of the start as it would be evaluated; ``None`` where nothing was judged
     start_loss: float | None = None
 
     @classmethod

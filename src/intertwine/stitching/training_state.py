@@ -22,28 +22,19 @@ from .stitched import Stitched
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch did to one layer.
+    """What one epoch did to one layer."""
 
-    Attributes:
-        epoch: From 1.
-        loss: Mean loss of the relaxed layer on the batches of this epoch, without the regulariser.
-        accuracy: Of the relaxed layer on these batches.
-        regulariser: At the end of the epoch.
-        change: How far the matrix moved, ``|A' - A|_F / |A|_F``: small where the training has converged.
-        moved: Share of output channels that are matched with another input channel than an epoch before; ``None``
-            without a permutation.
-        doubly_stochastic_error: Of the relaxed permutation at the end; ``None`` without one.
-        evaluated_loss: Training loss of the map at the end as it would be evaluated, rounded and behind batch norms
-            measured anew; ``None`` where nothing was judged (``keep="last"``).
-    """
-
-    epoch: int
-    loss: float
-    accuracy: float
-    regulariser: float
-    change: float
+    epoch: int  # From 1
+    loss: float  # Mean loss of the relaxed layer on the batches of this epoch, without the regulariser
+    accuracy: float  # Of the relaxed layer on these batches
+    regulariser: float  # At the end of the epoch
+    change: float  # How far the matrix moved, ``|A' - A|_F / |A|_F``: small where the training has converged
+    # Share of output channels that are matched with another input channel than an epoch before; ``None`` without a
+    # permutation
     moved: float | None = None
-    doubly_stochastic_error: float | None = None
+    doubly_stochastic_error: float | None = None  # Of the relaxed permutation at the end; ``None`` without one
+    # Training loss of the map at the end as it would be evaluated, rounded and behind batch norms measured anew;
+    # ``None`` where nothing was judged (``keep="last"``)
     evaluated_loss: float | None = None
 
 

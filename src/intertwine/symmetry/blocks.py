@@ -22,15 +22,10 @@ _PIECE = 1 << 22  # entries that are multiplied at once
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """One piece of a tensor.
+    """One piece of a tensor."""
 
-    Attributes:
-        rows: For each tensor axis the rows of the piece, or ``None`` for all of them in order.
-        leaves: What each dimension of the piece carries.
-    """
-
-    rows: tuple[Tensor | None, ...]
-    leaves: tuple[Leaf | Fixed, ...]
+    rows: tuple[Tensor | None, ...]  # For each tensor axis the rows of the piece, or ``None`` for all of them in order
+    leaves: tuple[Leaf | Fixed, ...]  # What each dimension of the piece carries
 
     @cached_property
     def shape(self) -> tuple[int, ...]:

@@ -41,38 +41,30 @@ _SHOWN = 6  # names of spaces in an error
 
 @dataclass(frozen=True, repr=False)
 class Description:
-    """Fields of a ``Symmetry``, and what follows from them alone.
+    """Fields of a ``Symmetry``, and what follows from them alone."""
 
-    Attributes:
-        spaces: The hidden spaces that the group moves.
-        layouts: For every parameter and every buffer that moves, by state-dict name, how its axes are made of spaces.
-        fixed: Every parameter axis, or part of one, that stays where it is, and why.
-        batch_norms: Normalisation calls whose variance follows ``a^2 (v + eps) - eps``.
-        aliases: Tied names to the name under which the shared tensor is described.
-        dtype: Lowest floating-point precision seen while the model ran; tolerances follow from it.
-        path_only: Whether a number was taken out of an activation, so that only the path that was run is certified.
-        notes: What a reader should know, such as the line that read a number.
-        unknown_ops: Operations without a rule; everything they touched is fixed.
-        caches: Where the model keeps tensors that a run computed; ``act`` leaves them out of the twin.
-        features: For every module whose output moves, by tap name, how its axes are made of spaces (at the example's
-            shapes). Outputs of which a run says too little are left out.
-        gates: The same for every ReLU, by the name that ``iw.gates.gate_patterns`` gives it; not for ``|q|``, whose
-            gates follow the signs of units.
-        graph: Modules and what joins them, in order of the run, with the spaces of the tensors between them; to draw.
-    """
-
-    spaces: tuple[Space, ...]
+    spaces: tuple[Space, ...]  # The hidden spaces that the group moves
+    # For every parameter and every buffer that moves, by state-dict name, how its axes are made of spaces
     layouts: Mapping[str, Layout]
-    fixed: tuple[FixedAxis, ...] = ()
-    batch_norms: tuple[BatchNormTensors, ...] = ()
+    fixed: tuple[FixedAxis, ...] = ()  # Every parameter axis, or part of one, that stays where it is, and why
+    batch_norms: tuple[BatchNormTensors, ...] = ()  # Normalisation calls whose variance follows ``a^2 (v + eps) - eps``
+    # Tied names to the name under which the shared tensor is described
     aliases: Mapping[str, str] = field(default_factory=dict)
+    # Lowest floating-point precision seen while the model ran; tolerances follow from it
     dtype: torch.dtype = torch.float64
+    # Whether a number was taken out of an activation, so that only the path that was run is certified
     path_only: bool = False
-    notes: tuple[str, ...] = ()
-    unknown_ops: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # What a reader should know, such as the line that read a number
+    unknown_ops: tuple[str, ...] = ()  # Operations without a rule; everything they touched is fixed
+    # Where the model keeps tensors that a run computed; ``act`` leaves them out of the twin
     caches: tuple[Cache, ...] = ()
+    # For every module whose output moves, by tap name, how its axes are made of spaces (at the example's shapes).
+    # Outputs of which a run says too little are left out
     features: Mapping[str, Layout] = field(default_factory=dict)
+    # The same for every ReLU, by the name that ``iw.gates.gate_patterns`` gives it; not for ``|q|``, whose gates follow
+    # the signs of units
     gates: Mapping[str, Layout] = field(default_factory=dict)
+    # Modules and what joins them, in order of the run, with the spaces of the tensors between them; to draw
     graph: tuple[Vertex, ...] = field(default=(), compare=False)
 
     @cached_property

@@ -110,15 +110,10 @@ def _gain(matrix: Tensor, block: Block, space: Space, dim: int, free: Collection
 
 @dataclass(frozen=True)
 class Carrier:
-    """A point of a model's run whose channels carry spaces.
+    """A point of a model's run whose channels carry spaces."""
 
-    Attributes:
-        point: The module's output.
-        axis: How its channels are made of spaces, and how they move with them.
-    """
-
-    point: Point
-    axis: Axis
+    point: Point  # The module's output
+    axis: Axis  # How its channels are made of spaces, and how they move with them
 
     @property
     def spaces(self) -> frozenset[str]:

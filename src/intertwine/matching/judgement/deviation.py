@@ -53,19 +53,12 @@ class TensorDeviation:
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far matched weights are apart.
+    """How far matched weights are apart."""
 
-    Attributes:
-        tensors: By name, those that are empty left out.
-        sym: The symmetry by which they were matched.
-        largest: The largest deviations of single weights, as many as the quantile of the networks needs.
-        finest: The precision of the comparison, below which there is no agreement.
-    """
-
-    tensors: Mapping[str, TensorDeviation]
-    sym: Symmetry
-    largest: Tensor
-    finest: str
+    tensors: Mapping[str, TensorDeviation]  # By name, those that are empty left out
+    sym: Symmetry  # The symmetry by which they were matched
+    largest: Tensor  # The largest deviations of single weights, as many as the quantile of the networks needs
+    finest: str  # The precision of the comparison, below which there is no agreement
 
     @cached_property
     def overall(self) -> float:

@@ -38,19 +38,13 @@ class Solution:
 
 @dataclass(frozen=True)
 class Solver(ABC):
-    """A way to align two networks. Subclasses are frozen dataclasses whose fields are the options.
+    """A way to align two networks. Subclasses are frozen dataclasses whose fields are the options."""
 
-    Attributes:
-        name: Name of the solver in ``align(method=...)``.
-        by_weights: Whether its aim is a small distance of weights.
-        needs_units: Whether it refuses networks that no symmetry moves; others leave them as they are.
-        needs_labels: Whether it looks at labelled batches, which it reads several times.
-    """
-
-    name: ClassVar[str]
-    by_weights: ClassVar[bool] = True
+    name: ClassVar[str]  # Name of the solver in ``align(method=...)``
+    by_weights: ClassVar[bool] = True  # Whether its aim is a small distance of weights
+    # Whether it refuses networks that no symmetry moves; others leave them as they are
     needs_units: ClassVar[bool] = False
-    needs_labels: ClassVar[bool] = False
+    needs_labels: ClassVar[bool] = False  # Whether it looks at labelled batches, which it reads several times
 
     @abstractmethod
     def search(self, networks: Networks) -> Findings:

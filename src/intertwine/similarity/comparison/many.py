@@ -186,21 +186,13 @@ def _beside(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Tile:
-    """Pairs of some networks with others at one layer, as plain values: any process that sees the files scores them.
+    """Pairs of some networks with others at one layer, as plain values: any process that sees the files scores them."""
 
-    Attributes:
-        layer: Its name.
-        rows: Networks by name, each with the file of what its pass kept.
-        columns: The others; the very same where all pairs of the rows are meant.
-        measures: Their names.
-        seed: Of the shuffles.
-    """
-
-    layer: str
-    rows: tuple[tuple[str, str], ...]
-    columns: tuple[tuple[str, str], ...]
-    measures: tuple[str, ...]
-    seed: int
+    layer: str  # Its name
+    rows: tuple[tuple[str, str], ...]  # Networks by name, each with the file of what its pass kept
+    columns: tuple[tuple[str, str], ...]  # The others; the very same where all pairs of the rows are meant
+    measures: tuple[str, ...]  # Their names
+    seed: int  # Of the shuffles
 
     def scored(self) -> dict[str, Any]:
         """By measure scores, ``error``, ``chance`` and ``p`` as nested lists ``(rows, columns)``; and the ``notes``.

@@ -99,24 +99,15 @@ class Pick:
 
 @dataclass(frozen=True)
 class Value:
-    """Axes and properties of one tensor.
+    """Axes and properties of one tensor."""
 
-    Attributes:
-        axes: Its axes.
-        zero: Whether it is zero whatever the parameters and inputs are.
-        square: Whether it is a square not summed yet.
-        factors: The two tensors whose product it is, as long as it is not summed.
-        names: What its whole numbers stand for; ``None`` where no unit is meant.
-        via: Units of other axes that its rows come from.
-        loose: Whether only the units of its axes are known, not their scales: a state that begins with zeros.
-    """
-
-    axes: tuple[Axis, ...]
-    zero: bool = False
-    square: bool = False
-    factors: "tuple[Value, Value] | None" = None
-    names: Names | None = None
-    via: tuple[Pick, ...] = ()
+    axes: tuple[Axis, ...]  # Its axes
+    zero: bool = False  # Whether it is zero whatever the parameters and inputs are
+    square: bool = False  # Whether it is a square not summed yet
+    factors: "tuple[Value, Value] | None" = None  # The two tensors whose product it is, as long as it is not summed
+    names: Names | None = None  # What its whole numbers stand for; ``None`` where no unit is meant
+    via: tuple[Pick, ...] = ()  # Units of other axes that its rows come from
+    # Whether only the units of its axes are known, not their scales: a state that begins with zeros
     loose: bool = False
 
     @property
