@@ -102,7 +102,7 @@ def test_checkpoints_of_one_training_are_put_in_order(given, meant):
     assert [str(path) for path in compare._in_order([Path(name) for name in given])] == meant
 
 
-@pytest.mark.parametrize("words", [("--layers-b", "relu1"), ("--path-kernels",), ("--exact",)])
+@pytest.mark.parametrize("words", [("--layers-b", "relu1"), ("--exact",)])
 def test_options_of_two_networks_are_refused_with_three(run, pair, words):
     ran = run("compare", *pair, pair[0], *words)
     assert ran.code == 2
@@ -127,25 +127,6 @@ def test_the_same_network_twice(run, pair):
     scores = json.loads(ran.out)["scores"]
     for measure, matrix in scores.items():
         assert matrix[0][0] == pytest.approx(1, abs=1e-6), measure
-
-
-def test_whole_networks_by_their_path_kernels(run, pair):
-    same = json.loads(run("compare", pair[0], pair[0], *FAST, "--path-kernels", "--json").out)
-    assert same["settings"]["path kernels"]["alignment"] == pytest.approx(1, abs=1e-6)
-    ran = run("compare", *pair, *FAST, "--path-kernels", "--json")
-    found = json.loads(ran.out)["settings"]["path kernels"]
-    assert -0.5 < found["chance"] < found["alignment"] < 1 and 0 < found["p"] <= 1 and found["examples"] >= 4
-    assert "neural path kernels of the whole networks" in json.loads(ran.out)["notes"][0]
-
-
-def test_path_kernels_need_relu_networks(run, pair, tmp_path):
-    (tmp_path / "net.py").write_text(
-        "from torch import nn\ndef make(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.GELU())\n"
-    )
-    other = tmp_path / "other.pt"
-    torch.save(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.GELU()).state_dict(), other)
-    ran = run("compare", pair[0], other, *FAST, "--model-b", "net.py:make", "--path-kernels", "--out", tmp_path / "out")
-    assert ran.code == 2 and "model must have ReLUs" in ran.err and not (tmp_path / "out").exists()
 
 
 def test_other_architectures_and_layers(run, pair, tmp_path):

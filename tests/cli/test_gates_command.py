@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import intertwine as iw
-from intertwine.cli.commands.gates import _spread, affordable
+from intertwine.cli.commands.gates import _affordable, _spread
 from intertwine.cli.inputs import VERSIONS
 from intertwine.gates import GateStudy
 from intertwine.lab import data, networks, training
@@ -178,8 +178,8 @@ def test_a_network_that_is_no_relu_network_is_refused_before_training(run, tmp_p
 
 def test_kernels_take_what_can_be_paid_for():
     model, x = networks.build("digits_cnn").eval(), torch.zeros(100, 1, 8, 8)
-    assert affordable(model, x, None) == (60, []) and affordable(model, x, 90) == (90, [])
-    count, (note,) = affordable(networks.build("resnet20").eval(), torch.zeros(60, 3, 32, 32), None)
+    assert _affordable(model, x, None) == (60, []) and _affordable(model, x, 90) == (90, [])
+    count, (note,) = _affordable(networks.build("resnet20").eval(), torch.zeros(60, 3, 32, 32), None)
     assert 8 <= count < 60 and "Say --kernel-examples for more" in note
 
 

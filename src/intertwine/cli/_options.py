@@ -85,7 +85,7 @@ class Options(ABC):
 
     python: ClassVar[str] = ""  # the same in Python, for the help
     suffixes: ClassVar[tuple[str, ...]] = ()  # of the file of --out; an empty one for a folder
-    methods: ClassVar[tuple[str, ...]] = ()  # of --method, beside the solvers
+    methods: ClassVar[tuple[str, ...] | None] = None  # of --method beside the solvers; None where it means no solver
     unlike: ClassVar[tuple[str, ...]] = ()  # fields that mean something else than in other commands
 
     def __init_subclass__(cls) -> None:
@@ -97,7 +97,7 @@ class Options(ABC):
                 check(f.name, getattr(self, f.name))
         if self.suffixes:
             check_suffix(getattr(self, "out", None), self.suffixes)
-        if self.methods:
+        if self.methods is not None:
             check_method(getattr(self, "method", ""), self.methods)
 
     @abstractmethod

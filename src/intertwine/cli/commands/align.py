@@ -17,7 +17,7 @@ class Align(ExampleOptions):
 
     Units are permuted, rescaled, flipped and rotated as far as the architecture allows, so that B lies as close to A as
     the method can bring it. No list of layers is needed, for any model. Writes the moved B, the alignment and a page.
-    With --method transport, B is brought to the widths of A, which changes its function.
+    Of other widths, bring B to those of A by 'intertwine transport' first.
     With --sharded, one tensor of each checkpoint is in memory, units are permuted and flipped only, and the moved B is
     written in shards.
 
@@ -30,14 +30,14 @@ class Align(ExampleOptions):
     """
 
     python = "iw.align(a, b, example_inputs).apply(b)"
-    methods = ("transport",)
+    methods = ()
 
     a: Path
     b: Path
     model_b: str | None = None
     method: str = option(
-        "weights, activations, mixed, frank-wolfe, sinkhorn, straight-through, learned, or transport "
-        "(other widths). Options follow a colon: sinkhorn:steps=300,temperature=0.05.",
+        "weights, activations, mixed, frank-wolfe, sinkhorn, straight-through or learned. Options follow a colon: "
+        "sinkhorn:steps=300,temperature=0.05.",
         "weights",
     )
     kinds: list[str] | None = advanced(
@@ -63,21 +63,14 @@ class Align(ExampleOptions):
         group = inputs.open_group(self.reads, self, "always" if looks_at_data(self.method) else "if given")
         loader = group.loader("train", self.examples, self.batch_size) if group.data is not None else None
         one, other = group.models
-        if self.method == "transport":
-            brought = iw.merging.transport(one, other, group.example)
-            files: dict[str, Path] = {}
-            said: dict[str, Any] = {"text": brought.summary(), "method": "transport"}
-            said |= {"sizes": dict(brought.sizes), "costs": dict(brought.costs)}
-            moved = brought.apply(other)
-        else:
-            how: Any = {"method": solver_of(self.method), "loader": loader, "seed": self.seed, "kinds": self.kinds}
-            found = iw.align(one, other, group.example, **how)
-            moved, (said, files) = found.apply(other), _written(found, self.out)
+        how: Any = {"method": solver_of(self.method), "loader": loader, "seed": self.seed, "kinds": self.kinds}
+        found = iw.align(one, other, group.example, **how)
+        said, files = _written(found, self.out)
         # a folder where B came as one, a file otherwise
         place = self.out / ("moved" if group.checkpoints[1].tensors is None else "moved.safetensors")
         a, b = group.names
         card = group.card({"aligned": b, "to": a, "method": self.method, "command": self.line})
-        return said, {**files, "moved": write_network(moved, place, card, self.b)}
+        return said, {**files, "moved": write_network(found.apply(other), place, card, self.b)}
 
     def _part_by_part(self) -> tuple[dict[str, Any], dict[str, Path]]:
         """Align without ever holding a network; the model is built without weights."""

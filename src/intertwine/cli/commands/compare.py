@@ -19,8 +19,7 @@ from . import Study, inputs, iw, torch
 _EXAMPLES = (1000, 8192)  # examples that are no text, and tokens
 _BATCH = (250, 2048)
 _FEWEST = 8  # blocks of text, however long
-_SHUFFLES = 200
-_OF_TWO = ("layers_b", "path_kernels", "exact")
+_OF_TWO = ("layers_b", "exact")
 _DEMO = "digits_cnn"
 _SEEDS = (0, 1)
 _LOOK_AT = """
@@ -44,7 +43,6 @@ class Compare(Study, DataOptions):
       intertwine compare a.pt b.pt --model mypackage.models:make_net --data images:photos --out comparison
       intertwine compare small.safetensors large.safetensors --measures g_relu_cka,linear_cka
       intertwine compare runs/*.safetensors --model resnet20 --data cifar10:PATH --workers 4
-      intertwine compare a.safetensors b.safetensors --path-kernels --measures gates_cka,g_relu_cka
     """
 
     python = 'iw.compare(a, b, loader); iw.compare_many({"a": a, "b": b, "c": c}, loader)'
@@ -63,7 +61,6 @@ class Compare(Study, DataOptions):
     measures: list[str] | None = option(
         "Measures, joined by commas; those that fit the networks otherwise. A wrong name lists all."
     )
-    path_kernels: bool = advanced("Also compare the whole networks by what they switch on; ReLU networks.", False)
     null: int = advanced("Shuffles for chance levels; 0 for none.", 20, min=0)
     untrained: int = advanced("Copies of A and of B with fresh weights that stand beside them; 0 for none.", 2, min=0)
     bootstrap: int = advanced("Random halves for confidence intervals; 0 for none.", 20, min=0)
@@ -91,7 +88,6 @@ class Compare(Study, DataOptions):
         paths = _in_order(self.checkpoints) if len(self.checkpoints) > 2 else self.checkpoints
         group = inputs.open_group(paths, self, "always")
         splits, networks, facts = group.need_data(), group.networks, group.facts(self.split)
-        whole: dict[str, Any] = {}
         examples, batch_size = self.examples or _size(_EXAMPLES, splits), self.batch_size or _size(_BATCH, splits)
         loader, notes = inputs.batches(splits, self.split, examples, batch_size, networks)
         wanted = [self.layers, self.layers_b or self.layers]
@@ -109,10 +105,6 @@ class Compare(Study, DataOptions):
             )  # fmt: skip
         else:
             one, other = group.models
-            if self.path_kernels:
-                x = loader.batch(slice(0, len(loader.split)))[0]
-                whole["path kernels"], said = _path_kernels(one, other, x, self.seed)
-                notes = [said, *notes]
             copies = _fresh(networks, splits, self.seed, self.untrained if self.null else 0)
             found = iw.compare(
                 one, other, loader, layers=wanted[0], layers_b=wanted[1], measures=chosen,
@@ -121,7 +113,7 @@ class Compare(Study, DataOptions):
                 reading=iw.features.Reading(memory=self.memory),
             )  # fmt: skip
             a, b = facts["networks"]
-            facts = {**whole, "network_a": a, "network_b": b, "data": facts["data"]}
+            facts = {"network_a": a, "network_b": b, "data": facts["data"]}
         settings = {**found.settings, **facts, "command": self.line}
         return replace(found, settings=settings, notes=(*notes, *found.notes))
 
@@ -186,23 +178,3 @@ def _size(sizes: tuple[int, int], splits: iw.lab.data.DataSplits) -> int:
     """How many examples: of text so many that their tokens, each of which is a row of features, are few enough."""
     images, tokens = sizes
     return images if splits.mean else max(_FEWEST, min(images, tokens // prod(splits.shape)))
-
-
-def _path_kernels(a: torch.nn.Module, b: torch.nn.Module, x: torch.Tensor, seed: int) -> tuple[dict[str, Any], str]:
-    """Two whole networks by their neural path kernels: the alignment, and what shuffled examples would give."""
-    from ...gates.kernels.alignment import kernel_alignment, path_kernel_of
-    from .gates import affordable
-
-    given = [x.to(next(model.parameters()).device) for model in (a, b)]
-    count = min(len(x), *(affordable(model, z, None)[0] for model, z in zip((a, b), given)))
-    left, right = (path_kernel_of(m, z[:count], name).cpu() for name, m, z in zip("AB", (a, b), given))
-    found = kernel_alignment(left, right)
-    generator = torch.Generator().manual_seed(seed)
-    orders = [torch.randperm(count, generator=generator) for _ in range(_SHUFFLES)]
-    shuffled = [kernel_alignment(left, right[order][:, order]) for order in orders]
-    p = (1 + sum(s >= found for s in shuffled)) / (1 + _SHUFFLES)
-    numbers = {"alignment": found, "chance": sum(shuffled) / _SHUFFLES, "p": p, "examples": count}
-    return numbers, (
-        f"The neural path kernels of the whole networks are aligned to {found:.3f} on {count} examples (chance "
-        f"{numbers['chance'] + 0.0:.3f}, p {p:.3g}); 1 would mean the same up to symmetry."
-    )

@@ -93,7 +93,7 @@ class Gates(Study, DataOptions):
         iw.gates.gate_patterns(base.model, x[:1])  # what is no ReLU network is refused before anything is trained
         if self.example >= len(x):
             raise ValueError(f"--example must be below {len(x)}, the number of examples. Got {self.example}.")
-        count, said = affordable(base.model, x, self.kernel_examples)
+        count, said = _affordable(base.model, x, self.kernel_examples)
         built = {name: inputs.gated_version(name, base.model, x[:1], self.seed) for name in versions}
         trained = [training.version(name, network, base) for name, network in built.items()]
         batches = iw.lab.data.Batches(splits.test.to(where), splits.mean, splits.std)
@@ -207,7 +207,7 @@ def _buildable(networks: list[inputs.Opened], gated: list[str] | None) -> list[s
     return []
 
 
-def affordable(model: torch.nn.Module, x: torch.Tensor, wanted: int | None) -> tuple[int, list[str]]:
+def _affordable(model: torch.nn.Module, x: torch.Tensor, wanted: int | None) -> tuple[int, list[str]]:
     """How many examples path kernels take, and what to say where that is fewer than usual."""
     if wanted is not None:
         return wanted, []

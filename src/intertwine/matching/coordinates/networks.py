@@ -86,7 +86,7 @@ def check_matching(a: nn.Module, b: nn.Module, names: tuple[str, str] = ("a", "b
             raise ValueError(
                 f"{names[0]} and {names[1]} must be of one architecture and have the same widths. Got {name!r} of "
                 f"shapes {shapes}. For other widths of one architecture, bring b to those of a with merging.transport "
-                "(the command's --method transport) first."
+                "('intertwine transport') first."
             )
     first: dict[int, str] = {}
     for name, parameter in a.named_parameters(remove_duplicate=False):

@@ -8,11 +8,10 @@ from typing import Any
 from ..._words import counted
 from ...stitching import Stitching, StitchingStudy
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs, noted
-from ..figures import Series, bars, lines, plot
+from ..figures import Series, lines, plot
 from ..page import Page, provenance
 
 _MOST_DRAWN = 12  # maps
-_CLAIMS = (("full", "rank-4"), ("rank-4", "rank-1"), ("full", "g_relu"), ("g_relu", "rank-1"))
 _METHODS = {"task_loss": "trained on the task", "direct": "matched in closed form"}
 
 
@@ -30,7 +29,6 @@ def stitching_page(result: StitchingStudy | Stitching) -> Page:
         *noted(dict.fromkeys([*study.notes, *(note for s in study.stitchings for note in s.notes)])),
         Heading("Families of maps"),
         _families(study),
-        *_ordering(study),
         *_maps(study),
         *_training(study),
         Heading("Do stitched features look like B's own?"),
@@ -157,24 +155,6 @@ def _curves(study: StitchingStudy, method: str) -> Figure:
     return lines(study.layers, series, title=title, y_title="penalty, points of accuracy", limits=None, bars=True)
 
 
-def _ordering(study: StitchingStudy) -> list[Block]:
-    """The paper's ordering at every layer, as measured, also where it does not hold."""
-    claims = [claim for claim in _CLAIMS if set(claim) <= set(study.families)]
-    if not claims:
-        return []
-    means = _by_layer(study, _shown_methods(study)[0], "penalty")
-    rows: list[list[Any]] = []
-    for layer in study.layers:
-        pairs = [(means[first].get(layer), means[second].get(layer)) for first, second in claims]
-        rows.append([layer, *("" if x is None or y is None else "yes" if x <= y else "no" for x, y in pairs)])
-    columns = ["Layer", *(f"{first} loses no more than {second}" for first, second in claims)]
-    caption = (
-        "The paper finds this ordering outside residual blocks (section 4, D.3); inside, G_ReLU falls behind rank 1. "
-        "Means are compared; intervals may overlap."
-    )
-    return [Details("The paper's ordering of families, layer by layer", [Table(columns, rows, caption)])]
-
-
 def _maps(study: StitchingStudy) -> list[Block]:
     """Permutations and scales, as learned and as matched in closed form."""
     drawn: dict[tuple[str, str], Stitching] = {}
@@ -197,8 +177,8 @@ def _maps(study: StitchingStudy) -> list[Block]:
     ]
     columns = ["Layer", "Family", "Method", "Agreement with the closed form, %", "Live channels", "Channels"]
     more = [Paragraph(f"The first {len(chosen)} of {len(drawn)} maps are drawn.")] if len(drawn) > len(chosen) else []
-    pictures, scales = Grid([_permutation(s) for s in chosen], width=360), _scales(chosen)
-    return [Heading("Who reads whom"), Paragraph(text), Table(columns, rows, digits=1), *more, pictures, *scales]
+    pictures = Grid([_permutation(s) for s in chosen], width=360)
+    return [Heading("Who reads whom"), Paragraph(text), Table(columns, rows, digits=1), *more, pictures]
 
 
 def _permutation(s: Stitching) -> Figure:
@@ -228,17 +208,6 @@ def _permutation(s: Stitching) -> Figure:
     share = "" if s.agreement is None else f", {s.agreement:.0%} as in closed form"
     margin = {"l": 45, "r": 5, "t": 10, "b": 40}
     return plot(traces, x, y, f"{s.layer_name}, {s.family}{share}", height=340, margin=margin)
-
-
-def _scales(chosen: Sequence[Stitching]) -> list[Block]:
-    figures = []
-    for s in chosen:
-        pairing = s.pairing or {"scale": []}
-        if any(x not in (0.0, 1.0) for x in pairing["scale"]):
-            heights = sorted(x for x, alive in zip(pairing["scale"], pairing["live"]) if alive)
-            names = [str(i) for i in range(len(heights))]
-            figures.append(bars(names, {"scale": heights}, title=f"{s.layer_name}, {s.family}", y_title="scale"))
-    return [Details("Scales of live channels, sorted", [Grid(figures, width=360)])] if figures else []
 
 
 def _training(study: StitchingStudy) -> list[Block]:
