@@ -14,12 +14,19 @@ from ..programs import Vertex
 
 @dataclass(frozen=True)
 class Proof:
-    """A random element of one entry, applied in every layer to a float64 copy of a network."""
+    """A random element of one entry, applied in every layer to a float64 copy of a network.
 
-    error: float  # Relative change of the outputs
-    control: float  # The same with one of the tensors left as it was, which must be seen
-    rtol: float  # Largest error that rounding may cause at the lowest precision in the network's code
-    model: str  # The network that was run
+    Attributes:
+        error: Relative change of the outputs.
+        control: The same with one of the tensors left as it was, which must be seen.
+        rtol: Largest error that rounding may cause at the lowest precision in the network's code.
+        model: The network that was run.
+    """
+
+    error: float
+    control: float
+    rtol: float
+    model: str
 
     @property
     def passed(self) -> bool:
@@ -38,15 +45,23 @@ class Place:
 
 @dataclass(frozen=True)
 class Entry:
-    """One mapping, the same in every layer."""
+    """One mapping, the same in every layer.
 
-    # ``"norm"`` and ``"linear"`` for scales, by the module that writes; ``"R1"``, ``"R2"``; ``"permutation"``
+    Attributes:
+        kind: ``"norm"`` and ``"linear"`` for scales, by the module that writes; ``"R1"``, ``"R2"``; ``"permutation"``.
+        writes: Patterns of the modules that write the channels.
+        reads: Patterns of those that read them.
+        places: Where it occurs.
+        proof: What numbers say; ``None`` where nothing could be run.
+        note: What a user of the tool should know.
+    """
+
     kind: str
-    writes: tuple[str, ...]  # Patterns of the modules that write the channels
-    reads: tuple[str, ...]  # Patterns of those that read them
-    places: tuple[Place, ...]  # Where it occurs
-    proof: Proof | None = None  # What numbers say; ``None`` where nothing could be run
-    note: str = ""  # What a user of the tool should know
+    writes: tuple[str, ...]
+    reads: tuple[str, ...]
+    places: tuple[Place, ...]
+    proof: Proof | None = None
+    note: str = ""
 
     def __str__(self) -> str:
         return f"{', '.join(self.writes)} -> {', '.join(self.reads)}"
@@ -63,16 +78,27 @@ class Absent:
 
 @dataclass(frozen=True, repr=False)
 class Mappings(Result):
-    """What another tool needs of a model's symmetry."""
+    """What another tool needs of a model's symmetry.
 
-    format: str  # Name of the format
-    model: str  # Name of the model's class
-    entries: tuple[Entry, ...]  # What there is, generalised over layers
-    absent: tuple[Absent, ...] = ()  # What is not listed, and why
-    document: Mapping[str, Any] = field(default_factory=dict)  # The entries in the tool's own words, as plain data
-    python: str = ""  # The same as Python code; empty where the tool takes none
-    notes: tuple[str, ...] = ()  # What a reader should know
-    graph: tuple[Vertex, ...] = ()  # Modules and what joins them, in order of the run; to draw
+    Attributes:
+        format: Name of the format.
+        model: Name of the model's class.
+        entries: What there is, generalised over layers.
+        absent: What is not listed, and why.
+        document: The entries in the tool's own words, as plain data.
+        python: The same as Python code; empty where the tool takes none.
+        notes: What a reader should know.
+        graph: Modules and what joins them, in order of the run; to draw.
+    """
+
+    format: str
+    model: str
+    entries: tuple[Entry, ...]
+    absent: tuple[Absent, ...] = ()
+    document: Mapping[str, Any] = field(default_factory=dict)
+    python: str = ""
+    notes: tuple[str, ...] = ()
+    graph: tuple[Vertex, ...] = ()
 
     @property
     def proved(self) -> bool:

@@ -122,16 +122,25 @@ class Rotated:
 
 @dataclass(frozen=True, repr=False)
 class Rotation(Result):
-    """What ``rotate`` made."""
+    """What ``rotate`` made.
 
-    rotated: tuple[Rotated, ...]  # The spaces
-    # Norms whose gain could not be folded, with the reason: streams before them cannot rotate
+    Attributes:
+        rotated: The spaces.
+        kept: Norms whose gain could not be folded, with the reason: streams before them cannot rotate.
+        added: Tensors that the new model has more: weights that were tied, biases that were not there.
+        proof: The new function against the old one in float64, with a control that must fail.
+        certified: For which inputs the function is the same, in words.
+        model: The new model, of the same class.
+        transformation: The element that was applied after folding.
+    """
+
+    rotated: tuple[Rotated, ...]
     kept: tuple[tuple[str, str], ...]
-    added: tuple[str, ...]  # Tensors that the new model has more: weights that were tied, biases that were not there
-    proof: Proof  # The new function against the old one in float64, with a control that must fail
-    certified: str  # For which inputs the function is the same, in words
-    model: Any = field(default=None, metadata=UNSAVED)  # The new model, of the same class
-    transformation: Any = field(default=None, metadata=UNSAVED)  # The element that was applied after folding
+    added: tuple[str, ...]
+    proof: Proof
+    certified: str
+    model: Any = field(default=None, metadata=UNSAVED)
+    transformation: Any = field(default=None, metadata=UNSAVED)
 
     def summary(self) -> str:
         """What was rotated, the proof, and what could not be folded."""

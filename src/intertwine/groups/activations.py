@@ -35,6 +35,12 @@ Parity = Literal["odd", "even"]
 class Homogeneity:
     """How ``sigma(a x)`` relates to ``sigma(x)`` for all ``x``: Theorem E.14 reduces the group to this.
 
+    Attributes:
+        kind: ``"linear"`` (``sigma(x) = c x``), ``"affine"`` (``c x + b`` with ``b != 0``), ``"constant"`` or
+            ``"nonlinear"``.
+        degree: ``d`` where ``sigma(a x) = a^d sigma(x)`` for every ``a > 0``; ``None`` where there is none.
+        parity: ``"odd"`` where ``sigma(-x) = -sigma(x)``, ``"even"`` where ``sigma(-x) = sigma(x)``.
+
     Examples:
         >>> relu = Homogeneity("nonlinear", degree=Fraction(1))
         >>> relu.group(3), float(relu.phi_scale(2.0))
@@ -43,11 +49,9 @@ class Homogeneity:
         'abs(A)^2 (every entry)'
     """
 
-    # ``"linear"`` (``sigma(x) = c x``), ``"affine"`` (``c x + b`` with ``b != 0``), ``"constant"`` or ``"nonlinear"``
     kind: Kind
-    # ``d`` where ``sigma(a x) = a^d sigma(x)`` for every ``a > 0``; ``None`` where there is none
     degree: Fraction | float | None = None
-    parity: Parity | None = None  # ``"odd"`` where ``sigma(-x) = -sigma(x)``, ``"even"`` where ``sigma(-x) = sigma(x)``
+    parity: Parity | None = None
 
     @property
     def scales(self) -> bool:

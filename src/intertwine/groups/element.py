@@ -142,6 +142,14 @@ class Element:
     ``g @ h`` acts with ``h`` first, index by index, so where the units of parents move, too, elements compose as
     ``g @ h.reindexed(outer)``, with the parents' parts of ``g``; ``~g`` inverts.
 
+    Attributes:
+        group: The group.
+        permutation: Old unit at each new place, int64 ``(p..., n)``.
+        scales: Logarithms of the positive scales, float64 ``(k, p..., n)``.
+        signs: Signs +1 or -1, float64 ``(m, p..., n)``.
+        linear: Matrices, float64 ``(p..., n, n)``, or ``None`` for the identity.
+        parents: Names of the spaces whose units the leading axes are.
+
     Examples:
         >>> from intertwine.groups import PositiveMonomial
         >>> g = Element.random(PositiveMonomial(4), torch.Generator().manual_seed(0), shape=(3,))
@@ -149,12 +157,12 @@ class Element:
         (torch.Size([3, 4]), True)
     """
 
-    group: SpaceGroup  # The group
-    permutation: Tensor  # Old unit at each new place, int64 ``(p..., n)``
-    scales: Tensor  # Logarithms of the positive scales, float64 ``(k, p..., n)``
-    signs: Tensor  # Signs +1 or -1, float64 ``(m, p..., n)``
-    linear: Tensor | None = None  # Matrices, float64 ``(p..., n, n)``, or ``None`` for the identity
-    parents: tuple[str, ...] = ()  # Names of the spaces whose units the leading axes are
+    group: SpaceGroup
+    permutation: Tensor
+    scales: Tensor
+    signs: Tensor
+    linear: Tensor | None = None
+    parents: tuple[str, ...] = ()
 
     @classmethod
     def identity(cls, group: SpaceGroup, shape: Sequence[int] = (), parents: tuple[str, ...] = ()) -> Self:

@@ -103,9 +103,13 @@ class MatrixElement(ABC):
 
 @dataclass(frozen=True)
 class Group(ABC):
-    """A group of invertible ``n x n`` matrices."""
+    """A group of invertible ``n x n`` matrices.
 
-    n: int  # Number of channels it acts on
+    Attributes:
+        n: Number of channels it acts on.
+    """
+
+    n: int
 
     def __post_init__(self) -> None:
         if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:

@@ -21,6 +21,15 @@ GATED_UNITS = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu", "glu": "sigmo
 class Intertwiner:
     """The intertwiner group of a scalar activation: ``sigma(A x) = phi(A) sigma(x)`` for ``A`` in the group.
 
+    Attributes:
+        name: The activation.
+        homogeneity: The scalar laws that determine the group (Theorem E.14; affine and linear ones apart).
+        how: ``"known"`` by proof or ``"measured"`` on a grid.
+        n: Number of channels, or ``None`` for the family over all ``n``.
+        residual: Certificate of a measured answer: the largest relative violation of a law it accepts; 0 where known.
+        margin: How far the closest rejected law is from holding; ``inf`` where known.
+        note: What a reader must know beyond the group.
+
     Examples:
         >>> found = intertwiner("relu", n=3)
         >>> found.group, found.how
@@ -30,14 +39,13 @@ class Intertwiner:
         True
     """
 
-    name: str  # The activation
-    homogeneity: Homogeneity  # The scalar laws that determine the group (Theorem E.14; affine and linear ones apart)
-    how: Literal["known", "measured"]  # ``"known"`` by proof or ``"measured"`` on a grid
-    n: int | None = None  # Number of channels, or ``None`` for the family over all ``n``
-    # Certificate of a measured answer: the largest relative violation of a law it accepts; 0 where known
+    name: str
+    homogeneity: Homogeneity
+    how: Literal["known", "measured"]
+    n: int | None = None
     residual: float = 0.0
-    margin: float = float("inf")  # How far the closest rejected law is from holding; ``inf`` where known
-    note: str = ""  # What a reader must know beyond the group
+    margin: float = float("inf")
+    note: str = ""
     function: Callable[[Tensor], Tensor] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -89,11 +97,16 @@ class GatedIntertwiner:
     multiplied by any nonzero scale ``d`` per unit, which appears in the output; the gate may be scaled as ``sigma``
     allows (positively for ReGLU, not at all for SwiGLU and GEGLU): ``(d P v) * sigma(e P u) = d phi(e) P (v *
     sigma(u))``.
+
+    Attributes:
+        name: The unit.
+        gate: The intertwiner of ``sigma``.
+        n: Number of units (half the width of the stacked input), or ``None``.
     """
 
-    name: str  # The unit
-    gate: Intertwiner  # The intertwiner of ``sigma``
-    n: int | None = None  # Number of units (half the width of the stacked input), or ``None``
+    name: str
+    gate: Intertwiner
+    n: int | None = None
 
     @property
     def how(self) -> Literal["known", "measured"]:

@@ -11,13 +11,16 @@ KINDS = ("permutation", "scale", "sign", "linear")  # of what the elements of sp
 
 @dataclass(frozen=True)
 class Representation:
-    """How an element acts on one axis: ``y_i = prod_k exp(e_k t_ki) prod_k s_ki^(f_k) x_(p_i)``, then ``M y``."""
+    """How an element acts on one axis: ``y_i = prod_k exp(e_k t_ki) prod_k s_ki^(f_k) x_(p_i)``, then ``M y``.
 
-    # Exponent ``e_k`` of every positive scale ``exp(t_k)``
+    Attributes:
+        scale: Exponent ``e_k`` of every positive scale ``exp(t_k)``.
+        sign: Exponent ``f_k`` of every sign ``s_k``; only its parity matters.
+        variance: 1 for ``M``, -1 for the inverse transpose of ``M``, 0 for neither.
+    """
+
     scale: tuple[Fraction, ...] = field(default=(), kw_only=True)
-    # Exponent ``f_k`` of every sign ``s_k``; only its parity matters
     sign: tuple[int, ...] = field(default=(), kw_only=True)
-    # 1 for ``M``, -1 for the inverse transpose of ``M``, 0 for neither
     variance: Literal[-1, 0, 1] = field(default=0, kw_only=True)
 
     @property

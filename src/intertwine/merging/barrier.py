@@ -25,16 +25,25 @@ from .repair import batch_norms, recalibrate_
 
 @dataclass(frozen=True)
 class PathOptions:
-    """How paths between networks are made and scored."""
+    """How paths between networks are made and scored.
 
-    recalibrate: bool = True  # Whether to add the recalibrated variant, for networks with batch norms
-    # Batches of training inputs for that, and for methods that look at data; the loader by default
+    Attributes:
+        recalibrate: Whether to add the recalibrated variant, for networks with batch norms.
+        calibration: Batches of training inputs for that, and for methods that look at data; the loader by default.
+        interpolation: ``"linear"``, or ``"spherical"`` for parameters.
+        loss: Mean loss of a batch from ``(output, batch)``, where it is not cross-entropy.
+        example_inputs: For the alignment, see ``align``; the first two examples of the loader by default.
+        kinds: Kinds of elements that the alignment searches, see ``align``.
+        seed: Of the alignment.
+    """
+
+    recalibrate: bool = True
     calibration: Iterable[Any] | None = None
-    interpolation: Interpolation = "linear"  # ``"linear"``, or ``"spherical"`` for parameters
-    loss: Loss | None = None  # Mean loss of a batch from ``(output, batch)``, where it is not cross-entropy
-    example_inputs: Any = None  # For the alignment, see ``align``; the first two examples of the loader by default
-    kinds: Collection[str] | None = None  # Kinds of elements that the alignment searches, see ``align``
-    seed: int = 0  # Of the alignment
+    interpolation: Interpolation = "linear"
+    loss: Loss | None = None
+    example_inputs: Any = None
+    kinds: Collection[str] | None = None
+    seed: int = 0
 
 
 OPTIONS = PathOptions()

@@ -19,13 +19,20 @@ PATHS = ("direct", "aligned")
 
 @dataclass(frozen=True)
 class Curve:
-    """Loss and accuracy along one path."""
+    """Loss and accuracy along one path.
 
-    pair: int  # Which pair of networks, from 0
-    path: str  # ``"direct"`` from ``a`` to ``b``, or ``"aligned"``, to ``b`` in the basis of ``a``
-    recalibrated: bool  # Whether batch norms were measured anew at every point, the ends included
-    loss: tuple[float, ...]  # Mean loss at every ratio
-    # Share of correct labels at every ratio, ``None`` where labels are no classes
+    Attributes:
+        pair: Which pair of networks, from 0.
+        path: ``"direct"`` from ``a`` to ``b``, or ``"aligned"``, to ``b`` in the basis of ``a``.
+        recalibrated: Whether batch norms were measured anew at every point, the ends included.
+        loss: Mean loss at every ratio.
+        accuracy: Share of correct labels at every ratio, ``None`` where labels are no classes.
+    """
+
+    pair: int
+    path: str
+    recalibrated: bool
+    loss: tuple[float, ...]
     accuracy: tuple[float, ...] | None = None
 
     def above_chord(self, ratios: Sequence[float], measure: str = "loss") -> tuple[float, ...]:
@@ -38,6 +45,16 @@ class Curve:
 class Barrier(Result):
     """Loss and accuracy between pairs of networks, before and after alignment.
 
+    Attributes:
+        ratios: The points of each path, shares of ``b`` from 0 to 1.
+        pairs: Names of ``a`` and ``b`` for each pair.
+        curves: One for each pair, path and variant.
+        alignment: How ``b`` was aligned, in a word, or ``None`` if it was not.
+        interpolation: ``"linear"`` or ``"spherical"``.
+        examples: Number of examples that each point was scored on.
+        settings: What else a reader may want to know.
+        notes: What a reader must know.
+
     Examples:
         >>> curve = Curve(0, "direct", False, loss=(0.1, 0.9, 0.3), accuracy=(1.0, 0.5, 0.9))
         >>> found = Barrier((0.0, 0.5, 1.0), (("a", "b"),), (curve,), None, "linear", 100)
@@ -45,14 +62,14 @@ class Barrier(Result):
         ((0.7,), (0.45,))
     """
 
-    ratios: tuple[float, ...]  # The points of each path, shares of ``b`` from 0 to 1
-    pairs: tuple[tuple[str, str], ...]  # Names of ``a`` and ``b`` for each pair
-    curves: tuple[Curve, ...]  # One for each pair, path and variant
-    alignment: str | None  # How ``b`` was aligned, in a word, or ``None`` if it was not
-    interpolation: str  # ``"linear"`` or ``"spherical"``
-    examples: int  # Number of examples that each point was scored on
-    settings: Mapping[str, Any] = field(default_factory=dict)  # What else a reader may want to know
-    notes: tuple[str, ...] = ()  # What a reader must know
+    ratios: tuple[float, ...]
+    pairs: tuple[tuple[str, str], ...]
+    curves: tuple[Curve, ...]
+    alignment: str | None
+    interpolation: str
+    examples: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def before(self) -> float:

@@ -40,18 +40,27 @@ _Sizes = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Transport:
-    """How the units of ``b`` are shared among those of a network of another width."""
+    """How the units of ``b`` are shared among those of a network of another width.
 
-    symmetry: Symmetry  # The symmetry of ``a``
-    # For every space the masses ``(n_a, n_b)`` moved between units; rows sum to ``1 / n_a``, columns to ``1 / n_b``
+    Attributes:
+        symmetry: The symmetry of ``a``.
+        couplings: For every space the masses ``(n_a, n_b)`` moved between units; rows sum to ``1 / n_a``, columns to
+            ``1 / n_b``.
+        costs: The transport cost of every space.
+        model: A network of the width of ``a``, whose weights ``apply`` replaces.
+        sizes: For every space its number of units in ``a`` and in ``b``.
+        degrees: For every tensor, axis and space that changes its width the power of the number of units with which
+            entries go: 0 where they write units, -1 where they read them.
+        layouts_b: The layouts of ``b``.
+    """
+
+    symmetry: Symmetry
     couplings: Mapping[str, Tensor]
-    costs: Mapping[str, float]  # The transport cost of every space
-    model: nn.Module  # A network of the width of ``a``, whose weights ``apply`` replaces
-    sizes: _Sizes  # For every space its number of units in ``a`` and in ``b``
-    # For every tensor, axis and space that changes its width the power of the number of units with which entries go: 0
-    # where they write units, -1 where they read them
+    costs: Mapping[str, float]
+    model: nn.Module
+    sizes: _Sizes
     degrees: _Degrees
-    layouts_b: Mapping[str, Any]  # The layouts of ``b``
+    layouts_b: Mapping[str, Any]
     method: str = "transport"
 
     def apply(self, b: nn.Module) -> nn.Module:

@@ -100,14 +100,21 @@ _PAIRED = 12  # relatives of one network of which pairs are looked at
 
 @dataclass(frozen=True)
 class Merge:
-    """A network with weights of two others."""
+    """A network with weights of two others.
 
-    child: str  # The network
-    parents: tuple[str, str]  # The two
-    weights: tuple[float, float]  # Their weights in it, the mean over tensors by how far the parents are apart there
-    residual: float  # What is left of it, over the distance of the parents: rounding, or what it was trained since
-    # Whether it is between them (up to rounding), or related to both, which are unrelated. Neither tells which is
-    # later: what both come from lies between them, too, and a network may be extrapolated from two others
+    Attributes:
+        child: The network.
+        parents: The two.
+        weights: Their weights in it, the mean over tensors by how far the parents are apart there.
+        residual: What is left of it, over the distance of the parents: rounding, or what it was trained since.
+        told: Whether it is between them (up to rounding), or related to both, which are unrelated. Neither tells which
+            is later: what both come from lies between them, too, and a network may be extrapolated from two others.
+    """
+
+    child: str
+    parents: tuple[str, str]
+    weights: tuple[float, float]
+    residual: float
     told: str
 
 

@@ -35,6 +35,17 @@ class MovedUnit:
 class Diff(Result):
     """What ``diff`` found.
 
+    Attributes:
+        verdict: ``"the same function"``, where the element and rounding explain everything, or ``"changed"``.
+        reason: The verdict's ground, in words.
+        findings: What was done to the network, in sentences: first conversions and the element, then what remains.
+        tensors: The change of every tensor, with the first network brought into the basis of the second.
+        units: Hidden units whose weights changed most.
+        output_error: Largest relative difference of the outputs on the example inputs; ``None`` where not run.
+        ambiguous: Tensors whose partner could not be told, each with the reason.
+        transformation: The element that brings the first network closest to the second, or ``None`` where their
+            tensors could not be paired. It is not part of the saved result: use its own ``save``.
+
     Examples:
         >>> import copy, torch
         >>> import intertwine as iw
@@ -47,18 +58,13 @@ class Diff(Result):
         ('changed', ['2.bias'])
     """
 
-    verdict: str  # ``"the same function"``, where the element and rounding explain everything, or ``"changed"``
-    reason: str  # The verdict's ground, in words
-    # What was done to the network, in sentences: first conversions and the element, then what remains
+    verdict: str
+    reason: str
     findings: tuple[Finding, ...]
-    # The change of every tensor, with the first network brought into the basis of the second
     tensors: tuple[TensorChange, ...]
-    units: tuple[MovedUnit, ...] = ()  # Hidden units whose weights changed most
-    # Largest relative difference of the outputs on the example inputs; ``None`` where not run
+    units: tuple[MovedUnit, ...] = ()
     output_error: float | None = None
-    ambiguous: tuple[str, ...] = ()  # Tensors whose partner could not be told, each with the reason
-    # The element that brings the first network closest to the second, or ``None`` where their tensors could not be
-    # paired. It is not part of the saved result: use its own ``save``
+    ambiguous: tuple[str, ...] = ()
     transformation: Transformation | None = field(default=None, metadata=UNSAVED)
 
     @property

@@ -39,36 +39,53 @@ _ALIKE = 0.5  # mean cosine of tensors that strangers do not reach once they are
 
 @dataclass(frozen=True)
 class BlockAgreement:
-    """Agreement of the tensors of one block of a network."""
+    """Agreement of the tensors of one block of a network.
 
-    block: str  # Common beginning of the tensors' names
-    tensors: int  # Number of its tensors
-    equal: int  # How many of them are the same in both networks, number by number
-    cosine: float  # Of all its weights as they stand
-    # Natural logarithm of the p-value (Bonferroni over its tensors), or ``None`` where it was not tested
+    Attributes:
+        block: Common beginning of the tensors' names.
+        tensors: Number of its tensors.
+        equal: How many of them are the same in both networks, number by number.
+        cosine: Of all its weights as they stand.
+        log_p: Natural logarithm of the p-value (Bonferroni over its tensors), or ``None`` where it was not tested.
+        derived: Whether that is significant over all blocks: at 1e-3 in a network that is derived, else at the level.
+    """
+
+    block: str
+    tensors: int
+    equal: int
+    cosine: float
     log_p: float | None
-    # Whether that is significant over all blocks: at 1e-3 in a network that is derived, else at the level
     derived: bool
 
 
 @dataclass(frozen=True, repr=False)
 class Lineage(Result):
-    """Whether two trainings were independent."""
+    """Whether two trainings were independent.
 
-    verdict: str  # ``"derived"``, ``"no sign of descent"`` or ``"cannot be told"``
-    reason: str  # Its ground, in words
-    # ``"exact"`` (a p-value under permuted units), ``"calibrated"`` (against independent networks), ``"identical"``
-    # (weights agree number by number once moved, as far as rounding allows: no p-value) or ``"not tested"``
+    Attributes:
+        verdict: ``"derived"``, ``"no sign of descent"`` or ``"cannot be told"``.
+        reason: Its ground, in words.
+        evidence: ``"exact"`` (a p-value under permuted units), ``"calibrated"`` (against independent networks),
+            ``"identical"`` (weights agree number by number once moved, as far as rounding allows: no p-value) or
+            ``"not tested"``.
+        log_p: Natural logarithm of the p-value; ``None`` where nothing was tested.
+        level: The p-value from which on independence is rejected.
+        by_space: Agreement of units, space by space: in place with p-values that are independent of each other, or
+            after matching where that was calibrated; empty where the verdict rests on neither.
+        by_block: Agreement block by block: by what the verdict rests on.
+        by_tensor: Agreement tensor by tensor, in place; once the first network was moved where that is the ground.
+        notes: What a reader should know, such as tensors that only one network has.
+    """
+
+    verdict: str
+    reason: str
     evidence: str
-    log_p: float | None  # Natural logarithm of the p-value; ``None`` where nothing was tested
-    level: float  # The p-value from which on independence is rejected
-    # Agreement of units, space by space: in place with p-values that are independent of each other, or after matching
-    # where that was calibrated; empty where the verdict rests on neither
+    log_p: float | None
+    level: float
     by_space: tuple[SpaceAgreement, ...] = ()
-    by_block: tuple[BlockAgreement, ...] = ()  # Agreement block by block: by what the verdict rests on
-    # Agreement tensor by tensor, in place; once the first network was moved where that is the ground
+    by_block: tuple[BlockAgreement, ...] = ()
     by_tensor: tuple[TensorAgreement, ...] = ()
-    notes: tuple[str, ...] = ()  # What a reader should know, such as tensors that only one network has
+    notes: tuple[str, ...] = ()
 
     @property
     def p_value(self) -> float | None:

@@ -30,20 +30,28 @@ Distances = Mapping[Pair, float]
 
 @dataclass(frozen=True)
 class Link:
-    """A branch of a tree."""
+    """A branch of a tree.
 
-    parent: str  # One network; the one that the other was made from, where that can be told
-    child: str  # The other
-    distance: float  # ``|a - b|`` over the root of ``|a| |b|``, in place, or once matched
-    # Natural logarithm of the p-value that they are independent; ``None`` where the weights agree number by number once
-    # matched
+    Attributes:
+        parent: One network; the one that the other was made from, where that can be told.
+        child: The other.
+        distance: ``|a - b|`` over the root of ``|a| |b|``, in place, or once matched.
+        log_p: Natural logarithm of the p-value that they are independent; ``None`` where the weights agree number by
+            number once matched.
+        directed: Whether the weights rule out the reverse; that both come from a third network they never do.
+        ground: How, or why not.
+        aligned: Whether the units stand in one order, and the weights are far apart. Such a link joins no families.
+        calibrated: Whether the weights are close, or other families told how close strangers come once aligned. Where
+            too few could, the distance alone joins the two, and they may be no relatives.
+    """
+
+    parent: str
+    child: str
+    distance: float
     log_p: float | None
-    directed: bool  # Whether the weights rule out the reverse; that both come from a third network they never do
-    ground: str  # How, or why not
-    # Whether the units stand in one order, and the weights are far apart. Such a link joins no families
+    directed: bool
+    ground: str
     aligned: bool = False
-    # Whether the weights are close, or other families told how close strangers come once aligned. Where too few could,
-    # the distance alone joins the two, and they may be no relatives
     calibrated: bool = True
 
 

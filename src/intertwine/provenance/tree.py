@@ -77,20 +77,28 @@ _BETWEEN = "{} lies between the other and a third network: a merge of them, or w
 
 @dataclass(frozen=True, repr=False)
 class Tree(Result):
-    """Families of related networks."""
+    """Families of related networks.
 
-    names: tuple[str, ...]  # Names of the networks
-    # Natural logarithm of every pair's p-value, row by row; NaN where a pair was not tested
+    Attributes:
+        names: Names of the networks.
+        log_p: Natural logarithm of every pair's p-value, row by row; NaN where a pair was not tested.
+        families: Networks that are linked by their weights, largest family first; strangers are families of one.
+        links: Branches: within a family, the tree of smallest distances; between two, the closest aligned networks.
+        rate: Expected share of false ones among the pairs called related (Benjamini-Yekutieli, any dependence).
+        related: Number of pairs called related.
+        tested: Number of pairs that were tested exactly; the others' sketches are not alike.
+        merges: Networks that hold weights of two others: merges of these, or what they come from.
+        notes: Pairs that may be related, but not beyond doubt, those among them that stand in one family.
+    """
+
+    names: tuple[str, ...]
     log_p: tuple[tuple[float, ...], ...]
-    # Networks that are linked by their weights, largest family first; strangers are families of one
     families: tuple[tuple[str, ...], ...]
-    # Branches: within a family, the tree of smallest distances; between two, the closest aligned networks
     links: tuple[Link, ...]
-    rate: float  # Expected share of false ones among the pairs called related (Benjamini-Yekutieli, any dependence)
-    related: int  # Number of pairs called related
-    tested: int  # Number of pairs that were tested exactly; the others' sketches are not alike
-    merges: tuple[Merge, ...] = ()  # Networks that hold weights of two others: merges of these, or what they come from
-    # Pairs that may be related, but not beyond doubt, those among them that stand in one family
+    rate: float
+    related: int
+    tested: int
+    merges: tuple[Merge, ...] = ()
     notes: tuple[str, ...] = ()
 
     def summary(self) -> str:

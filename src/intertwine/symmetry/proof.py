@@ -105,12 +105,19 @@ def _eps(dtype: torch.dtype) -> float:
 
 @dataclass(frozen=True)
 class Proof:
-    """Measured error of the new weights against the old ones, in float64, with a negative control."""
+    """Measured error of the new weights against the old ones, in float64, with a negative control.
 
-    error: float  # Relative error of the outputs
-    rtol: float  # Largest error that counts as rounding
-    control: float  # The error when one tensor changes by other numbers of the same size: it must be large
-    tensor: str  # That tensor
+    Attributes:
+        error: Relative error of the outputs.
+        rtol: Largest error that counts as rounding.
+        control: The error when one tensor changes by other numbers of the same size: it must be large.
+        tensor: That tensor.
+    """
+
+    error: float
+    rtol: float
+    control: float
+    tensor: str
 
 
 class Probe:

@@ -39,13 +39,21 @@ class Control:
 
 @dataclass(frozen=True, repr=False)
 class Verification(Result):
-    """What ``verify`` measured."""
+    """What ``verify`` measured.
 
-    checks: tuple[Check, ...]  # Errors by space, kind and seed
-    controls: tuple[Control, ...]  # For each space the negative control that was seen best
-    rtol: float  # Largest error that counts as rounding
-    dtype: torch.dtype  # Lowest precision seen in the run that was compared
-    notes: tuple[str, ...] = ()  # What a reader should know
+    Attributes:
+        checks: Errors by space, kind and seed.
+        controls: For each space the negative control that was seen best.
+        rtol: Largest error that counts as rounding.
+        dtype: Lowest precision seen in the run that was compared.
+        notes: What a reader should know.
+    """
+
+    checks: tuple[Check, ...]
+    controls: tuple[Control, ...]
+    rtol: float
+    dtype: torch.dtype
+    notes: tuple[str, ...] = ()
 
     @property
     def worst(self) -> float:

@@ -36,24 +36,30 @@ _STILL = {torch.float32: 1e-6, torch.float64: 1e-12}  # rotations closer to the 
 
 @dataclass(frozen=True)
 class CoordinateDescent(Solver):
-    """Maximises ``Σ <a, g b>`` in balanced coordinates, one space after another."""
+    """Maximises ``Σ <a, g b>`` in balanced coordinates, one space after another.
+
+    Attributes:
+        restarts: Largest number of starts: spaces placed from the input outwards and similar weight profiles (in that
+            order where spaces form a tree, else the other way round), the identity, then random elements. By default
+            two, or one for networks of more than 6 million weights. A start that ends in a copy of ``a`` is the last
+            one: nothing can be better.
+        shakes: How often the best end is shaken; by default 40 times, 4 for networks of more than 6 million weights.
+            Where streams rotate, which makes sweeps long, 10 times and not at all.
+        sweeps: Largest number of sweeps over all spaces.
+        tolerance: Relative gain of a sweep below which the search ends; at 0 only when nothing changes. Where streams
+            rotate, which never quite ends, at least 1e-6, or 1e-5 for networks of more than 6 million weights.
+        fast: Whether to use the assignment of the extra ``[fast]``.
+        dtype: Precision of the cost matrices; that of the weights by default.
+    """
 
     name: ClassVar[str] = "weights"
 
-    # Largest number of starts: spaces placed from the input outwards and similar weight profiles (in that order where
-    # spaces form a tree, else the other way round), the identity, then random elements. By default two, or one for
-    # networks of more than 6 million weights. A start that ends in a copy of ``a`` is the last one: nothing can be
-    # better
     restarts: int | None = None
-    # How often the best end is shaken; by default 40 times, 4 for networks of more than 6 million weights. Where
-    # streams rotate, which makes sweeps long, 10 times and not at all
     shakes: int | None = None
-    sweeps: int = 200  # Largest number of sweeps over all spaces
-    # Relative gain of a sweep below which the search ends; at 0 only when nothing changes. Where streams rotate, which
-    # never quite ends, at least 1e-6, or 1e-5 for networks of more than 6 million weights
+    sweeps: int = 200
     tolerance: float = 0.0
-    fast: bool = False  # Whether to use the assignment of the extra ``[fast]``
-    dtype: torch.dtype | None = None  # Precision of the cost matrices; that of the weights by default
+    fast: bool = False
+    dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
         """Check the options."""

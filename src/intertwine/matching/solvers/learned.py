@@ -47,24 +47,31 @@ _CONDITION = 1e6  # of a basis, beyond which single precision keeps nothing of i
 
 @dataclass(frozen=True)
 class Learned(Solver):
-    """Minimises the loss of the networks ``(1 - t) a + t g b`` for random ``t``, on labelled batches."""
+    """Minimises the loss of the networks ``(1 - t) a + t g b`` for random ``t``, on labelled batches.
+
+    Attributes:
+        steps: Steps of the search, one batch each.
+        rate: How far logarithms move in a step where the one cycle is highest. A step then turns the planes of a
+            rotation by about 1.75 times as many radians, most of them by 1.4 to 2.2 times as many.
+        every: Steps after which assignments are solved again and the barrier is measured on the held-out batch.
+        mixtures: Between which ``t`` is drawn.
+        patience: Measurements without a lower barrier after which the search stops; by default it never does, since the
+            barrier rises while the rate is high and falls with it.
+        loss: ``loss(output, batch)`` of a batch; cross-entropy of ``(inputs, labels)`` by default.
+        checkpoint: A ``.safetensors`` file that is written at every measurement, and from which a search that was
+            broken off goes on, to the same end.
+    """
 
     name: ClassVar[str] = "learned"
     by_weights: ClassVar[bool] = False
     needs_labels: ClassVar[bool] = True
 
-    steps: int = 2400  # Steps of the search, one batch each
-    # How far logarithms move in a step where the one cycle is highest. A step then turns the planes of a rotation by
-    # about 1.75 times as many radians, most of them by 1.4 to 2.2 times as many
+    steps: int = 2400
     rate: float = 0.05
-    every: int = 50  # Steps after which assignments are solved again and the barrier is measured on the held-out batch
-    mixtures: tuple[float, float] = (0.35, 0.65)  # Between which ``t`` is drawn
-    # Measurements without a lower barrier after which the search stops; by default it never does, since the barrier
-    # rises while the rate is high and falls with it
+    every: int = 50
+    mixtures: tuple[float, float] = (0.35, 0.65)
     patience: int | None = None
-    loss: Loss | None = None  # ``loss(output, batch)`` of a batch; cross-entropy of ``(inputs, labels)`` by default
-    # A ``.safetensors`` file that is written at every measurement, and from which a search that was broken off goes on,
-    # to the same end
+    loss: Loss | None = None
     checkpoint: str | None = None
 
     def __post_init__(self) -> None:

@@ -48,13 +48,17 @@ class Activations(Solver):
     space while the others stay; after the first sweep it is taken only if ``J`` grows. The first sweep compares units
     whose inner bases are still unknown, such as heads, by the Frobenius norm of their covariances. Positive scales
     follow in closed form: the least-squares fit of the logarithms of the ratios of standard deviations at all places.
+
+    Attributes:
+        share: Weight ``s`` of the responses; at 0.5 (method ``"mixed"``) both are equally weighted.
+        rescale: Whether positive scales follow the responses; otherwise balanced weights fix them.
     """
 
     name: ClassVar[str] = "activations"
     by_weights: ClassVar[bool] = False
 
-    share: float = 1.0  # Weight ``s`` of the responses; at 0.5 (method ``"mixed"``) both are equally weighted
-    rescale: bool = True  # Whether positive scales follow the responses; otherwise balanced weights fix them
+    share: float = 1.0
+    rescale: bool = True
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -144,15 +148,18 @@ class Gates(Solver):
 
     Pairs of units in spaces that ReLUs switch are the exact optimum; weights choose among pairings that gates leave
     open, and find signs, units of other spaces, and scales.
+
+    Attributes:
+        a: Gates of the network that stays, as ``iw.gates.gate_patterns`` gives them.
+        b: Gates of the one that moves, on the same inputs.
     """
 
     name: ClassVar[str] = "gates"
     by_weights: ClassVar[bool] = False
     needs_units: ClassVar[bool] = True
 
-    # Gates of the network that stays, as ``iw.gates.gate_patterns`` gives them
     a: Mapping[str, Tensor] = field(repr=False)
-    b: Mapping[str, Tensor] = field(repr=False)  # Gates of the one that moves, on the same inputs
+    b: Mapping[str, Tensor] = field(repr=False)
 
     def search(self, networks: Networks) -> Findings:
         """The element, with the objective after every sweep.
