@@ -18,9 +18,6 @@ from intertwine.lab.runs import InProcess, OnRay, RunError, run
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'intertwine[ray]'")
 
 
-SUPPORT = str(Path(__file__).parent.parent / "support")
-
-
 def test_ray_gives_what_one_process_gives(tmp_path):
     plan = squares(count=8)
     alone = run(plan, tmp_path / "a", executor=InProcess(), progress=False)
