@@ -22,7 +22,8 @@ from ..._memory import check_fits
 from ..._untrusted.files import json_of, within
 from ...dissection import Concept, ConceptSet, Sample
 from ...errors import DataError
-from .pictures import SUFFIXES, in_colour, numbers, pixels
+from .images import image_files
+from .pictures import in_colour, numbers, pixels
 from .splits import MOST_CLASSES
 from .tables import whole_table
 
@@ -148,17 +149,12 @@ class FolderConcepts(_Masked):
         root = Path(path)
         for part in ("images", "masks"):
             if not (root / part).is_dir():
-                raise DataError(
-                    f"{str(root)!r} must have a folder {part!r}. Got none. See FolderConcepts for the layout."
-                )
+                raise DataError(f"{str(root)!r} must have a folder {part!r}. Got none. See FolderConcepts.")
         file = root / "labels.txt"
         if not file.is_file():
             raise DataError(f"{str(root)!r} must have labels.txt, one name for each label number. Got none.")
         names = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-        images, masks = (
-            [p for p in sorted((root / part).iterdir()) if p.suffix.lower() in SUFFIXES and not p.name.startswith(".")]
-            for part in ("images", "masks")
-        )
+        images, masks = (image_files(root / part) for part in ("images", "masks"))
         if not images:
             raise DataError(f"{str(root / 'images')!r} must hold at least one image. Got none.")
         by_stem = {p.stem: p for p in masks}

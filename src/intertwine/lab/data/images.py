@@ -54,11 +54,11 @@ def load_images(path: str | Path, preprocessing: Preprocessing | None = None) ->
         for split, aliases in ALIASES.items()
     }
     top = found["train"] or path
-    beside, classes = _images_in(top), _folders_in(top)
-    if len(classes) < 2 or (beside and sum(bool(_images_in(top / c)) for c in classes) < 2):
+    beside, classes = image_files(top), _folders_in(top)
+    if len(classes) < 2 or (beside and sum(bool(image_files(top / c)) for c in classes) < 2):
         return _unlabelled(path, name, preprocessing)
     folders = {key: folder for key, folder in found.items() if folder} if found["train"] else {"train": path}
-    many = _many([file for c in classes for file in _images_in(top / c)], preprocessing)
+    many = _many([file for c in classes for file in image_files(top / c)], preprocessing)
     splits = {key: _read(folder, classes, preprocessing, many) for key, folder in folders.items()}
     left_out = f"; left out: {counted(len(beside), 'image')} beside the class folders" if beside else ""
     tail = f", {len(classes)} classes{left_out}{_LATER * many}"
@@ -93,7 +93,7 @@ def _folders_in(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _images_in(folder: Path, pattern: str = "[!.]*") -> list[Path]:
+def image_files(folder: Path, pattern: str = "[!.]*") -> list[Path]:
     """Files in a folder that are named as images are, sorted."""
     found = sorted(f for f in folder.glob(pattern) if f.suffix.lower() in SUFFIXES)
     return [regular_file(file, f"image {str(file)!r}", DataError) for file in found]
@@ -107,14 +107,14 @@ def _note(name: str, images: int, preprocessing: Preprocessing | None, tail: str
 def _read(folder: Path, classes: Sequence[str], preprocessing: Preprocessing | None, many: bool) -> Split:
     if unknown := set(_folders_in(folder)) - set(classes):
         raise DataError(f"{str(folder)!r} must hold the classes of the training folder. Got {sorted(unknown)} besides.")
-    of_classes = [_images_in(folder / name) for name in classes]
+    of_classes = [image_files(folder / name) for name in classes]
     labels = torch.tensor([label for label, found in enumerate(of_classes) for _ in found])
     inputs, order, _ = _shuffled([file for found in of_classes for file in found], folder, preprocessing, many)
     return Split(inputs, labels[order])
 
 
 def _unlabelled(folder: Path, name: str, preprocessing: Preprocessing | None) -> DataSplits:
-    files = _images_in(folder, "**/[!.]*")
+    files = image_files(folder, "**/[!.]*")
     many = _many(files, preprocessing)
     inputs, _, skipped = _shuffled(files, folder, preprocessing, many, skip=True)
     left_out = []
