@@ -1,12 +1,10 @@
 """Appendix C of the second paper: schedules by iterations."""
 
 import pytest
-import torch
 from torch import optim
 
 from intertwine.lab import networks
 from intertwine.lab.training import RECIPES, Recipe, read_card, train
-from intertwine.lab.training.augmentation import StepBatches
 
 STEPS = Recipe(
     iterations=25, schedule="boundaries", boundaries=(4, 20), factors=(0.1, 1, 0.1), learning_rate=0.05,
@@ -53,43 +51,7 @@ def test_training_stops_within_an_epoch(tmp_path):
     assert again.history == [] and again.card == run.card
 
 
-@pytest.mark.usefixtures("every_step")
-def test_a_killed_run_by_iterations_ends_with_the_same_weights(tmp_path, monkeypatch):
-    whole = train("mlp:widths=8", "digits", STEPS, progress=False)
-    at = StepBatches.at
-
-    def stop(self, step):
-        if step == 23:
-            raise KeyboardInterrupt
-        return at(self, step)
-
-    monkeypatch.setattr(StepBatches, "at", stop)
-    with pytest.raises(KeyboardInterrupt):
-        train("mlp:widths=8", "digits", STEPS, out=tmp_path / "a.safetensors", progress=False)
-    monkeypatch.setattr(StepBatches, "at", at)
-    rest = train("mlp:widths=8", "digits", STEPS, out=tmp_path / "a.safetensors", progress=False)
-    assert rest.history == whole.history
-    for a, b in zip(whole.model.parameters(), rest.model.parameters()):
-        assert torch.equal(a, b)
-
-
 def test_epochs_take_the_place_of_iterations():
     assert RECIPES["vgg_resnet"].but(epochs=2).steps(10) == 20
     assert RECIPES["vgg_resnet"].but(iterations=7).steps(10) == 7
     assert Recipe(schedule="drops", iterations=50, drops=1).rate(40, 10) == 5e-4
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"iterations": -1}, "iterations must be at least 0. Got -1"),
-        ({"boundaries": (5, 5), "factors": (1, 1, 1)}, "boundaries must grow from above 0"),
-        ({"boundaries": (0,), "factors": (1, 1)}, "boundaries must grow from above 0"),
-        ({"boundaries": (5,)}, r"one more than boundaries. Got \(5,\) and \(1.0,\)"),
-        ({"factors": (0.0,)}, "factors be positive"),
-        ({"schedule": "steps"}, "schedule must be one of drops, cosine, boundaries"),
-    ],
-)
-def test_bad_schedules(changes, message):
-    with pytest.raises(ValueError, match=message):
-        Recipe(**changes)

@@ -97,6 +97,11 @@ def test_optimizers(optimizer, kind):
         ({"learning_rate": float("nan")}, "learning_rate must be positive and finite. Got nan"),
         ({"optimizer": "lbfgs"}, "optimizer must be one of adam, adamw, sgd. Got 'lbfgs'"),
         ({"schedule": "steps"}, "schedule must be one of drops, cosine, boundaries, cyclic. Got 'steps'"),
+        ({"iterations": -1}, "iterations must be at least 0. Got -1"),
+        ({"boundaries": (5, 5), "factors": (1, 1, 1)}, "boundaries must grow from above 0"),
+        ({"boundaries": (0,), "factors": (1, 1)}, "boundaries must grow from above 0"),
+        ({"boundaries": (5,)}, r"one more than boundaries. Got \(5,\) and \(1.0,\)"),
+        ({"factors": (0.0,)}, "factors be positive"),
         ({"mixup": -1.0}, "mixup must be at least 0. Got -1.0"),
         ({"label_smoothing": 1.0}, r"label_smoothing must be in \[0, 1\)"),
     ],
@@ -476,12 +481,16 @@ class _Interrupted(Exception):
     pass
 
 
+# The third pass over ten batches ends after five.
+ITERATIONS = {"iterations": 25, "schedule": "boundaries", "boundaries": (4, 20), "factors": (0.1, 1, 0.1)}
+
+
 @pytest.mark.usefixtures("every_step")
-@pytest.mark.parametrize("steps", [1, 9, 10, 11, 19])
-def test_resuming_after_any_step_gives_the_same_bits(digits, tmp_path, monkeypatch, steps):
+@pytest.mark.parametrize(("steps", "changes"), [(1, {}), (9, {}), (10, {}), (11, {}), (19, {}), (23, ITERATIONS)])
+def test_resuming_after_any_step_gives_the_same_bits(digits, tmp_path, monkeypatch, steps, changes):
     """Dropout and augmentation included: the model draws from the global generator."""
     spec = "digits_cnn:width=2"
-    recipe = QUICK.but(translate=1, flip=True)
+    recipe = QUICK.but(translate=1, flip=True, **changes)
     expected = train(_with_dropout(spec), digits, recipe, progress=False)
     out = tmp_path / "a.safetensors"
     original, taken = Engine.step, []
