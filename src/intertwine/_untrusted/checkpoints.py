@@ -1,7 +1,5 @@
 """Checkpoints and directories of others, looked at before anything heavy is imported."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 ``python -m intertwine.cli._catalogue`` writes it anew; a test holds it to the registries.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields
 from functools import cache

@@ -1,7 +1,5 @@
 """The result of aligning two networks: the element that moves one into the other's basis, and how well it fits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

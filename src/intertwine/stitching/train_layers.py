@@ -10,8 +10,6 @@ while the first gets better. So the start and every epoch's map are judged as th
 and the best one is kept, in every family alike.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The state of one stitched network in training: its steps, its epochs, and the best of its maps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -3,8 +3,6 @@
 The model says how, by its directory, its card or its code; options come before.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Neighbouring slices put side by side again: they are what they were cut out of, in whatever order it was cut."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise

@@ -11,8 +11,6 @@ References:
     - A. Theus et al. Generalized Linear Mode Connectivity for Transformers. 2025, arXiv 2506.22712.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The simplest element of a symmetry group that explains how one state dict became another."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial

@@ -5,8 +5,6 @@ and any gradient norm and sharpness (Dinh et al., 2017). What remains of the sym
 permutations, signs and rotations, which move weights without changing lengths.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
