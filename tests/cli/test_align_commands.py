@@ -203,15 +203,8 @@ def test_transformers_that_write(run, gpts, tmp_path):
 
 
 def test_bad_input(run, pair, bare, tmp_path):
-    assert "at least two" in run("barrier", pair[0]).error
-    assert "--method must be one of" in run("align", *pair, "--method", "magic").error
-    ran = run("merge", *pair, "--out", "m.pt")
-    assert ran.code == 2 and "--out must end in .safetensors" in ran.error
     ran = run("merge", *pair, "--out", "folder")
     assert ran.code == 2 and "model must be one of transformers" in ran.error
-    assert "are averaged" in run("merge", *pair, pair[0], "--ratio", "0.3", "--out", "m.safetensors").error
-    assert "--repair must be" in run("merge", *pair, "--repair", "magic", "--out", "m.safetensors").error
-    assert "--interpolation must be" in run("barrier", *pair, "--interpolation", "cubic").error
     ran = run("align", bare, bare)
     assert ran.code == 2 and "--model must be given" in ran.error
     state = load_file(pair[0])

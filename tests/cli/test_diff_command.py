@@ -53,8 +53,6 @@ def test_sharded_reading(run, files):
 
 def test_bad_input(run, files, tmp_path):
     assert run("diff", "a.safetensors", "b.safetensors").code == 2
-    assert "existing file" in run("diff", "a.safetensors", "none.safetensors", "--model", SPEC).error
-    assert "--out must end in" in run("diff", "a.safetensors", "b.safetensors", "--model", SPEC, "--out", "g.txt").error
     whole = (tmp_path / "a.safetensors").read_bytes()
     (tmp_path / "cut.safetensors").write_bytes(whole[: len(whole) // 2])
     for options in ((), ("--sharded",)):

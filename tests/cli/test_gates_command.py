@@ -142,19 +142,6 @@ def test_a_second_network_is_aligned(run, checkpoint, tmp_path):
     assert "Beside b.safetensors" in (tmp_path / "gates" / "report.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--gated", "dgn,lgn"], "--gated must be one of dgn, dgn-ones"),
-        (["--epochs", "0"], "--epochs must be at least 1 where no checkpoint is given"),
-        (["missing.safetensors"], "checkpoint must be an existing file"),
-    ],
-)
-def test_bad_usage_is_said_at_once(run, words, message):
-    ran = run("gates", *words)
-    assert ran.code == 2 and message in ran.error
-
-
 def test_an_example_beyond_the_data(run, checkpoint):
     ran = run("gates", checkpoint, "--gated", "none", "--example", 80, *SMALL)
     assert ran.code == 2 and "--example must be below 80" in ran.error
@@ -187,11 +174,6 @@ def test_features_of_deep_networks_are_of_some_layers():
     names = [str(i) for i in range(19)]
     assert _spread(names[:6]) == names[:6]
     assert len(_spread(names)) == 6 and _spread(names)[0] == "0" and _spread(names)[-1] == "18"
-
-
-def test_help_teaches(run):
-    ran = run("gates", "--help")
-    assert ran.code == 0 and "Example:" in ran.out and "dlgn-sf-ones" in ran.out
 
 
 def test_gated_versions_of_your_own_network_open_again(run, tmp_path):

@@ -51,8 +51,6 @@ def test_a_folder_of_transformers(run, tmp_path):
 
 
 def test_bad_input(run, file):
-    assert "existing file" in run("fold", "none.safetensors", "--out", "b.safetensors").error
-    assert "--out must end in" in run("fold", "a.safetensors", "--model", SPEC, "--out", "b.txt").error
     save_file(networks.build("mlp:widths=8-8").state_dict(), "mlp.safetensors")
     ran = run("fold", "mlp.safetensors", "--model", "mlp:widths=8-8", "--out", "b.safetensors")
     assert ran.code == 2 and "model must have norms or biases that can be folded" in ran.error
@@ -81,7 +79,6 @@ def test_rotated_folders_keep_the_function(run, tmp_path):
         assert ran.code == 0 and "heads rotated, function kept to" in ran.out, ran.err
         again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / words[1]).eval()
         assert torch.allclose(again(**inputs).logits, model.eval()(**inputs).logits, atol=1e-4)
-    assert "--stream must be one of hadamard" in run("rotate", "llama", "--out", "x", "--stream", "haar").error
 
 
 def test_canonical_forms_and_fingerprints_of_symmetric_copies_are_equal(run, cnn, tmp_path):
@@ -107,9 +104,8 @@ def test_pruned_networks_are_smaller_and_name_no_architecture_that_they_are_not(
     small = load_file(tmp_path / "small.safetensors")
     assert torch.equal(small["conv1.weight"], cnn.conv1.weight.detach()[[0, 1, 3]])
     assert "not built in" in run("fingerprint", "small.safetensors").error
-    for units, message in (("0-b", "--units must be whole numbers"), ("0,9", "keep must hold different units")):
-        ran = run(*words, "--units", units, "--out", "x.safetensors")
-        assert ran.code == 2 and message in ran.error
+    ran = run(*words, "--units", "0,9", "--out", "x.safetensors")
+    assert ran.code == 2 and "keep must hold different units" in ran.error
 
 
 def test_transport_brings_a_network_to_other_widths(run, cnn, tmp_path):

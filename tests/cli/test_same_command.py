@@ -65,10 +65,6 @@ def test_a_hugging_face_directory_names_its_own_model(run, tmp_path):
 
 def test_bad_input(run, files):
     assert run("same", "a.safetensors", "b.safetensors").code == 2
-    ran = run("same", "a.safetensors", "nothing.safetensors", "--model", files)
-    assert ran.code == 2 and "existing file" in ran.error
-    ran = run("same", "a.safetensors", "b.safetensors", "--model", files, "--out", "g.txt")
-    assert ran.code == 2 and "--out must end in .safetensors" in ran.error
     ran = run("same", "a.safetensors", "b.safetensors", "--model", "myrtle_cnn")
     assert ran.code == 2 and "must be of the architecture myrtle_cnn" in ran.error
 

@@ -58,27 +58,5 @@ def test_a_factory_that_is_not_there_is_said_before_the_shape_of_its_inputs(run,
     assert "--input-shape or --data must be given" in run("symmetries", f"{user_models}:make_net").error
 
 
-def test_a_hub_name_is_not_downloaded():
-    with pytest.raises(CheckpointError, match="Nothing is downloaded"):
-        build_model("hf:google/vit-base-patch16-224")
-
-
-def test_unknown_configurations_are_refused(tmp_path):
-    pytest.importorskip("transformers")
-    (tmp_path / "config.json").write_text('{"model_type": "not-a-model"}')
-    with pytest.raises(CheckpointError, match=r"config\.json must be of a model that transformers"):
-        build_model(f"hf:{tmp_path}")
-
-
-def test_code_in_a_directory_is_not_run(tmp_path):
-    pytest.importorskip("transformers")
-    (tmp_path / "config.json").write_text(
-        '{"model_type": "mine", "auto_map": {"AutoConfig": "evil.C", "AutoModel": "evil.M"}}'
-    )
-    (tmp_path / "evil.py").write_text("raise SystemExit(9)")
-    with pytest.raises(CheckpointError):
-        build_model(f"hf:{tmp_path}")
-
-
 def test_any_callable_can_be_found(user_models):
     assert call_factory(f"{user_models}:my_sigma", "activation")(torch.zeros(2)).tolist() == [0, 0]

@@ -67,10 +67,8 @@ MORE = [
     ["same", A, "gpt2"], ["convert", A, "--like", "none", "--out", "x"], ["convert", A, "--out", "x"],
     ["symmetries", "--model", f"hf:{A}"],
     ["same", A, "folder"], ["same", A, "text.txt"], ["same", A, "nan.safetensors"],
-    ["same", A, "half.safetensors"], ["merge", A, "--out", "x.safetensors"], ["merge", A, B], ["barrier", A],
-    ["stitch", A], ["stitch", A, B, "--split", "train"], ["symmetries"], ["symmetries", "mlp", "--model", "mlp"],
-    ["mappings", "gpt2"], ["dissect", "--layer", "x"], ["dissect", "--layer", "x", "--weights", A, "--mean", "0.5"],
-    ["gates", "none"], ["report", "none.json"],
+    ["same", A, "half.safetensors"], ["barrier", A], ["stitch", A], ["symmetries"],
+    ["symmetries", "mlp", "--model", "mlp"], ["mappings", "gpt2"], ["gates", "none"], ["report", "none.json"],
 ]  # fmt: skip
 
 SAID = [
@@ -103,6 +101,28 @@ SAID = [
         "error: no such option --hepl. Did you mean '--help'? See 'intertwine compare --help'.",
     ),
     (["same", "a.safetensors"], "error: missing argument 'B'. See 'intertwine same --help'."),
+    (["same", A, B, "--out", "g.txt"], "--out must end in .safetensors."),
+    (["fold", A, "--out", "b.txt"], "--out must end in .safetensors"),
+    (["train", "--out", "a.pt"], "error: missing option '--model'."),
+    (["train", "--model", "mlp", "--out", "a.pt"], "--out must end in .safetensors."),
+    (["train", "--model", "mlp", "--out", "a.safetensors", "--epochs", "0"], "invalid value for '--epochs'"),
+    (["compare", A, B, A, "--exact"], "--exact must go with two checkpoints. Got 3."),
+    (["compare", A, B, A, "--layers-b", "relu1"], "--layers-b must go with two checkpoints. Got 3."),
+    (["compare", A, B, "--workers", "2"], "--workers and --ray must go with three checkpoints or more. Got 2."),
+    (["compare", A, B, "--layers", ","], "--layers must hold names joined by commas. Got ','"),
+    (["compare", A, B, "--device", "meta"], "--device must be one of auto, cpu"),
+    (["stitch", A, B, A, "--layers-b", "relu1"], "--model-b and --layers-b must go with two checkpoints. Got 3."),
+    (["stitch", A, B, "--split", "train"], "--split must be test or validation, never the data that maps are trained"),
+    (["stitch", A, B, "--recipe", "v3"], "--recipe must be one of v1, v2."),
+    (["stitch", A, B, "--alpha", "much"], "--alpha, where it is not cv, must be a number. Got 'much'."),
+    (["gates", "--epochs", "0"], "--epochs must be at least 1 where no checkpoint is given"),
+    (["dissect", "--layer", "x", "--model", "mlp"], "--weights must name a checkpoint. Got none."),
+    (["dissect", "--layer", "x", "--weights", A, "--mean", "0.5"], "--mean and --std must be given together."),
+    (["merge", A, B], "--out or --mergekit must be given. Got neither."),
+    (["merge", A, "--out", "m.safetensors"], "at least two checkpoints must be given. Got 1."),
+    (["merge", A, B, A, "--ratio", "0.3", "--out", "m.safetensors"], "Got 3, which are averaged."),
+    (["merge", A, B, "--mergekit", "x.yml", "--method", "transport"], "must be left out with --mergekit"),
+    (["runs", "clean"], "NAME must be given to clean. Got none."),
 ]
 
 
