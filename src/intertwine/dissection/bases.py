@@ -28,11 +28,6 @@ class Rotation:
     ``Q = I + sum_k [(cos t_k - 1) (u_k u_k^T + v_k v_k^T) + sin t_k (v_k u_k^T - u_k v_k^T)]`` for the planes spanned
     by the orthonormal ``u_k, v_k``; powers only multiply the angles.
 
-    Args:
-        first: The vectors ``u_k`` as columns, ``(n, m)`` with ``m <= n / 2``, in float64.
-        second: The vectors ``v_k`` as columns, ``(n, m)``.
-        angles: The angles ``t_k`` in [-pi, pi], ``(m,)``.
-
     Examples:
         >>> quarter = Rotation.of(torch.tensor([[0.0, -1.0], [1.0, 0.0]]))
         >>> (quarter.angles.abs() / torch.pi).tolist()
@@ -42,9 +37,9 @@ class Rotation:
         True
     """
 
-    first: Tensor
-    second: Tensor
-    angles: Tensor
+    first: Tensor  # The vectors ``u_k`` as columns, ``(n, m)`` with ``m <= n / 2``, in float64
+    second: Tensor  # The vectors ``v_k`` as columns, ``(n, m)``
+    angles: Tensor  # The angles ``t_k`` in [-pi, pi], ``(m,)``
 
     @classmethod
     def of(cls, matrix: Tensor) -> "Rotation":

@@ -30,17 +30,12 @@ class Concept:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One image with its labels.
+    """One image with its labels."""
 
-    Args:
-        image: ``(3, H, W)`` in ``uint8``.
-        labels: ``(K, h, w)`` concept indices, -1 for none; ``(h, w)`` need not be ``(H, W)`` but covers the same field.
-        image_labels: ``(J,)`` concept indices of the whole image, -1 for none.
-    """
-
-    image: Tensor
+    image: Tensor  # ``(3, H, W)`` in ``uint8``
+    # ``(K, h, w)`` concept indices, -1 for none; ``(h, w)`` need not be ``(H, W)`` but covers the same field
     labels: Tensor
-    image_labels: Tensor
+    image_labels: Tensor  # ``(J,)`` concept indices of the whole image, -1 for none
 
 
 @dataclass(frozen=True, eq=False)
