@@ -183,7 +183,8 @@ def test_intervals_are_students(found):
     assert (count.low, count.high) == pytest.approx((max(low, 0), high))
 
 
-def test_pictures_show_the_best_units(found):
+def test_pictures_show_the_best_units(network, concept_set, found):
+    """Two units with the largest IoU, each on the four images where it is most active, the most active first."""
     import base64
     import io
 
@@ -191,8 +192,12 @@ def test_pictures_show_the_best_units(found):
 
     assert {p.arm for p in found.pictures} == {"rotation-0-0", "rotation-0.5-0", "rotation-1-0"}
     own = [p for p in found.pictures if p.arm == "rotation-0-0"]
-    assert own[0].iou == max(found.own.iou)
+    assert [p.iou for p in own[::4]] == sorted(found.own.iou, reverse=True)[: len(own) // 4]
     assert [p.place for p in own[:4]] == [0, 1, 2, 3]
+    with torch.no_grad():
+        maps = network(torch.stack([concept_set[i].image for i in range(9)]).float() / 255)
+    most = maps.amax((2, 3))[:, found.channels[own[0].unit]].argsort(descending=True)
+    assert [p.image for p in own[:4]] == most[:4].tolist()
     assert Image.open(io.BytesIO(base64.b64decode(own[0].jpeg))).format == "JPEG"
 
 

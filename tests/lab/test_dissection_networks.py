@@ -80,6 +80,9 @@ def test_convnext_has_no_activation_on_the_stream():
     assert sum(isinstance(m, nn.GELU) for m in model.modules()) == 4
     with torch.no_grad():
         assert float(model.features(torch.randn(2, 3, 32, 32)).min()) < 0
+        block, stream = model.get_submodule("layer1.0"), torch.randn(2, 16, 4, 4)
+        block.scale.zero_()  # without its branch
+        assert torch.equal(block(stream), stream)
 
 
 def test_bad_arguments():

@@ -64,6 +64,9 @@ def test_what_is_said_of_a_map():
         "equal depth - other": 2.1 / 3 - 1.0 / 6, "early - late": 0.2, "lost by the last but one": 0.4,
         "outside blocks - inside": 0.2,
     })  # fmt: skip
+    six, diagonal = tuple(f"relu{k}" for k in range(6)), (0.9, 0.7, 0.6, 0.6, 0.5, 0.1)  # thirds of two layers
+    thirds = map_numbers(six, of(six, [[v * (i == j) for j in range(6)] for i, v in enumerate(diagonal)]))
+    assert thirds["early - late"].mean == pytest.approx(0.8 - 0.3)
     two = ("relu1", "relu2")
     assert "outside blocks - inside" not in map_numbers(two, of(two, [[1.0, 0.0], [0.0, 1.0]]))
 

@@ -117,6 +117,18 @@ def test_cct_attention_is_softmax_attention():
     torch.testing.assert_close(attention(x), attention.proj(torch.cat(heads, dim=-1)))
 
 
+def test_cct_is_the_formula():
+    """Tokens of convolution and pooling, the second norm on the stream, a learned mean of the tokens."""
+    model = networks.build("cct_6_3x1:blocks=1,width=8,size=8").double().eval()
+    block, x = model.blocks[0], torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    pooled = nn.functional.max_pool2d(model.conv(x).clamp(min=0), 3, stride=2, padding=1)
+    stream = pooled.flatten(2).mT + model.positions
+    stream = block.norm2(stream + block.attn(block.norm1(stream)))
+    stream = model.norm(stream + block.linear2(nn.functional.gelu(block.linear1(stream))))
+    weights = (stream @ model.attention_pool.weight.T).softmax(dim=1)
+    torch.testing.assert_close(model(x), model.linear((weights.mT @ stream)[:, 0]))
+
+
 def test_stochastic_depth_drops_whole_examples_and_keeps_the_mean():
     layer = networks.transformers.StochasticDepth(0.25)
     y = layer(torch.ones(20_000, 3, dtype=torch.float64))

@@ -79,6 +79,8 @@ def test_figure_1():
     assert figure_1(stitched(early, sd=1e-5))[5:] == [False, True]
     none = FIG_1 | {"rank-1": by_layer(0.6, 0.5, 0.4, 0.7)}  # of which nothing is said
     assert figure_1(stitched(none)) == [True] * 7
+    far = FIG_1 | {"full": by_layer(0.005, 0.01, 0.04, 0.008)}  # nearly is within 3 points
+    assert figure_1(stitched(far))[2] is False
     one_out = FIG_1 | {"g_relu": by_layer(0.02, 0.11, 0.12, 0.03)}
     assert [figure_1(stitched(t))[3] for t in (FIG_1, one_out)] == [True, False]  # in all layers but one
 
@@ -330,6 +332,10 @@ def test_measures_that_rank_layers_otherwise():
 def test_table_4_is_held_to_what_d8_says_and_not_to_what_its_own_row_contradicts():
     found = similarity("table4-constant-width", numbers(p.TABLE_4), "myrtle_cnn:width=512")
     assert [v for k, v in found.items() if "CKA" not in k][:2] == [True, True]
+    cka = lambda found: [v for k, v in found.items() if "CKA" in k]
+    assert cka(found) == [True] * 3
+    mirrored = {m: {k: 1 - v for k, v in by.items()} for m, by in numbers(p.TABLE_4).items()}
+    assert cka(similarity("table4-constant-width", mirrored, "myrtle_cnn:width=512", maps=2.0)) == [False] * 3
     *_, last = p.TABLE_4["g_relu_procrustes"].values()
     assert last[0] == min(v for v, _ in p.TABLE_4["g_relu_procrustes"].values())  # no rise by G_ReLU
     assert similarity("table2-dissimilarity", numbers(p.TABLE_4))["and rise again in the last layer"] is False

@@ -228,8 +228,8 @@ WORDS = {(CNN, "output"): (0.6, 0.4), (RES, "output"): (0.6, 0.4), (WITHOUT, "ou
          (NEXT, "output"): (0.3, 0.5), (RES, "inside"): (0.3, 0.5), (WITHOUT, "inside"): (0.3, 0.5)}  # fmt: skip
 
 
-def detectors(shares, sd=0.01, unchanged=1.0):
-    parts = []
+def detectors(shares, sd=0.01, unchanged=1.0, parts=()):
+    parts = [*parts]
     for (arm, place), ends in shares.items():
         for power, v in zip(("0", "1"), ends):
             for what in ("share of detectors", "best IoU", "detectors by concept", "detectors by category"):
@@ -260,6 +260,18 @@ def test_figure_3_is_not_told_where_all_units_are_detectors_or_none(ends, why):
     """A change of a tenth of a point would be sure by its numbers; the images cannot tell it."""
     page, found = detectors(dict.fromkeys(WORDS, ends), sd=1e-4)
     assert set(found) == {None} and all(why in c.why for c in page.claims if not c.check)
+
+
+def test_the_three_concepts_with_most_detectors_at_any_power_are_shown():
+    """Figures 20, 22 and 24; of a concept that is shown at one power the others show it too."""
+    many = {"0": {"road": 9, "tree": 8, "car": 7, "pole": 1}, "1": {"road": 9, "pole": 8, "tree": 7, "car": 1}}
+    page, _ = detectors(WORDS, parts=[
+        rows_of(f"detectors by concept, power {power}", {CNN: (v, 0.0)}, layer="output", partner_layer=name)
+        for power, counts in many.items() for name, v in counts.items()
+    ])  # fmt: skip
+    shown = {(row.group, row.what): row.ours for row in page.rows if "by concept" in row.group and CNN in row.group}
+    assert {name for _, name in shown} == {"road", "tree", "car", "pole"}  # neither sky
+    assert shown[f"power 1, {CNN}: detectors by concept", "car"] == pytest.approx(1)
 
 
 def test_one_saturated_end_is_no_ceiling():
