@@ -60,9 +60,8 @@ def test_directions_are_told_by_what_cannot_be_undone_only():
     pruned = {n: t * (t.abs() > t.abs().median()) if t.is_floating_point() and t.ndim > 1 else t for n, t in a.items()}
     assert direction(a, cast, names)[0] == 1 and "rounded to half" in direction(a, cast, names)[1]
     assert direction(cast, a, names)[0] == -1
-    said = "only weights that are zero in thin differ: it was pruned, or the other filled its zeros"
-    assert direction(a, pruned, names, ("full", "thin")) == direction(pruned, a, names, ("thin", "full")) == (0, said)
     untold = (0, "training alone leaves no trace of its direction")
+    assert direction(a, pruned, names) == direction(pruned, a, names) == untold
     assert direction(a, tuned(net(0), 1).state_dict(), names) == untold
     from_half, regrown = ({n: t + 0.01 * torch.randn(t.shape) for n, t in x.items()} for x in (cast, pruned))
     assert direction(cast, from_half, names) == direction(pruned, regrown, names) == untold
@@ -70,8 +69,7 @@ def test_directions_are_told_by_what_cannot_be_undone_only():
     scaled["5.weight"][:2] *= 0.97
     started["5.weight"].zero_()  # a head that starts at zero
     assert direction(a, scaled, names) == direction(started, a, names) == untold
-    way, ground = direction(a, {**a, "1.num_batches_tracked": torch.tensor(9)}, names)
-    assert way == 0 and "seen 0 and 9 batches" in ground
+    assert direction(a, {**a, "1.num_batches_tracked": torch.tensor(9)}, names) == untold
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -259,7 +259,7 @@ def _link(
     else:
         (sym, a), (_, b) = states[parent], states[child]
         shared = [n for n in sym.layouts if n in a and n in b and a[n].shape == b[n].shape]
-        way, ground = direction(a, b, shared, (parent, child))
+        way, ground = direction(a, b, shared)
     if way < 0:
         parent, child = child, parent
     for m in sums:
