@@ -193,7 +193,7 @@ def test_a_gated_network_is_taken_apart_by_the_gates_that_it_uses(gate):
     assert torch.allclose(study.shared.rates[0][0], gates[0][labels == 0].double().mean(0))
     values = [n for n, _ in network.named_parameters() if n.startswith("value.")]
     chosen = [i for c in range(2) for i in range(10) if labels[i] == c]
-    kernel = iw.gates.neural_tangent_kernel(network, x[chosen], kind="trace", parameters=values, method="jacobian")
+    kernel = iw.gates.neural_tangent_kernel(network, x[chosen], kind="trace", parameters=values)
     size = kernel.diagonal().sqrt()
     torch.testing.assert_close(study.ntk, kernel / size[:, None] / size)
     assert network.gate == gate

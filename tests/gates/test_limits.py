@@ -114,7 +114,7 @@ def test_arc_cosine_kernel_is_the_tangent_kernel_of_a_wide_network():
         nn.ReLU(),
         NTKLinear(width, 1, gain),
     )
-    empirical = iw.gates.neural_tangent_kernel(model, x, kind="trace", method="jacobian")
+    empirical = iw.gates.neural_tangent_kernel(model, x, kind="trace")
     pixels = x[:, :, None, None]
     limit = iw.gates.kernels.convolutional_tangent_kernel(pixels, 2, window=1)
     assert (empirical - limit).norm() < 0.1 * limit.norm()
@@ -137,7 +137,7 @@ def test_convolutional_kernel_is_the_tangent_kernel_of_a_wide_network():
     width = 512
     convolutions = [NTKConv(2, width, 1 / 3), nn.ReLU(), NTKConv(width, width, math.sqrt(2 / (9 * width))), nn.ReLU()]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), NTKLinear(width, 1, math.sqrt(2))]
-    empirical = iw.gates.neural_tangent_kernel(nn.Sequential(*convolutions, *head), x, kind="trace", method="jacobian")
+    empirical = iw.gates.neural_tangent_kernel(nn.Sequential(*convolutions, *head), x, kind="trace")
     limit = iw.gates.kernels.convolutional_tangent_kernel(x, 2)
     assert (empirical - limit).norm() < 0.12 * limit.norm()
 

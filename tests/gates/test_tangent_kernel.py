@@ -5,22 +5,10 @@ import gate_models
 import pytest
 import torch
 from numeric import equal
+from theorem_kernels import tangent_kernel
 from torch import nn
-from torch.func import functional_call, jacrev, vmap
 
 import intertwine as iw
-
-
-def oracle(model, x, y, names=None):
-    """The definition: whole Jacobians, contracted."""
-    model.eval()
-    state = {n: t.detach() for n, t in [*model.named_parameters(), *model.named_buffers()]}
-    chosen = {n: state[n] for n in (names or dict(model.named_parameters()))}
-    f = lambda p, example: functional_call(model, {**state, **p}, (example[None],))[0]
-    jacobians = [
-        torch.cat([j.flatten(2) for j in vmap(jacrev(f), (None, 0))(chosen, z).values()], 2).detach() for z in (x, y)
-    ]
-    return torch.einsum("nop,mkp->nmok", *jacobians)
 
 
 class Odd(nn.Module):
@@ -48,24 +36,29 @@ def odd():
     return model, torch.randn(5, 2, 4, 4, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("method", ["layers", "jacobian"])
 @pytest.mark.parametrize(
     "name", ["mlp, biases", "conv 2d GAP", "strided, no pooling", "residual conv, batch norm", "max pooling"]
 )
-def test_every_method_gives_the_definition(name, method):
+def test_layers_give_the_definition(name):
     model, x = gate_models.make(name), gate_models.inputs(name)
-    equal(iw.gates.neural_tangent_kernel(model, x, x[:4], method=method), oracle(model, x, x[:4]))
-    equal(iw.gates.neural_tangent_kernel(model, x, method=method), oracle(model, x, x))
+    equal(iw.gates.neural_tangent_kernel(model, x, x[:4]), tangent_kernel(model, x, x[:4]))
+    equal(iw.gates.neural_tangent_kernel(model, x), tangent_kernel(model, x, x))
+
+
+@pytest.fixture
+def no_layers(monkeypatch):
+    """All kernels are made of Jacobians."""
+    monkeypatch.setattr("intertwine.gates.kernels.tangent_kernel.covered_names", lambda *_: frozenset())
 
 
 @pytest.mark.parametrize("kind", ["full", "per_output", "trace"])
-@pytest.mark.parametrize("method", ["auto", "jacobian"])
-def test_kinds_on_a_network_with_everything(kind, method):
+def test_kinds_by_jacobians_whatever_the_memory(kind, no_layers):
     model, x = odd()
-    full = oracle(model, x, x)
+    full = tangent_kernel(model, x, x)
     diagonal = full.diagonal(dim1=2, dim2=3)
     expected = {"full": full, "per_output": diagonal, "trace": diagonal.sum(-1)}[kind]
-    equal(iw.gates.neural_tangent_kernel(model, x, kind=kind, method=method), expected)
+    for memory in (1.0, 2**30):
+        equal(iw.gates.neural_tangent_kernel(model, x, kind=kind, memory=memory), expected)
 
 
 @pytest.mark.parametrize("ghost", [True, False])
@@ -74,11 +67,10 @@ def test_both_ways_to_do_a_convolution(ghost, monkeypatch):
         "intertwine.gates.kernels.layer_kernel.Layer._pairs_are_cheaper", lambda s, *_: ghost and s.groups == 1
     )
     model, x = odd()
-    for kind in ("full", "trace", "per_output"):
-        equal(
-            iw.gates.neural_tangent_kernel(model, x, x[:2], kind=kind),
-            iw.gates.neural_tangent_kernel(model, x, x[:2], kind=kind, method="jacobian"),
-        )
+    full = tangent_kernel(model, x, x[:2])
+    diagonal = full.diagonal(dim1=2, dim2=3)
+    for kind, expected in {"full": full, "trace": diagonal.sum(-1), "per_output": diagonal}.items():
+        equal(iw.gates.neural_tangent_kernel(model, x, x[:2], kind=kind), expected)
 
 
 @pytest.mark.parametrize("kind", ["full", "per_output", "trace"])
@@ -88,17 +80,12 @@ def test_memory_and_batches_change_nothing(memory, kind, monkeypatch):
     monkeypatch.setattr("intertwine.gates.kernels.tangent_kernel._FEW", 2)
     monkeypatch.setattr("intertwine.gates.kernels.layer_kernel._MANY", 2)
     model, x = odd()
-    full = oracle(model, x, x)
+    full = tangent_kernel(model, x, x)
     diagonal = full.diagonal(dim1=2, dim2=3)
     expected = {"full": full, "per_output": diagonal, "trace": diagonal.sum(-1)}[kind]
     for y in ((), (x[:3],)):
         right = expected[:, :3] if y else expected
         equal(iw.gates.neural_tangent_kernel(model, x, *y, kind=kind, memory=memory), right)
-
-
-def test_jacobians_of_few_examples_at_a_time():
-    model, x = odd()
-    equal(iw.gates.neural_tangent_kernel(model, x, memory=1.0, method="jacobian"), oracle(model, x, x))
 
 
 def test_less_memory_takes_more_runs_and_only_a_channel_that_does_not_fit_makes_tiles(monkeypatch):
@@ -134,7 +121,7 @@ def test_blocks_of_channels_never_skip_one_where_they_end_within_a_group():
     model = nn.Sequential(nn.Conv2d(2, 6, 3, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(24, 2)).double()
     x = torch.randn(4, 2, 4, 4, dtype=torch.float64)
     channel = 4 * 2 * (9 + 1) * 8
-    equal(iw.gates.neural_tangent_kernel(model, x, memory=2 * 4 * channel), oracle(model, x, x))
+    equal(iw.gates.neural_tangent_kernel(model, x, memory=2 * 4 * channel), tangent_kernel(model, x, x))
 
 
 def test_activations_in_place_are_followed():
@@ -151,20 +138,20 @@ def test_activations_in_place_are_followed():
 
     torch.manual_seed(0)
     model, x = InPlace().double().eval(), torch.randn(4, 5, 3, dtype=torch.float64)
-    equal(iw.gates.neural_tangent_kernel(model, x, method="layers"), oracle(model, x, x))
+    equal(iw.gates.neural_tangent_kernel(model, x), tangent_kernel(model, x, x))
 
 
 def test_some_of_the_parameters():
     model, x = odd()
     names = ["twice.weight", "norm.bias", "scale"]
-    equal(iw.gates.neural_tangent_kernel(model, x, parameters=names), oracle(model, x, x, names))
+    equal(iw.gates.neural_tangent_kernel(model, x, parameters=names), tangent_kernel(model, x, x, names))
 
 
 def test_tied_parameters():
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3)).double()
     model[2].weight = model[0].weight
     x = torch.randn(4, 3, dtype=torch.float64)
-    equal(iw.gates.neural_tangent_kernel(model, x), oracle(model, x, x))
+    equal(iw.gates.neural_tangent_kernel(model, x), tangent_kernel(model, x, x))
 
 
 def test_training_mode_and_gradients_are_left_alone():
@@ -181,12 +168,8 @@ def test_bad_arguments():
         iw.gates.neural_tangent_kernel(len, x)
     with pytest.raises(ValueError, match='kind must be "full"'):
         iw.gates.neural_tangent_kernel(model, x, kind="sum")
-    with pytest.raises(ValueError, match='method must be "auto"'):
-        iw.gates.neural_tangent_kernel(model, x, method="fast")
     with pytest.raises(ValueError, match="parameters must be names"):
         iw.gates.neural_tangent_kernel(model, x, parameters=["weight"])
-    with pytest.raises(ValueError, match=r"must find every parameter .* Got \['scale'\]"):
-        iw.gates.neural_tangent_kernel(model, x, method="layers")
     with pytest.raises(ValueError, match=r"x must be inputs of the model\. Got .* of shape \(9,\)"):
         iw.gates.neural_tangent_kernel(nn.Linear(3, 2), torch.zeros(4, 9))
     with pytest.raises(ValueError, match=r"model must return \(N, outputs\)"):
@@ -211,9 +194,7 @@ def test_weights_that_a_layer_does_not_account_for_are_seen():
         warnings.simplefilter("ignore")  # the old form of weight norm, which hooks compute
         hooked = nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 4)), nn.ReLU(), nn.Linear(4, 2)).double()
     for model in (hooked, _Tied().double()):
-        equal(iw.gates.neural_tangent_kernel(model, x), oracle(model, x, x))
-    with pytest.raises(ValueError, match="every weight used by its own layer alone"):
-        iw.gates.neural_tangent_kernel(_Tied().double(), x, method="layers")
+        equal(iw.gates.neural_tangent_kernel(model, x), tangent_kernel(model, x, x))
 
 
 class Recurrent(nn.Module):
@@ -248,22 +229,20 @@ def gradients(model, x):
     return torch.einsum("nop,mkp->nmok", j, j)
 
 
-@pytest.mark.parametrize("method", ["auto", "jacobian"])
 @pytest.mark.parametrize(
     "make", [lambda: nn.Sequential(nn.Linear(4, 3), nn.PReLU(3), nn.Linear(3, 2)), Recurrent, TwoNames]
 )
 @pytest.mark.parametrize("n", [2, 3])
-def test_what_cannot_be_mapped_over_examples(make, method, n):
+def test_what_cannot_be_mapped_over_examples(make, n):
     torch.manual_seed(0)
     model, x = make().double(), torch.randn(n, 4, dtype=torch.float64)
-    equal(iw.gates.neural_tangent_kernel(model, x, method=method), gradients(model, x))
+    equal(iw.gates.neural_tangent_kernel(model, x), gradients(model, x))
 
 
-@pytest.mark.parametrize("method", ["auto", "jacobian"])
-def test_parameters_stay_where_they_are(method):
+def test_parameters_stay_where_they_are():
     model = TwoNames()
     before = list(model.parameters())
-    iw.gates.neural_tangent_kernel(model, torch.randn(3, 4), method=method)
+    iw.gates.neural_tangent_kernel(model, torch.randn(3, 4))
     assert all(p is q for p, q in zip(model.parameters(), before)) and model.second is model.first
 
 
@@ -306,12 +285,11 @@ def test_layers_that_see_other_batches(make, n):
     equal(iw.gates.neural_tangent_kernel(model, x), gradients(model, x))
 
 
-@pytest.mark.parametrize("method", ["auto", "layers", "jacobian"])
-def test_gradients_are_taken_where_they_are_switched_off(method):
+def test_gradients_are_taken_where_they_are_switched_off():
     model, x = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).double(), torch.randn(3, 4).double()
     expected = gradients(model, x)
     with torch.no_grad():
-        found = iw.gates.neural_tangent_kernel(model, x, method=method)
+        found = iw.gates.neural_tangent_kernel(model, x)
     equal(found, expected)
     assert not found.requires_grad
 

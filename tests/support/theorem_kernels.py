@@ -1,10 +1,14 @@
-"""Path kernels as theorems state them, from gates alone: slow and obvious, for the networks that each speaks of."""
+"""Path kernels as theorems state them, from gates alone, for the networks that each speaks of: slow and obvious.
+
+The tangent kernel as it is defined.
+"""
 
 import itertools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.func import functional_call, jacrev, vmap
 
 
 def signal(x: Tensor, input: str = "x") -> Tensor:
@@ -56,3 +60,15 @@ def _enter(active: Tensor, window: tuple[int, ...]) -> Tensor:
     dims = tuple(range(2, 2 + len(window)))
     offsets = itertools.product(*(range(-((k - 1) // 2), k // 2 + 1) for k in window))
     return sum(active.roll(offset, dims) for offset in offsets)  # position q reads q + offset, so p goes to p - offset
+
+
+def tangent_kernel(model, x, y, names=None):
+    """The definition of a tangent kernel: whole Jacobians, contracted."""
+    model.eval()
+    state = {n: t.detach() for n, t in [*model.named_parameters(), *model.named_buffers()]}
+    chosen = {n: state[n] for n in (names or dict(model.named_parameters()))}
+    f = lambda p, example: functional_call(model, {**state, **p}, (example[None],))[0]
+    jacobians = [
+        torch.cat([j.flatten(2) for j in vmap(jacrev(f), (None, 0))(chosen, z).values()], 2).detach() for z in (x, y)
+    ]
+    return torch.einsum("nop,mkp->nmok", *jacobians)

@@ -179,9 +179,9 @@ def effective_maps(
     """Find the affine map from the input to every pre-activation of a linear gating network (P2 section 3).
 
     The first of a DLGN's two linearities: without ReLUs each unit's pre-activation is one image, compared with the
-    input, plus an offset. It is the Jacobian, which here does not depend on the input: found from every basis image, or
-    by gradients where a layer has fewer units than the input has entries, in float64 and evaluation mode. A ReLU
-    network has no such map; for one input :func:`active_subnetwork` gives the map of its outputs.
+    input, plus an offset. It is the Jacobian, which here does not depend on the input: found from every basis image, in
+    float64 and evaluation mode. A ReLU network has no such map; for one input :func:`active_subnetwork` gives the map
+    of its outputs.
 
     Args:
         network: What :func:`dlgn` or :func:`dlgn_sf` made. It is copied.
@@ -226,8 +226,7 @@ def effective_maps(
             )
         zero = gating(torch.zeros_like(x))
         offsets = {i: zero[i][(0, *at)] for i, at in chosen.items()}
-        weights = _by_inputs(gating, x, zero, {i: chosen[i] for i, q in offsets.items() if q.numel() >= x.numel()})
-        weights |= {i: _by_units(gating, x, at, i) for i, at in chosen.items() if i not in weights}
+        weights = _columns(gating, x, zero, chosen)
         maps = tuple(
             EffectiveMap(names[i], weights[i].view(*q.shape, *x.shape[1:]), q.clone()) for i, q in offsets.items()
         )
@@ -235,26 +234,14 @@ def effective_maps(
     return EffectiveMaps(maps, positions)
 
 
-def _by_inputs(gating: nn.Module, x: Tensor, zero: Sequence[Tensor], chosen: dict[int, Index]) -> dict[int, Tensor]:
-    """Column by column: the network on every basis image, for some layers at once; each ``(units, inputs)``."""
+def _columns(gating: nn.Module, x: Tensor, zero: Sequence[Tensor], chosen: dict[int, Index]) -> dict[int, Tensor]:
+    """The network on every basis image less its offsets, for all layers at once; each ``(units, inputs)``."""
     columns: dict[int, list[Tensor]] = {i: [] for i in chosen}
-    for inputs in torch.arange(x.numel(), device=x.device).split(_BATCH) if chosen else ():
+    for inputs in torch.arange(x.numel(), device=x.device).split(_BATCH):
         found = gating(one_hot(inputs, x.numel()).to(x).view(-1, *x.shape[1:]))
         for i, at in chosen.items():
             columns[i].append((found[i] - zero[i])[(slice(None), *at)].flatten(1).T)
     return {i: torch.cat(parts, 1) for i, parts in columns.items()}
-
-
-def _by_units(gating: nn.Module, x: Tensor, chosen: Index, layer: int) -> Tensor:
-    """Row by row, cheaper where a layer has fewer units than the input has entries: gradients of many units at once."""
-    units = gating(torch.zeros_like(x))[layer][(0, *chosen)].numel()
-    rows = []
-    for some in torch.arange(units, device=x.device).split(_BATCH):
-        z = x.new_zeros(len(some), *x.shape[1:]).requires_grad_()
-        with torch.enable_grad():
-            q = gating(z)[layer][(slice(None), *chosen)].flatten(1)
-            rows.append(torch.autograd.grad(q.gather(1, some[:, None]).sum(), z)[0].flatten(1))
-    return torch.cat(rows)
 
 
 def _check(network: GatedNetwork, positions: str) -> None:

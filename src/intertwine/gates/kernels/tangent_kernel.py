@@ -83,18 +83,17 @@ def neural_tangent_kernel(
     y: Tensor | None = None,
     *,
     kind: Kind = "full",
-    method: Literal["auto", "layers", "jacobian"] = "auto",
     parameters: Collection[str] | None = None,
     memory: float = 2**30,
 ) -> Tensor:
     """Neural tangent kernel ``<d f_o(x) / d theta, d f_p(y) / d theta>`` at the present weights (P2 section 2.1).
 
-    ``"layers"`` never makes a whole Jacobian. A linear layer's part is the Gram of its inputs times the Gram of the
-    gradients at its outputs. For a convolution the same two Grams over pairs of positions are multiplied and summed, or
-    per-example gradients of blocks of output channels are compared: whichever needs fewer operations. ``"jacobian"``
-    contracts Jacobians by ``vmap(jacrev)`` (Novak et al. 2022 call it Jacobian contraction), example by example where a
-    model cannot be mapped (parametric ReLUs, recurrent cells). Batch norm is in evaluation mode throughout. ``"auto"``
-    takes ``"layers"`` for the parameters of linear, convolutional and batch norm layers, and Jacobians for all others.
+    For linear, convolutional and batch norm layers no whole Jacobian is made. A linear layer's part is the Gram of its
+    inputs times the Gram of the gradients at its outputs. For a convolution the same two Grams over pairs of positions
+    are multiplied and summed, or per-example gradients of blocks of output channels are compared: whichever needs fewer
+    operations. For all other parameters, and where a weight is used outside its layer too, Jacobians are contracted by
+    ``vmap(jacrev)`` (Novak et al. 2022 call it Jacobian contraction), example by example where a model cannot be mapped
+    (parametric ReLUs, recurrent cells). Batch norm is in evaluation mode throughout.
 
     Args:
         model: Any module whose output is ``(N, outputs)`` and treats examples one by one in evaluation mode.
@@ -102,7 +101,6 @@ def neural_tangent_kernel(
         y: Inputs ``(M, ...)``; ``x`` itself without.
         kind: ``"full"``: ``(N, M, O, O)``; ``"per_output"``: its diagonal ``(N, M, O)``; ``"trace"``: the sum over
             outputs ``(N, M)``.
-        method: How; all give the same numbers.
         parameters: Names of the parameters to differentiate, such as those of the value network of a DGN; all without.
         memory: Bytes for what is held at once beside inputs and result.
 
@@ -119,8 +117,6 @@ def neural_tangent_kernel(
     check_module(model)
     if kind not in ("full", "per_output", "trace"):
         raise ValueError(f'kind must be "full", "per_output" or "trace". Got {kind!r}.')
-    if method not in ("auto", "layers", "jacobian"):
-        raise ValueError(f'method must be "auto", "layers" or "jacobian". Got {method!r}.')
     for name, given in (("x", x), ("y", x if y is None else y)):
         if not isinstance(given, Tensor) or not given.ndim:
             raise TypeError(f"{name} must be a tensor of examples (N, ...). Got {type(given).__name__}.")
@@ -137,9 +133,7 @@ def neural_tangent_kernel(
             raise ValueError(f"model must return (N, outputs). Got {tuple(getattr(out, 'shape', ()))} for one example.")
         pairs = {"full": out.shape[1] ** 2, "per_output": out.shape[1], "trace": 1}[kind]
         check_fits((len(x), len(x if y is None else y), pairs), 2 * out.element_size(), out.device)  # parts are added
-        if method == "jacobian":
-            return _by_jacobians(model, x, y, chosen, kind, memory)
-        return _by_layers(model, x, y, chosen, kind, memory, rest=method == "auto")
+        return _by_layers(model, x, y, chosen, kind, memory)
 
 
 @torch.no_grad()
@@ -211,23 +205,13 @@ def _by_jacobians(
 
 
 def _by_layers(
-    model: nn.Module, x: Tensor, y: Tensor | None, chosen: dict[str, Tensor], kind: Kind, memory: float, rest: bool
+    model: nn.Module, x: Tensor, y: Tensor | None, chosen: dict[str, Tensor], kind: Kind, memory: float
 ) -> Tensor:
     """What layers of a known kind add, and Jacobians of the parameters that no such layer holds."""
     covered = covered_names(model, x, chosen)
     if covered and not _certified(model, x[:2], {name: chosen[name] for name in sorted(covered)}, memory):
-        if not rest:
-            raise ValueError(
-                'method "layers" must find every weight used by its own layer alone. Got a model that computes weights '
-                "by a hook, or uses them elsewhere too. Use method='auto'."
-            )
         return _by_jacobians(model, x, y, chosen, kind, memory)
     left_over = {name: chosen[name] for name in sorted(set(chosen) - covered)}
-    if left_over and not rest:
-        raise ValueError(
-            'method "layers" must find every parameter in a linear, convolutional or batch norm layer. Got '
-            f"{list(left_over)[:5]}. Use method='auto'."
-        )
     kernel = layerwise_kernel(model, x, y, covered, kind, memory)
     if left_over:
         kernel.add_part(_by_jacobians(model, x, y, left_over, kind, memory), 0, 0)
