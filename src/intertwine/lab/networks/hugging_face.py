@@ -61,13 +61,15 @@ def load_pretrained(directory: Path, tensors: dict[str, Tensor] | None = None, s
     state = _weights(directory) if tensors is None else dict(tensors)
     check_kinds(state, {}, repr(str(source)))  # transformers before 5 makes the model's numbers those of the file
     rule = f"checkpoint must be complete safetensors weights of the model in {str(directory)!r}"
+    # the precision of the file; older releases say it in another word
+    stored = {"dtype" if int(_transformers().__version__.split(".")[0]) > 4 else "torch_dtype": "auto"}
     with (
         _alone(rule, f"{str(source)!r}, which does not read"),
         limited_construction(f"the model of {str(directory)!r}"),
     ):
         model, info = _class_of(config).from_pretrained(
             None, config=config, state_dict=state, local_files_only=True, trust_remote_code=False,
-            output_loading_info=True, **_as_stored(),
+            output_loading_info=True, **stored,
         )  # fmt: skip
     check_kinds(state, model.state_dict(), repr(str(source)))
     wrong = [str(key) for kind in ("missing_keys", "mismatched_keys", "unexpected_keys") for key in info.get(kind, ())]
@@ -271,11 +273,6 @@ def _alone(rule: str, got: str) -> Iterator[None]:
         raise CheckpointError(f"{rule}. Got {got} ({first_line(error)}).") from error
     finally:
         constants.HF_HUB_OFFLINE = before
-
-
-def _as_stored() -> dict[str, str]:
-    """The argument of ``from_pretrained`` that keeps the precision of the file; older releases have another name."""
-    return {"dtype" if int(_transformers().__version__.split(".")[0]) > 4 else "torch_dtype": "auto"}
 
 
 def _transformers() -> Any:
