@@ -74,12 +74,3 @@ def test_every_situation_is_dissected_from_several_seeds():
     seeds = {s: {t.job.seed for t in plan.tasks if t.columns["arm"] == s} for s in dissection_figure.SITUATIONS}
     assert set(map(len, seeds.values())) == {8}
     assert {(t.job.quantile, t.job.iou, t.job.concepts) for t in plan.tasks} == {(0.02, 0.08, "parquet:FILE")}
-
-
-@pytest.mark.slow
-def test_the_experiment_at_smoke_scale(tmp_path):
-    page = experiment("fig3-dissection").page(reproduce("fig3-dissection", Setting(folder=tmp_path)))
-    assert page.passed
-    lines = {r.group for r in page.rows if r.what == "power 0" and "share" in r.group}
-    assert len(lines) == 5 + 3  # three situations have a block to look into
-    assert {r.what for r in page.rows if "by category" in r.group} == {"texture", "colour", "shape", "object"}
