@@ -38,6 +38,8 @@ def test_every_situation_has_its_layers(name):
     model = situation.build(7).eval()
     assert set(situation.places.values()) <= set(dict(model.named_modules()))
     assert ("inside" in situation.places) == ("CNN" not in name)
+    output = situation.places["output"]
+    assert situation.places.get("inside", f"{output}.").startswith(f"{output}.")
     with torch.no_grad():
         features = model.features(torch.rand(2, 3, 32, 32))
         assert model.dense(torch.rand(2, 3, 32, 32)).shape[:2] == (2, 7)

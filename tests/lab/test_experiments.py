@@ -48,9 +48,9 @@ def test_imbalance_is_what_positive_scales_change():
     first, second = torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)
     with torch.no_grad():
         first.weight.copy_(torch.tensor([[1.0, 2, 2], [0, 0, 1]]))
-        first.bias.zero_()
+        first.bias.copy_(torch.tensor([2.0, 0]))
         second.weight.copy_(torch.tensor([[3.0, 2.0]]))
-    assert demonstrations_file.imbalance(first, second).item() == pytest.approx(0 + 3)
+    assert demonstrations_file.imbalance(first, second).item() == pytest.approx((9 + 4 - 9) + (4 - 1))
 
 
 def test_what_is_said_of_a_map():

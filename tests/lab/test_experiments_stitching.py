@@ -12,7 +12,7 @@ from intertwine.lab.experiments.paper1.dissimilarity import MEASURES, LayerSimil
 from intertwine.lab.experiments.paper1.stitched import OURS, PRINTED, PRINTED_V1, StitchedLayers, pairs_of
 from intertwine.lab.runs import job_key
 from intertwine.lab.training.augmentation import augment, draw_crops, resized
-from intertwine.stitching import RECIPES, family_of
+from intertwine.stitching import RECIPES, choose_alpha, family_of
 from intertwine.stitching.choose_alpha import ALPHAS
 
 SMALL = Setting("small", data="cifar10")
@@ -76,12 +76,17 @@ def test_whatever_changes_how_maps_are_trained_changes_the_values(job, change, t
     assert losses(before) != losses(after)
 
 
-def test_alphas_of_a_pair(zoo, tmp_path):
+def test_alphas_of_a_pair(zoo, tmp_path, monkeypatch):
+    offered = []
+    choose = choose_alpha.choose_alpha
+    spied = lambda *args, alphas, **how: offered.append(alphas) or choose(*args, alphas=alphas, **how)
+    monkeypatch.setattr(choose_alpha, "choose_alpha", spied)
     one = alpha_choice.ChosenAlphas(**paths(zoo), examples=64, layers=("relu3",), start="random", epochs=1, seed=0)
     found = {statistic: value for (statistic, *_), value in table(one.run(tmp_path)).items()}
     held_out = {float(k.rpartition(" ")[2]): v for k, v in found.items() if k.startswith("held-out")}
     assert set(held_out) == {*ALPHAS, alpha_choice.PLANTED}
-    assert found["alpha"] in ALPHAS  # the planted one is never chosen
+    assert found["alpha"] in ALPHAS
+    assert offered == [ALPHAS, (alpha_choice.PLANTED,)]  # the planted one is no choice
     assert held_out[found["alpha"]] == max(held_out[alpha] for alpha in ALPHAS)
     assert found["norm of the chosen map"] > 0
     assert "training loss, g_relu" in found

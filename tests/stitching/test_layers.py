@@ -254,6 +254,8 @@ def test_soft_sort_is_corrected():
     s = torch.tensor([0.3, -1.0, 2.0, 0.9])
     p = soft_sort(s, 0.05)
     assert p.argmax(1).tolist() == s.argsort(descending=True).tolist()
+    by_hand = torch.softmax(torch.tensor([[-3.0, -2, 0], [-1, 0, -2], [0, -1, -3]]), dim=1)  # rows: sorted 3, 1, 0
+    torch.testing.assert_close(soft_sort(torch.tensor([0.0, 1.0, 3.0]), 1.0), by_hand)
     printed = torch.softmax(torch.exp(-(s.sort(descending=True).values[:, None] - s) / 0.05), dim=1)
     assert not printed.isfinite().all() or printed.argmax(1).tolist() != p.argmax(1).tolist()
 
@@ -290,6 +292,7 @@ def test_sparsity_counts_entries_of_at_most_a_thousandth():
     """v2 eq. D.1, with the threshold of the experiments and on both sides of it."""
     assert sparsity(torch.tensor([[9e-4, -9e-4], [1.1e-3, -1.0]])) == 0.5
     assert sparsity(torch.tensor([[9e-4, -9e-4], [1.1e-3, -1.0]]), threshold=0.5) == 0.75
+    assert sparsity(torch.tensor([[9e-4, -9e-4], [1.1e-3, -1.0]]), threshold=1.0) == 1.0  # as much is counted
 
 
 def test_counts_are_those_of_the_paper():

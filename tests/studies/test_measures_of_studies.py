@@ -1,6 +1,7 @@
 """What single studies measure: on features, gates and functions whose answer is known."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -8,14 +9,18 @@ from studies.centring import TWINS, alignment, unit_gram
 from studies.lifting import gates_of, used
 from studies.psd import CKAS, CUT, SUMS, SYMMETRIC, channel_gram, grams, negative_share, without_negative_part
 from studies.rank_order import HOWS, agreement
+from studies.run import studies
 from studies.sensitivity import KINDS, MEASURES, WHOLE, delete, statistics
 from studies.spectral import label_energy
 from studies.superposition import KERNELS, POINTS, Encoded
 
 from intertwine.gates import dlgn_sf, neural_path_kernel
 from intertwine.groups import Monomial
+from intertwine.lab.experiments import Setting
+from intertwine.lab.networks import build, fit_to, gated_spec
+from intertwine.lab.training import Card, save_checkpoint
 from intertwine.similarity import cka, kernel, measure_names, prepare_gram
-from studies import descent, differentiability
+from studies import descent, differentiability, spectral
 
 
 def generator(seed=0):
@@ -191,9 +196,31 @@ def test_labels_lie_in_the_kernel_that_they_make_and_not_in_another():
     labels = torch.arange(60) % 3
     same = torch.nn.functional.one_hot(labels).double()
     assert label_energy(same @ same.T, labels, 2) == pytest.approx(1)
+    assert spectral.alignment(same @ same.T, 3 * same @ same.T) == pytest.approx(1)
     noise = normal(60, 60)
     assert label_energy(noise @ noise.T, labels, 2) < 0.3
     assert label_energy(noise @ noise.T, labels, 60) == pytest.approx(1)
+
+
+def test_gates_before_training_are_of_the_seed_and_after_it_of_the_checkpoint(tmp_path):
+    spec, paths = fit_to(gated_spec("dgn", "mlp:widths=8", input="ones"), (1, 8, 8), 10), []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        paths.append(str(tmp_path / f"{seed}.safetensors"))
+        save_checkpoint(paths[-1], build(spec), Card(architecture=spec, classes=("0",) * 10, shape=(1, 8, 8)))
+    same, other = (
+        {row["statistic"]: row["value"] for row in spectral.GateSpectrum(
+            checkpoint=path, network=spec, data="digits", images=24, seed=0).run(tmp_path)} for path in paths
+    )  # fmt: skip
+    before, after = ([f"{part}, {when}" for part in spectral.PARTS] for when in ("before", "after"))
+    assert [same[k] for k in after] == [same[k] for k in before] == [other[k] for k in before]
+    assert [other[k] for k in after] != [other[k] for k in before]
+
+
+def test_the_spectral_study_of_convolutions_has_convolutions():
+    of = lambda name: [z.network for z in studies()[name].planned(Setting()).zoos]
+    assert all("c4gap" in network for network in of("open-spectral-cnn"))
+    assert all("mlp" in network for network in of("open-spectral"))
 
 
 def test_lifted_gates_have_the_kernel_of_the_network_and_ensembled_ones_its_members_sum():
@@ -220,6 +247,8 @@ def test_two_networks_that_encode_alike_are_alike_and_others_are_not(tmp_path):
         found[kind] = [row["value"] for row in rows if row["statistic"] == "G_ReLU-CKA"]
     assert found["summed alike"] == pytest.approx([1] * 6, abs=1e-4)
     assert found["superposed"][0] == pytest.approx(1, abs=1e-4)  # every feature has a channel of its own
+    superposed = found["superposed"]
+    assert all(fewer > 1.5 * more for fewer, more in pairwise(superposed))  # twice the features
     assert max(found["superposed"][1:] + found["summed"][1:4] + found["rotated"]) < 0.6
     assert len(POINTS["superposed"]) == 4
     assert POINTS["summed"] == POINTS["summed alike"] == tuple(f"layer {k}" for k in range(6))

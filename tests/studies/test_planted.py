@@ -124,16 +124,20 @@ def test_momentum_and_ten_times_the_rate_are_compared_within_a_point(planted):
 def test_descents_are_compared_within_3_points_and_ten_times(planted):
     from studies.birkhoff import SWEPT
 
-    def plant(true):
+    def plant(true, alone=""):
         made, words = planted().trained(reached=0.97), descent.STARTS["random"]
         for arm in SWEPT:
-            gap = 0.0 if arm == descent.PLAIN else 0.02 if true else -0.05
+            gap = 0.0 if arm == descent.PLAIN else 0.02 if true and arm != alone else -0.05
             made.pairs("penalty", 0.1 + gap, f"{arm}, {words}", noise=1e-4).pairs("loss", 1.0, f"{arm}, {words}")
             slow = arm == descent.SOFT_SORT
             made.pairs("seconds", (11 if true else 9) if slow else 1, f"{arm}, {words}")
         return made
 
     all_of("open-birkhoff", plant, [True] * 6, [False] * 6)
+    of = {descent.SLOW: (0, 4), descent.FAST: (0, 4), "T = 4": (1,), "T = 64": (1,), descent.NO_HEAD_START: (2,),
+          descent.SOFT_SORT: (3,)}  # fmt: skip
+    for arm, fall in of.items():  # each statement is of its own arms
+        assert held("open-birkhoff", plant(True, arm).values) == [k not in fall for k in range(6)], arm
 
 
 def test_tables_without_chance(planted):
@@ -173,8 +177,9 @@ def test_gates_turn_towards_the_labels(planted, name):
     def plant(true):
         made, sign = planted().trained("network", spectral.BENT, spectral.LINEAR, reached=0.97), 1 if true else -1
         for part in spectral.PARTS:
-            for arm, after in ((spectral.BENT, 0.5 + sign * 0.2), (spectral.LINEAR, 0.5 + sign * 0.1)):
-                made.networks(f"{part}, before", 0.5, arm).networks(f"{part}, after", after, arm)
+            ends = {spectral.BENT: (0.5 + sign * 0.3, 0.5 + sign * 0.2), spectral.LINEAR: (0.5, 0.5 + sign * 0.1)}
+            for arm, (before, after) in ends.items():
+                made.networks(f"{part}, before", before, arm).networks(f"{part}, after", after, arm)
         return made
 
     all_of(name, plant, [True] * 6, [False] * 6)
