@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import intertwine as iw
-from intertwine.cli.commands.gates import _affordable, _spread
+from intertwine.cli.commands.gates import _affordable
 from intertwine.cli.inputs import VERSIONS
 from intertwine.gates import GateStudy
 from intertwine.lab import data, networks, training
@@ -168,12 +168,6 @@ def test_kernels_take_what_can_be_paid_for():
     assert _affordable(model, x, None) == (60, []) and _affordable(model, x, 90) == (90, [])
     count, (note,) = _affordable(networks.build("resnet20").eval(), torch.zeros(60, 3, 32, 32), None)
     assert 8 <= count < 60 and "Say --kernel-examples for more" in note
-
-
-def test_features_of_deep_networks_are_of_some_layers():
-    names = [str(i) for i in range(19)]
-    assert _spread(names[:6]) == names[:6]
-    assert len(_spread(names)) == 6 and _spread(names)[0] == "0" and _spread(names)[-1] == "18"
 
 
 def test_gated_versions_of_your_own_network_open_again(run, tmp_path):

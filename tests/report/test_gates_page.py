@@ -71,13 +71,13 @@ def test_a_study_comes_back_and_has_the_same_page(study, tmp_path):
     assert str(again) == str(study)
 
 
-def test_deep_networks_have_tabs_for_some_layers():
-    from intertwine.report.pages.gates import _some
+def test_deep_networks_have_tabs_forspread_layers():
+    from intertwine.report.pages.gates import spread
 
     names = [f"layer{i}" for i in range(19)]
-    assert _some(names[:3]) == names[2::-1]
-    assert _some(names, 3) == ["layer18", "layer9", "layer0"]
-    assert len(_some(names)) == 6 and _some(names)[0] == "layer18" and _some(names)[-1] == "layer0"
+    assert spread(names[:3]) == names[:3]
+    assert spread(names, 3) == ["layer0", "layer9", "layer18"]
+    assert len(spread(names)) == 6 and spread(names)[0] == "layer0" and spread(names)[-1] == "layer18"
 
 
 def test_inputs_that_are_no_images_have_no_pictures(tmp_path):

@@ -45,6 +45,17 @@ def read(kind: str, name: str, text: str) -> Any:
         raise ValueError(f"{name} must be {rule}. Got {text!r}.") from None
 
 
+def named_values(text: str, spec: str) -> dict[str, str]:
+    """Values by name out of text such as ``"width=512,bn=false"``; ``spec`` is all of it, for an error."""
+    found = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not key:
+            raise ValueError(f"arguments must be written name=value. Got {part!r} in {spec!r}.")
+        found[key] = value
+    return found
+
+
 def _positive(text: str) -> int:
     if not (text.strip().isascii() and text.strip().isdigit() and int(text)):
         raise ValueError
@@ -103,8 +114,7 @@ def check_method(method: str, others: Sequence[str]) -> None:
     check_known("--method", name, [*solvers, *others])
     if colon and name in others:
         raise ValueError(f"--method {name} must be without options. Got {method!r}.")
-    for part in filter(None, text.split(",")):
-        key, _, value = (piece.strip() for piece in part.partition("="))
+    for key, value in named_values(text, method).items():
         check_known(f"option of {name}", key, solvers[name])
         if value not in ("true", "false", "null"):
             read("number", f"{name}:{key}", value)
@@ -146,10 +156,7 @@ def check_factory(what: str, place: str) -> None:
 def _check_arguments(name: str, text: str) -> None:
     """Refuse arguments that a built-in network does not have, and values of another kind than the usual one."""
     usual = catalogue()["models"][name]["arguments"]
-    for part in filter(None, text.split(",")):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals:
-            raise ValueError(f"arguments must be written name=value. Got {part!r} in {name + ':' + text!r}.")
+    for key, value in named_values(text, f"{name}:{text}").items():
         check_known(f"argument of {name}", key, list(usual))
         kinds = {bool: "truth", int: "whole", float: "number", list: "wholes"}
         if type(usual[key]) in kinds:

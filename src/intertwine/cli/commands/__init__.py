@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
+from .._checks import named_values
 from .._options import Options, option
 from .._outputs import claim_file, claim_folder, print_json, say, tell_written
 
@@ -110,8 +111,8 @@ def solver_of(spec: str) -> str | iw.matching.Solver:
     name, colon, text = spec.partition(":")
     if not colon:
         return spec
-    given = dict(part.split("=") for part in filter(None, text.split(",")))
-    return replace(iw.matching.METHODS[name], **{key.strip(): json.loads(value) for key, value in given.items()})
+    given = {key: json.loads(value) for key, value in named_values(text, spec).items()}
+    return replace(iw.matching.METHODS[name], **given)
 
 
 def looks_at_data(method: str) -> bool:

@@ -21,7 +21,6 @@ _VERSIONS = catalogue()["gated"]
 _KERNELS = "kernels.safetensors"
 _FRESH = "digits_cnn"
 _LARGE = 16  # pixels: below, mixed precision gains nothing
-_LAYERS = 6  # whose features are shown
 _EXAMPLES = 60  # of path kernels
 _OPERATIONS = 1e10  # a minute or two on a CPU
 _FEWER = (
@@ -222,22 +221,17 @@ def _affordable(model: torch.nn.Module, x: torch.Tensor, wanted: int | None) -> 
     return count, [note]
 
 
-def _spread(names: list[str]) -> list[str]:
-    """At most so many of the layers as a page shows, from the first to the last."""
-    if len(names) <= _LAYERS:
-        return names
-    return [names[round(k * (len(names) - 1) / (_LAYERS - 1))] for k in range(_LAYERS)]
-
-
 def _features(
     study: iw.gates.GateStudy, base: inputs.Opened, built: dict[str, iw.gates.GatedNetwork], x: torch.Tensor
 ) -> tuple[str | None, Any]:
     """Name and effective maps of the first network whose gates are linear; nothing without one."""
+    from ...report.pages.gates import spread
+
     linear = {inputs.VERSIONS[name][0]: net for name, net in built.items() if name.startswith("dlgn")}
     if isinstance(base.model, iw.gates.GatedNetwork) and base.model.is_linear:
         linear = {base.name: base.model}
     for title, network in linear.items():
-        layers = _spread([layer.name for layer in study.layers])
+        layers = spread([layer.name for layer in study.layers])
         return title, iw.gates.effective_maps(network.cpu(), x, layers, positions="centre")
     return None, None
 

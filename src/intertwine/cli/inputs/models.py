@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from ..._untrusted.checkpoints import HF
-from ..._words import near
 from ...lab import networks
 from ...lab.data import DataSplits
 from ...lab.networks.hugging_face import fresh_model
 from ...lab.training import Card
+from .._checks import check_model, named_values
 
 if TYPE_CHECKING:
     from ...gates import GatedNetwork
@@ -80,17 +80,13 @@ def build_model(spec: str) -> nn.Module:
 
     Raises:
         ValueError: If nothing is found under this name.
-    """
+    """  # noqa: DOC502 - raised by a check
     if spec.startswith(HF):
         return fresh_model(Path(spec.removeprefix(HF)))
     if is_builtin(spec):
         return networks.build(spec)
-    if ":" in spec:
-        return _from_factory(spec)
-    raise ValueError(
-        f"model must be one of {', '.join(networks.NETWORKS)}, or package.module:factory, path/to/file.py:factory, or "
-        f"hf:DIRECTORY. Got {spec!r}.{near(spec, networks.NETWORKS)}"
-    )
+    check_model(spec)
+    return _from_factory(spec)
 
 
 def call_factory(spec: str, what: str) -> Callable[..., Any]:
@@ -116,14 +112,9 @@ def _from_factory(spec: str) -> nn.Module:
     factory = call_factory(f"{place}:{name}", "model")
     if isinstance(factory, nn.Module):
         return copy.deepcopy(factory)
-    arguments: dict[str, Any] = {}
-    for part in filter(None, rest[0].split(",") if rest else ()):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not key.isidentifier():
-            raise ValueError(f"arguments must be written name=value. Got {part!r} in {spec!r}.")
-        arguments[key] = _literal(value)
+    given = {key: _literal(value) for key, value in named_values("".join(rest), spec).items()}
     try:
-        model = factory(**arguments)
+        model = factory(**given)
     except Exception as error:  # the user's code may raise anything
         raise ValueError(f"model factory {spec!r} must build a model. Got {type(error).__name__}: {error}.") from error
     if not isinstance(model, nn.Module):
@@ -150,8 +141,6 @@ def import_module_of_user(name: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise FileNotFoundError(f"no file {str(path)!r}")
     name = f"_intertwine_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

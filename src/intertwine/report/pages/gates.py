@@ -48,7 +48,7 @@ def gates_page(study: GateStudy) -> Page:
         Grid([_bases(study), _alignments(study)]),
         Heading("Which gates classes share"),
         Paragraph(_SHARED),
-        Tabs({n: [_shared(study, n)] for n in _some(study.shared.layers)}, "Layer"),
+        Tabs({n: [_shared(study, n)] for n in reversed(spread(study.shared.layers))}, "Layer"),
         Heading("One input, path by path"),
         *_one_input(study),
         *_other(study),
@@ -84,15 +84,17 @@ def _features(study: GateStudy) -> list[Block]:
         "one image and is on where they agree: red adds, blue takes away. The units with the largest images are shown, "
         "of convolutions at the centre position."
     )
-    tabs: dict[str, list[Block]] = {n: [_wall(study.features[n])] for n in _some([m.layer for m in study.features])}
+    tabs: dict[str, list[Block]] = {
+        n: [_wall(study.features[n])] for n in spread([m.layer for m in study.features])[::-1]
+    }
     return [Heading("What the gates look for"), Paragraph(text), Tabs(tabs, "Layer")]
 
 
-def _some(names: Sequence[str], most: int = _TABS) -> list[str]:
-    """At most so many layers as there is room for titles of tabs, spread over the depth, the deepest in front."""
+def spread(names: Sequence[str], most: int = _TABS) -> list[str]:
+    """At most so many layers as there is room for titles of tabs, from the first to the last."""
     last = len(names) - 1
     chosen = range(len(names)) if last < most else [round(k * last / (most - 1)) for k in range(most)]
-    return [names[i] for i in chosen][::-1]
+    return [names[i] for i in chosen]
 
 
 def _wall(one: EffectiveMap) -> Wall:
@@ -153,8 +155,8 @@ def _kernel(study: GateStudy, kernel: Tensor, title: str) -> Figure:
 
 def _bases(study: GateStudy) -> Tabs:
     """The base kernels, the deepest layer in front."""
-    names = _some(list(study.base), 3)  # half the width of the page
-    return Tabs({n: [_kernel(study, study.base[n], f"Base kernel of {n}")] for n in names}, "Layer")
+    names = spread(list(study.base), 3)  # half the width of the page
+    return Tabs({n: [_kernel(study, study.base[n], f"Base kernel of {n}")] for n in reversed(names)}, "Layer")
 
 
 def _alignments(study: GateStudy) -> Figure:
