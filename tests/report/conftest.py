@@ -1,5 +1,14 @@
+"""Made comparisons, hostile names, and a browser that visits pages."""
+
+import os
+import shutil
+
 import made_comparison as _module
 import pytest
+
+from intertwine import report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
 
 
 @pytest.fixture
@@ -10,3 +19,36 @@ def made_comparison():
 @pytest.fixture
 def hostile():
     return _module.HOSTILE
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if not os.path.exists(CHROMIUM):
+        pytest.skip("no chromium on this machine (apt-get install chromium)")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser, tmp_path):
+    """Write the page of a result, open it on a laptop's screen, and watch what it does."""
+
+    def opened(result, ready="html[data-ready]", script=None, **options):
+        path = report.write_page(result, tmp_path / "page.html")
+        assert path.stat().st_size < 5_000_000
+        context = browser.new_context(**{"viewport": {"width": 1366, "height": 768}, **options})
+        page = context.new_page()
+        page.said, page.asked = [], []
+        page.on("console", lambda message: page.said.append(message.text))
+        page.on("pageerror", lambda error: page.said.append(str(error)))
+        page.on("request", lambda request: page.asked.append(request.url))
+        if script:
+            page.add_init_script(script)
+        page.goto(path.as_uri(), timeout=60_000)
+        page.wait_for_selector(ready, state="attached", timeout=60_000)
+        return page
+
+    return opened

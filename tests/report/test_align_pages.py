@@ -1,14 +1,13 @@
 """Pages of alignments and barriers: what they hold, hostile names, and the page in a browser."""
 
-import shutil
-
 import pytest
 import torch
+from page_blocks import figures
 from torch import nn
 
 import intertwine as iw
 from intertwine.merging import Barrier, Curve
-from intertwine.report import Details, Figure, Grid, page_of, render
+from intertwine.report import page_of, render
 
 
 def made_barrier(names=("a", "b", "c"), batch_norms=True):
@@ -29,14 +28,6 @@ def alignment():
     torch.manual_seed(0)
     a, b = (nn.Sequential(nn.Linear(4, 30), nn.ReLU(), nn.Linear(30, 12), nn.ReLU(), nn.Linear(12, 2)) for _ in "ab")
     return iw.align(a, b, torch.zeros(2, 4), kinds={"permutation"})
-
-
-def inside(block):
-    return [x for one in block.blocks for x in inside(one)] if isinstance(block, Details | Grid) else [block]
-
-
-def figures(page):
-    return [x for block in page.blocks for x in inside(block) if isinstance(x, Figure)]
 
 
 def test_a_page_of_an_alignment_shows_where_units_went(alignment):
@@ -79,19 +70,8 @@ def test_hostile_names_stay_text(hostile):
 
 
 @pytest.mark.browser
-def test_every_plot_is_drawn_quietly(alignment, tmp_path):
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        pytest.skip("no chromium on this machine (apt-get install chromium)")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for result, plots in ((alignment, 6), (made_barrier(), 2)):
-            page, said = browser.new_page(), []
-            page.on("console", lambda message, said=said: said.append(message.text))
-            page.on("pageerror", lambda error, said=said: said.append(str(error)))
-            page.goto(result.to_html(tmp_path / "page.html").as_uri())
-            page.wait_for_selector("html[data-ready]", state="attached", timeout=60_000)
-            assert page.locator(".plot[data-drawn] .main-svg").count() >= plots
-            assert said == []
-        browser.close()
+def test_every_plot_is_drawn_quietly(alignment, visit):
+    for result, plots in ((alignment, 6), (made_barrier(), 2)):
+        page = visit(result)
+        assert page.locator(".plot[data-drawn] .main-svg").count() >= plots
+        assert page.said == []

@@ -1,7 +1,5 @@
 """The page in a real browser."""
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -9,43 +7,8 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine import report
 
 pytestmark = pytest.mark.browser
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if not os.path.exists(CHROMIUM):
-        pytest.skip("no chromium on this machine (apt-get install chromium)")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
-@pytest.fixture
-def visit(browser, tmp_path):
-    """Write the page of a result, open it on a laptop's screen, and watch what it does."""
-
-    def opened(result, ready="html[data-ready]", script=None, **options):
-        path = report.write_page(result, tmp_path / "page.html")
-        assert path.stat().st_size < 5_000_000
-        context = browser.new_context(**{"viewport": {"width": 1366, "height": 768}, **options})
-        page = context.new_page()
-        page.said, page.asked = [], []
-        page.on("console", lambda message: page.said.append(message.text))
-        page.on("pageerror", lambda error: page.said.append(str(error)))
-        page.on("request", lambda request: page.asked.append(request.url))
-        if script:
-            page.add_init_script(script)
-        page.goto(path.as_uri(), timeout=60_000)
-        page.wait_for_selector(ready, state="attached", timeout=60_000)
-        return page
-
-    return opened
 
 
 def visible_plots(page):

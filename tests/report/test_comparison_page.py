@@ -6,23 +6,10 @@ import re
 
 import pytest
 import torch
+from page_blocks import figures
 
 from intertwine import report
 from intertwine.similarity.comparison.verdict import headline, lead, measure_title, paired, summarise
-
-
-def figures(page):
-    """All figures of a page, wherever they are."""
-
-    def inside(blocks):
-        for block in blocks:
-            if block.kind == "figure":
-                yield block
-            yield from inside(getattr(block, "blocks", ()))
-            for tab in getattr(block, "tabs", {}).values():
-                yield from inside(tab)
-
-    return list(inside(page.blocks))
 
 
 def traces(page, kind):

@@ -1,17 +1,15 @@
 """The page of a dissection: headline, curves, wall of pictures, hostile names; drawn in a real browser."""
 
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from page_blocks import every_block
 from torch import nn
 
 from intertwine.dissection import Bases, Concept, Criterion, TensorConcepts, dissect
 from intertwine.report import load_result, page_of, render, write_page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -28,17 +26,8 @@ def found():
     return replace(found, model=HOSTILE)
 
 
-def kinds(blocks):
-    names = []
-    for block in blocks:
-        names.append(block.kind)
-        for inner in (getattr(block, "blocks", ()), *getattr(block, "tabs", {}).values()):
-            names += kinds(inner)
-    return names
-
-
 def test_the_page_has_curves_bars_and_a_wall_for_each_basis(found):
-    seen = kinds(page_of(found).blocks)
+    seen = [block.kind for block in every_block(page_of(found).blocks)]
     assert seen.count("wall") == 3
     assert seen.count("figure") == 3
 
@@ -82,26 +71,10 @@ def test_names_are_escaped_and_the_page_is_small(found, tmp_path):
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="no chromium on this machine (apt-get install chromium)")
-def test_pictures_and_plots_appear_in_a_browser(found, tmp_path):
-    playwright = pytest.importorskip("playwright.sync_api")
-    path = write_page(found, tmp_path / "page.html")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 800})
-        trouble, asked = [], []
-        page.on("console", lambda m: trouble.append(m.text) if m.type == "error" else None)
-        page.on("pageerror", lambda e: trouble.append(str(e)))
-        page.on("request", lambda r: asked.append(r.url) if not r.url.startswith(("file:", "data:", "blob:")) else None)
-        page.goto(path.as_uri())
-        page.wait_for_selector("html[data-ready]")
-        sizes = page.eval_on_selector_all(".wall img", "images => images.map(i => i.naturalWidth)")
-        plots = page.eval_on_selector_all(".plot", "plots => plots.map(p => p.querySelectorAll('svg').length)")
-        wide = page.evaluate("document.documentElement.scrollWidth")
-        browser.close()
-    assert not trouble
-    assert not asked
-    assert len(sizes) >= 9
-    assert min(sizes) > 50
-    assert min(plots) > 0
-    assert wide <= 1280
+def test_pictures_and_plots_appear_in_a_browser(found, visit):
+    page = visit(found, viewport={"width": 1280, "height": 800})
+    sizes = page.eval_on_selector_all(".wall img", "images => images.map(i => i.naturalWidth)")
+    plots = page.eval_on_selector_all(".plot", "plots => plots.map(p => p.querySelectorAll('svg').length)")
+    assert page.said == [] and all(url.startswith(("file:", "data:", "blob:")) for url in page.asked)
+    assert len(sizes) >= 9 and min(sizes) > 50 and min(plots) > 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280

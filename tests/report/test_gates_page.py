@@ -1,18 +1,16 @@
 """The page of a network taken apart: what is on it, hostile names, drawn in a real browser."""
 
-import os
-import shutil
 from dataclasses import replace
 
 import pytest
 import torch
+from page_blocks import every_block
 from torch import nn
 
 from intertwine.gates import dlgn, effective_maps, examine
-from intertwine.report import load_result, page_of, render, write_page
+from intertwine.report import load_result, page_of, render
 from intertwine.report.pages.gates import input_picture, signed_picture
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -40,17 +38,12 @@ def study():
     return replace(found, settings=settings)
 
 
-def kinds(blocks):
-    names = []
-    for block in blocks:
-        names.append(block.kind)
-        for inner in (getattr(block, "blocks", ()), *getattr(block, "tabs", {}).values()):
-            names += kinds(inner)
-    return names
+def kinds(study):
+    return [block.kind for block in every_block(page_of(study).blocks)]
 
 
 def test_everything_is_on_the_page(study):
-    seen = kinds(page_of(study).blocks)
+    seen = kinds(study)
     assert seen.count("wall") == 3  # two layers of features and the input
     assert seen.count("figure") == 1 + 1 + 2 + 2 + 1 + 2  # accuracies, rates, kernels, base kernels, alignment, shared
     text = render(page_of(study))
@@ -84,7 +77,7 @@ def test_inputs_that_are_no_images_have_no_pictures(tmp_path):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 3))
     study = examine(model, torch.randn(60, 5), torch.arange(60) % 3, kernel_examples=12)
-    assert "wall" not in kinds(page_of(study).blocks)
+    assert "wall" not in kinds(study)
     assert study.to_html(tmp_path / "page.html").stat().st_size > 1000
 
 
@@ -105,23 +98,12 @@ def test_pictures_show_signs_and_sizes():
     assert grey[32, 32].min() > 240 and grey[32, 96].max() < 15
 
 
-def test_the_page_in_a_browser(study, tmp_path):
-    if not os.path.exists(CHROMIUM):
-        pytest.skip("no chromium on this machine (apt-get install chromium)")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = write_page(study, tmp_path / "page.html")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_context(viewport={"width": 1366, "height": 768}).new_page()
-        said = []
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(path.as_uri())
-        page.wait_for_selector("html[data-ready]", state="attached", timeout=60_000)
-        assert page.evaluate("[...document.querySelectorAll('.wall img')].every((i) => i.naturalWidth > 100)")
-        page.get_by_role("tab", name="1", exact=True).first.click()
-        sync_api.expect(page.locator(".plot:visible:not([data-drawn])")).to_have_count(0, timeout=60_000)
-        assert page.locator(".plot:visible").count() == 1 + 1 + 2 + 1 + 1 + 1
-        assert page.evaluate("document.documentElement.scrollWidth") <= 1366
-        assert said == []
-        browser.close()
+@pytest.mark.browser
+def test_the_page_in_a_browser(study, visit):
+    page = visit(study)
+    assert page.evaluate("[...document.querySelectorAll('.wall img')].every((i) => i.naturalWidth > 100)")
+    page.get_by_role("tab", name="1", exact=True).first.click()
+    page.wait_for_function("[...document.querySelectorAll('.plot')].every((p) => p.dataset.drawn || !p.offsetParent)")
+    assert page.locator(".plot:visible").count() == 1 + 1 + 2 + 1 + 1 + 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1366
+    assert page.said == []
