@@ -66,6 +66,18 @@ def pair(tmp_path_factory):
     return save(folder / "a.safetensors"), save(folder / "b.safetensors", seed=1)
 
 
+@pytest.fixture
+def vits(tmp_path):
+    """Two directories of vision transformers that classify digits."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+    config = transformers.ViTConfig(**sizes, image_size=8, patch_size=4, num_channels=1, num_labels=10)
+    for seed, name in enumerate(("vit_a", "vit_b")):
+        torch.manual_seed(seed)
+        transformers.ViTForImageClassification(config).save_pretrained(tmp_path / name)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def three(pair):
     """Three checkpoints with cards."""

@@ -99,15 +99,6 @@ def test_other_widths(run, users, tmp_path):
     assert ran.code == 2 and "have the same widths" in ran.error and "'intertwine transport'" in ran.error
 
 
-@pytest.fixture
-def vits(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    for name in "ab":
-        config = transformers.ViTConfig(**sizes, image_size=8, patch_size=4, num_channels=1, num_labels=10)
-        transformers.ViTForImageClassification(config).save_pretrained(tmp_path / f"vit_{name}")
-
-
 def test_transformers_that_see(run, vits, tmp_path):
     few = ["--data", "digits", "--examples", "60"]
     ran = run("merge", "vit_a", "vit_b", *few, "--method", "mixed", "--out", "merged")
@@ -245,12 +236,6 @@ def test_a_card_names_the_model_of_shards_too(run, pair, tmp_path):
     assert (tmp_path / "found" / "moved").is_dir()
 
 
-def test_directories_of_transformers_need_no_shape(run, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8, "vocab_size": 20, "n_positions": 8}
-    for seed in (0, 1):
-        torch.manual_seed(seed)
-        config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
-        transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / f"gpt{seed}")
-    ran = run("align", "gpt0", "gpt1", "--out", "found")
+def test_directories_of_transformers_need_no_shape(run, gpts):
+    ran = run("align", "gpt_a", "gpt_b", "--out", "found")
     assert ran.code == 0, ran.err

@@ -145,22 +145,17 @@ def test_a_module_in_the_current_folder(run, tmp_path, npz):
     assert "this data's own mean" in ran.out + ran.err  # no card says what the networks were trained with
 
 
-def test_hugging_face_directories(run, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ViTConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-                                    image_size=8, patch_size=4, num_channels=1, num_labels=10)  # fmt: skip
-    for name, seed in (("a", 0), ("b", 1)):
-        torch.manual_seed(seed)
-        transformers.ViTForImageClassification(config).save_pretrained(tmp_path / name)
+def test_hugging_face_directories(run, vits):
     words = (*FAST, "--measures", "linear_cka", "--json")
-    ran = run("compare", "a", "b", "--data", "digits", *words)
+    ran = run("compare", "vit_a", "vit_b", "--data", "digits", *words)
     assert ran.code == 0, ran.err
     scores = json.loads(ran.out)["scores"]
-    file = run("compare", "a/model.safetensors", "b", "--model", "hf:a", "--data", "digits", *words)
+    file = run("compare", "vit_a/model.safetensors", "vit_b", "--model", "hf:vit_a", "--data", "digits", *words)
     assert file.code == 0, file.err
     assert json.loads(file.out)["scores"] == scores  # the weights of a directory, given as a file
-    (tmp_path / "b" / "model.safetensors").write_bytes((tmp_path / "b" / "model.safetensors").read_bytes()[:500])
-    cut = run("compare", "a", "b", "--data", "digits", *FAST)
+    weights = vits / "vit_b" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:500])
+    cut = run("compare", "vit_a", "vit_b", "--data", "digits", *FAST)
     assert cut.code == 2
     assert "complete safetensors file" in cut.error
 

@@ -20,17 +20,6 @@ from intertwine.lab.networks.hugging_face import load_pretrained
 from intertwine.merging import read_recipe
 
 transformers = pytest.importorskip("transformers")
-SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
-
-
-@pytest.fixture
-def vits(tmp_path):
-    """Two directories of vision transformers that classify digits."""
-    config = transformers.ViTConfig(**SIZES, image_size=8, patch_size=4, num_channels=1, num_labels=10)
-    for seed, name in enumerate(("vit_a", "vit_b")):
-        torch.manual_seed(seed)
-        transformers.ViTForImageClassification(config).save_pretrained(tmp_path / name)
-    return tmp_path
 
 
 @pytest.mark.parametrize(

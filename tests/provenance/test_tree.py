@@ -145,21 +145,12 @@ def test_a_base_is_no_merge_of_what_was_made_from_it():
     assert [m.child for m in found.merges] == ["base"] and "or they come from it" in found.merges[0].told
 
 
-def test_a_negated_task_points_nowhere():
-    base = net(0)
-    tuned_, negated = tuned(base, 1), copy.deepcopy(base)
-    with torch.no_grad():
-        for p, q, r in zip(negated.parameters(), base.parameters(), tuned_.parameters()):
-            p.copy_(2 * q - r)
-    assert not any(k.directed for k in iw.lineage_tree({"base": base, "tuned": tuned_, "negated": negated}, X).links)
-
-
-def test_what_was_extrapolated_from_two_strangers_points_nowhere():
+@pytest.mark.parametrize("other", [tuned(net(0), 1), net(9)], ids=["a negated task", "extrapolated from two strangers"])
+def test_what_lies_beyond_two_networks_points_nowhere(other):
     """One of the two lies half-way between the other and the new one, by one weight in every tensor."""
-    one, other = net(0), net(9)
-    beyond = copy.deepcopy(one)
+    one, beyond = net(0), net(0)
     with torch.no_grad():
-        for p, q, r in zip(beyond.parameters(), one.parameters(), other.parameters()):
+        for p, q, r in zip(*(n.parameters() for n in (beyond, one, other))):
             p.copy_(2 * q - r)
     found = iw.lineage_tree({"one": one, "other": other, "beyond": beyond}, X)
     assert found.related and not any(k.directed for k in found.links)
