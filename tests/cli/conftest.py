@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from checkpoints import save_with_card
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from intertwine.cli import app
-from intertwine.lab import data, networks, training
+from intertwine.lab import networks
 
 USER_MODELS = Path(__file__).parent.parent / "support" / "user_models.py"
 
@@ -44,26 +45,13 @@ def user_models():
     return USER_MODELS
 
 
-def save(path, spec="mlp:widths=8-8", seed=0, card=True):
-    torch.manual_seed(seed)
-    model = networks.build(spec)
-    if not card:
-        save_file(model.state_dict(), path)
-        return path
-    digits = data.load("digits")
-    facts = {"mean": digits.mean, "std": digits.std, "classes": digits.classes, "shape": digits.shape}
-    metrics = {"test_accuracy": 0.125}
-    training.save_checkpoint(
-        path, model, training.Card(architecture=spec, data="digits", seed=seed, metrics=metrics, **facts)
-    )
-    return path
-
-
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory):
     """Two checkpoints with cards."""
     folder = tmp_path_factory.mktemp("pair")
-    return save(folder / "a.safetensors"), save(folder / "b.safetensors", seed=1)
+    return tuple(
+        save_with_card(folder / f"{name}.safetensors", seed=k, test_accuracy=0.125) for k, name in enumerate("ab")
+    )
 
 
 @pytest.fixture
@@ -81,13 +69,16 @@ def vits(tmp_path):
 @pytest.fixture(scope="session")
 def three(pair):
     """Three checkpoints with cards."""
-    return *pair, save(pair[0].parent / "third.safetensors", seed=2)
+    return *pair, save_with_card(pair[0].parent / "third.safetensors", seed=2, test_accuracy=0.125)
 
 
 @pytest.fixture(scope="session")
 def bare(tmp_path_factory):
     """A checkpoint without a card."""
-    return save(tmp_path_factory.mktemp("bare") / "bare.safetensors", card=False)
+    path = tmp_path_factory.mktemp("bare") / "bare.safetensors"
+    torch.manual_seed(0)
+    save_file(networks.build("mlp:widths=8-8").state_dict(), path)
+    return path
 
 
 @pytest.fixture

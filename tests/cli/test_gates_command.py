@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from checkpoints import save_with_card
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -11,24 +12,15 @@ import intertwine as iw
 from intertwine.cli.commands.gates import _affordable
 from intertwine.cli.inputs import VERSIONS
 from intertwine.gates import GateStudy
-from intertwine.lab import data, networks, training
+from intertwine.lab import networks, training
 
-SPEC = "mlp:widths=8-8"
 SMALL = ["--examples", "80", "--kernel-examples", "20"]
 FILES = {"results.json", "results.parquet", "report.html", "kernels.safetensors"}
 
 
-def save(path, seed=0):
-    torch.manual_seed(seed)
-    model, digits = networks.build(SPEC), data.load("digits")
-    facts = {"mean": digits.mean, "std": digits.std, "classes": digits.classes, "shape": digits.shape, "metrics": {}}
-    training.save_checkpoint(path, model, training.Card(architecture=SPEC, data="digits", seed=seed, **facts))
-    return path
-
-
 @pytest.fixture
 def checkpoint(tmp_path):
-    return save(tmp_path / "a.safetensors")
+    return save_with_card(tmp_path / "a.safetensors")
 
 
 def test_trains_converts_and_writes_a_page_from_nothing(run, tmp_path):
@@ -196,7 +188,7 @@ def test_gated_versions_are_found_again_but_never_those_of_another_network(run, 
     time, (weights, card) = written.stat().st_mtime_ns, read()
     assert run("gates", checkpoint, *words).code == 0
     assert written.stat().st_mtime_ns == time  # the same run: not trained again
-    assert run("gates", save(tmp_path / "b.safetensors", seed=1), *words).code == 0
+    assert run("gates", save_with_card(tmp_path / "b.safetensors", seed=1), *words).code == 0
     other, other_card = read()
     assert card.start and other_card.start != card.start
     assert any(not torch.equal(weights[name], other[name]) for name in weights)

@@ -6,20 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from checkpoints import save_with_card
 
 import intertwine as iw
-from intertwine.lab import data, networks, training
+from intertwine.lab import networks, training
 from intertwine.stitching import StitchingStudy
 
 QUICK = ["--epochs", "1", "--examples", "64"]
 SMALL = "digits_cnn:width=4"
-
-
-def write(path, model, spec=SMALL):
-    digits = data.load("digits")
-    facts = {"mean": digits.mean, "std": digits.std, "classes": digits.classes, "shape": digits.shape}
-    training.save_checkpoint(path, model, training.Card(architecture=spec, data="digits", seed=0, **facts))
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +27,7 @@ def nets(tmp_path_factory):
     torch.manual_seed(0)
     mlp = networks.build("mlp:widths=8-8")
     return [
-        write(folder / f"{name}.safetensors", model, spec)
+        save_with_card(folder / f"{name}.safetensors", model, spec)
         for name, model, spec in (
             ("a", a, SMALL),
             ("twin", twin, SMALL),
