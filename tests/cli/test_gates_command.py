@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import intertwine as iw
+from intertwine.cli._catalogue import VERSIONS
 from intertwine.cli.commands.gates import _affordable
-from intertwine.cli.inputs import VERSIONS
 from intertwine.gates import GateStudy
 from intertwine.lab import networks, training
 

@@ -11,6 +11,18 @@ from typing import Any
 
 FILE = Path(__file__).with_name("catalogue.json")
 
+# Gated version -> what it is in the paper's words, where its gates come from, what its value network is given.
+VERSIONS = {
+    "dgn": ("DGN(x, x)", "learnt beside the weights", "x"),
+    "dgn-ones": ("DGN(x, 1)", "learnt beside the weights", "1"),
+    "dgn-fr": ("DGN-FR", "of a random network, fixed", "x"),
+    "dgn-fl": ("DGN-FL", "of the trained network, fixed", "x"),
+    "dlgn": ("DLGN(x, x)", "of a linear network", "x"),
+    "dlgn-ones": ("DLGN(x, 1)", "of a linear network", "1"),
+    "dlgn-sf": ("DLGN-SF(x, x)", "of one linear map each", "x"),
+    "dlgn-sf-ones": ("DLGN-SF(x, 1)", "of one linear map each", "1"),
+}
+
 
 @cache
 def catalogue() -> dict[str, Any]:
@@ -30,7 +42,6 @@ def gathered() -> dict[str, Any]:
     from ..lab import data, experiments, networks, training
     from ..lab.data.concepts import CONCEPT_FORMS
     from ..symmetry.transformation import KINDS
-    from .inputs.models import VERSIONS
 
     models = {
         n.name: {

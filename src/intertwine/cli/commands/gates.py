@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._catalogue import catalogue
+from .._catalogue import VERSIONS
 from .._command import one_thread
 from .._options import DataOptions, advanced, argument, option
 from .._outputs import tell
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ...lab.data import DataSplits
     from ...lab.training import Recipe
 
-_VERSIONS = catalogue()["gated"]
 _KERNELS = "kernels.safetensors"
 _FRESH = "digits_cnn"
 _LARGE = 16  # pixels: below, mixed precision gains nothing
@@ -50,7 +49,7 @@ class Gates(Study, DataOptions):
     """
 
     python = "iw.gates.examine(model, x, labels); iw.gates.dgn(model); iw.gates.dlgn(model)"
-    writes = (_KERNELS, *(f"{name}{end}" for name in (*_VERSIONS, "network") for end in (".safetensors", ".json")))
+    writes = (_KERNELS, *(f"{name}{end}" for name in (*VERSIONS, "network") for end in (".safetensors", ".json")))
 
     a: Path | None = argument("Checkpoint of a ReLU network; without it one is trained.", metavar="[A]")
     b: Path | None = argument("A second one, to align with A by its gates.", metavar="[B]")
@@ -60,7 +59,7 @@ class Gates(Study, DataOptions):
         "Examples of the kernels, evenly over classes; 60, or as many as take minutes.", min=4
     )
     gated: list[str] | None = option(
-        f"Gated versions to build and train, joined by commas: {', '.join(_VERSIONS)}; or none."
+        f"Gated versions to build and train, joined by commas: {', '.join(VERSIONS)}; or none."
     )
     epochs: int = option("Passes over the data for every network trained here; 0 only converts.", 6, min=0)
     train_examples: int | None = advanced("Training examples of them, at most; all by default.", min=1)
@@ -167,7 +166,7 @@ class _Training:
     def version(self, name: str, network: iw.gates.GatedNetwork, base: inputs.Opened) -> dict[str, Any]:
         """Train a gated version in place, or only write it; its row of the table."""
         training = iw.lab.training
-        title, source, given = inputs.VERSIONS[name]
+        title, source, given = VERSIONS[name]
         path, asked, splits = self.asked.out / f"{name}.safetensors", self.asked, self.data
         spec = inputs.card_name(name, network, str(base.facts["model"]), splits)
         row: dict[str, Any] = {"network": title, "gates": source, "value network is given": given}
@@ -227,7 +226,7 @@ def _features(
     """Name and effective maps of the first network whose gates are linear; nothing without one."""
     from ...report.pages.gates import spread
 
-    linear = {inputs.VERSIONS[name][0]: net for name, net in built.items() if name.startswith("dlgn")}
+    linear = {VERSIONS[name][0]: net for name, net in built.items() if name.startswith("dlgn")}
     if isinstance(base.model, iw.gates.GatedNetwork) and base.model.is_linear:
         linear = {base.name: base.model}
     for title, network in linear.items():

@@ -5,7 +5,6 @@
 from ...lab.networks.hugging_face import configuration, is_adapter, load_pretrained
 from .data import batches, check_tokenizers, data_facts, directory_of, example_input, for_all, image_settings, read_data
 from .models import (
-    VERSIONS,
     Checkpoint,
     Opened,
     build_model,

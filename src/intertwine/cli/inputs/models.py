@@ -26,17 +26,6 @@ from .._checks import check_model, named_values
 if TYPE_CHECKING:
     from ...gates import GatedNetwork
 
-# Name -> what it is in the paper's words, where its gates come from, what its value network is given.
-VERSIONS = {
-    "dgn": ("DGN(x, x)", "learnt beside the weights", "x"),
-    "dgn-ones": ("DGN(x, 1)", "learnt beside the weights", "1"),
-    "dgn-fr": ("DGN-FR", "of a random network, fixed", "x"),
-    "dgn-fl": ("DGN-FL", "of the trained network, fixed", "x"),
-    "dlgn": ("DLGN(x, x)", "of a linear network", "x"),
-    "dlgn-ones": ("DLGN(x, 1)", "of a linear network", "1"),
-    "dlgn-sf": ("DLGN-SF(x, x)", "of one linear map each", "x"),
-    "dlgn-sf-ones": ("DLGN-SF(x, 1)", "of one linear map each", "1"),
-}
 GATED = "gated "  # begins what a card calls the gated version of a network that is not built in
 
 # What ends the name of a gated version -> arguments of the function that builds it.
