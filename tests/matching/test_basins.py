@@ -48,6 +48,7 @@ CASES = {
     "RMS norms, tied": lambda: transformers.LlamaForCausalLM(
         transformers.LlamaConfig(**_LLAMA, tie_word_embeddings=True)
     ),
+    "gains 1 + w": lambda: transformers.GemmaForCausalLM(transformers.GemmaConfig(**_LLAMA, head_dim=8)),
     "parallel blocks": lambda: transformers.GPTNeoXForCausalLM(
         transformers.GPTNeoXConfig(
             hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, **_SIZES
@@ -102,6 +103,7 @@ GROUPS = {
     "layer norms, tied": {"O₃₂", _HEADS, "GL₈ each", "S₁₂₈"},
     "rotary, grouped queries, gates": {*_ROTARY, _GATED},
     "RMS norms, tied": {*_ROTARY, _GATED},
+    "gains 1 + w": {*_ROTARY, _GATED},
     "parallel blocks": {"O₃₂", "S₄ ⋉ Z₂⁴", "GL₆ each", "GL₈ each", "S₂₄"},  # six of eight dimensions do not rotate
     "encoder and decoder": {"O₃₂", _HEADS, "GL₈ each", _GATED},
     "experts": {*_ROTARY, "S₃", f"{_GATED} each"},

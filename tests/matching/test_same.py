@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import transformers_zoo as zoo
 from handmade import MAKERS, make
 from torch import nn
 
@@ -243,14 +244,8 @@ def test_equal_functions_that_the_group_does_not_relate_are_not_called_different
     assert iw.same(a, Grouped().double(), x).verdict == DIFFERENT
 
 
-def test_equal_outputs_of_other_weights_and_ties_are_said():
+def test_ties_that_one_network_has_not_are_said():
     torch.manual_seed(0)
-    a = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3)).double()
-    x = torch.randn(5, 4, dtype=torch.float64)
-    nn.init.normal_(a[1].weight)
-    folded = iw.fold(a, x).model
-    found = iw.same(a, folded, x)
-    assert found.verdict in (RELATED, UNTOLD) and "yet both give the same outputs here" in found.reason
     tied = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     loose = copy.deepcopy(tied)
     tied[2].weight = tied[0].weight
@@ -264,12 +259,48 @@ def test_a_summary_lists_the_tensors_that_differ_most():
     assert lines[-1] == "  and 28 more, which differ less"
 
 
-def test_a_network_whose_tie_was_undone_by_folding_is_not_called_different():
+def normed(offset):
+    """A small network with a norm between two maps whose gain is ``w``, or ``1 + w`` as Gemma writes it."""
+    if not offset:
+        a = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3)).double()
+        nn.init.normal_(a[1].weight)
+        return a, torch.randn(5, 4, dtype=torch.float64)
+    pytest.importorskip("transformers")
+    a, x = zoo.MAKERS["GemmaForCausalLM"]()
+    with torch.no_grad():
+        for name, p in a.named_parameters():
+            if name.endswith("norm.weight"):
+                p.add_(0.3 * torch.randn_like(p))
+    return a, x
+
+
+@pytest.mark.parametrize("offset", [False, True], ids=["w and b", "1 + w"])
+def test_networks_that_were_folded_are_the_same(offset):
+    """Folded gains and biases are no element of the group: both networks are folded to tell."""
+    torch.manual_seed(0)
+    a, x = normed(offset)
+    folded = iw.fold(a, x).model
+    sym = iw.symmetries(folded, x)
+    moved = sym.act(sym.random(seed=1), folded)
+    for one, other in ((a, folded), (moved, a)):
+        found = iw.same(one, other, x)
+        assert found and "folded" in found.reason, found.summary()
+    changed = "model.layers.0.mlp.down_proj.weight" if offset else "2.weight"
+    with torch.no_grad():
+        moved.get_parameter(changed).normal_()
+    found = iw.same(moved, a, x)
+    assert not found and (found.differing.keys() == {changed} if offset else True), found.summary()
+    with torch.no_grad():
+        for p in moved.parameters():
+            p.normal_(std=p.std(unbiased=False).item())
+    assert iw.same(moved, a, x).verdict == DIFFERENT
+
+
+def test_a_network_whose_tie_was_undone_by_folding_is_the_same():
     """With gains of norms in it the head is another tensor than the embedding; the function is one."""
     model = Tied()
     folded = iw.fold(model, TOKENS).model
-    found = iw.same(model, folded, TOKENS)
-    assert found.verdict == UNTOLD and "same outputs" in found.reason
+    assert iw.same(model, folded, TOKENS).verdict == SAME
     with torch.no_grad():
         folded.head.weight.mul_(2)
     assert iw.same(model, folded, TOKENS).verdict == DIFFERENT

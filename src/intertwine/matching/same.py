@@ -15,6 +15,8 @@ from ..errors import CaptureError
 from ..symmetry import symmetries
 from ..symmetry.action import acting, check_states, tensors_of
 from ..symmetry.coupling import narrowed
+from ..symmetry.folding.fold import folded
+from ..symmetry.folding.norms import gains_of
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.spaces import UNRULED
 from ..symmetry.symmetry import Symmetry
@@ -73,6 +75,9 @@ def same(
     is no answer: ``bool()`` of it raises. They are different only where their outputs have other shapes, or where one
     program has other settings and so computes something else.
 
+    Gains and biases that were folded out of norms are no element of the group: where both put out the same, or gains
+    are written ``1 + w``, networks that do not agree are folded (``fold``) and compared once more.
+
     "Different" is only said where the symmetry is known and the outputs on the example differ. Where operations have no
     rule, the two runs took different paths, or the outputs are equal, copies may differ by more than the group that was
     found: then networks that do not agree "cannot be told", unless the tensors whose symmetry is known tell them apart.
@@ -109,6 +114,38 @@ def same(
     if isinstance(a, Mapping) or isinstance(b, Mapping):
         sym, (first, second) = check_states(sym, a=a, b=b)
         return decided(sym, (first, second), COMPONENT, {}, None)
+    found = _as_they_are(a, b, example_inputs, sym, example_inputs_b)
+    comparable = found.correspondence or not _replaced(tensors_of(a), tensors_of(b))
+    if comparable and found.verdict in (RELATED, DIFFERENT, UNTOLD):
+        return _by_outputs(found, (a, b), example_inputs, example_inputs_b, sym is None)
+    return found
+
+
+def _by_outputs(
+    found: Match, models: tuple[nn.Module, nn.Module], example_inputs: Any, example_inputs_b: Any, may_fold: bool
+) -> Match:
+    """The verdict on networks as they are, by what they put out, or on both folded where that says more.
+
+    Gains and biases of norms in what reads them are other weights of one function. No element of the group leads to
+    them where the gain is written ``1 + w``, where it has zeros or a bias, or where it untied the head.
+    """
+    inputs = example_inputs, example_inputs if example_inputs_b is None else example_inputs_b
+    off = _error(*map(outputs, models, inputs))
+    alike = off <= PRECISIONS["float32"]
+    ones = gains_of(models[0], example_inputs) if may_fold and (alike or found.verdict != RELATED) else set()
+    if ones and (alike or 0 in ones):
+        a, b = map(folded, models, inputs)
+        again = _as_they_are(a, b, example_inputs, None, example_inputs_b)
+        if again.verdict == SAME or (again.verdict == RELATED and found.verdict != RELATED):
+            return replace(again, reason=f"{again.reason}; both were folded")
+    if not alike or found.verdict != DIFFERENT:
+        return found
+    said = f"yet both give the same outputs here (relative error {off:.0e}): more moved than the symmetry knows"
+    return replace(found, verdict=UNTOLD, reason=f"{found.reason}; {said}")
+
+
+def _as_they_are(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None, example_inputs_b: Any) -> Match:
+    """The verdict on modules, by name or in one code."""
     states = tensors_of(a), tensors_of(b)
     replaced = _replaced(*states)
     if sym is not None or (example_inputs_b is None and not replaced and in_one_code(a, b)):
@@ -145,10 +182,7 @@ def _by_name(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | No
                 if not tied:
                     return _in_other_code(a, b, example_inputs, None)
                 why = f"{tied} tied to another in one of them only: see diff"
-                found = _far({"": f"the tensors have the same shapes, but {why}"})
-                alike = _error(outputs(a, example_inputs), outputs(b, example_inputs)) <= PRECISIONS["float32"]
-                said = f"{found.reason}; yet both give the same outputs here: fold both first"
-                return replace(found, verdict=UNTOLD, reason=said) if alike else found
+                return _far({"": f"the tensors have the same shapes, but {why}"})
             one_path = False
     sym = narrowed(sym, sym.layouts.keys() - made)
     limit = None if sum(x.numel() for x in states[0].values()) <= _WHOLE else COMPONENT
@@ -257,14 +291,9 @@ def _judged(
     if agreed is not None:
         return _in_part(match, pair, found.sym.layouts, differing, agreed)
     related, reason, chance = _beyond_chance(pair, found)
-    off = error(identity(pair.sym)) if error is not None and not replaced else float("inf")
-    alike = off <= PRECISIONS["float32"]
-    if alike:
-        reason += f"; yet both give the same outputs here (relative error {off:.0e}): more moved than the symmetry "
-        reason += "knows, as by folding: fold both first"
     if related:
         return replace(match, verdict=RELATED, reason=reason, chance=chance, differing=differing)
-    match = replace(match, verdict=UNTOLD if alike and known else DIFFERENT, reason=reason, chance=chance)
+    match = replace(match, reason=reason, chance=chance)
     # A part that agrees exactly, as no chance makes it: copies whose experts, modules in a list, stand in another
     # order. Those that pull units away from their partners do not hide what is equal in place.
     exactly = apart.shared(_SOME) if known else None

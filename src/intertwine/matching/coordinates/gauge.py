@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from ...errors import VerificationError
-from ...programs.operations import LAYER_NORMS, RMS_NORMS
-from ...symmetry.folding.norms import fold_norms, level_biases, rotatable
+from ...symmetry.folding.norms import NORMALISING, fold_norms, level_biases, rotatable
 from ...symmetry.folding.offsets import centre, push_biases
 from ...symmetry.folding.rewriter import Rewriter
 from ...symmetry.symmetry import Symmetry
@@ -23,7 +22,6 @@ from ...symmetry.transformation import Transformation, with_parts
 from .problem import keeping
 
 _MANY = 3  # tensors that share a basis
-_NORMS = LAYER_NORMS | RMS_NORMS | {"aten::rsqrt", "aten::linalg_vector_norm"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +62,7 @@ def gauge_of(models: Sequence[nn.Module], example_inputs: Any, sym: Symmetry) ->
     ``None`` where no group grows, or the networks do not fold alike.
     """
     program = sym.origin.program if sym.origin is not None else None
-    if program is None or not any(call.op in _NORMS for call in program.calls):
+    if program is None or not any(call.op in NORMALISING for call in program.calls):
         return None
     found = [one for model in models if (one := _fold(model, example_inputs)) is not None]
     if len(found) < len(models) or any(_form(one[0]) != _form(found[0][0]) for one in found):

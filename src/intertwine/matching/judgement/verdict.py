@@ -37,7 +37,8 @@ class Match(Result):
             affine maps that they are in eval mode, under the names of their gain and bias. Empty for networks that are
             the same, and for other architectures.
         transformation: The element that brings ``a`` closest to ``b``, or ``None`` for other architectures. It is not
-            part of the saved result: use its own ``save``. It moves ``a``, whatever the code of ``b``.
+            part of the saved result: use its own ``save``. It moves ``a``, whatever the code of ``b``;
+            ``fold(a, x).model`` where both were folded.
         correspondence: Which entries of ``b`` are which of ``a``, where their code or names differ; not saved.
     """
 

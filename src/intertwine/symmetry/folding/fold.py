@@ -12,6 +12,7 @@ from torch import nn
 
 from ..._result import UNSAVED, Result, of_networks
 from ..._words import counted
+from ...errors import VerificationError
 from ..action import moved
 from ..find import symmetries_of
 from ..gauge.bases import general_bases
@@ -156,6 +157,14 @@ def fold(
     kept = tuple(Kept(tensor, reason) for _, tensor, reason in outcome.kept)
     proof = rewriter.prove()
     return Fold(changed, kept, tuple(rewriter.added), proof, rewriter.certified, rewriter.finished())
+
+
+def folded(model: nn.Module, example_inputs: Any) -> nn.Module:
+    """A network as ``fold`` leaves it: itself where nothing can be folded without a change of its function."""
+    try:
+        return fold(model, example_inputs).model
+    except (ValueError, VerificationError):
+        return model
 
 
 def _refuse(outcome: Outcome, steps: list[str], strict: bool) -> None:

@@ -16,9 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from ..._evaluation import in_usual_mode
-from ...programs import Call, Program, Ref
+from ..._examples import arguments, each
+from ...programs import Call, Program, Ref, capture_paths, union
 from ...programs.operations import LAYER_NORMS, RMS_NORMS, aten
 from ...programs.steps import float64_handler
+from ..action import tensors_of
 from ..find import symmetries_of
 from ..symmetry import Symmetry
 from .flow import Change, Flow
@@ -27,6 +29,8 @@ from .rewriter import Outcome, Rewriter
 
 _NORMS = LAYER_NORMS | RMS_NORMS
 _STATISTICS = aten("rsqrt sqrt linalg_vector_norm clamp_min reciprocal pow")
+NORMALISING = _NORMS | _STATISTICS
+"""Operations of which a program with norms over its last axis has at least one."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,13 @@ def norms(graph: Graph) -> Iterator[Norm]:
             ways = ((x, g) for x, g in (call.inputs, call.inputs[::-1]) if _is_normalised(graph, x))
             gains = (gain for _, g in ways if (gain := _gain(graph, g, position)) is not None)
             yield from (Norm(position, out, gain, None, False) for gain in islice(gains, 1))
+
+
+def gains_of(model: nn.Module, example_inputs: Any) -> set[float]:
+    """The values at which gains of a model's norms do nothing: 1, and 0 for gains that are written ``1 + w``."""
+    program = union([capture_paths(model, *arguments(example)) for example in each(example_inputs)])
+    state = {name: x for name, x in tensors_of(model).items() if x.ndim == 1 and name in program.states}
+    return {norm.gain.one for norm in norms(Graph(program, state))}
 
 
 def _is_normalised(graph: Graph, ref: Ref) -> bool:
