@@ -31,13 +31,21 @@ from .merge import between, write
 
 @dataclass(frozen=True)
 class TaskArithmetic:
-    """A way to add differences."""
+    """A way to add differences.
 
-    keeps: str = "all"  # Which entries of a difference are kept: ``"largest"``, ``"random"`` or ``"all"``
-    elects: bool = False  # Whether only entries with the sign of the weighted sum are added
-    normalise: bool = False  # Whether the sum is divided by the weights of the entries in it
-    rescale: bool = False  # Whether kept entries are scaled so that the sum of their absolute values is that of all
-    scale: float = 1.0  # Of the sum, called lambda
+    Args:
+        keeps: Which entries of a difference are kept: ``"largest"``, ``"random"`` or ``"all"``.
+        elects: Whether only entries with the sign of the weighted sum are added.
+        normalise: Whether the sum is divided by the weights of the entries in it.
+        rescale: Whether kept entries are scaled so that the sum of their absolute values is that of all.
+        scale: Of the sum, called lambda.
+    """
+
+    keeps: str = "all"
+    elects: bool = False
+    normalise: bool = False
+    rescale: bool = False
+    scale: float = 1.0
 
     def __call__(
         self,
@@ -120,17 +128,24 @@ Setting = float | bool | tuple[tuple[str, float], ...]  # one number, or numbers
 class Recipe:
     """What mergekit does with whole models of one architecture.
 
+    Args:
+        method: One of linear, slerp, task_arithmetic, ties, dare_ties and dare_linear.
+        models: What is merged: places, with ``weight`` and ``density``.
+        base: The network that the others were trained from, or the first end of slerp.
+        settings: ``t``, ``normalize``, ``rescale``, ``lambda``, and ``weight`` and ``density`` for all models.
+        dtype: To which weights are cast before they are merged; ``None`` for each network's own.
+        out_dtype: To which the result is cast; ``None`` for what it was merged in.
+
     Raises:
         ValueError: If the method does not exist, or something is missing for it.
     """
 
-    method: str  # One of linear, slerp, task_arithmetic, ties, dare_ties and dare_linear
-    models: tuple[tuple[str, Mapping[str, Setting]], ...]  # What is merged: places, with ``weight`` and ``density``
-    base: str | None  # The network that the others were trained from, or the first end of slerp
-    # ``t``, ``normalize``, ``rescale``, ``lambda``, and ``weight`` and ``density`` for all models
+    method: str
+    models: tuple[tuple[str, Mapping[str, Setting]], ...]
+    base: str | None
     settings: Mapping[str, Setting]
-    dtype: str | None = None  # To which weights are cast before they are merged; ``None`` for each network's own
-    out_dtype: str | None = None  # To which the result is cast; ``None`` for what it was merged in
+    dtype: str | None = None
+    out_dtype: str | None = None
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:

@@ -29,12 +29,16 @@ Direction = dict[str, Tensor]
 class Tangent(Result):
     """The tangent space of the symmetric copies of one network, as the linear map from coefficients to directions.
 
+    Args:
+        sym: The symmetry.
+        state: Parameters and buffers by name.
+
     Raises:
         ValueError: If the tensors are not those of the symmetry.
     """
 
-    sym: Description  # The symmetry
-    state: Mapping[str, Tensor] = field(metadata=APART)  # Parameters and buffers by name
+    sym: Description
+    state: Mapping[str, Tensor] = field(metadata=APART)
 
     def __post_init__(self) -> None:
         check_headers(self.sym, self.state)
