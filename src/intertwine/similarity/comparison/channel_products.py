@@ -11,7 +11,7 @@ from torch import Tensor
 from .estimates import How, folds_of
 from .layers import Layer
 
-WIDE = 512  # channels from which on products are rounded to 16 bits, and best maps are dear
+WIDE = 384  # channels from which on products are rounded to 16 bits, and best maps are dear
 _PARTS = 4  # of the positions, whose differences tell the error of their sampling
 _TABLE = 48 << 20  # numbers of the products of all folds and parts at a time: 192 MB
 _FOLDS = 20

@@ -20,7 +20,7 @@ from .layers import Layer, Network, chunks
 from .positions import common_space, pooling_note
 
 SHUFFLES = 4
-_WIDTH = 768  # channels that are stacked in one product
+_WIDTH = 512  # channels that are stacked in one product
 _ROUNDED = 2e-4  # of the largest possible trace, that their rounding may move one: twice what was seen
 SHARE = 8  # of the memory, for the features of each network
 _SOLVED = 2  # shuffles of wide layers whose best maps are searched
