@@ -32,11 +32,11 @@ def test_symmetries_are_those_of_zero_padding():
 
 
 def test_a_run_by_choice_of_positions_equals_padding():
-    from intertwine.programs.recording.decompositions import AsOneOperation
+    from intertwine.programs.recording.decompositions import Plainly
 
     for x, pad in ((torch.randn(2, 3, 5), (1, 2)), (torch.randn(2, 3, 5, 4), (2, 0, 1, 3))):
         expected = nn.functional.pad(x, pad, mode="circular")
-        with AsOneOperation():
+        with Plainly():
             assert torch.equal(nn.functional.pad(x, pad, mode="circular"), expected)
             assert torch.equal(nn.functional.pad(input=x, pad=pad, mode="circular"), expected)
             assert torch.equal(nn.functional.pad(x, pad), torch.constant_pad_nd(x, pad))

@@ -2,7 +2,8 @@
 
 Rare operations are recorded as the plain ones that they are made of, and need no rules of their own. Circular padding
 is written into a new tensor piece by piece; one-hot codes look at the numbers first, to see that they are in range, and
-no decision of the model depends on that: both are recorded as one operation.
+no decision of the model depends on that: both are recorded as one operation. A bilinear layer is a product of matrices
+and a sum of products.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,8 +61,8 @@ def decomposition(func: Any, within: bool = False) -> Callable[..., Any] | None:
     return None if steps is None else lambda x, *args, **kwargs: x.copy_(steps(x, *args, **kwargs))
 
 
-class AsOneOperation(TorchFunctionMode):
-    """Replaces circular padding by an equal choice of positions, one-hot codes by ones written at their places."""
+class Plainly(TorchFunctionMode):
+    """Circular padding as a choice of positions, one-hot codes as ones written at their places, bilinear maps."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run ``func``, or its equal."""
@@ -69,6 +70,8 @@ class AsOneOperation(TorchFunctionMode):
         if func is F.pad and (kwargs.get("mode") or (args[2] if len(args) > 2 else "constant")) == "circular":
             x = args[0] if args else kwargs["input"]
             return _wrap(x, args[1] if len(args) > 1 else kwargs["pad"])
+        if func is torch.bilinear:
+            return _bilinear(*args, **kwargs)
         classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
         if func is F.one_hot and isinstance(classes, int) and classes > 0:
             places = args[0] if args else kwargs["tensor"]
@@ -84,3 +87,9 @@ def _wrap(x: Tensor, pad: tuple[int, ...]) -> Tensor:
         positions = torch.arange(-before, size + after, device=x.device) % size
         x = torch.index_select(x, x.dim() - 1 - k, positions)
     return x
+
+
+def _bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    first = input1 @ weight.permute(1, 0, 2).flatten(1)
+    result = (first.unflatten(-1, (len(weight), -1)) * input2.unsqueeze(-2)).sum(-1)
+    return result if bias is None else result + bias

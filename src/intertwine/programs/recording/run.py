@@ -15,7 +15,7 @@ from ...errors import CaptureError
 from ...features.activations import function_names, nonlinearity
 from ..calls import Ref
 from ..program import Program
-from .decompositions import AsOneOperation
+from .decompositions import Plainly
 from .recorder import Recorder, WatchReads
 from .source import error_line
 from .states import declare_states
@@ -46,7 +46,7 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any], answers: S
     with ExitStack() as stack:
         at = _follow_modules(recorder, model, taps, passed, stack)
         try:
-            with torch.no_grad(), AsOneOperation(), WatchReads(recorder), recorder:
+            with torch.no_grad(), Plainly(), WatchReads(recorder), recorder:
                 result = model(*args, **kwargs)
         except CaptureError:
             raise

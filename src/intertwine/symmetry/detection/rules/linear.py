@@ -47,32 +47,6 @@ def product(engine: Engine, call: Call) -> Value:
     return replace(added(engine, result, engine.value(beside)), via=result.via)
 
 
-@register_rule("aten::_trilinear")
-def trilinear(engine: Engine, call: Call) -> Value:
-    """The product of three tensors summed over some axes: each axis is summed against the one that shares it."""
-    parts = [engine.value(call.args[name]) for name in ("i1", "i2", "i3")]
-    for k, part in enumerate(parts):
-        axes = list(part.axes)
-        for dim in sorted(call.args[f"expand{k + 1}"]):
-            axes.insert(dim, ())
-        parts[k] = Value(tuple(axes), part.zero)
-    rank = len(parts[0].axes)
-    summed = {d % rank for d in call.args["sumdim"]}
-    joint: list[Axis] = []
-    for i in range(rank):
-        own = [part.axes[i] for part in parts if part.axes[i]]
-        joined: Axis = own[0] if own else ()
-        for other in own[1:-1] if i in summed else own[1:]:
-            joined = engine.multiplied(joined, other)
-        if i in summed and len(own) > 1:
-            engine.contracted(joined, own[-1])
-        elif i in summed:
-            engine.rigid(joined, f"sum over the units at {call.where}")
-        joint.append(joined)
-    engine.met.append(tuple(joint))
-    return Value(tuple(axis for i, axis in enumerate(joint) if i not in summed), any(part.zero for part in parts))
-
-
 @register_rule("aten::convolution")
 def convolution(engine: Engine, call: Call) -> Value:
     """Convolutions, transposed or not, in groups or not: channels are contracted group by group, space is fixed."""
