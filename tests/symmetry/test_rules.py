@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from sandwich import prove
 from torch import nn
 
 from intertwine.symmetry import register_rule, symmetries
@@ -125,13 +126,11 @@ def test_rule(name):
     function, expected, out = (*CASES[name], 6)[:3]
     torch.manual_seed(0)
     model, x = Between(function, out).double(), torch.randn(4, 3, 8).double()
-    sym = symmetries(model, x)
+    sym = prove(model, x)
     moving = sym.layouts["a.weight"].axes[0]
     assert (
         group_of(sym.space(moving.space)) if isinstance(moving, Leaf) else "held"
     ) == expected and not sym.unknown_ops
-    for kind in ("permutation", "scale", "sign", "linear"):
-        assert function_error(model, sym.act(sym.random(3, kinds={kind}), model), x) < 1e-12, kind
 
 
 def test_a_user_can_teach_an_operation():
@@ -163,10 +162,8 @@ def test_bags_of_embeddings(mode, expected):
 
     torch.manual_seed(0)
     model, x = Bags().double(), torch.randint(9, (4, 5))
-    sym = symmetries(model, x)
+    sym = prove(model, x)
     assert [group_of(s) for s in sym.spaces] == [expected] and not sym.unknown_ops
-    for kind in ("permutation", "scale", "sign", "linear"):
-        assert function_error(model, sym.act(sym.random(3, kinds={kind}), model), x) < 1e-12, kind
 
 
 def test_packed_projections_do_not_tie_their_parts():
