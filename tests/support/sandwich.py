@@ -22,7 +22,7 @@ def prove(
     bound: float = 1e-12,
     unseen: Callable[[int], Any] | None = None,
 ) -> Symmetry:
-    """The symmetry found on ``x``; elements of every kind keep the function there, or on what it did not see, by seed."""
+    """The symmetry found on ``x``; elements of every kind keep the function there, or on ``unseen`` by seed."""
     sym = symmetries(model, x)
     for kind in KINDS:
         for seed in seeds:

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -31,14 +30,6 @@ __all__ = ["admissible"]
 
 S = TypeVar("S", bound=Description)
 _HELD = 1 << 24  # numbers of moved tensors that a run keeps, for those that are read again and again
-
-
-@dataclass(frozen=True)
-class KeptVariance:
-    """Channels of a batch norm whose variance could not follow the scale, so that the gain took it."""
-
-    variance: str  # Name of the running variance
-    channels: tuple[int, ...]  # The channels, after the transformation
 
 
 @in_usual_mode
@@ -286,11 +277,14 @@ def act_on_features(
     return new.movedim(0, dim)
 
 
-def kept_variances(sym: Description, g: Transformation, state: Mapping[str, Tensor]) -> tuple[KeptVariance, ...]:
-    """Channels whose running variance would become negative: it stays, and the gain is divided by ``a`` instead."""
+def kept_variances(sym: Description, g: Transformation, state: Mapping[str, Tensor]) -> dict[str, list[int]]:
+    """Name of each running variance to its channels, after ``g``, where it would become negative and stays as it is.
+
+    There the gain is divided by ``a`` instead.
+    """
     present = (norm for norm in sym.batch_norms if norm.variance in state)
     norms = ((norm.variance, _new_variance(sym, g, state, norm.variance, norm.eps)[1]) for norm in present)
-    return tuple(KeptVariance(n, tuple(kept.nonzero().flatten().tolist())) for n, kept in norms if bool(kept.any()))
+    return {name: kept.nonzero().flatten().tolist() for name, kept in norms if bool(kept.any())}
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -383,7 +377,7 @@ def admissible(sym: Description, g: Transformation, state: Mapping[str, Tensor])
         An element that ``act`` accepts for these weights; ``g`` itself where it is one.
     """
     gainless = {norm.variance for norm in sym.batch_norms if norm.weight is None}
-    bounded = [sym.layouts[kept.variance] for kept in kept_variances(sym, g, state) if kept.variance in gainless]
+    bounded = [sym.layouts[name] for name in kept_variances(sym, g, state) if name in gainless]
     for leaf in (leaf for layout in bounded for block in blocks(layout) for _, leaf in block.carried):
         factor = g[leaf.space].diagonal(leaf)
         if factor is not None:

@@ -196,6 +196,6 @@ def _control(sym: Description, probe: Probe, space: str, names: Sequence[str], r
 
 def _notes(sym: Description, probe: Probe) -> tuple[str, ...]:
     kept = kept_variances(sym, random(sym, 0, {"scale"}), probe.tensors)
-    took = lambda k: f"gain took the scale in {counted(len(k.channels), 'channel')} (variance would be negative)"
+    took = lambda channels: f"gain took the scale in {counted(len(channels), 'channel')} (variance would be negative)"
     said = ["only the path that was run is verified: a number was taken out of an activation"] * sym.path_only
-    return (*(f"{k.variance}: {took(k)}" for k in kept), *said)
+    return (*(f"{name}: {took(channels)}" for name, channels in kept.items()), *said)

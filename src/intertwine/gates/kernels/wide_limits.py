@@ -80,7 +80,6 @@ def convolutional_tangent_kernel(
     x: Tensor,
     depth: int,
     window: int = 3,
-    circular: bool = False,
     y: Tensor | None = None,
     *,
     memory: float = 2**26,
@@ -98,7 +97,6 @@ def convolutional_tangent_kernel(
         x: Inputs ``(N, C, H, W)``.
         depth: Number of convolutions.
         window: Odd size of their windows.
-        circular: Wrap around instead of padding with zeros.
         y: Inputs ``(M, C, H, W)``; ``x`` itself without.
         memory: Bytes for the pairs of positions that are done at once.
         progress: Show the examples.
@@ -121,7 +119,7 @@ def convolutional_tangent_kernel(
     left = x.double().flatten(2)
     right = left if y is None else y.double().flatten(2)
     step = max(1, int(memory / (8 * 6 * left.shape[2] ** 2)))
-    sum_window = lambda kernel: _window(kernel, space, window, circular)
+    sum_window = lambda kernel: _window(kernel, space, window)
     own = [_variances(z, depth, step, sum_window) for z in ([left] if y is None else [left, right])]
     kernel = torch.empty(len(left), len(right), dtype=torch.float64, device=x.device)
     for i in track(range(len(left)), "CNTK", enabled=progress):
@@ -168,16 +166,14 @@ def _relu_moments(sigma: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
     return norms * ((1 - cosine**2).clamp(min=0).sqrt() / math.pi + slope * cosine), slope
 
 
-def _window(kernel: Tensor, space: tuple[int, int], window: int, circular: bool) -> Tensor:
+def _window(kernel: Tensor, space: tuple[int, int], window: int) -> Tensor:
     """Mean over the window of kernels ``(n, P, P)``, both positions moving together: rows first, then columns."""
     n, half = len(kernel), window // 2
     kernel = kernel.view(n, *space, *space)
     for dim in (1, 2):
         total = kernel.clone()
         for shift in [s for s in range(-half, half + 1) if s]:
-            if circular:
-                total += kernel.roll((shift, shift), (dim, dim + 2))
-            elif abs(shift) < space[dim - 1]:
+            if abs(shift) < space[dim - 1]:
                 _both(total, dim, max(shift, 0), abs(shift)).add_(_both(kernel, dim, max(-shift, 0), abs(shift)))
         kernel = total
     return kernel.reshape(n, math.prod(space), math.prod(space)).div_(window**2)
