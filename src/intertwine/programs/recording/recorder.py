@@ -171,8 +171,9 @@ class Recorder(TorchDispatchMode):
             self.read(tensor, isinstance(result, bool))
         if deciding and not any(True for _ in tensors_in(result)):
             return self._answer(result) if isinstance(result, bool) else result
-        if name == "aten::slice" and geometry(result) == geometry(args[0]) and arguments["end"] in _ENDS:
-            self._remember(result, before[id(args[0])])  # ``:``, which older releases of PyTorch take for a slice
+        whole = name == "aten::slice" and arguments["end"] in _ENDS and geometry(result) == geometry(args[0])
+        if whole and (value := before[id(args[0])]) is not None:
+            self._remember(result, value)  # ``:``, which older releases of PyTorch take for a slice
         else:
             self._record(func, name, arguments, {**before, **constants}, result)
         return result
