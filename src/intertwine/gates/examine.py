@@ -92,9 +92,7 @@ class SharedGates(Result):
 
 
 @in_usual_mode
-def shared_gates(
-    model: nn.Module, x: Tensor, labels: Tensor, classes: Sequence[str] | None = None, *, batch_size: int = 500
-) -> SharedGates:
+def shared_gates(model: nn.Module, x: Tensor, labels: Tensor, classes: Sequence[str] | None = None) -> SharedGates:
     """Find how often every ReLU is on for each class, and how many gates two classes share.
 
     The overlap of two classes is the one of P2 definition 2.2, layer by layer and averaged over pairs of examples. An
@@ -105,7 +103,6 @@ def shared_gates(
         x: Inputs ``(N, C, *S)``.
         labels: Class of each input ``(N,)``, from 0.
         classes: Names of the classes; their numbers without.
-        batch_size: Examples that run at once.
 
     Returns:
         Rates and overlaps. Max poolings choose rather than switch and are left out.
@@ -124,7 +121,7 @@ def shared_gates(
     """  # noqa: DOC502 - raised by the check
     count = _check(x, labels, classes)
     number = torch.bincount(labels, minlength=count)
-    patterns = gate_patterns(model, x, batch_size)
+    patterns = gate_patterns(model, x)
     layers, rates, overlap = [], [], []
     for name, gates in patterns.items():
         if gates.dtype == torch.long:

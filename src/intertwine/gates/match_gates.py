@@ -64,9 +64,7 @@ class GateMatch(Result):
 
 
 @in_usual_mode
-def match_gates(
-    a: nn.Module, b: nn.Module, x: Tensor, *, sym: Symmetry | None = None, batch_size: int = 500
-) -> GateMatch:
+def match_gates(a: nn.Module, b: nn.Module, x: Tensor, *, sym: Symmetry | None = None) -> GateMatch:
     """Align two networks by their gates: pair units that are on for the same inputs.
 
     Gates do not change when units are rescaled. In each space that ReLUs switch (several of them, in a residual stream)
@@ -80,7 +78,6 @@ def match_gates(
         b: A network of the same architecture.
         x: Inputs ``(N, C, *S)`` that switch many units: the more, the fewer units look alike.
         sym: The symmetry of both where it is known already.
-        batch_size: Examples that run at once.
 
     Returns:
         The match; ``iw.symmetries(a, x).act(match.transformation, a)`` is A in B's order.
@@ -106,7 +103,7 @@ def match_gates(
                 f"a and b must be ReLU networks, whose gates are their own units'. Got {kind}. Give its .value or "
                 ".gating.network, whichever is meant."
             )
-    method = Gates(gate_patterns(b, x, batch_size), gate_patterns(a, x, batch_size))
+    method = Gates(gate_patterns(b, x), gate_patterns(a, x))
     found = align(b, a, x[:2], method=method, sym=sym, chance=False)
     g = found.transformation
     crosses, ours, theirs = (method.seen(found.symmetry, both) for both in (("a", "b"), ("a", "a"), ("b", "b")))

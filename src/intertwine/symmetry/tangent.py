@@ -135,13 +135,11 @@ class Tangent(Result):
         return found
 
 
-def project(
-    sym: Description,
-    gradient: Mapping[str, Tensor],
-    state: Mapping[str, Tensor],
-    tolerance: float = 1e-10,
-    iterations: int = 2000,
-) -> Direction:
+_RESIDUAL = 1e-10  # of ``J^T (g - J c)``, relative to ``J^T g``, at which a projection is found
+_ITERATIONS = 2000
+
+
+def project(sym: Description, gradient: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Direction:
     """The part of a gradient, an update or a momentum that is orthogonal to all directions of the symmetry.
 
     The gradient of a function that the symmetry keeps is orthogonal already; weight decay, noise and the updates of
@@ -153,12 +151,10 @@ def project(
         sym: The symmetry.
         gradient: A tensor for every parameter that the symmetry moves, by name; others are returned as they are.
         state: The weights at which it was taken.
-        tolerance: Where to stop: size of ``J^T (g - J c)`` relative to ``J^T g``.
-        iterations: Most iterations.
 
     Raises:
         ValueError: If a parameter that moves has no gradient.
-        RuntimeError: If the iterations do not suffice.
+        RuntimeError: If 2,000 iterations do not suffice.
     """
     tangent = Tangent(sym, state)
     statistics = {name for norm in sym.batch_norms for name in (norm.mean, norm.variance)}
@@ -171,10 +167,10 @@ def project(
     rest = {name: gradient[name].detach().cpu().double() for name in names}
     residual = tangent.adjoint(rest)
     search, size = residual.clone(), residual.square().sum()
-    limit = (tolerance**2) * max(float(size), 1e-300)
+    limit = _RESIDUAL**2 * max(float(size), 1e-300)
     length = lambda tensors: sum(float(t.square().sum()) for t in tensors.values())
     floor = 1e-28 * length(rest) * length(tangent.weights)
-    for _ in range(iterations):
+    for _ in range(_ITERATIONS):
         if float(size) <= max(limit, floor):
             break
         step = tangent.direction(search)
@@ -184,7 +180,7 @@ def project(
         size, before = residual.square().sum(), size
         search = residual + size / before * search
     else:
-        raise RuntimeError(f"projection must converge within {iterations} iterations. Got {float(size):.1e}.")
+        raise RuntimeError(f"projection must converge within {_ITERATIONS} iterations. Got {float(size):.1e}.")
     return {n: rest[n].to(t) if n in rest else t for n, t in gradient.items()}
 
 
