@@ -326,7 +326,12 @@ def test_measures_that_rank_layers_otherwise():
     text = "the two Procrustes measures rank the layers alike"
     opposite = numbers(p.TABLE_2)
     opposite["orthogonal_procrustes"] = {k: 1 - v for k, v in opposite["g_relu_procrustes"].items()}
-    assert similarity("table2-dissimilarity", opposite)[text] is False
+    found = similarity("table2-dissimilarity", opposite)
+    assert found[text] is False
+    assert (
+        found["both Procrustes similarities fall with depth, up to the last layer but one"] is False
+    )  # one alone does
+    assert found["and rise again in the last layer"] is False
 
 
 def test_table_4_is_held_to_what_d8_says_and_not_to_what_its_own_row_contradicts():
