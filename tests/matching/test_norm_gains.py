@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from quantised_models import text
 from torch import nn
 from zoo import build
 
 import intertwine as iw
 from intertwine.matching import align
+from intertwine.matching.same import SAME
 from intertwine.symmetry import fold_norm_gains
 from intertwine.symmetry.action import tensors_of
 
@@ -53,3 +55,20 @@ def test_gains_with_zeros_fold_and_a_model_without_gains_is_refused():
     iw.testing.assert_same_function(model, fold_norm_gains(model, args), args)
     with pytest.raises(ValueError, match="norms with gains that can be folded"):
         fold_norm_gains(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("name", ["GemmaForCausalLM", "LlamaForCausalLM"])
+def test_a_rotated_network_is_the_same_as_the_one_it_was_made_of(name):
+    """Its gains are one and its stream rotates; Gemma's head was tied before."""
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model, inputs = text(name)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    rotated = iw.rotate(model, inputs).model
+    assert iw.same(model, rotated, inputs), iw.same(model, rotated, inputs).reason
+    with torch.no_grad():
+        next(p for n, p in rotated.named_parameters() if "mlp.down_proj" in n)[0] *= -1
+    assert iw.same(model, rotated, inputs).verdict != SAME

@@ -23,6 +23,7 @@ from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import KINDS, Transformation, identity
 from ..testing import outputs, relative_error, tolerance
 from .components import Matched, Pair, matched
+from .coordinates.gauge import gauge_of
 from .correspondence.correspond import SETTINGS, correspond, in_code_of, in_one_code
 from .judgement.configurations import differing_settings, settings_of
 from .judgement.deviation import HALVES, PRECISIONS, constant, patterned, relative
@@ -138,10 +139,21 @@ def _by_outputs(
         again = _as_they_are(a, b, example_inputs, None, example_inputs_b)
         if again.verdict == SAME or (again.verdict == RELATED and found.verdict != RELATED):
             return replace(again, reason=f"{again.reason}; both were folded")
+    if alike and may_fold and example_inputs_b is None and (turned := _turned(*models, example_inputs)):
+        return turned
     if not alike or found.verdict != DIFFERENT:
         return found
     said = f"yet both give the same outputs here (relative error {off:.0e}): more moved than the symmetry knows"
     return replace(found, verdict=UNTOLD, reason=f"{found.reason}; {said}")
+
+
+def _turned(a: nn.Module, b: nn.Module, example_inputs: Any) -> Match | None:
+    """The match of networks whose streams may rotate once gains are folded; ``None`` where they are not one so."""
+    gauge = gauge_of((a, b), example_inputs, symmetries(a, example_inputs))
+    if gauge is None or not in_one_code(gauge(a), gauge(b)):
+        return None
+    match = _by_name(gauge(a), gauge(b), example_inputs, gauge.sym)
+    return replace(match, reason=f"{match.reason}; both were folded, and streams rotate") if match else None
 
 
 def _as_they_are(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None, example_inputs_b: Any) -> Match:
