@@ -9,6 +9,7 @@ from theorem_kernels import tangent_kernel
 from torch import nn
 
 import intertwine as iw
+from intertwine.gates.kernels.tangent_kernel import layerwise_kernel
 
 
 class Odd(nn.Module):
@@ -71,6 +72,22 @@ def test_both_ways_to_do_a_convolution(ghost, monkeypatch):
     diagonal = full.diagonal(dim1=2, dim2=3)
     for kind, expected in {"full": full, "trace": diagonal.sum(-1), "per_output": diagonal}.items():
         equal(iw.gates.neural_tangent_kernel(model, x, x[:2], kind=kind), expected)
+
+
+@pytest.mark.parametrize("kept", [1.0, 2**30])
+@pytest.mark.parametrize("ghost", [True, False])
+@pytest.mark.parametrize("part", ["bias", "weight", ""])
+def test_a_convolution_adds_its_bias_at_every_position(part, ghost, kept, monkeypatch):
+    """By layers alone: where these did not add up to the gradient, Jacobians would take their place."""
+    monkeypatch.setattr("intertwine.gates.kernels.layer_kernel.Layer._pairs_are_cheaper", lambda *_: ghost)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(12, 2)).double()
+    x = torch.randn(3, 2, 4, 4, dtype=torch.float64)
+    names = [n for n, _ in model.named_parameters() if n.startswith("0.") and n.endswith(part)]
+    full = tangent_kernel(model, x, x, names)
+    diagonal = full.diagonal(dim1=2, dim2=3)
+    for kind, expected in {"full": full, "trace": diagonal.sum(-1), "per_output": diagonal}.items():
+        equal(layerwise_kernel(model, x, None, names, kind, kept).result(), expected)
 
 
 @pytest.mark.parametrize("kind", ["full", "per_output", "trace"])
