@@ -60,8 +60,9 @@ def test_directions_are_told_by_what_cannot_be_undone_only():
     pruned = {n: t * (t.abs() > t.abs().median()) if t.is_floating_point() and t.ndim > 1 else t for n, t in a.items()}
     assert direction(a, cast, names)[0] == 1 and "rounded to half" in direction(a, cast, names)[1]
     assert direction(cast, a, names)[0] == -1
+    said = "only weights that are zero in thin differ: it was pruned, or the other filled its zeros"
+    assert direction(a, pruned, names, ("full", "thin")) == direction(pruned, a, names, ("thin", "full")) == (0, said)
     untold = (0, "training alone leaves no trace of its direction")
-    assert direction(a, pruned, names) == direction(pruned, a, names) == untold
     assert direction(a, tuned(net(0), 1).state_dict(), names) == untold
     from_half, regrown = ({n: t + 0.01 * torch.randn(t.shape) for n, t in x.items()} for x in (cast, pruned))
     assert direction(cast, from_half, names) == direction(pruned, regrown, names) == untold
@@ -69,7 +70,8 @@ def test_directions_are_told_by_what_cannot_be_undone_only():
     scaled["5.weight"][:2] *= 0.97
     started["5.weight"].zero_()  # a head that starts at zero
     assert direction(a, scaled, names) == direction(started, a, names) == untold
-    assert direction(a, {**a, "1.num_batches_tracked": torch.tensor(9)}, names) == untold
+    way, ground = direction(a, {**a, "1.num_batches_tracked": torch.tensor(9)}, names)
+    assert way == 0 and "seen 0 and 9 batches" in ground
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -236,6 +238,24 @@ def test_an_aligned_copy_stays_in_the_family_of_its_original():
     (link,) = (k for k in found.links if {k.parent, k.child} == {"aligned", "c"})
     assert link.ground == "a copy, moved by an element of the group"
     assert "weights far apart" in found.to_html()
+
+
+@pytest.mark.parametrize("strangers", [0, 3, 4])
+def test_a_link_that_too_few_families_calibrate_says_so(strangers):
+    """An aligned stranger joins the family then, whom no level keeps out; the rest of the family is not in doubt."""
+    a, c = net(0), net(5)
+    nets = {f"stranger {k}": net(100 + k) for k in range(strangers)} | {"a": a, "tuned": tuned(a, 1)}
+    nets["aligned"] = iw.align(a, c, X).apply(c)
+    found = iw.lineage_tree(nets, X)
+    by_ends = {frozenset((k.parent, k.child)): k for k in found.links}
+    link, sure = by_ends[frozenset({"a", "aligned"})], by_ends[frozenset({"a", "tuned"})]
+    assert sure.calibrated and "calibrated" not in sure.ground
+    doubted = strangers < 4
+    assert link.calibrated != doubted and link.aligned != doubted
+    assert ("not calibrated: fewer than 4 other families" in link.ground) == doubted
+    assert any("a and aligned may be no relatives" in note for note in found.notes) == doubted
+    page = found.to_html()
+    assert ("a and aligned may be no relatives" in page) == ("related, or one was aligned" in page) == doubted
 
 
 def test_networks_of_other_widths_are_in_one_tree():

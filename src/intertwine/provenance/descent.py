@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 _MOST = 0.99  # share of the weights that one operation must explain
+_PRUNED = 0.05  # share of the weights that pruning must set to zero to be called so
 _PIECE = 1 << 20  # entries that are looked at at once
 _FEWEST = 100  # weights whose rounding errors are looked at
 _BITS = {torch.bfloat16: 8, torch.float16: 11}  # significant bits
@@ -16,14 +17,17 @@ _QUARTER = 0.1, 0.4  # share of the rounding errors in each quarter of their ran
 UNTOLD = "training alone leaves no trace of its direction"
 
 
-def direction(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[str]) -> tuple[int, str]:
+def direction(
+    a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[str], whose: tuple[str, str] = ("a", "b")
+) -> tuple[int, str]:
     """Which of two related networks cannot be the later one.
 
     One is the other rounded to half precision: what was lost cannot be had back. Rounding leaves errors that are
     uniform over half a unit of the last place; training that moved every weight by less than that leaves small ones.
-    That both come from a third network is not ruled out. Neither zeros nor counters of batch norms are a sign: training
-    of the zeros of a pruned network alone (PackNet) leaves the same ones, and counters are reset. The answer is 1 where
-    ``a`` was not made from ``b``, -1 where ``b`` was not made from ``a``, 0 where neither can be told; and the ground.
+    That both come from a third network is not ruled out. Single weights that are zero in one, all others equal, are
+    said, and no direction: pruning leaves them, and so does training of the zeros of a pruned network alone (PackNet).
+    The answer is 1 where ``a`` was not made from ``b``, -1 where ``b`` was not made from ``a``, 0 where neither can be
+    told; and the ground, in which ``whose`` names the two.
     """
     left, right = _Signs(), _Signs()
     for name in names:
@@ -38,20 +42,34 @@ def direction(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[
         return 0, "the signs contradict each other"
     if found:
         return found[0], "its weights are the other's, rounded to half precision"
-    return 0, UNTOLD
+    pruned = [name for name, signs in zip(whose, (left, right)) if signs.pruned]
+    if len(pruned) == 1:
+        return 0, f"only weights that are zero in {pruned[0]} differ: it was pruned, or the other filled its zeros"
+    # counters of batches are reset too often to be a sign
+    first, second = (max((int(x[n]) for n in x if n.endswith("num_batches_tracked")), default=0) for x in (a, b))
+    seen = f"; batch norms have seen {first:,} and {second:,} batches, which tells it if no counter was reset"
+    return 0, UNTOLD + seen * (first != second)
 
 
 @dataclass
 class _Signs:
     """Signs that a network was made from another, over tensors that differ."""
 
+    weights: int = 0
     changed: int = 0
+    zeros: int = 0
+    kept: int = 0
     errors: dict[torch.dtype, Tensor] = field(default_factory=lambda: {h: torch.zeros(4).double() for h in _BITS})
 
     def add(self, before: Tensor, after: Tensor) -> None:
         """Look at one tensor."""
-        other = before != after
+        zero, other = (after == 0) & (before != 0), before != after
+        self.weights += after.numel()
         self.changed += int(other.sum())
+        self.kept += int((~other | zero).sum())
+        if after.ndim > 1:
+            x = after.flatten(1) != 0
+            self.zeros += int((zero.flatten(1) & x.any(0) & x.any(1, keepdim=True)).sum())
         x, y = before[other], after[other]
         for half, bits in _BITS.items():
             exact = x.to(half).float() == y
@@ -68,6 +86,11 @@ class _Signs:
             if hits >= max(_MOST * self.changed, _FEWEST) and bool(((quarters > least) & (quarters < most)).all()):
                 return True
         return False
+
+    @property
+    def pruned(self) -> bool:
+        """Whether single weights are zero, and the others are as they were."""
+        return self.zeros >= _PRUNED * self.weights > 0 and self.kept >= _MOST * self.weights
 
 
 _SHARE = 0.05  # weight of a parent from which on it counts

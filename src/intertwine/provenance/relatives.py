@@ -41,6 +41,8 @@ class Link:
         directed: Whether the weights rule out the reverse; that both come from a third network they never do.
         ground: How, or why not.
         aligned: Whether the units stand in one order, and the weights are far apart. Such a link joins no families.
+        calibrated: Whether the weights are close, or other families told how close strangers come once aligned. Where
+            too few could, the distance alone joins the two, and they may be no relatives.
     """
 
     parent: str
@@ -50,6 +52,7 @@ class Link:
     directed: bool
     ground: str
     aligned: bool = False
+    calibrated: bool = True
 
 
 def ends(links: Iterable[Link]) -> list[Pair]:
@@ -93,11 +96,33 @@ def aligned_links(distances: Distances, found: Distances, families: Sequence[Seq
 
 COPY = "a copy, moved by an element of the group"
 FIRM = 0.5  # distance up to which a match tells of descent, and one network stands for the other
+_APART = 0.85  # distance in place, about 50 degrees, from which on weights are far apart
 _NEAR = 0.5  # times the median gap of all pairs: how near invariants of copies are
 _WORTH = 0.01  # p-value of a matched pair that is worth a note
 _CALIBRATE = 12  # networks of other families at most
 _COMPONENT = 16_000_000  # weights that are balanced at once
 _POWERS = 4
+
+
+def kin(states: States, distances: Distances, alike: Distances, rate: float) -> Iterator[tuple[Pair, bool]]:
+    """Of pairs that are far apart in place those that are more than independent networks aligned to each other.
+
+    Once matched, their weights are more alike than those of other families; with too few of these the distance decides.
+    Beside each pair stands whether other families calibrated it.
+    """
+    families = forest(states, alike)[1]
+    home = homes(families)
+    for a, b in first_of_families(sorted(distances.keys() - alike.keys(), key=lambda pair: distances[pair]), home):
+        sym, state = states[a]
+        heads = [family[0] for k, family in enumerate(families) if k not in (home[a], home[b])]
+        others = [states[head][1] for head in heads if states[head][0] is sym]
+        if len(others) < FEWEST:
+            close = distances[a, b] <= _APART
+        else:
+            together = compared(sym, state, states[b][1])
+            close = calibrated(sym, state, together, others[:_CALIBRATE]).log_p <= log(rate)
+        if close:
+            yield (a, b), len(others) >= FEWEST
 
 
 def moved_copies(states: States, links: Sequence[Link], rate: float) -> tuple[tuple[Link, ...], tuple[str, ...]]:

@@ -17,11 +17,12 @@ from .._words import counted
 from ..matching.same import SAME, Match
 from ..symmetry import Symmetry, symmetries
 from ..symmetry.action import tensors_of
+from .after_matching import FEWEST
 from .comparable import compared
 from .descent import Merge, direction, merges
 from .in_place import checked
 from .p_values import power_of_ten
-from .relatives import COPY, FIRM, Distances, Link, Pair, States, aligned_links, ends, forest, moved_copies
+from .relatives import COPY, FIRM, Distances, Link, Pair, States, aligned_links, ends, forest, kin, moved_copies
 
 _WEIGHTS = 256  # of every tensor
 
@@ -70,6 +71,7 @@ def sketch_scores(sketches: Sequence[Mapping[str, Tensor]], shapes: Sequence[Map
 _RATE = 0.001
 _CLOSE = 2.0  # standard deviations of a sketch from which on a pair is tested: 2 % of strangers, and nearly all kin
 
+_UNCALIBRATED = f"fewer than {FEWEST} other families tell how alike an independent network is once aligned to the other"
 _BETWEEN = "{} lies between the other and a third network: a merge of them, or what they come from"
 
 
@@ -86,7 +88,7 @@ class Tree(Result):
         related: Number of pairs called related.
         tested: Number of pairs that were tested exactly; the others' sketches are not alike.
         merges: Networks that hold weights of two others: merges of these, or what they come from.
-        notes: Pairs that may be related, but not beyond doubt.
+        notes: Pairs that may be related, but not beyond doubt, those among them that stand in one family.
     """
 
     names: tuple[str, ...]
@@ -201,15 +203,22 @@ def tree_of_states(states: States, rate: float = _RATE) -> Tree:
     distances |= {k: min(distances[k], match.residual) for k, match in matches.items() if match.residual <= FIRM}
     mixed = {frozenset((m.child, parent)) for m in sums for parent in m.parents}
     alike = {k: gap for k, gap in distances.items() if gap <= FIRM or frozenset(k) in mixed}
+    far = dict(kin(states, distances, alike, rate))
+    alike |= {k: distances[k] for k in far}
     branches = forest(names, sorted(alike, key=lambda pair: alike[pair]))[0]
-    links = tuple(_link(states, k, alike[k], found[k], matches.get(k), sums) for k in branches)
+    links = tuple(_link(states, k, alike[k], found[k], matches.get(k), sums, far.get(k, True)) for k in branches)
+    doubts = (
+        f"{k.parent} and {k.child} may be no relatives, though they stand in one family: {_UNCALIBRATED}"
+        for k in links
+        if not k.calibrated
+    )
     moved, notes = moved_copies(states, links, rate)
     links = (*links, *moved)
     families = forest(names, ends(links))[1]
     links = (*links, *aligned_links(distances, found, families))
     log_p = tuple(tuple(found.get((a, b), found.get((b, a), nan)) for b in names) for a in names)
     count = len({*map(frozenset, related), *map(frozenset, ends(moved))})
-    return Tree(names, log_p, families, links, rate, count, len(found), sums, notes)
+    return Tree(names, log_p, families, links, rate, count, len(found), sums, (*doubts, *notes))
 
 
 def _of_one_symmetry(states: States) -> States:
@@ -249,7 +258,7 @@ def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
 
 
 def _link(
-    states: States, pair: Pair, gap: float, log_p: float | None, match: Match | None, sums: Sequence[Merge]
+    states: States, pair: Pair, gap: float, log_p: float | None, match: Match | None, sums: Sequence[Merge], sure: bool
 ) -> Link:
     """A branch, with its direction where that can be told: not where one of the two holds weights of a third, too."""
     child, parent = pair
@@ -259,10 +268,12 @@ def _link(
     else:
         (sym, a), (_, b) = states[parent], states[child]
         shared = [n for n in sym.layouts if n in a and n in b and a[n].shape == b[n].shape]
-        way, ground = direction(a, b, shared)
+        way, ground = direction(a, b, shared, (parent, child))
     if way < 0:
         parent, child = child, parent
     for m in sums:
         if m.child in pair and {*pair} - {m.child} <= {*m.parents}:
             way, ground = 0, _BETWEEN.format(m.child)
-    return Link(parent, child, gap, log_p, way != 0, ground)
+    if not sure:
+        ground = f"{ground}; not calibrated: {_UNCALIBRATED}"
+    return Link(parent, child, gap, log_p, way != 0, ground, calibrated=sure)

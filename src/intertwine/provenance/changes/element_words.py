@@ -11,13 +11,15 @@ from torch import Tensor
 from ..._words import counted, listed
 from ...groups import Element
 from ...symmetry import Symmetry, Transformation
+from ...symmetry.blocks import blocks
 from ...symmetry.spaces import Leaf, Space
 from ..difference import Finding, MovedUnit
 from ..units import by_unit
-from .layers import pattern_of
+from .layers import block_of, pattern_of
 from .pairs import Pairs
 
 _NAMED = 6  # units that are named one by one
+_CHAIN = 4  # matrices that may carry a space without its being a stream
 _SEEN = 1e-4  # log scales that are worth a word
 _ATTENTION = re.compile(r"att|head|qkv|[._](q|k|v|query|key|value)(_|\.|$)")
 
@@ -101,12 +103,26 @@ def _together(many: list[tuple[str, str]]) -> str:
     return "; ".join(said if len(many) <= _NAMED else [*said[:2], f"and so on in {layers}"])
 
 
-def _noun(sym: Symmetry, space: Space, names: Iterable[str]) -> str:
+def _noun(sym: Symmetry, space: Space, names: Sequence[str]) -> str:
     """What the units of a space are called."""
+    attention = any(_ATTENTION.search(n) for n in names)
     if any(space.name in other.parents for other in sym.spaces):
-        return "head" if any(map(_ATTENTION.search, names)) else "group"
-    title = sym.titles[space.name]
-    return "channel" if "channels" in title or "residual stream" in title else "unit"
+        return "head" if attention else "group"
+    if space.parents:
+        queries = attention and not space.group.scales and space.group.permutes and _heads_within(sym, space)
+        return "query head" if queries else "head dimension" if attention else "unit"
+    matrices = [n for n in names if len(sym.layouts[n].axes) > 1]
+    stream = len(matrices) > _CHAIN and len({block_of(n) for n in matrices}) > 2  # several blocks read and write it
+    return "channel" if stream or any(len(sym.layouts[n].axes) == 4 for n in names) else "unit"
+
+
+def _heads_within(sym: Symmetry, space: Space) -> bool:
+    """Whether units of a space are themselves products with another axis, as query heads of one group are."""
+    for block in (block for layout in sym.layouts.values() for block in blocks(layout)):
+        dim = next((d for d, leaf in block.carried if leaf.space == space.name), len(block.leaves))
+        if dim + 1 < len(block.leaves) and len(block.rows) < len(block.leaves) - 1:
+            return True
+    return False
 
 
 def _folded_gains(pairs: Pairs, g: Transformation) -> Iterator[tuple[str, bool, str, int]]:

@@ -66,6 +66,7 @@ def _units(found: Diff) -> list[Block]:
 _LETTERS = 34  # of a network's name
 _TOLD, _UNTOLD, _MERGED = "made from", "related, which came first is not told", "holds weights of"
 _ALIGNED = "units in one order, weights far apart"
+_UNSURE = "related, or one was aligned to the other"
 _CAPTION = (
     "Lines join the closest networks of a family, a parent above its children where that is told, and families of "
     "which one was aligned to the other."
@@ -139,7 +140,8 @@ def _drawn(found: Tree) -> Network:
         name: [] for family in found.families for name in family if name in joined
     }
     for link in found.links:
-        kind = _ALIGNED if link.aligned else _TOLD if link.directed else _UNTOLD
+        doubted = _ALIGNED if link.aligned else "" if link.calibrated else _UNSURE
+        kind = doubted or (_TOLD if link.directed else _UNTOLD)
         wires[link.child].append((link.parent, kind))
     for merge in found.merges:
         known = {parent for parent, _ in wires[merge.child]}
@@ -149,7 +151,7 @@ def _drawn(found: Tree) -> Network:
         Vertex("", cut(name, _LETTERS), (), tuple(Wire(number[p], (kind,)) for p, kind in wires[name]))
         for name in wires
     ]
-    flows = {kind: Flow(kind) for kind in (_TOLD, _UNTOLD, _MERGED, _ALIGNED)}
+    flows = {kind: Flow(kind) for kind in (_TOLD, _UNTOLD, _UNSURE, _MERGED, _ALIGNED)}
     return network(graph, flows, "Families of networks", _CAPTION)
 
 
