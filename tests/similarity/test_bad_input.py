@@ -134,15 +134,15 @@ def test_progress_counts_the_examples_that_come(monkeypatch, batch, most, total)
             yield item
 
     monkeypatch.setattr(layers, "track", track)
-    monkeypatch.setattr("intertwine.similarity.comparison.compare._BRIEF", (48, 48, 0))
+    monkeypatch.setattr("intertwine.similarity.comparison.compare._BRIEF", (30, 30, 0))
     net, other = nn.Sequential(nn.Linear(5, 8), nn.ReLU()), nn.Sequential(nn.Linear(5, 6), nn.ReLU())
     reading = iw.features.Reading(max_examples=most)
     for b, networks, untrained in ((net, 1, 3), (other, 2, 4)):
         shown.clear()
         iw.compare(net, b, X.split(batch), exact=False, reading=reading)
-        own, third = networks * total, total // 3  # untrained networks run alone, on a part
-        assert {expected for expected, _ in shown} == {own, third}
-        assert sum(count for _, count in shown) == own + untrained * third
+        own, part = networks * total, total // 4  # untrained networks run alone, on a part
+        assert {expected for expected, _ in shown} == {own, part}
+        assert sum(count for _, count in shown) == own + untrained * part
 
 
 def test_control_c_in_the_pass_of_untrained_networks_keeps_the_scores(monkeypatch):

@@ -37,7 +37,7 @@ from .whole import Features
 READING = Reading()
 _SHARE = 4  # of the memory, for the features of a network, and for what untrained ones will read
 _FEW, _SMALL = 256, 1 << 24  # examples, and numbers of all layers, up to which exact scores cost little
-_BRIEF = 256, 48, 2048  # examples that untrained networks see at least, or fewer, where they have so many rows
+_BRIEF = 256, 32, 2048  # examples that untrained networks see at least, or fewer, where they have so many rows
 UNTRAINED: dict[str, dict[str, Tensor]] = {}
 """Scores of untrained networks that are known in this process: they depend on architectures and data alone."""
 
@@ -65,7 +65,7 @@ def compare(
     data and networks are small, or a measure has no estimator.
 
     Cost: a few forward passes, in memory that does not depend on the number of examples but for the statistics: about
-    128 numbers per example and layer, and 16 positions of its channels. Untrained networks run on a third of them,
+    128 numbers per example and layer, and 16 positions of its channels. Untrained networks run on a quarter of them,
     and their scores are kept for later comparisons of the same architectures on the same data. Exactly, with ``F``
     numbers per example in all layers, a CKA takes ``N^2 F``, and Procrustes a pass over all pairs for each shuffle.
 
@@ -261,10 +261,10 @@ def _holding(stream: Iterable[Any], held: list[Any], most: int, room: int) -> It
 
 
 def _brief(points: Sequence[Point], count: int) -> int:
-    """How many examples untrained networks see: a third, and enough for maps not to be fitted to noise."""
+    """How many examples untrained networks see: a quarter, and enough for maps not to be fitted to noise."""
     usual, least, rows = _BRIEF
     positions = min(prod(channels_first_shape(p)[1:]) for p in points)
-    return max(count // 3, min(usual, max(least, rows // positions)))
+    return max(count // 4, min(usual, max(least, rows // positions)))
 
 
 def _untrained_scores(
