@@ -474,11 +474,6 @@ def _() -> Any:
     return iw.compare(cnn(0), plain_cnn(1), [IMAGES], ["3", "4"], ["linear_cka"], layers_b=["1", "3"], resampling=r)
 
 
-@answer("similarity: minibatch CKA")
-def _() -> Any:
-    return iw.similarity.minibatch_cka(mlp(0), mlp(1), batches(size=10), group_size=20)
-
-
 @answer("similarity: many networks")
 def _() -> Any:
     x = torch.randn(200, 6, generator=generator(8), dtype=torch.float64)
