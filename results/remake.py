@@ -3,7 +3,8 @@
 One experiment after the other, first those that tell most statements in an hour and share networks with the next.
 Networks and finished jobs stay in ``--out``, so that the same call goes on after a kill; values are kept here as soon
 as an experiment is done, and pages follow. Networks of less than a megabyte are kept here too (``small/zoos``), and are
-not trained again. Names choose among the experiments.
+not trained again. Of an experiment that is not done, finished jobs are kept (``unfinished``). Names choose among the
+experiments.
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ def main() -> int:
     asked = parser.parse_args()
     began, failed = time.monotonic(), 0
     copy_zoos(HERE, Path(asked.out))
+    for job in (HERE / "unfinished").glob("*/*.json"):  # by the key of its settings: a changed plan does not find it
+        target = Path(asked.out) / "small" / "runs" / "jobs" / "results" / job.name
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(job, target)
     for name in asked.names or [n for n in ORDER if is_missing(n)]:
         if time.monotonic() - began > 3600 * asked.hours:
             break
