@@ -257,8 +257,9 @@ def location_cka(
     """CKA between features at single positions instead of whole examples (paper 1, v2 remark D.3, v1 remark D.2).
 
     Differs from the other CKAs: nothing is summed over space, so positions must correspond, and the ``P`` rows of one
-    example are not independent. With a kernel of channels it takes time ``n^2 C`` and memory ``n^2`` for ``n``
-    locations: all ``N P`` of the paper's validation set at an early layer would take 7e15 multiplications.
+    example are not independent; channels are centred, and normalised, over the locations that are drawn. With a kernel
+    of channels it takes time ``n^2 C`` and memory ``n^2`` for ``n`` locations: all ``N P`` of the paper's validation
+    set at an early layer would take 7e15 multiplications.
 
     Args:
         x: Features ``(N, C, *S)``.
