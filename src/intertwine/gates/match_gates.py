@@ -1,18 +1,18 @@
 """Units of two networks matched by when they are on."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from .._evaluation import in_usual_mode
 from .._result import UNSAVED, Result
 from ..matching import Gates, align
-from ..matching.costs.likeness import Likeness
+from ..matching.coordinates.problem import Problem
+from ..matching.costs.incremental import Costs
+from ..matching.costs.likeness import seeing
 from ..symmetry import Symmetry, Transformation
-from ..symmetry.spaces import Space
+from ..symmetry.transformation import identity
 from .gated_network import GatedNetwork
 from .patterns import gate_patterns
 
@@ -86,7 +86,7 @@ def match_gates(a: nn.Module, b: nn.Module, x: Tensor, *, sym: Symmetry | None =
         ValueError: If a network is gated, the architectures differ, or no gate switches any space.
 
     Examples:
-        >>> import intertwine as iw
+        >>> import torch, intertwine as iw
         >>> _ = torch.manual_seed(0)
         >>> a, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(200, 4)
         >>> sym = iw.symmetries(a, x)
@@ -106,22 +106,24 @@ def match_gates(a: nn.Module, b: nn.Module, x: Tensor, *, sym: Symmetry | None =
     method = Gates(gate_patterns(b, x), gate_patterns(a, x))
     found = align(b, a, x[:2], method=method, sym=sym, chance=False)
     g = found.transformation
+    plain, still = Problem.plain(found.symmetry, {}, {}), identity(found.symmetry)
     crosses, ours, theirs = (method.seen(found.symmetry, both) for both in (("a", "b"), ("a", "a"), ("b", "b")))
+    cross, one, other = (seeing(plain, seen, 1.0, 0.0) for seen in (crosses, ours, theirs))
+    tables = [Costs(*of) for of in ((cross, still), (cross, g), (one, still), (other, still))]
     matched, unmatched = [], []
     for space in found.symmetry.spaces:
-        layers = tuple(name for name, one in crosses.items() if space.name in one.spaces)
+        layers = tuple(name for name, seen in crosses.items() if space.name in seen.layout.spaces)
         if not layers:
             unmatched.append(space.name)
             continue
-        here, *twins = ([side[name] for name in layers] for side in (crosses, ours, theirs))
-        most = sum(one.on_diagonal(space.name) for one in twins[0])
-        after, before = (sum(one.on_diagonal(space.name, e) for one in here) / most for e in (g, None))
-        alike = max(_ambiguous(side, space) for side in twins)
-        matched.append(SpaceMatch(space.name, layers, (1 + after) / 2, (1 + before) / 2, alike))
+        gains = [gain for table in tables for gain in table.of(space.name).values()]
+        before, after, most, _ = (float(gain.diagonal(dim1=-2, dim2=-1).sum()) for gain in gains)
+        alike = max(_ambiguous(gain) for gain in gains[2:])
+        end, start = ((1 + agreed / most) / 2 for agreed in (after, before))
+        matched.append(SpaceMatch(space.name, layers, end, start, alike))
     return GateMatch(tuple(matched), tuple(unmatched), g)
 
 
-def _ambiguous(twins: Iterable[Likeness], space: Space) -> int:
+def _ambiguous(gains: Tensor) -> int:
     """Units whose gates are always those of another unit of the network."""
-    gains = torch.stack([gain for one in twins for _, gain in one.gains(space)]).sum(0)
     return int(((gains == gains.diagonal(dim1=-2, dim2=-1)[..., None]).sum(-1) > 1).sum())

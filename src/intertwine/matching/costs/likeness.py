@@ -1,43 +1,42 @@
 """Likeness of the channels of two networks at one point of their runs, by responses or by gates; and these points."""
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ...features import Point, layers, tap
 from ...features.batches import head, size
-from ...symmetry.action import transform
-from ...symmetry.blocks import Block, carrying, map_leaves, parent_dims
-from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Space, spaces_of
+from ...symmetry.blocks import map_leaves
+from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, axis_size, spaces_of
 from ...symmetry.symmetry import Symmetry
-from ...symmetry.transformation import Transformation
-from ..coordinates.problem import unscaled
+from ..coordinates.problem import Problem, unscaled
 
 _AT_ONCE = 1 << 20  # examples and positions whose agreements are exact in float32
 _EXAMPLES = 4
 
 
-@dataclass(frozen=True, eq=False)
-class Likeness:
-    """What two networks have in common at one point."""
+class Likeness(NamedTuple):
+    """What two networks have in common at one point, as one more tensor of the problem.
 
-    axis: Axis  # How the channels move, in the coordinates of a ``Problem``
+    How alike channels are that meet is ``tr L(g) = <1, L g>``: the inner product of the identity with the likeness, of
+    which the second axis moves.
+    """
+
+    layout: Layout  # Channels of ``a``, which stay, and how those of ``b`` move in the coordinates of a ``Problem``
     matrix: Tensor  # ``(C, C)``, channels of ``a`` first; its trace is what alignment maximises
 
     @staticmethod
     def of_responses(axis: Axis, sym: Symmetry, covariance: Tensor, variances: tuple[Tensor, Tensor]) -> "Likeness":
         """Correlations over the number of channels; covariances over total variances where a basis may rotate."""
-        axis = _searched(axis, sym, signed=True)
         if any(sym.space(name).group.mixes for name in spaces_of([axis])):
             sizes = [v.sum().sqrt() for v in variances]
-            return Likeness(axis, covariance / (sizes[0] * sizes[1]).clamp_min(1e-300))
+            return Likeness(_searched(axis, sym), covariance / (sizes[0] * sizes[1]).clamp_min(1e-300))
         scale = torch.outer(*(v.sqrt() for v in variances))
         matrix = torch.where(scale > 0, covariance / scale.clamp_min(1e-300), 0.0) / len(covariance)
-        return Likeness(axis, matrix)
+        return Likeness(_searched(axis, sym), matrix)
 
     @staticmethod
     def of_gates(axis: Axis, sym: Symmetry, a: Tensor, b: Tensor) -> "Likeness":
@@ -47,65 +46,31 @@ class Likeness:
         counts = sum(parts, torch.zeros(len(a), len(b), dtype=torch.float64))  # exact
         return Likeness(_searched(axis, sym, signed=False), counts)
 
-    @cached_property
-    def spaces(self) -> tuple[str, ...]:
-        """Names of the spaces seen here."""
-        return spaces_of([self.axis])
 
-    def _carrying(self, space: str) -> list[tuple[str, Block, int, Leaf]]:
-        return list(carrying({"channels": Layout((self.axis,))}, space))
+def _searched(axis: Axis, sym: Symmetry, signed: bool = True) -> Layout:
+    """Channels of ``a`` and an axis of ``b`` without scales, as it moves in balanced coordinates."""
 
-    def moved(self, g: Transformation | None) -> Tensor:
-        """The matrix with the channels of ``b`` moved by ``g``."""
-        if g is None:
-            return self.matrix
-        return transform(self.matrix, Layout((Fixed(len(self.matrix), "channels of a"), self.axis)), g)
+    def leaf(old: Leaf) -> Leaf:
+        group = sym.space(old.space).group
+        new = unscaled(old, group)
+        return new if signed or group.mixes else replace(new, sign=(0,) * group.signs)
 
-    def gains(
-        self, space: Space, g: Transformation | None = None, free: Collection[str] = ()
-    ) -> Iterator[tuple[tuple[int, ...], Tensor]]:
-        """How alike all pairs of units of a space are, ``(p..., n, n)``, by the parities of the space's signs.
-
-        Other units are compared in order; over those of ``free`` spaces the Frobenius norm is taken, which no
-        permutation, sign or rotation of them changes.
-        """
-        found = self._carrying(space.name)
-        matrix = self.moved(g) if found else self.matrix
-        for _, block, dim, leaf in found:
-            gain, in_order = _gain(matrix, block, space, dim, free)
-            yield (tuple(e % 2 for e in leaf.sign) if in_order and leaf.sign else (0,) * space.group.signs), gain
-
-    def on_diagonal(self, space: str, g: Transformation | None = None) -> float:
-        """The part of the trace that channels of one space make up."""
-        diagonal = self.moved(g).diagonal()
-        return sum(
-            float((diagonal if block.rows[0] is None else diagonal[block.rows[0]]).sum())
-            for _, block, _, _ in self._carrying(space)
-        )
+    return map_leaves(Layout((Fixed(axis_size(axis), "channels of a"), axis)), leaf)
 
 
-def _searched(axis: Axis, sym: Symmetry, signed: bool) -> Axis:
-    """An axis without scales, as it moves in balanced coordinates."""
-    signs = None if signed else 0
-    return map_leaves(Layout((axis,)), lambda x: unscaled(x, sym.space(x.space).group.reduced(signs=signs))).axes[0]
+def seeing(stated: Problem, seen: Mapping[str, Likeness], features: float, weights: float) -> Problem:
+    """The problem of which the objective is how alike channels are at every place ``p``, and how alike weights are.
 
-
-def _gain(matrix: Tensor, block: Block, space: Space, dim: int, free: Collection[str]) -> tuple[Tensor, bool]:
-    """How alike units of one space are in a block, ``(p..., n, n)``, and whether their signs count."""
-    rows = block.rows[0]
-    part = (matrix if rows is None else matrix[rows][:, rows]).reshape(*block.shape, *block.shape)
-    parents = parent_dims(space, dim, block.spaces)[:-1]
-    others = [d for d in range(len(block.shape)) if d != dim and d not in parents]
-    loose = [d for d in others if block.spaces[d] in free]
-    count = len(block.shape)
-    left = list(range(count))
-    right = [count + d if d == dim or d in loose else d for d in range(count)]
-    kept = [*parents, dim, count + dim]
-    if not loose:
-        return torch.einsum(part, left + right, kept), True
-    ordered = [d for d in others if d not in loose]
-    norms = torch.einsum(part.square(), left + right, kept + ordered).clamp_min(0).sqrt()
-    return (norms.sum(list(range(len(kept), norms.ndim))) if ordered else norms), False
+    J(g) = features * Σ_p tr L_p(g) + weights * <a, g b> / (|a| |b|); without ``weights`` no tensor of a network is held
+    """
+    share, like = weights / max(stated.size, 1e-300), next(iter(stated.a.values()), torch.zeros(()))
+    layouts = dict(stated.sym.layouts) if weights else {}
+    a, b = ({name: state[name] for name in layouts if name in state} for state in (stated.a, stated.b))
+    a = {name: share * x for name, x in a.items()}
+    for name, one in seen.items():
+        layouts[f"channels at {name}"], b[f"channels at {name}"] = one.layout, one.matrix.to(like.device)
+        a[f"channels at {name}"] = features * torch.eye(len(one.matrix)).to(b[f"channels at {name}"])
+    return replace(stated, sym=replace(stated.sym, layouts=layouts), a=a, b=b)
 
 
 @dataclass(frozen=True)

@@ -154,12 +154,12 @@ _SHORT = CoordinateDescent(tolerance=_TURNS_SHORT)
 def descend(
     stated: Problem,
     start: Transformation,
-    generator: torch.Generator,
+    generator: torch.Generator | None,
     options: CoordinateDescent = _DEFAULTS,
     costs: type[Costs] = Costs,
     shakes: int = 0,
 ) -> Descent:
-    """Solve one space after another, in random order, until no space can be improved.
+    """Solve one space after another, in random order or as they come, until no space can be improved.
 
     Costs are updated as units move, and computed from scratch before the search is called converged.
 
@@ -206,16 +206,17 @@ def default(stated: Problem, seed: int, fast: bool = False) -> Transformation:
 
 
 def _sweep(
-    kept: Costs, generator: torch.Generator, slack: float, still: float, fast: bool, nested_first: bool = False
+    kept: Costs, generator: torch.Generator | None, slack: float, still: float, fast: bool, nested_first: bool = False
 ) -> bool:
-    """Solve every space whose costs changed, in random order; tell whether a basis turned.
+    """Solve every space whose costs changed, in random order or as they come; tell whether a basis turned.
 
     Starts leave heads, experts and what lies inside them in place. Those come first in the first sweep: the signs of a
     stream, which a start found, would otherwise be solved anew against heads in no order, and lost.
     """
     turned = False
-    spaces = kept.problem.sym.spaces
-    order = [spaces[index] for index in torch.randperm(len(spaces), generator=generator).tolist()]
+    order = spaces = list(kept.problem.sym.spaces)
+    if generator is not None:
+        order = [spaces[index] for index in torch.randperm(len(spaces), generator=generator).tolist()]
     if nested_first:
         outer = {parent for s in spaces for parent in s.parents}
         order.sort(key=lambda s: s.name not in outer)
@@ -226,7 +227,7 @@ def _sweep(
     return turned
 
 
-def _shaken(kept: Costs, generator: torch.Generator, slack: float, still: float, fast: bool) -> None:
+def _shaken(kept: Costs, generator: torch.Generator | None, slack: float, still: float, fast: bool) -> None:
     """Shuffle one space and descend again; go back where that did not help."""
     spaces = [s for s in kept.problem.sym.spaces if s.group.permutes and not s.parents and s.size > 1]
     if not spaces:

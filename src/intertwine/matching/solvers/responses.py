@@ -2,10 +2,10 @@
 
 Covariances of hidden features are streamed once over the data; after that no model runs. Where Li et al. (2015) and Git
 Re-Basin match one layer at a time by hand-written rules, the layouts of features say where spaces act. How alike
-channels and weights are is maximised by block coordinate ascent over spaces.
+channels and weights are is maximised by coordinate descent, in which likenesses are tensors beside the weights.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -15,26 +15,22 @@ from torch import Tensor, nn
 from ...features import tap
 from ...features.batches import peek
 from ...features.moments import CrossMoments
-from ...symmetry.action import admissible, moved, tensors_of, transform
+from ...symmetry.action import admissible, tensors_of, transform
 from ...symmetry.blocks import carrying, parent_dims, summed
 from ...symmetry.gauge.batch_norms import fold
-from ...symmetry.spaces import Axis, Layout, Space, axis_size, spaces_of
+from ...symmetry.spaces import Axis, Layout, axis_size, spaces_of
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem, within
-from ..costs.likeness import Carrier, Likeness, carriers
-from ..costs.weight_blocks import Row, add_to
+from ..costs.likeness import Carrier, Likeness, carriers, seeing
 from ..element_fit.refit import Fit, log_scales
-from .coordinate_descent import default
+from .coordinate_descent import CoordinateDescent, Descent, default, descend
 from .solver import Findings, Solver
-from .steps import best_parts
 
 _TIES = 1e-6  # share of the weights at least: they decide between units that never respond
 _TIES_OF_GATES = 0.9  # of all weights together; gates that agree once more count 2
-_SWEEPS = 20
-_STEP, _SWEEP = 1e-12, 1e-9  # gains that count
-_ROUNDING = 1e-15
+_OPTIONS = CoordinateDescent(sweeps=20)
 
 
 @dataclass(frozen=True)
@@ -45,9 +41,10 @@ class Activations(Solver):
 
     over permutations, signs and rotations, with the likeness ``L_p`` of the channels at every place ``p``: Pearson
     correlations over examples and positions, divided by the number of channels. Every step is the exact optimum of one
-    space while the others stay; after the first sweep it is taken only if ``J`` grows. The first sweep compares units
-    whose inner bases are still unknown, such as heads, by the Frobenius norm of their covariances. Positive scales
-    follow in closed form: the least-squares fit of the logarithms of the ratios of standard deviations at all places.
+    space while the others stay, taken only if the objective grows: first that of the responses alone, then ``J``.
+    Units whose inner bases are still unknown, such as heads, are compared by the best match of what lies inside.
+    Positive scales follow in closed form: the least-squares fit of the logarithms of the ratios of standard deviations
+    at all places.
 
     Attributes:
         share: Weight ``s`` of the responses; at 0.5 (method ``"mixed"``) both are equally weighted.
@@ -85,13 +82,13 @@ class Activations(Solver):
         sides = ((posed.to_a, networks.a), (posed.to_b, networks.b))
         balanced = [m if g.is_identity(0.0) else sym.act(admissible(sym, g, tensors_of(m)), m) for g, m in sides]
         moments = _stream(balanced[0], balanced[1], batches, found)
-        seen = []
+        seen = {}
         for place in found:
             m = moments[place.point.name]
             variances = m.a.variance.cpu(), m.b.variance.cpu()
-            seen.append(Likeness.of_responses(place.axis, posed.sym, m.covariance.cpu(), variances))
+            seen[place.point.name] = Likeness.of_responses(place.axis, posed.sym, m.covariance.cpu(), variances)
         share = min(self.share, 1 - _TIES)
-        g, history, value = ascend(posed, seen, share / len(seen), 1 - share)
+        whole, best = _ascended(posed, seen, share / len(seen), 1 - share)
 
         def finish(g: Transformation) -> Transformation:
             full = posed.lift(g)
@@ -103,7 +100,7 @@ class Activations(Solver):
         hidden = [s.name for s in sym.spaces if not any(s.name in place.spaces for place in found)]
         notes = (f"seen in no module's output, so matched by weights only: {', '.join(hidden)}",) if hidden else ()
         others = (default(posed, networks.seed),) if networks.gauge is not None else ()
-        return Findings(posed.sym, value, (g, *others), finish, tuple(history), notes=notes)
+        return Findings(posed.sym, whole.objective, (best.g, *others), finish, best.history, notes=notes)
 
 
 def _stream(a: nn.Module, b: nn.Module, batches: Iterable[Any], found: Sequence[Carrier]) -> dict[str, CrossMoments]:
@@ -169,10 +166,10 @@ class Gates(Solver):
         """
         posed = networks.problem(torch.float64)
         seen = self.seen(posed.sym)
-        carried = {name for one in seen.values() for name in one.spaces}
+        carried = {name for one in seen.values() for name in one.layout.spaces}
         if not any(s.group.permutes and s.size > 1 for s in networks.sym.spaces if s.name in carried):
             raise ValueError("a must have hidden units that ReLUs switch and a symmetry may permute. Got none.")
-        g, history, value = ascend(posed, tuple(seen.values()), 1.0, _TIES_OF_GATES)
+        whole, best = _ascended(posed, seen, 1.0, _TIES_OF_GATES)
 
         def finish(g: Transformation) -> Transformation:
             full, state = posed.lift(g), tensors_of(networks.b)
@@ -184,7 +181,7 @@ class Gates(Solver):
                 full = fit.g
             return admissible(networks.sym, full, state)
 
-        return Findings(posed.sym, value, (g,), finish, tuple(history))
+        return Findings(posed.sym, whole.objective, (best.g,), finish, best.history)
 
     def seen(self, sym: Symmetry, both: tuple[str, str] = ("a", "b")) -> dict[str, Likeness]:
         """How often gates agree, by the name of the ReLU; of one network with itself where ``both`` names it twice."""
@@ -202,64 +199,14 @@ def _switched(sym: Symmetry, gates: Mapping[str, Tensor]) -> Iterator[tuple[str,
             yield name, (axes[moving[0]], on.movedim(moving[0], 0).flatten(1))
 
 
-def ascend(
-    posed: Problem, seen: Sequence[Likeness], features: float, weights: float
-) -> tuple[Transformation, list[float], Callable[[Transformation], float]]:
-    """Improve one space after the other until nothing changes.
+def _ascended(posed: Problem, seen: Mapping[str, Likeness], features: float, weights: float) -> tuple[Problem, Descent]:
+    """The problem with what is seen, and where coordinate descent ends in it.
 
-        J(g) = features * Σ_p tr L_p(g) + weights * <a, g b> / (|a| |b|)
-
-    Every step is the exact optimum of one space while the others stay. The first sweep takes every step, by likeness
-    alone where a space is seen; later ones only if ``J`` grows.
-
-    Returns:
-        The element that moves ``b``, ``J`` before the first sweep and after every one, and ``J`` itself.
+    It starts where it ends by likeness alone, which tells units apart before those of other spaces are known, or at the
+    identity where that is better.
     """
-    weights = weights / max(posed.size, 1e-300)
-    total = lambda g: weights * posed.objective(g) + features * sum(float(s.moved(g).trace()) for s in seen)
-    g = identity(posed.sym)
-    best = total(g)
-    history = [best]
-    order = sorted(posed.sym.spaces, key=lambda s: len(s.parents))
-    for sweep in range(_SWEEPS):
-        start, rounding = best, _ROUNDING * abs(best)
-        free = set() if sweep else {s.name for s in order}
-        for space in order:
-            if not (space.group.permutes or space.group.signs or space.group.mixes):
-                continue
-            candidate = _step(posed, seen, g, space, free, features, weights if sweep else 0.0) @ g
-            free.discard(space.name)
-            value = total(candidate)
-            if value > best + _STEP + rounding or sweep == 0:
-                g, best = candidate, value
-        if best < start:  # before the first sweep there is no order to compare
-            g, best = identity(posed.sym), start
-        history.append(best)
-        if sweep and best <= start + _SWEEP + rounding:
-            break
-    return g, history, total
-
-
-def _step(
-    posed: Problem,
-    seen: Sequence[Likeness],
-    g: Transformation,
-    space: Space,
-    free: set[str],
-    features: float,
-    weights: float,
-) -> Transformation:
-    """The best element of one space after ``g``."""
-    costs: dict[Row, Tensor] = {}
-    for one in seen:
-        for row, gain in one.gains(space, g, free):
-            add_to(costs, row, features * gain)
-    if weights or not costs:  # of all pairs of units, with the others where ``g`` has them
-        members = posed.members[space.name]
-        here = {m.tensor: posed.b[m.tensor] for m in members}
-        here = {**here, **moved(posed.sym, g, here, list(here))}
-        for m in members:
-            gain = (m.read(posed.a) @ m.read(here).mT).cpu()
-            add_to(costs, m.row or (0,) * space.group.signs, (weights or 1.0) * gain)
     still = identity(posed.sym)
-    return with_parts(still, space.name, **best_parts(costs, space.group)) if costs else still
+    whole, alone = (seeing(posed, seen, features, share) for share in (weights, 0.0))
+    start = max(still, descend(alone, still, None, _OPTIONS).g, key=whole.objective)
+    found = descend(whole, start, None, _OPTIONS)
+    return whole, Descent(found.g, (whole.objective(still), *found.history))
