@@ -109,16 +109,14 @@ class Table:
         shuffled = torch.zeros(count, c, d, dtype=self._wide, device=self._device)
         at, generator = 0, torch.Generator().manual_seed(shuffles[1])
         kind = (*self.cross.shape[:2], self._each)
-        new = [side for side in dict.fromkeys((x, y)) if kind not in side.squares]
-        for side in new:
-            size = side.channels[-1].stop
-            side.squares[kind] = torch.zeros(*kind[:2], size, dtype=torch.float64, device=self._device)
+        sized = lambda side: torch.zeros(*kind[:2], side.channels[-1].stop, dtype=torch.float64, device=self._device)
+        new = {side: sized(side) for side in dict.fromkeys((x, y)) if kind not in side.squares}
         for b, some in enumerate(folds):
             left, right = (side.block(b).to(self._device)[:, : self._each] for side in (x, y))
             if x.narrow != y.narrow:
                 left, right = left.to(self._wide), right.to(self._wide)
             for fold in some:
-                self._add_fold(at, left[fold], right[fold], {side: side.squares[kind][at] for side in new})
+                self._add_fold(at, left[fold], right[fold], {side: squares[at] for side, squares in new.items()})
                 at += 1
             left, right = self._about_means(left, right) if count else (left, right)
             for s in range(count):
@@ -127,6 +125,8 @@ class Table:
         shuffled = shuffled if self.rounded else shuffled.double()
         shuffled += sum(blocks) * self._each * torch.outer(x.offset, y.offset.to(x.offset.device))
         self.cross, self.shuffled = self.cross.cpu(), shuffled.cpu()
+        for side, squares in new.items():  # when they are whole: other threads read them
+            side.squares[kind] = squares
         self.squares = [side.squares[kind].cpu() for side in (x, y)]
         self.total = self._sum(slice(None), slice(None))
         self._halves: dict[tuple[str, int], Tensor] = {}

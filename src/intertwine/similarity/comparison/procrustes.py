@@ -1,15 +1,17 @@
 """Procrustes measures of all pairs of layers from rows of channels, at all positions or at sampled ones."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import product, repeat
+from itertools import product
 from math import prod, sqrt
+from threading import local
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..._threads import in_threads
 from ..._zoo_intervals import student_t
 from .._sides import placed
 from ..inference import CONFIDENCE
@@ -26,6 +28,7 @@ SHARE = 8  # of the memory, for the features of each network
 _SOLVED = 2  # shuffles of wide layers whose best maps are searched
 _STEP = 1e-6
 _NEAR = 0.995  # of the largest possible trace, from which on products are taken in float64
+_WORKERS = 4  # threads that take a table each: their products are in memory at a time
 _SLIGHT = 4  # times the bias of a best map that its other error must be for it not to be measured
 
 
@@ -42,41 +45,64 @@ def estimate_procrustes(
     a few shuffles within blocks and Student's distribution, or from the shuffles of ``how.draws``. Many pairs of wide
     layers of equal shapes tell each other's: see ``estimates``.
     """
-    sizes = [Counter(n.layers[k].shape for k in n.living) for n in (a, b)]
     for center in dict.fromkeys(m.center for m in measures):
         some = [m for m in measures if m.center == center]
-        told: dict[tuple[Any, ...], list[Pair]] = {}  # of layers of one shape on either side, by measure
-        stacks: dict[tuple[Any, ...], Stack] = {}  # what was sampled of all layers is in memory already
-        room: dict[Any, Tensor] = {}  # for products of one table after the other
-        for rows, columns in product(_alike(a, b, how), _alike(b, a, how)):
-            if how.paired and not set(rows) & set(columns):
-                yield from repeat(None, len(rows) * len(columns) * len(some))
-                continue
-            space = common_space(a.layers[rows[0]].space, b.layers[columns[0]].space)
-            if how.draws:
-                stacks.clear()
-            for n, ks in ((a, rows), (b, columns)):
-                if (id(n), *ks, space) not in stacks:
-                    stacks[id(n), *ks, space] = Stack([n.layers[k] for k in ks], space, center, bool(how.draws))
-            left, right = (stacks[id(n), *ks, space] for n, ks in ((a, rows), (b, columns)))
-            shapes = a.layers[rows[0]].shape, b.layers[columns[0]].shape
-            wide = len(rows) == len(columns) == 1 and min(shape[0] for shape in shapes) >= WIDE and not how.draws
-            each = one_in(*(of[shape] for of, shape in zip(sizes, shapes))) if wide else 0
-            at = divmod(len(told.setdefault((some[0].name, *shapes), [])), sizes[1][shapes[1]])
-            asked = not each or sum(at) % each == 0
-            # Pairs that have one shuffle each have each their own: what they share would not show.
-            own = how.seed + (1 + rows[0]) * len(b.layers) + columns[0] if each else how.seed
-            table = Table(left, right, how, a.blocks, (1 if each else SHUFFLES, own) if asked else (0, 0), room)
-            for (i, x), (j, y) in product(enumerate(rows), enumerate(columns)):
-                for m in some:
-                    pair = _Cell(m, table, i, j, how).fill(found[m.name], (x, y), a.layers[x], b.layers[y], asked)
-                    if each and pair is not None:
-                        told.setdefault((m.name, *shapes), []).append(pair)
-                yield from (None for _ in some)
-        for (name, *_), pairs in told.items():
+        told: dict[Any, list[Pair]] = {}  # of layers of one shape on either side, by measure
+        workers = 1 if how.draws else min(_WORKERS, torch.get_num_threads())
+        for cells in in_threads(_tables(some, a, b, how, found), workers):
+            for m, shapes, pair in cells:
+                if isinstance(pair, str):
+                    found[m.name].notes.append(pair)
+                elif shapes and pair is not None:
+                    told.setdefault((m.name, shapes), []).append(pair)
+                yield
+        for (name, _), pairs in told.items():
             tell(pairs, found[name])
     if measures:
         found[measures[0].name].notes += pooling_note("Procrustes", a.layers, b.layers)
+
+
+_Shapes = tuple[tuple[int, ...], ...]  # of layers that tell of each other; none where a pair tells of itself alone
+_Cells = list[tuple[Procrustes, _Shapes, Pair | str | None]]
+
+
+def _tables(
+    some: Sequence[Procrustes], a: Network, b: Network, how: How, found: dict[str, Estimates]
+) -> Iterator[Callable[[], _Cells]]:
+    """What scores the pairs of a few layers of either side, by measures that all centre channels or none does."""
+    sizes = [Counter(n.layers[k].shape for k in n.living) for n in (a, b)]
+    make = lambda side, ks, space: Stack([side.layers[k] for k in ks], space, some[0].center, bool(how.draws))
+    theirs: dict[tuple[Any, ...], Stack] = {}  # of all columns; of the rows those of a few layers at a time
+    seen, room = Counter[tuple[Any, ...]](), local()
+
+    def work(x: Stack, y: Stack, rows: list[int], columns: list[int], alike: _Shapes, drawn: tuple[int, int]) -> _Cells:
+        table, cells = Table(x, y, how, a.blocks, drawn, vars(room)), _Cells()
+        for (i, row), (j, column), m in product(enumerate(rows), enumerate(columns), some):
+            layers, cell = (a.layers[row], b.layers[column]), _Cell(m, table, i, j, how)
+            cells.append((m, alike, cell.fill(found[m.name], (row, column), *layers, not alike or drawn[0] > 0)))
+        return cells
+
+    for rows, ours in ((part, dict[tuple[int, ...], Stack]()) for part in _alike(a, b, how)):
+        for columns in _alike(b, a, how):
+            if how.paired and not set(rows) & set(columns):
+                yield partial(list[Any], [(m, (), None) for m in some] * (len(rows) * len(columns)))
+                continue
+            space = common_space(a.layers[rows[0]].space, b.layers[columns[0]].space)
+            if how.draws:
+                ours.clear()
+                theirs.clear()
+            ours[space] = ours.get(space) or make(a, rows, space)
+            theirs[*columns, space] = theirs.get((*columns, space)) or make(b, columns, space)
+            shapes = a.layers[rows[0]].shape, b.layers[columns[0]].shape
+            wide = len(rows) == len(columns) == 1 and min(shape[0] for shape in shapes) >= WIDE and not how.draws
+            each = one_in(*(of[shape] for of, shape in zip(sizes, shapes))) if wide else 0
+            asked = not each or sum(divmod(seen[shapes], sizes[1][shapes[1]])) % each == 0
+            seen[shapes] += 1
+            # Pairs that have one shuffle each have each their own: what they share would not show.
+            own = how.seed + (1 + rows[0]) * len(b.layers) + columns[0] if each else how.seed
+            shuffles = (1 if each else SHUFFLES, own) if asked else (0, 0)
+            sides = ours[space], theirs[*columns, space]
+            yield partial(work, *sides, rows, columns, shapes if each else (), shuffles)
 
 
 def _alike(side: Network, other: Network, how: How) -> Iterator[list[int]]:
@@ -109,15 +135,17 @@ class _Cell:
         self._squares = [table.squares[k][:, :, part] for k, part in enumerate(self._box)]
         self._norms = [s.sum((0, 1)).sqrt() for s in self._squares]
 
-    def fill(self, found: Estimates, at: tuple[int, int], x: Layer, y: Layer, asked: bool) -> Pair | None:
-        """Write what is known of this pair, the interval where it is ``asked`` for, and give what others may tell."""
+    def fill(self, found: Estimates, at: tuple[int, int], x: Layer, y: Layer, asked: bool) -> Pair | str:
+        """Write what is known of this pair, the interval where it is ``asked`` for, and give what others may tell.
+
+        In words why it has no score where its channels say nothing.
+        """
         m, t = self._m, self._t
         if not all((norm > 0).any() for norm in self._norms):
-            found.notes.append(
+            return (
                 f"{m.name} has no score for layer {x.name!r} of A and {y.name!r} of B: at their common size all "
                 "channels are constant."
             )
-            return None
         alive = [int((norm > 0).sum()) for norm in self._norms]
         found.floor[at] = m.lowest(alive[0], alive[1], bool((x.low >= 0).all() and (y.low >= 0).all()))
         gains = m.gains(t.total[self._box], *self._norms)

@@ -18,6 +18,7 @@ from ..inference import Resampling, given
 
 _RESETS = ("reset_parameters", "_reset_parameters", "init_weights")  # of a module, by itself
 _FRESH = 738_145_000  # added to seeds: none that people give their own networks
+_MARKS = 1000  # numbers of a tensor that are looked at
 _SHARE = 0.5  # of the weights: more may not stay the same from seed to seed
 
 
@@ -41,15 +42,15 @@ class Redrawn:
 
     def __call__(self, seed: int) -> nn.Module | str:
         """A network of its own seed, other than after ``torch.manual_seed(seed)``; or why there is none, in words."""
-        fresh, seed = copied(self._model), _FRESH + seed
-        device = next((tensor.device for tensor in self._model.parameters()), torch.device("cpu"))
+        seed += _FRESH
         while self._builds:
             state = _built(self._builds[0], self._model, seed, self._sure)
             if state is not None:
                 self._sure = True
-                fresh.load_state_dict(state)
-                return fresh
+                return copied(self._model, state)
             del self._builds[0]
+        fresh = copied(self._model)
+        device = next((tensor.device for tensor in self._model.parameters()), torch.device("cpu"))
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             fresh = fresh.cpu()  # where the seed was set
@@ -140,26 +141,38 @@ def _reset(model: nn.Module) -> str:
     return ""
 
 
-def _built(build: Callable[[], nn.Module], model: nn.Module, seed: int, sure: bool) -> dict[str, Tensor] | None:
-    """The state of a newly built model; ``None`` where it is another one, or, unless that is ``sure``, not random."""
-    states = []
-    for each in (seed,) if sure else (seed, seed + 1_000_003):
+def _built(build: Callable[[], nn.Module], model: nn.Module, seed: int, sure: bool) -> dict[int, Tensor] | None:
+    """Tensors of a newly built model, by the ``id`` of those of ``model`` in whose place they stand.
+
+    ``None`` where it is another model, or, unless that is ``sure``, not random.
+    """
+    own = model.state_dict(keep_vars=True)
+    marks: list[dict[str, Tensor]] = []  # numbers of each tensor, by which two draws are told apart
+    state: dict[str, Tensor] = {}
+    for each in (seed,) if sure else (seed + 1_000_003, seed):
+        state = {}  # no two draws at a time
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(each)
             try:
-                states.append({name: tensor.detach() for name, tensor in build().state_dict().items()})
+                state = {name: tensor.detach() for name, tensor in build().state_dict().items()}
             except Exception:  # what cannot be built in this way: the modules reset themselves
                 return None
-    one, other, own = states[0], states[-1], model.state_dict()
-    if {name: x.shape for name, x in one.items()} != {name: x.shape for name, x in own.items()}:
+        if {name: x.shape for name, x in state.items()} != {name: x.shape for name, x in own.items()}:
+            return None
+        if any(x.is_meta for x in state.values()):  # shapes without numbers
+            return None
+        marks.append({name: x.flatten()[:: max(1, x.numel() // _MARKS)].clone() for name, x in state.items()})
+    varied = [name for name, x in marks[-1].items() if x.is_floating_point() and len(x) > 1 and x.min() < x.max()]
+    same = sum(own[name].numel() for name in varied if torch.equal(marks[0][name], marks[-1][name]))
+    if not sure and same > _SHARE * sum(own[name].numel() for name in varied):  # loaded, not drawn
         return None
-    if any(x.is_meta for x in one.values()):  # shapes without numbers
-        return None
-    varied = [name for name, x in one.items() if x.is_floating_point() and x.numel() > 1 and x.min() < x.max()]
-    if sure:
-        return one
-    same = sum(one[name].numel() for name in varied if torch.equal(one[name], other[name]))  # loaded, not drawn
-    return None if same > _SHARE * sum(one[name].numel() for name in varied) else one
+    return {id(x): _in_place_of(x, state[name]) for name, x in own.items()}
+
+
+def _in_place_of(own: Tensor, drawn: Tensor) -> Tensor:
+    """A tensor of the kind, type and place of a model's own."""
+    drawn = drawn.to(own.device, own.dtype)
+    return nn.Parameter(drawn, own.requires_grad) if isinstance(own, nn.Parameter) else drawn
 
 
 def _required(call: Any) -> list[str]:
