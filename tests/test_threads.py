@@ -4,8 +4,10 @@ import copy
 import gc
 import sys
 import threading
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +16,9 @@ from torch import nn
 import intertwine as iw
 from intertwine import gates
 from intertwine._evaluation import _parts, alone, copied, evaluating, evaluation_mode
+from intertwine._threads import in_threads
 from intertwine.features import collect, tap
+from intertwine.similarity import Resampling
 
 X = torch.randn(48, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 BATCHES = [(x, torch.arange(len(x)) % 3) for x in X.split(12)]
@@ -163,3 +167,54 @@ def test_locks_go_with_their_models():
     gc.collect()
     assert gone() is None
     assert not keys & {key for key, part in _parts.items() if part.module() is None}
+
+
+def test_tasks_are_done_in_threads_and_give_their_results_in_order():
+    here, torch_threads, seen = threading.get_ident(), torch.get_num_threads(), []
+
+    def work(k):
+        time.sleep(0.02 * (5 - k))  # the first is the slowest
+        seen.append((threading.get_ident(), torch.get_num_threads()))
+        return k
+
+    assert list(in_threads((partial(work, k) for k in range(5)), 2)) == [0, 1, 2, 3, 4]
+    assert all(thread != here and shared <= max(1, torch_threads // 2) for thread, shared in seen)
+    assert torch.get_num_threads() == torch_threads
+    seen.clear()
+    assert list(in_threads((partial(work, k) for k in (3, 4)), 1)) == [3, 4]
+    assert {thread for thread, _ in seen} == {here}
+
+
+def test_the_first_task_that_fails_ends_the_work():
+    done = []
+
+    def work(k):
+        if k == 1:
+            raise ValueError("of task 1")
+        done.append(k)
+
+    with pytest.raises(ValueError, match="of task 1"):
+        list(in_threads((partial(work, k) for k in range(100)), 2))
+    assert len(done) < 10
+
+
+def test_pairs_of_layers_have_the_same_scores_in_threads(monkeypatch):
+    for width in ("procrustes.WIDE", "procrustes._WIDTH", "channel_products.WIDE"):
+        monkeypatch.setattr(f"intertwine.similarity.comparison.{width}", 32)
+    build = lambda: nn.Sequential(*(part for _ in range(6) for part in (nn.Linear(40, 40), nn.GELU())))
+    torch.manual_seed(0)
+    a, b, before = build(), build(), torch.get_num_threads()
+    x, found = torch.randn(512, 40).split(128), []
+    try:
+        for number in (1, 4):
+            torch.set_num_threads(number)
+            with monkeypatch.context() as patch:
+                patch.setattr("intertwine.similarity.comparison.procrustes._WORKERS", number)
+                done = iw.compare(a, b, x, exact=False, resampling=Resampling(untrained=0))
+            found.append(done)
+    finally:
+        torch.set_num_threads(before)
+    assert found[0].notes == found[1].notes
+    for name, one in found[0].scores.items():
+        torch.testing.assert_close(found[1].scores[name], one, rtol=0, atol=2e-3)  # rounding of the forward pass
+        torch.testing.assert_close(found[1].chance[name], found[0].chance[name], rtol=0, atol=2e-3)
