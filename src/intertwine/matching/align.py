@@ -7,22 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._io.lazy import LazyState
 from .._result import of_networks
 from ..symmetry import Symmetry, Transformation
-from ..symmetry.action import check_states, tensors_of
+from ..symmetry.action import check_states
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.transformation import KINDS, check_kinds, identity
 from .alignment import Alignment
 from .coordinates.gauge import gauge_of
 from .coordinates.networks import Networks, common_symmetry
-from .coordinates.problem import Problem, searched
 from .correspondence.correspond import carrier_of
-from .costs.incremental import Streamed
-from .judgement.agreement import agreement, cosines_by_chance, streamed_agreement, unweighted
+from .judgement.agreement import agreement, cosines_by_chance, unweighted
 from .solvers import CoordinateDescent, Solution, Solver, solver_named
-from .solvers.coordinate_descent import search, starts_of
-from .solvers.starts import streamed_profiles
 
 _TURNS = {"permutation", "linear"}  # kinds without which streams are not rotated
 _STREAMED = ("permutation", "sign")  # kinds that are searched tensor by tensor: what balances scales is all of them
@@ -84,23 +79,23 @@ def align(
         >>> torch.allclose(moved(x), b(x), atol=1e-5), found.after < found.before
         (True, True)
     """  # noqa: DOC502 - raised by what it calls
-    if isinstance(a, Mapping) or isinstance(b, Mapping):
-        sym, (first, second) = check_states(sym, a=a, b=b)
-        return _align_states(first, second, sym, method, kinds, seed)
     started = time.perf_counter()
     solver = solver_named(method)
     name = method if isinstance(method, str) else solver.name
-    chosen = check_kinds(kinds)
-    given, carry = sym, carrier_of(a, b, example_inputs)
-    b = b if carry is None else carry(b)
-    sym, sym_b = common_symmetry(a, b, example_inputs, sym)
-    for model in (a, b):
-        check_weights(sym if model is a else sym_b, tensors_of(model))
-    gauge = gauge_of((a, b), example_inputs, sym) if given is None and chosen >= _TURNS else None
+    if isinstance(a, Mapping) or isinstance(b, Mapping):
+        sym, (a, b) = check_states(sym, a=a, b=b)
+        chosen, sym_b, gauge, carry, chance = _streamed_kinds(kinds, solver), sym, None, None, False
+    else:
+        chosen, given, carry = check_kinds(kinds), sym, carrier_of(a, b, example_inputs)
+        b = b if carry is None else carry(b)
+        sym, sym_b = common_symmetry(a, b, example_inputs, sym)
+        gauge = gauge_of((a, b), example_inputs, sym) if given is None and chosen >= _TURNS else None
     networks = Networks(a, b, sym, sym_b, chosen, loader, seed)
+    for whose, state in zip((sym, sym_b), networks.states):
+        check_weights(whose, state)
     if gauge is not None:
         sym = gauge.sym
-        networks = Networks(gauge(a), gauge(b), sym, sym, chosen, loader, seed, gauge)
+        networks = Networks(gauge(networks.a), gauge(networks.b), sym, sym, chosen, loader, seed, gauge)
     found = solver.solve(networks) if sym.spaces or solver.needs_units else Solution(identity(sym), 0.0, ())
     g, (quality, before, after), notes = _nearest(networks, found.transformation, solver.by_weights)
     if not solver.by_weights and after > before:
@@ -158,51 +153,14 @@ def _undetermined(networks: Networks) -> list[str]:
     return [said.format(name) for name in names]
 
 
-def _align_states(
-    a: Mapping[str, Tensor],
-    b: Mapping[str, Tensor],
-    sym: Symmetry,
-    method: str | Solver,
-    kinds: Collection[str] | None,
-    seed: int,
-) -> Alignment:
-    """The alignment of two state dicts by weights, with one tensor of each in memory: costs are made anew each time."""
-    started = time.perf_counter()
+def _streamed_kinds(kinds: Collection[str] | None, solver: Solver) -> frozenset[str]:
+    """The kinds that are searched in two state dicts, of which one tensor each is in memory."""
     chosen = check_kinds(_STREAMED if kinds is None else kinds)
     if not chosen <= set(_STREAMED):
         raise ValueError(
             f"kinds must be among {_STREAMED} for state dicts, which are read tensor by tensor. Got {sorted(chosen)}. "
             "Scales and bases need the whole network: align modules."
         )
-    if method != "weights" and not isinstance(method, CoordinateDescent):
-        raise ValueError(f"method must be 'weights' for state dicts, or its options. Got {method!r}.")
-    for state in (a, b):
-        check_weights(sym, state)
-    free = searched(sym, chosen)
-    stated = Problem.plain(free, _wide(a, free), _wide(b, free), sym)
-    solver = CoordinateDescent() if isinstance(method, str) else method
-    starts = starts_of(stated, seed, solver.fast, streamed_profiles)
-    best, reached = search(stated, solver, seed, starts, Streamed)
-    quality, before, after = streamed_agreement(stated, best.g)
-    return Alignment(
-        method="weights",
-        symmetry=sym,
-        transformation=stated.lift(best.g),
-        objective=best.history[-1],
-        history=best.history,
-        quality=quality,
-        before=before,
-        after=after,
-        kinds=tuple(kind for kind in KINDS if kind in chosen),
-        seconds=time.perf_counter() - started,
-        seed=seed,
-        starts=reached,
-        notes=tuple(unweighted(quality)),
-    )
-
-
-def _wide(state: Mapping[str, Tensor], sym: Symmetry) -> LazyState:
-    """The tensors that a symmetry describes, read when asked for, at least in single precision."""
-    double = torch.float64
-    wide = LazyState.changed(state, lambda _, x: x.to(double if x.dtype == double else torch.float32))
-    return LazyState.renamed(wide, {name: name for name in sym.layouts})
+    if not isinstance(solver, CoordinateDescent):
+        raise ValueError(f"method must be 'weights' for state dicts, or its options. Got {solver.name!r}.")
+    return chosen

@@ -1,13 +1,14 @@
 """Two networks of one architecture, and the coordinates in which their weights are compared."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from ..._io.lazy import LazyState
 from ...symmetry.action import tensors_of
 from ...symmetry.find import symmetries
 from ...symmetry.gauge.batch_norms import fold
@@ -22,8 +23,8 @@ from .problem import Problem, searched
 class Networks:
     """Two networks of one architecture, and which part of the group is searched."""
 
-    a: nn.Module  # The network whose basis is kept
-    b: nn.Module  # The network that is to move
+    a: Any  # The network whose basis is kept: a module, or its state dict of which one tensor is in memory
+    b: Any  # The network that is to move
     sym: Symmetry  # The symmetry of ``a``
     sym_b: Symmetry  # The symmetry of ``b``: the same spaces and layouts
     # Kinds of elements to search, among ``"permutation"``, ``"scale"``, ``"sign"`` and ``"linear"``
@@ -32,17 +33,33 @@ class Networks:
     seed: int = 0  # Seed of everything that is random
     gauge: Gauge | None = None  # How both were folded, where that made the group larger
 
+    @property
+    def stored(self) -> bool:
+        """Whether these are state dicts, which are read tensor by tensor."""
+        return isinstance(self.a, Mapping)
+
+    @property
+    def states(self) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """The tensors of both."""
+        return (self.a, self.b) if self.stored else (tensors_of(self.a), tensors_of(self.b))
+
     @cached_property
     def balanced(self) -> tuple[Balanced, Balanced]:
         """Both networks in the coordinates in which the searched kinds are compared, batch norms folded."""
         tolerance = PRECISION[self._precision]
-        a, b = fold(self.sym, tensors_of(self.a)), fold(self.sym_b, tensors_of(self.b))
+        a, b = (fold(sym, state) for sym, state in zip((self.sym, self.sym_b), self.states))
         return Balanced.upright(a, self.kinds, tolerance), Balanced.upright(b, self.kinds, tolerance)
 
     @cached_property
     def stated(self) -> Problem:
         """The problem of aligning by weights, in the precision of the weights."""
-        return self.problem(self._precision)
+        if not self.stored:
+            return self.problem(self._precision)
+        free = searched(self.sym, self.kinds)
+        names, double = {name: name for name in free.layouts}, torch.float64
+        wide = lambda _, x: x.to(double if x.dtype == double else torch.float32)  # when it is asked for
+        a, b = (LazyState.changed(LazyState.renamed(state, names), wide) for state in self.states)
+        return Problem.plain(free, a, b, self.sym)
 
     @property
     def _precision(self) -> torch.dtype:
@@ -57,14 +74,14 @@ class Networks:
         are not, gains and biases enter as they are stored and running statistics do not: they follow the units, and
         their sizes are those of the data, so that as weights they would outvote all others.
         """
-        if dtype is None:
+        if dtype is None or self.stored:
             return self.stated
         if {"scale", "linear"} & set(self.kinds):
             acting = self.balanced[0].sym
             states = [side.state for side in self.balanced]
             to_a, to_b = (side.to for side in self.balanced)
         else:
-            acting, states = self.sym, [tensors_of(model) for model in (self.a, self.b)]
+            acting, states = self.sym, [*self.states]
             to_a = to_b = identity(self.sym)
         device = next((t.device for t in tensors_of(self.a).values()), torch.device("cpu"))
         free = searched(acting, self.kinds)

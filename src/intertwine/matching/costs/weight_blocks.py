@@ -15,7 +15,6 @@ from ...symmetry.blocks import Block, blocks, parent_dims, unit_rows
 from ...symmetry.spaces import Leaf, Space
 from ...symmetry.symmetry import Symmetry
 
-KERNEL = 4  # positions beside the units of two spaces from which on a block is a kernel
 _SMALL = 1 << 16  # entries below which blocks are copied to lie side by side
 
 Row = tuple[int, ...]  # parity of each sign generator of a space
@@ -64,7 +63,6 @@ class Joint:
     spaces: tuple[str, str]
     rows: tuple[Row, Row]  # Parities of their signs
     sides: tuple[bool, ...]  # Whether each space uses these products: one whose neighbour rotates does not
-    kernels: bool  # Whether the blocks are kernels, with many positions each
     a: Tensor
     b: Tensor  # Before it moves
 
@@ -115,7 +113,7 @@ def cut(
     for m in (m for some in members.values() for m in some):
         carried.setdefault((m.tensor, id(m.block)), []).append(m)
     singles: dict[tuple[str, Row], list[Both]] = {}
-    pairs: dict[tuple[str, str, Row, Row, bool], list[Both]] = {}
+    pairs: dict[tuple[str, str, Row, Row], list[Both]] = {}
     rest: dict[str, list[Member]] = {name: [] for name in members}
     for some in carried.values():
         found = sorted(some, key=lambda m: m.dim)
@@ -128,10 +126,9 @@ def cut(
         joined = free and len(more) == 1 and more[0].space != one.space
         sides = _sides(spaces[one.space], spaces[more[0].space]) if joined else (False,) * len(found)
         if any(sides):
-            positions = both[0].numel() // max(both[0].shape[one.dim] * both[0].shape[more[0].dim], 1)
             # small ones are copied anyway: one order of the two spaces, whichever tensor reads the other
             first, second = found if both[0].numel() >= _SMALL else sorted(found, key=lambda m: m.space)
-            key = (first.space, second.space, first.row, second.row, positions >= KERNEL)
+            key = (first.space, second.space, first.row, second.row)
             pairs.setdefault(key, []).append(_pair(both, first.dim, second.dim))
         for m, use in zip(found, sides):
             if not use:
@@ -139,8 +136,8 @@ def cut(
     return Parts(
         tuple(Alone(*key, *both) for key, some in singles.items() for both in _grouped(some)),
         tuple(
-            Joint((s, t), (r, q), _sides(spaces[s], spaces[t]), kernels, *map(Tensor.contiguous, both))
-            for (s, t, r, q, kernels), some in pairs.items()
+            Joint((s, t), (r, q), _sides(spaces[s], spaces[t]), *map(Tensor.contiguous, both))
+            for (s, t, r, q), some in pairs.items()
             for both in _grouped(some)
         ),
         {name: tuple(some) for name, some in rest.items()},

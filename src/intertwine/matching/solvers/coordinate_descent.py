@@ -7,7 +7,7 @@ are better starts than the identity, and what was found is shaken: one space is 
 end is kept where it is better (iterated local search; Lourenço, Martin and Stützle 2003).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import ClassVar, NamedTuple
@@ -19,7 +19,7 @@ from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, random, with_parts
 from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem
-from ..costs.incremental import Costs
+from ..costs.incremental import Costs, Streamed
 from .solver import Findings, Solver
 from .starts import outwards, profiles
 from .steps import best_parts, nested_step
@@ -41,10 +41,10 @@ class CoordinateDescent(Solver):
     Attributes:
         restarts: Largest number of starts: spaces placed from the input outwards and similar weight profiles (in that
             order where spaces form a tree, else the other way round), the identity, then random elements. By default
-            two, or one for networks of more than 6 million weights. A start that ends in a copy of ``a`` is the last
-            one: nothing can be better.
+            two, or one for networks of more than 6 million weights and for state dicts. A start that ends in a copy of
+            ``a`` is the last one: nothing can be better.
         shakes: How often the best end is shaken; by default 40 times, 4 for networks of more than 6 million weights.
-            Where streams rotate, which makes sweeps long, 10 times and not at all.
+            Where streams rotate, which makes sweeps long, 10 times and not at all; state dicts not at all.
         sweeps: Largest number of sweeps over all spaces.
         tolerance: Relative gain of a sweep below which the search ends; at 0 only when nothing changes. Where streams
             rotate, which never quite ends, at least 1e-6, or 1e-5 for networks of more than 6 million weights.
@@ -68,15 +68,15 @@ class CoordinateDescent(Solver):
 
     def search(self, networks: Networks) -> Findings:
         """The best end of all starts."""
-        stated = networks.problem(self.dtype)
-        large = sum(x.numel() for x in stated.b.values()) > _LARGE
+        stated, costs = networks.problem(self.dtype), Streamed if networks.stored else Costs
+        large = networks.stored or sum(x.numel() for x in stated.b.values()) > _LARGE
         turns = networks.gauge is not None
         restarts = (1 if large else 2) if self.restarts is None else self.restarts
-        usual = (0 if large else 10) if turns else (4 if large else 40)
+        usual = (0 if large else 10) if turns or networks.stored else (4 if large else 40)
         shakes = usual if self.shakes is None else self.shakes
         tolerance = max(self.tolerance, (_TURNS_SHORT if large else _TURNS) if turns else 0.0)
         options = replace(self, restarts=restarts, shakes=shakes, tolerance=tolerance)
-        best, reached = search(stated, options, networks.seed, starts_of(stated, networks.seed, self.fast))
+        best, reached = search(stated, options, networks.seed, starts_of(stated, networks.seed, self.fast), costs)
         if turns and best.history[-1] >= (1 - _NEARLY) * stated.size:  # a copy in another basis: to the last digit
             exact = replace(options, tolerance=self.tolerance)
             best = descend(stated, best.g, torch.Generator().manual_seed(networks.seed), exact)
@@ -117,11 +117,9 @@ def search(
     return best, tuple(d.history[-1] for d in found)
 
 
-def starts_of(
-    stated: Problem, seed: int, fast: bool, similar: Callable[[Problem, bool], Transformation] = profiles
-) -> Iterator[Transformation]:
+def starts_of(stated: Problem, seed: int, fast: bool) -> Iterator[Transformation]:
     """Two starts from the weights, the identity, and random elements."""
-    first = similar(stated, fast)
+    first = profiles(stated, fast)
     if _is_tree(stated):
         yield from sorted((first, outwards(stated, fast)), key=stated.objective, reverse=True)
     else:

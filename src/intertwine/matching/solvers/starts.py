@@ -4,8 +4,7 @@ Norms of a unit's weights, taken over the units of all other spaces, do not depe
 nearly exact copies are matched before anything else is known; for unrelated networks this is as good as any start.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterator
 from math import prod
 
 import torch
@@ -18,9 +17,10 @@ from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.problem import Problem
 from ..costs.nearest import paired, sketched
-from ..costs.weight_blocks import KERNEL, Both, Joint, Member, Row, add_to
+from ..costs.weight_blocks import Both, Member, Row, add_to
 from .steps import best_parts
 
+_KERNEL = 4  # positions beside the units of two spaces from which on a block is a kernel
 _SLAB = 1 << 22  # entries whose profiles are compared at once
 
 
@@ -30,45 +30,20 @@ def profiles(stated: Problem, fast: bool = False) -> Transformation:
     Norms are taken over the units of other spaces; weights along fixed axes (inputs, kernel positions) stay apart.
     Spaces that lie in or around others stay. Bases are turned from the ends of a network to its middle.
     """
-    found: dict[str, list[Both]] = {s.name: [] for s in stated.sym.spaces}
-    for alone in stated.parts.alone:
-        ours, theirs = (x.abs() if any(alone.row) else x for x in (alone.a, alone.b))
-        found[alone.space].append((sketched(ours), sketched(theirs)))
-    still = _still(stated)
-    for joint in stated.parts.joints:
-        for side in (0, 1) if all(joint.sides) else ():
-            found[joint.spaces[side]].append(_of_joint(joint, side, joint.spaces[1 - side] in still))
-    members = stated.parts.members
-    g = _matched(stated, lambda space: chain(found[space.name], _of_members(stated, members[space.name])), fast)
+    g = identity(stated.sym)
+    for space in _free(stated):
+        order = paired(profiles_of(stated, space.name), fast)
+        if order is not None:
+            g = with_parts(g, space.name, permutation=order.cpu())
     known = {s.name for s in _free(stated)}
     waiting = [s.name for s in stated.sym.spaces if s.group.mixes and not s.parents]
     return _placed(stated, g, known, waiting, fast)
-
-
-def streamed_profiles(stated: Problem, fast: bool = False) -> Transformation:
-    """The same, reading one tensor of each network at a time."""
-    return _matched(stated, lambda space: _of_members(stated, stated.members[space.name]), fast)
-
-
-def _matched(stated: Problem, read: Callable[[Space], Iterable[Both]], fast: bool) -> Transformation:
-    """Pair the units of every space by the distances of their profiles."""
-    g = identity(stated.sym)
-    for space in _free(stated):
-        order = paired(read(space), fast)
-        if order is not None:
-            g = with_parts(g, space.name, permutation=order.cpu())
-    return g
 
 
 def _free(stated: Problem) -> list[Space]:
     """Spaces whose units change places, with no space in or around them."""
     outer = {parent for s in stated.sym.spaces for parent in s.parents}
     return [s for s in stated.sym.spaces if s.group.permutes and not s.parents and s.name not in outer]
-
-
-def profiles_of(stated: Problem, space: str) -> list[Both]:
-    """Profiles of all units of one space, sketched; their squared distances add up."""
-    return list(_of_members(stated, stated.members[space]))
 
 
 def signed(stated: Problem, g: Transformation) -> Transformation:
@@ -114,24 +89,13 @@ def _placed(stated: Problem, g: Transformation, known: set[str], waiting: list[s
     return g
 
 
-def _of_joint(joint: Joint, side: int, still: bool) -> Both:
-    if still:
-        ours, theirs = (x.movedim(2, 0) if side else x for x in (joint.a, joint.b))
-        return sketched(ours.flatten(1).abs()), sketched(theirs.flatten(1).abs())
-    if joint.kernels:
-        ours, theirs = (((x * x).sum(0).mT if side else (x * x).sum(2)).sqrt() for x in (joint.a, joint.b))
-        if bool(torch.isfinite(ours).all() & torch.isfinite(theirs).all()):
-            return ours, theirs
-    ours, theirs = (_norms(x, [0 if side else 2], joint.kernels) for x in (joint.a, joint.b))
-    if side:
-        ours, theirs = ours.movedim(1, 0), theirs.movedim(1, 0)
-    return ours.flatten(1), theirs.flatten(1)
+def profiles_of(stated: Problem, space: str) -> Iterator[Both]:
+    """Profiles of all units of one space, sketched; their squared distances add up.
 
-
-def _of_members(stated: Problem, members: Iterable[Member]) -> Iterator[Both]:
-    """Profiles in one block after the other; each is freed before the next one is read."""
+    They come block by block; each block is freed before the next one is read.
+    """
     linear, still = {s.name for s in stated.sym.spaces if s.group.mixes}, _still(stated)
-    for m in members:
+    for m in stated.members[space]:
         if not linear & set(m.block.spaces):
             yield from _of_member(stated, m, still)
 
@@ -139,7 +103,7 @@ def _of_members(stated: Problem, members: Iterable[Member]) -> Iterator[Both]:
 def _of_member(stated: Problem, m: Member, still: set[str]) -> Iterator[Both]:
     """Profiles in one block, slab by slab."""
     units = [d for d, s in enumerate(m.block.spaces) if s is not None and s not in still and d != m.dim]
-    kernels = prod(n for d, n in enumerate(m.block.shape) if d not in units and d != m.dim) >= KERNEL
+    kernels = prod(n for d, n in enumerate(m.block.shape) if d not in units and d != m.dim) >= _KERNEL
     entries = None if units else prod(m.block.shape) // m.block.shape[m.dim]
     for x, y in _slabs(m, units, *(m.block.read(state[m.tensor]) for state in (stated.a, stated.b))):
         yield sketched(_profile(m, x, units, kernels), entries), sketched(_profile(m, y, units, kernels), entries)
