@@ -89,7 +89,8 @@ class Pair:
         left, right = (fold(part, state, torch.float64 if double else torch.float32) for state in (a, b))
         rounded = frozenset(n for n in left.sym.layouts if _halved(a[n]) or _halved(b[n]))
         if self._seed is not None:
-            left = unrelated(left, self._seed + len(self.parts) * index)
+            seed = self._seed + len(self.parts) * index
+            left = replace(left, state=unrelated(left.sym, left.state, seed))
         return left, right, rounded
 
     def normal(self, index: int, a: Folded, b: Folded) -> tuple[Balanced, Balanced]:

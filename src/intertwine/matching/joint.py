@@ -152,15 +152,12 @@ def _distance(states: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> f
     """Root mean square distance from the mean, relative to it."""
     centre = mean_weights(states)
     squares = sum(_apart(centre, state, names) for state in states) / len(states)
-    norm = sum(float(_wide(centre[name]).square().sum()) for name in names)
+    norm = _apart(centre, dict.fromkeys(names, torch.zeros(())), names)
     return (squares / norm) ** 0.5 if norm else 0.0
 
 
 def _apart(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[str]) -> float:
     """Squared distance between tensors of two networks."""
-    return sum(float((_wide(a[name]) - _wide(b[name].to(a[name].device))).square().sum()) for name in names)
-
-
-def _wide(x: Tensor) -> Tensor:
-    """In float64, complex numbers by their parts."""
-    return (torch.view_as_real(x) if x.is_complex() else x).double()
+    wide = {name: torch.promote_types(a[name].dtype, torch.float64) for name in names}
+    gaps = (a[name].to(dtype) - b[name].to(a[name].device, dtype) for name, dtype in wide.items())
+    return sum(float(torch.linalg.vector_norm(gap)) ** 2 for gap in gaps)

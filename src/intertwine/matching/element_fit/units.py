@@ -12,7 +12,7 @@ from ..._memory import give_back
 from ..._progress import track
 from ...groups import Representation, SignedPermutation
 from ...symmetry.action import moved, transform
-from ...symmetry.blocks import inner_products, map_leaves
+from ...symmetry.blocks import map_leaves
 from ...symmetry.coupling import narrowed
 from ...symmetry.gauge.canonical import arranged
 from ...symmetry.spaces import Fixed, Leaf, Space
@@ -152,7 +152,7 @@ class _Posed:
         So tensors that were replaced do not outvote the others.
         """
         near = self._near(first.g)
-        squares = {n: max(_cosine(near[n], self.b[n]), 0.0) ** 2 for n in self.sym.layouts}  # 0 beyond a right angle
+        squares = {n: 1 - sine(near[n], self.b[n]) ** 2 for n in self.sym.layouts}  # of cosines, 0 beyond a right angle
         del near
         votes = self.votes
         if min(squares.values(), default=1.0) < _CLOSE:
@@ -166,11 +166,6 @@ class _Posed:
 
 def _residual(match: UnitMatch) -> float:
     return match.residual
-
-
-def _cosine(x: Tensor, y: Tensor) -> float:
-    norms = float(x.norm() * y.norm())
-    return float(inner_products(x, y, range(x.ndim))) / norms if norms > 0 else 0.0
 
 
 def closest(a: Balanced, b: Balanced) -> tuple[Transformation, float]:

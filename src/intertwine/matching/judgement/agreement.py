@@ -1,6 +1,6 @@
 """Distances of aligned networks and cosines of matched units, and what they would be by chance."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -9,9 +9,8 @@ from torch import Tensor
 from ..._words import counted
 from ...groups.sampling import haar, keeping_ones
 from ...symmetry import Symmetry, Transformation
-from ...symmetry.action import moved, transform
+from ...symmetry.action import transform
 from ...symmetry.blocks import blocks, parent_dims, summed
-from ...symmetry.gauge.batch_norms import Folded
 from ...symmetry.spaces import Layout
 from ...symmetry.transformation import identity
 from ..coordinates.networks import Networks
@@ -32,36 +31,26 @@ def agreement(networks: Networks, g: Transformation) -> Agreement:
     Where scales and bases are not searched, weights are compared as they are.
     """
     if not {"scale", "linear"} & set(networks.kinds):
-        return streamed_agreement(networks.stated, g)
+        return compared(networks.stated, g)
     left, right = networks.balanced
-    before, after = (
-        right.state if h.is_identity(0.0) else {**right.state, **moved(left.sym, h, right.state)}
-        for h in (left.to @ ~right.to, left.to @ g @ ~right.to)
-    )
-    return _summed(networks.sym, left.sym.layouts, lambda name: (left.state[name], before[name], after[name]))
+    posed = Problem.plain(left.sym, left.state, right.state)
+    return compared(posed, left.to @ g @ ~right.to, left.to @ ~right.to)
 
 
-def streamed_agreement(stated: Problem, g: Transformation) -> Agreement:
-    """The same by permutations and signs, reading one tensor of each network at a time."""
-    layouts = {name: layout for name, layout in stated.sym.layouts.items() if name in stated.a}
+def compared(stated: Problem, g: Transformation, start: Transformation | None = None) -> Agreement:
+    """The agreement of tensors as they are in ``a``, in ``b`` (moved by ``start``), and in ``b`` moved by ``g``.
 
-    def read(name: str) -> tuple[Tensor, Tensor, Tensor]:
-        theirs = stated.b[name]
-        return stated.a[name], theirs, transform(theirs, layouts[name], g)
-
-    return _summed(stated.sym, layouts, read)
-
-
-def _summed(
-    sym: Symmetry, layouts: Mapping[str, Layout], read: Callable[[str], tuple[Tensor, Tensor, Tensor]]
-) -> Agreement:
-    """The agreement of tensors as they are in ``a``, in ``b``, and in the moved ``b``."""
+    One tensor of each network is read at a time.
+    """
+    sym = stated.sym
     size = gap = left = 0.0
     units: dict[str, list[Tensor]] = {}  # <a, b>, <a, a>, <b, b>
 
-    def add(layout: Layout, *sides: Tensor) -> None:
+    def add(name: str, layout: Layout) -> None:
         # a function, so that nothing of one tensor is held while the next one is read
         nonlocal size, gap, left
+        ours, theirs = stated.a[name], stated.b[name]
+        sides = ours, theirs if start is None else transform(theirs, layout, start), transform(theirs, layout, g)
         for block in blocks(layout):
             x, before, after = map(block.read, sides)
             size, gap, left = size + _square(x), gap + _square(x - before), left + _square(x - after)
@@ -72,8 +61,9 @@ def _summed(
                 known = units.get(leaf.space)
                 units[leaf.space] = sums if known is None else [old + new for old, new in zip(known, sums)]
 
-    for name, layout in layouts.items():
-        add(layout, *read(name))
+    for name, layout in sym.layouts.items():
+        if name in stated.a:
+            add(name, layout)
     found = {s.name: units.get(s.name, [torch.zeros(())] * 3) for s in sym.spaces}
     cosines = {name: inner / (ours * theirs).sqrt() for name, (inner, ours, theirs) in found.items()}
     apart, near = ((x / size) ** 0.5 if size else 0.0 for x in (gap, left))
@@ -94,16 +84,6 @@ def unweighted(quality: Mapping[str, Tensor]) -> list[str]:
     ]
 
 
-def unrelated(folded: Folded, seed: int) -> Folded:
-    """A network whose units are unrelated to those of ``folded``, as a null hypothesis for their likeness.
-
-    Every tensor is rotated along each axis that carries a space, by a random rotation of its own that keeps the mean
-    over units. Sizes, means and second moments along fixed axes stay (dead inputs, smooth filters, all that networks
-    of one task share), while which unit is wired to which is lost. Vectors are shuffled.
-    """
-    return replace(folded, state=_unrelated(folded.sym, folded.state, seed))
-
-
 def cosines_by_chance(stated: Problem, seed: int, search: bool) -> dict[str, float]:
     """The mean cosine of matched units, by space, that a short search finds in a network unrelated to ``b``.
 
@@ -111,16 +91,22 @@ def cosines_by_chance(stated: Problem, seed: int, search: bool) -> dict[str, flo
     """
     names = [name for name in stated.sym.layouts if name in stated.a and name in stated.b]
     sym = replace(stated.sym, layouts={name: stated.sym.layouts[name] for name in names})
-    other = replace(stated, sym=sym, b=_unrelated(sym, stated.b, seed))
+    other = replace(stated, sym=sym, b=unrelated(sym, stated.b, seed))
     g = identity(sym)
     if search:
         g = descend(other, profiles(other), torch.Generator().manual_seed(seed), _SHORT).g
-    cosines, _, _ = streamed_agreement(other, g)
+    cosines, _, _ = compared(other, g)
     known = {name: x[~x.isnan()] for name, x in cosines.items()}
     return {name: float(x.mean()) for name, x in known.items() if len(x)}
 
 
-def _unrelated(sym: Symmetry, tensors: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+def unrelated(sym: Symmetry, tensors: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+    """A network whose units are unrelated to those of one, as a null hypothesis for their likeness.
+
+    Every tensor is rotated along each axis that carries a space, by a random rotation of its own that keeps the mean
+    over units. Sizes, means and second moments along fixed axes stay (dead inputs, smooth filters, all that networks
+    of one task share), while which unit is wired to which is lost. Vectors are shuffled.
+    """
     generator = torch.Generator().manual_seed(seed)
     state = {}
     for name, tensor in tensors.items():
