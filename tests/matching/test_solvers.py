@@ -12,8 +12,7 @@ from zoo import build
 import intertwine as iw
 from intertwine.groups import assign
 from intertwine.matching import Alignment, CoordinateDescent, StraightThrough, align
-from intertwine.matching.coordinates.balanced import Balanced
-from intertwine.matching.coordinates.networks import Networks
+from intertwine.matching.coordinates.networks import Balanced, Networks
 from intertwine.matching.coordinates.problem import Problem
 from intertwine.matching.costs.incremental import Costs
 from intertwine.matching.solvers import METHODS

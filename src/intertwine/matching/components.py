@@ -22,7 +22,7 @@ from ..symmetry.gauge.batch_norms import Folded, fold
 from ..symmetry.spaces import Fixed, Layout, Leaf, Space, axis_size
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation, identity, with_parts
-from .coordinates.balanced import Balanced
+from .coordinates.networks import Balanced
 from .coordinates.problem import Problem
 from .costs.nearest import paired, sketched
 from .costs.weight_blocks import Both, Member, Row, add_to

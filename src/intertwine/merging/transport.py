@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from .._evaluation import copied, in_usual_mode
 from .._words import counted
 from ..groups.assignment import couple, stochastic
+from ..matching.coordinates.problem import single_spaces
 from ..matching.costs.weight_blocks import Member, members
 from ..symmetry import Symmetry
 from ..symmetry.action import multiply, rewritable, tensors_of
 from ..symmetry.blocks import Block, align, blocks, unit_rows
-from ..symmetry.find import copy_degrees
+from ..symmetry.find import copy_degrees, symmetries
 from ..symmetry.proof import in_float64
-from ..symmetry.spaces import Layout, Space, axis_size
+from ..symmetry.spaces import Layout, axis_size
 from ..testing import relative_error
 from .merge import write
 
@@ -133,8 +134,6 @@ def transport(
         >>> found.apply(b)[0].weight.shape, found.couplings["0.weight[0]"].shape
         (torch.Size([6, 3]), torch.Size([6, 4]))
     """
-    from ..symmetry import symmetries
-
     if entropy < 0 or sweeps < 1:
         raise ValueError(f"entropy must not be negative and sweeps at least 1. Got {entropy} and {sweeps}.")
     ours, theirs = symmetries(a, example_inputs), symmetries(b, example_inputs)
@@ -144,7 +143,7 @@ def transport(
         _check_copies(a, b, ours, theirs, sizes, degrees, example_inputs)
     left, right = ({k: t.double().cpu() for k, t in tensors_of(m).items()} for m in (a, b))
     right |= {name: _shared(right[name], name, x, sizes, degrees) for name, x in theirs.layouts.items()}
-    carried, carried_b = members(ours), members(theirs)
+    carried, carried_b, free = members(ours), members(theirs), single_spaces(ours)
     couplings: dict[str, Tensor] = {}
     costs: dict[str, float] = {}
     for _ in range(sweeps):
@@ -155,7 +154,7 @@ def transport(
             cost = torch.zeros(sizes[space.name], dtype=torch.float64)
             cost = sum((_distances(*pair, left, right, known) for pair in pairs), cost).clamp_min(0)
             still = torch.eye(space.size, dtype=torch.float64) / space.size  # left in place: of equal widths
-            couplings[space.name] = coupling(cost, entropy) if _is_free(ours, space) else still
+            couplings[space.name] = coupling(cost, entropy) if space in free else still
             costs[space.name] = float((couplings[space.name] * cost).sum())
         if before and all(torch.allclose(before[k], couplings[k], atol=1e-9) for k in couplings):
             break
@@ -231,12 +230,6 @@ def _distances(
     return x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.mT
 
 
-def _is_free(sym: Symmetry, space: Space) -> bool:
-    """Whether single units of a space can be coupled."""
-    nested = space.parents or any(space.name in s.parents for s in sym.spaces)
-    return not nested and space.group.permutes and not space.group.mixes
-
-
 def _checked(ours: Symmetry, theirs: Symmetry) -> dict[str, tuple[int, int]]:
     """The sizes of every space in both networks."""
     if [s.name for s in ours.spaces] != [s.name for s in theirs.spaces] or ours.layouts.keys() != theirs.layouts.keys():
@@ -244,15 +237,14 @@ def _checked(ours: Symmetry, theirs: Symmetry) -> dict[str, tuple[int, int]]:
             f"a and b must be of one architecture, but for widths. Got {len(ours.spaces)} and {len(theirs.spaces)} "
             f"spaces, {len(ours.layouts)} and {len(theirs.layouts)} tensors."
         )
-    sizes = {x.name: (x.size, y.size) for x, y in zip(ours.spaces, theirs.spaces)}
+    sizes, free = {x.name: (x.size, y.size) for x, y in zip(ours.spaces, theirs.spaces)}, single_spaces(ours)
     for space in ours.spaces:
         n, m = sizes[space.name]
-        if n != m and not _is_free(ours, space):
-            nested = space.parents or any(space.name in s.parents for s in ours.spaces)
-            why = "lies inside another space or holds one" if nested else "is not made of single units"
+        if n != m and space not in free:
             raise ValueError(
                 f"widths must differ only where single units can be coupled. Got {space.name!r} with {n} and {m} "
-                f"units, which {why} (heads, groups, rotary pairs)."
+                "units, which lies inside another space, holds one or is not made of single units (heads, groups, "
+                "rotary pairs)."
             )
     outline = lambda layout: [[getattr(x, "space", x.size) for x in block.leaves] for block in blocks(layout)]
     for name, layout in ours.layouts.items():

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .._progress import track
 from .._words import counted
-from ..matching.coordinates.balanced import Balanced
+from ..matching.coordinates.networks import Balanced
 from ..matching.same import RELATED, SAME
 from ..symmetry import Symmetry
 from ..symmetry.blocks import blocks

@@ -163,6 +163,13 @@ def searched(sym: Symmetry, kinds: Collection[str]) -> Symmetry:
     return replace(sym, spaces=spaces, layouts=layouts, batch_norms=())
 
 
+def single_spaces(sym: Symmetry) -> list[Space]:
+    """Spaces whose units change places one by one: none lies in or around them, and no basis mixes them."""
+    outer = {parent for s in sym.spaces for parent in s.parents}
+    whole = [s for s in sym.spaces if not s.parents and s.name not in outer]
+    return [s for s in whole if s.group.permutes and not s.group.mixes]
+
+
 def unscaled(leaf: Leaf, group: SpaceGroup) -> Leaf:
     """A leaf as the searched part of its space's group acts on it: no scales, and rotations in one way only."""
     if group.mixes:

@@ -16,7 +16,7 @@ from ...symmetry.coupling import narrowed
 from ...symmetry.gauge.batch_norms import Folded
 from ...symmetry.spaces import Layout, Space
 from ...symmetry.transformation import Transformation, identity, with_parts
-from ..coordinates.balanced import Balanced
+from ..coordinates.networks import Balanced
 from ..judgement.deviation import TRUST, Deviation, apart, deviation
 from .freedoms import AGREES, moving, pinned, unflipped
 from .refit import Fit

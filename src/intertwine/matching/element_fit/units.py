@@ -18,7 +18,7 @@ from ...symmetry.gauge.canonical import arranged
 from ...symmetry.spaces import Fixed, Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
-from ..coordinates.balanced import Balanced
+from ..coordinates.networks import Balanced
 from ..coordinates.problem import Problem
 from ..judgement.deviation import combined, distance, sine
 from ..solvers.coordinate_descent import CoordinateDescent, descend, search

@@ -13,7 +13,7 @@ References:
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -89,23 +89,35 @@ class Learned(Solver):
         to = admissible(sym, stated.to_a, tensors_of(networks.a))  # where scales and bases are in balance
         start = to @ stated.lift(CoordinateDescent().search(networks).found[0])
         course = _Course(self, replace(networks, a=sym.act(to, networks.a)), start)
-        history = course.run()
+        course.run()
 
         value = lambda g: -course.barrier(to @ g)
         finish = lambda g: admissible(sym, g, state)
-        found, heights = (~to @ course.best, ~to @ start), tuple(-x for x in history)
+        found, heights = (~to @ course.at.best, ~to @ start), tuple(-x for x in course.at.history)
         return Findings(sym, value, found, finish, heights, notes=course.notes)
 
 
+@dataclass(eq=False)
+class _Standing:
+    """Where a search stands: enough to go on to the same end."""
+
+    base: Transformation  # Of the chart
+    best: Transformation  # The element of the lowest barrier that was seen
+    history: tuple[float, ...] = ()  # The barrier on the held-out batch at the start and after every round
+    step: int = 0
+    falls: tuple[int, ...] = ()  # The steps by which a search had to go back
+    momenta: Mapping[str, Tensor] = field(default_factory=dict)
+
+
 class _Course:
-    """A search on its way: the base of the chart, logarithms in it, and the best element that was seen."""
+    """A search on its way: where it stands, and logarithms in its chart."""
 
     def __init__(self, options: Learned, networks: Networks, start: Transformation) -> None:
         self.options, self.networks, self.sym = options, networks, networks.sym
         self.ones = frozenset() if networks.gauge is None else networks.gauge.ones
         self.mixture, self.loss = Mixture(networks), options.loss or cross_entropy
         self.raw = {n: t.detach() for n, t in tensors_of(networks.b).items() if n in self.mixture.names}
-        self.base = self.best = start
+        self.at = _Standing(start, start)
         first = list(islice(self._batches(), 2))
         self.held, self.skipped = first[:1], len(first) - 1
         self.notes: tuple[str, ...] = ()
@@ -116,32 +128,34 @@ class _Course:
                 self.logs[s.name] = torch.zeros(*e.permutation.shape, s.size, requires_grad=True)
             elif s.group.scales and "scale" in networks.kinds:
                 self.logs[s.name] = torch.zeros(e.scales.shape, requires_grad=True)
-        self.momenta = {name: torch.zeros_like(log) for name, log in self.logs.items()}
-        self.step, self.falls = 0, list[int]()
+        self.at.momenta = {name: torch.zeros_like(log) for name, log in self.logs.items()}
 
-    def run(self) -> list[float]:
-        """Learn; the barrier on the held-out batch at the start and after every round."""
-        history = [self.barrier(self.base)]
-        history, since = self._resumed() or history, 0
-        batches = islice(self._stream(), self.step, None)
-        rounds = range(-(-(self.options.steps - self.step) // self.options.every))
-        for _ in track(rounds, f"Learning, barrier {history[0]:.3f} at the start", enabled=None):
-            height = self.barrier(self.base) if self._round(batches) else math.nan
-            better = height < min((h for h in history if h == h), default=math.inf)
-            history.append(height)
+    def run(self) -> None:
+        """Learn, from where the checkpoint stands if there is one."""
+        file = None if self.options.checkpoint is None else Path(self.options.checkpoint)
+        height, since = self.barrier(self.at.base), 0  # the losses of the ends are those of the start, also later
+        self.at.history = (height,)
+        if file is not None and file.exists():
+            self.at = read_value(file, _Standing)
+        at, batches = self.at, islice(self._stream(), self.at.step, None)
+        rounds = range(-(-(self.options.steps - at.step) // self.options.every))
+        for _ in track(rounds, f"Learning, barrier {at.history[0]:.3f} at the start", enabled=None):
+            height = self.barrier(at.base) if self._round(batches) else math.nan
+            better = height < min((h for h in at.history if h == h), default=math.inf)
+            at.history = (*at.history, height)
             if better:
-                self.best = self.base
+                at.best = at.base
             elif not math.isfinite(height):
                 self._fall()
             since = 0 if better else since + 1
-            self._keep(history)
-            if len(self.falls) > _FALLS or (self.options.patience is not None and since >= self.options.patience):
+            if file is not None:
+                write_value(file, at)
+            if len(at.falls) > _FALLS or (self.options.patience is not None and since >= self.options.patience):
                 break
-        if self.falls:
-            at = ", ".join(map(str, self.falls))
-            then = "to its best element" + (" and on at half the rate" if len(self.falls) <= _FALLS else ", and ended")
-            self.notes = (f"a loss, gradient or basis became NaN, infinite or singular by step {at}: back {then}",)
-        return history
+        if at.falls:
+            by = ", ".join(map(str, at.falls))
+            then = "to its best element" + (" and on at half the rate" if len(at.falls) <= _FALLS else ", and ended")
+            self.notes = (f"a loss, gradient or basis became NaN, infinite or singular by step {by}: back {then}",)
 
     def barrier(self, g: Transformation) -> float:
         """The barrier at the quarter points on the held-out batch."""
@@ -150,15 +164,15 @@ class _Course:
 
     def _round(self, batches: Iterator[Any]) -> bool:
         """Steps in one chart, then the base of the next one; tell whether losses, gradients and bases stayed good."""
-        near, good = transformed(self.sym, self.base, self.raw), True
-        for batch in islice(batches, min(self.options.every, self.options.steps - self.step)):
-            self.step += 1
+        near, good = transformed(self.sym, self.at.base, self.raw), True
+        for batch in islice(batches, min(self.options.every, self.options.steps - self.at.step)):
+            self.at.step += 1
             good = good and self._move(near, batch)  # after a bad step batches are only read, so that steps count them
         if not good:
             return False
         with torch.no_grad():
-            self.base = self._element(torch.float64) @ self.base
-            bases = [x for name in self.logs if (x := self.base[name].linear) is not None]
+            self.at.base = self._element(torch.float64) @ self.at.base
+            bases = [x for name in self.logs if (x := self.at.base[name].linear) is not None]
             if not all(x.isfinite().all() and (torch.linalg.cond(x) < _CONDITION).all() for x in bases):
                 return False
             for log in self.logs.values():
@@ -169,7 +183,7 @@ class _Course:
     def _move(self, near: dict[str, Tensor], batch: Any) -> bool:
         """One step; tell whether the loss and its gradients were finite."""
         low, high = self.options.mixtures
-        generator = torch.Generator().manual_seed(mixed(self.networks.seed, "ratio", self.step))
+        generator = torch.Generator().manual_seed(mixed(self.networks.seed, "ratio", self.at.step))
         ratio = low + (high - low) * float(torch.rand((), generator=generator))
         with torch.enable_grad():
             value = self.loss(self.mixture(transformed(self.sym, self._element(), near), batch, ratio), batch)
@@ -179,22 +193,22 @@ class _Course:
             return False
         with torch.no_grad():
             for (name, log), grad in zip(self.logs.items(), grads):
-                ahead = grad.lerp(self.momenta[name].lerp_(grad, 1 - _MOMENTUM), _MOMENTUM)
+                ahead = grad.lerp(self.at.momenta[name].lerp_(grad, 1 - _MOMENTUM), _MOMENTUM)
                 log -= self._rate() * (_polar(ahead) if self.sym.space(name).group.mixes else ahead.sign())
         return True
 
     def _fall(self) -> None:
         """Go back to the best element, with nothing of the way that led astray."""
-        self.falls, self.base = [*self.falls, self.step], self.best
+        self.at.falls, self.at.base = (*self.at.falls, self.at.step), self.at.best
         with torch.no_grad():
-            for x in chain(self.logs.values(), self.momenta.values()):
+            for x in chain(self.logs.values(), self.at.momenta.values()):
                 x.zero_()
 
     def _rate(self) -> float:
         """The rate of this step in one cycle, halved at every fall: a straight line up, half a cosine down."""
-        done = self.step / self.options.steps
+        done = self.at.step / self.options.steps
         share = done / _WARM if done < _WARM else (1 + math.cos(math.pi * (done - _WARM) / (1 - _WARM))) / 2
-        return self.options.rate * share / 2 ** len(self.falls)
+        return self.options.rate * share / 2 ** len(self.at.falls)
 
     def _element(self, dtype: torch.dtype | None = None) -> Transformation:
         """The element of the logarithms."""
@@ -214,7 +228,7 @@ class _Course:
 
     def _assign(self) -> None:
         """Units of permuted spaces assigned to those of ``a`` by the inner products of their weights now."""
-        free, near = searched(self.sym, {"permutation"}), transformed(self.sym, self.base, self.raw)
+        free, near = searched(self.sym, {"permutation"}), transformed(self.sym, self.at.base, self.raw)
         ours = {n: self.mixture.a[n].to(near[n].dtype) for n in free.layouts if n in near}
         costs = Costs(Problem.plain(free, ours, {n: near[n] for n in ours}, self.sym), identity(free))
         for space in free.spaces if "permutation" in self.networks.kinds else ():
@@ -222,7 +236,7 @@ class _Course:
                 step = step_of(costs, space)
                 if (gain := costs.gain(step)) > 0:
                     costs.move(step, gain)
-        self.base = within(costs.g, self.sym) @ self.base
+        self.at.base = within(costs.g, self.sym) @ self.at.base
 
     def _batches(self) -> Iterator[Any]:
         """The batches of a pass, in one order: what the first one holds out comes in no other."""
@@ -231,33 +245,6 @@ class _Course:
     def _stream(self) -> Iterator[Any]:
         """Batches without end, the held-out one left out where there are others."""
         return chain.from_iterable(islice(self._batches(), self.skipped, None) for _ in count())
-
-    def _keep(self, history: list[float]) -> None:
-        """Write where the search stands."""
-        if self.options.checkpoint is not None:
-            stands = _Standing(self.step, tuple(history), tuple(self.falls), self.momenta, self.base, self.best)
-            write_value(Path(self.options.checkpoint), stands)
-
-    def _resumed(self) -> list[float] | None:
-        """Go on from where a search stood; its history."""
-        if self.options.checkpoint is None or not Path(self.options.checkpoint).exists():
-            return None
-        found = read_value(Path(self.options.checkpoint), _Standing)
-        self.step, self.falls, self.base, self.best = found.step, list(found.falls), found.base, found.best
-        self.momenta = dict(found.momenta)
-        return list(found.history)
-
-
-@dataclass(frozen=True, eq=False)
-class _Standing:
-    """Where a search stands: enough to go on to the same end."""
-
-    step: int
-    history: tuple[float, ...]
-    falls: tuple[int, ...]
-    momenta: Mapping[str, Tensor]
-    base: Transformation
-    best: Transformation
 
 
 def _polar(x: Tensor) -> Tensor:

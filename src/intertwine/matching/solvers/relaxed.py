@@ -166,9 +166,7 @@ class FrankWolfe(Solver):
             if ratio == 0 or gain <= self.tolerance * abs(value):
                 break
             soft = mixed(soft, towards, ratio)
-        g = vertex(stated, soft, self.fast)
-        if self.polish:
-            g = descend(stated, g, torch.Generator().manual_seed(seed), CoordinateDescent(fast=self.fast)).g
+        g = _rounded(self, stated, soft, torch.Generator().manual_seed(seed))
         return g, (*history, stated.objective(g))
 
 
@@ -224,9 +222,7 @@ class Sinkhorn(Solver):
         stated = networks.problem(self.dtype)
         generator = torch.Generator().manual_seed(networks.seed)
         soft, history = self._ascended(stated, generator)
-        g = vertex(stated, soft, self.fast)
-        if self.polish:
-            g = descend(stated, g, generator, CoordinateDescent(fast=self.fast)).g
+        g = _rounded(self, stated, soft, generator)
         start = default(stated, networks.seed, self.fast)
         return Findings(stated.sym, stated.objective, (g, start), stated.lift, (*history, stated.objective(g)))
 
@@ -251,6 +247,12 @@ class Sinkhorn(Solver):
             adam.step()
             history.append(float(value.detach()))
         return {key: matrix.detach() for key, matrix in soft.items()}, history
+
+
+def _rounded(solver: FrankWolfe | Sinkhorn, stated: Problem, soft: Soft, generator: torch.Generator) -> Transformation:
+    """The hard element that is closest to a soft one, polished by coordinate descent if that is asked for."""
+    g = vertex(stated, soft, solver.fast)
+    return descend(stated, g, generator, CoordinateDescent(fast=solver.fast)).g if solver.polish else g
 
 
 def sinkhorn(scores: Tensor) -> Tensor:

@@ -13,9 +13,8 @@ from torch import Tensor
 from ...symmetry.action import transform, transform_block
 from ...symmetry.coupling import narrowed
 from ...symmetry.gauge.signs import signing
-from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, with_parts
-from ..coordinates.problem import Problem
+from ..coordinates.problem import Problem, single_spaces
 from ..costs.nearest import paired, sketched
 from ..costs.weight_blocks import Both, Member, Row, add_to
 from .steps import best_parts
@@ -31,19 +30,13 @@ def profiles(stated: Problem, fast: bool = False) -> Transformation:
     Spaces that lie in or around others stay. Bases are turned from the ends of a network to its middle.
     """
     g = identity(stated.sym)
-    for space in _free(stated):
+    free = single_spaces(stated.sym)
+    for space in free:
         order = paired(profiles_of(stated, space.name), fast)
         if order is not None:
             g = with_parts(g, space.name, permutation=order.cpu())
-    known = {s.name for s in _free(stated)}
     waiting = [s.name for s in stated.sym.spaces if s.group.mixes and not s.parents]
-    return _placed(stated, g, known, waiting, fast)
-
-
-def _free(stated: Problem) -> list[Space]:
-    """Spaces whose units change places, with no space in or around them."""
-    outer = {parent for s in stated.sym.spaces for parent in s.parents}
-    return [s for s in stated.sym.spaces if s.group.permutes and not s.parents and s.name not in outer]
+    return _placed(stated, g, {s.name for s in free}, waiting, fast)
 
 
 def signed(stated: Problem, g: Transformation) -> Transformation:

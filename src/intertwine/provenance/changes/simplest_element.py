@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..._io.lazy import LazyState
 from ...groups import Element
-from ...matching.coordinates.balanced import Balanced
+from ...matching.coordinates.networks import Balanced
 from ...matching.coordinates.problem import members, searched, within
 from ...matching.element_fit.consensus import by_consensus, refitted
 from ...matching.element_fit.freedoms import freedoms, pinned, unflipped
