@@ -80,6 +80,14 @@ def _run(script: Path, library: bytes) -> Path:
             extra_arguments=["--log-level=ERROR"],
         ).execute()
     except nbclient.exceptions.CellExecutionError as error:
+        if error.ename == "ConnectionError":  # of weights that are downloaded: they are asked for again next time
+            folder = folder.rename(KEPT / f"{script.stem}-unreached")
+            notebook = jupytext.read(script)
+            notebook.cells[
+                0
+            ].source += "\n\n*Its weights could not be downloaded when this page was made: it did not run.*"
+            nbformat.write(notebook, folder / "notebook.ipynb")
+            return folder
         raise PluginError(f"examples/{script.name} must run as a notebook. It failed:\n{error}") from error
     nbformat.write(notebook, folder / "notebook.ipynb")
     return folder
