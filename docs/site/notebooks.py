@@ -29,6 +29,7 @@ def on_files(files: Files, config: Any) -> Files:
     scripts = sorted((ROOT / "examples").glob("*.py"))
     library = _digest(sorted((ROOT / "src").rglob("*.py")))
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # two notebooks at a time, a thread each
+    os.environ.setdefault("INTERTWINE_DATA", str(ROOT.parent / "shared" / "data"))  # as tests and benchmarks look
     with ThreadPoolExecutor(2) as pool:
         folders = list(pool.map(lambda script: _run(script, library), scripts))
     gallery = []
