@@ -56,8 +56,8 @@ class SpliceNetwork(nn.Module):
     def __init__(self):
         super().__init__()
         self.initial_conv, self.initial_skip = nn.Conv1d(4, 32, 1), Skip()
-        units = [[*(Block(dilation) for _ in range(4)), Skip()] for dilation in (1, 4)]
-        self.residual_units = nn.ModuleList(sum(units, []))
+        blocks = [[Block(dilation) for _ in range(4)] for dilation in (1, 4)]
+        self.residual_units = nn.ModuleList([*blocks[0], Skip(), *blocks[1], Skip()])
         self.final_conv = nn.Conv1d(32, 3, 1)
 
     def forward(self, x):
