@@ -45,7 +45,6 @@ class Costs:
         self._present: dict[str, Tensor] = {}
         self._products: dict[Member, _Product] = {}
         # of units that no neighbour moves, and with all joints of a space; units of b where they were
-        self._constant: dict[str, dict[Row, Tensor]] = {}
         self._totals: dict[str, dict[Row, Tensor]] = {}
         self._seen: dict[tuple[Joint, int], Element] = {}  # the neighbour for which a joint was multiplied
         self.value, self.fresh = problem.objective(g), True
@@ -153,18 +152,13 @@ class Costs:
 
     def _from_scratch(self, space: str) -> dict[Row, Tensor]:
         """The products of a space in all blocks of one or two spaces, computed anew; its units of b where they were."""
-        if space not in self._constant:
-            found = self._constant[space] = {}
-            for part in self.problem.parts.alone:
-                if part.space == space and part.row in found:
-                    found[part.row].addmm_(part.a, part.b.mT)
-                elif part.space == space:
-                    found[part.row] = part.a @ part.b.mT
-        totals = {**self._constant[space]}  # joints are added to products of their own; those alone are written to
+        totals: dict[Row, Tensor] = {}
+        for part in self.problem.parts.alone:
+            if part.space == space:
+                add_to(totals, part.row, part.a @ part.b.mT)
         for joint, side in self.problem.parts.at[space]:
             neighbour = self.g[joint.spaces[1 - side]]
-            x, row = _product(joint.a, _gathered(joint, side, neighbour), side), joint.rows[side]
-            totals[row] = x.add_(totals[row]) if row in totals else x
+            add_to(totals, joint.rows[side], _product(joint.a, _gathered(joint, side, neighbour), side))
             self._seen[joint, side] = neighbour
         return totals
 
