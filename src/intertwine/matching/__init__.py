@@ -1,7 +1,6 @@
 """Matching: which element of the symmetry group brings one network to another, and what that tells."""
 
-from .align import align
-from .alignment import Alignment
+from .align import Alignment, align
 from .correspondence.correspond import Correspondence, correspond
 from .costs.likeness import Carrier, carriers
 from .joint import Gathering, gather

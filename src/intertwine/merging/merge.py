@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .._attributes import forget
 from .._evaluation import check_module, copied, in_usual_mode
 from ..features.spectral_norms import follow_
-from ..matching.alignment import Alignment
+from ..matching.align import Alignment
 from ..matching.coordinates.networks import check_matching
 from ..matching.joint import gather, mean_weights
 from ..matching.judgement.deviation import distance

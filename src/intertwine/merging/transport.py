@@ -8,7 +8,7 @@ operations that the network runs (``symmetry.duplication``).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import gcd, lcm, prod
 from typing import Any
@@ -139,8 +139,9 @@ def transport(
     ours, theirs = symmetries(a, example_inputs), symmetries(b, example_inputs)
     sizes = _checked(ours, theirs)
     degrees = _degrees(ours, sizes)
+    found = Transport(ours, {}, {}, copied(a).eval(), sizes, degrees, theirs.layouts)
     if any(n != m for n, m in sizes.values()):
-        _check_copies(a, b, ours, theirs, sizes, degrees, example_inputs)
+        _check_copies(found, theirs, b, example_inputs)
     left, right = ({k: t.double().cpu() for k, t in tensors_of(m).items()} for m in (a, b))
     right |= {name: _shared(right[name], name, x, sizes, degrees) for name, x in theirs.layouts.items()}
     carried, carried_b, free = members(ours), members(theirs), single_spaces(ours)
@@ -158,7 +159,7 @@ def transport(
             costs[space.name] = float((couplings[space.name] * cost).sum())
         if before and all(torch.allclose(before[k], couplings[k], atol=1e-9) for k in couplings):
             break
-    return Transport(ours, couplings, costs, copied(a).eval(), sizes, degrees, theirs.layouts)
+    return replace(found, couplings=couplings, costs=costs)
 
 
 def coupling(cost: Tensor, entropy: float = 0.0) -> Tensor:
@@ -271,28 +272,21 @@ def _degrees(sym: Symmetry, sizes: _Sizes) -> _Degrees:
     return found
 
 
-def _check_copies(
-    a: nn.Module,
-    b: nn.Module,
-    ours: Symmetry,
-    theirs: Symmetry,
-    sizes: _Sizes,
-    degrees: _Degrees,
-    example_inputs: Any,
-) -> None:
+def _check_copies(found: Transport, theirs: Symmetry, b: nn.Module, example_inputs: Any) -> None:
     """Refuse what does not compute one function at both widths when units of ``b`` are made equal in both."""
-    wide_a, wide_b = in_float64(a, example_inputs), in_float64(b, example_inputs)
+    wide_a, wide_b = in_float64(found.model, example_inputs), in_float64(b, example_inputs)
 
-    def equal_units(sym: Symmetry, model: nn.Module, widths: Mapping[str, tuple[int, int]]) -> nn.Module:
+    def equal_units(sym: Symmetry, model: nn.Module, sizes: _Sizes) -> nn.Module:
         couplings = {}
-        for name, (n, m) in widths.items():  # all units of each block are made equal
-            count = gcd(*sizes[name])
+        for name, (n, m) in sizes.items():  # all units of each block are made equal
+            count = gcd(*found.sizes[name])
             block = torch.full((n // count, m // count), count / (n * m), dtype=torch.float64)
             couplings[name] = torch.block_diag(*[block] * count)
-        return Transport(sym, couplings, {}, model, widths, degrees, theirs.layouts).apply(wide_b.model)
+        return replace(found, symmetry=sym, couplings=couplings, model=model, sizes=sizes).apply(wide_b.model)
 
-    narrow = equal_units(theirs, wide_b.model, {name: (m, m) for name, (_, m) in sizes.items()})
-    error = relative_error(wide_b.outputs(narrow), wide_a.outputs(equal_units(ours, wide_a.model, sizes)))
+    narrow = equal_units(theirs, wide_b.model, {name: (m, m) for name, (_, m) in found.sizes.items()})
+    wide = equal_units(found.symmetry, wide_a.model, found.sizes)
+    error = relative_error(wide_b.outputs(narrow), wide_a.outputs(wide))
     if not error <= max(wide_a.rtol, wide_b.rtol):
         raise _uncopied(f"outputs that differ by {error:.2g}")
 

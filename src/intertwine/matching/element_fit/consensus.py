@@ -196,17 +196,13 @@ def _decided(a: Balanced, b: Balanced, state: _State, name: str) -> _State:
 
 def _placed(a: Balanced, b: Balanced, g: Transformation, votes: Mapping[str, float]) -> Transformation:
     """``g`` with units matched anew by votes, in the balanced coordinates of ``b``."""
-    signed, near = monomial(a.sym), _tempered(b.to @ g @ ~a.to) @ a.to
+    signed, g = monomial(a.sym), b.to @ g @ ~a.to
+    for name, e in g.elements.items():  # no copy has such scales there: fits drive them off where units do not match
+        g = with_parts(g, name, scales=e.scales.clamp(-_DRIVEN, _DRIVEN))
+    near = g @ a.to
     normal = {**a.folded.state, **moved(a.sym, near, a.folded.state)}
     found, _ = match_units(signed, normal, b.state, votes, identity(signed))
     return ~b.to @ (lifted(found, a.sym) @ near)
-
-
-def _tempered(g: Transformation) -> Transformation:
-    """``g`` without scales that no copy has in balanced coordinates: fits drive them off where units do not match."""
-    for name, e in g.elements.items():
-        g = with_parts(g, name, scales=e.scales.clamp(-_DRIVEN, _DRIVEN))
-    return g
 
 
 def _votes(distances: Mapping[str, float], ridge: float) -> dict[str, float]:
