@@ -65,12 +65,13 @@ class Pair:
         whole = len(self.cut.names) == 1
         self.parts = [sym] if whole else [restricted(sym, names) for names in self.cut.names]
         self._seed: int | None = None
-        self._normal_b: dict[int, Transformation] = {}
+        # By component the elements that bring each side into balanced coordinates
+        self._normal: tuple[dict[int, Transformation], dict[int, Transformation]] = {}, {}
 
     def unrelated(self, seed: int) -> "Pair":
         """The same with an unrelated network in the place of ``a`` (``chance``)."""
         other = Pair(self.sym, self.a, self.b, self.limit)
-        other._seed, other._normal_b = seed, self._normal_b
+        other._seed, other._normal = seed, ({}, self._normal[1])
         return other
 
     def each(self, doing: str) -> Iterator[int]:
@@ -93,12 +94,13 @@ class Pair:
             left = replace(left, state=unrelated(left.sym, left.state, seed))
         return left, right, rounded
 
-    def normal(self, index: int, a: Folded, b: Folded) -> tuple[Balanced, Balanced]:
-        """One component in balanced coordinates."""
-        known = self._normal_b.get(index)
-        right = Balanced.normal(b) if known is None else Balanced(b, known)
-        self._normal_b[index] = right.to
-        return Balanced.normal(a), right
+    def normal(self, index: int, *sides: Folded) -> tuple[Balanced, ...]:
+        """One component of some networks in balanced coordinates."""
+        known = [(side, to.get(index)) for side, to in zip(sides, self._normal)]
+        found = tuple(Balanced.normal(side) if to is None else Balanced(side, to) for side, to in known)
+        for to, side in zip(self._normal, found):
+            to[index] = side.to
+        return found
 
     def in_place(self) -> float:
         """The distance where nothing moves."""
@@ -143,7 +145,6 @@ class _Rounds:
 
     def __init__(self, pair: Pair) -> None:
         self.pair, self.shared = pair, pair.cut.shared
-        self._to: dict[int, tuple[Transformation, Transformation]] = {}
 
     def similar(self) -> Transformation:
         """Shared spaces matched by the profiles of their units; their signs by tensors that carry nothing else."""
@@ -152,7 +153,6 @@ class _Rounds:
         for index in self.pair.each("Reading what parts share"):
             a, b, _ = self.pair.read(index)
             left, right = self.pair.normal(index, a, b)
-            self._to[index] = left.to, right.to
             here = monomial(left.sym)
             stated = Problem.counted(here, right.state, left.state)
             for name in self.shared.keys() & {s.name for s in here.spaces}:
@@ -213,16 +213,14 @@ class _Rounds:
         residual, in_place = ((x / max(apart.weights, 1)) ** 0.5 for x in (squares, standing))
         return Matched(sym, found @ h, residual, in_place, apart)
 
-    def _held(self, index: int, a: Folded, b: Folded, h: Transformation) -> tuple[Balanced, Balanced]:
+    def _held(self, index: int, a: Folded, b: Folded, h: Transformation) -> tuple[Balanced, ...]:
         """One component in balanced coordinates, ``a`` moved by ``h``, with nothing left to move of shared spaces."""
+        left, right = self.pair.normal(index, a, b)
         if not self.shared:
-            return self.pair.normal(index, a, b)
-        if index not in self._to:
-            left, right = self.pair.normal(index, a, b)
-            self._to[index] = left.to, right.to
+            return left, right
         here = Transformation({s.name: h[s.name] for s in a.sym.spaces})
         held = _still(a.sym, self.shared)
-        to_a, to_b = (self._projected(g, held) for g in (here @ self._to[index][0] @ ~here, self._to[index][1]))
+        to_a, to_b = (self._projected(g, held) for g in (here @ left.to @ ~here, right.to))
         one = replace(a, sym=held, state={**a.state, **moved(a.sym, here, a.state)})
         other = replace(b, sym=held)
         return Balanced(one, to_a), Balanced(other, to_b)
@@ -241,7 +239,7 @@ class _Rounds:
         products: dict[str, dict[Row, Tensor]] = {name: {} for name in self.shared}
         for index in self.pair.each("Matching what parts share"):
             a, b, _ = self.pair.read(index)
-            to = self._to[index][1]
+            to = self.pair.normal(index, a, b)[1].to
             here = Transformation({s.name: g[s.name] for s in a.sym.spaces})
             near = {**a.state, **moved(a.sym, to @ here, a.state)}
             normal = {**b.state, **moved(b.sym, to, b.state)}

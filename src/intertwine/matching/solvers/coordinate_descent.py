@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
+from ..._io.lazy import LazyState
 from ...symmetry.coupling import Joined
 from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, random, with_parts
@@ -68,7 +69,7 @@ class CoordinateDescent(Solver):
 
     def search(self, networks: Networks) -> Findings:
         """The best end of all starts."""
-        stated, costs = networks.problem(self.dtype), Streamed if networks.stored else Costs
+        stated = networks.problem(self.dtype)
         large = networks.stored or sum(x.numel() for x in stated.b.values()) > _LARGE
         turns = networks.gauge is not None
         restarts = (1 if large else 2) if self.restarts is None else self.restarts
@@ -76,7 +77,7 @@ class CoordinateDescent(Solver):
         shakes = usual if self.shakes is None else self.shakes
         tolerance = max(self.tolerance, (_TURNS_SHORT if large else _TURNS) if turns else 0.0)
         options = replace(self, restarts=restarts, shakes=shakes, tolerance=tolerance)
-        best, reached = search(stated, options, networks.seed, starts_of(stated, networks.seed, self.fast), costs)
+        best, reached = search(stated, options, networks.seed, starts_of(stated, networks.seed, self.fast))
         if turns and best.history[-1] >= (1 - _NEARLY) * stated.size:  # a copy in another basis: to the last digit
             exact = replace(options, tolerance=self.tolerance)
             best = descend(stated, best.g, torch.Generator().manual_seed(networks.seed), exact)
@@ -95,7 +96,6 @@ def search(
     options: CoordinateDescent,
     seed: int,
     starts: Iterable[Transformation],
-    costs: type[Costs] = Costs,
     enough: float = _COPY,
 ) -> tuple[Descent, tuple[float, ...]]:
     """The best end of several starts, and the objective of each; one start and no shakes where options do not say.
@@ -107,12 +107,12 @@ def search(
     found: list[Descent] = []
     alone = shakes if restarts == 1 else 0
     for start in islice(starts, restarts):
-        found.append(descend(stated, start, generator, options, costs, alone))
+        found.append(descend(stated, start, generator, options, alone))
         if _copied(stated, found[-1].history[-1], enough):
             break
     best = max(found, key=lambda d: d.history[-1])
     if shakes and not alone and not _copied(stated, best.history[-1], enough):
-        shaken = descend(stated, best.g, generator, options, costs, shakes)
+        shaken = descend(stated, best.g, generator, options, shakes)
         best = Descent(shaken.g, (*best.history, *shaken.history[1:]))
     return best, tuple(d.history[-1] for d in found)
 
@@ -154,7 +154,6 @@ def descend(
     start: Transformation,
     generator: torch.Generator | None,
     options: CoordinateDescent = _DEFAULTS,
-    costs: type[Costs] = Costs,
     shakes: int = 0,
 ) -> Descent:
     """Solve one space after another, in random order or as they come, until no space can be improved.
@@ -164,7 +163,7 @@ def descend(
     Raises:
         RuntimeError: If the objective falls by more than rounding explains.
     """
-    kept = costs(stated, start)
+    kept = (Streamed if isinstance(stated.a, LazyState) else Costs)(stated, start)
     history = [kept.value]
     dtype = next((t.dtype for t in stated.a.values()), torch.float64)
     slack = _ROUNDING[dtype] * stated.size

@@ -32,8 +32,8 @@ from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem, searched, within
 from ..costs.incremental import Costs
 from .coordinate_descent import CoordinateDescent, step_of
-from .mixture import Mixture, cross_entropy, transformed
 from .solver import Findings, Solver
+from .straight_through import Mixture, cross_entropy, transformed
 
 _POINTS = (0.25, 0.5, 0.75)
 _WARM = 0.1  # share of the steps in which the rate rises

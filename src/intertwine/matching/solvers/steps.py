@@ -55,7 +55,7 @@ def best_signs(costs: Products, signs: int) -> tuple[Tensor, Callable[[Tensor], 
     signed = {row: c for row, c in costs.items() if any(row)}
     plain = next((c for row, c in costs.items() if not any(row)), None)
     if plain is None:
-        plain = torch.zeros_like(next(iter(costs.values())))
+        plain = torch.zeros_like(next(iter(costs.values()), torch.zeros(())))
     if not signed:
         return plain, lambda order: torch.ones(signs, *order.shape, dtype=torch.float64)
     if BinarySpan(map(word_of, signed)).rank == len(signed) or signs > _MAX_SIGNS:
@@ -155,7 +155,7 @@ def _table(
 
 def _gains(node: _Node, fast: bool) -> Tensor:
     """The largest inner product that every pair of units can reach with what is inside them."""
-    gain = best_signs(node.rows, node.space.group.signs)[0] if node.rows else torch.zeros(())
+    gain = best_signs(node.rows, node.space.group.signs)[0]
     for child in node.inside:
         reached = _reached(child, fast)
         if len(child.held) > len(node.held):
@@ -182,9 +182,7 @@ def _solved(node: _Node, fast: bool) -> Iterator[tuple[_Node, dict[str, Tensor]]
     gain = _gains(node, fast)
     permutable = node.space.group.permutes
     order = assign(gain, fast).cpu() if permutable else torch.arange(node.space.size).expand(gain.shape[:-1])
-    ones = torch.ones(node.space.group.signs, *order.shape, dtype=torch.float64)
-    signs = best_signs(node.rows, node.space.group.signs)[1](order) if node.rows else ones
-    yield node, {"permutation": order, "signs": signs}
+    yield node, {"permutation": order, "signs": best_signs(node.rows, node.space.group.signs)[1](order)}
     for child in node.inside:
         yield from _solved(_picked(child, order), fast)
 

@@ -1,5 +1,7 @@
 """The straight-through estimator: permutations that lower the task loss of the merged network itself.
 
+That is one of the networks on the line between ``a`` and a moved ``b``, differentiable in what moves it (``Mixture``).
+
 Ainsworth, Hayase and Srinivasa (2023), algorithm 2 ("STE matching"): the loss of ``(a + g b) / 2`` is computed with a
 hard element ``g``, and its gradient is passed straight through the rounding to a latent one.
 
@@ -8,20 +10,23 @@ at the costs ``<a, b>`` of a weight matching, which is where latent weights ``w 
 statistics of the batch, as they will after recalibration. Scales and bases stay those of the weight matching.
 """
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..._evaluation import copied, run_with
 from ..._random import mixed
-from ...features.batches import repeatable
-from ...features.evaluate import Loss
-from ...symmetry.action import tensors_of
+from ...features.batches import call, device_of, labels_in, peek, repeatable, size
+from ...features.evaluate import Loss, known, logits_of
+from ...features.norm_statistics import fewest
+from ...symmetry.action import tensors_of, transform
+from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation
 from ..coordinates.networks import Networks
 from .coordinate_descent import default
-from .mixture import Mixture, cross_entropy, transformed
 from .relaxed import Soft, gradient, moved_softly, of_element, vertex
 from .solver import Findings, Solver
 
@@ -57,7 +62,8 @@ class StraightThrough(Solver):
         loader, start = repeatable(networks.loader or (), networks.seed), default(stated, networks.seed, self.fast)
         mixture = Mixture(networks)
         ours, theirs = mixture.a, tensors_of(networks.b)
-        a, raw = ({n: _wide(x) for n, x in state.items() if n in mixture.names} for state in (ours, theirs))
+        wide = lambda x: x.to(torch.promote_types(x.dtype, torch.float32))  # in which elements may move it
+        a, raw = ({n: wide(x) for n, x in state.items() if n in mixture.names} for state in (ours, theirs))
         layouts = {name: layout for name, layout in stated.sym.layouts.items() if name in mixture.names}
         b = transformed(sym, stated.to_b, raw)
         posed, back = replace(stated, sym=replace(stated.sym, layouts=layouts), a=a, b=b), ~stated.to_a
@@ -94,6 +100,89 @@ class StraightThrough(Solver):
         return Findings(sym, value, found, lambda g: g, tuple(-x for x in history))
 
 
-def _wide(x: Tensor) -> Tensor:
-    """A tensor in a precision in which elements may move it."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+class Mixture:
+    """The networks ``(1 - t) a + t b'`` for tensors ``b'`` that are given; batch norms use the batch's statistics."""
+
+    def __init__(self, networks: Networks) -> None:
+        self.net = copied(networks.a).eval()
+        norms = {n: m for n, m in self.net.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+        self.least = fewest(self.net, dict.fromkeys(norms, 1), peek(networks.loader or ())[0]) if norms else 1
+        for norm in norms.values():
+            norm.train()  # statistics of the batch
+        self.device = device_of(self.net)
+        self._ends: tuple[float, float] | None = None
+        self.sym: Symmetry = networks.sym
+        self.a = tensors_of(self.net)  # by name, of which some are mixed
+        self.names = set(self.sym.layouts) - {n for norm in self.sym.batch_norms for n in (norm.mean, norm.variance)}
+
+    def __call__(self, near: Mapping[str, Tensor], batch: Any, ratio: float = 0.5) -> Any:
+        """The output for a batch at ``t = ratio``, with ``near`` in the place of ``b'``."""
+        state = {
+            name: torch.lerp(self.a[name].to(t.dtype), t, ratio).to(self.a[name].dtype) for name, t in near.items()
+        }
+        state |= {alias: state[name] for alias, name in self.sym.aliases.items() if name in state}
+        rest = {name: t.clone() for name, t in self.a.items() if name not in state}
+        return call(_WithState(self.net, {**rest, **state}), batch, self.device)
+
+    def usable(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """The batches that batch norms can normalise by, of which a label counts."""
+        return (batch for batch in loader if size(batch) >= self.least and _count(batch))
+
+    def loss(self, near: Mapping[str, Tensor], loader: Iterable[Any], loss: Loss, ratio: float = 0.5) -> float:
+        """The mean loss over all labels that count."""
+        total, count = 0.0, 0
+        for batch in self.usable(loader):
+            total += _count(batch) * float(loss(self(near, batch, ratio), batch))
+            count += _count(batch)
+        if not count:
+            raise ValueError(
+                f"loader must yield batches of {self.least} or more examples with labels that count. Got none."
+            )
+        return total / count
+
+    def above(
+        self, near: Mapping[str, Tensor], loader: Iterable[Any], loss: Loss, ratios: Sequence[float] = (0.5,)
+    ) -> float:
+        """The barrier: the largest loss above the line between the ends, 0 where none is, up to rounding."""
+        if self._ends is None:
+            self._ends = self.loss(near, loader, loss, 0.0), self.loss(near, loader, loss, 1.0)
+        one, other = self._ends
+        rounding = 8 * torch.finfo(next(iter(near.values())).dtype).eps
+        if any(self.a[name].dtype in (torch.bfloat16, torch.float16) for name in near):
+            rounding = max(rounding, torch.finfo(torch.bfloat16).eps)
+        heights = [self.loss(near, loader, loss, t) - (1 - t) * one - t * other for t in ratios]
+        highest = max(heights, key=lambda h: (h != h, h))  # NaN is highest
+        return 0.0 if highest <= rounding * abs(one) else highest
+
+
+class _WithState(nn.Module):
+    """A network that runs with other tensors than its own."""
+
+    def __init__(self, net: nn.Module, state: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.net, self.state = net, state
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return run_with(self.net, self.state, *args, **kwargs)
+
+
+def transformed(sym: Symmetry, g: Transformation, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors moved one by one, differentiably; batch-norm statistics play no part here."""
+    return {name: transform(t, sym.layouts[name], g) for name, t in tensors.items()}
+
+
+def _count(batch: Any) -> int:
+    """How many numbers a batch's loss is the mean of: labels that count, or examples."""
+    labels = labels_in(batch)
+    return size(batch) if labels is None or labels.is_floating_point() else int(known(labels).sum())
+
+
+def cross_entropy(output: Any, batch: Any) -> Tensor:
+    """Cross-entropy of logits."""
+    labels, logits = labels_in(batch), logits_of(output)
+    if labels is None or logits is None:
+        raise ValueError(
+            "loader must yield (inputs, labels), or dicts with 'labels', for a model of logits. Got something else: "
+            "pass loss=f(output, batch)."
+        )
+    return nn.functional.cross_entropy(logits.flatten(0, -2).float(), labels.to(logits.device).flatten())
