@@ -25,7 +25,7 @@ from ..symmetry.transformation import Transformation, identity, with_parts
 from .coordinates.networks import Balanced
 from .coordinates.problem import Problem
 from .costs.nearest import paired, sketched
-from .costs.weight_blocks import Both, Member, Row, add_to
+from .costs.weight_blocks import Both, Row, add_to
 from .element_fit.consensus import by_consensus
 from .element_fit.units import APART, FOUND, monomial
 from .judgement.agreement import unrelated
@@ -158,7 +158,8 @@ class _Rounds:
             for name in self.shared.keys() & {s.name for s in here.spaces}:
                 near[name] += profiles_of(stated, name)
                 for m in stated.members[name] if self.shared[name] else ():
-                    if self._tells(m):
+                    clean = not any(odd for k, odd in enumerate(m.row) if k not in self.shared[name])
+                    if clean and {*m.block.spaces} <= {name, None}:  # nothing else can flip it
                         row = tuple(m.row[k] for k in self.shared[name])
                         ours, theirs = (sketched(m.read(x)) for x in (stated.a, stated.b))
                         inner[name].setdefault(row, []).append((ours, theirs))
@@ -169,11 +170,6 @@ class _Rounds:
             assert order is not None  # components carry what they share
             h = _put(h, name, order, _flips(inner[name], order, len(signs)), signs)
         return h
-
-    def _tells(self, m: Member) -> bool:
-        """Whether nothing but shared signs of its own space can flip a tensor."""
-        clean = not any(odd for k, odd in enumerate(m.row) if k not in self.shared[m.space])
-        return clean and {*m.block.spaces} <= {m.space, None}
 
     def descended(self, h: Transformation) -> Matched:
         """Rounds from a start of the shared spaces, as long as they help."""

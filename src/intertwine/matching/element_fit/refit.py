@@ -8,7 +8,7 @@ from torch import Tensor
 from ...groups import Element
 from ...groups.dense import polar_factor
 from ...symmetry.action import transform
-from ...symmetry.blocks import Block, blocks, inner_products
+from ...symmetry.blocks import blocks, inner_products
 from ...symmetry.gauge.batch_norms import Folded
 from ...symmetry.gauge.scales import Key, LogScales
 from ...symmetry.spaces import Leaf, Space
@@ -40,7 +40,8 @@ class Fit:
         self._a, self._cancelled = a.state, {n: b.size(n) for n in b.means}
         self._spaces = [s for s in a.sym.spaces if s.group.scales or s.group.mixes]
         self._still = identity(a.sym)
-        moving = {n: x for n, x in a.sym.layouts.items() if any(map(_continuous, blocks(x)))}
+        leaves = {n: [leaf for block in blocks(x) for _, leaf in block.carried] for n, x in a.sym.layouts.items()}
+        moving = {n: a.sym.layouts[n] for n, some in leaves.items() if any(any(x.scale) or x.variance for x in some)}
         self.near = {name: transform(a.state[name], layout, g) for name, layout in moving.items()}
         self._members = members(a.sym)
         self._joint = LogScales(a.sym, self.near, bases=False)  # heads take up at once what bases would step by step
@@ -157,10 +158,6 @@ def log_scales(still: Element, terms: Iterable[tuple[Leaf, Tensor, Tensor]]) -> 
         normal += weight[..., None, None] * torch.outer(e, e)
         right += (weight * ratio)[..., None] * e
     return (torch.linalg.pinv(normal, rtol=1e-9, hermitian=True) @ right[..., None])[..., 0].movedim(-1, 0)
-
-
-def _continuous(block: Block) -> bool:
-    return any(any(leaf.scale) or leaf.variance for _, leaf in block.carried)
 
 
 def _mean_square(x: Tensor) -> Tensor:

@@ -183,16 +183,13 @@ def _oddest(near: Tensor, right: Tensor, noise: float) -> float:
         ratios = torch.where(big & (y != 0), (x - y).abs() / y.abs(), 0.0)
         if int(big.sum()) < len(big) * _LONG:  # short rows: all as one
             big, ratios, x, y = (z.reshape(1, -1) for z in (big, ratios, x, y))
-        worst, others = ratios.masked_fill(_cast_entries(x, y), 0.0).max(1).values, big.sum(1) - 1
+        # where one of two numbers is the other, rounded to half precision
+        cast = torch.stack([p.to(half).to(p.dtype) == q for half in HALVES for p, q in ((x, y), (y, x))]).any(0)
+        worst, others = ratios.masked_fill(cast, 0.0).max(1).values, big.sum(1) - 1
         calm = (ratios.sum(1) - worst) / others.clamp_min(1)
         odd = torch.where(others >= _LONG - 1, worst / calm.clamp_min(noise / _ODD), 0.0)
         found = max(found, float(odd.max()))
     return found
-
-
-def _cast_entries(x: Tensor, y: Tensor) -> Tensor:
-    """Where one of two numbers is the other, rounded to half precision."""
-    return torch.stack([p.to(half).to(p.dtype) == q for half in HALVES for p, q in ((x, y), (y, x))]).any(0)
 
 
 def apart(near: Tensor, b: Folded, name: str, met: Tensor | None = None) -> float:
