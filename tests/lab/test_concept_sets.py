@@ -394,6 +394,17 @@ def test_coco_errors(tmp_path):
         make_coco(tmp_path / "d", [(3, None)])[0]
     with pytest.raises(DataError, match=r"must have the size of its entry, 7x6. Got 9x8"):
         make_coco(tmp_path / "e", [(3, square)], shape=(8, 9))[0]
+    keys = [("images", "file_name"), ("images", "id"), ("annotations", "image_id"), ("categories", "name")]
+    for part, key in keys:
+        made = {"images": {"id": 9, "file_name": "a.png"}, "categories": {"id": 3, "name": "cat"}}
+        entry = made.get(part, {"image_id": 9, "category_id": 3, "segmentation": square})
+        without = {name: value for name, value in entry.items() if name != key}
+        with pytest.raises(DataError, match=rf"every entry of {part} in .*a.json' must have '{key}'. Got none in 1."):
+            make_coco(tmp_path / f"{part} {key}", [(3, square)], **{part: [entry, without]})
+    with pytest.raises(DataError, match=r"every entry of annotations in .* must have 'image_id'. Got none in 0."):
+        make_coco(tmp_path / "h", [], annotations=["image_id"])
+    with pytest.raises(DataError, match=r"category_id must be one of the file's categories. Got None"):
+        make_coco(tmp_path / "g", [], annotations=[{"image_id": 9, "segmentation": square}])[0]
     data = make_coco(tmp_path / "f", [(3, square), (18, square)])
     data.planes = 1
     with pytest.raises(DataError, match=r"at most planes=1 categories"):

@@ -102,10 +102,10 @@ def copy_degrees(program: Program) -> Mapping[tuple[str, int, str], Fraction | N
 class _Copies(Engine):
     """A walk in which a sum over units counts as one power more of their number."""
 
-    def contracted(self, a: Axis, b: Axis) -> None:
-        """Both axes are summed against each other."""
+    def added_up(self, axis: Axis) -> Axis:
+        """An axis whose units are about to be added up."""
         more = lambda s: Slot(s.space, s.size, s.expr + Expr({_number(s): Fraction(1)}, frozenset(), s.expr.turn))
-        super().contracted(map_slots(self.pool.resolve(a), more), b)
+        return map_slots(self.pool.resolve(axis), more)
 
 
 def _number(slot: Slot) -> int:

@@ -30,6 +30,13 @@ from .tables import whole_table
 _NOT_LABELS = {"unlabelled", "unlabeled", "void", "background", "ignore", "none"}
 _IGNORED = 255  # what most segmentation sets write where there is no label
 _SIZES = ("ih", "iw", "sh", "sw")  # columns of Broden's index
+_COCO = (
+    ("images", "file_name"),
+    ("images", "id"),
+    ("annotations", "image_id"),
+    ("categories", "id"),
+    ("categories", "name"),
+)
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)  # 64 bits hold it
 _REAL = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d{1,3})?", re.ASCII)
 
@@ -194,6 +201,10 @@ class CocoConcepts(_InFiles):
         missing = [k for k in ("images", "annotations", "categories") if not isinstance(data, dict) or not data.get(k)]
         if missing:
             raise DataError(f"{str(file)!r} must have images, annotations and categories. Got no {missing[0]}.")
+        for part, key in _COCO:
+            for number, entry in enumerate(data[part]):
+                if not isinstance(entry, dict) or key not in entry:
+                    raise DataError(f"every entry of {part} in {str(file)!r} must have {key!r}. Got none in {number}.")
         self.concepts = tuple(Concept(c["name"], c.get("supercategory") or "object") for c in data["categories"])
         self._number = {c["id"]: i for i, c in enumerate(data["categories"])}
         self._rows, self._folder, self._size = data["images"], folder, size
@@ -210,7 +221,7 @@ class CocoConcepts(_InFiles):
         _check_size(image, (entry.get("height", height), entry.get("width", width)), name, "of its entry")
         masks: dict[int, np.ndarray] = {}  # of each category the union of its annotations
         for annotation in self._annotations.get(entry["id"], ()):
-            category = annotation["category_id"]
+            category = annotation.get("category_id")
             if category not in self._number:
                 raise DataError(f"category_id must be one of the file's categories. Got {category} in image {name}.")
             concept, mask = self._number[category], _segmentation(annotation.get("segmentation"), (height, width), name)

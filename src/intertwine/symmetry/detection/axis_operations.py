@@ -225,6 +225,8 @@ class Algebra:
     def contracted(self, a: Axis, b: Axis) -> None:
         """Both axes are summed against each other."""
 
+        a = self.added_up(a)
+
         def pair(x: Any, y: Any) -> Factor:
             if isinstance(x, Slot) and isinstance(y, Slot):
                 self.system.opposite(x.expr, y.expr)
@@ -235,6 +237,10 @@ class Algebra:
             return x
 
         self.zip(a, b, pair)
+
+    def added_up(self, axis: Axis) -> Axis:
+        """An axis whose units are about to be added up."""
+        return axis
 
     def _summed(self, slot: Slot) -> None:
         """The units are added up, each times the same number."""

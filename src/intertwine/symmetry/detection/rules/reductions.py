@@ -56,7 +56,7 @@ def total(engine: Engine, call: Call) -> Value:
                 engine.monomial(axis)
             continue
         why = f"sum over the units at {call.where}"
-        engine.no_sign(engine.no_scale(axis, why), why)
+        engine.no_sign(engine.no_scale(axis if call.op == "aten::mean" else engine.added_up(axis), why), why)
         engine.orthogonal(axis) if x.square else engine.monomial(axis, why)
     return _reduced(call, list(x.axes), dims)
 
