@@ -147,6 +147,46 @@ def test_units_whose_copies_would_compute_something_else_are_refused(build):
     assert transport(build(4), build(4), x).sizes  # of one width nothing is shared out
 
 
+spectral = nn.utils.parametrizations.spectral_norm
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda n: Net(n, lambda s, h: h @ s.p + h.sum(-1, keepdim=True)),
+        lambda n: Net(n, lambda s, h: h @ s.p + h.square().sum(-1, keepdim=True)),
+        lambda n: nn.Sequential(spectral(nn.Linear(3, n)), nn.ReLU(), nn.Linear(n, 2)),
+        lambda n: nn.Sequential(nn.Linear(3, n), nn.ReLU(), nn.utils.spectral_norm(nn.Linear(n, 2))),
+        lambda n: nn.Sequential(spectral(nn.Linear(3, n)), nn.ReLU(), spectral(nn.Linear(n, 2))),
+    ],
+    ids=["sum", "sum of squares", "spectral norm writes", "spectral norm reads", "both"],
+)
+def test_scales_go_with_the_copies_where_that_keeps_the_function(build):
+    a, b, x = build(8).double().eval(), build(4).double().eval(), torch.randn(5, 3).double()
+    wide = transport(a, b, x).apply(b)
+    assert iw.testing.function_error(b, wide, x) < 1e-12
+    for model in (wide, b):  # in training singular vectors are made unit vectors
+        model.train()(x)
+    assert all(torch.allclose(v.norm(), torch.ones(1).double()) for v in wide.buffers())
+    assert iw.testing.function_error(b, wide, x) < 1e-12
+
+
+def test_widths_without_a_common_factor_behind_a_norm_are_checked_or_refused():
+    norm = nn.functional.layer_norm
+    x, affine = (
+        torch.randn(5, 3).double(),
+        lambda n: Inner(nn.Linear(3, n), nn.LayerNorm(n), nn.Linear(n, 2), nn.ReLU()),
+    )
+    assert transport(affine(7).double(), affine(5).double(), x).sizes
+    spectra = lambda n: nn.Sequential(nn.Linear(3, n), nn.ReLU(), spectral(nn.Linear(n, 2)))
+    assert transport(spectra(7).double(), spectra(5).double(), x).sizes
+    for power in (0.5, 1):
+        built = [Net(n, lambda s, h, k=power: norm(h, (len(s.p),)) @ s.p / len(s.p) ** k).double() for n in (7, 5)]
+        for a, b in (built, built[::-1]):
+            with pytest.raises(ValueError, match="units must be ones whose copies compute the same function"):
+                transport(a, b, x)
+
+
 def test_other_widths_do_not_keep_it():
     a, b = (networks.build(f"mlp:widths={w}").eval() for w in ("20-30", "13-7"))
     assert iw.testing.function_error(b, transport(a, b, X).apply(b), X) > 1e-3

@@ -7,7 +7,7 @@ paper's column sums it does not: a unit that became two is read twice). What wri
 operations that the network runs (``symmetry.duplication``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import gcd, lcm, prod
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from .._evaluation import copied, in_usual_mode
 from .._words import counted
+from ..features.spectral_norms import spectral_norms
 from ..groups.assignment import couple, stochastic
 from ..matching.coordinates.problem import single_spaces
 from ..matching.costs.weight_blocks import Member, members
@@ -25,7 +26,7 @@ from ..symmetry import Symmetry
 from ..symmetry.action import multiply, rewritable, tensors_of
 from ..symmetry.blocks import Block, align, blocks, unit_rows
 from ..symmetry.find import copy_degrees, symmetries
-from ..symmetry.proof import in_float64
+from ..symmetry.proof import Wide, in_float64
 from ..symmetry.spaces import Layout, axis_size
 from ..testing import relative_error
 from .merge import write
@@ -34,6 +35,7 @@ _SWEEPS = 10
 _LARGEST = 2048  # units of a coupling that is solved exactly, as an assignment of copies
 _SMOOTH = 0.01  # entropy of larger couplings, as a share of the mean cost
 _ITERATIONS = 2000
+_NOISE, _DRAWS = 0.5, 8  # of the weights with which copies are checked: as a share of their size, and how many
 
 _Degrees = Mapping[tuple[str, int, str], Fraction]
 _Sizes = Mapping[str, tuple[int, int]]
@@ -121,8 +123,9 @@ def transport(
     Raises:
         ValueError: If the architectures differ in more than widths, or a space that would change its width lies inside
             another one or holds others (heads, groups), has a linear group, or is used in a way that copies of its
-            units would change: a weight that both writes and reads it, a sum over it without weights, a factor
-            that depends on the width.
+            units would change: a weight that both writes and reads it, a sum over it without weights after what no
+            scale passes, a factor that depends on the width; or if widths without a common factor lie behind a norm
+            whose gain and bias do not tell.
 
     References:
         - Singh, S. P. and Jaggi, M. Model Fusion via Optimal Transport. NeurIPS 2020.
@@ -138,7 +141,7 @@ def transport(
         raise ValueError(f"entropy must not be negative and sweeps at least 1. Got {entropy} and {sweeps}.")
     ours, theirs = symmetries(a, example_inputs), symmetries(b, example_inputs)
     sizes = _checked(ours, theirs)
-    degrees = _degrees(ours, sizes)
+    degrees = _degrees(ours, sizes, [n for norm in spectral_norms(a).values() for n in (norm.u_name, norm.v_name)])
     found = Transport(ours, {}, {}, copied(a).eval(), sizes, degrees, theirs.layouts)
     if any(n != m for n, m in sizes.values()):
         _check_copies(found, theirs, b, example_inputs)
@@ -257,14 +260,14 @@ def _checked(ours: Symmetry, theirs: Symmetry) -> dict[str, tuple[int, int]]:
     return sizes
 
 
-def _degrees(sym: Symmetry, sizes: _Sizes) -> _Degrees:
+def _degrees(sym: Symmetry, sizes: _Sizes, lengths: Sequence[str]) -> _Degrees:
     """``copy_degrees`` of the spaces that change their width."""
     resized = {space for space, (n, m) in sizes.items() if n != m}
     program = sym.origin.program
     if not resized or program is None:
         return {}
     found = {}
-    for key, degree in copy_degrees(program).items():
+    for key, degree in copy_degrees(program, lengths).items():
         if key[2] in resized and degree is None:
             raise _uncopied(f"{key[0]!r} in axis {key[1]}, which no share of its weights makes up for")
         if key[2] in resized and degree:
@@ -275,6 +278,8 @@ def _degrees(sym: Symmetry, sizes: _Sizes) -> _Degrees:
 def _check_copies(found: Transport, theirs: Symmetry, b: nn.Module, example_inputs: Any) -> None:
     """Refuse what does not compute one function at both widths when units of ``b`` are made equal in both."""
     wide_a, wide_b = in_float64(found.model, example_inputs), in_float64(b, example_inputs)
+    generator, start = torch.Generator().manual_seed(0), [p.detach().clone() for p in wide_b.model.parameters()]
+    untold = {name for name, _, space in found.degrees if gcd(*found.sizes[space]) == 1}
 
     def equal_units(sym: Symmetry, model: nn.Module, sizes: _Sizes) -> nn.Module:
         couplings = {}
@@ -284,11 +289,27 @@ def _check_copies(found: Transport, theirs: Symmetry, b: nn.Module, example_inpu
             couplings[name] = torch.block_diag(*[block] * count)
         return replace(found, symmetry=sym, couplings=couplings, model=model, sizes=sizes).apply(wide_b.model)
 
-    narrow = equal_units(theirs, wide_b.model, {name: (m, m) for name, (_, m) in found.sizes.items()})
-    wide = equal_units(found.symmetry, wide_a.model, found.sizes)
-    error = relative_error(wide_b.outputs(narrow), wide_a.outputs(wide))
-    if not error <= max(wide_a.rtol, wide_b.rtol):
-        raise _uncopied(f"outputs that differ by {error:.2g}")
+    for _ in range(_DRAWS):
+        for p, x in zip(wide_b.model.parameters(), start):  # zeros, as of biases at the start, hide what reads them
+            noise = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
+            p.data = x + _NOISE * (x.square().mean().sqrt() or 1.0) * noise
+        narrow = equal_units(theirs, wide_b.model, {name: (m, m) for name, (_, m) in found.sizes.items()})
+        wide = equal_units(found.symmetry, wide_a.model, found.sizes)
+        error = relative_error(wide_b.outputs(narrow), wide_a.outputs(wide))
+        if not error <= max(wide_a.rtol, wide_b.rtol):
+            raise _uncopied(f"outputs that differ by {error:.2g}")
+        # a norm takes away what is equal in all units
+        untold = {n for n in untold if not _doubled(wide_b, narrow, n) and _doubled(wide_b, wide_b.model, n)}
+        if not untold:
+            return
+    raise _uncopied(f"{min(untold)!r} between widths without a common factor, of which equal units tell nothing")
+
+
+def _doubled(wide: Wide, model: nn.Module, name: str) -> bool:
+    """Whether outputs tell a tensor from twice its numbers."""
+    twin = copied(model)
+    tensors_of(twin)[name].mul_(2)
+    return relative_error(wide.outputs(model), wide.outputs(twin)) > wide.rtol
 
 
 def _uncopied(what: str) -> ValueError:

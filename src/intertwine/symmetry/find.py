@@ -5,7 +5,7 @@ same function when each of its units becomes ``k`` equal ones, if what reads the
 is no matter of modules: every sum over units has to get one factor ``1 / k``, and operations say which factors pass.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -72,11 +72,12 @@ def walked(program: Program, kind: type[Engine] = Engine) -> Engine:
     raise RuntimeError("the concatenations among the parameters must be finite. Got ever more of them.")
 
 
-def copy_degrees(program: Program) -> Mapping[tuple[str, int, str], Fraction | None]:
+def copy_degrees(program: Program, lengths: Collection[str] = ()) -> Mapping[tuple[str, int, str], Fraction | None]:
     """The power of ``k`` that entries are multiplied by where every unit of a space becomes ``k`` equal ones.
 
     By tensor, axis and name of the space: 0 where units are written, -1 where they are read; ``None`` where no powers
-    keep the function, or an axis needs several. Where scales leave a choice, hidden features stay as they are.
+    keep the function, or an axis needs several. Where scales leave a choice, tensors in ``lengths``, as the singular
+    vectors of spectral norms, keep their length, and then hidden features stay as they are.
 
     Examples:
         >>> import torch
@@ -87,6 +88,7 @@ def copy_degrees(program: Program) -> Mapping[tuple[str, int, str], Fraction | N
         {('0.weight', 0): '0', ('0.bias', 0): '0', ('2.weight', 1): '-1'}
     """
     engine = walked(program, _Copies)
+    _keep_lengths(engine, lengths)
     _keep_features(engine)
     states = {name: engine.state(name) for name, ref in program.states.items() if engine.moves(ref)}
     names = {slot.space: label for label, slot in labelled(states)}
@@ -117,6 +119,18 @@ def _power(engine: Engine, slot: Slot) -> Fraction | None:
     log, number = engine.system.log, _number(slot)
     known = bool(log.reduce({number: Fraction(1)}))
     return log.reduce(slot.expr.log).get(number, Fraction(0)) if known else None
+
+
+def _keep_lengths(engine: Engine, names: Collection[str]) -> None:
+    """``k`` equal entries get ``k ** -1/2`` each, as far as the equations allow."""
+    log = engine.system.log
+    for name in names:
+        ref = engine.program.states.get(name)
+        for axis in engine.state(name).axes if ref is not None and engine.moves(ref) else ():
+            for slot in slots(axis):
+                form = {**slot.expr.log, _number(slot): Fraction(1, 2)}
+                if any(v >= 0 for v in log.reduce(form)):
+                    log.add(form)
 
 
 def _keep_features(engine: Engine) -> None:

@@ -224,7 +224,6 @@ class Algebra:
 
     def contracted(self, a: Axis, b: Axis) -> None:
         """Both axes are summed against each other."""
-
         a = self.added_up(a)
 
         def pair(x: Any, y: Any) -> Factor:
