@@ -186,6 +186,27 @@ def test_a_tied_head_is_the_last_layer():
     assert list(repairable(TiedHead(), torch.tensor([[1, 2], [3, 4]]))[0]) == ["inner", "outer"]
 
 
+class Called(TiedHead):
+    def __init__(self, tied):
+        super().__init__()
+        self.enter = nn.Linear(4, 4)
+        self.tied = getattr(self, tied)
+
+    def forward(self, x):
+        x = self.outer(self.inner(self.enter(self.embed(x))).relu())
+        assert self.tied.weight.dtype == x.dtype  # no read of its numbers
+        weight = self.tied.weight.mT if self.tied is self.outer else self.tied.weight
+        return nn.functional.linear(x, weight)
+
+
+@pytest.mark.parametrize(
+    ("tied", "layers"),
+    [("embed", ["enter", "inner", "outer"]), ("enter", ["inner", "outer"]), ("outer", ["enter", "inner"])],
+)
+def test_a_tied_head_may_be_called_as_a_function(tied, layers):
+    assert list(repairable(Called(tied), torch.tensor([[1, 2], [3, 4]]))[0]) == layers
+
+
 class Standardised(nn.Linear):
     def forward(self, x):
         return nn.functional.linear(x, (self.weight - self.weight.mean()) / self.weight.std(), self.bias)

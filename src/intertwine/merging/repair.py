@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from .._evaluation import evaluating, in_usual_mode
+from .._nested import tensors_in
 from ..features.activations import watching
 from ..features.batches import call, check_repeatable, device_of, head, peek, repeatable, size
 from ..features.moments import ChannelMoments
@@ -22,6 +24,19 @@ from ..features.norm_statistics import NormStatistics, fewest, normalisable
 
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 _DEAD = 1e-12  # share of the parents' spread below which a channel of the merged network cannot be rescaled
+_PRODUCTS = {
+    "linear",
+    "matmul",
+    "__matmul__",
+    "__rmatmul__",
+    "mm",
+    "bmm",
+    "addmm",
+    "einsum",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+}
 _OUTPUT_FIRST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -103,10 +118,11 @@ def repair_(
 
     over all examples and positions, and the map is written into weight and bias. As in the paper, layers are corrected
     together while the data runs through, each batch by its own moments, so that later layers see repaired inputs; the
-    moments that are written are those of all batches together. The last layer that runs is left alone, and so is one
-    whose tensors are shared with another module. Layers whose weights are computed at every run (weight norm, pruning,
-    standardised weights) are left out, and a warning names them. Where the paper inserts batch norms, this finds the
-    same numbers without them. For networks with batch norm use ``recalibrate_``.
+    moments that are written are those of all batches together. The last layer that runs, which may be a call of a
+    function, is left alone, and so is one whose tensors are shared with another module or read by code outside of it.
+    Layers whose weights are computed at every run (weight norm, pruning, standardised weights) are left out, and a
+    warning names them. Where the paper inserts batch norms, this finds the same numbers without them. For networks with
+    batch norm use ``recalibrate_``.
 
     Args:
         model: The interpolated network, changed in place.
@@ -183,7 +199,8 @@ def repairable(model: nn.Module, batch: Any) -> tuple[dict[str, int], list[str]]
     axes = {name: axis for name, module in model.named_modules() if (axis := _axis(module)) is not None}
     calls: dict[str, int] = {}
     follows: dict[str, bool] = {}
-    last = ""
+    own: dict[str, dict[int, int]] = {}  # how often a layer reads each parameter
+    last, reads = "", _Reads(model)
 
     again = False  # whether a layer runs for the second time
 
@@ -192,27 +209,50 @@ def repairable(model: nn.Module, batch: Any) -> tuple[dict[str, int], list[str]]
         nonlocal again, last
         if again:
             return
-        parts = [part for part in (layer.weight, layer.bias) if isinstance(part, Tensor)]
+        parts, before = [part for part in (layer.weight, layer.bias) if isinstance(part, Tensor)], reads.counts
+        reads.counts = dict.fromkeys(before, 0)  # what is read here is no part of the run
         kept, again = [part.clone() for part in parts], True
         try:
             for part in parts:
                 part.mul_(2)
+            reads.counts = dict.fromkeys(before, 0)
             twice = layer(*args, **kwargs)
+            own[name] = dict(reads.counts)
         finally:
             again = False
             for part, old in zip(parts, kept):
                 part.copy_(old)
         calls[name], last = calls.get(name, 0) + 1, name
         follows[name] = torch.allclose(twice, 2 * output, rtol=1e-3, atol=0, equal_nan=True)
+        reads.counts, reads.multiplied = before, False
 
-    with evaluating(model), _hooked(model, axes, doubled), torch.no_grad():
+    with evaluating(model), _hooked(model, axes, doubled), torch.no_grad(), reads:
         call(model, head(batch, min(size(batch), 2)), device_of(model))
+    last = "" if reads.multiplied else last  # a head that is called as a function
 
     def alone(name: str) -> bool:
-        return all(users[id(p)] == 1 for p in model.get_submodule(name).parameters(recurse=False))
+        parameters, mine = model.get_submodule(name).parameters(recurse=False), own[name]
+        return all(users[id(p)] == 1 and reads.counts[k := p.data_ptr()] == mine[k] for p in parameters)
 
     hidden = [name for name, count in calls.items() if count == 1 and name != last and alone(name)]
     return {name: axes[name] for name in hidden if follows[name]}, [name for name in hidden if not follows[name]]
+
+
+class _Reads(TorchFunctionMode):
+    """Counts reads of each parameter, under any view, and tells whether one was multiplied by since that was reset."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.counts, self.multiplied = {p.data_ptr(): 0 for p in model.parameters()}, False
+        self._matrices = {p.data_ptr() for p in model.parameters() if p.ndim > 1}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if any(True for _ in tensors_in(result)):  # no question after a shape or type
+            read = {x.data_ptr() for x in tensors_in((args, kwargs or {}))} & self.counts.keys()
+            self.counts |= {k: self.counts[k] + 1 for k in read}
+            self.multiplied |= func.__name__ in _PRODUCTS and bool(read & self._matrices)
+        return result
 
 
 @contextmanager
