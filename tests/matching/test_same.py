@@ -9,6 +9,7 @@ from handmade import MAKERS, make
 from torch import nn
 
 import intertwine as iw
+from intertwine.matching.judgement.deviation import sine
 from intertwine.matching.judgement.verdict import APART
 from intertwine.matching.same import DIFFERENT, RELATED, SAME, UNTOLD, Match, same
 from intertwine.symmetry.action import act
@@ -320,3 +321,12 @@ class Tied(nn.Module):
 
     def forward(self, x):
         return self.head(self.norm(self.embedding(x)))
+
+
+def test_the_sine_of_an_angle_is_never_above_one():
+    """A vote for a tensor at nearly a right angle is the root of one less its square."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        x, y = torch.randn(2, 16, generator=generator, dtype=torch.float64)
+        y -= (x @ y) / (x @ x) * x * (1 - 1e-12)
+        assert 0 < sine(x, y) <= 1

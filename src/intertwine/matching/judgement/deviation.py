@@ -245,7 +245,7 @@ def sine(left: Tensor, right: Tensor) -> float:
     inner = sum(float((x * (y / theirs)).sum(dtype=torch.float64)) for x, y in _pieces(left, right))
     if not inner > 0:
         return 1.0
-    return sum(_norm(x - inner * (y / theirs)) ** 2 for x, y in _pieces(left, right)) ** 0.5 / ours
+    return min(1.0, sum(_norm(x - inner * (y / theirs)) ** 2 for x, y in _pieces(left, right)) ** 0.5 / ours)
 
 
 def constant(x: Tensor) -> bool:
