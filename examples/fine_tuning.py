@@ -121,7 +121,7 @@ print(changed.summary())
 
 # %%
 table = changed.to_frame()
-block = table.tensor.str.extract(r"layer\.(\d+)\.")[0].astype("float")
+block = table.tensor.str.extract(r"layer\.(\d+)\.")[0].dropna().astype(int).rename("block")
 print(table.groupby(block)["relative change"].median().round(3).to_string())
 
 # %% [markdown]
