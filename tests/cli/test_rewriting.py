@@ -41,13 +41,17 @@ def test_a_folder_of_transformers(run, tmp_path):
         model.transformer.ln_f.weight.normal_()
         model.transformer.ln_f.bias.normal_()
     model.save_pretrained(tmp_path / "gpt2")
-    ran = run("fold", "hf:gpt2", "--out", "folded")
-    assert ran.code == 2 and "--out must end in .safetensors for this model" in ran.error
-    assert "lm_head.bias" in ran.error and "--no-extend" in ran.error
-    ran = run("fold", "hf:gpt2", "--out", "folded", "--no-extend")
-    assert ran.code == 0 and "kept: transformer.ln_f.bias" in ran.out, ran.err
-    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "folded").eval()
-    assert torch.allclose(again(**inputs).logits, model(**inputs).logits, atol=1e-4)
+    for command in ("fold", "rotate"):  # the class has no bias in its output: the last norm keeps its own
+        ran = run(command, "hf:gpt2", "--out", command)
+        assert ran.code == 0 and "kept: transformer.ln_f.bias" in ran.out and "added: lm_head.weight" in ran.out, (
+            ran.err
+        )
+        again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / command).eval()
+        assert not again.config.tie_word_embeddings and bool((again.transformer.ln_f.weight == 1).all())
+        assert torch.allclose(again(**inputs).logits, model(**inputs).logits, atol=1e-4)
+        same = run("same", "hf:gpt2", f"hf:{command}")
+        assert same.code == 0 and "the same network up to symmetry" in same.out, same.err
+    assert "added: lm_head.bias" in run("fold", "hf:gpt2", "--out", "whole.safetensors").out
 
 
 def test_bad_input(run, file):

@@ -185,7 +185,7 @@ def rotate(
             ``None``.
         heads: ``"hadamard"``, ``"random"``, a matrix or ``None`` for other linear spaces.
         seed: Of random signs and matrices.
-        extend: See ``fold``.
+        extend: Untie weights where a gain or a turn needs that; biases turn with the stream, and none is added.
 
     Returns:
         The rotated model, what was rotated, and the numerical proof.
@@ -209,7 +209,7 @@ def rotate(
     """  # noqa: DOC502 - raised by what it calls
     for name, choice in (("stream", stream), ("heads", heads)):
         _check_choice(name, choice)
-    rewriter = Rewriter(model, example_inputs, extend)
+    rewriter = Rewriter(model, example_inputs, extend, biases=False)  # a stream turns with its norms' biases
     outcome = fold_norms(rewriter) if stream is not None else Outcome()
     sym, centred = rotatable(rewriter)
     generator = torch.Generator().manual_seed(seed)
@@ -229,7 +229,7 @@ def rotate(
         rotated.append(Rotated(space.name, space.size, g[space.name].permutation[..., 0].numel(), kind))
     kept = tuple((tensor, reason) for _, tensor, reason in outcome.kept)
     if stream is not None and not any(r.kind == "stream" for r in rotated):
-        turn = "Turn" if extend else "Let it untie weights and add biases (extend=True), or turn"
+        turn = "Turn" if extend else "Let it untie weights (extend=True), or turn"
         raise ValueError(
             f"model must have a stream that can rotate. Got {_obstacle(sym, kept)}. {turn} the heads alone, "
             "and leave the residual stream as it is: stream=None."

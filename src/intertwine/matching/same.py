@@ -150,9 +150,15 @@ def _by_outputs(
 def _turned(a: nn.Module, b: nn.Module, example_inputs: Any) -> Match | None:
     """The match of networks whose streams may rotate once gains are folded; ``None`` where they are not one so."""
     gauge = gauge_of((a, b), example_inputs, symmetries(a, example_inputs))
-    if gauge is None or not in_one_code(gauge(a), gauge(b)):
+    if gauge is None:
         return None
-    match = _by_name(gauge(a), gauge(b), example_inputs, gauge.sym)
+    ours, theirs = gauge(a), gauge(b)
+    if not in_one_code(ours, theirs):  # as two that were loaded say where they come from
+        found = correspond(ours, theirs, example_inputs)
+        if not found or found.part:
+            return None
+        theirs = in_code_of(ours, theirs, found)
+    match = _by_name(ours, theirs, example_inputs, gauge.sym)
     return replace(match, reason=f"{match.reason}; both were folded, and streams rotate") if match else None
 
 

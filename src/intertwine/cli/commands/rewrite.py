@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -30,14 +29,6 @@ class Rewriting(ExampleOptions):
 
     @abstractmethod
     def rewrite(self, group: inputs.Group) -> Rewritten: ...
-
-    def check_added(self, added: Sequence[str]) -> None:
-        biases = [name for name in added if name.endswith(".bias")]
-        if biases and self.out.suffix != ".safetensors":
-            raise ValueError(
-                "--out must end in .safetensors for this model: folding adds biases that its class does not have, such "
-                f"as {', '.join(biases[:3])}. Got the folder {str(self.out)!r}. Or say --no-extend, which adds none."
-            )
 
     def __call__(self) -> None:
         claim(self.out, self.reads)
@@ -68,13 +59,13 @@ class Fold(Rewriting):
     norms: bool = option("Fold the gains of norms.", True)
     center: bool = option("Centre what is written to layer norms.", True)
     biases: bool = option("Fold biases of norms, and push biases of values on.", True)
-    extend: bool = option("Untie weights, and add biases where there are none, as needed.", True)
+    extend: bool = option("Untie weights and, in a .safetensors file, add biases as needed.", True)
     strict: bool = advanced("Fail unless everything can be folded.", False)
 
     def rewrite(self, group: inputs.Group) -> Rewritten:
         steps = (self.norms, self.center, self.biases)
-        folded = iw.fold(group.models[0], group.example, *steps, extend=self.extend, strict=self.strict)
-        self.check_added(folded.added)
+        extend = "ties" if self.extend and not self.out.suffix else self.extend  # a folder's class takes no new biases
+        folded = iw.fold(group.models[0], group.example, *steps, extend=extend, strict=self.strict)
         recipe = {"folded": group.names, "added": list(folded.added)}
         return folded.model, folded.summary(), folded.to_dict(), recipe
 
@@ -94,13 +85,12 @@ class Rotate(Rewriting):
 
     stream: str = option("hadamard (with random signs), random, principal or none.", "hadamard")
     heads: str = option("hadamard, random or none.", "hadamard")
-    extend: bool = option("Untie weights, and add biases where there are none, as needed.", True)
+    extend: bool = option("Untie weights as needed.", True)
     seed: int = 0
 
     def rewrite(self, group: inputs.Group) -> Rewritten:
         stream, heads = (None if how == "none" else how for how in (self.stream, self.heads))
         turned = iw.rotate(group.models[0], group.example, stream, heads, seed=self.seed, extend=self.extend)
-        self.check_added(turned.added)
         recipe = {"rotated": group.names, "stream": self.stream, "heads": self.heads, "seed": self.seed}
         return turned.model, turned.summary(), turned.to_dict(), recipe
 

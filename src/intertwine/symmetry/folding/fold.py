@@ -5,7 +5,7 @@ Bases of heads: the singular vectors of the maps that pass through their values,
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -92,7 +92,7 @@ def fold(
     biases: bool = True,
     *,
     heads: bool = False,
-    extend: bool = True,
+    extend: bool | Literal["ties"] = True,
     strict: bool = False,
 ) -> Fold:
     r"""The same function in an interpretable gauge: gains of one, biases pushed on, weights without invisible parts.
@@ -113,7 +113,7 @@ def fold(
             singular vectors of what they pass, largest first, which no rotation of the head changes.
         extend: Untie weights and add biases to linear layers where a fold needs that. The modules stay of the same
             classes, but the state dict has more names (``Fold.added``): ``save_pretrained`` refuses where the class
-            would not build them.
+            would not build them. ``"ties"`` unties only, which every class of transformers can hold.
         strict: Fail if anything that was asked for cannot be folded.
 
     Returns:
@@ -135,7 +135,7 @@ def fold(
     References:
         - N. Nanda and J. Bloom, TransformerLens, 2022: ``fold_ln``, ``center_writing_weights``, ``fold_value_biases``.
     """  # noqa: DOC502 - raised by what it calls
-    rewriter = Rewriter(model, example_inputs, extend)
+    rewriter = Rewriter(model, example_inputs, bool(extend), biases=extend is True)
     steps: dict[str, tuple[bool, Callable[[], Outcome]]] = {
         "norms": (norms or biases, lambda: fold_norms(rewriter, norms, biases)),
         "biases": (biases, lambda: push_biases(rewriter)),
