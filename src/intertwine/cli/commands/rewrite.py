@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from .._checks import read
 from .._options import ExampleOptions, advanced, option
@@ -64,8 +64,9 @@ class Fold(Rewriting):
 
     def rewrite(self, group: inputs.Group) -> Rewritten:
         steps = (self.norms, self.center, self.biases)
-        extend = "ties" if self.extend and not self.out.suffix else self.extend  # a folder's class takes no new biases
-        folded = iw.fold(group.models[0], group.example, *steps, extend=extend, strict=self.strict)
+        extend: Literal[False, "ties"] = self.extend and "ties"  # which a folder's class can hold
+        whole = self.extend and self.out.suffix == ".safetensors"
+        folded = iw.fold(group.models[0], group.example, *steps, extend=whole or extend, strict=self.strict)
         recipe = {"folded": group.names, "added": list(folded.added)}
         return folded.model, folded.summary(), folded.to_dict(), recipe
 
