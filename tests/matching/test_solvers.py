@@ -342,3 +342,12 @@ def test_what_is_certified_is_said():
     assert any("other paths are not certified" in note for note in found.notes)
     plain = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2))
     assert not any("certified" in note for note in iw.align(plain, copy.deepcopy(plain), x).notes)
+
+
+def test_rounding_of_many_turns_in_float32_is_no_fault_of_the_network():
+    torch.manual_seed(3)
+    sizes = (64, 8, 64, 8, 64)
+    a, x = nn.Sequential(*(nn.Linear(n, m) for n, m in zip(sizes, sizes[1:]))), torch.randn(4, 64)
+    sym = iw.symmetries(a, x)
+    found = iw.align(a, sym.act(sym.random(seed=10), a), x)
+    assert found.after < 1e-4 < found.before
