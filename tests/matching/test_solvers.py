@@ -2,7 +2,7 @@
 
 import copy
 import sys
-from itertools import permutations, product
+from itertools import pairwise, permutations, product
 
 import pytest
 import torch
@@ -347,7 +347,7 @@ def test_what_is_certified_is_said():
 def test_rounding_of_many_turns_in_float32_is_no_fault_of_the_network():
     torch.manual_seed(3)
     sizes = (64, 8, 64, 8, 64)
-    a, x = nn.Sequential(*(nn.Linear(n, m) for n, m in zip(sizes, sizes[1:]))), torch.randn(4, 64)
+    a, x = nn.Sequential(*(nn.Linear(n, m) for n, m in pairwise(sizes))), torch.randn(4, 64)
     sym = iw.symmetries(a, x)
     found = iw.align(a, sym.act(sym.random(seed=10), a), x)
     assert found.after < 1e-4 < found.before
