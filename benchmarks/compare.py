@@ -1,9 +1,9 @@
 """``compare`` against the two bare forward passes of the same run: time, and memory beside models and inputs.
 
-    python benchmarks/compare.py [resnet20 resnet18 vit bert gpt2 many] [--repeats 3] [--threads 1]
+    python benchmarks/compare.py [resnet20 resnet18 vit bert gpt2 many] [--repeats 3] [--threads 1] [--device cuda]
 
 Images are CIFAR-10 where there are any, else noise; networks have random weights, tokens are random. On one thread,
-times are process time, which bears a busy machine. Slow rows are run once.
+times are process time, which bears a busy machine. Slow rows are run once. On a GPU memory is the GPU's.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from _timing import describe, verdict
+from _timing import describe, synchronise, verdict
 from layer_cka import images
 from torch import nn
 from torch.nn import functional as F
@@ -99,9 +99,17 @@ def resident() -> float:
         return int(file.read().split()[1]) * 4096 / 1e9
 
 
-def measured(work: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Seconds, the highest resident memory over that before, and what came of it."""
+def measured(work: Callable[[], Any], device: torch.device) -> tuple[float, float, Any]:
+    """Seconds, the highest memory (of the GPU, else resident) over that before, and what came of it."""
     gc.collect()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        synchronise(device)
+        began = time.perf_counter()
+        found = work()
+        synchronise(device)
+        return time.perf_counter() - began, (torch.cuda.max_memory_allocated() - before) / 1e9, found
     start, peak, done = resident(), [0.0], threading.Event()
 
     def watch() -> None:
@@ -126,13 +134,14 @@ def forward(models: Sequence[nn.Module], batches: Sequence[Any]) -> None:
                 model(**batch) if isinstance(batch, dict) else model(batch)
 
 
-def run_case(name: str, repeats: int) -> None:
+def run_case(name: str, repeats: int, device: torch.device) -> None:
     """One row of the table for each way."""
     make, batches, layers = CASES[name]()
     torch.manual_seed(0)
-    models = [make().eval(), make().eval()]
+    models = [make().eval().to(device), make().eval().to(device)]
+    batches = [{k: v.to(device) for k, v in b.items()} if isinstance(b, dict) else b.to(device) for b in batches]
     forward(models, batches[:1])
-    bare = min(measured(lambda: forward(models, batches))[0] for _ in range(repeats))
+    bare = min(measured(lambda: forward(models, batches), device)[0] for _ in range(repeats))
     iw.compare(*models, [iw_head(batches[0])], layers, "linear_cka", resampling=None, progress=False)  # imports
     print(f"\n{name}: forward passes {bare:.2f} s", flush=True)
     budgets = BUDGETS[name]
@@ -142,7 +151,8 @@ def run_case(name: str, repeats: int) -> None:
             if way == "default":
                 UNTRAINED.clear()
             seconds, memory, found = measured(
-                lambda options=options: iw.compare(*models, batches, layers, progress=False, exact=False, **options)
+                lambda options=options: iw.compare(*models, batches, layers, progress=False, exact=False, **options),
+                device,
             )
             best, extra = min(best, seconds), max(extra, memory)
         pairs = len(found.layers_a) * len(found.layers_b)
@@ -160,14 +170,14 @@ def iw_head(batch: Any) -> Any:
     return {key: value[:8] for key, value in batch.items()} if isinstance(batch, dict) else batch[:8]
 
 
-def run_many() -> None:
+def run_many(device: torch.device) -> None:
     """Ten ResNet20s, all 45 pairs."""
     torch.manual_seed(0)
-    batches = list(images(1000).split(250))
-    models = {f"seed {k}": build("resnet20").eval() for k in range(10)}
+    batches = list(images(1000).to(device).split(250))
+    models = {f"seed {k}": build("resnet20").eval().to(device) for k in range(10)}
     forward(list(models.values())[:1], batches)
-    bare = measured(lambda: forward(list(models.values()), batches))[0]
-    seconds, extra, _ = measured(lambda: iw.compare_many(models, batches, progress=False))
+    bare = measured(lambda: forward(list(models.values()), batches), device)[0]
+    seconds, extra, _ = measured(lambda: iw.compare_many(models, batches, progress=False), device)
     limit = 3 * bare + 45
     print(
         f"\n| ten ResNet20s, 45 pairs | compare_many | {seconds:.1f} s, {seconds / bare:.2f} x of {bare:.1f} s | <= "
@@ -180,9 +190,11 @@ if __name__ == "__main__":
     parser.add_argument("cases", nargs="*", default=[*CASES, "many"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
     asked = parser.parse_args()
     if asked.threads:
         torch.set_num_threads(asked.threads)
-    print(describe())
+    chosen = torch.device(asked.device)
+    print(describe(chosen))
     for case in asked.cases:
-        run_many() if case == "many" else run_case(case, asked.repeats)
+        run_many(chosen) if case == "many" else run_case(case, asked.repeats, chosen)

@@ -177,7 +177,10 @@ def _update(
         with seeded(mixed(seed, "step", step), device):
             run.launch(crossing, labels)
     for run in live:
-        if not run.update(labels, rate):
+        run.gradients.join()
+    for run, finite in zip(live, torch.stack([run.launched[0] for run in live]).tolist()):  # one wait for all
+        run.update(labels, rate, finite)
+        if not finite:
             run.stopped_at = step
             run.network.eval()
 

@@ -82,17 +82,16 @@ class TrainingState:
         learning = tuple(p.requires_grad for p in self.network.trainable())
         self.launched = self.gradients(*crossing, labels, kind=(learning, self.network.training))
 
-    def update(self, labels: Tensor, rate: float) -> bool:
-        """Take the step; False where the loss or its gradient is not finite, and the layer is as when it last was."""
+    def update(self, labels: Tensor, rate: float, finite: bool) -> None:
+        """Take the step; where loss or gradient is not ``finite`` the layer becomes what it was when it last was."""
         assert self.optimizer is not None
-        self.gradients.join()
         parameters = self.network.trainable()
-        finite, value, outputs, *found = self.launched
-        if not bool(finite):
+        _, value, outputs, *found = self.launched
+        if not finite:
             with torch.no_grad():
                 for parameter, good in zip(parameters, self.good):
                     parameter.copy_(good)
-            return False
+            return
         self.good = [p.detach().clone() for p in parameters]
         for parameter, gradient in zip(parameters, found, strict=True):
             parameter.grad = gradient
@@ -103,7 +102,6 @@ class TrainingState:
         self.examples += len(right)
         self.loss_sum = self.loss_sum + value * len(right)
         self.right = self.right + right.sum()
-        return True
 
     def judge(self, epoch: int, loss: float) -> None:
         """Note the loss as evaluated, and keep the state if it is the best. Lasso counts its penalty along."""

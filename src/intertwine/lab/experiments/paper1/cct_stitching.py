@@ -3,7 +3,7 @@
 The figure is an image: what is checked are its claims in words.
 """
 
-from ...training import RECIPES
+from ...training import RECIPES, fast_precision
 from ..experiment import Experiment, Findings
 from ..plan import Design
 from .stitched import ARMS, enter, minus, penalties, show_arms, telling
@@ -15,10 +15,13 @@ _LARGE = 0.1  # 10 points
 def _plan(plan: Design) -> None:
     s = plan.setting
     plan.baseline()
-    network = s.by_scale("cct_6_3x1:width=16,blocks=2,dropout=0", "cct_6_3x1:width=32,blocks=3,dropout=0", "cct_6_3x1")
+    network = s.by_scale(
+        "cct_6_3x1:width=16,blocks=2,dropout=0", "cct_6_3x1:width=96,blocks=3,dropout=0,depth_dropout=0", "cct_6_3x1"
+    )
     none = {"warmup": 0, "mixup": 0.0, "cutmix": 0.0, "crop": 0.0, "automatic": 0.0}
     short = RECIPES["cct"].but(batch_size=64, learning_rate=2e-3, epochs=8, flip=False, **none)
-    small = RECIPES["cct"].but(**none | {"warmup": 2}, batch_size=128, learning_rate=1e-3, epochs=8, translate=2)
+    small = RECIPES["cct"].but(**none | {"warmup": 2}, batch_size=128, learning_rate=1e-3, epochs=32, translate=2,
+                                precision=fast_precision(s.device))  # fmt: skip
     zoo = plan.zoo("cct_6_3x1", network, s.by_scale(3, 6, 10), s.by_scale(short, small, RECIPES["cct"]))
     layers = [f"blocks.{k}" for k in range(s.by_scale(2, 3, 6))]
     for arm in ARMS:

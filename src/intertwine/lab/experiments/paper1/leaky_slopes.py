@@ -15,15 +15,17 @@ _PRINTED = (1e-2, 0.9, 1.0)  # of the printed arm there
 _NEARLY_RELU = 0.1
 _EQUAL, _FAR = 0.03, 0.2  # accuracy: 3 and 20 points
 _SIMILAR = 0.1  # penalties: 10 points
+_FIRST, _ANEW = 6, 14  # networks of a slope there, and those of ours, which are others
 _INSIDE = ("layer1.2.relu2", "layer2.2.relu2", "layer3.2.relu1", "layer3.2.relu2")
 
 
-def _zoo(plan: Design, slope: float, count: int, arm: str = "", longer: int = 1) -> PlannedZoo:
+def _zoo(plan: Design, slope: float, count: int, arm: str = "", longer: int = 1, first: int = 0) -> PlannedZoo:
     """Networks of one slope, trained so many times as long."""
     base = plan.setting.by_scale("mlp:widths=16-16-16", "resnet20:width=8", "resnet20")
     recipe = plan.setting.recipe(base)
     network = f"{base}{',' if ':' in base else ':'}leaky_slope={slope:g}"
-    return plan.zoo(arm or f"slope {slope:g}", network, count, recipe.but(epochs=longer * recipe.epochs))
+    return plan.zoo(arm or f"slope {slope:g}", network, count, recipe.but(epochs=longer * recipe.epochs),
+                     first=first)  # fmt: skip
 
 
 def _apart(samples: dict[str, Sample]) -> dict[str, Estimate]:
@@ -62,17 +64,21 @@ def _plan_figure(plan: Design) -> None:
     s = plan.setting
     plan.baseline()
     for slope in s.by_scale(_PRINTED, _FEW, SLOPES):
-        zoo = _zoo(plan, slope, s.by_scale(3, 6, 2))
+        zoo = _zoo(plan, slope, s.by_scale(3, _FIRST, 2))
         for arm in ARMS:
             if arm is OURS or s.scale != "small" or slope in _PRINTED:
-                name, pairs = f"{zoo.arm}, {arm.name}", cyclic_pairs(zoo)
-                enter(plan, zoo, arm, ("g_relu",), s.by_scale((), _INSIDE, ()), name, pairs)
+                own = _zoo(plan, slope, _ANEW, first=_FIRST) if arm is OURS and s.scale == "small" else zoo
+                name, pairs = f"{zoo.arm}, {arm.name}", cyclic_pairs(own)
+                enter(plan, own, arm, ("g_relu",), s.by_scale((), _INSIDE, ()), name, pairs)
     plan.note(
         "Stitching penalties of G_ReLU: accuracy lost, 0.01 is a point. Each network of a slope is stitched into the "
         "next.",
         "The less accurate networks of larger slopes have less to lose, as the paper says: see table3-leaky-slopes.",
         "At slope 1 batch norm and skip connections still tie every layer to its channels.",
     )
+    if s.scale == "small":
+        plan.note(f"Ours is of {_ANEW} networks of each slope that no other arm has: a first run, of {_FIRST} others, "
+                  "could not tell half of its statements, and counts no more.")  # fmt: skip
 
 
 def _analyse_figure(found: Findings) -> None:

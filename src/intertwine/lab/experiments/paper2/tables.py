@@ -24,7 +24,7 @@ _SHALLOW = 0.5  # accuracy from which networks of four layers, or of single maps
 _MEMBERS = {"smoke": 4, "small": 4, "paper": 16}
 # Networks without batch norm learn CIFAR-10 in hours of a CPU at half the side, in days at the whole.
 _POOLED = (1, 2, 1)
-_DEEP_EPOCHS = {"vgg16": 6, "resnet20": 10}
+_DEEP_EPOCHS = {"vgg16": 6, "resnet20": 14}
 
 
 class Accuracy(DataJob):
@@ -162,7 +162,7 @@ def _plan_2(plan: Design) -> None:
     plan.baseline()
     for name, base in _bases(s.scale).items():
         width, recipe = s.by_scale(4, {"vgg16": 16, "resnet110": 8}[name], None), deep_recipe(s, base)
-        _enter(plan, {f"{name} {c}": column(base, c, width) for c in COLUMNS}, s.by_scale(2, 6, 5), recipe)
+        _enter(plan, {f"{name} {c}": column(base, c, width) for c in COLUMNS}, s.by_scale(2, 8, 5), recipe)
         if name != base:
             plan.note(f"{base} stands for {name}.")
     _ceiling(plan, column("vgg16", "DNN", s.by_scale(4, 16, None)), deep_recipe(s, "vgg16"))
