@@ -142,10 +142,8 @@ def _plan_end(plan: Design) -> None:
     s = plan.setting
     plan.baseline()
     short = Design(s)
-    _FIG_1.enter(short, PRINTED)  # whose first job is found again
-    first = short.zoos[0].seeds[0] - s.seed
-    zoo = plan.zoo("myrtle_cnn", s.by_scale(*_FIG_1.networks), 2, first=first)
-    plan.tasks += short.tasks[:1]
+    zoo = _FIG_1.enter(short, PRINTED)  # whose networks and first job are found again
+    plan.zoos, plan.tasks = short.zoos, plan.tasks + short.tasks[:1]
     epochs = s.by_scale(4, _EPOCHS, _EPOCHS)
     length = {"examples": s.by_scale(96, None, None), "recipe": {"epochs": epochs, "head_start": epochs // 2}}
     enter(plan, zoo, PRINTED, ("g_relu", "full"), name=_END, pairs=cyclic_pairs(zoo)[:1], **length)
