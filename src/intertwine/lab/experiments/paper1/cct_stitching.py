@@ -3,6 +3,8 @@
 The figure is an image: what is checked are its claims in words.
 """
 
+from typing import Any
+
 from ...training import RECIPES, fast_precision
 from ..experiment import Experiment, Findings
 from ..plan import Design
@@ -25,8 +27,9 @@ def _plan(plan: Design) -> None:
     zoo = plan.zoo("cct_6_3x1", network, s.by_scale(3, 6, 10), s.by_scale(short, small, RECIPES["cct"]))
     layers = [f"blocks.{k}" for k in range(s.by_scale(2, 3, 6))]
     for arm in ARMS:  # after the usual 8 epochs the loss of printed maps was not flat
-        longer = {"recipe": {"epochs": 14, "head_start": 7}} if s.scale == "small" and arm is PRINTED else {}
-        enter(plan, zoo, arm, _FAMILIES, layers, most=16, **longer)
+        longer = s.scale == "small" and arm is PRINTED
+        how: dict[str, Any] = {"recipe": {"epochs": 14, "head_start": 7}} if longer else {}
+        enter(plan, zoo, arm, _FAMILIES, layers, most=16, **how)
     plan.note("Stitching penalties behind encoder blocks: accuracy lost, 0.01 is a point.",
               "The paper's mean accuracy is lost in the text.")  # fmt: skip
 
