@@ -28,7 +28,7 @@ from ..symmetry.folding.norms import fold_norms, rotatable
 from ..symmetry.folding.rewriter import Outcome, Rewriter
 from ..symmetry.gauge.canonical import slices
 from ..symmetry.proof import Proof
-from ..symmetry.spaces import Fixed
+from ..symmetry.spaces import TURNED, Fixed
 from ..symmetry.transformation import identity, with_parts
 from .exported_model import Proving, Subject
 from .names import expression, unnumbered
@@ -37,8 +37,6 @@ from .result import Absent, Entry, Mappings, Place
 from .scales import Use, scale_mappings
 
 __all__ = ["hadamard"]
-
-_ROTARY = "a constant that differs from unit to unit"
 
 
 def hadamard(n: int) -> Tensor:
@@ -214,7 +212,7 @@ def rotate(
     sym, centred = rotatable(rewriter)
     generator = torch.Generator().manual_seed(seed)
     g, rotated = identity(sym), []
-    for space in (s for s in sym.spaces if s.group.mixes):
+    for space in (s for s in sym.spaces if s.group.mixes and not s.group.turns):
         kind = "stream" if space.group.is_orthogonal and not space.parents else "heads"
         choice = stream if kind == "stream" else heads
         if choice is None or space.size < 2:
@@ -364,7 +362,7 @@ def _online(subject: Subject) -> list[Absent]:
         uses = _uses(subject.sym, space)
         if not why or space.name in heads or any(_is_table(subject.sym, use) for use in uses):
             continue
-        why = why.replace(_ROTARY, f"{_ROTARY} (a rotary embedding)")
+        why = why.replace(TURNED, f"{TURNED} (a rotary embedding)")
         reads = [use.module for use in uses if not _writes(subject.sym, use)]
         kind = "R4" if reads else "R3"
         for module in dict.fromkeys(reads or [use.module for use in uses]):

@@ -96,6 +96,11 @@ class Semidirect:
         return isinstance(self.linear, Orthogonal)
 
     @property
+    def turns(self) -> bool:
+        """Whether the matrices are rotations of determinant one, as those of rotary pairs."""
+        return isinstance(self.linear, Orthogonal) and self.linear.special
+
+    @property
     def is_general(self) -> bool:
         """Whether the matrices are all invertible ones."""
         return isinstance(self.linear, GeneralLinear)
@@ -106,7 +111,7 @@ class Semidirect:
         if self.is_general:
             return f"GL{subscript(self.n)}"
         scales = Monomial(self.n, scales=self.scales, signs=0, permutes=False)
-        return f"O{subscript(self.n)}" + (f" × {scales.symbol}" if self.scales else "")
+        return f"{'S' if self.turns else ''}O{subscript(self.n)}" + (f" × {scales.symbol}" if self.scales else "")
 
     def on(self, n: int) -> Semidirect:
         """The same kind on another number of channels."""
@@ -194,7 +199,7 @@ class Element:
         order = torch.rand(size, generator=generator, dtype=torch.float64).argsort(-1)
         scales = scale_std * torch.randn(e.scales.shape, generator=generator, dtype=torch.float64)
         signs = random_signs(e.signs.shape, generator)
-        linear = haar(group.n, generator, shape=shape) if group.is_orthogonal else None
+        linear = haar(group.n, generator, group.turns, shape) if group.is_orthogonal else None
         if group.is_general:
             linear = well_conditioned(group.n, generator, scale_std, shape)
         order = order if group.permutes else e.permutation

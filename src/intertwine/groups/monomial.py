@@ -60,7 +60,7 @@ class Monomial(Group):
 
     linear = None  # what the groups of spaces have beside it
     charges = Representation()
-    mixes = is_orthogonal = is_general = False
+    mixes = is_orthogonal = is_general = turns = False
 
     def __repr__(self) -> str:
         name = _NAMES.get((self.permutes, self.scales, self.signs))

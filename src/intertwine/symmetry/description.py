@@ -32,7 +32,7 @@ from ..groups import Permutation
 from ..programs import Vertex
 from .blocks import blocks, parent_dims
 from .detection.equations import BinarySpan, RationalEquations, bits_of
-from .spaces import UNREAD, BatchNormTensors, FixedAxis, Layout, Leaf, Space, spaces_of
+from .spaces import TURNED, UNREAD, BatchNormTensors, FixedAxis, Layout, Leaf, Space, spaces_of
 
 __all__ = ["Description"]
 
@@ -136,19 +136,26 @@ def continuous(spaces: Sequence[Space], layouts: Mapping[str, Layout]) -> int:
 
 
 def log_discrete(spaces: Sequence[Space], layouts: Mapping[str, Layout]) -> float:
-    """Natural logarithm of the number of permutations and independent signs outside O(n) and GL(n)."""
+    """Natural logarithm of the number of permutations and independent signs outside O(n) and GL(n).
+
+    Half turns, which connect the two signs of a rotary pair, are taken out.
+    """
     sizes = {s.name: s.size for s in spaces}
     monomial = [s for s in spaces if s.group.permutes and not s.group.mixes]
     permutations = sum(Permutation(s.size).log_components * prod(sizes[p] for p in s.parents) for s in monomial)
 
+    def half_turns(space: Space, leaf: Leaf) -> list[Fraction]:
+        return [Fraction(1)] if space.group.turns else []
+
     def exponents(space: Space, leaf: Leaf) -> list[Fraction]:
-        return [] if space.group.mixes else [Fraction(e % 2) for e in leaf.sign]
+        return half_turns(space, leaf) if space.group.mixes else [Fraction(e % 2) for e in leaf.sign]
 
     def rank(rows: list[dict]) -> int:
         place = {column: k for k, column in enumerate(dict.fromkeys(column for row in rows for column in row))}
         return BinarySpan(bits_of(place[column] for column, c in row.items() if c % 2) for row in rows).rank
 
-    return permutations + log(2) * _independent(spaces, layouts, exponents, rank)
+    signs, turned = (_independent(spaces, layouts, given, rank) for given in (exponents, half_turns))
+    return permutations + log(2) * (signs - turned)
 
 
 def _independent(
@@ -164,7 +171,7 @@ def _independent(
             for slot, leaf in block.carried:
                 space = by_name[leaf.space]
                 place = dict(zip((*space.parents, space.name), parent_dims(space, slot, block.spaces)))
-                factors = tuple(place)
+                factors = tuple(place)[: -1 if space.group.turns else None]  # a half turn is one for both units
                 for k, e in enumerate(exponents(space, leaf)):
                     for chosen in chain.from_iterable(combinations(factors, r) for r in range(len(factors) + 1)):
                         at = tuple(sorted(place[name] for name in chosen))
@@ -180,30 +187,26 @@ _STACKS = ("encoder", "decoder")
 _PERCEPTRONS = ("mlp", "ffn", "feed_forward", "feedforward", "intermediate")
 _CONVOLUTION = 3  # fewest axes of a convolution's weight
 _NAMED = 3  # modules that a title lists
-_STILL = "a constant that differs from unit to unit"
 
 
 def titles(spaces: Iterable[Space], layouts: Mapping[str, Layout]) -> dict[str, str]:
     """Titles by names of spaces; equal ones have the space's name behind them."""
     spaces = tuple(spaces)
     tensors: dict[str, list[str]] = {space.name: [] for space in spaces}
-    beside: dict[str, set[str]] = {space.name: set() for space in spaces}  # spaces on one axis with it
     for name, layout in layouts.items():
         for axis in layout.axes:
-            found = set(spaces_of([axis]))
-            for one in found:
+            for one in spaces_of([axis]):
                 tensors[one].append(name)
-                beside[one] |= found
     parents = {parent for space in spaces for parent in space.parents}
     said = {}
     for space in spaces:
         shapes = {name: len(layouts[name].axes) for name in tensors[space.name]}
-        said[space.name] = _title(space, shapes, space.name in parents, bool(beside[space.name] & parents))
+        said[space.name] = _title(space, shapes, space.name in parents)
     counts = Counter(said.values())
     return {name: f"{title} ({name})" if counts[title] > 1 else title for name, title in said.items()}
 
 
-def _title(space: Space, shapes: Mapping[str, int], is_parent: bool, near_heads: bool) -> str:
+def _title(space: Space, shapes: Mapping[str, int], is_parent: bool) -> str:
     if not shapes:
         return space.name
     modules = list(dict.fromkeys(name.rpartition(".")[0] or name for name in shapes))
@@ -217,8 +220,8 @@ def _title(space: Space, shapes: Mapping[str, int], is_parent: bool, near_heads:
     attention = any("att" in module.lower() for module in inner)
     names = ", ".join(dict.fromkeys(module.rpartition(".")[2] for module in inner[:_NAMED]))
     copies = "head" if attention else "expert" if any("expert" in module.lower() for module in inner) else "group"
-    if near_heads and any(_STILL in reason for reason in space.reasons):
-        return f"{where}rotary pairs"
+    if any(TURNED in reason for reason in space.reasons):
+        return f"{where}{'turns of ' if space.group.mixes else ''}rotary pairs"
     if space.parents:
         return f"{where}within each {copies}: {names}"
     if is_parent:

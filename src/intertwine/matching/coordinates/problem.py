@@ -150,7 +150,7 @@ def searched(sym: Symmetry, kinds: Collection[str]) -> Symmetry:
 
     def group(s: Space) -> SpaceGroup:
         if s.name in linear:
-            return Semidirect(Orthogonal(s.size), Trivial(s.size))
+            return Semidirect(Orthogonal(s.size, special=s.group.turns), Trivial(s.size))
         return s.group.reduced(permutes="permutation" in kinds, scales=0, signs=signs, mixes=False)
 
     spaces = tuple(replace(s, group=group(s)) for s in sym.spaces)

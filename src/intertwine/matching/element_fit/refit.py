@@ -140,7 +140,7 @@ class Fit:
             if space.group.is_orthogonal or leaf.variance:
                 right = right + vote * y @ x.mT
         if space.group.is_orthogonal:
-            return polar_factor(right)
+            return polar_factor(right, space.group.turns)
         fitted = _sylvester(written, read, right)
         return fitted if bool((torch.linalg.cond(fitted) < _CONDITION).all()) else None
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..._memory import give_back
 from ..._progress import track
-from ...groups import Representation, SignedPermutation
+from ...groups import Representation, SignedPermutation, Trivial
 from ...symmetry.action import moved, transform
 from ...symmetry.blocks import map_leaves
 from ...symmetry.coupling import narrowed
@@ -45,7 +45,7 @@ class UnitMatch(NamedTuple):
 
 
 def monomial(sym: Symmetry) -> Symmetry:
-    """The symmetry that is left in normal bases: linear spaces keep permutations and one sign per unit.
+    """The symmetry that is left in normal bases: linear spaces keep permutations and one sign per unit, turns nothing.
 
     What neither changes places nor signs is fixed, unless units of other spaces lie in it.
     """
@@ -53,7 +53,8 @@ def monomial(sym: Symmetry) -> Symmetry:
     outer = {parent for s in sym.spaces for parent in s.parents}
 
     def space(s: Space) -> Space:
-        return replace(s, group=SignedPermutation(s.size) if s.name in linear else s.group.reduced(scales=0))
+        basis = Trivial(s.size) if s.group.turns else SignedPermutation(s.size)
+        return replace(s, group=basis if s.name in linear else s.group.reduced(scales=0))
 
     spaces = tuple(space(s) for s in sym.spaces)
     still = {s.name for s in spaces if not s.group.permutes and not s.group.signs and s.name not in outer}

@@ -28,7 +28,7 @@ Products = Mapping[Row, Tensor]
 def best_parts(costs: Products, group: SpaceGroup, fast: bool = False) -> dict[str, Tensor]:
     """The parts of the element of one space with the largest total inner product: a rotation, or a monomial step."""
     if group.mixes:
-        return {"linear": polar_factor(sum(costs.values(), start=torch.zeros(()))).cpu()}
+        return {"linear": polar_factor(sum(costs.values(), start=torch.zeros(())), group.turns).cpu()}
     order, signs = monomial_step(costs, group.signs, group.permutes, fast)
     return {"permutation": order, "signs": signs}
 
@@ -167,7 +167,9 @@ def _gains(node: _Node, fast: bool) -> Tensor:
 def _reached(node: _Node, fast: bool) -> Tensor:
     """The largest total inner product of a space for every pair of units around it."""
     if node.space.group.mixes:
-        return torch.linalg.svdvals(sum(node.rows.values(), start=torch.zeros(()))).sum(-1)
+        total = sum(node.rows.values(), start=torch.zeros(()))
+        turned = node.space.group.turns
+        return (polar_factor(total, True) * total).sum((-2, -1)) if turned else torch.linalg.svdvals(total).sum(-1)
     gain = _gains(node, fast)
     if not node.space.group.permutes:
         return gain.diagonal(dim1=-2, dim2=-1).sum(-1)

@@ -103,6 +103,14 @@ class Algebra:
         """Only sums of squares over the axis are seen: of all linear maps the orthogonal ones pass."""
         self.pool.restrict(axis, "orthogonal", self.call.where)
 
+    def turned(self, plane: Axis, why: str) -> None:
+        """Pairs of units are turned together: only turns pass, and what is alike for both."""
+        if len(plane) != 1 or not isinstance(plane[0], Slot):
+            self.fix(plane, why)
+        for what in ("pinned", "turned"):
+            self.pool.restrict(plane, what, why)
+        self.no_sign(self.no_scale(plane, why), why)
+
     def no_scale(self, axis: Axis, why: str | None = None) -> Axis:
         """No positive scales pass."""
         for slot in slots(axis):

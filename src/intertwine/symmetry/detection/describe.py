@@ -30,7 +30,7 @@ class Candidate:
     # Basis of positive scales, each from variable to exponent
     scales: list[dict[int, Fraction]] = field(default_factory=list)
     signs: list[set[int]] = field(default_factory=list)  # Basis of signs, each a set of variables
-    linear: Literal["none", "orthogonal", "general"] = "none"  # Which linear maps pass
+    linear: Literal["none", "turns", "orthogonal", "general"] = "none"  # Which linear maps pass
     why: str = ""  # Why it is not permuted; empty where it is
     variance: dict[int, int] = field(default_factory=dict)  # Variable to +1 or -1, for linear spaces
 
@@ -126,7 +126,8 @@ def _group(leaf: Candidate, size: int) -> SpaceGroup:
         for v, variance in leaf.variance.items()
         if variance
     }
-    linear = Orthogonal(size) if leaf.linear == "orthogonal" else GeneralLinear(size)
+    bent = Orthogonal(size, special=leaf.linear == "turns")
+    linear = GeneralLinear(size) if leaf.linear == "general" else bent
     return Semidirect(linear, monomial, charges.pop() if len(charges) == 1 else None)
 
 
@@ -198,11 +199,11 @@ def _leaves(engine: Engine, states: dict[str, Value]) -> dict[int, Candidate]:
     for space, leaf in leaves.items():
         node = engine.pool.node(space)
         leaf.why = node.pinned
-        if node.pinned or node.monomial or leaf.size < 2:
+        if (node.pinned and not node.turned) or node.monomial or leaf.size < 2:
             continue
         roots = [engine.system.root(v) for v in leaf.unknowns]
-        bent = node.orthogonal or any(root in contradictory for root, _ in roots)
-        leaf.linear = "orthogonal" if bent else "general"
+        bent = bool(node.orthogonal or node.turned) or any(root in contradictory for root, _ in roots)
+        leaf.linear = "turns" if node.turned else "orthogonal" if bent else "general"
         first: dict[int, int] = {}
         for v, (root, parity) in zip(leaf.unknowns, roots):
             leaf.variance[v] = 1 if bent else parity * first.setdefault(root, parity)
@@ -272,6 +273,7 @@ def _reasons(engine: Engine, space: int, leaf: Candidate) -> tuple[str, ...]:
         ("no permutations", node.pinned),
         ("no linear maps", node.monomial),
         ("only orthogonal maps", node.orthogonal if leaf.linear == "orthogonal" else ""),
+        ("only turns", node.turned if leaf.linear == "turns" else ""),
         ("fewer scales" if leaf.scales else "no scales", node.said.get("scale", "")),
         ("fewer signs" if leaf.signs else "no signs", node.said.get("sign", "")),
     ):

@@ -41,7 +41,7 @@ class Engine(Algebra):
         calls: The calls that the outputs, or numbers read by the code, depend on.
     """
 
-    def __init__(self, program: Program, edits: dict[tuple[str, int], list[list[Edit]]]) -> None:
+    def __init__(self, program: Program, calls: list[Call], edits: dict[tuple[str, int], list[list[Edit]]]) -> None:
         super().__init__()
         self.program = program
         self.values: dict[int, Any] = {}
@@ -49,8 +49,7 @@ class Engine(Algebra):
         self.met: list[tuple[Axis, ...]] = []
         self.unknown_ops: dict[str, None] = {}
         self.batch_norms: dict[BatchNormTensors, None] = {}
-        # what nothing reads puts no condition on anything; reads of numbers have no outputs
-        self.calls = program.live(kept=lambda call: not call.outputs)
+        self.calls = calls
         self._edits = edits
 
     def is_zero(self, ref: Ref) -> bool:

@@ -42,6 +42,7 @@ class Node:
     pinned: str = ""  # Why its units may not be permuted
     monomial: str = ""  # Why no linear maps pass, only one nonzero number per unit
     orthogonal: str = ""  # Why of all linear maps only the orthogonal ones pass
+    turned: str = ""  # Why of these only those of determinant one pass
     apart: bool = False  # Whether it must not be merged with a sibling segment
     # The sort that put its units in order, if one did: the order follows from what was sorted
     sorted: int | None = None
@@ -86,6 +87,7 @@ class Pool:
         keep.pinned = keep.pinned or drop.pinned
         keep.monomial = keep.monomial or drop.monomial
         keep.orthogonal = keep.orthogonal or drop.orthogonal
+        keep.turned = keep.turned or drop.turned
         keep.apart |= drop.apart
         keep.tied |= drop.tied or keep.sorted != drop.sorted
         keep.said = {**drop.said, **keep.said}
@@ -126,7 +128,7 @@ class Pool:
         return True
 
     def restrict(self, axis: Axis, what: str, why: str) -> None:
-        """Set ``pinned``, ``monomial`` or ``orthogonal`` on every space of an axis, keeping the first reason."""
+        """Set a restriction on every space of an axis, keeping the first reason."""
         for slot in slots(self.resolve(axis)):
             node = self.node(slot.space)
             if not getattr(node, what):
@@ -139,7 +141,7 @@ class Pool:
     def forget_restrictions(self) -> None:
         """Before another pass: keep the structure, forget what operations said."""
         for node in self.nodes:
-            node.pinned = node.monomial = node.orthogonal = ""
+            node.pinned = node.monomial = node.orthogonal = node.turned = ""
             node.apart = False
             node.said = {}
 

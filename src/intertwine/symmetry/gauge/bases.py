@@ -107,6 +107,8 @@ def orthogonal_basis(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -
     if x is None:
         return None
     u, s, _ = torch.linalg.svd(x, full_matrices=False)
+    if space.group.turns:
+        u[..., -1] *= torch.linalg.slogdet(u).sign[..., None]
     fixed = u.shape[-1] == space.size and bool((s[..., -1] > _RANK * s[..., 0]).all())
     return u.mT if fixed else None
 

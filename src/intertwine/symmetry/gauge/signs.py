@@ -47,9 +47,12 @@ class Witness:
 
 
 def signed_spaces(sym: Symmetry) -> list[Space]:
-    """Spaces whose signs are to be set; a linear space in its normal basis counts with one sign per unit."""
+    """Spaces whose signs are to be set; a linear space in its normal basis counts with one sign per unit.
+
+    Turns of pairs have none of their own: both units have one sign, that of the pair.
+    """
     one_sign = lambda s: replace(s, group=Semidirect(s.group.linear, SignedPermutation(s.size)))
-    signed = (s for s in sym.spaces if s.group.signs or s.group.mixes)
+    signed = (s for s in sym.spaces if s.group.signs or (s.group.mixes and not s.group.turns))
     return [one_sign(s) if isinstance(s.group, Semidirect) else s for s in signed]
 
 
