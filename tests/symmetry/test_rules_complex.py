@@ -79,6 +79,7 @@ def test_turned_pairs_have_scales_of_their_own_in_every_head():
     assert function_error(model, by_hand, (x,)) < 1e-12
     assert same(model, by_hand, x).verdict.startswith("the same network")
     sym = symmetries(model, x)
-    heads, pairs, values = sym.spaces
+    heads, pairs, turns, values = sym.spaces
     assert pairs.parents == values.parents == (heads.name,) and not pairs.group.permutes
-    assert sym.dim == 2 * 2 + 2 * 16  # a scale of each pair, and a basis of values, in each head
+    assert turns.parents == (heads.name, pairs.name) and turns.group.turns
+    assert sym.dim == 2 * 2 * 2 + 2 * 16  # a scale and a turn of each pair, and a basis of values, in each head

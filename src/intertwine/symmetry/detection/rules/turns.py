@@ -61,10 +61,14 @@ def fused(program: Program) -> list[Call]:
     """
     # what nothing reads puts no condition on anything; reads of numbers have no outputs
     calls = program.live(kept=lambda call: not call.outputs)
-    run = _Run(program, calls)
-    found = {id(call): part for call in calls if call.op in _ENDS and (part := run.part(call)) is not None}
-    gone = {id(call) for _, inside in found.values() for call in inside}
-    return [found[id(c)][0] if id(c) in found else c for c in calls if id(c) in found or id(c) not in gone]
+    run, kept, gone = _Run(program, calls), list[Call](), set[int]()
+    for call in reversed(calls):
+        part = run.part(call) if call.op in _ENDS and id(call) not in gone else None
+        if part is not None:
+            gone.update(map(id, part[1][1:]))
+        if id(call) not in gone:
+            kept.append(call if part is None else part[0])
+    return kept[::-1]
 
 
 class _Run:
@@ -108,9 +112,9 @@ class _Run:
                 return None
             ids[ref] = new
         found = [forms.known[k] for k in ids[end.outputs[0]].flatten().tolist()]
+        tables = [*dict.fromkeys(ref for call in inside for ref in call.inputs if ref.id not in self._learned)]
         for halves, partner in ((True, lambda i: (i + size // 2) % size), (False, lambda i: i ^ 1)):
-            if all(_turned(found, i, partner(i)) for i in range(size)):
-                tables = [*dict.fromkeys(ref for call in inside for ref in call.inputs if ref.id not in self._learned)]
+            if tables and all(_turned(found, i, partner(i)) for i in range(size)):
                 args = {"self": x, "tables": tables, "along": sorted(forms.along), "halves": halves}
                 return Call(_TURN, args, end.outputs, module=end.module, line=end.line), inside
         return None
