@@ -356,7 +356,7 @@ def _entry(
 def _online(subject: Subject) -> list[Absent]:
     """Layers whose inputs cannot be turned in the weights, and the outputs that another output meets."""
     found: dict[tuple[str, str], list[str]] = {}
-    heads = {parent for space in subject.sym.spaces for parent in space.parents}
+    heads = {parent for space in subject.sym.spaces if not space.group.turns for parent in space.parents}
     for space in subject.sym.spaces:
         why = next((r.partition(": ")[2] for r in space.reasons if "no linear maps" in r), "")
         uses = _uses(subject.sym, space)

@@ -84,11 +84,12 @@ class _Run:
 
     def part(self, end: Call) -> tuple[Call, list[Call]] | None:
         """The call that stands for the part of the run with a given end, and the calls in it; ``None`` for no turn."""
-        out, inside = end.outputs[0], list[Call]()
-        front = {out} if out is not None and out.id in self._learned and self._values[out.id].shape else set()
+        inside = list[Call]()
+        front = {ref for ref in end.outputs[:1] if ref is not None and ref.id in self._learned}
+        shape = self._values[next(iter(front)).id].shape if front else ()
         while front and len(inside) < _LONGEST:
             ref = max(front, key=lambda r: self._place.get(r.id, -1))
-            if len(front) == 1 and len(inside) > 1 and self._values[ref.id].shape == self._values[out.id].shape:
+            if len(front) == 1 and len(inside) > 1 and self._values[ref.id].shape == shape != ():
                 return self._turn(ref, inside)
             call = self._makers.get(ref.id)
             if call is None or call.op not in _LINEAR or (call is not end and ref in self._returned):
@@ -105,13 +106,14 @@ class _Run:
             return None
         forms = _Forms(self._values[x.id].shape)
         ids = {x: forms.ids}
+        new: Tensor | None = None
         for call in reversed(inside):
             ref = call.outputs[0]
             new = None if ref is None else forms.of(call, ids, self._code, self._values[ref.id])
             if ref is None or new is None:
                 return None
             ids[ref] = new
-        found = [forms.known[k] for k in ids[end.outputs[0]].flatten().tolist()]
+        found = [] if new is None else [forms.known[k] for k in new.flatten().tolist()]
         tables = [*dict.fromkeys(ref for call in inside for ref in call.inputs if ref.id not in self._learned)]
         for halves, partner in ((True, lambda i: (i + size // 2) % size), (False, lambda i: i ^ 1)):
             if tables and all(_turned(found, i, partner(i)) for i in range(size)):
