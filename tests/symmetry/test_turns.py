@@ -7,6 +7,7 @@ import torch
 from completeness import completeness
 from torch import nn
 from torch.nn import functional as F
+from upstream import runs_on_meta
 
 import intertwine as iw
 from intertwine.groups import Orthogonal
@@ -168,6 +169,48 @@ def test_angles_kept_in_a_saved_buffer_stay():
     model.register_buffer("angles", torch.tensor([0.7, 0.3], dtype=torch.float64))
     sym = iw.symmetries(model, x)
     assert turns_of(sym) and "angles" in {fixed.tensor for fixed in sym.fixed}
+
+
+_SIZES = {
+    "vocab_size": 13, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 12,
+    "use_cache": False,
+}  # fmt: skip
+_GROUPED = {**_SIZES, "num_key_value_heads": 2, "head_dim": 8}
+# class -> settings, and whether pairs turn: gains of norms of queries and keys forbid it
+CODES = {
+    "Llama": (_GROUPED, True),
+    "Gemma": (_GROUPED, True),
+    "Gemma2": (_GROUPED, True),
+    "Qwen2": (_GROUPED, True),
+    "Qwen3": (_GROUPED, False),
+    "GPTNeoX": ({**_SIZES, "rotary_pct": 1.0}, True),
+    "GPTJ": ({**_SIZES, "n_positions": 16, "rotary_dim": 2}, True),
+}
+
+
+@runs_on_meta
+@pytest.mark.parametrize("name", CODES)
+def test_code_of_others(name, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    settings, turn = CODES[name]
+    config = getattr(transformers, f"{name}Config")(**settings)
+    make = getattr(transformers, f"{name}ForCausalLM")
+    torch.manual_seed(0)
+    model, x = make(config).double().eval(), {"input_ids": torch.randint(13, (2, 5))}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    sym = iw.symmetries(model, x)
+    assert bool(turns_of(sym)) == turn
+    with torch.device("meta"):
+        unloaded = iw.symmetries(make(config).eval(), {"input_ids": torch.zeros(2, 5, dtype=torch.int64)})
+    assert [(s.name, s.group, s.parents) for s in unloaded.spaces] == [(s.name, s.group, s.parents) for s in sym.spaces]
+    monkeypatch.setattr(torch, "float32", torch.float64)  # norms and softmax are computed there
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    expected = model(**x).logits
+    for kinds in (None, {"linear"}):
+        found = sym.act(sym.random(seed=1, kinds=kinds), model)(**x).logits
+        assert found.dtype == torch.float64 and (found - expected).abs().max() < 1e-10 * expected.abs().max()
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-2])

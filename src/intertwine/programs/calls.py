@@ -33,6 +33,7 @@ class Value:
     data: Tensor | None = None  # Contents of a constant (``None`` where they are unknown, as on the meta device)
     stride: tuple[int, ...] = ()  # How far its elements lie apart in memory, by dimension
     offset: int = 0  # Where it begins in its storage
+    source: "Call | None" = None  # The operation on other constants that made one of unknown contents
 
 
 @dataclass(frozen=True)

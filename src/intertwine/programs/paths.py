@@ -138,7 +138,8 @@ def _joined(a: Program, b: Program) -> Program:
     for number, value in enumerate(b.values):
         if number not in new:
             new[number] = len(values)
-            values.append(value)
+            source = value.source and replace(value.source, args=_moved(value.source.args, new))
+            values.append(replace(value, source=source))
     moved = lambda refs: tuple(Ref(new[r.id]) for r in refs)
     made = lambda call: tuple(None if r is None else Ref(new[r.id]) for r in call.outputs)
     calls = tuple(replace(c, args=_moved(c.args, new), outputs=made(c)) for c in b.calls)

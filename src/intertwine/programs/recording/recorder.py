@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -164,7 +165,7 @@ class Recorder(TorchDispatchMode):
         if not varies:
             self._meta.follow(func, args, kwargs, result)
             if any(ref is not None for ref in before.values()):
-                self._follow_constants(func, arguments, result)
+                self._follow_constants(func, arguments, before, result)
             return result
         deciding = self._deciding(func, arguments)
         for tensor in deciding:
@@ -187,10 +188,13 @@ class Recorder(TorchDispatchMode):
         self.answers.append(answer)
         return answer
 
-    def _follow_constants(self, func: Any, arguments: dict, result: Any) -> None:
-        """Keep the values of what buffers alone determine: a slice of a buffer shares its memory."""
+    def _follow_constants(self, func: Any, arguments: dict, refs: Mapping[int, Ref | None], result: Any) -> None:
+        """Keep the values of what buffers alone determine, or their source: a slice of a buffer shares its memory."""
+        known = {id(t): refs[id(t)] or self._constant(t) for t in tensors_in(arguments)}
+        source = Call(func._schema.name, {k: _replace(v, known) for k, v in arguments.items()}, (), func)
         for tensor in tensors_in(result):
-            self._new(tensor, self._constant_value(tensor))
+            value = self._constant_value(tensor)
+            self._new(tensor, replace(value, source=source if value.data is None and result is tensor else None))
         for tensor in _written(func, arguments):
             self._write(tensor, self._new(tensor, self._constant_value(tensor)))
 

@@ -31,7 +31,7 @@ _BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16:
 _JOINS = aten("cat stack")
 _ENDS = RESHAPES | aten("add sub cat")
 _LINEAR = _ENDS | COPIES | PARTS | aten("stack neg mul view_as_complex view_as_real")
-_MOVES = RESHAPES | PARTS | REPEATS | TRANSPOSES | _JOINS | aten("index_select index gather embedding")
+_MOVES = PARTS | REPEATS | TRANSPOSES | _JOINS | aten("index_select index gather embedding")
 _LONGEST = 40  # calls of a part
 _FIRST = 1 << 33  # number that is none of the bits of a constant
 
@@ -128,12 +128,13 @@ class _Run:
         return self._codes[ref]
 
     def _coded(self, ref: Ref) -> Tensor:
-        value, call = self._values[ref.id], self._makers.get(ref.id)
+        value = self._values[ref.id]
+        call = self._makers.get(ref.id, value.source)
         if value.data is not None and value.dtype in _BITS:
             return value.data.detach().cpu().contiguous().view(_BITS[value.dtype]).long()
         real = [r for r in call.inputs if self._values[r.id].dtype.is_floating_point] if call is not None else []
-        if call is not None and real and call.op in COPIES:
-            return self._code(real[0])
+        if call is not None and real and call.op in COPIES | RESHAPES:
+            return self._code(real[0]).reshape(value.shape)
         if call is not None and real and call.op in _MOVES:
             known = {r: self._code(r) if r in real else self._values[r.id].data for r in call.inputs}
             if all(x is not None for x in known.values()):
