@@ -28,6 +28,7 @@ CHARGED = Representation(scale=(Fraction(1), Fraction(-2)), sign=(1,))
 MONOMIAL = [Trivial(N), Permutation(N), SignedPermutation(N), PositiveMonomial(N), Monomial(N), Monomial(N, 3, 2)]
 MIXED = [
     Semidirect(Orthogonal(N)),
+    Semidirect(Orthogonal(N, special=True), Trivial(N)),
     Semidirect(GeneralLinear(N), Trivial(N)),
     Semidirect(GeneralLinear(N), Monomial(N)),
     Semidirect(GeneralLinear(N), Monomial(N, scales=2), CHARGED),
