@@ -92,7 +92,12 @@ class _Run:
             if len(front) == 1 and len(inside) > 1 and self._values[ref.id].shape == shape != ():
                 return self._turn(ref, inside)
             call = self._makers.get(ref.id)
-            if call is None or call.op not in _LINEAR or (call is not end and ref in self._returned):
+            if (
+                call is None
+                or call.op not in _LINEAR
+                or _reads_bits(call)
+                or (call is not end and ref in self._returned)
+            ):
                 return None
             inside.append(call)
             front = (front - {ref}) | {r for r in call.inputs if r.id in self._learned}
@@ -102,7 +107,11 @@ class _Run:
         known, end = {id(call) for call in inside}, inside[0]
         inner = (ref for call in inside[1:] for ref in call.outputs if ref is not None)
         size = self._values[x.id].shape[-1]
-        if size % 2 or not all(id(reader) in known for ref in inner for reader in self._readers.get(ref.id, ())):
+        if (
+            not size
+            or size % 2
+            or not all(id(reader) in known for ref in inner for reader in self._readers.get(ref.id, ()))
+        ):
             return None
         forms = _Forms(self._values[x.id].shape)
         ids = {x: forms.ids}
@@ -133,9 +142,9 @@ class _Run:
         if value.data is not None and value.dtype in _BITS:
             return value.data.detach().cpu().contiguous().view(_BITS[value.dtype]).long()
         real = [r for r in call.inputs if self._values[r.id].dtype.is_floating_point] if call is not None else []
-        if call is not None and real and call.op in COPIES | RESHAPES:
+        if call is not None and real and call.op in COPIES | RESHAPES and not _reads_bits(call):
             return self._code(real[0]).reshape(value.shape)
-        if call is not None and real and call.op in _MOVES:
+        if call is not None and real and call.op in _MOVES and (call.op not in _JOINS or len(real) == len(call.inputs)):
             known = {r: self._code(r) if r in real else self._values[r.id].data for r in call.inputs}
             if all(x is not None for x in known.values()):
                 return call.func(**_filled(call.args, known))
@@ -175,7 +184,8 @@ class _Forms:
         tables = [ref for ref in call.inputs if ref not in ids]
         lead, parts = len(self._lead), (2,) if value.dtype.is_complex else ()
         shape = (*[1] * lead, *value.shape[lead:], *parts)
-        if value.shape[:lead] != self._lead or len(tables) != (call.op == "aten::mul"):
+        numbers = value.dtype.is_floating_point or value.dtype.is_complex
+        if value.shape[:lead] != self._lead or len(tables) != (call.op == "aten::mul") or not numbers:
             return None
         if call.op == "aten::neg":
             new = self._each(lambda a: _sum({}, a, -1), *given)
@@ -217,6 +227,11 @@ class _Forms:
         x, y = ids.unbind(-1)
         real = self._each(lambda a, b: _sum(a, b, -1), named(x, "re"), named(y, "im"))
         return torch.stack([real, self._each(lambda a, b: _sum(a, b, 1), named(x, "im"), named(y, "re"))], -1)
+
+
+def _reads_bits(call: Call) -> bool:
+    """Whether a view shows memory as numbers of another type."""
+    return call.op in RESHAPES and "dtype" in call.args
 
 
 def _sum(a: Form, b: Form, sign: int) -> Form:
