@@ -61,9 +61,9 @@ def fused(program: Program) -> list[Call]:
     """
     # what nothing reads puts no condition on anything; reads of numbers have no outputs
     calls = program.live(kept=lambda call: not call.outputs)
-    run, kept, gone = _Run(program, calls), list[Call](), set[int]()
+    finder, kept, gone = _TurnFinder(program, calls), list[Call](), set[int]()
     for call in reversed(calls):
-        part = run.part(call) if call.op in _ENDS and id(call) not in gone else None
+        part = finder.part(call) if call.op in _ENDS and id(call) not in gone else None
         if part is not None:
             gone.update(map(id, part[1][1:]))
         if id(call) not in gone:
@@ -71,7 +71,7 @@ def fused(program: Program) -> list[Call]:
     return kept[::-1]
 
 
-class _Run:
+class _TurnFinder:
     """A run, and what is known of the tables in it."""
 
     def __init__(self, program: Program, calls: Sequence[Call]) -> None:
