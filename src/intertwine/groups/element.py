@@ -29,7 +29,7 @@ _TRIVIAL = Representation()
 
 @dataclass(frozen=True, init=False)
 class Semidirect:
-    """Products ``M D P`` with ``M`` in ``O(n)`` or ``GL(n)`` and ``D P`` in a monomial group.
+    """Products ``M D P`` with ``M`` in ``O(n)``, ``SO(n)`` or ``GL(n)`` and ``D P`` in a monomial group.
 
     ``M D P M' D' P'`` is brought back to that shape by moving ``M'`` to the left, ``D P M' P^-1 D^-1``; so ``D`` must
     act in one way wherever ``M`` does.
