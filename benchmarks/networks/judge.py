@@ -16,12 +16,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import intertwine as iw
+from intertwine.errors import IntertwineError
 
 from .attributes import changed, snapshot
 from .case import Case
@@ -29,7 +31,19 @@ from .double import InDouble
 from .randomise import randomise
 from .reasons import fixed_units, moved_units
 
-__all__ = ["KINDS", "TooSlow", "Verdict", "build", "difference", "judge", "limit", "one_line", "readable", "run"]
+__all__ = [
+    "KINDS",
+    "TooSlow",
+    "Verdict",
+    "build",
+    "clear",
+    "difference",
+    "judge",
+    "limit",
+    "one_line",
+    "readable",
+    "run",
+]
 
 KINDS = ("permutation", "scale", "sign", "linear")
 LARGE = 0.9  # standard deviation of log scales: about log-uniform over e^-1.5 to e^1.5
@@ -49,8 +63,9 @@ class Verdict:
         name: The network.
         library: Its library.
         family: Its family.
-        verdict: ``right``, ``fixed`` (nothing moves), ``path-only``, ``wrong``, ``crash``, ``slow`` or ``unusable``
-            (the network itself does not run, or its outputs are not finite).
+        verdict: ``right``, ``fixed`` (nothing moves), ``path-only``, ``wrong``, ``refused`` (by an error of the
+            library's own), ``crash``, ``slow`` or ``unusable`` (the network itself does not run, or its outputs are not
+            finite).
         why: What went wrong, in one line.
         parameters: Number of parameters.
         spaces: Number of spaces.
@@ -124,7 +139,7 @@ def judge(case: Case, seeds: int = 2, budget: float = 0.4) -> Verdict:
         verdict.verdict, verdict.why, verdict.seconds = "slow", f"symmetries took over {SLOW:.0f} s", SLOW
         return verdict
     except Exception as error:
-        verdict.verdict, verdict.why = "crash", one_line(error)
+        verdict.verdict, verdict.why = "refused" if clear(error) else "crash", one_line(error)
         return verdict
     verdict.seconds = time.process_time() - start
     _describe(verdict, sym)
@@ -354,6 +369,15 @@ def limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+
+
+def clear(error: Exception) -> bool:
+    """Whether an error is one that the library raises itself, not one that something inside it ran into."""
+    if isinstance(error, IntertwineError):
+        return True
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    ours = Path(frame.filename).is_relative_to(Path(iw.__file__).parent)
+    return ours and isinstance(error, ValueError | TypeError | RuntimeError) and "raise" in (frame.line or "")
 
 
 def one_line(error: Exception) -> str:

@@ -10,15 +10,24 @@ from .reasons import expected
 
 __all__ = ["counts", "details"]
 
-VERDICTS = ("right", "fixed", "path-only", "wrong", "crash", "slow", "unusable")
-HEADINGS = ("right", "nothing moves", "wrong elsewhere", "wrong", "crash", "too slow", "does not run")
+VERDICTS = ("right", "fixed", "path-only", "wrong", "refused", "crash", "slow", "unusable")
+HEADINGS = (
+    "right",
+    "nothing moves",
+    "wrong elsewhere",
+    "wrong",
+    "refused clearly",
+    "crash",
+    "too slow",
+    "does not run",
+)
 REASONS = 15  # how many reasons are listed
 
 
 def counts(verdicts: Iterable[Verdict]) -> str:
     """Two tables: verdicts by library, and units of axes by what becomes of them."""
     verdicts = list(verdicts)
-    lines = [_row("library", "networks", *HEADINGS, "of the right ones, on the example's path"), _rule(10)]
+    lines = [_row("library", "networks", *HEADINGS, "of the right ones, on the example's path"), _rule(11)]
     for library in [*dict.fromkeys(v.library for v in verdicts), "all"]:
         these = [v for v in verdicts if library in (v.library, "all")]
         found = Counter(v.verdict for v in these)

@@ -467,6 +467,43 @@ def test_control_flow_that_depends_on_data_is_noticed():
     assert "nothing reads q.weight, q.bias of b on the example" in iw.same(a, other, torch.ones(2, 4)).reason
 
 
+def test_two_single_numbers_are_two():
+    class Scaled(nn.Module):
+        def __init__(self, number: float):
+            super().__init__()
+            self.inner, self.scale = nn.Linear(4, 4), nn.Parameter(torch.tensor(number))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(self.inner(x) * self.scale)
+
+    def model() -> nn.Sequential:
+        return nn.Sequential(Scaled(0.5), Scaled(2.0))
+
+    found = iw.correspond(model(), model(), torch.randn(5, 4))
+    assert found.proved
+    assert [str(e) for e in found.entries if "scale" in e.a.name] == ["0.scale = 0.scale", "1.scale = 1.scale"]
+
+
+def test_layers_that_get_no_rows_correspond():
+    class ByKind(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(4, 6) for _ in range(3))
+            self.register_buffer("kinds", torch.tensor([0, 2, 2, 0, 2]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            out = x.new_zeros(len(x), 6)
+            for k, layer in enumerate(self.layers):  # no row is of kind 1
+                rows = (self.kinds == k).nonzero()[:, 0]
+                out = out.index_copy(0, rows, layer(x[rows]))
+            return out
+
+    found = iw.correspond(ByKind(), ByKind(), torch.randn(5, 4))
+    assert found.verdict == "the same program" and found.proved
+    read = {entry.a.name for entry in found.entries}
+    assert {"layers.0.weight", "layers.2.weight"} <= read
+
+
 def test_models_without_parameters_correspond():
     found = iw.correspond(nn.ReLU(), nn.Hardtanh(0.0, float("inf")), torch.randn(2, 3))
     assert found.entries == ()

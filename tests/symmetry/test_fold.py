@@ -3,7 +3,7 @@
 import pytest
 import torch
 import transformers_zoo as hf_zoo
-from torch import nn
+from torch import Tensor, nn
 from upstream import since, stacked_experts
 
 import intertwine as iw
@@ -277,6 +277,49 @@ def test_biases_pass_attention_only_where_its_rows_sum_to_one(shares, passes):
 
 
 @stacked_experts
+def generic(model: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.rand_like(parameter))
+    return model
+
+
+class Upwards(nn.Module):
+    """A norm before a transposed convolution, and a parameter that is returned as it is."""
+
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.norm, self.up = nn.LayerNorm(4, bias=bias), nn.ConvTranspose2d(4, 6, 2, 2)
+        self.temperature = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.up(self.norm(x).permute(0, 3, 1, 2)), self.temperature
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_transposed_convolution_takes_gains_in_and_no_offsets(bias: bool):
+    model, x = generic(Upwards(bias)).double(), torch.randn(2, 3, 3, 4).double()
+    found = iw.fold(model, x, center=False, biases=False)
+    assert "norms" in found.changed["up.weight"]
+    assert bool((found.model.norm.weight == 1).all())
+    if bias:
+        with pytest.raises(ValueError, match="cannot take an offset"):
+            iw.fold(model, x, norms=False, center=False)
+
+
+def test_a_weight_that_is_returned_is_not_folded():
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.out = nn.LayerNorm(4), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.out(self.norm(x)), self.out.weight
+
+    with pytest.raises(ValueError, match=r"out.weight is also read by whoever calls the model"):
+        iw.fold(generic(Tied()), torch.randn(5, 4), center=False)
+
+
 def test_experts_that_no_example_reaches_keep_their_gain():
     model, inputs = made("MixtralForCausalLM")
     few = {"input_ids": inputs["input_ids"][:1, :1]}

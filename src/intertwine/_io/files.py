@@ -234,7 +234,7 @@ def _read_torch(path: Path) -> Any:
             "could run any code) or is damaged. If you trust its source, convert it once where it was made: "
             "safetensors.torch.save_file(model.state_dict(), 'model.safetensors')."
         ) from None
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except Exception as error:  # what a damaged file makes the reader do may fail anywhere
         raise CheckpointError(
             f"checkpoint must be a complete torch or safetensors file. Got {str(path)!r}, which does not read "
             f"({_reason(path, error)}). Copy or download it again."

@@ -11,9 +11,10 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..._untrusted.files import json_of
+from ..._words import first_line
 
 PLAN = "plan.json"
 _LONGEST = 60  # characters of a label
@@ -115,10 +116,10 @@ def load_plan(folder: str | Path, modules: Collection[str] = ()) -> Jobs:
         raise ValueError(f"plan must be of the folder that it lies in. Got {said['name']!r} in {str(folder)!r}.")
     try:
         listed = tuple(_known_class(x["job"], modules).model_validate(x["settings"]) for x in said["listed"])
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValidationError) as error:
         raise ValueError(
-            f"jobs of a plan must be importable here. Got {str(folder)!r}, where one is not ({error}). Run it from "
-            "where it was started, or with that folder on PYTHONPATH."
+            f"jobs of a plan must be importable here, with their settings. Got {str(folder)!r}, where one is not "
+            f"({first_line(error)}). Run it from where it was started, or with that folder on PYTHONPATH."
         ) from None
     return Jobs(said["name"], listed)
 
@@ -130,8 +131,9 @@ def saved_plan(folder: str | Path) -> dict[str, Any]:
         raise ValueError(f"folder must be of a run, with a {PLAN}. Got {str(folder)!r}.")
     said = json_of(path, PLAN)
     listed = said.get("listed") if isinstance(said, dict) else None
-    kinds = [(type(one.get("job")), type(one.get("settings"))) for one in listed or () if isinstance(one, dict)]
-    if not isinstance(listed, list) or "name" not in said or kinds != [(str, dict)] * len(listed):
+    listed = listed if isinstance(listed, list) and "name" in said else [None]
+    kinds = [(type(one.get("job")), type(one.get("settings"))) for one in listed if isinstance(one, dict)]
+    if kinds != [(str, dict)] * len(listed):
         raise ValueError(f"{PLAN} must be a file that a run wrote. Got another one in {str(folder)!r}.")
     return said
 

@@ -131,7 +131,7 @@ class Graph:
 
 def _origin(t: Term) -> Hashable:
     """What tells one stored tensor, or part of it, from another."""
-    if not t.layout:
+    if t.op not in ("input", "state", "constant"):
         return None
     if t.op == "constant" and isinstance(t.source, Tensor) and not t.source.is_meta:
         return hash(told(t)[0].contiguous().cpu().numpy().tobytes())

@@ -286,7 +286,7 @@ def _indexed(r: Reader, a: dict[str, Any]) -> View:
 def _rows(r: Reader, a: dict[str, Any]) -> View:
     weight, index = a["weight"], a["indices"]
     rows, rest = index.term.source, letters_of("c", len(weight.dims) - 1)
-    if isinstance(rows, Tensor) and index.term.op == "constant" and not rows.is_meta:
+    if isinstance(rows, Tensor) and index.term.op == "constant" and not rows.is_meta and rows.numel():
         first, long = int(rows.flatten()[0]), [d for d in range(rows.ndim) if rows.shape[d] > 1]
         if rows.numel() == 1 or (len(long) == 1 and bool((rows.flatten() == torch.arange(rows.numel()) + first).all())):
             part = r.part(weight, 0, first, first + rows.numel())

@@ -48,15 +48,15 @@ def grouped(axes: Iterable[Axis], sizes: Sequence[int]) -> list[list[Axis]]:
     found = []
     for size in sizes:
         group: list[Axis] = []
-        while size > 1:
+        while size != 1:
             if not queue:
                 raise ConflictError
             axis = queue.pop()
             if axis.kids is not None:  # split meanwhile, by another of this row
                 queue += axis.leaves()[::-1]
-            elif size % axis.size == 0:
+            elif axis.size == size or (axis.size and size % axis.size == 0):
                 group.append(axis)
-                size //= axis.size
+                size = size // axis.size if axis.size else 1  # an index without entries is all that is left
             elif axis.size % size == 0:
                 _split(axis, size)
                 queue.append(axis)

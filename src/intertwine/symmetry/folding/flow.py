@@ -205,7 +205,8 @@ class Flow:
 
     def _linear(self, call: Call) -> None:
         source, weight, summed, bias = LINEAR[call.op]
-        x, w = call.args[source], call.args[weight]
+        x, w, transposed = call.args[source], call.args[weight], bool(call.args.get("transposed"))
+        summed = 0 if transposed else summed
         if not self.absorb:
             return self._bilinear(call, x, w)
         view = None if self._changed(w) else self.graph.views.get(w.id)
@@ -224,7 +225,7 @@ class Flow:
         wide = [n if d == summed % len(shape) or (batched and d == 0) else 1 for d, n in enumerate(shape)]
         taken = torch.zeros(())
         if change.shifts:  # ``W offset`` is added to the bias, or is a new one
-            if call.op == "aten::_grouped_mm" or any(call.args.get("padding") or ()):
+            if call.op == "aten::_grouped_mm" or transposed or any(call.args.get("padding") or ()):
                 raise Obstacle(f"{call.where} cannot take an offset in", call)
             held = self.graph.held(view)
             product = (held * offset.reshape(wide)).sum(summed % held.ndim)

@@ -103,8 +103,8 @@ class Updates:
             factors[at], offsets[at] = wanted
             again = (factors[at] != wanted[0]) | (offsets[at] != wanted[1])  # one entry, two updates
             if bool((differs | again).any()):
-                other, wanting = (self.program.calls[c.position] for c in (update, updates[0]))
-                raise Obstacle(f"{name} is also read by {other.where}", wanting, name)
+                other = "whoever calls the model" if update.position < 0 else self.program.calls[update.position].where
+                raise Obstacle(f"{name} is also read by {other}", self.program.calls[updates[0].position], name)
         read = torch.zeros(old.numel(), dtype=torch.bool)
         for view, _ in self.readers.get(name, ()):
             read[view.entries.flatten()] = True
@@ -168,7 +168,7 @@ class Graph:
 
     @cached_property
     def uses(self) -> dict[str, list[tuple[View, int]]]:
-        """Name of every parameter to its views and the positions of the calls that compute with them."""
+        """Name of every parameter to its views and the positions of the calls that compute with them; -1: returned."""
         found: dict[str, list[tuple[View, int]]] = {}
         for number, view in self.views.items():
             for position in self.readers.get(number, ()):
@@ -176,7 +176,7 @@ class Graph:
                 if not any(out is not None and out.id in self.views for out in outputs):
                     found.setdefault(view.source, []).append((view, position))
             if number in self.outputs:
-                raise Obstacle(f"the model returns {view.source}")
+                found.setdefault(view.source, []).append((view, -1))
         return found
 
     def origin(self, ref: Ref) -> tuple[Ref, Call | None]:
