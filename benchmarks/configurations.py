@@ -128,7 +128,7 @@ def main() -> None:
     turns = zip_longest(*(DRAWS[library]() for library in options.libraries))
     for draw in filter(None, chain.from_iterable(turns)):  # in turns, so that a stopped run has some of each
         before = known.get((draw[0], draw[2]))
-        if options.only not in draw[2] or (before and not any(w in " ".join(before.values()) for w in again)):
+        if options.only not in draw[2] or (before and not any(w in " ".join(map(str, before.values())) for w in again)):
             continue
         line = known[draw[0], draw[2]] = record(draw)
         with options.out.open("a", newline="") as file:

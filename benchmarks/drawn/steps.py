@@ -29,9 +29,8 @@ class Renamed(nn.Module):
             self.names[name] = f"weight_{number}"
             self.register_parameter(f"weight_{number}", value)
         for number, (name, value) in enumerate(model.named_buffers()):
-            if name in model.state_dict():
-                self.names[name] = f"statistic_{number}"
-                self.register_buffer(f"statistic_{number}", value)
+            self.names[name] = f"statistic_{number}"
+            self.register_buffer(f"statistic_{number}", value, persistent=name in model.state_dict())
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the network computes."""

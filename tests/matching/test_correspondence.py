@@ -484,6 +484,26 @@ def test_two_single_numbers_are_two():
     assert [str(e) for e in found.entries if "scale" in e.a.name] == ["0.scale = 0.scale", "1.scale = 1.scale"]
 
 
+def test_halves_of_normalised_queries_correspond():
+    class Turned(nn.Module):
+        """Queries that are normalised whole and turned by halves, as in Qwen3."""
+
+        def __init__(self):
+            super().__init__()
+            self.query, self.gain = nn.Linear(8, 8, bias=False), nn.Parameter(torch.rand(4) + 0.5)
+            self.angles = torch.rand(5, 2).repeat(1, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q = self.query(x).unflatten(-1, (2, 4)).transpose(-2, -3)
+            q = self.gain * q * (q.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+            turned = torch.cat((-q[..., 2:], q[..., :2]), -1)
+            return q * self.angles.cos() + turned * self.angles.sin()
+
+    found = iw.correspond(a := Turned(), copy.deepcopy(a), torch.randn(3, 5, 8))
+    assert found.proved
+    assert sorted(map(str, found.entries)) == ["gain = gain", "query.weight = query.weight"]
+
+
 def test_layers_that_get_no_rows_correspond():
     class ByKind(nn.Module):
         def __init__(self):

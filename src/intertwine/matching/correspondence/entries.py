@@ -198,8 +198,8 @@ def _completed(entries: list[Entry]) -> list[Entry]:
     for entry in entries:
         partners = [e for e in entries if e.a.name == entry.a.name or e.b.name == entry.b.name]
         names = {(e.a.name, e.b.name) for e in partners}
-        if any(e.a.whole and e is not entry and e.a.name == entry.a.name for e in partners):
-            continue
+        if next((e for e in partners if e.a.whole and e.a.name == entry.a.name), entry) is not entry:
+            continue  # parts of what is there whole; also those that joined to the whole once more
         alike = entry.a.factors == entry.b.factors and entry.order == tuple(range(len(entry.order)))
         if len(partners) == len(names) == 1 and not entry.a.whole and alike and entry.a.shape == entry.b.shape:
             full = tuple(((n, 0, n, 1),) for n in entry.a.shape)
