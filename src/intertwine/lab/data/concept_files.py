@@ -7,6 +7,7 @@ none; where a size is asked for, images are resized by area and labels by neares
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -160,7 +161,7 @@ class FolderConcepts(_Masked):
         file = root / "labels.txt"
         if not file.is_file():
             raise DataError(f"{str(root)!r} must have labels.txt, one name for each label number. Got none.")
-        names = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        names = [line.strip() for line in _text(file).splitlines() if line.strip()]
         images, masks = (image_files(root / part) for part in ("images", "masks"))
         if not images:
             raise DataError(f"{str(root / 'images')!r} must hold at least one image. Got none.")
@@ -331,8 +332,10 @@ def _table(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
             f"a Broden folder must hold {path.name}. Got none in {str(path.parent)!r}. "
             "It has index.csv, label.csv, category.csv, c_<category>.csv and images/."
         )
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    try:
+        rows = list(csv.DictReader(io.StringIO(_text(path))))
+    except csv.Error as error:
+        raise DataError(f"{path.name} must be a table of values with commas. Got {str(path)!r} ({error}).") from None
     missing = [c for c in columns if not rows or c not in rows[0]]
     if missing:
         raise DataError(f"{path.name} must have rows with the columns {', '.join(columns)}. Got no {missing[0]}.")
@@ -340,6 +343,13 @@ def _table(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
         if None in row or None in row.values():  # as the reader marks a row that is longer or shorter than the first
             raise DataError(f"{path.name} must have a cell for each column in every row. Got others in row {line}.")
     return rows
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path.name} must be text in UTF-8. Got {str(path)!r} ({error}).") from None
 
 
 def _number(cell: str, column: str, file: str, pattern: re.Pattern[str] = _WHOLE) -> Any:
