@@ -308,7 +308,7 @@ def _seen(model: nn.Module, name: str, value: Tensor, trials: list[Trial]) -> bo
     old = state[name].clone()
     half = torch.rand(old.shape, generator=torch.Generator().manual_seed(0)) < 0.5
     with torch.no_grad():
-        state[name].copy_(torch.where(half, value, old))
+        state[name].copy_(torch.where(half, 1.1 * value, old))  # a sign alone may be lost to an absolute value
         try:
             return any(difference(t.outputs, run(model, t.inputs)) > 1e-12 for t in trials)
         finally:
