@@ -106,6 +106,19 @@ def test_the_fast_assignment_reaches_the_same_optimum():
     )
 
 
+@pytest.mark.parametrize("kind", ["noise", "few factors", "twins", "forbidden", "wide"])
+def test_prices_leave_the_best_assignment_the_best(kind, monkeypatch):
+    draw = lambda *shape: torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    gain = draw(60, 4) @ draw(4, 60) if kind == "few factors" else 1e3 * draw(60, 90 if kind == "wide" else 60)
+    gain = gain[torch.arange(60) // 2] if kind == "twins" else gain
+    gain[0, :-1] = -torch.inf if kind == "forbidden" else gain[0, :-1]
+    found = assign(gain)
+    monkeypatch.setattr("intertwine.groups.assignment._PRICED", 2)
+    priced = assign(gain)
+    assert len(set(priced.tolist())) == 60
+    assert torch.allclose(gain.gather(1, priced[:, None]).sum(), gain.gather(1, found[:, None]).sum(), rtol=1e-12)
+
+
 def test_a_missing_fast_extra_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "lap", None)
     with pytest.raises(iw.errors.MissingExtraError, match=r"intertwine\[fast\]"):

@@ -1,6 +1,6 @@
 """The estimator of compare: its error against exact scores, its chance against shuffles, and what it leaves alone."""
 
-from itertools import pairwise, permutations
+from itertools import pairwise, permutations, product
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from intertwine.features import Reading
 from intertwine.similarity import Resampling
 from intertwine.similarity.comparison import compare as comparing
 from intertwine.similarity.comparison.all_pairs import INTERRUPTED
+from intertwine.similarity.comparison.estimates import Estimates, Pair, is_asked, tell
 from intertwine.similarity.comparison.kernel_alignment import Chance, spread_factor, third_moment, third_sums
 from intertwine.similarity.comparison.positions import ordering, pool, sampled
 from intertwine.similarity.comparison.statistics import Collector
@@ -189,6 +190,35 @@ def test_max_examples_and_small_batches():
     assert found.examples == 150
 
 
+class Counting(nn.Module):
+    """Says how many examples it runs on, and reuses the memory of what it returned before."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes, self.linear, self.act = [], nn.Linear(6, 8), nn.ReLU()
+
+    def forward(self, x):
+        self.sizes.append(len(x))
+        return self.act(self.linear(x)).mul_(2).add_(1)
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_small_batches_run_as_they_are_and_count_together(apart, monkeypatch):
+    if not apart:  # features too many to wait
+        monkeypatch.setattr("intertwine.similarity.comparison.layers._FEW", 0)
+    torch.manual_seed(0)
+    a, b = Counting(), Counting()
+    x = torch.randn(150, 6, generator=torch.Generator().manual_seed(0))
+    compare = lambda size: iw.compare(a, b, x.split(size), ["act"], resampling=None, exact=False)
+    whole = compare(75)  # two groups of batches
+    a.sizes.clear()
+    parts = compare(15)
+    assert max(a.sizes) == (15 if apart else 75)
+    for name in whole.measures:
+        assert torch.allclose(whole.scores[name], parts.scores[name], atol=1e-5)
+        assert torch.allclose(whole.error[name], parts.error[name], atol=1e-5)
+
+
 def test_every_beginning_of_an_ordering_is_spread():
     order = ordering((32, 32), 0)
     assert sorted(order.tolist()) == list(range(1024))
@@ -334,6 +364,18 @@ class Wide(nn.Module):
 
     def forward(self, x):
         return self.layers(x[:, self.part])
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_levels_of_rows_and_columns_are_told_by_the_pairs_that_are_asked(every):
+    rows, columns = (torch.rand(12, generator=torch.Generator().manual_seed(s), dtype=torch.float64) for s in (0, 1))
+    level, found = rows[:, None] + columns, Estimates(12, 12)
+    asked = [at for at in product(range(12), repeat=2) if is_asked(*at, every)]
+    assert len(asked) == 144 // every
+    for at in asked:
+        found.chance[at] = level[at]
+    tell([Pair(at, float, 0.0) for at in product(range(12), repeat=2)], found)
+    assert torch.allclose(found.chance, level)
 
 
 @pytest.mark.parametrize("related", [False, True])

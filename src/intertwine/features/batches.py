@@ -60,16 +60,21 @@ def join(batches: Sequence[Any]) -> Any:
 
 def regroup(batches: Iterable[Any], at_least: int) -> Iterator[Any]:
     """Join batches until each holds ``at_least`` examples; what remains at the end joins the last one."""
+    return map(join, grouped(batches, at_least))
+
+
+def grouped(batches: Iterable[Any], at_least: int) -> Iterator[list[Any]]:
+    """Batches in groups of ``at_least`` examples; what remains at the end joins the last one."""
     ready: list[Any] = []
     growing: list[Any] = []
     for batch in batches:
         growing.append(batch)
-        if sum(size(part) for part in growing) >= at_least:
+        if sum(map(size, growing)) >= at_least:
             if ready:
-                yield join(ready)
+                yield ready
             ready, growing = growing, []
     if ready or growing:
-        yield join(ready + growing)
+        yield ready + growing
 
 
 def length(loader: Iterable[Any]) -> int | None:

@@ -1,6 +1,6 @@
 """Inference on a similarity: chance level, p-value, calibrated score and confidence interval of any measure."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, nan, sqrt
@@ -178,15 +178,11 @@ def infer(
         if value < least:
             raise ValueError(f"{name} must be at least {least}. Got {value}.")
     score, draws = m.score(a, b), Draws.make(a.n, null, bootstrap if m.has_limit else 0, seed)
-    shuffled = _scores(m.score(a, b.take(order)) for order in draws.permutations)
-    halves = _scores(m.score(a.take(half), b.take(half)) for half in draws.subsamples)
+    shuffled = torch.tensor([m.score(a, b.take(order)) for order in draws.permutations], dtype=torch.float64)
+    halves = torch.tensor([m.score(a.take(half), b.take(half)) for half in draws.subsamples], dtype=torch.float64)
     low, high = interval(m, score, halves, a.n, confidence, len(draws.folds)) if len(halves) else (nan, nan)
     chance, p, calibrated = float(shuffled.mean()), p_value(score, shuffled), calibrate(score, shuffled)
     return Inference(m.name, score, chance, p, calibrated, low, high, confidence, m.floor(a, b), a.n, (a.dead, b.dead))
-
-
-def _scores(found: Iterable[float]) -> Tensor:
-    return torch.tensor([*found], dtype=torch.float64)
 
 
 def p_value(score: float, null: Tensor) -> float:

@@ -1,8 +1,8 @@
 """Scores of one measure for all pairs of layers, with what judges them, whichever way they were found.
 
 Wide layers take most of a comparison's time by their shuffles and halves. Where there are many pairs of them of equal
-shapes, every third one has a shuffle of its own and halves, and tells of the others: the spread of shuffles, and how
-much a best map gains from noise.
+shapes, every third one has a shuffle of its own, and every third of these halves. They tell of the others: the spread
+of shuffles, and how much a best map gains from noise.
 """
 
 from collections.abc import Callable, Sequence
@@ -125,6 +125,11 @@ def one_in(rows: int, columns: int) -> int:
     """One pair of how many is to be asked, so that it tells of the others; 0 where every pair must tell of itself."""
     left = lambda every: rows * columns // every - (rows + columns - 1)
     return next((every for every in (_EVERY, 1) if left(every) >= _ENOUGH), 0)
+
+
+def is_asked(row: int, column: int, every: int) -> bool:
+    """Whether a pair is one in so many; no rows meet but some columns, or the levels of both would not be told."""
+    return not every or (row + column + row // every * (column // every)) % every == 0
 
 
 def judge(found: Estimates, at: tuple[int, int], deviation: float, freedom: int) -> None:

@@ -1,7 +1,7 @@
 """Layers of networks as comparisons see them, and the pass over the data in which keepers keep what they need of them.
 
-A keeper takes a layer's features on a batch (``keep``), counts the batch when all networks have run on it
-(``commit``), and gives what it kept of the batches that count (``finished``).
+A keeper takes a layer's features on a batch (``keep``), of a group of so many examples (``coming``), counts the group
+when all networks have run on it (``commit``), and gives what it kept of those that count (``finished``).
 """
 
 import sys
@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ from .._features import is_constant
 from ..measures.cka import CKA
 
 FEWEST = 4  # examples: the unbiased estimators divide by N (N - 3)
-_JOINED = 64  # examples: smaller batches are joined
+_JOINED = 64  # examples: smaller batches count together
+_FEW = 1 << 20  # features of an example up to which those of a group of batches wait: more than inputs, joined, would
 _LONG = 60.0  # seconds of which one is told before
 Running = dict[str, tuple[nn.Module, Sequence[Point]]]
 
@@ -150,8 +152,9 @@ def gather(
 ) -> dict[str, Network]:
     """Run networks over the data once and keep what their keepers keep of the layers at these points.
 
-    About so many ``examples`` will come. ``joined`` joins small batches. Control-C ends the pass: what has been read
-    counts, and a note says so. What will take more than a minute is told after the first batch.
+    About so many ``examples`` will come. ``joined`` counts small batches together, run one by one where all features
+    of a network fit. Control-C ends the pass: what has been read counts, and a note says so. What will take more than a
+    minute is told after the first batch.
 
     Raises:
         KeyboardInterrupt: If it comes before enough examples for any score.
@@ -164,15 +167,16 @@ def gather(
             names = [p.name for p in points]
             taps[name] = stack.enter_context(Tapped(model, names, outputs=reading.outputs, keep=keepers[name].keep))
             taps[name].points = tuple(points)
-        batches = limited(stream, reading.max_examples)
-        batches = batching.regroup(batches, _JOINED) if joined else batches
+        groups = batching.grouped(limited(stream, reading.max_examples), _JOINED if joined else 1)
+        few = max(sum(p.size for p in points) for _, points in models.values()) <= _FEW
         total = None if examples is None else examples * len(models)
-        work = lambda batch: batching.size(batch) * len(models)
+        work = lambda group: sum(map(batching.size, group)) * len(models)
         what = "Examples through all networks" if len(models) > 1 else "Examples through the network"
         try:
-            for batch in track(batches, what, total, progress, work):
-                count = batching.size(batch)
-                for tap in taps.values():
+            for group in track(groups, what, total, progress, work):
+                count = sum(map(batching.size, group))
+                for batch, (name, tap) in product(group if few else [batching.join(group)], taps.items()):
+                    keepers[name].coming = count
                     tap(batch)
                 for keeper in keepers.values():
                     keeper.commit(count)

@@ -17,7 +17,7 @@ from .._sides import placed
 from ..inference import CONFIDENCE
 from ..measures.procrustes import Procrustes, polar
 from .channel_products import WIDE, Stack, Table
-from .estimates import Estimates, How, Pair, judge, one_in, tell
+from .estimates import Estimates, How, Pair, is_asked, judge, one_in, tell
 from .layers import Layer, Network, chunks
 from .positions import common_space, pooling_note
 
@@ -73,13 +73,13 @@ def _tables(
     sizes = [Counter(n.layers[k].shape for k in n.living) for n in (a, b)]
     make = lambda side, ks, space: Stack([side.layers[k] for k in ks], space, some[0].center, bool(how.draws))
     theirs: dict[tuple[Any, ...], Stack] = {}  # of all columns; of the rows those of a few layers at a time
-    seen, room = Counter[tuple[Any, ...]](), local()
+    seen, told_by, room = Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]](), local()
 
-    def work(x: Stack, y: Stack, rows: list[int], columns: list[int], alike: _Shapes, drawn: tuple[int, int]) -> _Cells:
+    def work(x: Stack, y: Stack, rows: Any, columns: Any, alike: _Shapes, drawn: Any, asked: bool) -> _Cells:
         table, cells = Table(x, y, how, a.blocks, drawn, vars(room)), _Cells()
         for (i, row), (j, column), m in product(enumerate(rows), enumerate(columns), some):
             layers, cell = (a.layers[row], b.layers[column]), _Cell(m, table, i, j, how)
-            cells.append((m, alike, cell.fill(found[m.name], (row, column), *layers, not alike or drawn[0] > 0)))
+            cells.append((m, alike, cell.fill(found[m.name], (row, column), *layers, asked)))
         return cells
 
     for rows, ours in ((part, dict[tuple[int, ...], Stack]()) for part in _alike(a, b, how)):
@@ -96,13 +96,15 @@ def _tables(
             shapes = a.layers[rows[0]].shape, b.layers[columns[0]].shape
             wide = len(rows) == len(columns) == 1 and min(shape[0] for shape in shapes) >= WIDE and not how.draws
             each = one_in(*(of[shape] for of, shape in zip(sizes, shapes))) if wide else 0
-            asked = not each or sum(divmod(seen[shapes], sizes[1][shapes[1]])) % each == 0
+            asked = is_asked(*divmod(seen[shapes], sizes[1][shapes[1]]), each)
+            halved = asked and (not each or told_by[shapes] % each == 0)
             seen[shapes] += 1
+            told_by[shapes] += asked
             # Pairs that have one shuffle each have each their own: what they share would not show.
             own = how.seed + (1 + rows[0]) * len(b.layers) + columns[0] if each else how.seed
             shuffles = (1 if each else SHUFFLES, own) if asked else (0, 0)
             sides = ours[space], theirs[*columns, space]
-            yield partial(work, *sides, rows, columns, shapes if each else (), shuffles)
+            yield partial(work, *sides, rows, columns, shapes if each else (), shuffles, halved)
 
 
 def _alike(side: Network, other: Network, how: How) -> Iterator[list[int]]:
@@ -215,7 +217,7 @@ class _Cell:
         one, two = (self._t.half(of, k)[self._box] for k in (0, 1))
         noise = self._m.gains(one - two, *self._norms)
         typical = max(trace, 1e-300) / min(noise.shape)  # of singular values, or of the gains that are chosen
-        return float(noise.square().sum()) / (2 * typical)
+        return float(noise.norm()) ** 2 / (2 * typical)
 
     def _bias(self, trace: float, of: str) -> float:
         """How much a best map gains from noise: the mean of those of two halves, less that of the whole."""
@@ -261,7 +263,7 @@ def score_of(m: Procrustes, norms: Sequence[Tensor], ratio: float, trace: float)
 
 def _best(m: Procrustes, gains: Tensor, sure: bool = False) -> tuple[float, Tensor]:
     """The best trace and its map, of wide matrices in float32 where that is precise enough."""
-    if m.rotates and m.permutes and not sure and min(gains.shape) >= WIDE:
-        return polar(gains, quick=True)
-    chosen = m.best_map(gains, sure)
+    if m.rotates and m.permutes:
+        return polar(gains, min(gains.shape) >= WIDE, sure)
+    chosen = m.best_map(gains)
     return float((chosen * gains).sum()), chosen

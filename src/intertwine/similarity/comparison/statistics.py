@@ -90,14 +90,23 @@ class Collector:
         self._layers = {p.name: SampledLayer(p.name, side, channels_first_shape(p)) for p in points}
         self._sums = {p.name: ChannelSums() for p in points}
         self._units: dict[str, float] = {}  # factors by which kernels see features whose squares leave float32
+        self._waiting: dict[str, tuple[Tensor, Tensor]] = {}  # features of a group, and those still to come, by layer
         self._pending: dict[str, SampledLayer] = {}
+        self.coming = 0  # examples of the group; none where each batch is one
         self._blocks: list[int] = []  # examples
         self._held = 0  # bytes
 
     def keep(self, name: str, features: Tensor) -> Tensor:
-        """Take the statistics of a layer's features on one batch."""
+        """Take the statistics of a layer's features on one group of batches, with the last of them."""
         layer, point, w = self._layers[name], self._points[name], self._wanted
         check_shape(point, features)
+        if len(features) < self.coming:
+            whole, rest = self._waiting.pop(name, ()) or [features.new_empty(self.coming, *point.shape)] * 2
+            rest[: len(features)] = features
+            if len(rest) > len(features):
+                self._waiting[name] = whole, rest[len(features) :]
+                return features.new_empty(0)
+            features = whole
         x = features.detach().movedim(point.channel_dim, 1)
         x = x if x.dtype in (torch.float32, torch.float64) else x.float()
         x = x.cpu() if x.device.type == "mps" else x

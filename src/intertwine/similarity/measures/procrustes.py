@@ -179,8 +179,8 @@ class Procrustes(Bounded[FeatureSide]):
 
     def gains(self, cross: Tensor, norm_a: Tensor, norm_b: Tensor) -> Tensor:
         """What each channel of the first side gains with each of the second: the group seeks the largest trace."""
-        if self._group.permutes:
-            alive_a, alive_b = norm_a > 0, norm_b > 0
+        alive_a, alive_b = norm_a > 0, norm_b > 0
+        if self._group.permutes and not (alive_a.all() and alive_b.all()):
             cross, norm_a, norm_b = cross[alive_a][:, alive_b], norm_a[alive_a], norm_b[alive_b]
         return cross / (torch.outer(norm_a, norm_b) if self._group.scales else norm_a.norm() * norm_b.norm())
 
@@ -201,7 +201,7 @@ class Procrustes(Bounded[FeatureSide]):
         if not self._group.permutes:
             return torch.eye(*gains.shape, dtype=gains.dtype, device=gains.device)
         if self.rotates:
-            return _polar(gains, sure)
+            return polar(gains, sure=sure)[1]
         worth = gains.abs() if self._group.signs else gains
         flipped = len(worth) > worth.shape[1]
         columns = assign(worth.T if flipped else worth)
@@ -260,19 +260,15 @@ def _nuclear_norm(cross: Tensor, quick: bool) -> float:
     return float(singular_values(cross).sum())
 
 
-def _polar(gains: Tensor, sure: bool) -> Tensor:
-    """The orthogonal factor; 0 in directions that are rounding."""
-    if sure or min(gains.shape) < _WIDE:
-        u, _, v = singular(gains)
-        return u @ v
-    return polar(gains)[1]
-
-
-def polar(gains: Tensor, quick: bool = False) -> tuple[float, Tensor]:
+def polar(gains: Tensor, quick: bool = False, sure: bool = False) -> tuple[float, Tensor]:
     """The sum of the singular values, and the orthogonal factor to some precision; 0 in directions that are rounding.
 
-    By eigenvalues of the smaller product: small singular values lose digits. ``quick`` in float32, where that does.
+    Of wide matrices by eigenvalues of the smaller product, unless ``sure``: small singular values lose digits.
+    ``quick`` in float32, where that does.
     """
+    if sure or min(gains.shape) < _WIDE:
+        u, s, v = singular(gains)
+        return float(s.sum()), u @ v
     own = gains.float() if quick else gains
     short = own if len(own) <= own.shape[1] else own.mT
     values, vectors = eigen(short @ short.mT)
