@@ -22,20 +22,23 @@ def singular_values(matrix: Tensor) -> Tensor:
         return singular(matrix)[1]
 
 
-def quick_nuclear_norm(matrix: Tensor) -> tuple[float, float]:
-    """Sum of the singular values as roots of eigenvalues, a quarter of the work, and a bound on its rounding error."""
-    short = matrix if len(matrix) <= matrix.shape[1] else matrix.mT
+def quick_nuclear_norm(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums of the singular values of matrices ``(..., c, d)`` as roots of eigenvalues, and bounds on their rounding.
+
+    A quarter of the work of singular values.
+    """
+    short = matrix if matrix.shape[-2] <= matrix.shape[-1] else matrix.mT
     sizes = _robust("eigvalsh", short @ short.mT).clamp(min=0).sqrt()
-    return float(sizes.sum()), rounding(sizes)
+    return sizes.sum(-1), rounding(sizes)
 
 
-def rounding(sizes: Tensor) -> float:
-    """A bound on the rounding error of the sum of roots of eigenvalues; in practice it is some hundred times smaller.
+def rounding(sizes: Tensor) -> Tensor:
+    """Bounds on the rounding error of sums of roots of eigenvalues ``(..., c)``, in practice a hundred times smaller.
 
     An eigenvalue is right to some ``eps`` of the largest one, so that small roots lose digits.
     """
-    error = _ROUNDING * torch.finfo(sizes.dtype).eps * sizes.max() ** 2
-    return float(torch.minimum(error.sqrt(), error / sizes.clamp(min=1e-30)).sum())
+    error = _ROUNDING * torch.finfo(sizes.dtype).eps * sizes.amax(-1, keepdim=True) ** 2
+    return torch.minimum(error.sqrt(), error / sizes.clamp(min=1e-30)).sum(-1)
 
 
 def eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,6 +53,8 @@ def _robust(name: str, matrix: Tensor, **options: Any) -> Any:
     except torch.linalg.LinAlgError:  # divide and conquer fails on some matrices that QR iteration can do
         import scipy.linalg
 
+        if matrix.ndim > 2:
+            return torch.stack([_robust(name, one, **options) for one in matrix])
         found = getattr(scipy.linalg, name)(matrix.cpu().numpy(), **options, **_SURE[name])
         back = lambda part: torch.from_numpy(part).to(matrix)
         return tuple(map(back, found)) if isinstance(found, tuple) else back(found)

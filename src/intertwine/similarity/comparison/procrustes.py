@@ -155,7 +155,7 @@ class _Cell:
             trace, chosen = m.best_trace(gains), m.best_map(gains) if self._how.intervals else None
         else:
             needed = self._how.intervals or t.unseen > 0
-            trace, chosen = _best(m, gains) if needed else (m.best_trace(gains, quick=True), None)
+            trace, chosen = _best(m, gains) if needed else (float(m.best_traces(gains[None])), None)
             if trace > _NEAR * (min(alive) if m.scales else 1):
                 cross, self._norms = t.precise(self._box)
                 trace, chosen = _best(m, m.gains(cross, *self._norms), sure=True)
@@ -223,31 +223,28 @@ class _Cell:
         """How much a best map gains from noise: the mean of those of two halves, less that of the whole."""
         if self._t.cross.shape[of == "parts"] < 2:
             return 0.0
-        found = []
+        gains = []
         for which in (0, 1):
             half = slice(which, None, 2)
             chosen = (slice(None), half) if of == "parts" else (half, slice(None))
             norms = [s[chosen].sum((0, 1)).sqrt() for s in self._squares]
-            norms = [torch.where(whole > 0, n, 0.0) for n, whole in zip(norms, self._norms)]
             if not all((n > 0).any() for n in norms):
                 return 0.0
-            found.append(self._m.best_trace(self._m.gains(self._t.half(of, which)[self._box], *norms), quick=True))
-        return sum(found) / 2 - trace
+            norms = [torch.where(whole > 0, n.clamp(min=1e-150), 0.0) for n, whole in zip(norms, self._norms)]
+            gains.append(self._m.gains(self._t.half(of, which)[self._box], *norms))
+        return float(self._m.best_traces(torch.stack(gains)).mean()) - trace
 
     def _chance(self, found: Estimates, at: tuple[int, int]) -> None:
-        exact = self._how.draws is not None
-        few = not exact and min(part.stop - part.start for part in self._box) >= WIDE
-        traces: list[float] = []
-        sizes: list[float] = []
-        for cross in self._t.shuffled:
-            gains = self._m.gains(cross[self._box], *self._norms)
-            sizes.append(float(gains.norm()))
-            if not few or len(traces) < _SOLVED:
-                traces.append(self._m.best_trace(gains, quick=not exact))
-        ratio = sum(traces) / max(sum(sizes[: len(traces)]), 1e-300)  # nearly the same in every shuffle
-        traces += [size * ratio for size in sizes[len(traces) :]]
+        m, gains = self._m, self._m.gains(self._t.shuffled[:, *self._box], *self._norms)
+        if self._how.draws:
+            traces = [m.best_trace(one) for one in gains]
+        else:
+            few = min(part.stop - part.start for part in self._box) >= WIDE
+            solved, sizes = m.best_traces(gains[:_SOLVED] if few else gains), torch.linalg.matrix_norm(gains)
+            ratio = solved.sum() / sizes[: len(solved)].sum().clamp(min=1e-300)  # nearly the same in every shuffle
+            traces = [*solved.tolist(), *(sizes[len(solved) :] * ratio).tolist()]
         drawn = torch.tensor([self._score(trace) for trace in traces], dtype=torch.float64)
-        if exact:
+        if self._how.draws:
             found.null[at] = drawn
             return
         found.chance[at] = float(drawn.mean())

@@ -10,6 +10,7 @@ from torch import Tensor
 from ... import groups
 from ..._words import near
 from ...groups import Group, SpaceGroup, assign, canonical_name, name_of
+from .._features import double
 from .._linalg import eigen, quick_nuclear_norm, rounding, singular, singular_values
 from .._sides import FeatureSide, cross_moments, feature_side, placed
 from ..base import Bounded
@@ -181,17 +182,24 @@ class Procrustes(Bounded[FeatureSide]):
         """What each channel of the first side gains with each of the second: the group seeks the largest trace."""
         alive_a, alive_b = norm_a > 0, norm_b > 0
         if self._group.permutes and not (alive_a.all() and alive_b.all()):
-            cross, norm_a, norm_b = cross[alive_a][:, alive_b], norm_a[alive_a], norm_b[alive_b]
+            cross, norm_a, norm_b = cross[..., alive_a, :][..., alive_b], norm_a[alive_a], norm_b[alive_b]
         return cross / (torch.outer(norm_a, norm_b) if self._group.scales else norm_a.norm() * norm_b.norm())
 
-    def best_trace(self, gains: Tensor, quick: bool = False) -> float:
-        """``max over g of tr(g^T gains)``, the narrower side padded with zero channels.
-
-        Of a score, to 1e-7; ``quick`` is enough far from 1.
-        """
+    def best_trace(self, gains: Tensor) -> float:
+        """``max over g of tr(g^T gains)``, the narrower side padded with zero channels; of a score, to 1e-7."""
         if self.rotates and self._group.permutes:
-            return _nuclear_norm(gains, quick)
+            return _nuclear_norm(gains)
         return float((self.best_map(gains) * gains).sum())
+
+    def best_traces(self, gains: Tensor) -> Tensor:
+        """The same for several matrices ``(k, c, c')``, in float64 to a precision that is enough far from 1."""
+        if not self.permutes:
+            return double(gains.diagonal(dim1=1, dim2=2)).sum(1)
+        if self.rotates:
+            return double(_nuclear_norms(gains))
+        worth = gains.abs() if self._group.signs else gains
+        worth = worth.mT if worth.shape[1] > worth.shape[2] else worth
+        return double(worth.gather(2, assign(worth)[:, :, None])).sum((1, 2))
 
     def best_map(self, gains: Tensor, sure: bool = False) -> Tensor:
         """The element of the group that has the best trace, as a matrix ``(c, c')``.
@@ -247,17 +255,24 @@ def procrustes(
     return Procrustes(group, center)(x, y, channel_dim)
 
 
-def _nuclear_norm(cross: Tensor, quick: bool) -> float:
+def _nuclear_norm(cross: Tensor) -> float:
     """Sum of the singular values, at most 1, to a precision at which the score is right to 1e-7."""
-    if quick and min(cross.shape) >= _LARGE:
-        found, error = quick_nuclear_norm(cross.float())
-        if error < _LOOSE * found:
-            return found
-    if min(cross.shape) >= (_FEW if quick else _LARGE):
+    if min(cross.shape) >= _LARGE:
         found, error = quick_nuclear_norm(cross.double())
-        if quick or error < _ERROR * sqrt(max(0.0, 1 - found)):
-            return found
+        if error < _ERROR * sqrt(max(0.0, 1 - float(found))):
+            return float(found)
     return float(singular_values(cross).sum())
+
+
+def _nuclear_norms(gains: Tensor) -> Tensor:
+    """Sums of the singular values of several matrices ``(k, c, c')``, of wide ones in float32 where that does."""
+    if min(gains.shape[1:]) < _FEW:
+        return torch.stack([singular_values(one).sum() for one in gains])
+    if min(gains.shape[1:]) >= _LARGE:
+        found, error = quick_nuclear_norm(gains.float())
+        if (error < _LOOSE * found).all():
+            return found
+    return quick_nuclear_norm(gains.double())[0]
 
 
 def polar(gains: Tensor, quick: bool = False, sure: bool = False) -> tuple[float, Tensor]:
@@ -273,7 +288,7 @@ def polar(gains: Tensor, quick: bool = False, sure: bool = False) -> tuple[float
     short = own if len(own) <= own.shape[1] else own.mT
     values, vectors = eigen(short @ short.mT)
     sizes = values.clamp(min=0).sqrt()
-    if quick and rounding(sizes) > _LOOSE * float(sizes.sum()):
+    if quick and rounding(sizes) > _LOOSE * sizes.sum():
         return polar(gains.double())
     least = _NULL * sqrt(torch.finfo(sizes.dtype).eps) * sizes[0]
     lifted = torch.where(sizes > least, 1 / sizes.clamp(min=1e-30), 0.0)
