@@ -118,7 +118,8 @@ class Table:
             for fold in some:
                 self._add_fold(at, left[fold], right[fold], {side: squares[at] for side, squares in new.items()})
                 at += 1
-            left, right = self._about_means(left, right) if count else (left, right)
+            if count and not x.centred:  # so that large means take no digits
+                left, right = (z - side.offset.to(z) for z, side in ((left, x), (right, y)))
             for s in range(count):
                 order = drawn[s] if self._exact else torch.randperm(len(left), generator=generator)
                 _add_product(shuffled[s], left.flatten(0, 1), right[order.to(self._device)].flatten(0, 1))
@@ -142,14 +143,6 @@ class Table:
                 sums[h] += (
                     torch.linalg.vector_norm(u if side is self.x else v, dim=0, dtype=self._wide).double().square()
                 )
-
-    def _about_means(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows for shuffles, so that large means take no digits."""
-        if self.x.centred:
-            return left, right
-        left, right = (z - side.offset.to(z) for z, side in ((left, self.x), (right, self.y)))
-        few = self._exact or min(left.shape[2], right.shape[2]) < WIDE or not multiplies_16_bits(self._device)
-        return (left, right) if few else (left.bfloat16(), right.bfloat16())  # 0.2 % of each is nothing beside chance
 
     def _sum(self, folds: slice, parts: slice) -> Tensor:
         chosen = self.cross[folds, parts].flatten(0, 1).flatten(1)

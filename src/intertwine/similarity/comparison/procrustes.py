@@ -73,7 +73,7 @@ def _tables(
     sizes = [Counter(n.layers[k].shape for k in n.living) for n in (a, b)]
     make = lambda side, ks, space: Stack([side.layers[k] for k in ks], space, some[0].center, bool(how.draws))
     theirs: dict[tuple[Any, ...], Stack] = {}  # of all columns; of the rows those of a few layers at a time
-    seen, told_by, room = Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]](), local()
+    seen, room = Counter[tuple[Any, ...]](), local()
 
     def work(x: Stack, y: Stack, rows: Any, columns: Any, alike: _Shapes, drawn: Any, asked: bool) -> _Cells:
         table, cells = Table(x, y, how, a.blocks, drawn, vars(room)), _Cells()
@@ -97,9 +97,8 @@ def _tables(
             wide = len(rows) == len(columns) == 1 and min(shape[0] for shape in shapes) >= WIDE and not how.draws
             each = one_in(*(of[shape] for of, shape in zip(sizes, shapes))) if wide else 0
             asked = is_asked(*divmod(seen[shapes], sizes[1][shapes[1]]), each)
-            halved = asked and (not each or told_by[shapes] % each == 0)
+            halved = asked and (not each or seen[shapes] // each % each == 0)
             seen[shapes] += 1
-            told_by[shapes] += asked
             # Pairs that have one shuffle each have each their own: what they share would not show.
             own = how.seed + (1 + rows[0]) * len(b.layers) + columns[0] if each else how.seed
             shuffles = (1 if each else SHUFFLES, own) if asked else (0, 0)

@@ -124,7 +124,8 @@ class Procrustes(Bounded[FeatureSide]):
 
     def _compared(self, a: FeatureSide, b: FeatureSide) -> float:
         ratio = a.unit / b.unit if self.sized else 1.0
-        return self.score_cross(placed(cross_moments(a, b), a.kept, b.kept), a.norms, b.norms, ratio)
+        gains = self.gains(placed(cross_moments(a, b), a.kept, b.kept), a.norms, b.norms)
+        return self.score_trace(self.best_trace(gains), a.norms, b.norms, ratio)
 
     def obeys_triangle(self, sides: Sequence[FeatureSide]) -> bool:
         """Rotations and comparison by position do; assigned channels where each side has as many living ones.
@@ -164,22 +165,12 @@ class Procrustes(Bounded[FeatureSide]):
         """Whether the score depends on the sizes of the two sides."""
         return self.kind == "size_and_shape"
 
-    def score_cross(self, cross: Tensor, norm_a: Tensor, norm_b: Tensor, ratio: float = 1.0) -> float:
-        """Similarity from the products of the channels, for those who compute them for many pairs at once.
-
-        Args:
-            cross: ``sum over n, s of x[n, c, s] y[n, c', s]``, ``(C, C')`` in float64; of centred channels where
-                ``center``.
-            norm_a: Norms of the channels of the first side, ``(C,)``; channels of norm 0 are dead: left out, or a
-                partner of norm 0 where channels are compared by position.
-            norm_b: Norms of the channels of the second side, ``(C',)``.
-            ratio: Where sizes count and the sides come in units of their own: the unit factor of the first over that
-                of the second.
-        """
-        return self.score_trace(self.best_trace(self.gains(cross, norm_a, norm_b)), norm_a, norm_b, ratio)
-
     def gains(self, cross: Tensor, norm_a: Tensor, norm_b: Tensor) -> Tensor:
-        """What each channel of the first side gains with each of the second: the group seeks the largest trace."""
+        """What each channel of the first side gains with each of the second: the group seeks the largest trace.
+
+        From the products of the channels ``(..., C, C')`` and their norms: where channels change places, those of norm
+        0 are left out.
+        """
         alive_a, alive_b = norm_a > 0, norm_b > 0
         if self._group.permutes and not (alive_a.all() and alive_b.all()):
             cross, norm_a, norm_b = cross[..., alive_a, :][..., alive_b], norm_a[alive_a], norm_b[alive_b]
@@ -189,7 +180,7 @@ class Procrustes(Bounded[FeatureSide]):
         """``max over g of tr(g^T gains)``, the narrower side padded with zero channels; of a score, to 1e-7."""
         if self.rotates and self._group.permutes:
             return _nuclear_norm(gains)
-        return float((self.best_map(gains) * gains).sum())
+        return float(self.best_traces(gains[None]))
 
     def best_traces(self, gains: Tensor) -> Tensor:
         """The same for several matrices ``(k, c, c')``, in float64 to a precision that is enough far from 1."""
@@ -201,15 +192,12 @@ class Procrustes(Bounded[FeatureSide]):
         worth = worth.mT if worth.shape[1] > worth.shape[2] else worth
         return double(worth.gather(2, assign(worth)[:, :, None])).sum((1, 2))
 
-    def best_map(self, gains: Tensor, sure: bool = False) -> Tensor:
-        """The element of the group that has the best trace, as a matrix ``(c, c')``.
-
-        Of wide matrices by eigenvalues of the smaller product, unless ``sure``: small directions lose digits there.
-        """
+    def best_map(self, gains: Tensor) -> Tensor:
+        """The element of the group that has the best trace, as a matrix ``(c, c')``."""
         if not self._group.permutes:
             return torch.eye(*gains.shape, dtype=gains.dtype, device=gains.device)
         if self.rotates:
-            return polar(gains, sure=sure)[1]
+            return polar(gains)[1]
         worth = gains.abs() if self._group.signs else gains
         flipped = len(worth) > worth.shape[1]
         columns = assign(worth.T if flipped else worth)
@@ -220,7 +208,10 @@ class Procrustes(Bounded[FeatureSide]):
         return chosen
 
     def score_trace(self, trace: float, norm_a: Tensor, norm_b: Tensor, ratio: float = 1.0) -> float:
-        """The score that belongs to a trace, with the arguments of :meth:`score_cross`."""
+        """The score that belongs to a trace, from the norms of the channels of both sides.
+
+        ``ratio`` is the unit of the first side over that of the second, where sizes count.
+        """
         if self._group.scales:
             d, e = int((norm_a > 0).sum()), int((norm_b > 0).sum())
             return 1 - sqrt(max(0.0, d + e - 2 * trace)) / (2 * sqrt(max(d, e)))
