@@ -193,6 +193,34 @@ def test_transformers_that_write(run, gpts, tmp_path):
     assert run("merge", "gpt_a", "found/moved", *shape, "--method", "none", "--out", "merged").code == 0
 
 
+def test_two_tunings_of_one_network_are_merged_in_its_own_form(run, gpts, tmp_path):
+    transformers = gpts
+    parent = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "gpt_a")
+    torch.manual_seed(0)
+    for name in ("tuned_a", "tuned_b"):
+        child = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "gpt_a")
+        with torch.no_grad():
+            for p in child.parameters():
+                p.add_(1e-3 * torch.randn_like(p))
+        child.save_pretrained(tmp_path / name)
+    ran = run("merge", "tuned_a", "tuned_b", "--out", "between")
+    assert ran.code == 0, ran.err
+    assert "comes no closer" in ran.err, ran.out
+    merged = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "between")
+    assert merged.config.tie_word_embeddings == parent.config.tie_word_embeddings
+    pairs = zip(merged.parameters(), parent.parameters(), strict=True)
+    assert max(float((p - q).detach().norm() / q.detach().norm().clamp_min(1.0)) for p, q in pairs) < 0.02
+    ran = run("merge", "gpt_a", "gpt_b", "--out", "strangers")  # whose streams have other bases: they are folded
+    assert ran.code == 0, ran.err
+    assert "gains of norms were folded in both" in ran.err
+
+
+def test_tokens_beyond_a_vocabulary_are_named(run, gpts, tmp_path):
+    (tmp_path / "words.txt").write_text("what is it that you say to me? " * 200)
+    ran = run("compare", "gpt_a", "gpt_b", "--data", "text:words.txt", "--tokenizer", "bytes", "--out", "nothing")
+    assert ran.code == 2 and "its vocabulary has 20" in ran.error and "--tokenizer" in ran.error
+
+
 def test_bad_input(run, pair, bare, tmp_path):
     ran = run("merge", *pair, "--out", "folder")
     assert ran.code == 2 and "model must be one of transformers" in ran.error

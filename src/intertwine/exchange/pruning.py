@@ -144,7 +144,8 @@ def _checked(sym: Symmetry, spaces: list[str], keep: Iterable[int] | Tensor) -> 
     for space in spaces:
         size = sym.space(space).size
         if not units or units[0] < 0 or units[-1] >= size or len(set(units)) < len(units):
-            raise ValueError(f"keep must hold different units of {space!r}, from 0 to {size - 1}. Got {units[:8]}.")
+            wrong = [k for k in units if not 0 <= k < size] or [k for k in sorted({*units}) if units.count(k) > 1]
+            raise ValueError(f"keep must hold different units of {space!r}, from 0 to {size - 1}. Got {wrong[:8]}.")
     return units
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     _Made: TypeAlias = Callable[[bool], torch.nn.Module]  # merges, with or without alignment
 
 _YAML = (".yml", ".yaml")
+_CLOSER = 0.9  # of the distance: alignment fits noise of one parent by some hundredths, and is not worth a fold then
 
 
 class Merge(ExampleOptions):
@@ -206,6 +207,9 @@ class Merge(ExampleOptions):
             found = iw.merging.transport(one, other, group.example)
         elif self.method != "none":
             found = self._aligned(group, other, mend["loader"])
+            if not _is_nearer(found):
+                tell("Alignment comes no closer: they are merged as they are.")
+                found = None
         how = {**mend, "ratio": self.ratio, "interpolation": self.interpolation, "layers": self.layers}
         made = lambda aligned: iw.merge(one, other, found if aligned else None, **how)
         handed = iw.merging.Recipe("linear", ((a, {"weight": 1 - self.ratio}), (b, {"weight": self.ratio})), None, {})
@@ -239,7 +243,10 @@ class Merge(ExampleOptions):
 
     def _aligned(self, group: inputs.Group, other: torch.nn.Module, loader: Any) -> iw.Alignment:
         how: Any = {"method": solver_of(self.method), "loader": loader, "seed": self.seed, "chance": False}
-        return iw.align(group.models[0], other, group.example, **how)
+        found = iw.align(group.models[0], other, group.example, **how)
+        for note in found.notes if found.gauge is not None and _is_nearer(found) else ():
+            tell(f"Note: {note}.")
+        return found
 
     def _scores(self, group: inputs.Group, found: _Merged) -> list[dict[str, Any]]:
         """Loss and accuracy of all networks on the test split, the merged one last."""
@@ -265,6 +272,11 @@ class _Merged:
     distances: dict[str, float]  # How far they were apart, and are
     recipe: iw.merging.Recipe  # For mergekit
     repair: str | None  # What was done to the statistics
+
+
+def _is_nearer(found: iw.Alignment) -> bool:
+    """Whether an alignment brings two networks nearer, where it folds them: else they stay as they are."""
+    return found.gauge is None or found.after < _CLOSER * found.before
 
 
 def _distances(before: float, after: float) -> dict[str, float]:

@@ -13,7 +13,7 @@ from torch import nn
 
 from ..._io import read_tensors
 from ..._io.lazy import StoredState
-from ..._nested import map_tensors
+from ..._nested import map_tensors, tensors_in
 from ..._untrusted.checkpoints import HF, SETTINGS, check_checkpoint
 from ...errors import CheckpointError, DataError
 from ...lab import networks
@@ -125,6 +125,13 @@ def check_takes(model: nn.Module, batch: Any, device: Any, said: str) -> None:
             call(model, batch, device)
     except Exception as error:  # whatever a model raises on inputs that it was not made for
         reason = (str(error).splitlines() or [type(error).__name__])[0]
+        rows = next((m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)), None)
+        highest = max((int(x.max()) for x in tensors_in(batch) if not x.is_floating_point() and x.numel()), default=0)
+        if isinstance(error, IndexError) and rows is not None and highest >= rows:
+            raise DataError(
+                f"{said}, with tokens up to {highest}: its vocabulary has {rows}. Give texts in its own tokens, see "
+                "--tokenizer."
+            ) from error
         raise DataError(
             f"{said}, on which it fails ({type(error).__name__}: {reason}). Use data of the kind and size that it was "
             "trained on; of images, --size says another one."
