@@ -10,6 +10,7 @@ from zoo import build
 
 import intertwine as iw
 from intertwine.matching import Sinkhorn, StraightThrough, align
+from intertwine.matching.judgement.deviation import relative
 from intertwine.matching.same import SAME
 from intertwine.symmetry.action import tensors_of
 
@@ -190,3 +191,41 @@ def test_bases_of_linear_chains_are_recovered_or_said_to_be_undetermined(sizes):
     found = align(model, sym.act(sym.random(seed=1), model), x)
     said = any("do not determine the basis" in note for note in found.notes)
     assert (found.after > 1e-9) == said
+
+
+def _chain(*sizes, bias, dtype):
+    return nn.Sequential(*(nn.Linear(i, o, bias=bias) for i, o in pairwise(sizes))).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "sizes", [(24, 4, 24, 4, 24), (12, 12, 3, 12, 3, 12, 12), (5, 10, 15, 10, 5), (8, 2, 8, 8, 2, 8)]
+)
+def test_moved_linear_chains_with_bottlenecks_are_the_same(sizes, dtype):
+    """Law: between two bottlenecks only the product of the matrices counts; no basis of idle directions hides that."""
+    x = torch.randn(8, sizes[0], dtype=dtype)
+    for seed in range(10):
+        torch.manual_seed(seed)
+        a = _chain(*sizes, bias=seed % 3 == 2, dtype=dtype)
+        sym = iw.symmetries(a, x)
+        b = sym.act(sym.random(seed=seed + 1), a)
+        found = iw.same(a, b, x)
+        assert found.verdict == SAME, (seed, found)
+        assert all(
+            relative(x, b.state_dict()[n]) < 1e-2 for n, x in sym.act(found.transformation, a).state_dict().items()
+        )
+
+
+def test_a_linear_chain_between_relu_layers_is_the_same_and_a_changed_one_is_not():
+    torch.manual_seed(0)
+    x = torch.randn(8, 6)
+    a = nn.Sequential(
+        nn.Linear(6, 16), nn.ReLU(), *_chain(16, 3, 16, 3, 16, bias=False, dtype=torch.float32), nn.ReLU()
+    )
+    sym = iw.symmetries(a, x)
+    for seed in range(3):
+        b = sym.act(sym.random(seed=seed), a)
+        assert iw.same(a, b, x).verdict == SAME, seed
+    with torch.no_grad():
+        b[3].weight[0] *= -1
+    assert iw.same(a, b, x).verdict != SAME

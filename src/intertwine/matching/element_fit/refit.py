@@ -17,7 +17,7 @@ from ..costs.weight_blocks import Member, members
 from ..judgement.deviation import gap
 
 _CONDITION = 1e6  # a fitted basis is unidentifiable above this condition number: float32 weights leave it no digit
-_UNKNOWN = 1e-12  # sums of eigenvalues, relative to the largest, along which the weights determine nothing
+UNKNOWN = 1e-12  # sums of eigenvalues, relative to the largest, along which the weights determine nothing
 _STEPS = 12  # Gauss-Newton steps: each leaves a hundredth of an error that scales explain, and rounding is 1e-16
 _GAIN = 1e-3  # share of the error that a step must explain to be followed by another: noise stays, copies lose all
 _LEAP = 1.0  # largest change of a log scale in one step, beyond which the linear model is wrong
@@ -63,9 +63,9 @@ class Fit:
         """Fit one space after the other: matrices by least squares, scales by log ratios of slices."""
         for space in self._spaces:
             if space.group.mixes:
-                self._put(space, linear=self._matrix(space, votes))
+                self.put(space, linear=self._matrix(space, votes))
             elif scales:
-                self._put(space, scales=self._log_ratios(space, votes))
+                self.put(space, scales=self._log_ratios(space, votes))
 
     def round(self, votes: Mapping[str, float] | None = None) -> None:
         """Fit the matrices of one space after the other, then the scales of all spaces at once.
@@ -75,7 +75,7 @@ class Fit:
         """
         self.each_space(votes, scales=False)
         system = self._joint
-        weights = {n: _vote(votes, n) / _mean_square(self.b[n]) for n in self.near}
+        weights = {n: _vote(votes, n) / mean_square(self.b[n]) for n in self.near}
         for _ in range(_STEPS if system.pieces else 0):
             squares: dict[Key, Tensor] = {}  # sums of ``v x²``, blocks that join the same spaces added up
             slope, error = system.zero(), 0.0  # the descent ``Σ v x (y - x)``
@@ -90,11 +90,11 @@ class Fit:
             if not float(step.abs().max()) > _SETTLED:
                 return
             for name, logs in system.split(step.clamp(-_LEAP, _LEAP)).items():
-                self._put(self.sym.space(name), scales=logs)
+                self.put(self.sym.space(name), scales=logs)
             if not float(step @ slope) > _GAIN * error:
                 return
 
-    def _put(self, space: Space, **parts: Tensor | None) -> None:
+    def put(self, space: Space, **parts: Tensor | None) -> None:
         """Compose a step of one space with the element, and move the tensors that carry the space."""
         if any(x is None for x in parts.values()):  # no step is known
             return
@@ -132,7 +132,7 @@ class Fit:
         for m, x, y in self._slices(space):
             leaf = m.leaf
             x, y = x.double(), y.double()
-            vote = _vote(votes, m.tensor) / _mean_square(self.b[m.tensor])
+            vote = _vote(votes, m.tensor) / mean_square(self.b[m.tensor])
             if space.group.is_orthogonal or leaf.variance == 1:
                 written = written + vote * x @ x.mT
             elif leaf.variance == -1:
@@ -160,7 +160,8 @@ def log_scales(still: Element, terms: Iterable[tuple[Leaf, Tensor, Tensor]]) -> 
     return (torch.linalg.pinv(normal, rtol=1e-9, hermitian=True) @ right[..., None])[..., 0].movedim(-1, 0)
 
 
-def _mean_square(x: Tensor) -> Tensor:
+def mean_square(x: Tensor) -> Tensor:
+    """The mean of squared entries, never zero."""
     return (inner_products(x, x, range(x.ndim)) / max(x.numel(), 1)).clamp_min(1e-300)
 
 
@@ -173,6 +174,6 @@ def _sylvester(written: Tensor, read: Tensor, right: Tensor) -> Tensor:
     l1, u1 = torch.linalg.eigh(written)
     l2, u2 = torch.linalg.eigh(read)
     sums = l2[..., :, None] + l1[..., None, :]
-    known = sums > _UNKNOWN * sums.amax((-2, -1), keepdim=True)
+    known = sums > UNKNOWN * sums.amax((-2, -1), keepdim=True)
     inner = torch.where(known, u2.mT @ right @ u1 / sums.clamp_min(1e-300), u2.mT @ u1)
     return u2 @ inner @ u1.mT

@@ -1,6 +1,6 @@
 """The element that brings one network closest to another: units matched in balanced coordinates, then all is fitted."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from ..coordinates.problem import Problem
 from ..judgement.deviation import combined, distance, sine
 from ..solvers.coordinate_descent import CoordinateDescent, descend, search
 from ..solvers.starts import profiles, signed
+from .chains import chained, join_bases, upright
 from .refit import Fit
 
 _STARTS = 2
@@ -34,6 +35,8 @@ _COARSE = CoordinateDescent(restarts=_STARTS, tolerance=1e-3)  # a first descent
 _CLOSE = 0.98  # squared cosine of tensors that all count alike
 _RIDGE = 0.01  # squared sine of tensors that get half the weight of equal ones
 FITS = 40  # rounds of bases and scales in turn: copies need one or two, bases that meet in one tensor dozens
+_ROUNDED = 1e-5  # residual that float32 weights leave; chains of linear spaces that leave more are fitted as a whole
+_JOINED = 2  # fits of a whole chain: the second is in the coordinates of the weights that it is to meet
 _HELPS = 0.99  # share of the residual that a fit must fall below to be followed by another
 
 
@@ -74,6 +77,7 @@ def match_units(
     b: Mapping[str, Tensor],
     votes: Mapping[str, float] | None = None,
     start: Transformation | None = None,
+    ordered: Collection[str] = (),
 ) -> UnitMatch:
     """Permutations and signs that bring the weights ``a`` close to ``b``, by coordinate descent from several starts.
 
@@ -82,8 +86,8 @@ def match_units(
     by the tensors that agree there, for others may have been negated. Costs are float32 in networks of more than
     100,000 weights; residuals are always float64. The answer is the best local optimum, exact for copies with distinct
     units. Coordinates are balanced, without scales and matrices (``monomial``); ``votes`` weight each tensor's entries
-    in the costs, all alike by default; ``start`` is the only one where it is known. Tensors that the symmetry does not
-    move are compared, and not searched.
+    in the costs, all alike by default; ``start`` is the only one where it is known; units of ``ordered`` spaces are in
+    order, up to near ties. Tensors that the symmetry does not move are compared, and not searched.
     """
     posed = _Posed(narrowed(sym, {n for n, layout in sym.layouts.items() if layout.spaces}), a, b, votes)
     sym, still = posed.sym, identity(posed.sym)
@@ -95,7 +99,7 @@ def match_units(
     if not any(s.group.permutes or s.group.mixes or s.parents for s in sym.spaces):  # products in place say all signs
         return min(best, posed.judged(signed(posed.stated(), still)), key=_residual)
     share = best.residual < APART or not posed.large  # else nothing is shared where units are in place
-    canonical = posed.judged(~arranged(sym, b) @ arranged(sym, a))
+    canonical = posed.judged(~arranged(sym, b, ordered) @ arranged(sym, a, ordered))
     best = min(best, canonical, key=_residual)
     if best.residual < FOUND:
         return best
@@ -171,13 +175,30 @@ def _residual(match: UnitMatch) -> float:
 
 def closest(a: Balanced, b: Balanced) -> tuple[Transformation, float]:
     """The element that brings folded weights ``a`` closest to ``b``, and the residual in balanced coordinates."""
-    units = match_units(monomial(a.sym), a.state, b.state)
+    g, in_place = identity(a.sym), distance(a.folded.state, b.folded.state)
+    chain, linear = chained(a.sym), [s.name for s in a.sym.spaces if s.group.mixes]
+    alone = chain and len(linear) == len(a.sym.spaces)  # no units to match first
+    found, residual = _joined(a, b, g, in_place) if alone else (g, in_place)
+    if residual <= _ROUNDED:
+        return found, residual
+    units = match_units(monomial(a.sym), a.state, b.state, ordered=linear)  # by singular values
     a.forget()  # not read while scales and bases are fitted, which takes the most memory
     give_back()
-    in_place = distance(a.folded.state, b.folded.state)
-    if in_place < units.residual:  # merged in place: balancing only blurs what the units share
-        return identity(a.sym), in_place
-    return _fitted(a, b, ~b.to @ (lifted(units.g, a.sym) @ a.to), units.residual)
+    if units.residual <= in_place:  # else merged in place: balancing only blurs what the units share
+        g, in_place = _fitted(a, b, ~b.to @ (lifted(units.g, a.sym) @ a.to), units.residual)
+    if chain and not alone and in_place > _ROUNDED:
+        found, residual = _joined(a, b, g, in_place)
+    return (found, residual) if residual < min(in_place, FOUND) else (g, in_place)
+
+
+def _joined(a: Balanced, b: Balanced, g: Transformation, residual: float) -> tuple[Transformation, float]:
+    """All bases of chains of linear spaces fitted at once."""
+    fit = Fit(a.folded, b.folded, upright(g))
+    for _ in range(_JOINED):
+        join_bases(fit)
+        if (now := _left(fit, b)) < residual:
+            g, residual = fit.g, now
+    return g, residual
 
 
 def _fitted(a: Balanced, b: Balanced, g: Transformation, residual: float) -> tuple[Transformation, float]:
@@ -185,23 +206,23 @@ def _fitted(a: Balanced, b: Balanced, g: Transformation, residual: float) -> tup
     fit = Fit(a.folded, b.folded, g)
     if fit.exact:
         return g, residual
-    sizes = {n: t.numel() for n, t in b.state.items()}
-
-    def left() -> float:
-        give_back()
-        sines = fit.measured(lambda name, near: sine(transform(near, a.sym.layouts[name], b.to), b.state[name]))
-        return combined(sines, sizes)
-
     fit.each_space()
-    g, reached = fit.g, left()
+    g, reached = fit.g, _left(fit, b)
     for _ in range(FITS):
         fit.round()
-        before, now = min(residual, reached), left()
+        before, now = min(residual, reached), _left(fit, b)
         if now < before:
             g, reached = fit.g, now
         if not now < _HELPS * before:
             break
     return g, min(residual, reached)
+
+
+def _left(fit: Fit, b: Balanced) -> float:
+    """The residual of a fit in balanced coordinates."""
+    give_back()
+    sines = fit.measured(lambda name, near: sine(transform(near, b.sym.layouts[name], b.to), b.state[name]))
+    return combined(sines, {n: t.numel() for n, t in b.state.items()})
 
 
 def lifted(g: Transformation, sym: Symmetry) -> Transformation:

@@ -87,14 +87,15 @@ def canonical_element(folded: Folded) -> Transformation:
     return arranged(sym, {**folded.state, **moved(sym, g, folded.state)}) @ g
 
 
-def arranged(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
+def arranged(sym: Symmetry, state: Mapping[str, Tensor], ordered: Collection[str] = ()) -> Transformation:
     """The part of the canonical element that orders units and sets their signs.
 
     Args:
         sym: The symmetry.
         state: Tensors in float64 whose scales and matrices are in normal form.
+        ordered: Spaces whose units are in order, as singular values leave those of linear spaces.
     """
-    order = _ordering(sym, state)
+    order = _ordering(sym, state, ordered)
     return signing(sym, {**state, **moved(sym, order, state)}) @ order
 
 
@@ -194,11 +195,11 @@ def check_weights(sym: Symmetry, state: Mapping[str, Tensor]) -> None:
             raise ValueError(f"weights must be finite. Got NaN or infinity in {name!r}.")
 
 
-def _ordering(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
+def _ordering(sym: Symmetry, state: Mapping[str, Tensor], ordered: Collection[str]) -> Transformation:
     """Order every space by the sum of |w|^1.5 over its slices, a key that no permutation or sign of others changes."""
     g = identity(sym)
     for space in sym.spaces:
-        if not space.group.permutes or space.size < 2 or space.group.mixes:  # singular values order linear spaces
+        if not space.group.permutes or space.size < 2 or space.group.mixes or space.name in ordered:
             continue
         key = torch.zeros(g[space.name].permutation.shape, dtype=torch.float64)
         for _, x, _ in slices(sym, state, space):
