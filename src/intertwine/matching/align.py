@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .._result import UNSAVED, Result, of_networks
 from .._words import columns
-from ..symmetry import Symmetry, Transformation
+from ..symmetry import Symmetry, Transformation, symmetries
 from ..symmetry.action import check_states
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.transformation import KINDS, check_kinds, identity
@@ -216,14 +216,16 @@ def align(
     else:
         chosen, given, carry = check_kinds(kinds), sym, carrier_of(a, b, example_inputs)
         b = b if carry is None else carry(b)
-        sym, sym_b = common_symmetry(a, b, example_inputs, sym)
-        gauge = gauge_of((a, b), example_inputs, sym) if given is None and chosen >= _TURNS else None
-    networks = Networks(a, b, sym, sym_b, chosen, loader, seed)
+        turns = given is None and chosen >= _TURNS
+        gauge = gauge_of((a, b), example_inputs, symmetries(a, example_inputs)) if turns else None
+        if gauge is not None:  # heads that are tied in one of them only are free in both then
+            sym = sym_b = gauge.sym
+            a, b = gauge(a), gauge(b)
+        else:
+            sym, sym_b = common_symmetry(a, b, example_inputs, sym)
+    networks = Networks(a, b, sym, sym_b, chosen, loader, seed, gauge)
     for whose, state in zip((sym, sym_b), networks.states):
         check_weights(whose, state)
-    if gauge is not None:
-        sym = gauge.sym
-        networks = Networks(gauge(networks.a), gauge(networks.b), sym, sym, chosen, loader, seed, gauge)
     found = solver.solve(networks) if sym.spaces or solver.needs_units else Solution(identity(sym), 0.0, ())
     g, (quality, before, after), notes = _nearest(networks, found.transformation, solver.by_weights)
     if not solver.by_weights and after > before:

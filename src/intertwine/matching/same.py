@@ -149,6 +149,13 @@ def _by_outputs(
 
 def _turned(a: nn.Module, b: nn.Module, example_inputs: Any) -> Match | None:
     """The match of networks whose streams may rotate once gains are folded; ``None`` where they are not one so."""
+    found = turned(a, b, example_inputs)
+    match = _by_name(*found[1:], example_inputs, found[0]) if found else None
+    return replace(match, reason=f"{match.reason}; both were folded, and streams rotate") if match else None
+
+
+def turned(a: nn.Module, b: nn.Module, example_inputs: Any) -> tuple[Symmetry, nn.Module, nn.Module] | None:
+    """Two networks in the gauge in which streams may rotate, in one code, with its symmetry; ``None`` without one."""
     gauge = gauge_of((a, b), example_inputs, symmetries(a, example_inputs))
     if gauge is None:
         return None
@@ -158,8 +165,7 @@ def _turned(a: nn.Module, b: nn.Module, example_inputs: Any) -> Match | None:
         if not found or found.part:
             return None
         theirs = in_code_of(ours, theirs, found)
-    match = _by_name(ours, theirs, example_inputs, gauge.sym)
-    return replace(match, reason=f"{match.reason}; both were folded, and streams rotate") if match else None
+    return gauge.sym, ours, theirs
 
 
 def _as_they_are(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None, example_inputs_b: Any) -> Match:

@@ -18,9 +18,11 @@ from ..matching.correspondence.correspond import correspond
 from ..matching.correspondence.entries import Entry
 from ..matching.judgement.configurations import differing_settings, settings_of
 from ..matching.judgement.deviation import HALVES, deviation
-from ..symmetry import Symmetry, Transformation, fold, symmetries
+from ..matching.same import turned
+from ..symmetry import Symmetry, Transformation, symmetries
 from ..symmetry.action import tensors_of
 from ..symmetry.blocks import blocks
+from ..symmetry.folding.fold import folded
 from ..symmetry.gauge import batch_norms
 from ..testing import function_error, tolerance
 from .changes.element_words import element_findings, moved_units
@@ -109,17 +111,31 @@ def _once_folded(a: Network, b: Network, example_inputs: Any) -> Diff | None:
     """The difference of two networks of equal outputs once both are folded, where that leaves none."""
     if not (isinstance(a, nn.Module) and isinstance(b, nn.Module)):
         return None
-    try:
-        one, other = (fold(side, example_inputs) for side in (a, b))
-    except ValueError:  # nothing that can be folded
-        return None
-    found = _compared(one.model, other.model, example_inputs, other.model, symmetries(other.model, example_inputs))
-    if not found.same_function:
-        return None
-    names = tuple(dict.fromkeys([*one.changed, *other.changed]))
-    text = f"gains, means or biases folded into other tensors: {counted(len(names), 'tensor')} of which folding both"
-    folded = Finding("folded", f"{text} leaves the same", names)
-    return replace(found, reason=f"once both are folded, {found.reason}", findings=(folded, *found.findings))
+    for pair in (_folded, turned):
+        if (forms := pair(a, b, example_inputs)) is None:
+            continue
+        sym, *both = forms
+        found = _compared(*both, example_inputs, both[1], sym)
+        if found.same_function:
+            before = [_state(side) for side in (a, b)]
+            names = tuple(
+                dict.fromkeys(n for old, side in zip(before, both) for n in _other_numbers(old, _state(side)))
+            )
+            count = counted(len(names), "tensor")
+            text = f"gains, means or biases folded into other tensors: {count} of which folding both leaves the same"
+            told = [Finding("folded", text, names)] * bool(names)
+            return replace(found, reason=f"once both are folded, {found.reason}", findings=(*told, *found.findings))
+    return None
+
+
+def _folded(a: nn.Module, b: nn.Module, example_inputs: Any) -> tuple[Symmetry, nn.Module, nn.Module] | None:
+    """Two networks as ``fold`` leaves them, with their symmetry; ``None`` where it does nothing."""
+    one, other = (folded(side, example_inputs) for side in (a, b))
+    return None if one is a and other is b else (symmetries(other, example_inputs), one, other)
+
+
+def _other_numbers(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[str]:
+    return [n for n, x in after.items() if n not in before or not torch.equal(x, before[n])]
 
 
 def _compared(a: Network, b: Network, example_inputs: Any, model: nn.Module | None, sym: Symmetry) -> Diff:

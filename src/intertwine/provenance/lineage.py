@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from .._evaluation import check_module, in_usual_mode
 from .._result import Result, of_networks
 from .._words import counted, listed
+from ..matching.coordinates.gauge import gauge_of
 from ..matching.correspondence.correspond import carrier_of
 from ..matching.same import RELATED, SAME, Match
-from ..symmetry import Symmetry, fold_norm_gains, symmetries
+from ..symmetry import Symmetry, symmetries
 from ..symmetry.action import moved, tensors_of
 from .after_matching import FEWEST, Calibrated, calibrated
 from .changes.layers import block_of, runs
@@ -185,10 +186,11 @@ def lineage(
 
     networks = (a, *(_in_code_of(a, other, example_inputs) for other in (b, *independent)))
     first, second, *others = map(tensors_of, networks)
-    found = lineage_of_states(symmetries(a, example_inputs), first, second, others, level)
+    sym = symmetries(a, example_inputs)
+    found = lineage_of_states(sym, first, second, others, level)
     if found.verdict == DERIVED:
         return found
-    return _without_gains(networks, example_inputs, level) or found
+    return _turned(networks, example_inputs, sym, level) or found
 
 
 def _in_code_of(a: nn.Module, other: nn.Module, example_inputs: Any) -> nn.Module:
@@ -200,20 +202,16 @@ def _in_code_of(a: nn.Module, other: nn.Module, example_inputs: Any) -> nn.Modul
     return other if carry is None else carry(other)
 
 
-def _without_gains(networks: Sequence[nn.Module], example_inputs: Any, level: float) -> Lineage | None:
-    """The verdict once gains of norms are folded, which sets streams free to rotate; ``None`` where it finds nothing.
+def _turned(networks: Sequence[nn.Module], example_inputs: Any, sym: Symmetry, level: float) -> Lineage | None:
+    """The verdict once norms are folded, which sets streams free to rotate; ``None`` where it finds nothing.
 
     The p-value is doubled, for this is the second test.
     """
-    try:
-        folded = [fold_norm_gains(network, example_inputs) for network in networks]
-    except ValueError:  # no gain that can be folded
+    gauge = gauge_of(networks, example_inputs, sym)
+    if gauge is None:
         return None
-    sym = symmetries(folded[0], example_inputs)
-    if not any(s.group.mixes and not s.parents for s in sym.spaces):
-        return None
-    first, second, *others = map(tensors_of, folded)
-    found = lineage_of_states(sym, first, second, others, level / 2)
+    first, second, *others = (tensors_of(gauge(network)) for network in networks)
+    found = lineage_of_states(gauge.sym, first, second, others, level / 2)
     if found.verdict != DERIVED:
         return None
     log_p = None if found.log_p is None else min(found.log_p + log(2), 0.0)
