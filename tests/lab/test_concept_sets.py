@@ -405,6 +405,10 @@ def test_coco_errors(tmp_path):
         make_coco(tmp_path / "h", [], annotations=["image_id"])
     with pytest.raises(DataError, match=r"category_id must be one of the file's categories. Got None"):
         make_coco(tmp_path / "g", [], annotations=[{"image_id": 9, "segmentation": square}])[0]
+    with pytest.raises(DataError, match=r"category_id must be one of the file's categories. Got \[3\] in image a.png"):
+        make_coco(tmp_path / "i", [([3], square)])[0]
+    with pytest.raises(DataError, match=r"image_id must be a number or a text. Got \[9\] in entry 0 of annotations"):
+        make_coco(tmp_path / "j", [], annotations=[{"image_id": [9], "category_id": 3, "segmentation": square}])
     data = make_coco(tmp_path / "f", [(3, square), (18, square)])
     data.planes = 1
     with pytest.raises(DataError, match=r"at most planes=1 categories"):

@@ -206,6 +206,8 @@ class CocoConcepts(_InFiles):
             for number, entry in enumerate(data[part]):
                 if not isinstance(entry, dict) or key not in entry:
                     raise DataError(f"every entry of {part} in {str(file)!r} must have {key!r}. Got none in {number}.")
+                if isinstance(entry[key], list | dict):
+                    raise DataError(f"{key} must be a number or a text. Got {entry[key]} in entry {number} of {part}.")
         self.concepts = tuple(Concept(c["name"], c.get("supercategory") or "object") for c in data["categories"])
         self._number = {c["id"]: i for i, c in enumerate(data["categories"])}
         self._rows, self._folder, self._size = data["images"], folder, size
@@ -223,7 +225,7 @@ class CocoConcepts(_InFiles):
         masks: dict[int, np.ndarray] = {}  # of each category the union of its annotations
         for annotation in self._annotations.get(entry["id"], ()):
             category = annotation.get("category_id")
-            if category not in self._number:
+            if isinstance(category, list | dict) or category not in self._number:
                 raise DataError(f"category_id must be one of the file's categories. Got {category} in image {name}.")
             concept, mask = self._number[category], _segmentation(annotation.get("segmentation"), (height, width), name)
             masks[concept] = masks[concept] | mask if concept in masks else mask
