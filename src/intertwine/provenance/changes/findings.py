@@ -12,7 +12,7 @@ from ..difference import Finding
 from .element_words import units_of_zeros
 from .layers import pattern_of, runs
 from .pairs import Pairs
-from .tensor_change import EQUAL, LIKE_NOISE, REWRITTEN, ROUNDED, UNDETERMINED, TensorChange
+from .tensor_change import EQUAL, LIKE_NOISE, REWRITTEN, ROUNDED, SPARSE, UNDETERMINED, TensorChange
 
 _APART, _NEARLY_ALL = 0.35, 0.9  # cosine of matched tensors that share nothing, and share of the weights
 _IN_PLACES = ("entries", "rows", "reordered")  # changes that leave most entries, wherever they lie now
@@ -169,6 +169,8 @@ def _pruned(some: Some, compared: Some) -> str:
     new = sum(c.numel * (c.zeros[1] - c.zeros[0]) for c in some) / sum(c.numel for c in some)
     zeros = sum(c.numel * c.zeros[1] for c in compared) / sum(c.numel for c in compared)
     where = f"{new:.1%} of the weights of {_count(some)} set to zero ({_patterns(some)})"
+    if all(SPARSE in c.detail for c in some):
+        where += f", {SPARSE}"
     return f"pruned: {where}, the others kept; sparsity is now {zeros:.1%} overall"
 
 

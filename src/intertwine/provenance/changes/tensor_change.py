@@ -15,8 +15,11 @@ _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _EQUAL = 1e-5  # relative deviation of a number from one of a grid
 _OFF = 0.02  # of a step: how far a value may lie from its level
 _HALF = 0.75  # of a step: how far rounding to the next level moves a value, with room for another choice of steps
+_BEYOND = 0.4  # of a step: how far a level lies beyond those of signed integers, where halves lie within
 _GROUPS = (128, 64, 32)  # entries that share a step, where rows do not
 _MOST = 1 << 18  # entries that are looked at
+SPARSE = "2:4, two of every four neighbours in a row"
+_EXACTLY = 0.9  # share of fours of which exactly two are zero, where more are by chance or were before
 _SHARED, _ENTRIES = 8, 64  # entries that share a step, and all of them, below which any values may fit
 
 
@@ -43,8 +46,8 @@ def grid(x: Tensor, y: Tensor) -> str:
         some = max(1, _MOST // view(after).shape[1])
         left, right = view(before)[:some], view(after)[:some]
         for bits in _BITS if right.shape[1] >= _SHARED and right.numel() >= _ENTRIES else ():
-            if _on_grid(left, right, bits):
-                return f"int{bits}, one step {words}"
+            if (way := _on_grid(left, right, bits)) is not None:
+                return f"int{bits}{way}, one step {words}"
         for format_ in _FLOAT8 if right.numel() >= _ENTRIES else ():
             if _on_float8(left, right, format_):
                 return f"{dtype_name(format_)}, one scale {words}"
@@ -61,8 +64,11 @@ def _on_float8(x: Tensor, y: Tensor, format_: torch.dtype) -> bool:
     return bool(on.all()) and bool(((x - y).abs() <= _HALF * step).all())
 
 
-def _on_grid(x: Tensor, y: Tensor, bits: int) -> bool:
-    """Whether ``y`` is ``x`` rounded to whole multiples of a step of each piece, from zero or from its least entry."""
+def _on_grid(x: Tensor, y: Tensor, bits: int) -> str | None:
+    """How ``y`` is ``x`` rounded to whole multiples of a step of each piece, from zero or from its least entry.
+
+    ``None`` where it is not; in words where some piece is not about zero, as zero points of integers leave it.
+    """
     top = 2 ** (bits - 1)
     largest, low, high = y.abs().amax(1), y.amin(1), y.amax(1)
     gaps = y.sort(1).values.diff(dim=1)
@@ -75,8 +81,9 @@ def _on_grid(x: Tensor, y: Tensor, bits: int) -> bool:
         # coarse levels are reached by whole numbers only; one that is not settles it
         on = bool(step.isfinite().all()) and bool(((level - level.round()).abs() <= _OFF).all())
         if on and bool(((x - y).abs() <= _HALF * step).all()):
-            return True
-    return False
+            far = (y > (top - _BEYOND) * step) | (y < (-top - _BEYOND) * step)  # of signed integers about zero
+            return " with a zero point" if bool(far.any()) else ""
+    return None
 
 
 _EDGE = 3.0  # times the largest singular value that rounding of this size is expected to have
@@ -278,7 +285,8 @@ def _whole(x: Tensor, y: Tensor, gap: Tensor, cosine: float) -> tuple[str, str, 
     kept = gap.abs() <= _MOVED * y.abs()
     for kind, words, zero in (("pruned", "set to zero", y == 0), ("filled", "that were zero filled", x == 0)):
         if bool((kept | zero).all()):
-            return kind, f"{float((zero & ~kept).double().mean()):.1%} of entries {words}, the others kept", ()
+            way = f" ({SPARSE})" if kind == "pruned" and _structured(zero) else ""
+            return kind, f"{float((zero & ~kept).double().mean()):.1%} of entries {words}{way}, the others kept", ()
     for dim, what in enumerate(("rows", "columns")[: y.ndim]):
         if bool((gap + x.mean(dim, keepdim=True)).abs().le(_MOVED * y.abs().mean(dim, keepdim=True)).all()):
             return "centred", f"the mean over {what} subtracted", ()
@@ -303,6 +311,14 @@ def _whole(x: Tensor, y: Tensor, gap: Tensor, cosine: float) -> tuple[str, str, 
     if cosine < min(least, _FAR / y.numel() ** 0.5) and y.numel() > 8:
         return "replaced", f"cosine {cosine:.2f}", ()
     return "changed", "", ()
+
+
+def _structured(zero: Tensor) -> bool:
+    """Whether of every four neighbours in a row two are zero, no more in most: what sparse tensor cores multiply."""
+    if zero.ndim < 2 or zero.shape[1] % 4:
+        return False
+    count = zero.movedim(1, -1).reshape(-1, 4).sum(1)
+    return bool((count >= 2).all()) and float((count == 2).double().mean()) > _EXACTLY
 
 
 def _sorted(x: Tensor, dim: int) -> Tensor:
