@@ -115,7 +115,7 @@ def _once_folded(a: Network, b: Network, example_inputs: Any) -> Diff | None:
         if (forms := pair(a, b, example_inputs)) is None:
             continue
         sym, *both = forms
-        found = _compared(*both, example_inputs, both[1], sym)
+        found = _compared(both[0], both[1], example_inputs, both[1], sym)
         if found.same_function:
             before = [_state(side) for side in (a, b)]
             names = tuple(
