@@ -31,7 +31,7 @@ class Likeness:
     """Likeness of two networks after matching, in balanced coordinates."""
 
     explained: float  # Share of the weights' squares that the matched network explains
-    tensors: Mapping[str, float]  # The same by tensor
+    tensors: Mapping[str, float]  # Cosine of every tensor of three entries or more
     units: Mapping[str, Tensor]  # Cosine of every unit with its partner, by space
 
 
@@ -70,12 +70,12 @@ def likeness(pair: Compared, g: Transformation | None = None) -> Likeness:
     for sym, near, met in _moved(whole, g):
         for name, layout in sym.layouts.items():
             x, y = near[name], met[name]
-            if layout.spaces:
+            if layout.spaces and y.numel() > 2:
                 inner, norms = float((x * y).sum(dtype=torch.float64)), float(x.double().norm() * y.double().norm())
-                tensors[name], sizes[name] = (max(inner / norms, 0.0) ** 2 if norms > 0 else 0.0), y.numel()
+                tensors[name], sizes[name] = (inner / norms if norms > 0 else 0.0), y.numel()
             for space, products in by_unit(sym, name, x * y, x * x, y * y):
                 sums[space] = sums.get(space, 0) + torch.stack(products)
-    share = sum(tensors[n] * sizes[n] for n in tensors) / max(sum(sizes.values()), 1)
+    share = sum(max(cosine, 0.0) ** 2 * sizes[n] for n, cosine in tensors.items()) / max(sum(sizes.values()), 1)
     units = {s: (t[0] / (t[1] * t[2]).sqrt().clamp_min(1e-30)).flatten() for s, t in sums.items()}
     return Likeness(share, tensors, units)
 
@@ -108,18 +108,22 @@ def calibrated(
         if len(others) < FEWEST:
             continue
         share = float((cosines > torch.stack([u.max() for u in others]).max()).double().mean())
-        log_p = log_chance(float(cosines.mean()) ** 2, [float(u.mean()) ** 2 for u in others])
+        log_p = log_chance(float(cosines.mean()), [float(u.mean()) for u in others])
         spaces.append(SpaceAgreement(sym.titles[name], len(cosines), share, log_p, 1.0, 0.0))
     tensors = []
-    for name, share in found.tensors.items():
-        shares = [r.tensors[name] for r in rest if name in r.tensors]
-        alone = log_chance(share, shares) if len(shares) >= FEWEST else None
-        tensors.append(TensorAgreement(name, share**0.5, False, alone))
+    for name, cosine in found.tensors.items():
+        known = [r.tensors[name] for r in rest if name in r.tensors]
+        alone = log_chance(cosine, known) if len(known) >= FEWEST else None
+        tensors.append(TensorAgreement(name, cosine, False, alone))
     log_p = log_chance(found.explained, [r.explained for r in rest])
     return Calibrated(found, tuple(rest), log_p, tuple(spaces), tuple(tensors))
 
 
-def log_chance(share: float, independent: Sequence[float]) -> float:
-    """Logarithm of the probability that one more independent network explains as much, from ``-log(1 - share)``."""
-    u, *others = (-log(max(1 - x, _ROUNDING)) for x in (share, *independent))
+def log_chance(likeness: float, independent: Sequence[float]) -> float:
+    """Logarithm of the probability that one more independent network is as alike, from ``-log(1 - likeness)``.
+
+    The likeness is a share of squares of all weights, or a cosine: that of three entries or more in a random direction
+    has ``-log(1 - c)`` of no falling hazard rate. The square of one would have: its density is infinite at zero.
+    """
+    u, *others = (-log(max(1 - x, _ROUNDING)) for x in (likeness, *independent))
     return log_exceedance(u, others)
