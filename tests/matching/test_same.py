@@ -330,3 +330,20 @@ def test_the_sine_of_an_angle_is_never_above_one():
         x, y = torch.randn(2, 16, generator=generator, dtype=torch.float64)
         y -= (x @ y) / (x @ x) * x * (1 - 1e-12)
         assert 0 < sine(x, y) <= 1
+
+
+def test_quantised_and_sparse_copies_say_so():
+    torch.manual_seed(0)
+    a, x = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 64)), torch.randn(4, 64)
+    sym = iw.symmetries(a, x)
+    four, sparse = (sym.act(sym.random(seed=k, kinds=["permutation"]), a) for k in range(2))
+    with torch.no_grad():
+        groups = four[0].weight.view(-1, 32)
+        low, high = groups.amin(1, keepdim=True), groups.amax(1, keepdim=True)
+        step = (high - low) / 15
+        zero = (-low / step).round()
+        groups.copy_(((groups / step + zero).round().clamp(0, 15) - zero) * step)
+        groups = sparse[2].weight.view(-1, 4)
+        groups.scatter_(1, groups.abs().argsort(1)[:, :2], 0.0)
+    assert "1 tensor of b: int4 with a zero point, one step for 32 entries" in same(a, four, x).reason
+    assert "1 tensor of b: zeros as 2:4" in same(a, sparse, x).reason

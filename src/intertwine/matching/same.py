@@ -27,6 +27,7 @@ from .coordinates.gauge import gauge_of
 from .correspondence.correspond import SETTINGS, correspond, in_code_of, in_one_code
 from .judgement.configurations import differing_settings, settings_of
 from .judgement.deviation import HALVES, PRECISIONS, constant, patterned, relative
+from .judgement.grids import quantised
 from .judgement.verdict import APART, DIFFERENT, PART, RELATED, SAME, UNTOLD, Match
 
 __all__ = ["COMPONENT", "DIFFERENT", "RELATED", "SAME", "UNTOLD", "Match", "decided", "same"]
@@ -282,6 +283,9 @@ def decided(
     for state in states:
         check_weights(part, state)
     found = _judged(Pair(part, *states, limit), replaced, error, one_path and not _unruled(sym))
+    if found.verdict == RELATED and found.transformation is not None:
+        told = quantised(part, states, found.transformation, found.differing)
+        return replace(found, reason="; ".join([found.reason, *told]))
     if found.verdict == DIFFERENT:
         if replaced:
             return _far(replaced)

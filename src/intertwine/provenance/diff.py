@@ -18,6 +18,7 @@ from ..matching.correspondence.correspond import correspond
 from ..matching.correspondence.entries import Entry
 from ..matching.judgement.configurations import differing_settings, settings_of
 from ..matching.judgement.deviation import HALVES, deviation
+from ..matching.judgement.grids import dtype_name
 from ..matching.same import turned
 from ..symmetry import Symmetry, Transformation, symmetries
 from ..symmetry.action import tensors_of
@@ -30,7 +31,7 @@ from .changes.findings import pooled, tensor_findings, tie_findings, told_apart
 from .changes.layers import block_of
 from .changes.pairs import Pairs, paired
 from .changes.simplest_element import Explained, explained
-from .changes.tensor_change import REWRITTEN, ROUNDED, TensorChange, dtype_name, tensor_change
+from .changes.tensor_change import REWRITTEN, ROUNDED, TensorChange, tensor_change
 from .difference import CHANGED, SAME_FUNCTION, Diff, Finding
 
 _AMPLIFIED, _MOST_ERROR = 10.0, 0.5  # times what rounding to a format does to the outputs; relative error at most

@@ -7,12 +7,13 @@ from torch import Tensor
 
 from ..._words import counted, listed
 from ...matching.element_fit.freedoms import Freedom, moving
+from ...matching.judgement.grids import SPARSE
 from ...symmetry import Symmetry, Transformation
 from ..difference import Finding
 from .element_words import units_of_zeros
 from .layers import pattern_of, runs
 from .pairs import Pairs
-from .tensor_change import EQUAL, LIKE_NOISE, REWRITTEN, ROUNDED, SPARSE, UNDETERMINED, TensorChange
+from .tensor_change import EQUAL, LIKE_NOISE, REWRITTEN, ROUNDED, UNDETERMINED, TensorChange
 
 _APART, _NEARLY_ALL = 0.35, 0.9  # cosine of matched tensors that share nothing, and share of the weights
 _IN_PLACES = ("entries", "rows", "reordered")  # changes that leave most entries, wherever they lie now

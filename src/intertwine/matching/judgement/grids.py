@@ -1,0 +1,113 @@
+"""Grids that weights were rounded to: integers with steps of their own, float8 numbers; and zeros in a pattern."""
+
+from collections.abc import Callable, Collection, Mapping
+
+import torch
+from torch import Tensor
+
+from ..._words import counted
+from ...symmetry import Symmetry, Transformation
+from ...symmetry.action import transform
+
+_BITS = (4, 8)  # the coarse grid first: its levels are among those of a finer one
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+_EQUAL = 1e-5  # relative deviation of a number from one of a grid
+_OFF = 0.02  # of a step: how far a value may lie from its level
+_HALF = 0.75  # of a step: how far rounding to the next level moves a value, with room for another choice of steps
+_BEYOND = 0.4  # of a step: how far a level lies beyond those of signed integers, where halves lie within
+_GROUPS = (128, 64, 32)  # entries that share a step, where rows do not
+_MOST = 1 << 18  # entries that are looked at
+SPARSE = "2:4, two of every four neighbours in a row"
+_EXACTLY = 0.9  # share of fours of which exactly two are zero, where more are by chance or were before
+_SHARED, _ENTRIES = 8, 64  # entries that share a step, and all of them, below which any values may fit
+
+
+def quantised(
+    sym: Symmetry, states: tuple[Mapping[str, Tensor], Mapping[str, Tensor]], g: Transformation, names: Collection[str]
+) -> list[str]:
+    """What of the second network are the first's tensors moved by ``g`` and quantised, in words, each with a count."""
+    found: dict[str, int] = {}
+    for name in sym.layouts.keys() & names:
+        y = states[1][name].detach()
+        if y.ndim > 1:
+            x = transform(states[0][name].detach().to(y), sym.layouts[name], g)
+            said = f"zeros as {SPARSE}" if two_of_four(y == 0) and not two_of_four(x == 0) else grid(x, y)
+            if said:
+                found[said] = found.get(said, 0) + 1
+    return [f"{counted(count, 'tensor')} of b: {said}" for said, count in sorted(found.items())]
+
+
+def grid(x: Tensor, y: Tensor) -> str:
+    """The grid that ``y`` lies on and ``x`` was rounded to, in words; empty where there is none.
+
+    Steps and scales are the largest absolute value, or the range, divided by the largest integer or float8 number: of
+    the whole tensor, of each row, of each column, or of groups of entries along the rows. Float8 may have no scale.
+    """
+    for format_ in _FLOAT8:
+        if torch.equal(x.to(format_).to(y.dtype), y):
+            return dtype_name(format_)
+    if y.ndim < 2:
+        return ""
+    before, after = x.flatten(1), y.flatten(1)
+    views: dict[str, Callable[[Tensor], Tensor]] = {
+        "for the tensor": lambda t: t.reshape(1, -1)[:, :_MOST],
+        "for each row": lambda t: t,
+        "for each column": lambda t: t.mT,
+    }
+    sizes = [size for size in _GROUPS if after.shape[1] % size == 0 and after.shape[1] > size]
+    views |= {f"for {size} entries": lambda t, size=size: t.reshape(-1, size) for size in sizes}  # type: ignore[misc]
+    for words, view in views.items():
+        some = max(1, _MOST // view(after).shape[1])
+        left, right = view(before)[:some], view(after)[:some]
+        for bits in _BITS if right.shape[1] >= _SHARED and right.numel() >= _ENTRIES else ():
+            if (way := _on_grid(left, right, bits)) is not None:
+                return f"int{bits}{way}, one step {words}"
+        for format_ in _FLOAT8 if right.numel() >= _ENTRIES else ():
+            if _on_float8(left, right, format_):
+                return f"{dtype_name(format_)}, one scale {words}"
+    return ""
+
+
+def _on_float8(x: Tensor, y: Tensor, format_: torch.dtype) -> bool:
+    """Whether ``y`` is ``x`` rounded to float8 after division by the largest entry of each piece."""
+    format_of = torch.finfo(format_)
+    scale = (y.abs().amax(1, keepdim=True) / format_of.max).clamp_min(torch.finfo(y.dtype).tiny)
+    level = (y / scale).clamp(format_of.min, format_of.max)
+    on = (level.to(format_).to(y.dtype) - level).abs() <= _EQUAL * level.abs()
+    step = format_of.eps * level.abs().clamp_min(format_of.smallest_normal) * scale
+    return bool(on.all()) and bool(((x - y).abs() <= _HALF * step).all())
+
+
+def _on_grid(x: Tensor, y: Tensor, bits: int) -> str | None:
+    """How ``y`` is ``x`` rounded to whole multiples of a step of each piece, from zero or from its least entry.
+
+    ``None`` where it is not; in words where some piece is not about zero, as zero points of integers leave it.
+    """
+    top = 2 ** (bits - 1)
+    largest, low, high = y.abs().amax(1), y.amin(1), y.amax(1)
+    gaps = y.sort(1).values.diff(dim=1)
+    smallest = torch.where(gaps > 0, gaps, torch.inf).amin(1)
+    smallest = torch.where((high - low) / smallest < 2 * top + _OFF, smallest, torch.inf)
+    steps = [(largest / n, torch.zeros_like(low)) for n in (top - 1, top, top - 0.5)]
+    for step, offset in (*steps, ((high - low) / (2 * top - 1), low), (smallest, low)):
+        step = step.clamp_min(torch.finfo(y.dtype).tiny)[:, None]
+        level = (y - offset[:, None]) / step
+        # coarse levels are reached by whole numbers only; one that is not settles it
+        on = bool(step.isfinite().all()) and bool(((level - level.round()).abs() <= _OFF).all())
+        if on and bool(((x - y).abs() <= _HALF * step).all()):
+            far = (y > (top - _BEYOND) * step) | (y < (-top - _BEYOND) * step)  # of signed integers about zero
+            return " with a zero point" if bool(far.any()) else ""
+    return None
+
+
+def two_of_four(zero: Tensor) -> bool:
+    """Whether of every four neighbours in a row two are zero, no more in most: what sparse tensor cores multiply."""
+    if zero.ndim < 2 or zero.shape[1] % 4:
+        return False
+    count = zero.movedim(1, -1).reshape(-1, 4).sum(1)
+    return bool((count >= 2).all()) and float((count == 2).double().mean()) > _EXACTLY
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a number format without the package's."""
+    return str(dtype).removeprefix("torch.")
