@@ -158,11 +158,11 @@ class Barrier(Result):
         """One row for every kind of path: mean barriers, in brackets their intervals over networks."""
         import pandas as pd
 
-        rows = []
+        rows, anew = [], any(recalibrated for _, recalibrated in self.variants)  # else there may be no batch norms
         for path, recalibrated in self.variants:
             cells = {f"{measure} barrier": self._said(path, recalibrated, measure) for measure in ("loss", "accuracy")}
-            norms = "recalibrated" if recalibrated else "interpolated"
-            rows.append({"path": path, "batch norms": norms, **cells})
+            norms = {"batch norms": "recalibrated" if recalibrated else "interpolated"} if anew else {}
+            rows.append({"path": path, **norms, **cells})
         return pd.DataFrame(rows)
 
     def summary(self) -> str:
