@@ -64,9 +64,10 @@ class Transformation:
 
     def __invert__(self) -> Transformation:
         inverted: dict[str, Element] = {}
-        for name, g in self.elements.items():  # parents come first, so their inverses are known
+        outer_first = sorted(self.elements.items(), key=lambda item: len(item[1].parents))
+        for name, g in outer_first:  # so that the inverses of its parents are known
             inverted[name] = (~g).reindexed(inverted)
-        return Transformation(inverted, self.certified)
+        return Transformation({name: inverted[name] for name in self.elements}, self.certified)
 
     def restrict(self, spaces: Collection[str] | None = None, kinds: Collection[str] | None = None) -> Transformation:
         """The part of ``g`` that acts on some spaces, or by some kinds; everything else becomes the identity.
