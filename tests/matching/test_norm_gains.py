@@ -74,8 +74,7 @@ def test_a_rotated_network_is_the_same_as_the_one_it_was_made_of(name):
     assert iw.same(model, rotated, inputs).verdict != SAME
 
 
-@pytest.mark.parametrize("gains", ["one", "other"])
-@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "LlamaForCausalLM"])
+@pytest.mark.parametrize(("name", "gains"), [("GPT2LMHeadModel", "one"), ("LlamaForCausalLM", "other")])
 def test_diff_lineage_and_align_see_a_rotated_network_of_a_tied_one_as_same_does(name, gains):
     pytest.importorskip("transformers")
     torch.manual_seed(0)
