@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
@@ -29,6 +30,7 @@ AWAY = [
     (re.compile(r"(?m)^[0-9a-f]{8}$"), "COMMIT"),
     (re.compile(r"\d+(\.\d+)? jobs/s"), "- jobs/s"),
     (re.compile(r"/tmp/[\w./-]*"), "PLACE"),
+    (re.compile(rf"(?<![\d.]){re.escape(version('intertwine'))}(?![\d.]*\d)"), "VERSION"),
 ]
 
 # Wrong words: each must be refused in one line.

@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers_zoo as hf_zoo
 from torch import Tensor, nn
-from upstream import since, stacked_experts
+from upstream import is_older, since, stacked_experts
 
 import intertwine as iw
 from intertwine.symmetry import fold_norm_gains
@@ -324,7 +324,8 @@ def test_experts_that_no_example_reaches_keep_their_gain():
     model, inputs = made("MixtralForCausalLM")
     few = {"input_ids": inputs["input_ids"][:1, :1]}
     folded = iw.fold(model, few)
-    assert all("this run does not read all of" in kept.reason for kept in folded.kept) and len(folded.kept) == 2
+    why = "picks from it" if is_older("transformers", "5.0") else "this run does not read all of"
+    assert all(why in kept.reason for kept in folded.kept) and len(folded.kept) == 2
     iw.testing.assert_same_function(model, folded.model, inputs)
     assert folded.certified == "inputs that take the path of the example"
 
