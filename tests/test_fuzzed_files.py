@@ -138,6 +138,17 @@ def made_pretrained(folder: Path) -> None:
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, vocab_size=9)).save_pretrained(folder)
 
 
+def made_gguf(folder: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("gguf", reason="GGUF files are read by gguf")
+    from gguf_files import write_llama
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, vocab_size=9))
+    model.save_pretrained(folder)
+    write_llama(folder / "a.gguf", model, "Q8_0")
+
+
 def made_masks(folder: Path) -> None:
     for part in ("images", "masks"):
         (folder / part).mkdir()
@@ -163,6 +174,8 @@ READERS = {
     "log": (made_log, lambda f: read_log(f / "log.json")),
     "plan": (made_plan, load_plan),
     "pretrained": (made_pretrained, load_pretrained),
+    "gguf": (made_gguf, lambda f: read_tensors(f / "a.gguf")),
+    "gguf of a model": (made_gguf, lambda f: load_pretrained(f, None, f / "a.gguf")),
 }
 
 

@@ -194,18 +194,21 @@ def _sort_metadata(path: Path) -> None:
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
-    """Read a state dict from safetensors, or from a torch file with ``weights_only=True``.
+    """Read a state dict from safetensors, from GGUF, or from a torch file with ``weights_only=True``.
 
     Args:
-        path: A ``.safetensors`` file, or any file that ``torch.save`` wrote. A dictionary that holds the state
-            dict under ``state_dict``, ``model`` or ``model_state_dict`` is opened.
+        path: A ``.safetensors`` or ``.gguf`` file, or any file that ``torch.save`` wrote. A dictionary that holds the
+            state dict under ``state_dict``, ``model`` or ``model_state_dict`` is opened.
 
     Raises:
         CheckpointError: If the file is missing, truncated, would need unsafe unpickling, or holds no state dict.
     """  # noqa: DOC502 - raised by what it calls
     from .._untrusted.weights import check_sizes, check_weights_file
+    from .lazy import GGUF, StoredState
 
     path = check_weights_file(path)
+    if path.suffix == GGUF:
+        return StoredState(path).tensors()
     loaded = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
     found = _find_state_dict(loaded, path)
     check_sizes(found, path)

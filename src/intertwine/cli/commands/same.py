@@ -71,7 +71,7 @@ class Same(Finding, ExampleOptions):
             said = f"A and B are one file, {str(self.a)!r}: nothing was compared"
             return iw.matching.Match(SAME, 0.0, 0.0, "float64", said, moved=False)
         models = self.model, self.model_b or self.model
-        specs = [model or inputs.model_named_by(side.path) for model, side in zip(models, sides)]
+        specs = [model or inputs.model_named_by(*pair) for model, pair in zip(models, (self.reads, self.reads[::-1]))]
         example = inputs.example_input(specs[0], self)
         pair = [inputs.open_alone(spec, side) for spec, side in zip(specs, sides)]
         one_thread(weights=sum(p.numel() for model in pair for p in model.parameters()))

@@ -6,7 +6,7 @@ import copy
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ class Checkpoint:
     """A checkpoint as it lies on disk."""
 
     path: Path  # The file, or a Hugging Face directory
-    tensors: dict[str, Tensor] | None  # Its state dict; ``None`` for a directory
+    tensors: Mapping[str, Tensor] | None  # Its state dict; ``None`` for a directory
     card: Card | None  # The card beside it, if there is one
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..._io import read_tensors
-from ..._io.lazy import StoredState
+from ..._io.lazy import GGUF, StoredState
 from ..._nested import map_tensors, tensors_in
 from ..._untrusted.checkpoints import HF, SETTINGS, check_checkpoint
 from ...errors import CheckpointError, DataError
@@ -36,12 +36,14 @@ _FEW = 4  # examples
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint: safetensors, their index, a torch file of tensors, or a directory of transformers or peft."""
+    """Read a checkpoint: safetensors, an index, GGUF, a torch file of tensors, a directory of transformers or peft."""
     check_checkpoint(path)
     if path.is_dir() and any((path / name).is_file() for name in SETTINGS):
         return Checkpoint(path, None, None)
     if path.is_dir() or path.name.endswith(".index.json"):
         return Checkpoint(path, StoredState(path).tensors(), None)
+    if path.suffix == GGUF:
+        return Checkpoint(path, StoredState(path), None)
     tensors = read_tensors(path)
     card = read_card(path)
     check_card(path, card)
@@ -300,7 +302,8 @@ def open_group(paths: Sequence[Path], asked: DataOptions, use: Use, specs: Seque
     checkpoints = tuple(read_checkpoint(path) for path in paths)
     named = asked.data or (use == "of card" and any(c.card and c.card.data for c in checkpoints))
     if not named and use != "always":
-        networks = tuple(_without_data(c, spec) for c, spec in zip(checkpoints, specs))
+        named_by = [spec or model_named_by(path, *paths) for path, spec in zip(paths, specs)]
+        networks = tuple(_without_data(c, spec) for c, spec in zip(checkpoints, named_by))
         assert isinstance(asked, ExampleOptions)  # commands without an example's options insist on data
         spec = specs[0]
         if spec is None and (asked.input_shape is None or checkpoints[0].tensors is None):
@@ -321,8 +324,8 @@ def open_group(paths: Sequence[Path], asked: DataOptions, use: Use, specs: Seque
     return Group(checkpoints, opened, example, splits, data_spec, tuple(notes))
 
 
-def _without_data(checkpoint: Checkpoint, spec: str | None) -> Opened:
-    spec, path = spec or model_named_by(checkpoint.path), checkpoint.path
+def _without_data(checkpoint: Checkpoint, spec: str) -> Opened:
+    path = checkpoint.path
     model = open_alone(spec, checkpoint)
     check_finite(model, path)
     return Opened(path.name, model, _facts(path, spec, model))

@@ -9,14 +9,17 @@ from ..._words import counted
 from ...symmetry import Symmetry, Transformation
 from ...symmetry.action import transform
 
-_BITS = (4, 8)  # the coarse grid first: its levels are among those of a finer one
+_BITS = (2, 3, 4, 5, 6, 8)  # the coarse grid first: its levels are among those of a finer one
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _EQUAL = 1e-5  # relative deviation of a number from one of a grid
 _OFF = 0.02  # of a step: how far a value may lie from its level
 _HALF = 0.75  # of a step: how far rounding to the next level moves a value, with room for another choice of steps
 _BEYOND = 0.4  # of a step: how far a level lies beyond those of signed integers, where halves lie within
-_GROUPS = (128, 64, 32)  # entries that share a step, where rows do not
+_CUT = 3.0  # of a step: how far what lies beyond the last level is moved to it
+_MISSED = 3  # steps between neighbouring levels that are taken
+_GROUPS = (128, 64, 32, 16)  # entries that share a step, where rows do not
 _MOST = 1 << 18  # entries that are looked at
+_FEW = 8  # pieces that are looked at first
 SPARSE = "2:4, two of every four neighbours in a row"
 _EXACTLY = 0.9  # share of fours of which exactly two are zero, where more are by chance or were before
 _SHARED, _ENTRIES = 8, 64  # entries that share a step, and all of them, below which any values may fit
@@ -59,9 +62,9 @@ def grid(x: Tensor, y: Tensor) -> str:
     for words, view in views.items():
         some = max(1, _MOST // view(after).shape[1])
         left, right = view(before)[:some], view(after)[:some]
-        for bits in _BITS if right.shape[1] >= _SHARED and right.numel() >= _ENTRIES else ():
-            if (way := _on_grid(left, right, bits)) is not None:
-                return f"int{bits}{way}, one step {words}"
+        whole = right.shape[1] >= _SHARED and right.numel() >= _ENTRIES
+        if whole and (integers := _on_grid(left[:_FEW], right[:_FEW]) and _on_grid(left, right)):
+            return f"{integers}, one step {words}"
         for format_ in _FLOAT8 if right.numel() >= _ENTRIES else ():
             if _on_float8(left, right, format_):
                 return f"{dtype_name(format_)}, one scale {words}"
@@ -78,26 +81,43 @@ def _on_float8(x: Tensor, y: Tensor, format_: torch.dtype) -> bool:
     return bool(on.all()) and bool(((x - y).abs() <= _HALF * step).all())
 
 
-def _on_grid(x: Tensor, y: Tensor, bits: int) -> str | None:
-    """How ``y`` is ``x`` rounded to whole multiples of a step of each piece, from zero or from its least entry.
+def _on_grid(x: Tensor, y: Tensor) -> str:
+    """The integers that ``y`` is ``x`` rounded to: whole multiples of a step of each piece, from zero or its least.
 
-    ``None`` where it is not; in words where some piece is not about zero, as zero points of integers leave it.
+    Empty where there are none; with a zero point where some piece is not about zero.
     """
-    top = 2 ** (bits - 1)
-    largest, low, high = y.abs().amax(1), y.amin(1), y.amax(1)
+    low, high = y.amin(1), y.amax(1)
     gaps = y.sort(1).values.diff(dim=1)
     smallest = torch.where(gaps > 0, gaps, torch.inf).amin(1)
-    smallest = torch.where((high - low) / smallest < 2 * top + _OFF, smallest, torch.inf)
-    steps = [(largest / n, torch.zeros_like(low)) for n in (top - 1, top, top - 0.5)]
-    for step, offset in (*steps, ((high - low) / (2 * top - 1), low), (smallest, low)):
-        step = step.clamp_min(torch.finfo(y.dtype).tiny)[:, None]
-        level = (y - offset[:, None]) / step
-        # coarse levels are reached by whole numbers only; one that is not settles it
-        on = bool(step.isfinite().all()) and bool(((level - level.round()).abs() <= _OFF).all())
-        if on and bool(((x - y).abs() <= _HALF * step).all()):
-            far = (y > (top - _BEYOND) * step) | (y < (-top - _BEYOND) * step)  # of signed integers about zero
-            return " with a zero point" if bool(far.any()) else ""
-    return None
+    # what lies at an end of its piece may have been cut off there, from further out
+    ends = ((y == low[:, None]) & (x < y)) | ((y == high[:, None]) & (x > y))
+    for bits in _BITS:
+        if (far := _levels(x, y, bits, smallest, ends)) is not None:
+            return f"int{bits}{' with a zero point' * far}"
+    return ""
+
+
+def _levels(x: Tensor, y: Tensor, bits: int, smallest: Tensor, ends: Tensor) -> bool | None:
+    """Whether some piece needs a zero point; ``None`` where some piece has no step on which it is so many bits."""
+    top = 2 ** (bits - 1)
+    largest, low, high = y.abs().amax(1), y.amin(1), y.amax(1)
+    zero = torch.zeros_like(low)
+    steps = [(largest / n, zero) for n in (top - 1, top, top - 0.5)] + [((high - low) / (2 * top - 1), low)]
+    steps += [(smallest / k, low) for k in range(1, _MISSED + 1)]
+    done = high == low  # of one value: on any grid
+    far, turned, whole = (torch.zeros_like(done) for _ in range(3))
+    for step, offset in steps:
+        step = torch.where((high - low) / step < 2 * top + _OFF, step, torch.inf)[:, None]
+        level = (y - offset[:, None]) / step.clamp_min(torch.finfo(y.dtype).tiny)
+        near = (x - y).abs() <= torch.where(ends, _CUT, _HALF) * step
+        fits = step[:, 0].isfinite() & (((level - level.round()).abs() <= _OFF) & near).all(1) & ~done
+        far |= fits & (y.abs() > (top + _BEYOND) * step).any(1)
+        turned |= fits & (y > (top - _BEYOND) * step).any(1)  # signed integers, with a step below zero
+        whole |= fits & (high - low > (2 * top - 1 - _BEYOND) * step[:, 0])
+        done |= fits
+    # zero points are for reaching from end to end; steps below zero bring only the largest to an end
+    zeros = bool(far.any()) or (bool(turned.any()) and bool(whole[turned].all()))
+    return zeros if bool(done.all()) else None
 
 
 def two_of_four(zero: Tensor) -> bool:
