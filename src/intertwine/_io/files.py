@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, StorageError
+from .gguf_file import GGUF, read_gguf
 from .scratch import Scratch, sweep
 
 # A full disk, a used-up quota, a limit on files, a read-only file system.
@@ -204,11 +205,10 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
         CheckpointError: If the file is missing, truncated, would need unsafe unpickling, or holds no state dict.
     """  # noqa: DOC502 - raised by what it calls
     from .._untrusted.weights import check_sizes, check_weights_file
-    from .lazy import GGUF, StoredState
 
     path = check_weights_file(path)
     if path.suffix == GGUF:
-        return StoredState(path).tensors()
+        return read_gguf(path)
     loaded = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
     found = _find_state_dict(loaded, path)
     check_sizes(found, path)

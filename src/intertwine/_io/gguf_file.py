@@ -84,6 +84,18 @@ def gguf_tensors(path: Path) -> dict[str, Stored]:
         ) from None
 
 
+def read_gguf(path: Path) -> dict[str, Tensor]:
+    """All tensors of a GGUF file in memory.
+
+    Raises:
+        CheckpointError: If they do not fit, or the file is damaged.
+    """  # noqa: DOC502 - raised by the checks
+    found = gguf_tensors(path)
+    size = sum(prod(tensor.shape) * tensor.dtype.itemsize for tensor in found.values())
+    check_fits(size, "checkpoint", f"{len(found)} tensors", "Read one at a time.", error=CheckpointError)
+    return {name: tensor.read() for name, tensor in found.items()}
+
+
 def library() -> Any:
     """The package that the format's authors publish.
 

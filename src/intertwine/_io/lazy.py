@@ -81,8 +81,7 @@ class StoredState(LazyState):
         Raises:
             CheckpointError: If they do not fit.
         """  # noqa: DOC502 - raised by the check
-        size = sum(file.stat().st_size for file in set(self.files.values()))
-        size = max(size, sum(prod(tensor.shape) * tensor.dtype.itemsize for tensor in self._stored.values()))
+        size = sum(prod(shape) * dtype.itemsize for shape, dtype in self.headers().values())
         check_fits(size, "checkpoint", f"{len(self)} tensors", "Work on its shards instead.", error=CheckpointError)
         return {name: self[name] for name in self}
 
