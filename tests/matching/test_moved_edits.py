@@ -80,7 +80,7 @@ def named(found):
     ("seed", "edit"),
     [
         (0, one_weight("model.layers.1.self_attn.o_proj.weight")),
-        (2, one_weight("model.layers.0.self_attn.k_proj.weight")),
+        (1, one_weight("model.layers.0.self_attn.k_proj.weight")),
         (1, fresh("layers.0.self_attn.v_proj")),
         (4, fresh("layers.0.self_attn.k_proj")),
         (2, fresh("layers.1.mlp.experts.gate_up_proj", "layers.1.mlp.up_proj")),

@@ -53,9 +53,15 @@ class Fit:
         return not self.near
 
     def measured(self, measure: Callable[[str, Tensor], float]) -> dict[str, float]:
-        """A measure of every moved tensor, always the same one: that of tensors which no fit changes is kept."""
+        """A measure of every moved tensor, always the same one: that of tensors which no fit changes is kept.
+
+        Tensors are moved anew, at once: those moved step by step have gathered the rounding of all steps, to which
+        scales and bases were fitted instead of to what the element makes.
+        """
         for name, layout in self.sym.layouts.items():
-            if name not in self.near and name not in self._kept:
+            if name in self.near:
+                self.near[name] = transform(self._a[name], layout, self.g)
+            elif name not in self._kept:
                 self._kept[name] = measure(name, transform(self._a[name], layout, self.g))
         return {n: self._kept[n] if n in self._kept else measure(n, self.near[n]) for n in self.sym.layouts}
 
