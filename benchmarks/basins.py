@@ -1,13 +1,15 @@
 """Barriers of pairs of networks as the group grows, from nothing over permutations to bases learned on data.
 
-    python benchmarks/basins.py DATA [--pairs char-gpt gpt llama bert vit t5 mlp] [--rows none default learned]
-        [--kept FOLDER] [--steps 2400] [--draws 3] [--figure ladder.svg]
+    python benchmarks/basins.py DATA [--pairs char-gpt gpt gpt:384 llama bert vit t5 mlp] [--rows none default learned]
+        [--kept FOLDER] [--steps 2400] [--seeds 1] [--draws 3] [--figure ladder.svg]
 
 DATA holds ``char-gpt/{a,b}.safetensors``, ``char-gpt/config.json``, ``text/tinyshakespeare.txt`` and ``cifar10``. The
-other pairs (``basin_pairs.py``) are trained here, a minute each, and kept in a folder. The barrier is the largest of
-the quarter, half and three-quarter points above the line between the losses, over 6 batches of 64 of the data kept for
-tests; ``--draws`` takes as many draws of these batches, for the spread. Methods with data read the rest alone. Seconds
-are process time on one thread, the symmetry's search included. ``--figure`` draws the rows that were measured last.
+other pairs (``basin_pairs.py``) are trained here, a minute each, and kept in a folder; ``gpt:384`` is one of three
+layers and that width, which takes longer, and ``--seeds`` the number of pairs of each kind. The barrier is the largest
+of the quarter, half and three-quarter points above the line between the losses, over 6 batches of 64 of the data kept
+for tests; ``--draws`` takes as many draws of these batches, for the spread. Methods with data read the rest alone.
+Seconds are process time on one thread, the symmetry's search included. ``--figure`` draws the rows that were measured
+last.
 """
 
 import argparse
@@ -96,6 +98,9 @@ def measured(pair: Pair, a: nn.Module, b: nn.Module, chosen: argparse.Namespace)
         seconds = time.process_time() - started
         heights = found[name] = [barrier(one, other, test) for test in tests]
         print(f"| {name} | {', '.join(f'{height:.3f}' for height in heights)} | {seconds:.1f} |", flush=True)
+        if name == "learned":
+            held = [f"{-height:.3f}" for height in aligned.history[:: max(1, len(aligned.history) // 12)]]
+            print(f"\nheld out along {chosen.steps} steps: {', '.join(held)}\n", flush=True)
     return found
 
 
@@ -107,6 +112,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=["none", "permutations", "permutations, head maps", "default"])
     parser.add_argument("--kept", type=Path, default=Path("basins"))
     parser.add_argument("--steps", type=int, default=Learned.steps)
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--draws", type=int, default=1)
     parser.add_argument("--rate", type=float, default=Learned.rate)
     parser.add_argument("--figure", type=Path)
@@ -114,14 +120,19 @@ def main() -> None:
     torch.set_num_threads(1)
     every = pairs(chosen.data)
     for name in chosen.pairs:
-        pair, folder = every[name](), chosen.data if name == "char-gpt" else chosen.kept
-        a, b = (pair.trained(seed, folder / name / f"{seed}.safetensors") for seed in (0, 1))
-        ends = [loss(model, pair.batches(6, 64, 0, train=False)) for model in (a, b)]
-        print(
-            f"\n{name}: losses {ends[0]:.3f} and {ends[1]:.3f}\n\n| method | barrier | seconds |\n|---|---|---|",
-            flush=True,
-        )
-        found = measured(pair, a, b, chosen)
+        kind, *width = name.split(":")
+        pair, folder = every[kind](*map(int, width)), chosen.data if name == "char-gpt" else chosen.kept
+        found: dict[str, list[float]] = {}
+        for first in range(0, 2 * chosen.seeds, 2):
+            a, b = (pair.trained(seed, folder / name / f"{seed}.safetensors") for seed in (first, first + 1))
+            ends = [loss(model, pair.batches(6, 64, 0, train=False)) for model in (a, b)]
+            print(
+                f"\n{name} from seed {first}: losses {ends[0]:.3f} and {ends[1]:.3f}\n\n| method | barrier | seconds |"
+                "\n|---|---|---|",
+                flush=True,
+            )
+            for row, heights in measured(pair, a, b, chosen).items():
+                found.setdefault(row, []).extend(heights)
     if chosen.figure is not None:
         draw(found, chosen.figure)
 
