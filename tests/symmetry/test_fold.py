@@ -320,6 +320,29 @@ def test_a_weight_that_is_returned_is_not_folded():
         iw.fold(generic(Tied()), torch.randn(5, 4), center=False)
 
 
+class Picked(nn.Module):
+    """A stream of which a mask over examples and positions picks rows, as models of several kinds of tokens do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.inner = nn.Embedding(10, 8), nn.Linear(8, 8)
+        self.norms = nn.ModuleList([nn.LayerNorm(8), nn.LayerNorm(8)])
+        self.heads = nn.ModuleList([nn.Linear(8, 4), nn.Linear(8, 3)])
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        x = x + self.inner(x)
+        return self.heads[0](self.norms[0](x)), self.heads[1](self.norms[1](x[tokens == 5]))
+
+
+@pytest.mark.parametrize("tokens", [[[1, 2, 3], [4, 6, 7]], [[1, 5, 3], [4, 6, 5]]], ids=["no row", "two rows"])
+def test_a_mask_of_several_axes_picks_rows_or_none(tokens):
+    model = generic(Picked())
+    folded = iw.fold(model, torch.tensor(tokens))
+    assert all(torch.equal(norm.weight, torch.ones(8)) for norm in folded.model.norms[: 1 + (5 in tokens[0])])
+    iw.testing.assert_same_function(model, folded.model, torch.tensor(tokens))
+
+
 def test_experts_that_no_example_reaches_keep_their_gain():
     model, inputs = made("MixtralForCausalLM")
     few = {"input_ids": inputs["input_ids"][:1, :1]}

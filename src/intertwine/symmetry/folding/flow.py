@@ -185,9 +185,13 @@ class Flow:
         first = places[0] if len([p for p in places if p is not None]) == 1 else None
         if first is None or not self._changed(call.args["self"]) or self._changed(first):
             raise Obstacle(f"{call.where} picks from it", call)
-        parts = self._shared(call, call.args["self"], 0, "mixes its positions")
+        picked = self.graph.program.values[first.id]
+        axes = len(picked.shape) if picked.dtype in (torch.bool, torch.uint8) else 1  # a mask stands for all of its own
+        change = self._of(call.args["self"])
+        if any(_varies(t, dim) for t in (change.factor, change.offset) for dim in range(axes)):
+            raise Obstacle(f"{call.where} mixes its positions", call)
         out, shape = self._out(call)
-        self.put(out, Change(*(t[0].expand(shape) for t in parts)))
+        self.put(out, Change(*(t[(0,) * axes].expand(shape) for t in (change.factor, change.offset))))
 
     def _layer_norm(self, call: Call) -> None:
         change = self._of(call.args["input"])
@@ -317,7 +321,7 @@ def _nothing(shape: Sequence[int]) -> Tensor:
 
 
 def _varies(t: Tensor, dim: int) -> bool:
-    return bool(((t - t.narrow(dim, 0, 1)).abs() > 1e-9 * t.abs().amax()).any())
+    return bool(t.numel()) and bool(((t - t.narrow(dim, 0, 1)).abs() > 1e-9 * t.abs().amax()).any())
 
 
 def _channels(t: Tensor, channel: int, batched: bool) -> Tensor | None:
