@@ -20,11 +20,11 @@ def test_of_a_decoder_with_rotary_embedding():
     said = of(*MAKERS["LlamaForCausalLM"]())
     assert said[:7] == [
         "residual stream from model.embed_tokens",
-        "layer 0: attention heads",
-        "layer 0: within each head: q_proj, o_proj",
+        "layer 0: key/value heads with their query heads",
+        "layer 0: within each key/value head: q_proj, o_proj",
         "layer 0: turns of rotary pairs",
         "layer 0: rotary pairs",
-        "layer 0: within each head: v_proj, o_proj",
+        "layer 0: within each key/value head: v_proj, o_proj",
         "layer 0: MLP units",
     ]
     assert "layer 1: MLP units" in said

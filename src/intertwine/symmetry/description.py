@@ -198,12 +198,28 @@ def titles(spaces: Iterable[Space], layouts: Mapping[str, Layout]) -> dict[str, 
             for one in spaces_of([axis]):
                 tensors[one].append(name)
     parents = {parent for space in spaces for parent in space.parents}
+    shared = {parent for space in spaces if holds_heads(space, layouts) for parent in space.parents}
     said = {}
     for space in spaces:
         shapes = {name: len(layouts[name].axes) for name in tensors[space.name]}
-        said[space.name] = _title(space, shapes, space.name in parents)
+        title = _title(space, shapes, space.name in parents)
+        if shared & {space.name, *space.parents}:
+            title = title.replace("attention heads", "key/value heads with their query heads")
+            title = title.replace("each head:", "each key/value head:")
+        said[space.name] = title
     counts = Counter(said.values())
     return {name: f"{title} ({name})" if counts[title] > 1 else title for name, title in said.items()}
+
+
+def holds_heads(space: Space, layouts: Mapping[str, Layout]) -> bool:
+    """Whether units of a space within others are themselves products with another axis: query heads of shared keys."""
+    if not space.parents or space.group.scales or not space.group.permutes:
+        return False
+    for block in (block for layout in layouts.values() for block in blocks(layout)):
+        dim = next((d for d, leaf in block.carried if leaf.space == space.name), len(block.leaves))
+        if dim + 1 < len(block.leaves) and len(block.rows) < len(block.leaves) - 1:
+            return True
+    return False
 
 
 def _title(space: Space, shapes: Mapping[str, int], is_parent: bool) -> str:

@@ -11,8 +11,8 @@ from torch import Tensor
 from ..._words import counted, listed
 from ...groups import Element
 from ...symmetry import Symmetry, Transformation
-from ...symmetry.blocks import blocks
-from ...symmetry.spaces import Leaf, Space
+from ...symmetry.description import holds_heads
+from ...symmetry.spaces import TURNED, Leaf, Space
 from ..difference import Finding, MovedUnit
 from ..units import by_unit
 from .layers import block_of, pattern_of
@@ -106,23 +106,17 @@ def _together(many: list[tuple[str, str]]) -> str:
 def _noun(sym: Symmetry, space: Space, names: Sequence[str]) -> str:
     """What the units of a space are called."""
     attention = any(_ATTENTION.search(n) for n in names)
-    if any(space.name in other.parents for other in sym.spaces):
-        return "head" if attention else "group"
+    if any(TURNED in reason for reason in space.reasons):
+        return "rotary pair"
+    inner = [other for other in sym.spaces if space.name in other.parents]
+    if inner:
+        shared = any(holds_heads(other, sym.layouts) for other in inner)
+        return f"{'key/value ' * shared}head" if attention else "group"
     if space.parents:
-        queries = attention and not space.group.scales and space.group.permutes and _heads_within(sym, space)
-        return "query head" if queries else "head dimension" if attention else "unit"
+        return "query head" if holds_heads(space, sym.layouts) else "head dimension" if attention else "unit"
     matrices = [n for n in names if len(sym.layouts[n].axes) > 1]
     stream = len(matrices) > _CHAIN and len({block_of(n) for n in matrices}) > 2  # several blocks read and write it
     return "channel" if stream or any(len(sym.layouts[n].axes) == 4 for n in names) else "unit"
-
-
-def _heads_within(sym: Symmetry, space: Space) -> bool:
-    """Whether units of a space are themselves products with another axis, as query heads of one group are."""
-    for block in (block for layout in sym.layouts.values() for block in blocks(layout)):
-        dim = next((d for d, leaf in block.carried if leaf.space == space.name), len(block.leaves))
-        if dim + 1 < len(block.leaves) and len(block.rows) < len(block.leaves) - 1:
-            return True
-    return False
 
 
 def _folded_gains(pairs: Pairs, g: Transformation) -> Iterator[tuple[str, bool, str, int]]:
