@@ -133,6 +133,13 @@ def test_squared_relu_is_said_not_listed():
     assert why["re:.*down_proj$"] == "what is written by s is read by the power 2 of s" and found.proved
 
 
+def test_norms_after_the_addition_are_said_rather_than_their_epsilon():
+    found = iw.symmetries(*text("BertForSequenceClassification")).mappings()
+    why = {a.pattern: a.reason for a in found.absent}
+    assert why["re:.*query$"].startswith("norms read these channels together, as where they stand after the addition")
+    assert "epsilon" not in "".join(why.values()) and any(reason.startswith("gelu in") for reason in why.values())
+
+
 def test_unknown_formats_are_refused():
     with pytest.raises(ValueError, match="format must be one of llm-compressor"):
         iw.symmetries(nn.Linear(3, 2), torch.zeros(2, 3)).mappings("gguf")

@@ -1,5 +1,7 @@
 """The mean cosine of matched units, and what it would be by chance."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -34,6 +36,15 @@ def test_networks_that_share_units_fit_better():
     assert mean > 0.9 > chance + 0.3
     assert f"mean cosine of matched units {mean:.3f}, {chance:.3f} by chance" in found.summary()
     assert found.to_frame()["chance"].notna().all() and f"{chance:.3f} by chance" in found.to_html()
+
+
+def test_spaces_no_better_than_chance_are_named():
+    found = iw.align(net(0), net(0), X)
+    first, second = found.chance
+    assert "unrelated networks" not in found.summary()
+    said = replace(found, chance={first: 2.0, second: 0.1}).summary()
+    assert "Note: units no more alike than those of unrelated networks in 1 space: " in said
+    assert found.symmetry.titles[first] in said.rpartition("Note")[2] and "2 spaces" not in said
 
 
 def test_chance_can_be_left_out_and_depends_on_the_seed_only():

@@ -347,3 +347,26 @@ def test_quantised_and_sparse_copies_say_so():
         groups.scatter_(1, groups.abs().argsort(1)[:, :2], 0.0)
     assert "1 tensor of b: int4 with a zero point, one step for 32 entries" in same(a, four, x).reason
     assert "1 tensor of b: zeros as 2:4" in same(a, sparse, x).reason
+
+
+class Deep(nn.Module):
+    """Blocks of which one may be left out: the width stays."""
+
+    def __init__(self, depth):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(16, 16) for _ in range(depth)])
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x).relu()
+        return self.head(x)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_layer_that_one_network_lacks_is_said(turned):
+    torch.manual_seed(0)
+    a, b = Deep(3), Deep(2)
+    b.load_state_dict({name: x for name, x in a.state_dict().items() if not name.startswith("blocks.2")})
+    found = iw.same(*((b, a) if turned else (a, b)), torch.randn(4, 16))
+    assert found.reason.endswith(f"; only {'b' if turned else 'a'} has 1 layer: blocks.2"), found.reason

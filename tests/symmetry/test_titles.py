@@ -1,5 +1,7 @@
 """Titles of spaces: what people call them."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -28,6 +30,15 @@ def test_of_a_decoder_with_rotary_embedding():
         "layer 0: MLP units",
     ]
     assert "layer 1: MLP units" in said
+
+
+def test_heads_that_share_keys_have_their_own_words():
+    model, inputs = MAKERS["LlamaForCausalLM"]()
+    sym = iw.symmetries(model, inputs)
+    found = iw.diff(model, sym.act(sym.random(3, kinds=["permutation", "scale"]), model), inputs, sym)
+    said = " ".join(finding.text for finding in found.findings)
+    assert "key/value heads scaled by" in said and "query heads permuted" in said
+    assert " rotary pairs scaled by" in said and not re.search(r"(all|of) \d+ heads", said)
 
 
 def test_of_an_encoder_and_a_decoder():

@@ -24,14 +24,15 @@ from torch import Tensor, nn
 
 from .._words import counted
 from ..symmetry import Fixed, Leaf
-from ..symmetry.description import Description
+from ..symmetry.description import STREAM, Description
 from ..symmetry.proof import Probe
-from ..symmetry.spaces import UNREAD, leaves
+from ..symmetry.spaces import EPSILON, UNREAD, leaves
 from .exported_model import Proving, Subject
 from .names import expression, outline, packed, unnumbered, unpacked
 from .result import Absent, Entry, Mappings, Place, Proof
 from .scales import ScaleMapping, channels, scale_mappings, scaled
 
+_AFTER = "norms read these channels together, as where they stand after the addition, which lets no such scale through"
 _OUTPUT = "the output layer, which quantisation recipes leave as it is"
 _OFFSET = "the gain is {c:g} + weight, and {c:g} + weight is what is scaled: llm-compressor converts such norms"
 
@@ -265,5 +266,6 @@ def _restriction(sym: Description, name: str) -> str:
         else:
             reasons = [reason.partition(": ") for reason in sym.space(leaf.space).reasons]
             of_scales = [why for what, _, why in reasons if "scales" in what] or [why for _, _, why in reasons[:1]]
-            said += [f"{why} lets no such scale through" for why in of_scales]
+            stream = sym.titles[leaf.space].startswith(STREAM)
+            said += [_AFTER if stream and EPSILON in why else f"{why} lets no such scale through" for why in of_scales]
     return "; ".join(dict.fromkeys(said)) or "its inputs are written by nothing that may be scaled"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._result import UNSAVED, Result, of_networks
-from .._words import columns
+from .._words import columns, counted, listed
 from ..symmetry import Symmetry, Transformation, symmetries
 from ..symmetry.action import check_states
 from ..symmetry.gauge.canonical import check_weights
@@ -152,7 +152,14 @@ class Alignment(Result):
             title = row["space"].removesuffix(f" ({row['name']})")
             cells = (title, str(row["units"]), row["group"], "new basis" if mixed else str(row["moved"]))
             table.append((*cells, *("" if row[key] != row[key] else f"{row[key]:.3f}" for key in kept), row["name"]))
-        return "\n".join([head, *columns(table), *(f"Note: {note}" for note in self.notes)])
+        notes = [*self.notes, *self._below_chance()]
+        return "\n".join([head, *columns(table), *(f"Note: {note}" for note in notes)])
+
+    def _below_chance(self) -> list[str]:
+        """Spaces whose matched units fit no better than those of unrelated networks, in words."""
+        low = [row["space"] for row in self._rows() if row["cosine"] < row["chance"]]
+        said = f"units no more alike than those of unrelated networks in {counted(len(low), 'space')}: {listed(low)}"
+        return [said] if low else []
 
 
 @of_networks("a", "b", states=True)

@@ -15,6 +15,7 @@ from ..errors import CaptureError
 from ..symmetry import symmetries
 from ..symmetry.action import acting, check_states, tensors_of
 from ..symmetry.coupling import narrowed
+from ..symmetry.description import repeated_block
 from ..symmetry.folding.fold import folded
 from ..symmetry.folding.norms import gains_of
 from ..symmetry.gauge.canonical import check_weights
@@ -284,7 +285,10 @@ def decided(
         check_weights(part, state)
     found = _judged(Pair(part, *states, limit), replaced, error, one_path and not _unruled(sym))
     if found.verdict == RELATED and found.transformation is not None:
-        told = quantised(part, states, found.transformation, found.differing)
+        told = [
+            *_layers_of_one(sym, *states, replaced),
+            *quantised(part, states, found.transformation, found.differing),
+        ]
         return replace(found, reason="; ".join([found.reason, *told]))
     if found.verdict == DIFFERENT:
         if replaced:
@@ -344,6 +348,19 @@ def _many(pair: Pair, names: Collection[str]) -> bool:
             told[name] = x.numel()
     near = [size for name, size in told.items() if name in names]
     return bool(near) and (len(near) >= _SOME * len(told) or sum(near) >= _SOME * sum(told.values()))
+
+
+def _layers_of_one(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], gone: Collection[str]) -> list[str]:
+    """Which layers only one network has, in words: all their tensors are ``gone``, and none has another shape."""
+    found: dict[tuple[str, str], None] = {}
+    kept = {repeated_block(name) for name in sym.layouts.keys() - gone}
+    for name in gone:
+        if (block := repeated_block(name)) and block not in kept and not (name in a and name in b):
+            found["a" if name in a else "b", block] = None
+    sides: dict[str, list[str]] = {}
+    for side, block in found:
+        sides.setdefault(side, []).append(block)
+    return [f"only {side} has {counted(len(layers), 'layer')}: {listed(layers)}" for side, layers in sides.items()]
 
 
 def _unequal(pair: Pair) -> dict[str, float]:

@@ -36,6 +36,7 @@ from .spaces import TURNED, UNREAD, BatchNormTensors, FixedAxis, Layout, Leaf, S
 
 __all__ = ["Description"]
 
+STREAM = "residual stream from"  # begins the title of a space that passes several blocks
 _SHOWN = 6  # names of spaces in an error
 
 
@@ -226,13 +227,13 @@ def _title(space: Space, shapes: Mapping[str, int], is_parent: bool) -> str:
     if not shapes:
         return space.name
     modules = list(dict.fromkeys(name.rpartition(".")[0] or name for name in shapes))
-    blocks = list(dict.fromkeys(filter(None, map(_block, modules))))
-    alone = [module for module in modules if not _block(module)]
+    blocks = list(dict.fromkeys(filter(None, map(repeated_block, modules))))
+    alone = [module for module in modules if not repeated_block(module)]
     if len(blocks) > 1 and len(blocks) + len(alone) > 2:  # a chain passes from one block to the next only
-        return f"residual stream from {space.name.partition('[')[0].rpartition('.')[0] or space.name}"
+        return f"{STREAM} {space.name.partition('[')[0].rpartition('.')[0] or space.name}"
     block = blocks[0] if blocks else ""
     where = f"{_words(block)}: " if block else ""
-    inner = [module.removeprefix(f"{block}.") for module in modules if _block(module) == block]
+    inner = [module.removeprefix(f"{block}.") for module in modules if repeated_block(module) == block]
     attention = any("att" in module.lower() for module in inner)
     names = ", ".join(dict.fromkeys(module.rpartition(".")[2] for module in inner[:_NAMED]))
     copies = "head" if attention else "expert" if any("expert" in module.lower() for module in inner) else "group"
@@ -248,7 +249,7 @@ def _title(space: Space, shapes: Mapping[str, int], is_parent: bool) -> str:
     return f"{where}{kind} of {inner[0]}"
 
 
-def _block(module: str) -> str:
+def repeated_block(module: str) -> str:
     """The repeated block that holds a module, such as ``"model.layers.3"``; empty for one that lies in none."""
     found = re.match(r"(?:[^.]+\.)*?\d+(?=\.)(?:\.blocks?\.\d+(?=\.))?", module)
     return found.group() if found else ""

@@ -25,6 +25,7 @@ __all__ = [
 UNRULED = "operation without a rule"  # said in the reason of every axis that is fixed only because nothing is known
 
 
+EPSILON = "epsilon of "  # said in the reasons of what a norm divides
 TURNED = "turned by positions"  # said in the reasons of rotary pairs and of their turns
 UNREAD = "not used by the outputs in this run"  # the reason of axes that a run says nothing of
 

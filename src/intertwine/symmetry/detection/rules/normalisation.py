@@ -5,7 +5,7 @@ from typing import Any
 
 from ....programs import Call, Ref
 from ....programs.operations import BATCH_NORMS, LAYER_NORMS, RMS_NORMS
-from ...spaces import BatchNormTensors
+from ...spaces import EPSILON, BatchNormTensors
 from ..axis_terms import Axis, Expr, Flat, Slot, Value, forget_zeros
 from ..engine import Engine
 from .elementwise import added, multiplied
@@ -27,7 +27,7 @@ def batch_norm(engine: Engine, call: Call) -> list[Value]:
         isinstance(mean, Ref) and isinstance(variance, Ref)
     ):
         axes = [engine.rigid(a, "statistics of the batch") if i != 1 else a for i, a in enumerate(x.axes)]
-        engine.monomial(engine.no_scale(channels, f"epsilon of {call.where}"))
+        engine.monomial(engine.no_scale(channels, f"{EPSILON}{call.where}"))
         for i, axis in enumerate(axes):
             engine.mix(axes, axis) if i != 1 else None
         return [_affine(engine, Value((axes[0], channels, *axes[2:])), call, 1)]
@@ -81,7 +81,7 @@ def _affine(engine: Engine, x: Value, call: Call, dim: int) -> Value:
 
 def _normalise(engine: Engine, axes: Sequence[Axis], over: Sequence[int], centred: bool, orthogonal: bool) -> None:
     """Restrict all axes as division by a root mean square over some of them does."""
-    why = f"epsilon of {engine.call.where}"
+    why = f"{EPSILON}{engine.call.where}"
     for i, axis in enumerate(axes):
         engine.no_scale(axis, why)
         if i not in over:
