@@ -25,6 +25,7 @@ def since(package: str, release: str, reason: str) -> pytest.MarkDecorator:
 
 runs_on_meta = since("transformers", "5.0", "rotary positions run on the meta device")
 stacked_experts = since("transformers", "5.0", "experts stand in one tensor")
+unscaled_t5 = since("transformers", "5.0", "a T5's outputs do not depend on whether its head is tied")
 stores_complex_numbers = since("safetensors", "0.7", "files hold complex numbers")
 dtype_name = "torch_dtype" if is_older("transformers", "4.56") else "dtype"  # of an argument of from_pretrained
 
