@@ -56,7 +56,8 @@ class Commands(TyperGroup):
         try:
             code = run(*args, standalone_mode=False, **extra)
         except _UsageError as wrong:
-            text = wrong.format_message()
+            # click 8.4 adds to an unknown command the suggestion that typer has put into its message
+            text = wrong.message if hasattr(wrong, "command_name") else wrong.format_message()
             print(text if text.startswith("Usage:") else f"error: {_usage(wrong, text)}", file=sys.stderr)
             sys.exit(WRONG)
         except typer.Abort:  # Ctrl-C before the command began
@@ -77,7 +78,7 @@ def _usage(error: Any, said: str) -> str:
     said = printable(" ".join(said.split()))
     if error.ctx is None:
         return said
-    if hasattr(error, "possibilities"):  # an option that does not exist
+    if vars(error).keys() >= {"option_name", "possibilities"}:  # of an option; commands have the latter alone
         known = [*error.ctx.help_option_names, *(word for p in error.ctx.command.params for word in p.opts)]
         said = f"no such option {printable(error.option_name)}.{near(error.option_name, known)}"
     end = "" if said.endswith((".", "?")) else "."
