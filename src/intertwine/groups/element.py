@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -264,6 +265,8 @@ class Element:
 
     def diagonal(self, how: Representation) -> Tensor | None:
         """``prod_k exp(e_k t_k) prod_k s_k^(f_k)`` of a representation, ``(p..., n)``; ``None`` where it is 1."""
+        if (how.scale, how.sign) in self._diagonals:
+            return self._diagonals[how.scale, how.sign]
         factor = None
         for exponent, log in zip(how.scale, self.scales):
             if exponent and (log.requires_grad or bool(log.any())):
@@ -272,6 +275,8 @@ class Element:
         for parity, sign in zip(how.sign, self.signs):
             if parity % 2 and bool((sign < 0).any()):
                 factor = sign if factor is None else factor * sign
+        if not self.scales.requires_grad:
+            self._diagonals[how.scale, how.sign] = factor
         return factor
 
     def mixing(self, how: Representation) -> Tensor | None:
@@ -315,7 +320,12 @@ class Element:
         left, right = (eye if e.linear is None else e.linear for e in (self, other))
         return bool(((left - right).abs() <= atol).all())
 
-    @property
+    @cached_property
+    def _diagonals(self) -> dict[tuple[Sequence[object], Sequence[int]], Tensor | None]:
+        """Those that are known."""
+        return {}
+
+    @cached_property
     def displaced(self) -> int:
         """Number of units that the permutation moves."""
         return int((self.permutation != torch.arange(self.group.n)).sum())

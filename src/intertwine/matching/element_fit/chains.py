@@ -52,7 +52,7 @@ def join_bases(fit: Fit) -> None:
     operator = LinearOperator(shape, system.image, system.adjoint, dtype="float64")
     z = lsmr(operator, system.gaps.numpy(), atol=_EXACT, btol=_EXACT, conlim=1 / _EXACT, maxiter=_ITERATIONS)[0]
     for name, step in system.matrices(z).items():
-        fit.put(fit.sym.space(name), linear=step + torch.eye(step.shape[-1]).to(step))
+        fit.put("linear", {name: step + torch.eye(step.shape[-1]).to(step)})
 
 
 def _pieces(sym: Symmetry) -> dict[tuple[str, Block], list[Member]]:

@@ -19,7 +19,7 @@ from ..judgement.deviation import gap
 _CONDITION = 1e6  # a fitted basis is unidentifiable above this condition number: float32 weights leave it no digit
 UNKNOWN = 1e-12  # sums of eigenvalues, relative to the largest, along which the weights determine nothing
 _STEPS = 12  # Gauss-Newton steps: each leaves a hundredth of an error that scales explain, and rounding is 1e-16
-_GAIN = 1e-3  # share of the error that a step must explain to be followed by another: noise stays, copies lose all
+_GAIN = 1e-3  # share of the error that a step must take off to be followed by another: noise stays, copies lose all
 _LEAP = 1.0  # largest change of a log scale in one step, beyond which the linear model is wrong
 _SETTLED = 1e-13  # steps below it are rounding
 
@@ -53,15 +53,9 @@ class Fit:
         return not self.near
 
     def measured(self, measure: Callable[[str, Tensor], float]) -> dict[str, float]:
-        """A measure of every moved tensor, always the same one: that of tensors which no fit changes is kept.
-
-        Tensors are moved anew, at once: those moved step by step have gathered the rounding of all steps, to which
-        scales and bases were fitted instead of to what the element makes.
-        """
+        """A measure of every moved tensor, always the same one: that of tensors which no fit changes is kept."""
         for name, layout in self.sym.layouts.items():
-            if name in self.near:
-                self.near[name] = transform(self._a[name], layout, self.g)
-            elif name not in self._kept:
+            if name not in self.near and name not in self._kept:
                 self._kept[name] = measure(name, transform(self._a[name], layout, self.g))
         return {n: self._kept[n] if n in self._kept else measure(n, self.near[n]) for n in self.sym.layouts}
 
@@ -69,9 +63,9 @@ class Fit:
         """Fit one space after the other: matrices by least squares, scales by log ratios of slices."""
         for space in self._spaces:
             if space.group.mixes:
-                self.put(space, linear=self._matrix(space, votes))
+                self.put("linear", {space.name: self._matrix(space, votes)})
             elif scales:
-                self.put(space, scales=self._log_ratios(space, votes))
+                self.put("scales", {space.name: self._log_ratios(space, votes)})
 
     def round(self, votes: Mapping[str, float] | None = None) -> None:
         """Fit the matrices of one space after the other, then the scales of all spaces at once.
@@ -82,34 +76,38 @@ class Fit:
         self.each_space(votes, scales=False)
         system = self._joint
         weights = {n: _vote(votes, n) / mean_square(self.b[n]) for n in self.near}
+        before = float("inf")
         for _ in range(_STEPS if system.pieces else 0):
-            squares: dict[Key, Tensor] = {}  # sums of ``v x²``, blocks that join the same spaces added up
-            slope, error = system.zero(), 0.0  # the descent ``Σ v x (y - x)``
+            error, squares, falls = 0.0, dict[Key, Tensor](), dict[Key, Tensor]()  # ``v x²``, and ``v x (y - x)``
             for piece in system.pieces:
                 vote = weights[piece.tensor]
                 x, y = piece.block.read(self.near[piece.tensor]), piece.block.read(self.b[piece.tensor])
                 error += float(vote) * gap(x, y) ** 2
-                slope += system.gathered(system.totals({piece.key: vote * piece.summed(x, y, less=x)}))
-                total = vote * piece.summed(x, x)
-                squares[piece.key] = squares[piece.key].add_(total) if piece.key in squares else total
+                for sums, less in ((squares, None), (falls, x)):  # blocks that join the same spaces are added up
+                    one = piece.summed(x, x if less is None else y, less).mul_(vote)
+                    sums[piece.key] = sums[piece.key].add_(one) if piece.key in sums else one
+            if not error < (1 - _GAIN) * before:  # rounding is left, or scales that nothing holds run away
+                return
+            slope, before = system.gathered(system.totals(falls)), error
             step = system.solved(squares, slope)
             if not float(step.abs().max()) > _SETTLED:
                 return
-            for name, logs in system.split(step.clamp(-_LEAP, _LEAP)).items():
-                self.put(self.sym.space(name), scales=logs)
+            self.put("scales", system.split(step.clamp(-_LEAP, _LEAP)))
             if not float(step @ slope) > _GAIN * error:
                 return
 
-    def put(self, space: Space, **parts: Tensor | None) -> None:
-        """Compose a step of one space with the element, and move the tensors that carry the space."""
-        if any(x is None for x in parts.values()):  # no step is known
-            return
-        step = with_parts(self._still, space.name, **parts)
-        self.g = Transformation(
-            {**self.g.elements, space.name: step[space.name] @ self.g[space.name]}, self.g.certified
-        )
-        for name in self.near.keys() & {m.tensor for m in self._members[space.name]}:
-            self.near[name] = transform(self.near[name], self.sym.layouts[name], step)
+    def put(self, kind: str, parts: Mapping[str, Tensor | None]) -> None:
+        """Compose steps of some spaces with the element, where they are known, and move the tensors that carry them.
+
+        At once by the whole element: moved step by step they would gather the rounding of all steps.
+        """
+        known = {name: x for name, x in parts.items() if x is not None}
+        step = self._still
+        for name, x in known.items():
+            step = with_parts(step, name, **{kind: x})
+        self.g = Transformation({**self.g.elements, **{n: step[n] @ self.g[n] for n in known}}, self.g.certified)
+        for name in self.near.keys() & {m.tensor for space in known for m in self._members[space]}:
+            self.near[name] = transform(self._a[name], self.sym.layouts[name], self.g)
 
     def _log_ratios(self, space: Space, votes: Mapping[str, float] | None) -> Tensor:
         """Log scales ``(k, p..., n)`` by least squares on log ratios of slices, weighted by their sizes."""

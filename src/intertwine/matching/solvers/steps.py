@@ -20,6 +20,7 @@ from ...symmetry.transformation import Transformation, with_parts
 from ..costs.incremental import Costs
 from ..costs.weight_blocks import Member, Row, add_to
 
+_TABLE = 1 << 20  # gains of several combinations that are held at a time
 _MAX_SIGNS = 6  # sign generators of which all combinations are tried where their effects are tangled
 
 Products = Mapping[Row, Tensor]
@@ -60,13 +61,15 @@ def best_signs(costs: Products, signs: int) -> tuple[Tensor, Callable[[Tensor], 
         return plain, lambda order: torch.ones(signs, *order.shape, dtype=torch.float64)
     if BinarySpan(map(word_of, signed)).rank == len(signed) or signs > _MAX_SIGNS:
         return plain + sum(c.abs() for c in signed.values()), lambda order: _untangled(signed, signs, order)
-    choices = torch.tensor(list(product((1.0, -1.0), repeat=signs)), dtype=torch.float64)
+    flips = torch.tensor(list(product((0.0, 1.0), repeat=signs)), dtype=torch.float64)
+    parities = 1 - 2 * (flips @ torch.tensor([*signed], dtype=torch.float64).mT % 2)
+    stacked, choices = torch.stack([*signed.values()]), 1 - 2 * flips
     best, which = plain.new_full(plain.shape, -torch.inf), torch.zeros_like(plain, dtype=torch.int64)
-    for number, choice in enumerate(choices):
-        gain = plain + sum(float(torch.prod(choice[torch.tensor(row) == 1])) * c for row, c in signed.items())
+    for some in torch.arange(len(flips)).split(max(1, _TABLE // max(1, plain.numel()))):
+        gain, first = torch.tensordot(parities[some].to(stacked), stacked, 1).max(0)
         better = gain > best
-        best, which = torch.where(better, gain, best), torch.where(better, number, which)
-    table = which.cpu()
+        best, which = torch.where(better, gain, best), torch.where(better, some[0].item() + first, which)
+    best, table = plain + best, which.cpu()
     return best, lambda order: choices[table.gather(-1, order[..., None])[..., 0]].movedim(-1, 0).contiguous()
 
 
