@@ -324,6 +324,28 @@ def test_a_recipe_is_applied_after_alignment_and_written_for_mergekit(run, vits)
     torch.testing.assert_close(load_pretrained(vits / "low").state_dict(), rounded, rtol=0, atol=0)  # only at the end
 
 
+def test_relatives_in_a_recipe_are_moved_by_one_element(run, vits):
+    """Else what they differ by would be mostly how each was aligned."""
+    pytest.importorskip("yaml")
+    torch.manual_seed(3)
+    near = load_pretrained(vits / "vit_b")
+    with torch.no_grad():
+        for x in near.parameters():
+            x.add_(0.05 * x.std(correction=0) * torch.randn_like(x))
+    near.save_pretrained(vits / "vit_c")
+    models = [f"{{model: vit_{name}, parameters: {{weight: {weight}}}}}" for name, weight in (("b", 1.0), ("c", -1.0))]
+    said = f"base_model: vit_a\nmodels: [{', '.join(models)}]\nparameters: {{normalize: false}}\ndtype: float32"
+    (vits / "task.yml").write_text(f"merge_method: task_arithmetic\n{said}\n")
+    ran = run("merge", "task.yml", "--out", "merged", "--mergekit", "hand.yml")
+    assert ran.code == 0 and "vit_c is moved as vit_b is" in ran.err, ran.err
+    base, *moved = (load_pretrained(Path(p)).state_dict() for p in read_recipe(vits / "hand.yml").places)
+    merged = load_pretrained(vits / "merged").state_dict()
+    norm = lambda tensors: sum(float(x.norm()) ** 2 for x in tensors) ** 0.5
+    apart = norm(merged[n] - base[n] for n in base)
+    assert 0 < apart < 0.1 * norm(base.values())
+    assert apart == pytest.approx(norm(moved[0][n] - moved[1][n] for n in base), rel=1e-3)
+
+
 def linear(xs, weights):
     return [sum(w * x for w, x in zip(weights, entry)) / sum(weights) for entry in zip(*xs)]
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     _Made: TypeAlias = Callable[[bool], torch.nn.Module]  # merges, with or without alignment
 
 _YAML = (".yml", ".yaml")
-_CLOSER = 0.9  # of the distance: alignment fits noise of one parent by some hundredths, and is not worth a fold then
+_CLOSER = 0.9  # of the distance: alignment fits noise by some hundredths, and is not worth a fold then
+_KIN, _MUCH = 0.5, 0.5  # relative distance of matrices of one parent; share of it that is left where one was moved
 
 
 class Merge(ExampleOptions):
@@ -207,9 +208,8 @@ class Merge(ExampleOptions):
             found = iw.merging.transport(one, other, group.example)
         elif self.method != "none":
             found = self._aligned(group, other, mend["loader"])
-            if not _is_nearer(found):
-                tell("Alignment comes no closer: they are merged as they are.")
-                found = None
+            if found is None:
+                tell("They are relatives in place, or alignment comes no closer: they are merged as they are.")
         how = {**mend, "ratio": self.ratio, "interpolation": self.interpolation, "layers": self.layers}
         made = lambda aligned: iw.merge(one, other, found if aligned else None, **how)
         handed = iw.merging.Recipe("linear", ((a, {"weight": 1 - self.ratio}), (b, {"weight": self.ratio})), None, {})
@@ -222,18 +222,24 @@ class Merge(ExampleOptions):
     def _by_recipe(
         self, recipe: iw.merging.Recipe, group: inputs.Group, loader: Any, repair: str | None
     ) -> tuple[_Made, Any, dict[str, float]]:
-        """What a recipe says, after all networks were brought into the basis of the first."""
-        first, *others = group.models
-        moved = [first]
+        """What a recipe says, after all networks were brought into the basis of the first, relatives by one element."""
         distances: dict[str, float] = {}
-        for name, other in zip(group.names[1:], others):
-            if self.method == "none":
-                moved.append(other)
+        elements: list[iw.Alignment | None] = [None]
+        for name, other in zip(group.names[1:], group.models[1:] if self.method != "none" else ()):
+            kin = [k for k in range(1, len(elements)) if elements[k] is not None and _are_kin(group.models[k], other)]
+            if kin:
+                elements.append(elements[kin[0]])
+                tell(f"{name} is moved as {group.names[kin[0]]} is, to which it is close: what they differ by stays.")
                 continue
             found = self._aligned(group, other, loader)
-            moved[0] = found.folded(first)
-            moved.append(found.apply(other) if found.after < found.before else found.folded(other))
+            elements.append(found)
+            if found is None:
+                tell(f"{name} stays as it is: it is a relative of {group.names[0]}, or alignment comes no closer.")
+                continue
             distances |= {f"{name}, {what}": value for what, value in _distances(found.before, found.after).items()}
+        fold = next((found.folded for found in elements if found is not None), lambda model: model)
+        elements += [None] * (len(group.models) - len(elements))
+        moved = [fold(model) if found is None else found.apply(model) for found, model in zip(elements, group.models)]
 
         def made(aligned: bool) -> torch.nn.Module:
             merged = recipe.apply(dict(zip(recipe.places, moved if aligned else group.models)), self.seed)
@@ -241,10 +247,18 @@ class Merge(ExampleOptions):
 
         return made, moved, distances
 
-    def _aligned(self, group: inputs.Group, other: torch.nn.Module, loader: Any) -> iw.Alignment:
+    def _aligned(self, group: inputs.Group, other: torch.nn.Module, loader: Any) -> iw.Alignment | None:
+        """What brings a network to the first; ``None`` where that is not worth a fold, or comes no closer.
+
+        Relatives are close already: what alignment then takes off the distance is what they learned.
+        """
         how: Any = {"method": solver_of(self.method), "loader": loader, "seed": self.seed, "chance": False}
         found = iw.align(group.models[0], other, group.example, **how)
-        for note in found.notes if found.gauge is not None and _is_nearer(found) else ():
+        if found.gauge is None:
+            return found
+        if not found.after < (_MUCH if _are_kin(group.models[0], other) else _CLOSER) * found.before:
+            return None
+        for note in found.notes:
             tell(f"Note: {note}.")
         return found
 
@@ -274,9 +288,12 @@ class _Merged:
     repair: str | None  # What was done to the statistics
 
 
-def _is_nearer(found: iw.Alignment) -> bool:
-    """Whether an alignment brings two networks nearer, where it folds them: else they stay as they are."""
-    return found.gauge is None or found.after < _CLOSER * found.before
+def _are_kin(a: torch.nn.Module, b: torch.nn.Module) -> bool:
+    """Whether most matrices are close as they stand: of unrelated networks they are ``sqrt(2)`` of their norm apart."""
+    ours, theirs = a.state_dict(), b.state_dict()
+    pairs = [(x.double(), theirs[name].double()) for name, x in ours.items() if x.ndim > 1 and name in theirs]
+    near = [x.shape == y.shape and bool((x - y).norm() <= _KIN * x.norm()) for x, y in pairs]
+    return 2 * sum(near) > len(near)
 
 
 def _distances(before: float, after: float) -> dict[str, float]:
