@@ -330,3 +330,18 @@ def test_likeness_of_matched_networks_tensor_by_tensor_is_a_signed_cosine():
     found = likeness(compared(iw.symmetries(a, X), tensors_of(a), tensors_of(b))).tensors
     assert found.pop("2.bias") == pytest.approx(-1.0, abs=1e-3)
     assert min(found.values()) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_stranger_that_was_aligned_is_said_to_look_like_a_relative():
+    """Gains near 1 are alike in all networks, and tell nothing."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 40, "n_positions": 16}
+    config = transformers.GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)
+    a, b = (transformers.GPT2LMHeadModel(config).eval() for _ in range(2))
+    with torch.no_grad():
+        for name, p in (*a.named_parameters(), *b.named_parameters()):
+            p.add_(0.02 * torch.randn_like(p) * ("ln" in name or "bias" in name))
+    x = {"input_ids": torch.arange(16).reshape(1, 16)}
+    found = iw.lineage(a, iw.align(a, b, x).apply(b), x)
+    assert found.verdict == "derived" and any("agree weakly" in note for note in found.notes)

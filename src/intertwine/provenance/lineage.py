@@ -357,7 +357,8 @@ def _notes(found: InPlace, blocks: tuple[BlockAgreement, ...], derived: bool, pa
             f"{', '.join(some)}: beyond chance alone, while all units together are not; that part descends, or its "
             "units stand in an order that both networks know"
         )
-    cosines = [t.cosine for t in found.tensors if t.log_p is not None]
+    layouts = pair.widths.sym.layouts  # gains are alike in all networks: ones, once they were folded
+    cosines = [t.cosine for t in found.tensors if t.log_p is not None and len(layouts[t.tensor].axes) > 1]
     if derived and sum(cosines) < _ALIKE * len(cosines):
         yield (
             f"weights agree weakly (mean cosine {sum(cosines) / len(cosines):.2f}): a network trained independently "
