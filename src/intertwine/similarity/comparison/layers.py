@@ -24,7 +24,7 @@ from .._features import is_constant
 from ..measures.cka import CKA
 
 FEWEST = 4  # examples: the unbiased estimators divide by N (N - 3)
-_JOINED = 64  # examples: smaller batches count together
+_JOINED, _WHOLE = 64, 48  # examples: smaller batches count together; where they run joined, as few as a block has
 _FEW = 1 << 20  # features of an example up to which those of a group of batches wait: more than inputs, joined, would
 _LONG = 60.0  # seconds of which one is told before
 Running = dict[str, tuple[nn.Module, Sequence[Point]]]
@@ -167,8 +167,9 @@ def gather(
             names = [p.name for p in points]
             taps[name] = stack.enter_context(Tapped(model, names, outputs=reading.outputs, keep=keepers[name].keep))
             taps[name].points = tuple(points)
-        groups = batching.grouped(limited(stream, reading.max_examples), _JOINED if joined else 1)
         few = max(sum(p.size for p in points) for _, points in models.values()) <= _FEW
+        least = (_JOINED if few else _WHOLE) if joined else 1
+        groups = batching.grouped(limited(stream, reading.max_examples), least)
         total = None if examples is None else examples * len(models)
         work = lambda group: sum(map(batching.size, group)) * len(models)
         what = "Examples through all networks" if len(models) > 1 else "Examples through the network"

@@ -1,6 +1,6 @@
 """Feature maps of different sizes brought to one, and positions that stand for all of a map, in every network alike."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -89,36 +89,36 @@ def ordering(space: tuple[int, ...], seed: int) -> Tensor:
     return first.sort(stable=True).indices
 
 
-def sampled(x: Tensor, spaces: Sequence[tuple[int, ...]], counts: Sequence[int], seed: int) -> list[Tensor]:
-    """Features ``(N, C, *S)`` at some positions of each of some sizes, rows of channels: ``(N, count, C)`` each.
+def sampled(x: Tensor, counts: Mapping[tuple[int, ...], int], seed: int) -> list[Tensor]:
+    """Features ``(N, C, *S)`` at so many positions of each of some sizes, rows of channels: ``(N, count, C)`` each.
 
     Where the map is finer than a size, each position is the mean over what it covers, as :func:`pool` takes it.
     """
     own = tuple(x.shape[2:])
     if not own:
-        return [x[:, None, :] for _ in spaces]
+        return [x[:, None, :] for _ in counts]
     flat = x.flatten(2)
     if prod(own) <= _PRODUCT and x.is_contiguous():
-        weights = _reader(own, tuple(spaces), tuple(counts), seed).to(flat)
+        weights = _reader(own, tuple(counts.items()), seed).to(flat)
         found = (flat.flatten(0, 1) @ weights).unflatten(0, flat.shape[:2])
-        return [part.mT for part in found.split([min(n, prod(s)) for s, n in zip(spaces, counts)], 2)]
+        return [part.mT for part in found.split([min(n, prod(s)) for s, n in counts.items()], 2)]
     pooled, found_each = {own: x}, {}
-    for space, count in sorted(zip(spaces, counts), key=lambda one: -prod(one[0])):
+    for space, count in sorted(counts.items(), key=lambda one: -prod(one[0])):
         divided = (s for s in pooled if len(s) == len(space) > 0 and all(f % c == 0 for f, c in zip(s, space)))
         map_ = pooled.setdefault(space, pool(pooled[min(divided, key=prod, default=own)], space))
         map_ = map_.flatten(2) if space else map_[:, :, None]
         if count < prod(space):
             map_ = map_.index_select(2, ordering(space, seed)[:count].sort().values.to(x.device))
         found_each[space] = map_.mT
-    return [found_each[space] for space in spaces]
+    return [found_each[space] for space in counts]
 
 
 @lru_cache(maxsize=256)
-def _reader(own: tuple[int, ...], spaces: tuple[tuple[int, ...], ...], counts: tuple[int, ...], seed: int) -> Tensor:
+def _reader(own: tuple[int, ...], counts: tuple[tuple[tuple[int, ...], int], ...], seed: int) -> Tensor:
     """A matrix ``(P, sum of counts)`` that reads the chosen positions of all sizes in one product."""
     unit = torch.eye(prod(own)).view(prod(own), 1, *own)
     columns = []
-    for space, count in zip(spaces, counts):
+    for space, count in counts:
         coarse = pool(unit, space).reshape(prod(own), prod(space))
         columns.append(coarse if count >= prod(space) else coarse[:, ordering(space, seed)[:count].sort().values])
     return torch.cat(columns, 1)

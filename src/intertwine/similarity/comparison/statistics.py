@@ -60,9 +60,8 @@ class Wanted:
     """What statistics are to hold: for which kernels, at which spatial sizes, how many positions."""
 
     kernels: tuple[str, ...]
-    spaces: tuple[tuple[int, ...], ...]  # of all layers of all networks; none where no measure needs rows of channels
+    shapes: tuple[tuple[int, ...], ...]  # of all layers of all networks; none where no measure needs rows of channels
     examples: int  # that are expected
-    channels: int  # of the widest layer
     block: int
     seed: int = 0
 
@@ -71,10 +70,17 @@ class Wanted:
         """What some measures ask for of the layers of all networks together."""
         shapes = [channels_first_shape(point) for point in points]
         rows = any(isinstance(m, Procrustes) for m in measures)
-        spaces = tuple(dict.fromkeys(shape[1:] for shape in shapes)) if rows else ()
         block = _SMALL_BLOCK if sum(map(prod, shapes)) > _LARGE else BLOCK
         kernels = dict.fromkeys(m.kernel.name for m in measures if isinstance(m, CKA))
-        return cls(tuple(kernels), spaces, examples or 1000, max(s[0] for s in shapes), block, seed)
+        return cls(tuple(kernels), tuple(dict.fromkeys(shapes)) if rows else (), examples or 1000, block, seed)
+
+    def counts(self, own: tuple[int, ...]) -> dict[tuple[int, ...], int]:
+        """The sizes at which a layer of its own size is compared, and how many positions of each are enough there."""
+        spaces = dict.fromkeys(common_space(own, shape[1:]) for shape in self.shapes)
+        met = {
+            space: [c for c, *other in self.shapes if common_space(tuple(other), space) == space] for space in spaces
+        }
+        return {space: enough(space, self.examples, max(channels)) for space, channels in met.items()}
 
 
 class Collector:
@@ -114,8 +120,7 @@ class Collector:
         scaled = x if unit == 1 else x * unit
         low, high = sums.add(scaled)
         new = SampledLayer(name, layer.side, layer.shape, low / unit, high / unit)
-        spaces = list(dict.fromkeys(common_space(layer.space, other) for other in w.spaces))
-        counts = [enough(space, w.examples, w.channels) for space in spaces]
+        counts = w.counts(layer.space)
         for k, rows in enumerate(self._parts(len(x))):
             grams, held = block_grams(scaled[rows], w.kernels, sums)
             for kernel, gram in grams.items():
@@ -123,8 +128,8 @@ class Collector:
             if held is not None:
                 new.held.append(held)
                 self._held += sum(strip.nbytes for strip in held.strips)
-            if spaces:
-                for space, one in zip(spaces, sampled(x[rows], spaces, counts, w.seed + len(self._blocks) + k)):
+            if counts:
+                for space, one in zip(counts, sampled(x[rows], counts, w.seed + len(self._blocks) + k)):
                     new.sampled.setdefault(space, []).append(one.contiguous())
         self._pending[name] = new
         return features.new_empty(0)
@@ -135,7 +140,7 @@ class Collector:
 
     def _unit(self, name: str, x: Tensor) -> float:
         if name not in self._units:
-            top = x.abs().max().double().cpu()
+            top = torch.stack(torch.aminmax(x)).abs().max().double().cpu()
             usual = _TINY < top < 1 / _TINY or not 0 < top < torch.inf
             self._units[name] = 1.0 if usual else float(unit_scale(top[None]))
         return self._units[name]
