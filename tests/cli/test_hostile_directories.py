@@ -158,7 +158,7 @@ def test_sizes_that_no_machine_holds_are_refused_at_once(directory, settings):
 def test_configurations_that_are_none(directory):
     for text in ("[]", "7", "{", "[" * 100_000, "\x00", '{"model_type": {}}'):
         (directory / "config.json").write_text(text)
-        with pytest.raises(CheckpointError, match=r"config\.json must be"):
+        with pytest.raises(CheckpointError, match=r"config\.json.* must be"):
             load_pretrained(directory)
 
 

@@ -399,16 +399,19 @@ def test_coco_errors(tmp_path):
         made = {"images": {"id": 9, "file_name": "a.png"}, "categories": {"id": 3, "name": "cat"}}
         entry = made.get(part, {"image_id": 9, "category_id": 3, "segmentation": square})
         without = {name: value for name, value in entry.items() if name != key}
-        with pytest.raises(DataError, match=rf"every entry of {part} in .*a.json' must have '{key}'. Got none in 1."):
+        with pytest.raises(DataError, match=rf"a.json': {part}\[1\].{key} must be a .*. Got nothing"):
             make_coco(tmp_path / f"{part} {key}", [(3, square)], **{part: [entry, without]})
-    with pytest.raises(DataError, match=r"every entry of annotations in .* must have 'image_id'. Got none in 0."):
+    with pytest.raises(DataError, match=r"annotations\[0\] must be an object. Got 'image_id'"):
         make_coco(tmp_path / "h", [], annotations=["image_id"])
     with pytest.raises(DataError, match=r"category_id must be one of the file's categories. Got None"):
         make_coco(tmp_path / "g", [], annotations=[{"image_id": 9, "segmentation": square}])[0]
-    with pytest.raises(DataError, match=r"category_id must be one of the file's categories. Got \[3\] in image a.png"):
-        make_coco(tmp_path / "i", [([3], square)])[0]
-    with pytest.raises(DataError, match=r"image_id must be a number or a text. Got \[9\] in entry 0 of annotations"):
+    with pytest.raises(DataError, match=r"category_id must be a whole number or a text or left out. Got \[3\]"):
+        make_coco(tmp_path / "i", [([3], square)])
+    with pytest.raises(DataError, match=r"annotations\[0\].image_id must be a whole number or a text. Got \[9\]"):
         make_coco(tmp_path / "j", [], annotations=[{"image_id": [9], "category_id": 3, "segmentation": square}])
+    for part in ("images", "annotations", "categories"):
+        with pytest.raises(DataError, match=rf"a.json': {part} must be a list. Got True"):
+            make_coco(tmp_path / f"k {part}", [(3, square)], **{part: True})
     data = make_coco(tmp_path / "f", [(3, square), (18, square)])
     data.planes = 1
     with pytest.raises(DataError, match=r"at most planes=1 categories"):

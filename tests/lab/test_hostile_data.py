@@ -224,5 +224,5 @@ def test_names_in_annotations_stay_in_their_folder(tmp_path):
         image = {"id": 1, "file_name": name, "height": 4, "width": 4}
         content = {"images": [image], "annotations": [{"image_id": 1}], "categories": [{"id": 1, "name": "x"}]}
         (tmp_path / "a.json").write_text(json.dumps(content))
-        with pytest.raises(DataError, match=r"file_name must be a file in .*leads out of it"):
+        with pytest.raises(DataError, match=r"file_name must be a (file in .*leads out of it|text. Got 7)"):
             CocoConcepts(tmp_path / "a.json", tmp_path / "images")[0]

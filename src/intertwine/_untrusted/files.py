@@ -2,6 +2,7 @@
 
 import json
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,45 @@ def json_of(path: str | Path, name: str, error: type[Exception] = ValueError) ->
         raise error(
             f"{name} must be a complete JSON file. Got {str(path)!r}, which does not read ({reason})."
         ) from None
+
+
+_WORDS: dict[Any, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    None: "left out",
+}
+
+
+def check_fields(value: Any, kinds: Any, name: str, error: type[Exception] = ValueError) -> None:
+    """Refuse JSON of others that is not of the kinds that its reader knows what to do with.
+
+    Args:
+        value: What was read.
+        kinds: A type; ``None`` for what may be left out; a tuple of alternatives; a list of one, for a list of those; a
+            mapping, for an object with these fields and any others.
+        name: What it is called in messages; one that ends in a space stands before the names of its fields.
+        error: Kind of error.
+
+    Raises:
+        ValueError: If it is not; the message has the place of the first that is of another kind.
+    """  # noqa: DOC502 - or a subclass
+    options = kinds if isinstance(kinds, tuple) else (kinds,)
+    for option in options:
+        if isinstance(option, list) and isinstance(value, list):
+            for number, one in enumerate(value):
+                check_fields(one, option[0], f"{name}[{number}]", error)
+            return
+        if isinstance(option, Mapping) and isinstance(value, dict):
+            for key, kind in option.items():
+                check_fields(value.get(key), kind, f"{name}{key}" if name.endswith(" ") else f"{name}.{key}", error)
+            return
+        if option is None or isinstance(option, type):
+            numbers = (int, float) if option is float else option or type(None)
+            if isinstance(value, numbers) and not isinstance(value, bool):
+                return
+    wanted = [option if isinstance(option, type) or option is None else type(option) for option in options]
+    said = f"{value!r:.60}" if value is not None else "nothing"
+    raise error(f"{name.rstrip(': ')} must be {' or '.join(_WORDS[kind] for kind in wanted)}. Got {said}.")

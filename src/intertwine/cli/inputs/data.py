@@ -17,7 +17,7 @@ from ... import lab
 from ..._memory import check_fits
 from ..._nested import map_tensors, tensors_in
 from ..._untrusted.checkpoints import HF
-from ..._untrusted.files import json_of
+from ..._untrusted.files import check_fields, json_of
 from ...errors import CheckpointError, DataError
 from ...lab.data import Batches, DataSplits, Preprocessing, TextBlocks
 from ...lab.networks.hugging_face import base_of, is_adapter, read_config
@@ -32,6 +32,9 @@ _FILES = ("preprocessor_config.json", "processor_config.json")
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
 _POSITIONS = ("n_positions", "max_position_embeddings", "n_ctx")
 _BLOCK = 128  # tokens
+_SIZE = (dict.fromkeys(("shortest_edge", "height", "width"), (int, None)), int, list, None)
+_KINDS = {"size": _SIZE, "crop_size": _SIZE, "crop_pct": (float, None), "image_mean": ([float], float, None),
+          "image_std": ([float], float, None)}  # fmt: skip
 _TOKENIZER = "tokenizer.json"
 _TOKENS = "2,8"  # texts of tokens
 _WITH_PATHS = ("parquet", "npz", "images", "dataset", "text")
@@ -105,6 +108,7 @@ def _processor(folder: Path) -> Mapping[str, Any]:
             said = json_of(folder / name, name, CheckpointError)
             said = said.get("image_processor", said) if isinstance(said, Mapping) else None
             if isinstance(said, Mapping) and said.keys() & {"size", "image_mean"}:
+                check_fields(said, _KINDS, f"{name} of {str(folder)!r}: ", CheckpointError)
                 return said
     return {}
 

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..._memory import check_fits
-from ..._untrusted.files import json_of, within
+from ..._untrusted.files import check_fields, json_of, within
 from ...dissection import Concept, ConceptSet, Sample
 from ...errors import DataError
 from .images import image_files
@@ -31,13 +31,11 @@ from .tables import whole_table
 _NOT_LABELS = {"unlabelled", "unlabeled", "void", "background", "ignore", "none"}
 _IGNORED = 255  # what most segmentation sets write where there is no label
 _SIZES = ("ih", "iw", "sh", "sw")  # columns of Broden's index
-_COCO = (
-    ("images", "file_name"),
-    ("images", "id"),
-    ("annotations", "image_id"),
-    ("categories", "id"),
-    ("categories", "name"),
-)
+_COCO = {
+    "images": [{"id": (int, str), "file_name": str, "height": (float, None), "width": (float, None)}],
+    "annotations": [{"image_id": (int, str), "category_id": (int, str, None)}],
+    "categories": [{"id": (int, str), "name": str, "supercategory": (str, None)}],
+}
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)  # 64 bits hold it
 _REAL = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d{1,3})?", re.ASCII)
 
@@ -202,12 +200,7 @@ class CocoConcepts(_InFiles):
         missing = [k for k in ("images", "annotations", "categories") if not isinstance(data, dict) or not data.get(k)]
         if missing:
             raise DataError(f"{str(file)!r} must have images, annotations and categories. Got no {missing[0]}.")
-        for part, key in _COCO:
-            for number, entry in enumerate(data[part]):
-                if not isinstance(entry, dict) or key not in entry:
-                    raise DataError(f"every entry of {part} in {str(file)!r} must have {key!r}. Got none in {number}.")
-                if isinstance(entry[key], list | dict):
-                    raise DataError(f"{key} must be a number or a text. Got {entry[key]} in entry {number} of {part}.")
+        check_fields(data, _COCO, f"{str(file)!r}: ", DataError)
         self.concepts = tuple(Concept(c["name"], c.get("supercategory") or "object") for c in data["categories"])
         self._number = {c["id"]: i for i, c in enumerate(data["categories"])}
         self._rows, self._folder, self._size = data["images"], folder, size
@@ -225,7 +218,7 @@ class CocoConcepts(_InFiles):
         masks: dict[int, np.ndarray] = {}  # of each category the union of its annotations
         for annotation in self._annotations.get(entry["id"], ()):
             category = annotation.get("category_id")
-            if isinstance(category, list | dict) or category not in self._number:
+            if category not in self._number:
                 raise DataError(f"category_id must be one of the file's categories. Got {category} in image {name}.")
             concept, mask = self._number[category], _segmentation(annotation.get("segmentation"), (height, width), name)
             masks[concept] = masks[concept] | mask if concept in masks else mask

@@ -21,7 +21,7 @@ from ..._io import read_tensors, write_json
 from ..._io.gguf_file import GGUF, gguf_tensors
 from ..._untrusted.checkpoints import HF
 from ..._untrusted.construction import limited_construction
-from ..._untrusted.files import json_of, within
+from ..._untrusted.files import check_fields, json_of, within
 from ..._untrusted.weights import check_kinds
 from ..._words import first_line
 from ...errors import CheckpointError, MissingExtraError
@@ -33,6 +33,7 @@ _ADAPTER = "adapter_config.json"
 # What says which function it is; settings that name places, code or ways of running are left out.
 _KEPT = ("r", "lora_alpha", "target_modules", "exclude_modules", "fan_in_fan_out", "bias", "use_rslora", "use_dora",
          "modules_to_save", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern")  # fmt: skip
+_KINDS = {"architectures": ([str], None), "text_config": (dict, None), "vision_config": (dict, None)}
 _LAYERS = 10_000
 _COUNTED = 2**20
 _LARGEST = 2**31
@@ -110,12 +111,9 @@ def read_config(directory: Path) -> dict[str, Any]:
             "Nothing is downloaded: save the model there first with save_pretrained()."
         )
     settings = json_of(directory / "config.json", "config.json", CheckpointError)
-    if not isinstance(settings, dict):
-        raise CheckpointError(
-            f"config.json must be of a model that transformers knows. Got a {type(settings).__name__} in "
-            f"{str(directory)!r}."
-        )
-    return settings
+    check_fields(settings, _KINDS, f"config.json of {str(directory)!r}: ", CheckpointError)
+    checked: dict[str, Any] = settings
+    return checked
 
 
 def configuration(directory: Path) -> dict[str, Any]:
