@@ -14,6 +14,7 @@ def write_llama(path, model, format="F32"):
     writer.add_head_count(c.num_attention_heads)
     writer.add_head_count_kv(c.num_key_value_heads)
     writer.add_token_list([f"é{k}" for k in range(c.vocab_size)])
+    writer.add_name("tiny")  # transformers 4 asks for one
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, c.num_hidden_layers)
     for name, tensor in model.state_dict().items():
         x = tensor.numpy()
