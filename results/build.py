@@ -28,7 +28,8 @@ the statements speak, not the numbers (mathematics is exact at any scale). CIFAR
 the original images, which costs a few points of accuracy throughout.
 
 `SCALE/NAME.parquet` holds every measured number, one row each; pages, intervals and verdicts follow from it alone
-(`python results/build.py`, or `intertwine reproduce NAME --reanalyse`). To judge a statement yourself:
+(`python results/build.py`, or `intertwine reproduce NAME --scale small --reanalyse --out results`). To judge a
+statement yourself:
 
 ```python
 import pandas as pd

@@ -38,9 +38,10 @@ class Estimate:
     # Independent networks or runs behind it; ``None`` where there are none, as in mathematics
     networks: int | None = None
     fixed: float = 0.0  # The part of the error that more networks do not make smaller: that of the test images
+    limits: tuple[float, float] = (-math.inf, math.inf)  # Beyond which no such number lies, as a correlation beyond 1
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
-        """Two-sided confidence interval, ``value -+ t error``; ``None`` without an error.
+        """Two-sided confidence interval, ``value -+ t error`` within the limits; ``None`` without an error.
 
         Examples:
             >>> [round(end, 3) for end in Estimate(2.0, 0.577350269, 2).interval()]
@@ -49,7 +50,7 @@ class Estimate:
         if self.error is None:
             return None
         half = student_quantile((1 + confidence) / 2, self.freedom) * self.error
-        return self.value - half, self.value + half
+        return max(self.value - half, self.limits[0]), min(self.value + half, self.limits[1])
 
     def p_above(self, limit: float) -> float:
         """One-sided p-value of "the number lies above the limit": how often as much is seen where it does not."""
@@ -74,7 +75,8 @@ class Estimate:
     def times(self, factor: float) -> Estimate:
         """Multiplied by a number that is known exactly."""
         error = None if self.error is None else abs(factor) * self.error
-        return replace(self, value=factor * self.value, error=error, fixed=abs(factor) * self.fixed)
+        low, high = sorted(factor * end for end in self.limits) if factor else (-math.inf, math.inf)
+        return replace(self, value=factor * self.value, error=error, fixed=abs(factor) * self.fixed, limits=(low, high))
 
     def __str__(self) -> str:
         ends = self.interval()

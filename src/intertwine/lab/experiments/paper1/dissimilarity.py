@@ -1,7 +1,7 @@
 """Similarity of the layers of independently trained networks: paper 1, section 5, D.3 and D.8."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -160,7 +160,8 @@ class _Comparison:
             fmean([v for key, v in table[m][k].means.items() if kept.issuperset(key)]) for k in layers
         ]
         rank = lambda kept: spearman(profile(_RELU, kept), profile(_ROTATED, kept))
-        alike = {"G_ReLU with orthogonal": jackknife(relu[layers[0]].networks, rank)}
+        correlation = replace(jackknife(relu[layers[0]].networks, rank), limits=(-1.0, 1.0))
+        alike = {"G_ReLU with orthogonal": correlation}
         found.show("Spearman over layers", alike)
         state("the two Procrustes measures rank the layers alike", alike, above=0)
 

@@ -210,15 +210,15 @@ def _analyse_3(found: Findings) -> None:
     points = found.data != "digits"  # how many points is of CIFAR; which is better is not
     limits = lambda low, high: {"above": low, "below": high} if points else {"above": 0.0}
     told = lambda text, effects, *of, **how: found.state(text, effects, guard=found.guard(*of, least=0.0), **how)
-    told("C4GAP-DLGN-SF is better than C1GAP (print: about 10 points)", {"DLGN-SF - C1GAP": gap(sf, "C1GAP")},
+    told("C4GAP-DLGN-SF is better than C1GAP by about 10 points (5 to 15)", {"DLGN-SF - C1GAP": gap(sf, "C1GAP")},
          sf, "C1GAP", **limits(*_ABOUT_10))  # fmt: skip
     told("the ensemble comes within about 3 points of C4GAP-DLGN-SF", {"DLGN-SF - ensemble": gap(sf, ensemble)}, sf,
          ensemble, below=_AT_MOST)  # fmt: skip
-    told("VGG-16-DLGN-SF is better than the ensemble (print: about 10 points)", {"VGG - ensemble": gap(deep, ensemble)},
-         deep, ensemble, **limits(*_ABOUT_10))  # fmt: skip
-    told("DLGN-SF(x, x) is below DLGN-SF(x, 1) (print: about 2 points)",
+    told("VGG-16-DLGN-SF is better than the ensemble by about 10 points (5 to 15)",
+         {"VGG - ensemble": gap(deep, ensemble)}, deep, ensemble, **limits(*_ABOUT_10))  # fmt: skip
+    told("DLGN-SF(x, x) is below DLGN-SF(x, 1) by about 2 points (0 to 4)",
          {"SF(x, 1) - SF(x, x)": gap(sf, "C4GAP-DLGN-SF(x, x)")}, sf, **limits(*_ABOUT_2))  # fmt: skip
-    told("a deep linear gating network is better than single maps, VGG-16 (print: about 6 points)",
+    told("a deep linear gating network is better than single maps, VGG-16, by about 6 points (3 to 9)",
          {"DLGN - DLGN-SF": gap("VGG-16-DLGN(x, 1)", deep)}, deep, **limits(*_ABOUT_6))  # fmt: skip
     found.accuracies()
 
