@@ -159,7 +159,7 @@ class GatedNetwork(nn.Module):
 
     def extra_repr(self) -> str:
         """The options."""
-        names = ("gate", "beta", "input", "permutation", "frozen")
+        names = ("is_linear", "gate", "beta", "input", "permutation", "frozen")
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
     def _gate(self, q: Tensor) -> Tensor:

@@ -71,11 +71,15 @@ class Reproduce(Options):
             return self._tell_plans([lab.experiment(name) for name in chosen], setting)
         if self.against and not (self.against / "smoke").is_dir():
             raise ValueError(f"--against must hold fingerprints as DIR/smoke/NAME.parquet. Got {str(self.against)!r}.")
-        if self.reanalyse and self.everything:
-            missing = [name for name in chosen if not self._kept(name).is_file()]
-            if 0 < len(missing) < len(chosen):
-                tell(f"no values in {self.out} of {', '.join(missing)}")
-                chosen = [name for name in chosen if name not in missing]
+        missing = [name for name in chosen if self.reanalyse and not self._kept(name).exists()]
+        if missing and (len(missing) == len(chosen) or not self.everything):
+            raise ValueError(
+                f"--out must hold the values to analyse again. Got nothing at {str(self._kept(missing[0]))!r}. "
+                "Say --out results for those of this project, or leave --reanalyse out to run it."
+            )
+        if missing:
+            tell(f"no values in {self.out} of {', '.join(missing)}")
+            chosen = [name for name in chosen if name not in missing]
         folder = self.out / self.scale
         claim_folder(folder, ["report.html", *(f"{name}/report.html" for name in chosen)])
         failed: dict[str, str] = {}
