@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.matching.same import DIFFERENT, RELATED, SAME, Match
+from intertwine.matching.judgement.verdict import DIFFERENT, RELATED, SAME, Match
 from intertwine.symmetry.action import tensors_of
 from intertwine.symmetry.gauge.fingerprint import fingerprint_state, invariants
 from intertwine.testing import function_error

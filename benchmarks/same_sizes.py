@@ -27,7 +27,7 @@ from _timing import peak_memory
 from torch import Tensor, nn
 
 import intertwine as iw
-from intertwine.matching.same import DIFFERENT, RELATED, SAME
+from intertwine.matching.judgement.verdict import DIFFERENT, RELATED, SAME
 from intertwine.symmetry.action import act_
 
 ROOT = Path(__file__).parent.parent

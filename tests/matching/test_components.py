@@ -10,7 +10,8 @@ from safetensors.torch import save_file
 
 import intertwine as iw
 from intertwine.matching.components import Pair, _Rounds, matched
-from intertwine.matching.same import DIFFERENT, RELATED, SAME, decided
+from intertwine.matching.decision import decided
+from intertwine.matching.judgement.verdict import DIFFERENT, RELATED, SAME
 from intertwine.symmetry import StoredState
 from intertwine.symmetry.action import tensors_of
 from intertwine.symmetry.coupling import components

@@ -11,7 +11,8 @@ from zoo import build
 
 import intertwine as iw
 from intertwine.matching.element_fit.freedoms import _flipped, flipping, freedoms, unflipped
-from intertwine.matching.same import RELATED, same
+from intertwine.matching.judgement.verdict import RELATED
+from intertwine.matching.same import same
 from intertwine.symmetry.action import tensors_of, transform
 from intertwine.symmetry.blocks import blocks
 from intertwine.symmetry.gauge.batch_norms import fold

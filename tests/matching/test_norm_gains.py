@@ -8,7 +8,7 @@ from zoo import build
 
 import intertwine as iw
 from intertwine.matching import align
-from intertwine.matching.same import SAME
+from intertwine.matching.judgement.verdict import SAME
 from intertwine.symmetry import fold_norm_gains
 from intertwine.symmetry.action import tensors_of
 

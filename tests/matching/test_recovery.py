@@ -11,7 +11,7 @@ from zoo import build
 import intertwine as iw
 from intertwine.matching import Sinkhorn, StraightThrough, align
 from intertwine.matching.judgement.deviation import relative
-from intertwine.matching.same import SAME
+from intertwine.matching.judgement.verdict import SAME
 from intertwine.symmetry.action import tensors_of
 
 EXACT = [

@@ -10,8 +10,8 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.matching.judgement.deviation import sine
-from intertwine.matching.judgement.verdict import APART
-from intertwine.matching.same import DIFFERENT, RELATED, SAME, UNTOLD, Match, same
+from intertwine.matching.judgement.verdict import APART, DIFFERENT, RELATED, SAME, UNTOLD, Match
+from intertwine.matching.same import same
 from intertwine.symmetry.action import act
 from intertwine.symmetry.transformation import random
 from intertwine.testing import function_error

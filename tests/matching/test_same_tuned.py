@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import intertwine as iw
-from intertwine.matching.same import DIFFERENT, RELATED, SAME, UNTOLD, Match, same
+from intertwine.matching.judgement.verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
+from intertwine.matching.same import same
 from intertwine.symmetry.detection.rules import registry
 
 

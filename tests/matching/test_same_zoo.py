@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from zoo import build
 
 import intertwine as iw
-from intertwine.matching.same import DIFFERENT, RELATED, SAME, same
+from intertwine.matching.judgement.verdict import DIFFERENT, RELATED, SAME
+from intertwine.matching.same import same
 from intertwine.testing import function_error
 
 NAMES = [

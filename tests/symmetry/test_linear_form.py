@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.matching.same import DIFFERENT, RELATED, SAME
+from intertwine.matching.judgement.verdict import DIFFERENT, RELATED, SAME
 from intertwine.symmetry.action import moved, tensors_of
 from intertwine.symmetry.gauge.bases import general_bases, passing
 from intertwine.symmetry.gauge.batch_norms import fold

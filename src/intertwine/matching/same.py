@@ -1,6 +1,6 @@
 """The verdict whether two networks are one network, up to symmetry."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -8,47 +8,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._io.lazy import LazyState
 from .._result import of_networks
 from .._words import counted, listed
 from ..errors import CaptureError
 from ..symmetry import symmetries
 from ..symmetry.action import acting, check_states, tensors_of
 from ..symmetry.coupling import narrowed
-from ..symmetry.description import repeated_block
 from ..symmetry.folding.fold import folded
 from ..symmetry.folding.norms import gains_of
-from ..symmetry.gauge.canonical import check_weights
-from ..symmetry.spaces import UNRULED
 from ..symmetry.symmetry import Symmetry
-from ..symmetry.transformation import KINDS, Transformation, identity
+from ..symmetry.transformation import Transformation
 from ..testing import outputs, relative_error, tolerance
-from .components import Matched, Pair, matched
 from .coordinates.gauge import gauge_of
 from .correspondence.correspond import SETTINGS, correspond, in_code_of, in_one_code
+from .decision import decided, other_architectures
 from .judgement.configurations import differing_settings, settings_of
-from .judgement.deviation import HALVES, PRECISIONS, constant, patterned, relative
-from .judgement.grids import quantised
+from .judgement.deviation import PRECISIONS
 from .judgement.verdict import APART, DIFFERENT, PART, RELATED, SAME, UNTOLD, Match
 
-__all__ = ["COMPONENT", "DIFFERENT", "RELATED", "SAME", "UNTOLD", "Match", "decided", "same"]
+__all__ = ["COMPONENT", "same", "turned"]
 
-# Largest share of the residual by chance that related networks leave. Measured on digits: independently trained ones
-# 0.82 to 1.0, purely linear ones, which all learn one map, 0.52 to 0.75; fine-tuned ones below 0.2.
-_BEYOND = 0.75
-_BEYOND_LINEAR = 0.5
-_IN_PLACE = 0.8  # the same for networks compared unit by unit as they are: averages leave 0.7, independent ones 1.0
-_PLAIN = 0.2  # share of the residual of unmatched networks that no search comes near where weights outnumber scales
-_FEW = 4  # weights for each free scale or entry of a basis from which on that holds
-_SMALL = 50_000  # weights below which chance is averaged over two draws
-_NAMED = 4  # tensors that a reason names
-_SOME = 0.1  # share of the matrices, or of their weights, that unrelated networks never have in common exactly
-_EXACT = ("float64", "float32")  # coarser precisions are met by gains that hardly left 1
-_DONE = {"permutation": "permuted", "scale": "rescaled", "sign": "flipped", "linear": "in other bases"}
-_HALF_NAMES = ("float16", "bfloat16")
 _WHOLE = 64_000_000  # weights up to which a network is matched whole
 COMPONENT = 16_000_000  # weights of the components of larger ones
-_CAST = 2 * 2.0**-9  # residual that casts leave: each moves a weight by up to 2^-9 of itself, fitted bases double that
 
 
 @of_networks("a", "b", states=True)
@@ -197,7 +178,7 @@ def _by_name(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | No
     made = {name for name in replaced if name not in saved}  # from settings: what they do, outputs tell
     replaced = {name: why for name, why in replaced.items() if name in saved}
     if 2 * len(replaced) > len({*states[0], *states[1]}):
-        return _far(replaced)
+        return other_architectures(replaced)
     one_path = True
     if sym is None:
         sym = symmetries(a, example_inputs)
@@ -208,7 +189,7 @@ def _by_name(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | No
                 if not tied:
                     return _in_other_code(a, b, example_inputs, None)
                 why = f"{tied} tied to another in one of them only: see diff"
-                return _far({"": f"the tensors have the same shapes, but {why}"})
+                return other_architectures({"": f"the tensors have the same shapes, but {why}"})
             one_path = False
     sym = narrowed(sym, sym.layouts.keys() - made)
     limit = None if sum(x.numel() for x in states[0].values()) <= _WHOLE else COMPONENT
@@ -264,222 +245,6 @@ def _in_other_code(a: nn.Module, b: nn.Module, example_inputs: Any, example_inpu
         verdict = UNTOLD if alike else DIFFERENT
         reason += "; yet both give the same outputs here: weights may make up for them" * alike
     return Match(verdict, float("inf"), float("inf"), None, reason, correspondence=found)
-
-
-def decided(
-    sym: Symmetry,
-    states: tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
-    limit: int | None,
-    replaced: Mapping[str, str],
-    error: Callable[[Transformation], float] | None,
-    one_path: bool = True,
-) -> Match:
-    """The verdict on two state dicts; mappings that read tensors when asked keep memory small.
-
-    At most ``limit`` weights are matched at once, where coupled tensors are not more. ``replaced`` says what cannot
-    be compared, and why; ``error`` is that of the functions once the first network is moved, where these run, and
-    ``one_path`` whether both took the same path when the symmetry was found.
-    """
-    part = narrowed(sym, sym.layouts.keys() - replaced)
-    for state in states:
-        check_weights(part, state)
-    found = _judged(Pair(part, *states, limit), replaced, error, one_path and not _unruled(sym))
-    if found.verdict == RELATED and found.transformation is not None:
-        told = [
-            *_layers_of_one(sym, *states, replaced),
-            *quantised(part, states, found.transformation, found.differing),
-        ]
-        return replace(found, reason="; ".join([found.reason, *told]))
-    if found.verdict == DIFFERENT:
-        if replaced:
-            return _far(replaced)
-        return found if found.precision else _told(found, sym, states, limit, one_path)
-    if sym.path_only and found.verdict == SAME:
-        found = replace(found, reason=f"{found.reason}; the symmetry is certified for the path that was run only")
-    return found
-
-
-def _judged(
-    pair: Pair, replaced: Mapping[str, str], error: Callable[[Transformation], float] | None, known: bool
-) -> Match:
-    """The verdict by what is ``known`` of the symmetry; ``error`` is that of the functions where the weights agree."""
-    found = matched(pair)
-    apart, tensors = found.deviation, found.deviation.tensors.values()
-    precision, agreed = apart.precision, apart.precision or apart.shared()
-    if precision is None and agreed == "float64" and len(apart.beyond("float32")) < len(apart.beyond("float64")):
-        agreed = "float32"  # bases that are fitted beside a tensor that was changed leave the others no closer
-    if agreed in _HALF_NAMES and not any(t.rounded for t in tensors) and not _cast(pair, found, precision is not None):
-        precision = agreed = None
-    match = Match(DIFFERENT, found.residual, apart.overall, precision, "", found.g)
-    if precision is not None and not replaced:
-        equal = not any(t.distance for t in tensors)
-        return _agreeing(match, pair, equal, None if error is None else error(found.g))
-    gone, unequal = dict.fromkeys(replaced, float("inf")), _unequal(pair)
-    differing, there = {**apart.beyond(agreed or "bfloat16"), **gone}, {**unequal, **gone}
-    match = replace(match, precision=None)
-    spoils = bool(differing.keys() - there.keys()) and len(there) <= len(differing)  # tensors that are equal in place
-    if spoils and there and (agreed is not None or _many(pair, pair.sym.layouts.keys() - there.keys())):
-        return _in_part(match, pair, pair.sym.layouts, there)
-    if agreed is not None:
-        return _in_part(match, pair, found.sym.layouts, differing, agreed)
-    related, reason, chance = _beyond_chance(pair, found)
-    if related:
-        return replace(match, verdict=RELATED, reason=reason, chance=chance, differing=differing)
-    match = replace(match, reason=reason, chance=chance)
-    # A part that agrees exactly, as no chance makes it: copies whose experts, modules in a list, stand in another
-    # order. Those that pull units away from their partners do not hide what is equal in place.
-    exactly = apart.shared(_SOME) if known else None
-    if exactly in _EXACT and _many(pair, apart.tensors.keys() - apart.beyond(exactly).keys()):
-        return _in_part(match, pair, apart.tensors, apart.beyond(exactly), exactly)
-    if known and _many(pair, pair.sym.layouts.keys() - unequal.keys()):
-        return _in_part(match, pair, pair.sym.layouts, unequal)
-    return match
-
-
-def _many(pair: Pair, names: Collection[str]) -> bool:
-    """Whether names hold a tenth of the matrices, by number or weights.
-
-    Matrices in no order alone count: what starts as a function of the unit's number is the same everywhere.
-    """
-    told = {}
-    for name in pair.sym.layouts:
-        x = pair.b[name]
-        if sum(n > 1 for n in x.shape) > 1 and x.numel() and not (constant(x) or patterned(x)):
-            told[name] = x.numel()
-    near = [size for name, size in told.items() if name in names]
-    return bool(near) and (len(near) >= _SOME * len(told) or sum(near) >= _SOME * sum(told.values()))
-
-
-def _layers_of_one(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], gone: Collection[str]) -> list[str]:
-    """Which layers only one network has, in words: all their tensors are ``gone``, and none has another shape."""
-    found: dict[tuple[str, str], None] = {}
-    kept = {repeated_block(name) for name in sym.layouts.keys() - gone}
-    for name in gone:
-        if (block := repeated_block(name)) and block not in kept and not (name in a and name in b):
-            found["a" if name in a else "b", block] = None
-    sides: dict[str, list[str]] = {}
-    for side, block in found:
-        sides.setdefault(side, []).append(block)
-    return [f"only {side} has {counted(len(layers), 'layer')}: {listed(layers)}" for side, layers in sides.items()]
-
-
-def _unequal(pair: Pair) -> dict[str, float]:
-    """Tensors that are not equal as they stand, with their relative distances."""
-    found = {}
-    for name in pair.sym.layouts:
-        x, y = (t if t.dtype == torch.float64 else t.float() for t in (pair.a[name], pair.b[name]))
-        x = x.to(y)
-        if not torch.equal(x, y):
-            found[name] = relative(x, y)
-    return found
-
-
-def _in_part(
-    match: Match, pair: Pair, names: Collection[str], differing: Mapping[str, float], precision: str | None = None
-) -> Match:
-    """The verdict where all tensors but those that differ agree to a precision, or without one are equal in place."""
-    count = len({*names, *differing})
-    shown = [*list(differing)[:_NAMED], *(["..."] if len(differing) > _NAMED else [])]
-    agree = {"float64": "agree", None: "are equal as they stand"}.get(precision, f"agree up to rounding to {precision}")
-    reason = f"{count - len(differing)} of {count} tensors {agree}; others: {', '.join(shown)}"
-    g = identity(pair.sym) if precision is None else match.transformation
-    return replace(match, verdict=RELATED, reason=reason, differing=differing, transformation=g)
-
-
-def _agreeing(match: Match, pair: Pair, equal: bool, error: float | None) -> Match:
-    """The verdict where all weights agree, or are ``equal`` once moved: the same, if the functions do."""
-    assert match.precision is not None
-    if error is not None and not error <= min(0.5, 1e3 * PRECISIONS[match.precision]):
-        said = f"the weights agree, but the models compute other functions with them (relative error {error:.1e})"
-        return replace(match, reason=said)
-    reason = f"99.9 % of weights agree to {match.deviation:.2g}, which rounding to {match.precision} explains"
-    if not match.deviation:
-        reason = "99.9 % of weights are equal, and the others up to rounding"
-    in_place = pair.agrees_in_place(PRECISIONS[match.precision])
-    if equal if not in_place else not _unequal(pair):
-        reason = "all weights are equal"
-    if not in_place and match.transformation is not None:
-        kinds = {_DONE[kind]: match.transformation.restrict(kinds={kind}) for kind in KINDS}
-        done = [word for word, g in kinds.items() if not g.is_identity(PRECISIONS[match.precision])]
-        reason += f", once a is {' and '.join(done)}" if done else ""
-    if error is None:
-        reason += "; the weights alone were compared, the networks were not run"
-    return replace(match, verdict=SAME, reason=reason, moved=not in_place)
-
-
-def _cast(pair: Pair, found: Matched, whole: bool) -> bool:
-    """Whether a cast explains the deviation, of the whole or in part, although neither network is in half precision.
-
-    It must then have been moved after the cast. Bases mix entries, so that noise on all weights alike passes for
-    rounding weight by weight: either the residual of the whole is rounding's, or one network, cast, is the other.
-    """
-    if (whole and found.residual <= _CAST) or not any(space.group.mixes for space in found.sym.spaces):
-        return True
-    for half in HALVES:
-        ours, theirs = (_halved(state, half) for state in (pair.a, pair.b))
-        for near, left, right in ((ours, ours, pair.b), (theirs, pair.a, theirs)):
-            if all(bool(near[name].isfinite().all()) for name in pair.sym.layouts):
-                apart = matched(Pair(pair.sym, left, right, pair.limit)).deviation
-                precision = apart.precision if whole else apart.shared()
-                if precision is not None and precision not in _HALF_NAMES:
-                    return True
-    return False
-
-
-def _halved(state: Mapping[str, Tensor], half: torch.dtype) -> Mapping[str, Tensor]:
-    """Tensors that went through half precision."""
-    return LazyState.changed(state, lambda _, x: x.to(half).to(x.dtype) if x.is_floating_point() else x)
-
-
-def _beyond_chance(pair: Pair, found: Matched) -> tuple[bool, str, float | None]:
-    """Whether the residual is below that of unrelated networks with the same statistics, why, and their residual."""
-    spaces = found.sym.spaces
-    beyond = _BEYOND_LINEAR if spaces and all(s.group.mixes for s in spaces) else _BEYOND
-    said = f"residual {found.residual:.3f} after matching"
-    if found.in_place > _IN_PLACE and found.residual > beyond:  # chance leaves no more than 1
-        return False, said, None
-    draws = [pair.unrelated(seed) for seed in range(2 if found.deviation.weights < _SMALL else 1)]
-    unmatched = sum(draw.in_place() for draw in draws) / len(draws)
-    if found.residual <= _PLAIN * unmatched and found.deviation.weights >= _FEW * found.sym.dim:
-        return True, f"{said}, far below {unmatched:.3f} of unmatched networks and so of any match by chance", None
-    chance = sum(matched(draw).residual for draw in draws) / len(draws)
-    related = found.residual <= beyond * chance or found.in_place <= _IN_PLACE * unmatched
-    return related, f"{said}, {chance:.3f} by chance", chance
-
-
-def _told(
-    found: Match,
-    sym: Symmetry,
-    states: tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
-    limit: int | None,
-    one_path: bool,
-) -> Match:
-    """A match that is "different", made undecided where the symmetry may be incomplete."""
-    if not one_path:
-        return replace(found, verdict=UNTOLD, reason=f"{found.reason}, but the runs took different paths")
-    unknown = _unruled(sym)
-    if not unknown:
-        return found
-    known = sym.layouts.keys() - unknown
-    if known:
-        part = Pair(narrowed(sym, known), *states, limit)
-        related, reason, chance = _beyond_chance(part, matched(part))
-        if not related:
-            said = f"{counted(len(known), 'tensor')} of known symmetry: {reason}"
-            return replace(found, reason=said, chance=chance)
-    why = f"is not known for want of a rule for {', '.join(sym.unknown_ops)}"
-    said = f"{found.reason}, but what moves {counted(len(unknown), 'tensor')} {why}"
-    return replace(found, verdict=UNTOLD, reason=said)
-
-
-def _unruled(sym: Symmetry) -> set[str]:
-    """Tensors of which copies may differ by more than the group, for operations without a rule read them."""
-    return {fixed.tensor for fixed in sym.fixed if UNRULED in fixed.reason} & sym.layouts.keys()
-
-
-def _far(replaced: Mapping[str, str]) -> Match:
-    far = float("inf")
-    return Match(DIFFERENT, far, far, None, f"other architectures: {next(iter(replaced.values()))}")
 
 
 def _replaced(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, str]:

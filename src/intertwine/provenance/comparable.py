@@ -11,7 +11,9 @@ from torch import Tensor
 from .._io.lazy import LazyState
 from .._words import counted
 from ..matching.correspondence.entries import carried
-from ..matching.same import COMPONENT, RELATED, SAME, Match, decided
+from ..matching.decision import decided
+from ..matching.judgement.verdict import RELATED, SAME, Match
+from ..matching.same import COMPONENT
 from ..symmetry import Symmetry
 from ..symmetry.coupling import narrowed
 from .changes.conversions import Rows, convert

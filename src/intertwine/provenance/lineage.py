@@ -13,7 +13,7 @@ from .._result import Result, of_networks
 from .._words import counted, listed
 from ..matching.coordinates.gauge import gauge_of
 from ..matching.correspondence.correspond import carrier_of
-from ..matching.same import RELATED, SAME, Match
+from ..matching.judgement.verdict import RELATED, SAME, Match
 from ..symmetry import Symmetry, symmetries
 from ..symmetry.action import moved, tensors_of
 from .after_matching import FEWEST, Calibrated, calibrated

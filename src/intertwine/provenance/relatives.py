@@ -12,7 +12,7 @@ from torch import Tensor
 from .._progress import track
 from .._words import counted
 from ..matching.coordinates.networks import Balanced
-from ..matching.same import RELATED, SAME
+from ..matching.judgement.verdict import RELATED, SAME
 from ..symmetry import Symmetry
 from ..symmetry.blocks import blocks
 from ..symmetry.coupling import components, restricted

@@ -14,7 +14,7 @@ from .._evaluation import in_usual_mode
 from .._progress import track
 from .._result import Result
 from .._words import counted
-from ..matching.same import SAME, Match
+from ..matching.judgement.verdict import SAME, Match
 from ..symmetry import Symmetry, symmetries
 from ..symmetry.action import tensors_of
 from .after_matching import FEWEST
