@@ -324,6 +324,16 @@ def test_a_recipe_is_applied_after_alignment_and_written_for_mergekit(run, vits)
     torch.testing.assert_close(load_pretrained(vits / "low").state_dict(), rounded, rtol=0, atol=0)  # only at the end
 
 
+def test_align_writes_the_base_too_where_both_were_folded(run, vits):
+    ran = run("align", "vit_a", "vit_b", "--out", "al")
+    assert ran.code == 0 and "al/base" in ran.err + ran.out, ran.err
+    base, moved = (load_pretrained(vits / "al" / name).state_dict() for name in ("base", "moved"))
+    assert all(bool((base[name] == 1).all()) for name in base if "layernorm" in name and name.endswith("weight"))
+    found = run("same", "al/base", "vit_a").out
+    assert found.startswith("the same network"), found
+    assert {name: x.shape for name, x in base.items()} == {name: x.shape for name, x in moved.items()}
+
+
 def test_relatives_in_a_recipe_are_moved_by_one_element(run, vits):
     """Else what they differ by would be mostly how each was aligned."""
     pytest.importorskip("yaml")

@@ -9,14 +9,16 @@ from .._options import ExampleOptions, advanced, option
 from .._outputs import claim_folder, keep_beside, print_json, say, tell_written, write_network
 from . import inputs, iw, looks_at_data, solver_of
 
-_WRITTEN = ("alignment.safetensors", "results.json", "report.html", "moved", "moved.safetensors", "moved.json")
+_WRITTEN = ("alignment.safetensors", "results.json", "report.html", "moved", "moved.safetensors", "moved.json",
+            "base", "base.safetensors", "base.json")  # fmt: skip
 
 
 class Align(ExampleOptions):
     """Bring checkpoint B into the basis of checkpoint A: other weights, the same function.
 
     Units are permuted, rescaled, flipped and rotated as far as the architecture allows, so that B lies as close to A as
-    the method can bring it. No list of layers is needed, for any model. Writes the moved B, the alignment and a page.
+    the method can bring it. No list of layers is needed, for any model. Writes the moved B, the alignment and a page,
+    and where both were folded the base: A as B meets it.
     Of other widths, bring B to those of A by 'intertwine transport' first.
     With --sharded, one tensor of each checkpoint is in memory, units are permuted and flipped only, and the moved B is
     written in shards.
@@ -66,11 +68,16 @@ class Align(ExampleOptions):
         how: Any = {"method": solver_of(self.method), "loader": loader, "seed": self.seed, "kinds": self.kinds}
         found = iw.align(one, other, group.example, **how)
         said, files = _written(found, self.out)
-        # a folder where B came as one, a file otherwise
-        place = self.out / ("moved" if group.checkpoints[1].tensors is None else "moved.safetensors")
         a, b = group.names
         card = group.card({"aligned": b, "to": a, "method": self.method, "command": self.line})
-        return said, {**files, "moved": write_network(found.apply(other), place, card, self.b)}
+        networks = {"moved": (found.apply(other), self.b, group.checkpoints[1])}
+        if found.gauge is not None:  # B meets A there, folded
+            networks["base"] = (found.a, self.a, group.checkpoints[0])
+        for name, (model, origin, checkpoint) in networks.items():
+            # a folder where it came as one, a file otherwise
+            place = self.out / (name if checkpoint.tensors is None else f"{name}.safetensors")
+            files[name] = write_network(model, place, card, origin)
+        return said, files
 
     def _part_by_part(self) -> tuple[dict[str, Any], dict[str, Path]]:
         """Align without ever holding a network; the model is built without weights."""

@@ -164,7 +164,7 @@ def read_data(
     named = next((c.card.data for c in checkpoints if c.card and c.card.data), None)
     if named is None:
         raise DataError(
-            "--data must be given where no card lies beside the weights. Got none. Say --data digits, for example."
+            "--data must be given where no card lies beside the weights. Got none. Say --data digits or text:FILE."
         )
     kind = named.partition(":")[0]
     if kind in _WITH_PATHS:

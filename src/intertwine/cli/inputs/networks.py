@@ -273,7 +273,7 @@ class Group:
     def need_data(self) -> DataSplits:
         """The data, which must be there."""
         if self.data is None:
-            raise DataError("--data must be given for this. Got none. Say --data digits, for example.")
+            raise DataError("--data must be given for this. Got none. Say --data digits, images:FOLDER or text:FILE.")
         return self.data
 
     def card(self, recipe: dict[str, Any], metrics: dict[str, float | None] | None = None) -> dict[str, Any]:
