@@ -1,6 +1,8 @@
 """GGUF files as llama.cpp writes them: names of its own, queries and keys of Llama in neighbouring pairs."""
 
-import gguf
+import pytest
+
+gguf = pytest.importorskip("gguf")
 
 
 def _in_neighbours(rows, heads):
