@@ -245,9 +245,7 @@ def align(
         notes.append(f"moved, b computes its function on {sym_b.certified}; other paths are not certified")
     if gauge is not None:
         more = f", with {', '.join(gauge.added)} of their own" if gauge.added else ""
-        notes.append(
-            f"gains of norms were folded in both{more}, so that streams rotate: the line starts at .a (file: base)"
-        )
+        notes.append(f"gains of norms were folded in both{more}, so that streams rotate: the line starts at .a")
     return Alignment(
         method=name,
         symmetry=sym,

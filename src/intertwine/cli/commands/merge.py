@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _YAML = (".yml", ".yaml")
 _CLOSER = 0.9  # of the distance: alignment fits noise by some hundredths, and is not worth a fold then
-_KIN, _MUCH = 0.5, 0.5  # relative distance of matrices of one parent; share of it that is left where one was moved
+_KIN = 0.5  # relative distance of matrices up to which networks are relatives, which alignment must bring to
+_MUCH = 0.5  # of their distance at most: only then one of them was moved
 
 
 class Merge(ExampleOptions):
@@ -290,8 +291,12 @@ class _Merged:
 
 def _are_kin(a: torch.nn.Module, b: torch.nn.Module) -> bool:
     """Whether most matrices are close as they stand: of unrelated networks they are ``sqrt(2)`` of their norm apart."""
-    ours, theirs = a.state_dict(), b.state_dict()
-    pairs = [(x.double(), theirs[name].double()) for name, x in ours.items() if x.ndim > 1 and name in theirs]
+    ours, theirs = dict(a.named_parameters()), dict(b.named_parameters())  # no masks, which all networks share
+    pairs = [
+        (x.detach().double(), theirs[name].detach().double())
+        for name, x in ours.items()
+        if x.ndim > 1 and name in theirs
+    ]
     near = [x.shape == y.shape and bool((x - y).norm() <= _KIN * x.norm()) for x, y in pairs]
     return 2 * sum(near) > len(near)
 

@@ -24,7 +24,7 @@ from .._features import is_constant
 from ..measures.cka import CKA
 
 FEWEST = 4  # examples: the unbiased estimators divide by N (N - 3)
-_JOINED, _WHOLE = 64, 48  # examples: smaller batches count together; where they run joined, as few as a block has
+_JOINED, _WHOLE = 64, 48  # examples: smaller batches count together; fewer where they run joined, which takes memory
 _FEW = 1 << 20  # features of an example up to which those of a group of batches wait: more than inputs, joined, would
 _LONG = 60.0  # seconds of which one is told before
 Running = dict[str, tuple[nn.Module, Sequence[Point]]]
