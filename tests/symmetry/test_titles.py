@@ -1,6 +1,7 @@
 """Titles of spaces: what people call them."""
 
 import re
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -72,3 +73,19 @@ def test_groups_in_symbols():
     assert iw.groups.Monomial(3, scales=2).symbol == "S₃ ⋉ (R₊² × Z₂)³"
     assert iw.groups.Permutation(5).symbol == "S₅"
     assert iw.groups.Trivial(5).symbol == "1"
+
+
+def test_kinds_of_restrictions_are_values_and_no_words(tmp_path):
+    """A module that is called what a reason says is not taken for it, and saved restrictions keep their kinds."""
+    names = ("in", "turned by positions, epsilon of", "out")
+    layers = (nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 2))
+    sym = iw.symmetries(nn.Sequential(OrderedDict(zip(names, layers))), torch.randn(3, 4))
+    (space,) = sym.spaces
+    (lost,) = space.restrictions
+    assert sym.titles[space.name] == "units of in"
+    assert space.reasons == (str(lost),) and lost.kind == "" and space.causes("no scales", "no turns") == [lost]
+    normed = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 2))
+    aligned = iw.align(normed, normed, torch.randn(3, 4))
+    restrictions = aligned.symmetry.spaces[0].restrictions
+    assert "epsilon" in {lost.kind for lost in restrictions}
+    assert iw.Alignment.load(aligned.save(tmp_path / "a.json")).symmetry.spaces[0].restrictions == restrictions

@@ -131,7 +131,7 @@ def _permuted(subject: Subject, proving: Proving, units: Sequence[Units]) -> Map
     still: dict[tuple[str, str], list[str]] = {}  # spaces that may be scaled or mixed and not permuted
     for space in subject.sym.spaces:
         if not space.group.permutes:
-            why = next((r.partition(": ")[2] for r in space.reasons if "no permutations" in r), "")
+            why = next((lost.cause for lost in space.causes("no permutations")), "")
             key = re.sub(r"\.\d+\b", ".#", space.name), re.sub(r"\.\d+\b", ".#", why)
             still.setdefault(key, []).append(space.name)
     absent = [

@@ -28,7 +28,7 @@ from ..symmetry.folding.norms import fold_norms, rotatable
 from ..symmetry.folding.rewriter import Outcome, Rewriter
 from ..symmetry.gauge.canonical import slices
 from ..symmetry.proof import Proof
-from ..symmetry.spaces import TURNED, Fixed
+from ..symmetry.spaces import Fixed
 from ..symmetry.transformation import identity, with_parts
 from .exported_model import Proving, Subject
 from .names import expression, unnumbered
@@ -358,11 +358,11 @@ def _online(subject: Subject) -> list[Absent]:
     found: dict[tuple[str, str], list[str]] = {}
     heads = {parent for space in subject.sym.spaces if not space.group.turns for parent in space.parents}
     for space in subject.sym.spaces:
-        why = next((r.partition(": ")[2] for r in space.reasons if "no linear maps" in r), "")
+        lost = next(iter(space.causes("no linear maps")), None)
         uses = _uses(subject.sym, space)
-        if not why or space.name in heads or any(_is_table(subject.sym, use) for use in uses):
+        if lost is None or space.name in heads or any(_is_table(subject.sym, use) for use in uses):
             continue
-        why = why.replace(TURNED, f"{TURNED} (a rotary embedding)")
+        why = f"{lost.cause} (a rotary embedding)" if lost.kind == "positions" else lost.cause
         reads = [use.module for use in uses if not _writes(subject.sym, use)]
         kind = "R4" if reads else "R3"
         for module in dict.fromkeys(reads or [use.module for use in uses]):

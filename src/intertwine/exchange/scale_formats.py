@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from .._words import counted
 from ..symmetry import Fixed, Leaf
-from ..symmetry.description import STREAM, Description
+from ..symmetry.description import Description, is_stream
 from ..symmetry.proof import Probe
-from ..symmetry.spaces import EPSILON, UNREAD, leaves
+from ..symmetry.spaces import UNREAD, leaves
 from .exported_model import Proving, Subject
 from .names import expression, outline, packed, unnumbered, unpacked
 from .result import Absent, Entry, Mappings, Place, Proof
@@ -264,8 +264,8 @@ def _restriction(sym: Description, name: str) -> str:
         if not isinstance(leaf, Leaf):
             said.append(leaf.reason)
         else:
-            reasons = [reason.partition(": ") for reason in sym.space(leaf.space).reasons]
-            of_scales = [why for what, _, why in reasons if "scales" in what] or [why for _, _, why in reasons[:1]]
-            stream = sym.titles[leaf.space].startswith(STREAM)
-            said += [_AFTER if stream and EPSILON in why else f"{why} lets no such scale through" for why in of_scales]
+            space, stream = sym.space(leaf.space), is_stream(sym.carriers[leaf.space])
+            for lost in space.causes("no scales", "fewer scales") or space.restrictions[:1]:
+                after = stream and lost.kind == "epsilon"
+                said.append(_AFTER if after else f"{lost.cause} lets no such scale through")
     return "; ".join(dict.fromkeys(said)) or "its inputs are written by nothing that may be scaled"

@@ -32,11 +32,10 @@ from ..groups import Permutation
 from ..programs import Vertex
 from .blocks import blocks, parent_dims
 from .detection.equations import BinarySpan, RationalEquations, bits_of
-from .spaces import TURNED, UNREAD, BatchNormTensors, FixedAxis, Layout, Leaf, Space, spaces_of
+from .spaces import UNREAD, BatchNormTensors, FixedAxis, Layout, Leaf, Space, spaces_of
 
 __all__ = ["Description"]
 
-STREAM = "residual stream from"  # begins the title of a space that passes several blocks
 _SHOWN = 6  # names of spaces in an error
 
 
@@ -226,18 +225,16 @@ def holds_heads(space: Space, layouts: Mapping[str, Layout]) -> bool:
 def _title(space: Space, shapes: Mapping[str, int], is_parent: bool) -> str:
     if not shapes:
         return space.name
-    modules = list(dict.fromkeys(name.rpartition(".")[0] or name for name in shapes))
-    blocks = list(dict.fromkeys(filter(None, map(repeated_block, modules))))
-    alone = [module for module in modules if not repeated_block(module)]
-    if len(blocks) > 1 and len(blocks) + len(alone) > 2:  # a chain passes from one block to the next only
-        return f"{STREAM} {space.name.partition('[')[0].rpartition('.')[0] or space.name}"
-    block = blocks[0] if blocks else ""
+    if is_stream(shapes):
+        return f"residual stream from {space.name.partition('[')[0].rpartition('.')[0] or space.name}"
+    modules = _modules(shapes)
+    block = next(filter(None, map(repeated_block, modules)), "")
     where = f"{_words(block)}: " if block else ""
     inner = [module.removeprefix(f"{block}.") for module in modules if repeated_block(module) == block]
     attention = any("att" in module.lower() for module in inner)
     names = ", ".join(dict.fromkeys(module.rpartition(".")[2] for module in inner[:_NAMED]))
     copies = "head" if attention else "expert" if any("expert" in module.lower() for module in inner) else "group"
-    if any(TURNED in reason for reason in space.reasons):
+    if any(restriction.kind == "positions" for restriction in space.restrictions):
         return f"{where}{'turns of ' if space.group.mixes else ''}rotary pairs"
     if space.parents:
         return f"{where}within each {copies}: {names}"
@@ -247,6 +244,17 @@ def _title(space: Space, shapes: Mapping[str, int], is_parent: bool) -> str:
         return f"{where}MLP units"
     kind = "channels" if max(shapes.values()) >= _CONVOLUTION else "units"
     return f"{where}{kind} of {inner[0]}"
+
+
+def _modules(tensors: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(name.rpartition(".")[0] or name for name in tensors))
+
+
+def is_stream(tensors: Iterable[str]) -> bool:
+    """Whether a space with these tensors passes several blocks; a chain passes from one block to the next only."""
+    held = [(repeated_block(module), module) for module in _modules(tensors)]
+    blocks = {block for block, _ in held if block}
+    return len(blocks) > 1 and len(blocks) + sum(not block for block, _ in held) > 2
 
 
 def repeated_block(module: str) -> str:

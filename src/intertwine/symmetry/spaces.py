@@ -11,9 +11,10 @@ Conventions
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from typing import Literal
 
 from ..groups import Representation, SpaceGroup
 
@@ -23,11 +24,33 @@ __all__ = [
 ]  # fmt: skip
 
 UNRULED = "operation without a rule"  # said in the reason of every axis that is fixed only because nothing is known
-
-
-EPSILON = "epsilon of "  # said in the reasons of what a norm divides
-TURNED = "turned by positions"  # said in the reasons of rotary pairs and of their turns
 UNREAD = "not used by the outputs in this run"  # the reason of axes that a run says nothing of
+
+
+Kind = Literal["", "epsilon", "positions"]  # the epsilon of a norm, turns by positions; anything else
+
+
+class Cause(str):
+    """Words for what restricts a space, that carry their kind through the engine."""
+
+    kind: Kind
+
+    def __new__(cls, words: str, kind: Kind) -> "Cause":
+        cause = super().__new__(cls, words)
+        cause.kind = kind
+        return cause
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """What a space lost, such as ``("no scales", "no signs")``, the cause in words, and its kind."""
+
+    lost: tuple[str, ...]
+    cause: str
+    kind: Kind = ""
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.lost)}: {self.cause}"
 
 
 @dataclass(frozen=True)
@@ -38,13 +61,19 @@ class Space:
         name: Unique, from the first tensor axis that carries it, such as ``"layer1.0.conv1.weight[0]"``.
         group: What may act on its units, such as ``PositiveMonomial(64)``.
         parents: Names of the spaces whose units each have their own copy of this space (outermost first).
-        reasons: What restricts the space, in words, such as ``"relu in features.1: positive monomial only"``.
+        reasons: What restricts the space, in words, such as ``"no linear maps, no signs: relu in features.1"``.
+        restrictions: The same by kinds, for programs; none in files of versions that kept words alone.
     """
 
     name: str
     group: SpaceGroup
     parents: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    restrictions: tuple[Restriction, ...] = field(default=(), repr=False)
+
+    def causes(self, *lost: str) -> list[Restriction]:
+        """The restrictions by which the space lost any of these, such as ``"no linear maps"``."""
+        return [restriction for restriction in self.restrictions if not {*lost}.isdisjoint(restriction.lost)]
 
     @property
     def size(self) -> int:

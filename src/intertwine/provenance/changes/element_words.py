@@ -12,7 +12,7 @@ from ..._words import counted, listed
 from ...groups import Element
 from ...symmetry import Symmetry, Transformation
 from ...symmetry.description import holds_heads
-from ...symmetry.spaces import TURNED, Leaf, Space
+from ...symmetry.spaces import Leaf, Space
 from ..difference import Finding, MovedUnit
 from ..units import by_unit
 from .layers import block_of, pattern_of
@@ -106,7 +106,7 @@ def _together(many: list[tuple[str, str]]) -> str:
 def _noun(sym: Symmetry, space: Space, names: Sequence[str]) -> str:
     """What the units of a space are called."""
     attention = any(_ATTENTION.search(n) for n in names)
-    if any(TURNED in reason for reason in space.reasons):
+    if any(restriction.kind == "positions" for restriction in space.restrictions):
         return "rotary pair"
     inner = [other for other in sym.spaces if space.name in other.parents]
     if inner:

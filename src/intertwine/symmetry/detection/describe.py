@@ -64,7 +64,8 @@ def describe(engine: Engine) -> Symmetry:
         if space in carried:
             size = leaf.size + sum(leaves[s].size for s, into in merged.items() if into == space)
             above = tuple(leaves[p].name for p in parents.get(space, ()) if p in carried)
-            described.append(public.Space(leaf.name, _group(leaf, size), above, _reasons(engine, space, leaf)))
+            found = _restrictions(engine, space, leaf)
+            described.append(public.Space(leaf.name, _group(leaf, size), above, tuple(map(str, found)), found))
     # A norm of a single channel, along which nothing moves, has no layout and nothing to keep.
     norms = tuple(norm for norm in engine.batch_norms if norm.variance in layouts)
     return Symmetry(
@@ -265,7 +266,7 @@ def _alike(engine: Engine, a: Candidate, b: Candidate) -> bool:
     return log(a) == log(b) and sign(a) == sign(b) and [where(v) for v in a.unknowns] == [where(v) for v in b.unknowns]
 
 
-def _reasons(engine: Engine, space: int, leaf: Candidate) -> tuple[str, ...]:
+def _restrictions(engine: Engine, space: int, leaf: Candidate) -> tuple[public.Restriction, ...]:
     """The restrictions of a space, the same cause named once."""
     node = engine.pool.node(space)
     lost: dict[str, list[str]] = {}
@@ -279,7 +280,8 @@ def _reasons(engine: Engine, space: int, leaf: Candidate) -> tuple[str, ...]:
     ):
         if why:
             lost.setdefault(why, []).append(what)
-    return tuple(f"{', '.join(what)}: {why}" for why, what in lost.items())
+    kind = lambda why: why.kind if isinstance(why, public.Cause) else ""
+    return tuple(public.Restriction(tuple(what), str(why), kind(why)) for why, what in lost.items())
 
 
 class UnknownBasisError(Exception):

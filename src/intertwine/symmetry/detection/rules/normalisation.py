@@ -5,7 +5,7 @@ from typing import Any
 
 from ....programs import Call, Ref
 from ....programs.operations import BATCH_NORMS, LAYER_NORMS, RMS_NORMS
-from ...spaces import EPSILON, BatchNormTensors
+from ...spaces import BatchNormTensors, Cause
 from ..axis_terms import Axis, Expr, Flat, Slot, Value, forget_zeros
 from ..engine import Engine
 from .elementwise import added, multiplied
@@ -27,7 +27,7 @@ def batch_norm(engine: Engine, call: Call) -> list[Value]:
         isinstance(mean, Ref) and isinstance(variance, Ref)
     ):
         axes = [engine.rigid(a, "statistics of the batch") if i != 1 else a for i, a in enumerate(x.axes)]
-        engine.monomial(engine.no_scale(channels, f"{EPSILON}{call.where}"))
+        engine.monomial(engine.no_scale(channels, _epsilon(call)))
         for i, axis in enumerate(axes):
             engine.mix(axes, axis) if i != 1 else None
         return [_affine(engine, Value((axes[0], channels, *axes[2:])), call, 1)]
@@ -40,6 +40,10 @@ def batch_norm(engine: Engine, call: Call) -> list[Value]:
     channels = engine.zip(channels, engine.value(variance).axes[0], lambda s, v: _standardised(engine, s, v))
     engine.monomial(channels)
     return [_affine(engine, Value((x.axes[0], channels, *x.axes[2:])), call, 1)]
+
+
+def _epsilon(call: Call) -> Cause:
+    return Cause(f"epsilon of {call.where}", "epsilon")
 
 
 def _standardised(engine: Engine, x: Any, variance: Any) -> Any:
@@ -81,7 +85,7 @@ def _affine(engine: Engine, x: Value, call: Call, dim: int) -> Value:
 
 def _normalise(engine: Engine, axes: Sequence[Axis], over: Sequence[int], centred: bool, orthogonal: bool) -> None:
     """Restrict all axes as division by a root mean square over some of them does."""
-    why = f"{EPSILON}{engine.call.where}"
+    why = _epsilon(engine.call)
     for i, axis in enumerate(axes):
         engine.no_scale(axis, why)
         if i not in over:

@@ -18,7 +18,7 @@ from ...._nested import map_leaves
 from ....programs import Call, Program, Ref
 from ....programs.calls import makers, reached, readers
 from ....programs.operations import COPIES, PARTS, REPEATS, RESHAPES, TRANSPOSES, aten
-from ...spaces import TURNED
+from ...spaces import Cause
 from ..axis_terms import Value, axis_size
 from ..engine import Engine
 from .activations import is_pointwise
@@ -40,7 +40,7 @@ _FIRST = 1 << 33  # number that is none of the bits of a constant
 def turn(engine: Engine, call: Call) -> Value:
     """Turned pairs: each keeps its place, and what commutes with its turns: turns and one scale for both entries."""
     x, halves = engine.value(call.args["self"]), call.args["halves"]
-    why = f"{TURNED} in {call.module}" if call.module else TURNED
+    why = Cause("turned by positions" + (f" in {call.module}" if call.module else ""), "positions")
     for table in call.args["tables"]:
         engine.fix_all(engine.value(table).axes, why)
     engine.fix_all((x.axes[k] for k in call.args["along"]), why)
