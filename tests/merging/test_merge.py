@@ -13,7 +13,7 @@ import intertwine as iw
 from intertwine.features.evaluate import evaluate
 from intertwine.lab import training
 from intertwine.matching import gather
-from intertwine.merging import Recipe, average, export, merge, merge_many, recalibrate_, repair_
+from intertwine.merging import Recipe, align_family, average, export, merge, merge_many, recalibrate_, repair_
 from intertwine.merging.merge import between
 from intertwine.merging.repair import repairable
 from intertwine.symmetry.action import tensors_of
@@ -524,3 +524,26 @@ def test_tied_names_have_one_ratio():
     a, b = Tied(True), Tied(True)
     merged = merge(a, b, None, {"last": 0.25})
     torch.testing.assert_close(merged.first.weight, 0.75 * a.first.weight + 0.25 * b.first.weight)
+
+
+def test_relatives_are_moved_by_one_element():
+    """So that the difference of two tunings of one parent is what training changed, and not how each was aligned."""
+
+    def net(seed):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+
+    apart = lambda a, b: sum(float((x - y).detach().norm()) ** 2 for x, y in zip(a.parameters(), b.parameters())) ** 0.5
+    models = [net(0), net(1), net(1)]
+    with torch.no_grad():
+        for x in models[2].parameters():
+            x.add_(0.1 * x.std() * torch.randn_like(x))
+    family = align_family(models, X)
+    assert family.elements[0] is None and family.like == (None, None, 1)
+    moved = family.apply(models)
+    for model, other in zip(models, moved):
+        iw.testing.assert_same_function(model, other, torch.randn(4, 1, 8, 8))
+    g = family.elements[1].transformation
+    assert family.elements[2].transformation is g
+    assert apart(moved[0], moved[1]) < apart(models[0], models[1])
+    assert apart(moved[1], moved[2]) < apart(moved[1], iw.align(*models[::2], X).apply(models[2]))

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     _Made: TypeAlias = Callable[[bool], torch.nn.Module]  # merges, with or without alignment
 
 _YAML = (".yml", ".yaml")
-_CLOSER = 0.9  # of the distance: alignment fits noise by some hundredths, and is not worth a fold then
-_KIN = 0.5  # relative distance of matrices up to which networks are relatives, which alignment must bring to
-_MUCH = 0.5  # of their distance at most: only then one of them was moved
 
 
 class Merge(ExampleOptions):
@@ -208,7 +205,7 @@ class Merge(ExampleOptions):
         if self.method == "transport":
             found = iw.merging.transport(one, other, group.example)
         elif self.method != "none":
-            found = self._aligned(group, other, mend["loader"])
+            (_, found) = self._family(group, mend["loader"]).elements
             if found is None:
                 tell("They are relatives in place, or alignment comes no closer: they are merged as they are.")
         how = {**mend, "ratio": self.ratio, "interpolation": self.interpolation, "layers": self.layers}
@@ -225,22 +222,18 @@ class Merge(ExampleOptions):
     ) -> tuple[_Made, Any, dict[str, float]]:
         """What a recipe says, after all networks were brought into the basis of the first, relatives by one element."""
         distances: dict[str, float] = {}
-        elements: list[iw.Alignment | None] = [None]
-        for name, other in zip(group.names[1:], group.models[1:] if self.method != "none" else ()):
-            kin = [k for k in range(1, len(elements)) if elements[k] is not None and _are_kin(group.models[k], other)]
-            if kin:
-                elements.append(elements[kin[0]])
-                tell(f"{name} is moved as {group.names[kin[0]]} is, to which it is close: what they differ by stays.")
-                continue
-            found = self._aligned(group, other, loader)
-            elements.append(found)
-            if found is None:
-                tell(f"{name} stays as it is: it is a relative of {group.names[0]}, or alignment comes no closer.")
-                continue
-            distances |= {f"{name}, {what}": value for what, value in _distances(found.before, found.after).items()}
-        fold = next((found.folded for found in elements if found is not None), lambda model: model)
-        elements += [None] * (len(group.models) - len(elements))
-        moved = [fold(model) if found is None else found.apply(model) for found, model in zip(elements, group.models)]
+        moved: Sequence[torch.nn.Module] = group.models
+        if self.method != "none":
+            family = self._family(group, loader)
+            moved = family.apply(group.models)
+            for name, found, like in list(zip(group.names, family.elements, family.like))[1:]:
+                if like is not None:
+                    tell(f"{name} is moved as {group.names[like]} is, to which it is close: what they differ by stays.")
+                elif found is None:
+                    tell(f"{name} stays as it is: it is a relative of {group.names[0]}, or alignment comes no closer.")
+                else:
+                    both = _distances(found.before, found.after)
+                    distances |= {f"{name}, {what}": value for what, value in both.items()}
 
         def made(aligned: bool) -> torch.nn.Module:
             merged = recipe.apply(dict(zip(recipe.places, moved if aligned else group.models)), self.seed)
@@ -248,20 +241,13 @@ class Merge(ExampleOptions):
 
         return made, moved, distances
 
-    def _aligned(self, group: inputs.Group, other: torch.nn.Module, loader: Any) -> iw.Alignment | None:
-        """What brings a network to the first; ``None`` where that is not worth a fold, or comes no closer.
-
-        Relatives are close already: what alignment then takes off the distance is what they learned.
-        """
-        how: Any = {"method": solver_of(self.method), "loader": loader, "seed": self.seed, "chance": False}
-        found = iw.align(group.models[0], other, group.example, **how)
-        if found.gauge is None:
-            return found
-        if not found.after < (_MUCH if _are_kin(group.models[0], other) else _CLOSER) * found.before:
-            return None
-        for note in found.notes:
-            tell(f"Note: {note}.")
-        return found
+    def _family(self, group: inputs.Group, loader: Any) -> iw.merging.Family:
+        """What brings all networks to the first, with its notes told."""
+        family = iw.merging.align_family(group.models, group.example, solver_of(self.method), loader, self.seed)
+        for found, like in zip(family.elements, family.like):
+            for note in () if found is None or found.gauge is None or like is not None else found.notes:
+                tell(f"Note: {note}.")
+        return family
 
     def _scores(self, group: inputs.Group, found: _Merged) -> list[dict[str, Any]]:
         """Loss and accuracy of all networks on the test split, the merged one last."""
@@ -287,18 +273,6 @@ class _Merged:
     distances: dict[str, float]  # How far they were apart, and are
     recipe: iw.merging.Recipe  # For mergekit
     repair: str | None  # What was done to the statistics
-
-
-def _are_kin(a: torch.nn.Module, b: torch.nn.Module) -> bool:
-    """Whether most matrices are close as they stand: of unrelated networks they are ``sqrt(2)`` of their norm apart."""
-    ours, theirs = dict(a.named_parameters()), dict(b.named_parameters())  # no masks, which all networks share
-    pairs = [
-        (x.detach().double(), theirs[name].detach().double())
-        for name, x in ours.items()
-        if x.ndim > 1 and name in theirs
-    ]
-    near = [x.shape == y.shape and bool((x - y).norm() <= _KIN * x.norm()) for x, y in pairs]
-    return 2 * sum(near) > len(near)
 
 
 def _distances(before: float, after: float) -> dict[str, float]:

@@ -1,0 +1,88 @@
+"""Networks in the basis of the first of them, where relatives keep what they learned.
+
+The differences of two fine-tunes of one parent are what training changed only if both are moved by one element: two
+alignments differ by more than that. What is close to the first network as it stands stays as it is.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from ..matching.align import Alignment, align
+from ..matching.solvers.solver import Solver
+
+_CLOSER = 0.9  # of the distance: alignment fits noise by some hundredths, and is not worth a fold then
+_KIN = 0.5  # relative distance of matrices up to which networks are relatives
+_MUCH = 0.5  # of the distance of relatives at most: only then one of them was moved
+
+
+@dataclass(frozen=True)
+class Family:
+    """What brings networks into the basis of the first.
+
+    Attributes:
+        elements: For every network the alignment to the first, ``None`` for one that stays as it is.
+        like: For every network the number of the relative whose alignment it has, ``None`` if it has its own or none.
+    """
+
+    elements: tuple[Alignment | None, ...]
+    like: tuple[int | None, ...]
+
+    def apply(self, models: Sequence[nn.Module]) -> list[nn.Module]:
+        """Copies in one basis; those that stay are folded if others were."""
+        fold = next((found.folded for found in self.elements if found is not None), lambda model: model)
+        return [fold(x) if found is None else found.apply(x) for found, x in zip(self.elements, models, strict=True)]
+
+
+def align_family(
+    models: Sequence[nn.Module],
+    example_inputs: Any,
+    method: str | Solver = "weights",
+    loader: Iterable[Any] | None = None,
+    seed: int = 0,
+) -> Family:
+    """Align networks to the first of them: relatives of each other by one element, relatives in place not at all.
+
+    Relatives are networks most of whose matrices are within half of their norm of each other. One of the first network
+    is aligned only if that halves the distance (one was moved then), another only if it comes closer by a tenth, or
+    nothing needs a fold for it.
+
+    Args:
+        models: The network whose basis is kept, and others of its architecture.
+        example_inputs: As for ``align``, as all that follow.
+        method: How to align.
+        loader: Batches of inputs, for methods that look at data.
+        seed: Same seed, same alignments.
+
+    Examples:
+        >>> import torch, intertwine as iw
+        >>> make = lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> base, parent, x = make(), make(), torch.zeros(2, 4)
+        >>> tuned = iw.merging.average([parent] * 2)
+        >>> _ = tuned[0].bias.data.add_(0.1)
+        >>> found = iw.merging.align_family([base, parent, tuned], x)
+        >>> found.like
+        (None, None, 1)
+    """
+    elements: list[Alignment | None] = [None]
+    like: list[int | None] = [None]
+    for model in models[1:]:
+        kin = (k for k in range(1, len(elements)) if elements[k] is not None and are_relatives(models[k], model))
+        like.append(next(kin, None))
+        if (at := like[-1]) is not None:
+            elements.append(elements[at])
+            continue
+        found = align(models[0], model, example_inputs, method, loader, seed, chance=False)
+        needed = _MUCH if are_relatives(models[0], model) else _CLOSER
+        elements.append(found if found.gauge is None or found.after < needed * found.before else None)
+    return Family(tuple(elements), tuple(like))
+
+
+def are_relatives(a: nn.Module, b: nn.Module) -> bool:
+    """Whether most matrices are close as they stand: of unrelated networks they are ``sqrt(2)`` of their norm apart."""
+    ours, theirs = dict(a.named_parameters()), dict(b.named_parameters())  # no masks, which all networks share
+    wide = lambda x: x.detach().double()
+    pairs = [(wide(x), wide(theirs[name])) for name, x in ours.items() if x.ndim > 1 and name in theirs]
+    return 2 * sum(x.shape == y.shape and bool((x - y).norm() <= _KIN * x.norm()) for x, y in pairs) > len(pairs)
