@@ -17,7 +17,8 @@ from ..matching.judgement.verdict import RELATED, SAME, Match
 from ..symmetry import Symmetry, symmetries
 from ..symmetry.action import moved, tensors_of
 from .after_matching import FEWEST, Calibrated, calibrated
-from .changes.layers import block_of, runs
+from .blocks import BlockAgreement, by_block, parts_in_words
+from .changes.layers import block_of
 from .comparable import Compared, compared
 from .descent import direction
 from .in_place import InPlace, SpaceAgreement, TensorAgreement, cosine, equal
@@ -36,27 +37,6 @@ _LEVEL = 1e-6
 _COMMON = 0.25  # share of the tensors that both must have: heads are replaced, layers dropped
 _PARTS = 1e-3  # level at which single blocks of a network that is derived are named
 _ALIKE = 0.5  # mean cosine of tensors that strangers do not reach once they are aligned
-
-
-@dataclass(frozen=True)
-class BlockAgreement:
-    """Agreement of the tensors of one block of a network.
-
-    Attributes:
-        block: Common beginning of the tensors' names.
-        tensors: Number of its tensors.
-        equal: How many of them are the same in both networks, number by number.
-        cosine: Of all its weights as they stand.
-        log_p: Natural logarithm of the p-value (Bonferroni over its tensors), or ``None`` where it was not tested.
-        derived: Whether that is significant over all blocks: at 1e-3 in a network that is derived, else at the level.
-    """
-
-    block: str
-    tensors: int
-    equal: int
-    cosine: float
-    log_p: float | None
-    derived: bool
 
 
 @dataclass(frozen=True, repr=False)
@@ -304,7 +284,7 @@ def _identical(found: Lineage, pair: Compared, match: Match) -> Lineage:
         x, y = moved(sym, match.transformation, a, [name]).get(name, a[name]), b[name]
         tensors.append(TensorAgreement(name, cosine(x, y), equal(x, y), None))
     differing = {block_of(n) for n in match.differing}
-    blocks = tuple(replace(b, derived=b.block not in differing) for b in _by_block(tensors, _PARTS))
+    blocks = tuple(replace(b, derived=b.block not in differing) for b in by_block(tensors, _PARTS))
     reason = f"moved by an element of the symmetry group of its architecture, {match.reason}"
     notes = (f"in place: {found.reason}", *pair.notes)
     return Lineage(DERIVED, reason, IDENTICAL, None, found.level, (), blocks, tuple(tensors), notes)
@@ -321,9 +301,9 @@ def _calibrated(found: Lineage, after: Calibrated) -> Lineage:
         f"explained so well with probability {power_of_ten(log_p).removeprefix('= ')} at most, if the tail of -log(1 - "
         "share) is no heavier than exponential"
     )
-    blocks, verdict = _by_block(after.tensors, _PARTS), NO_SIGN
+    blocks, verdict = by_block(after.tensors, _PARTS), NO_SIGN
     if log_p <= log(found.level):
-        verdict, reason = DERIVED, f"{reason}. {_parts_in_words(blocks)}. Which came first is not told apart"
+        verdict, reason = DERIVED, f"{reason}. {parts_in_words(blocks)}. Which came first is not told apart"
     alone = 1 / (len(shares) + 1)
     said = f"without an assumption on that tail, {count} cannot give a p-value below {alone:.2g}"
     notes = (said, f"in place: {found.reason}", *found.notes)
@@ -333,7 +313,7 @@ def _calibrated(found: Lineage, after: Calibrated) -> Lineage:
 def _judged(found: InPlace, level: float, pair: Compared) -> Lineage:
     """The verdict of the exact test."""
     derived = found.log_p is not None and found.log_p <= log(level)
-    blocks = _by_block(found.tensors, _PARTS if derived else level)
+    blocks = by_block(found.tensors, _PARTS if derived else level)
     if found.log_p is None:
         why = "; ".join(sorted({s.note for s in found.spaces})) or "this architecture lets no unit move"
         verdict, reason = UNTOLD, f"no space of units could be tested in place: {why}"
@@ -342,7 +322,7 @@ def _judged(found: InPlace, level: float, pair: Compared) -> Lineage:
         units, same = sum(s.units for s in tested), round(sum(s.agreeing * s.units for s in tested))
         reason = f"{same:,} of {counted(units, 'hidden unit')} are most like the unit in the same place; independent "
         reason += f"trainings agree so well with probability {power_of_ten(found.log_p).removeprefix('= ')}. "
-        reason += _parts_in_words(blocks) if derived else "Units that were permuted or rotated would look the same"
+        reason += parts_in_words(blocks) if derived else "Units that were permuted or rotated would look the same"
         verdict = DERIVED if derived else NO_SIGN
     evidence = NOT_TESTED if found.log_p is None else EXACT
     notes = tuple(_notes(found, blocks, derived, pair))
@@ -376,30 +356,3 @@ def _notes(found: InPlace, blocks: tuple[BlockAgreement, ...], derived: bool, pa
     for what, names in listed_as.items():
         if names:
             yield f"{what}: {listed(names, 4)}"
-
-
-def _by_block(tensors: Sequence[TensorAgreement], level: float) -> tuple[BlockAgreement, ...]:
-    """Agreement of blocks, of which with probability ``level`` any is called derived in independent networks.
-
-    Tensors share the order of their units, so p-values are combined by Bonferroni's rule.
-    """
-    groups: dict[str, list[TensorAgreement]] = {}
-    for t in tensors:
-        groups.setdefault(block_of(t.tensor), []).append(t)
-    found = []
-    for block, some in groups.items():
-        told = [t.log_p for t in some if t.log_p is not None]
-        log_p = min(min(told) + log(len(told)), 0.0) if told else None
-        derived = log_p is not None and log_p <= log(level / len(groups))
-        cosine = sum(t.cosine for t in some) / len(some)
-        found.append(BlockAgreement(block, len(some), sum(t.equal for t in some), cosine, log_p, derived))
-    return tuple(found)
-
-
-def _parts_in_words(blocks: Sequence[BlockAgreement]) -> str:
-    """Runs of blocks that were derived, and those without a sign of it."""
-    parts = {
-        words: ", ".join(runs([b.block for b in blocks if b.log_p is not None and b.derived is derived]))
-        for words, derived in (("derived", True), ("no sign of it", False))
-    }
-    return "; ".join(f"{words}: {named}" for words, named in parts.items() if named)
