@@ -169,15 +169,16 @@ def _plan_2(plan: Design) -> None:
 
 
 def _analyse_2(found: Findings) -> None:
-    for name in _bases("paper"):
+    for name, base in _bases(str(found.values.facts.get("scale", "paper"))).items():
+        what = name if name == base else f"{base} (for {name})"
         sample = lambda c, name=name: found.values.sample("accuracy", f"{name} {c}")
-        found.show(name, {c: sample(c) for c in COLUMNS}, TABLE_II.get(found.data, {}).get(name), 100)
-        gated_statements(found, name, f"{name} ")
+        found.show(what, {c: sample(c) for c in COLUMNS}, TABLE_II.get(found.data, {}).get(name), 100)
+        gated_statements(found, what, f"{name} ")
         arms, (dnn, dgn, dlgn) = [f"{name} {c}" for c in COLUMNS], map(sample, ("DNN", "DGN(x, x)", "DLGN(x, x)"))
         guard = found.guard(arms[0])
-        found.state(f"DGN(x, x) of {name} loses about 3 points at most: below 4",
+        found.state(f"DGN(x, x) of {what} loses about 3 points at most: below 4",
                     {"DNN - DGN(x, x)": independent((1, dnn), (-1, dgn))}, below=_AT_MOST, guard=guard)  # fmt: skip
-        found.state(f"DLGN(x, x) of {name} loses more than DGN(x, x)",
+        found.state(f"DLGN(x, x) of {what} loses more than DGN(x, x)",
                     {"DGN(x, x) - DLGN(x, x)": independent((1, dgn), (-1, dlgn))}, above=0, guard=guard)  # fmt: skip
     found.accuracies()
 
