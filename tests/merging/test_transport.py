@@ -244,13 +244,27 @@ def test_inner_widths_of_a_transformer():
 
 
 def test_refusals():
+    transformers = pytest.importorskip("transformers")
     x = torch.randn(4, 5, 3)
-    with pytest.raises(ValueError, match=r"widths must differ only where single units can be coupled\. Got .*heads"):
+    with pytest.raises(ValueError, match=r"heads, groups .* must be equal .*'groups of qkv, proj' with 2 in a and 4 in b"):
         transport(Heads(2, 4), Heads(4, 4), x)
-    with pytest.raises(ValueError, match="must be of one architecture, but for widths"):
+    with pytest.raises(ValueError, match=r"'within each group: .*' with 4 in a and 6 in b.*size of a head"):
+        transport(Heads(2, 4), Heads(2, 6), x)
+    with pytest.raises(ValueError, match=r"but for widths\. Got 2 tensors of one alone, .* of b: other depths"):
         transport(networks.build("mlp:widths=8"), networks.build("mlp:widths=8-8"), X)
+    llama = lambda keys: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            hidden_size=16, intermediate_size=8, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=keys,
+            vocab_size=9, use_cache=False,
+        )
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"but for widths\. Got 'layer 0: .*' of [ab] alone: heads that share keys"):
+        transport(llama(4), llama(2), torch.arange(8)[None])
+    words = [nn.Sequential(nn.Embedding(n, 6), nn.ReLU(), nn.Linear(6, 2)) for n in (50, 60)]
+    with pytest.raises(ValueError, match=r"Got 50 in a and 60 in b for '0.weight' \(vocabulary\).* Bring b to 50 "):
+        transport(*words, torch.arange(8)[None])
     one, other = (nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, k)) for k in (3, 4))
-    with pytest.raises(ValueError, match="an axis that no space moves differs"):
+    with pytest.raises(ValueError, match=r"outputs and tables must be equal\. Got 3 in a and 4 in b .*\(output\)"):
         transport(one, other, X)
     with pytest.raises(ValueError, match="entropy must not be negative"):
         transport(one, one, X, entropy=-1)

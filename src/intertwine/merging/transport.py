@@ -27,7 +27,7 @@ from ..symmetry.action import multiply, rewritable, tensors_of
 from ..symmetry.blocks import Block, align, blocks, unit_rows
 from ..symmetry.find import copy_degrees, symmetries
 from ..symmetry.proof import Wide, in_float64
-from ..symmetry.spaces import Layout, axis_size
+from ..symmetry.spaces import Fixed, Layout, axis_size
 from ..testing import relative_error
 from .merge import write
 
@@ -236,27 +236,37 @@ def _distances(
 
 def _checked(ours: Symmetry, theirs: Symmetry) -> dict[str, tuple[int, int]]:
     """The sizes of every space in both networks."""
-    if [s.name for s in ours.spaces] != [s.name for s in theirs.spaces] or ours.layouts.keys() != theirs.layouts.keys():
-        raise ValueError(
-            f"a and b must be of one architecture, but for widths. Got {len(ours.spaces)} and {len(theirs.spaces)} "
-            f"spaces, {len(ours.layouts)} and {len(theirs.layouts)} tensors."
-        )
-    sizes, free = {x.name: (x.size, y.size) for x, y in zip(ours.spaces, theirs.spaces)}, single_spaces(ours)
+    alone = sorted(ours.layouts.keys() ^ theirs.layouts.keys())
+    if alone:
+        whose = "a" if alone[0] in ours.layouts else "b"
+        raise _unlike(f"{counted(len(alone), 'tensor')} of one alone, such as {alone[0]!r} of {whose}: other depths")
+    names, others = ({space.name: space.size for space in sym.spaces} for sym in (ours, theirs))
+    for name in sorted(names.keys() ^ others.keys()):
+        sym, whose = (ours, "a") if name in names else (theirs, "b")
+        raise _unlike(f"{sym.titles[name]!r} of {whose} alone: heads that share keys, or other settings")
+    sizes, free = {name: (size, others[name]) for name, size in names.items()}, single_spaces(ours)
     for space in ours.spaces:
         n, m = sizes[space.name]
         if n != m and space not in free:
             raise ValueError(
-                f"widths must differ only where single units can be coupled. Got {space.name!r} with {n} and {m} "
-                "units, which lies inside another space, holds one or is not made of single units (heads, groups, "
-                "rotary pairs)."
+                "heads, groups and what lies inside them must be equal in number and size. Got "
+                f"{ours.titles[space.name]!r} with {n} in a and {m} in b, of which no mean is a head. Widths of "
+                "streams, MLPs and channels may differ: give b the number of heads and the size of a head (head_dim "
+                "in transformers) that a has."
             )
     outline = lambda layout: [[getattr(x, "space", x.size) for x in block.leaves] for block in blocks(layout)]
     for name, layout in ours.layouts.items():
-        if outline(layout) != outline(theirs.layouts[name]):
-            raise ValueError(
-                f"a and b must be of one architecture, but for widths. Got {name!r}, where an axis that no space "
-                "moves differs, or spaces lie otherwise."
-            )
+        pairs = zip(layout.axes, theirs.layouts[name].axes)
+        if outline(layout) == outline(theirs.layouts[name]):
+            continue
+        for x, y in pairs:
+            if isinstance(x, Fixed) and isinstance(y, Fixed) and x.size != y.size:
+                raise ValueError(
+                    f"sizes of inputs, outputs and tables must be equal. Got {x.size:,} in a and {y.size:,} in b for "
+                    f"{name!r} ({x.reason}): what no symmetry moves stands for the same things in both. Bring b to "
+                    f"{x.size:,} in a's order first; of tokens, keep the rows of a's vocabulary."
+                )
+        raise _unlike(f"{name!r}, where spaces lie otherwise")
     return sizes
 
 
@@ -310,6 +320,10 @@ def _doubled(wide: Wide, model: nn.Module, name: str) -> bool:
     twin = copied(model)
     tensors_of(twin)[name].mul_(2)
     return relative_error(wide.outputs(model), wide.outputs(twin)) > wide.rtol
+
+
+def _unlike(what: str) -> ValueError:
+    return ValueError(f"a and b must be of one architecture, but for widths. Got {what}.")
 
 
 def _uncopied(what: str) -> ValueError:
