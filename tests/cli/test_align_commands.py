@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import intertwine as iw
+from intertwine.features.evaluate import evaluate
 from intertwine.lab import data, networks, training
 from intertwine.matching import Alignment
 from intertwine.merging import Barrier
@@ -66,6 +67,26 @@ def test_merge_some_layers_and_many_networks(run, pair, tmp_path):
     assert {n for n in a if not torch.equal(a[n], merged[n])} == {"linear1.weight", "linear1.bias"}
     ran = run("merge", *pair, pair[0], "--out", "three.safetensors", "--examples", "100")
     assert ran.code == 0 and ran.out.count("a.safetensors") == 2, ran.err
+
+
+@pytest.mark.parametrize("repair", ["repair", "none"])
+def test_merged_networks_are_scored_with_and_without_repair(run, pair, tmp_path, repair):
+    """What a repair does stands apart from what alignment does."""
+    words = ("merge", *pair, "--data", "digits", "--examples", "300", "--repair", repair, "--json")
+    ran = run(*words, "--out", "m.safetensors")
+    assert ran.code == 0, ran.err
+    rows = {row["network"]: row["loss"] for row in json.loads(ran.out)["scores"][2:]}
+    merged = ["merged as they are", "merged after alignment"]
+    apart = [f"{name}, repaired" for name in merged if repair == "repair"]
+    assert list(rows) == sorted([*merged, *apart], key=lambda name: ("alignment" in name, "repaired" in name))
+    a, b, written = (networks.build("mlp:widths=8-8") for _ in range(3))
+    for path, model in zip((*pair, tmp_path / "m.safetensors"), (a, b, written)):
+        training.load_checkpoint(path, model)
+    test = data.load("digits").loader("test", examples=300)
+    plain = iw.merge(a, b, None, repair=False)
+    assert rows[merged[0]] == pytest.approx(evaluate(plain, test).loss, rel=1e-4)
+    assert rows[list(rows)[-1]] == pytest.approx(evaluate(written, test).loss, rel=1e-4)
+    assert all(rows[name] != rows[f"{name}, repaired"] for name in merged if repair == "repair")
 
 
 def test_barrier_writes_results_and_a_page(run, pair, tmp_path):

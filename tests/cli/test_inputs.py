@@ -234,10 +234,9 @@ def test_language_models_are_merged_by_what_is_learned(run, texts, count):
     words = ("--data", "text:t.txt", "--max-length", "8", "--method", "learned:steps=2,every=1", "--json")
     ran = run("merge", *names, *words, "--out", "merged")
     assert ran.code == 0, ran.err
-    assert [row["network"] for row in json.loads(ran.out)["scores"]][count:] == [
-        "merged as they are",
-        "merged after alignment",
-    ]
+    merged = ("merged as they are", "merged after alignment")
+    rows = [row["network"] for row in json.loads(ran.out)["scores"]][count:]
+    assert rows == [f"{name}{how}" for name in merged for how in ("", ", repaired")]
     model, told = transformers.LlamaForCausalLM.from_pretrained(texts / "merged", output_loading_info=True)
     assert not told["missing_keys"] and not told["unexpected_keys"] and type(model) is transformers.LlamaForCausalLM
 

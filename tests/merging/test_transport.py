@@ -246,7 +246,7 @@ def test_inner_widths_of_a_transformer():
 def test_refusals():
     transformers = pytest.importorskip("transformers")
     x = torch.randn(4, 5, 3)
-    with pytest.raises(ValueError, match=r"heads, groups .* must be equal .*'groups of qkv, proj' with 2 in a and 4 in b"):
+    with pytest.raises(ValueError, match=r"heads, groups .* equal .*'groups of qkv, proj' with 2 in a and 4 in b"):
         transport(Heads(2, 4), Heads(4, 4), x)
     with pytest.raises(ValueError, match=r"'within each group: .*' with 4 in a and 6 in b.*size of a head"):
         transport(Heads(2, 4), Heads(2, 6), x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,16 +15,18 @@ from .._outputs import claim, claim_file, claim_folder, print_json, print_table,
 from . import inputs, iw, looks_at_data, solver_of, torch
 
 if TYPE_CHECKING:
-    _Made: TypeAlias = Callable[[bool], torch.nn.Module]  # merges, with or without alignment
+    _Made: TypeAlias = Callable[[bool, str | None], torch.nn.Module]  # merges with or without alignment, and repair
 
 _YAML = (".yml", ".yaml")
+_REPAIRED = {None: "", "recalibrate": ", recalibrated", "repair": ", repaired", "rescale": ", rescaled"}
 
 
 class Merge(ExampleOptions):
     """Merge networks of one architecture into one of the same size: align, average, repair.
 
-    With data, statistics are repaired on the training split, and all networks are scored on the test split. Two
-    networks are merged in the basis and with the widths of A; more of them around their common mean.
+    With data, statistics are repaired on the training split, and all networks are scored on the test split, merged
+    ones with and without alignment and repair. Two networks are merged in the basis and with the widths of A; more of
+    them around their common mean.
 
     Example:
       intertwine merge a.safetensors b.safetensors --data digits --out merged.safetensors
@@ -162,16 +165,18 @@ class Merge(ExampleOptions):
             )
         repair: Any = {"auto": True, "none": False}.get(self.repair, self.repair)
         done = check_repair(group.models[0], repair, loader)
-        mend: dict[str, Any] = {"repair": repair, "loader": loader}
         if recipe is not None:
             if done not in (None, "recalibrate"):
                 tell("Networks without batch norms are merged as the recipe says, without repair.")
                 done = None
-            made, moved, distances = self._by_recipe(self._typed(recipe), group, loader, done)
+            made, moved, distances = self._by_recipe(self._typed(recipe), group, loader)
         else:
-            made, moved, distances, recipe = (self._of_two if len(group.models) == 2 else self._of_many)(group, mend)
-        model = made(True)
-        plainly = made(False) if distances and group.data is not None and group.data.labelled else None
+            made, moved, distances, recipe = (self._of_two if len(group.models) == 2 else self._of_many)(group, loader)
+        ways: list[tuple[bool, str | None]] = [(True, done)]
+        if group.data is not None and group.data.labelled:  # what is written comes last
+            ways = list(product((False, True) if distances else (True,), dict.fromkeys((None, done))))
+        said = {False: "merged as they are", True: "merged after alignment" if distances else "merged"}
+        *others, model = (made(*way) for way in ways)
         if self.dtype is not None:
             model = cast(model, self.dtype)
             for name, weight in model.named_parameters():
@@ -179,25 +184,26 @@ class Merge(ExampleOptions):
                     raise ValueError(
                         f"--dtype must hold all weights. Got {self.dtype}, in which {name} overflows. Say bfloat16."
                     )
-        return _Merged(model, plainly, moved, distances, self._typed(recipe), done)
+        scored = [(f"{said[aligned]}{_REPAIRED[how]}", x) for (aligned, how), x in zip(ways, [*others, model])]
+        return _Merged(model, scored, moved, distances, self._typed(recipe), done)
 
     def _typed(self, recipe: iw.merging.Recipe) -> iw.merging.Recipe:
         """The recipe with a result of the dtype; nothing is rounded on the way to the widest."""
         dtype = self.dtype if self.dtype == "float32" else recipe.dtype
         return recipe if self.dtype is None else replace(recipe, dtype=dtype, out_dtype=self.dtype)
 
-    def _of_many(self, group: inputs.Group, mend: dict[str, Any]) -> tuple[_Made, Any, dict[str, float], Any]:
+    def _of_many(self, group: inputs.Group, loader: Any) -> tuple[_Made, Any, dict[str, float], Any]:
         """The mean of more than two networks around their common basis."""
         found = iw.matching.gather(
-            group.models, group.example, solver_of(self.method), loader=mend["loader"], seed=self.seed, progress=True
+            group.models, group.example, solver_of(self.method), loader=loader, seed=self.seed, progress=True
         )
         moved = found.apply(group.models)
-        made = lambda aligned: iw.merging.merge_moved(moved if aligned else group.models, **mend)
+        made = lambda aligned, how: iw.merging.merge_moved(moved if aligned else group.models, how or False, loader)
         linear = tuple((str(checkpoint.path), {"weight": 1.0}) for checkpoint in group.checkpoints)
         distances = _distances(found.distances[0], found.distances[-1])
         return made, moved, distances, iw.merging.Recipe("linear", linear, None, {})
 
-    def _of_two(self, group: inputs.Group, mend: dict[str, Any]) -> tuple[_Made, Any, dict[str, float], Any]:
+    def _of_two(self, group: inputs.Group, loader: Any) -> tuple[_Made, Any, dict[str, float], Any]:
         """A network between two."""
         one, other = group.models
         a, b = (str(checkpoint.path) for checkpoint in group.checkpoints)
@@ -205,11 +211,11 @@ class Merge(ExampleOptions):
         if self.method == "transport":
             found = iw.merging.transport(one, other, group.example)
         elif self.method != "none":
-            (_, found) = self._family(group, mend["loader"]).elements
+            (_, found) = self._family(group, loader).elements
             if found is None:
                 tell("They are relatives in place, or alignment comes no closer: they are merged as they are.")
-        how = {**mend, "ratio": self.ratio, "interpolation": self.interpolation, "layers": self.layers}
-        made = lambda aligned: iw.merge(one, other, found if aligned else None, **how)
+        where: Any = {"loader": loader, "interpolation": self.interpolation, "layers": self.layers}
+        made = lambda aligned, how: iw.merge(one, other, found if aligned else None, self.ratio, how or False, **where)
         handed = iw.merging.Recipe("linear", ((a, {"weight": 1 - self.ratio}), (b, {"weight": self.ratio})), None, {})
         if self.interpolation == "spherical":
             handed = iw.merging.Recipe("slerp", ((a, {}), (b, {})), a, {"t": self.ratio})
@@ -218,7 +224,7 @@ class Merge(ExampleOptions):
         return made, [found.folded(one), found.apply(other)], _distances(found.before, found.after), handed
 
     def _by_recipe(
-        self, recipe: iw.merging.Recipe, group: inputs.Group, loader: Any, repair: str | None
+        self, recipe: iw.merging.Recipe, group: inputs.Group, loader: Any
     ) -> tuple[_Made, Any, dict[str, float]]:
         """What a recipe says, after all networks were brought into the basis of the first, relatives by one element."""
         distances: dict[str, float] = {}
@@ -235,7 +241,7 @@ class Merge(ExampleOptions):
                     both = _distances(found.before, found.after)
                     distances |= {f"{name}, {what}": value for what, value in both.items()}
 
-        def made(aligned: bool) -> torch.nn.Module:
+        def made(aligned: bool, repair: str | None) -> torch.nn.Module:
             merged = recipe.apply(dict(zip(recipe.places, moved if aligned else group.models)), self.seed)
             return iw.merging.recalibrate_(merged, loader) if repair else merged
 
@@ -255,9 +261,7 @@ class Merge(ExampleOptions):
 
         if group.data is None or not group.data.labelled:
             return []
-        rows = list(zip(group.names, group.models))
-        rows += [] if found.plainly is None else [("merged as they are", found.plainly)]
-        rows.append(("merged" if found.plainly is None else "merged after alignment", found.model))
+        rows = [*zip(group.names, group.models), *found.scored]
         loader = group.loader("test", self.examples, self.batch_size)
         scores = [(name, evaluate(model, loader)) for name, model in rows]
         return [{"network": name, "loss": one.loss, "accuracy": one.accuracy} for name, one in scores]
@@ -268,7 +272,7 @@ class _Merged:
     """What came out."""
 
     model: torch.nn.Module  # The merged network
-    plainly: torch.nn.Module | None  # The same without alignment; ``None`` where nothing was aligned
+    scored: Sequence[tuple[str, torch.nn.Module]]  # It and, with labels, the same without alignment and repair, named
     moved: Sequence[torch.nn.Module]  # All networks in one basis
     distances: dict[str, float]  # How far they were apart, and are
     recipe: iw.merging.Recipe  # For mergekit
