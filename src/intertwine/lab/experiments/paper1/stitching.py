@@ -61,7 +61,8 @@ class _Figure:
     pairs: int = 16
     residual: bool = True
     ranked: bool = True
-    # At the scale small: networks of ours, after those of a first run, and of printed arms, after these; epochs of v2
+    # At the scale small: networks of ours, after those of a first run; of printed arms, after these, or 0 for the same
+    # ones; epochs of v2
     ours: int = 0
     printed: int = 0
     epochs: int = 8
@@ -73,8 +74,9 @@ class _Figure:
         s, own = plan.setting, (zoo_arm or self.networks[-1], plan.setting.by_scale(*self.networks))
         how: dict[str, Any] = {}
         if s.scale == "small" and self.ours:
-            first, count = (_FIRST, self.ours) if arm is OURS else (_FIRST + self.ours, self.printed)
-            zoo = zoo if arm is PRINTED_V1 and zoo else plan.zoo(*own, count, first=first)
+            shared = arm is OURS or not self.printed
+            first, count = (_FIRST, self.ours) if shared else (_FIRST + self.ours, self.printed)
+            zoo = zoo if zoo and (arm is PRINTED_V1 or shared) else plan.zoo(*own, count, first=first)
             how = {"pairs": cyclic_pairs(zoo)}
             if arm is PRINTED:
                 how["recipe"] = {"epochs": self.epochs, "head_start": self.epochs // 2}
@@ -96,8 +98,9 @@ class _Figure:
         if s.scale != "small" or not self.residual:  # what momentum changes is told by Myrtle CNNs there
             self.enter(plan, PRINTED_V1, zoo)
         if s.scale == "small" and self.ours:
+            whose = f"Ours and printed arms have {self.ours} and {self.printed} networks of their own"
             plan.note(
-                f"Ours and printed arms have {self.ours} and {self.printed} networks of their own. First runs of "
+                f"{whose if self.printed else f'All arms have the same {self.ours} networks'}. First runs, of "
                 f"{_FIRST} others, told few statements (v2's maps did not train in 8 epochs) and count no more."
             )
         plan.note("Stitching penalties: accuracy lost, 0.01 is a point; one line for each family.", s.by_scale(
@@ -128,7 +131,7 @@ _FIG_1 = _Figure(("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn"), pai
 _FIG_6 = _Figure(
     ("resnet20:width=4", "resnet20:width=8", "resnet20"),
     (("layer1.0.relu1", "layer2.2.relu2"),
-     ("layer1.1.relu1", "layer1.2.relu2", "layer2.2.relu2", "layer3.2.relu1"), ()),
+     ("layer1.1.relu1", "layer1.2.relu2", "layer2.2.relu2", "layer3.2.relu1"), ()), ours=16, epochs=14,
 )  # fmt: skip
 _FIG_7 = _Figure(
     ("resnet18:width=4", "resnet18:width=8", "resnet18"),
