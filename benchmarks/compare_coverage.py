@@ -21,9 +21,9 @@ from intertwine.similarity._sides import placed
 from intertwine.similarity.comparison.all_pairs import score_all
 from intertwine.similarity.comparison.compare import points_of
 from intertwine.similarity.comparison.estimates import How
+from intertwine.similarity.comparison.keepers import Collector, Wanted
 from intertwine.similarity.comparison.layers import Network, gather
 from intertwine.similarity.comparison.positions import common_space, pool
-from intertwine.similarity.comparison.statistics import Collector, Wanted
 
 MEASURES = ("linear_cka", "g_relu_cka", "orthogonal_procrustes_centered", "g_relu_procrustes_centered")
 EXAMPLES, DRAWS = 600, 3

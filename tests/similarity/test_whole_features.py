@@ -5,7 +5,7 @@ import torch
 
 from intertwine._memory import parse_memory, readable
 from intertwine.features import Point
-from intertwine.similarity.comparison.whole import Features
+from intertwine.similarity.comparison.keepers import Features
 
 
 def point(name="x", shape=(3, 4), channel_dim=1, dtype=torch.float32):

@@ -1,19 +1,13 @@
 """Features as all measures see them: checked, channels first, with per-channel moments in float64."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..features import Point
 from ..features.moments import ChannelMoments, double
-
-__all__ = [
-    "Moments", "channels_first", "check_distinct", "check_same_examples", "double", "example_blocks", "is_constant",
-    "moments", "positions_last", "subtract", "unit_scale", "working_dtype",
-]  # fmt: skip
 
 _MIN_EXAMPLES = 4  # the unbiased estimators divide by N (N - 3)
 _BLOCK = 1 << 21  # elements that are upcast to float64 at a time: 16 MB
@@ -125,11 +119,6 @@ class Moments:
     dead: Tensor  # zero everywhere, bool
     constant: Tensor  # that vary no more than by their own rounding, bool; dead ones included
     negative: bool  # whether any value is negative
-
-    def select(self, channels: Tensor) -> "Moments":
-        """Moments of some of the channels."""
-        some: Any = {k: v[channels] for k, v in vars(self).items() if isinstance(v, Tensor)}
-        return replace(self, **some)
 
 
 def moments(x: Tensor, name: str = "features") -> Moments:

@@ -1,6 +1,6 @@
 """The sides of a pair as measures keep them: the features themselves, or a matrix over pairs of examples."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -56,8 +56,9 @@ def feature_side(x: Tensor, channel_dim: int, center: bool) -> FeatureSide:
 def living_channels(x: Tensor, channel_dim: int) -> tuple[Tensor, Moments, int]:
     """Check features; return them without constant channels, ``(N, C', *S)``, their moments, and how many went."""
     x, m = _checked(x, channel_dim)
-    dead = int(m.constant.sum())
-    return (x[:, ~m.constant], m.select(~m.constant), dead) if dead else (x, m, 0)
+    dead, alive = int(m.constant.sum()), ~m.constant
+    some: Any = {k: v[alive] for k, v in vars(m).items() if isinstance(v, Tensor)}
+    return (x[:, alive], replace(m, **some), dead) if dead else (x, m, 0)
 
 
 def _checked(x: Tensor, channel_dim: int) -> tuple[Tensor, Moments]:
@@ -82,22 +83,15 @@ def check_same_size(a: tuple[int, ...], b: tuple[int, ...]) -> None:
 def cross_moments(a: FeatureSide, b: FeatureSide) -> Tensor:
     """Products of the *living* channels, ``sum over n, s of x[n, c, s] y[n, c', s]`` (v2 D.2, v1 D.1), in float64.
 
-    Rows and columns count living channels only: use :func:`placed` where positions matter.
+    Rows and columns count living channels only: use :func:`placed` where positions matter. So many examples of both
+    sides are upcast at a time as is cheap.
     """
     check_same_size(a.size, b.size)
-    return products(a, b, a.block, b.block)
-
-
-def products(
-    a: FeatureSide, b: FeatureSide, left: Callable[[slice], Tensor], right: Callable[[slice], Tensor]
-) -> Tensor:
-    """``sum over blocks of left(block)^T right(block)``, so many examples of both sides at a time as is cheap."""
     wider = a.features if a.features[0].numel() > b.features[0].numel() else b.features
-    blocks = example_blocks(wider[: a.n])
-    first = next(blocks)
-    total = left(first).T @ right(first)
-    for rows in blocks:
-        total += left(rows).T @ right(rows)
+    first, *others = example_blocks(wider[: a.n])
+    total = a.block(first).T @ b.block(first)
+    for rows in others:
+        total += a.block(rows).T @ b.block(rows)
     return total
 
 

@@ -12,8 +12,6 @@ from torch import Tensor
 from .._words import near
 from ._features import double, working_dtype
 
-__all__ = ["center_gram", "check_gram", "hsic", "inner"]
-
 _LEAST = {"unbiased": 4, "biased": 2}  # examples, by estimator
 _ROWS = 1 << 21  # elements upcast to float64 at a time
 

@@ -14,11 +14,11 @@ from ..measures.cka import CKA
 from ..measures.procrustes import Procrustes
 from .block_grams import ESTIMATED
 from .estimates import Estimates, How
+from .keepers import WholeLayer
 from .kernel_alignment import estimate_cka
 from .layers import Layer, Network, channels_first_shape, chunks
 from .positions import common_space, pooling_note
 from .procrustes import SHARE, estimate_procrustes, stack_sizes
-from .whole import WholeLayer
 
 INTERRUPTED = "Interrupted: pairs of layers that were not reached have no score."
 _GRAMS = 4  # of the memory, for the Gram matrices of each network

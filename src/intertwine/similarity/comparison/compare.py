@@ -28,11 +28,10 @@ from ..registry import DEFAULT
 from ..registry import measure as find
 from .all_pairs import INTERRUPTED, check_memory, has_estimator, score_all
 from .estimates import How
+from .keepers import Collector, Features, Wanted
 from .layers import FEWEST, Network, Running, channels_first_shape, expected, gather
 from .result import Comparison
-from .statistics import Collector, Wanted
 from .untrained import Fresh, architecture, known_by, untrained_pairs
-from .whole import Features
 
 READING = Reading()
 _SHARE = 4  # of the memory, for the features of a network, and for what untrained ones will read

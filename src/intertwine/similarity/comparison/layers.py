@@ -1,12 +1,12 @@
 """Layers of networks as comparisons see them, and the pass over the data in which keepers keep what they need of them.
 
-A keeper takes a layer's features on a batch (``keep``), of a group of so many examples (``coming``), counts the group
-when all networks have run on it (``commit``), and gives what it kept of those that count (``finished``).
+A keeper takes a layer's features on a batch (``keep``, as of :class:`Tapped`), of a group of so many examples
+(``coming``), counts the group when all networks have run on it (``commit``), and gives what it kept of those that count
+(``finished``).
 """
 
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ Running = dict[str, tuple[nn.Module, Sequence[Point]]]
 
 
 @dataclass
-class Layer(ABC):
+class Layer:
     """One layer of a network: what is known of it, and how measures read it, block of examples by block."""
 
     name: str
@@ -39,18 +39,20 @@ class Layer(ABC):
     shape: tuple[int, ...]  # channels, then space
     low: Tensor = field(default_factory=lambda: torch.empty(0))  # smallest value of every channel; NaN where one is
     high: Tensor = field(default_factory=lambda: torch.empty(0))
+    grams: dict[str, list[Tensor]] = field(default_factory=dict)  # by kernel, for each block
+    sampled: dict[tuple[int, ...], list[Tensor]] = field(default_factory=dict)  # rows by spatial size, for each block
 
-    @abstractmethod
     def gram(self, measure: CKA, block: int) -> Tensor:
         """The U-centred Gram matrix of a block of examples, ``(n, n)``; refused where the kernel has none."""
+        return self.grams[measure.kernel.name][block]
 
-    @abstractmethod
     def rows(self, space: tuple[int, ...]) -> Sequence[Tensor]:
-        """Rows of channels at a spatial size, ``(n, positions, C)`` for each block."""
+        """Rows of channels at a spatial size, ``(n, positions, C)`` for each block: of all positions, or sampled."""
+        return self.sampled[space]
 
-    @abstractmethod
     def forget(self) -> None:
         """Free what was kept for scores."""
+        self.grams, self.sampled = {}, {}
 
     def widen(self, low: Tensor, high: Tensor) -> None:
         """Take the extremes of more examples in."""

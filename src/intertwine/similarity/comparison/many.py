@@ -24,8 +24,8 @@ from ..distances import ComparisonSet
 from .all_pairs import INTERRUPTED, has_estimator, score_all
 from .compare import chosen_measures, points_of
 from .estimates import How
+from .keepers import Collector, Wanted, read_layer, to_tensors
 from .layers import Network, Running, gather, limited
-from .statistics import Collector, Wanted, read_layer, to_tensors
 from .untrained import architecture
 
 MANY = ("linear_cka", "orthogonal_procrustes_centered")

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from .._features import check_distinct
 from .._linalg import eigen, singular
-from .._sides import FeatureSide, check_same_size, cross_moments, feature_side, products
+from .._sides import FeatureSide, cross_moments, feature_side
 from ..base import Bounded
 
 _NULL = 1e-9  # share of the largest variance below which a direction is taken for rounding
 _Directions = tuple[Tensor, Tensor, Tensor | None]
 
 
-class FactorSide:
+class FactorSide(FeatureSide):
     """One side with its principal directions: centred features ``U S V^T``, by the smaller of their two products.
 
     With more rows than channels they follow from the second moments, and ``U`` is features times ``V / S``; with fewer,
@@ -28,9 +28,9 @@ class FactorSide:
     """
 
     def __init__(self, side: FeatureSide, share: float, known: _Directions | None = None) -> None:
+        super().__init__(side.features, side.moments, side.center, side.rows)
         self.side, self.share = side, share
         self.weights, self.sizes, self.basis = known or _directions(side, share)
-        self.n, self.channels, self.dead = side.n, side.channels, side.dead
         self.rank = len(self.weights)  # how many directions were kept
         self.details = {"directions": self.rank}
 
@@ -44,7 +44,7 @@ class FactorSide:
 
     def block(self, b: slice) -> Tensor:
         """Rows of the examples ``b``: of ``U`` where it is kept, of the centred features elsewhere."""
-        return self.side.block(b) if self.basis is None else self.basis[b].flatten(0, 1)
+        return super().block(b) if self.basis is None else self.basis[b].flatten(0, 1)
 
     def whiten(self, rows: Tensor) -> Tensor:
         """Turn products with :meth:`block`'s columns ``(c, m)`` into products with the columns of ``U``, ``(k, m)``."""
@@ -67,15 +67,13 @@ def _directions(side: FeatureSide, share: float) -> _Directions:
 
 def _forced(a: FactorSide, b: FactorSide) -> int:
     """How many canonical correlations are 1 whatever the features: two subspaces of centred rows must meet."""
-    rows = a.n * prod(a.side.size)
+    rows = a.n * prod(a.size)
     return min(a.rank, b.rank, max(0, a.rank + b.rank - (rows - 1)))
 
 
 def _overlap(a: FactorSide, b: FactorSide) -> Tensor:
     """``U_a^T U_b``, ``(k, k')``: cosines between the directions of the two sides."""
-    check_same_size(a.side.size, b.side.size)
-    cross = products(a.side, b.side, a.block, b.block)
-    return b.whiten(a.whiten(cross).T).T
+    return b.whiten(a.whiten(cross_moments(a, b)).T).T
 
 
 class _ByDirections(Bounded[FactorSide]):

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..._words import near
 from .._features import Moments, channels_first, check_distinct, check_same_examples, positions_last
 from .._sides import PairwiseSide, check_same_size, living_channels
-from ..base import Bounded
+from ..base import Bounded, P
 from ..hsic import center_gram, check_estimator, check_gram, inner
 from .channel_kernels import LaplaceKernel, MaxKernel
 from .kernels import ChannelNormalizedKernel, GatesKernel, Kernel, LinearKernel, RBFKernel
@@ -106,8 +106,33 @@ def _inner(x: Tensor, y: Tensor, estimator: str) -> float:
     return product - n / (n - 2) * float(d @ e) + float(d.sum() * e.sum()) / ((n - 1) * (n - 2))
 
 
+class Aligned(Bounded[P]):
+    """Inner products of matrices over pairs of examples that an ``estimator`` has centred, each at norm 1."""
+
+    estimator: str
+    psd: bool
+    metric = True
+    pairwise = True
+
+    def __post_init__(self) -> None:
+        check_estimator(self.estimator)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """0 to 1 for the biased estimator of a positive semi-definite kernel, -1 to 1 otherwise."""
+        return (0.0 if self.estimator == "biased" and self.psd else -1.0), 1.0
+
+    def to_distance(self, score: float, a: P, b: P) -> float:
+        """Angle between the centred matrices, ``arccos(score)``: a metric, in radians."""
+        return acos(score)
+
+    def floor(self, a: P, b: P) -> float | None:
+        """0 where scores cannot be negative; no bound above -1 is known elsewhere."""
+        return 0.0 if self.range[0] == 0 else None
+
+
 @dataclass(frozen=True)
-class CKA(Bounded[GramSide | ExplicitSide]):
+class CKA(Aligned[GramSide | ExplicitSide]):
     """Centred kernel alignment: ``HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))`` (paper 1, definition 5.3, eq. 5.4).
 
     ``K[m, n] = k(x_m, x_n)`` compares two examples of one side. Feature maps ``(N, C, *S)`` are one example each: the
@@ -126,12 +151,9 @@ class CKA(Bounded[GramSide | ExplicitSide]):
     kernel: Kernel = field(default_factory=LinearKernel)
     estimator: str = "unbiased"
 
-    metric = True
-    pairwise = True
-
     def __post_init__(self) -> None:
         object.__setattr__(self, "kernel", kernel(self.kernel))
-        check_estimator(self.estimator)
+        super().__post_init__()
 
     @property
     def stem(self) -> str:  # type: ignore[override]
@@ -149,17 +171,9 @@ class CKA(Bounded[GramSide | ExplicitSide]):
         return self.kernel.reads_gates
 
     @property
-    def range(self) -> tuple[float, float]:
-        """0 to 1 for the biased estimator of a positive semi-definite kernel, -1 to 1 otherwise."""
-        return (0.0 if self.estimator == "biased" and self.kernel.psd else -1.0), 1.0
-
-    def to_distance(self, score: float, a: GramSide | ExplicitSide, b: GramSide | ExplicitSide) -> float:
-        """Angle between the centred Gram matrices, ``arccos(score)``: a metric, in radians."""
-        return acos(score)
-
-    def floor(self, a: GramSide | ExplicitSide, b: GramSide | ExplicitSide) -> float | None:
-        """0 for the biased estimator of a positive semi-definite kernel; no bound above -1 is known elsewhere."""
-        return 0.0 if self.range[0] == 0 else None
+    def psd(self) -> bool:  # type: ignore[override]
+        """Whether the kernel's Gram matrices are positive semi-definite."""
+        return self.kernel.psd
 
     def prepare(self, x: Tensor, channel_dim: int = 1) -> GramSide | ExplicitSide:
         """Compute the Gram matrix, centre it and divide it by its norm; or do that to features where they are fewer."""

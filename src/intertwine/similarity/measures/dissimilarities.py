@@ -9,8 +9,8 @@ from torch import Tensor
 from .._features import double
 from .._sides import PairwiseSide, living_channels
 from ..base import Bounded
-from ..hsic import check_estimator, inner
-from .cka import GramSide, prepare_gram
+from ..hsic import inner
+from .cka import Aligned, GramSide, prepare_gram
 from .kernels import square_distances
 
 _ROUNDING = 1e-13  # share of the largest squared dissimilarity within which two are equal
@@ -21,7 +21,7 @@ _GROUPS = {
 
 
 @dataclass(frozen=True)
-class DistanceCorrelation(Bounded[GramSide]):
+class DistanceCorrelation(Aligned[GramSide]):
     """Correlation of centred Euclidean distances between examples: 0 in the limit only for independent sides.
 
     With distances ``D`` over channels and space, ``A`` the double-centred and ``U`` the U-centred matrix (zero
@@ -45,16 +45,7 @@ class DistanceCorrelation(Bounded[GramSide]):
 
     stem = "distance_correlation"
     group = _GROUPS["euclidean"]
-    pairwise = True
-    metric = True
-
-    def __post_init__(self) -> None:
-        check_estimator(self.estimator)
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """0 to 1 biased, -1 to 1 unbiased."""
-        return (0.0 if self.estimator == "biased" else -1.0), 1.0
+    psd = True
 
     def prepare(self, x: Tensor, channel_dim: int = 1) -> GramSide:
         """Compute all distances between examples, centre them and divide them by their norm."""
@@ -69,10 +60,6 @@ class DistanceCorrelation(Bounded[GramSide]):
     def to_distance(self, score: float, a: GramSide, b: GramSide) -> float:
         """Angle between the centred distance matrices: a metric, in radians."""
         return acos(score**2 if self.estimator == "biased" else score)
-
-    def floor(self, a: GramSide, b: GramSide) -> float | None:
-        """0 for the biased estimator; no bound above -1 is known elsewhere."""
-        return 0.0 if self.estimator == "biased" else None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,286 @@
+"""What a pass over the data keeps of a network: statistics for its comparison with any other, or all features."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._io.scratch import Scratch, sweep
+from ..._memory import readable
+from ...features import Point
+from .._features import double, positions_last, unit_scale, working_dtype
+from ..base import Measure
+from ..measures.cka import CKA, prepare_gram
+from ..measures.kernels import LinearKernel, linear_gram
+from ..measures.procrustes import Procrustes
+from .block_grams import ChannelSums, Held, block_grams
+from .estimates import parts_of
+from .layers import Layer, Network, channels_first_shape, check_shape
+from .positions import common_space, enough, pool, sampled
+
+BLOCK = 128  # examples whose pairs a kernel sees, where one example's features are few
+_HELD = 256 << 20  # bytes of products of channels of a network that wait for the moments of all batches
+_TINY = 1e-8  # largest values below which, or above whose inverse, products would leave the range of float32
+_LARGE, _SMALL_BLOCK = 1_000_000, 64  # numbers of one example from which on blocks are smaller
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What statistics are to hold: for which kernels, at which spatial sizes, how many positions."""
+
+    kernels: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]  # of all layers of all networks; none where no measure needs rows of channels
+    examples: int  # that are expected
+    block: int
+    seed: int = 0
+
+    @classmethod
+    def of(cls, measures: Sequence[Measure[Any]], points: Sequence[Point], examples: int | None, seed: int) -> "Wanted":
+        """What some measures ask for of the layers of all networks together."""
+        shapes = [channels_first_shape(point) for point in points]
+        rows = any(isinstance(m, Procrustes) for m in measures)
+        block = _SMALL_BLOCK if sum(map(prod, shapes)) > _LARGE else BLOCK
+        kernels = dict.fromkeys(m.kernel.name for m in measures if isinstance(m, CKA))
+        return cls(tuple(kernels), tuple(dict.fromkeys(shapes)) if rows else (), examples or 1000, block, seed)
+
+    def counts(self, own: tuple[int, ...]) -> dict[tuple[int, ...], int]:
+        """The sizes at which a layer of its own size is compared, and how many positions of each are enough there."""
+        spaces = dict.fromkeys(common_space(own, shape[1:]) for shape in self.shapes)
+        met = {
+            space: [c for c, *other in self.shapes if common_space(tuple(other), space) == space] for space in spaces
+        }
+        return {space: enough(space, self.examples, max(channels)) for space, channels in met.items()}
+
+
+class Collector:
+    """Turns the features of one network into statistics while the network runs: nothing else is kept of them."""
+
+    def __init__(self, side: str, points: Sequence[Point], wanted: Wanted) -> None:
+        self._points = {p.name: p for p in points}
+        self._wanted = wanted
+        self._layers = {p.name: Layer(p.name, side, channels_first_shape(p)) for p in points}
+        self._sums = {p.name: ChannelSums() for p in points}
+        self._units: dict[str, float] = {}  # factors by which kernels see features whose squares leave float32
+        self._waiting: dict[str, tuple[Tensor, Tensor]] = {}  # features of a group, and those still to come, by layer
+        self._held: dict[str, list[Held]] = {p.name: [] for p in points}  # until the moments of all examples are known
+        self.coming = 0  # examples of the group; none where each batch is one
+        self._blocks: list[int] = []  # examples of those that count
+
+    def keep(self, name: str, features: Tensor) -> Tensor:
+        """Take the statistics of a layer's features on one group of batches, with the last of them."""
+        layer, point, w = self._layers[name], self._points[name], self._wanted
+        check_shape(point, features)
+        if len(features) < self.coming:
+            whole, rest = self._waiting.pop(name, ()) or [features.new_empty(self.coming, *point.shape)] * 2
+            rest[: len(features)] = features
+            if len(rest) > len(features):
+                self._waiting[name] = whole, rest[len(features) :]
+                return features.new_empty(0)
+            features = whole
+        x = features.detach().movedim(point.channel_dim, 1)
+        x = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        x = x.cpu() if x.device.type == "mps" else x
+        sums, unit = self._sums[name], self._unit(name, x)
+        scaled = x if unit == 1 else x * unit
+        layer.widen(*(end / unit for end in sums.add(scaled)))
+        counts = w.counts(layer.space)
+        for k, rows in enumerate(self._parts(len(x))):
+            grams, held = block_grams(scaled[rows], w.kernels, sums)
+            _append(layer.grams, grams)
+            self._held[name] += [] if held is None else [held]
+            if counts:
+                new = sampled(x[rows], counts, w.seed + len(self._blocks) + k)
+                _append(layer.sampled, {space: one.contiguous() for space, one in zip(counts, new)})
+        return features.new_empty(0)
+
+    def _parts(self, examples: int) -> list[slice]:
+        """The blocks of a batch."""
+        return parts_of(examples, max(1, round(examples / self._wanted.block)))
+
+    def _unit(self, name: str, x: Tensor) -> float:
+        if name not in self._units:
+            top = torch.stack(torch.aminmax(x)).abs().max().double().cpu()
+            usual = _TINY < top < 1 / _TINY or not 0 < top < torch.inf
+            self._units[name] = 1.0 if usual else float(unit_scale(top[None]))
+        return self._units[name]
+
+    def commit(self, examples: int) -> None:
+        """Count the batch."""
+        self._blocks += [part.stop - part.start for part in self._parts(examples)]
+        if sum(strip.nbytes for some in self._held.values() for held in some for strip in held.strips) > _HELD:
+            self._release()
+
+    def _release(self) -> None:
+        """Turn what is held into Gram matrices by the moments of all batches so far."""
+        for name, some in self._held.items():
+            for held in some:
+                grams = held.grams(self._wanted.kernels, self._sums[name])
+                _append(self._layers[name].grams, {kernel: gram.to(held.rows) for kernel, gram in grams.items()})
+            some.clear()
+
+    def finished(self) -> Network:
+        """The statistics of all layers, their extremes in float64 on the CPU: the only copies to the host."""
+        self._release()
+        for layer in self._layers.values():
+            layer.low, layer.high = double(layer.low).cpu(), double(layer.high).cpu()
+            for every in (*layer.grams.values(), *layer.sampled.values()):
+                del every[len(self._blocks) :]  # of a group on which not all networks ran
+        return Network(list(self._layers.values()), self._blocks)
+
+
+def _append(lists: dict[Any, list[Any]], new: Mapping[Any, Any]) -> None:
+    for key, one in new.items():
+        lists.setdefault(key, []).append(one)
+
+
+def to_tensors(layers: Sequence[Layer]) -> dict[str, Tensor]:
+    """Statistics as named tensors, for a file."""
+    found: dict[str, Tensor] = {}
+    for k, layer in enumerate(layers):
+        found |= {f"{k}/low": layer.low, f"{k}/high": layer.high, f"{k}/shape": torch.tensor(layer.shape)}
+        rows = {"x".join(map(str, space)): parts for space, parts in layer.sampled.items()}
+        for kind, every in (("gram", layer.grams), ("rows", rows)):
+            found |= {f"{k}/{kind}/{of}/{b}": part for of, parts in every.items() for b, part in enumerate(parts)}
+    return found
+
+
+def read_layer(path: Path, position: int, name: str, side: str) -> Layer:
+    """The statistics of one layer from a file, the others unread."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        low, high, shape = (file.get_tensor(f"{position}/{key}") for key in ("low", "high", "shape"))
+        layer = Layer(name, side, tuple(shape.tolist()), low, high)
+        keys = (key.split("/") for key in file.keys())  # noqa: SIM118 - no mapping
+        own = [rest for at, *rest in keys if at == str(position) and len(rest) == 3]
+        for kind, of, block in sorted(own, key=lambda key: int(key[2])):
+            part = file.get_tensor(f"{position}/{kind}/{of}/{block}")
+            space = tuple(map(int, of.split("x"))) if kind == "rows" and of else ()
+            _append(layer.grams, {of: part}) if kind == "gram" else _append(layer.sampled, {space: part})
+    return layer
+
+
+class WholeLayer(Layer):
+    """One layer of which all features are kept; its examples are one block."""
+
+    def __init__(self, point: Point, side: str, device: torch.device | None) -> None:
+        super().__init__(point.name, side, channels_first_shape(point))
+        self._point, self._device = point, device
+        self.stored = torch.empty(0)  # ``(N, *shape)`` on the CPU, not to be changed
+
+    def features(self, space: tuple[int, ...] | None = None) -> Tensor:
+        """Features ``(N, C, *S)`` on the device of the work, at a spatial size of their own or another."""
+        x = self.stored.to(self._device).movedim(self._point.channel_dim, 1)
+        return x if space is None else pool(x, space)
+
+    def gram(self, measure: CKA, block: int) -> Tensor:
+        """The U-centred Gram matrix of all examples at norm 1, kept until ``grams`` are cleared."""
+        if (name := measure.kernel.name) not in self.grams:
+            x = self.features()
+            if isinstance(measure.kernel, LinearKernel):  # needs no moments of the channels
+                scale = unit_scale(torch.maximum(-self.low, self.high).double())
+                self.grams[name] = [prepare_gram(linear_gram(x, scale.expand(x.shape[1]))).gram]
+            else:
+                self.grams[name] = [measure.gram_side(x).gram]
+        return super().gram(measure, block)
+
+    def forget(self) -> None:
+        """Free Gram matrices and features."""
+        super().forget()
+        self.stored = torch.empty(0)
+
+    def rows(self, space: tuple[int, ...]) -> Sequence[Tensor]:
+        """Rows of channels at all positions, ``(N, P, C)``."""
+        return [positions_last(self.features(space)).mT]
+
+
+class Features(ExitStack):
+    """Features of some layers, appended batch by batch, then each read as one tensor.
+
+    They live in memory while they fit the budget; what does not fit moves all of them to temporary files, which are
+    then mapped into memory: the numbers are the same. Features of 16 or 8 bits are kept in float32. A disk in the
+    ``folder``, or else the system's place, that is too small for the ``examples`` expected is refused before the work.
+    """
+
+    def __init__(
+        self, side: str, points: Sequence[Point], budget: int, examples: int | None = None,
+        device: torch.device | None = None, folder: str | Path | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._side, self._budget, self._expected, self._parent = side, budget, examples or 0, folder
+        self._points = {p.name: p for p in points}
+        self._layers = {p.name: WholeLayer(p, side, device) for p in points}
+        self._dtypes = {p.name: working_dtype(p) for p in points}
+        self._parts: dict[str, list[Tensor]] = {p.name: [] for p in points}
+        self._files: dict[str, Any] = {}
+        self._count = 0
+        self.on_disk = False  # whether the features are in temporary files
+        self.callback(self._parts.clear)
+        if self._bytes(self._expected) > budget:
+            self._move_to_disk()
+
+    def keep(self, name: str, features: Tensor) -> Tensor:
+        """Append a copy of a batch of a layer's features; returns an empty tensor, since nothing is left to keep."""
+        point = self._points[name]
+        check_shape(point, features)
+        if features.dtype.itemsize < 2:  # float8 has no arithmetic
+            features = features.float()
+        others = [d for d in range(features.ndim) if d != point.channel_dim % features.ndim]
+        self._layers[name].widen(features.amin(others).cpu(), features.amax(others).cpu())  # NaN spreads
+        self._dtypes[name] = working_dtype(features)
+        kept = features.to("cpu", self._dtypes[name], copy=True).contiguous()
+        if self.on_disk:
+            self._write(name, kept)
+        else:
+            self._parts[name].append(kept)
+        return torch.empty(0)
+
+    def commit(self, examples: int) -> None:
+        """Count the batch."""
+        self._count += examples
+        if not self.on_disk and self._bytes(self._count) > self._budget:
+            self._move_to_disk()
+
+    def finished(self) -> Network:
+        """The layers with all features of the batches that count."""
+        for name, layer in self._layers.items():
+            if self.on_disk:
+                self._files[name].flush()
+                shape = (self._count, *self._points[name].shape)
+                path, size = self._files[name].name, prod(shape)
+                layer.stored = torch.from_file(path, shared=False, size=size, dtype=self._dtypes[name]).view(shape)
+            else:
+                layer.stored = torch.cat(self._parts.pop(name))[: self._count]
+        said = [f"The features of network {self._side} went to temporary files."] if self.on_disk else []
+        return Network(list(self._layers.values()), [self._count], said)
+
+    def _bytes(self, examples: int) -> int:
+        return examples * sum(p.size * self._dtypes[name].itemsize for name, p in self._points.items())
+
+    def _move_to_disk(self) -> None:
+        sweep(self._parent)
+        scratch = Scratch(self._parent, "intertwine-", directory=True)
+        self.callback(scratch.close)
+        needed, free = self._bytes(self._expected), shutil.disk_usage(scratch.path).free
+        if needed > free:
+            scratch.close()
+            raise ValueError(
+                f"memory must hold the features where the disk does not. Got {readable(self._budget)} of memory and "
+                f"{readable(free)} free in {scratch.path.parent}; the features take {readable(needed)}. "
+                "Use fewer examples or layers, more memory, or set TMPDIR to a larger disk."
+            )
+        for i, name in enumerate(self._points):
+            self._files[name] = self.enter_context((scratch.path / str(i)).open("wb"))
+            for part in self._parts.pop(name):
+                self._write(name, part)
+        self.on_disk = True
+
+    def _write(self, name: str, features: Tensor) -> None:
+        rows: Any = features.numpy()
+        self._files[name].write(memoryview(rows).cast("B"))
