@@ -59,7 +59,7 @@ def test_chance_is_that_of_two_thousand_shuffles_on_thirty_pairs():
         drawn = torch.stack([(k * l[o][:, o]).sum() for o in orders]) / (k.norm() * l.norm())
         deviation = torch.tensor(spread_factor(60), dtype=torch.float64).sqrt()
         third = third_moment(60, third_sums(k[None]), third_sums(l[None]))[0, 0] / (k.norm() * l.norm()) ** 3
-        known = Chance(torch.zeros(()), deviation, third / deviation**3)
+        known = Chance(deviation, third / deviation**3)
         deviations.append(float(drawn.std() / deviation))
         beyond.append(float((drawn > known.quantile()).double().mean()))
         p = known.p_value(drawn)

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...features.moments import ChannelMoments
 from .._features import double, positions_last
 from ..hsic import center_gram
 from ..measures.kernels import add_product, linear_gram, mirror
@@ -22,26 +22,24 @@ NORMALISED = ("max", "channel_normalized")
 """Those of them that need the moments of channels over all examples."""
 
 
-class ChannelSums:
-    """Mean, spread and extremes of the channels of a layer over all batches so far, on the device of the features.
+class ChannelSums(ChannelMoments):
+    """Moments of the channels of a layer over all batches so far, and their extremes, on the device of the features.
 
     The sums are taken about the first example's means, so that large offsets take no digits.
     """
 
     def __init__(self) -> None:
-        self._count = 0
+        super().__init__()
         self._about = torch.empty(0)
-        self._sum: Any = 0.0
-        self._squares: Any = 0.0
         self.offset: bool | None = None  # whether means are large beside the spread, by the first batch
 
-    def add(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def extend(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Take a batch ``(N, C, *S)`` in; return values that bound its extremes from inside, ``(C,)`` each.
 
         They differ wherever the channel varies, and are NaN or infinite where a value is.
         """
         flat = positions_last(x)
-        if not self._count:
+        if not self.count:
             self._about = flat[0].mean(1)
         about, count = self._about, len(flat) * flat.shape[2]
         if self.offset is not False:  # about a shift, a few examples at a time
@@ -53,10 +51,10 @@ class ChannelSums:
             raw = double(flat.sum(2)).sum(0)
             rows = raw - count * double(about)
             squares = double(_energy(flat)).sum(0) - 2 * double(about) * raw + count * double(about).square()
-        self._count, self._sum, self._squares = self._count + count, self._sum + rows, self._squares + squares
+        self.merge(count, double(about) + rows / count, (squares - rows.square() / count).clamp(min=0))
         if self.offset is None:
-            variance = self.spread.square() / self._count
-            self.offset = x.device.type != "cpu" or bool((self.mean.square() > _OFFSET * variance).any())
+            large = self.mean.square() > _OFFSET * self.squares / self.count
+            self.offset = x.device.type != "cpu" or bool(large.any())
         return self._extremes(flat, rows / count, squares / count)
 
     def _extremes(self, flat: Tensor, mean: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,21 +70,9 @@ class ChannelSums:
         return torch.minimum(low, (middle - spread).clamp(min=0)), torch.maximum(high, middle + spread)
 
     @property
-    def mean(self) -> Tensor:
-        """``(C,)``, float64."""
-        return double(self._about) + self._sum / self._count
-
-    @property
-    def spread(self) -> Tensor:
-        """Root of the sum of squares about the mean, ``(C,)``, float64."""
-        squares: Tensor = self._squares - self._sum.square() / self._count
-        return squares.clamp(min=0).sqrt()
-
-    @property
     def weight(self) -> Tensor:
-        """One over the squared spread, 0 where there is none, ``(C,)``."""
-        spread = self.spread
-        return torch.where(spread > 0, spread.clamp(min=1e-150).square().reciprocal(), 0.0)
+        """One over the sum of squares about the mean, 0 where there is none, ``(C,)``."""
+        return torch.where(self.squares > 0, self.squares.clamp(min=1e-300).reciprocal(), 0.0)
 
 
 def _energy(x: Tensor) -> Tensor:

@@ -45,7 +45,9 @@ class Stack:
         self.offset = torch.where(self._silent.to(mean.device), 0.0, torch.cat(offsets))  # means that rows still have
         self.squares: dict[tuple[int, ...], Tensor] = {}  # of the channels, by fold and part, for tables of a kind
         self.device, self.dtype = (getattr(self._rows[0][0], of) for of in ("device", "dtype"))
-        self.narrow = center and not exact and len(self.offset) >= WIDE and multiplies_16_bits(self.device)
+        # Hardware multiplies bfloat16 twice as fast as float32; devices other than processors stay precise.
+        quick = self.device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        self.narrow = center and not exact and len(self.offset) >= WIDE and quick
         self._rounded: dict[int, Tensor] = {}
 
     def block(self, b: int) -> Tensor:
@@ -66,11 +68,6 @@ class Stack:
         if self._silent.any():
             joined[:, :, self._silent.to(joined.device)] = 0
         return joined
-
-
-def multiplies_16_bits(device: torch.device) -> bool:
-    """Whether a processor multiplies bfloat16 in hardware, twice as fast as float32; other devices stay precise."""
-    return device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

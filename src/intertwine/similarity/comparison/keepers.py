@@ -88,7 +88,7 @@ class Collector:
         x = x.cpu() if x.device.type == "mps" else x
         sums, unit = self._sums[name], self._unit(name, x)
         scaled = x if unit == 1 else x * unit
-        layer.widen(*(end / unit for end in sums.add(scaled)))
+        layer.widen(*(end / unit for end in sums.extend(scaled)))
         counts = w.counts(layer.space)
         for k, rows in enumerate(self._parts(len(x))):
             grams, held = block_grams(scaled[rows], w.kernels, sums)

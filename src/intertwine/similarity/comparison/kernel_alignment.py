@@ -15,6 +15,7 @@ from .estimates import Estimates, folds_of
 from .layers import Layer, Network
 
 _SURE = 1.959963984540054  # standard deviations of an error that is exceeded once in 20 times
+_UPPER = 1.6448536269514722  # and of a value that is exceeded once in 20 times
 _NUMBERS = 1 << 24  # of a side that are upcast to float64 at a time: 128 MB
 _ROUNDING = 3e-4  # what products of channels in bfloat16 leave of a score's digits
 _NORMAL = 1e-4  # skewness below which the tail is a normal one's
@@ -69,7 +70,7 @@ def estimate_cka(
     found.low[index], found.high[index] = (scores - width).clamp(least, most), (scores + width).clamp(least, most)
     if draws is None:
         chance = table.chance()
-        found.chance[index], found.upper[index], found.p[index] = chance.mean, chance.quantile(), chance.p_value(scores)
+        found.chance[index], found.upper[index], found.p[index] = 0.0, chance.quantile(), chance.p_value(scores)
     for layers, some, size in ((a.layers, rows, table.aa), (b.layers, columns, table.bb)):
         for k, nothing in zip(some, (size <= 0).tolist()):
             if nothing:
@@ -155,7 +156,7 @@ class _PairSums:
     def chance(self) -> "Chance":
         """Scores of shuffles within blocks."""
         second, third = self._second / self.size.square(), self._third / self.size.pow(3)
-        return Chance(torch.zeros_like(second), second.sqrt(), third / second.pow(1.5))
+        return Chance(second.sqrt(), third / second.pow(1.5))
 
 
 def _quantiles(spread: Tensor) -> Tensor:
@@ -174,15 +175,14 @@ def _quantiles(spread: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Chance:
-    """The distribution of scores over permutations, by its mean, standard deviation and skewness."""
+    """The distribution of scores over permutations, of mean 0, by its standard deviation and skewness."""
 
-    mean: Tensor
     deviation: Tensor
     skewness: Tensor
 
     def p_value(self, scores: Tensor) -> Tensor:
         """Share of permutations that score at least as high, by the tail of a Pearson III variable; never 0."""
-        z, g = (scores - self.mean) / self.deviation, self.skewness.clamp(-20, 20)
+        z, g = scores / self.deviation, self.skewness.clamp(-20, 20)
         flat = g.abs() < 1e-3
         safe = torch.where(flat, 1.0, g)
         shape = 4 / safe.square()
@@ -190,11 +190,10 @@ class Chance:
         curved = torch.where(safe > 0, upper, 1 - upper)
         return torch.where(flat, torch.special.erfc(z * _SQUARE) / 2, curved).clamp(min=1e-300)
 
-    def quantile(self, normal: float = 1.6448536269514722) -> Tensor:
-        """The score at a quantile that is given by that of the normal distribution; 95 % unless told."""
+    def quantile(self) -> Tensor:
+        """The 95 % quantile, from that of the normal distribution (Wilson and Hilferty)."""
         g = torch.where(self.skewness.abs() < _NORMAL, _NORMAL, self.skewness)
-        standard = 2 / g * ((1 + g * normal / 6 - g.square() / 36) ** 3 - 1)  # Wilson and Hilferty
-        return self.mean + self.deviation * standard
+        return self.deviation * (2 / g * ((1 + g * _UPPER / 6 - g.square() / 36) ** 3 - 1))
 
 
 def spread_factor(n: int) -> float:

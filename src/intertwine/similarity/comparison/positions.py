@@ -56,15 +56,15 @@ def pooling_note(measure: str, a: Sequence[Any], b: Sequence[Any]) -> list[str]:
     return [said] if sizes else []
 
 
-def enough(space: Sequence[int], examples: int, channels: int, times: int = 1) -> int:
-    """How many positions of a map are sampled; ``times`` as many where a first sample was not precise enough.
+def enough(space: Sequence[int], examples: int, channels: int) -> int:
+    """How many positions of a map are sampled.
 
     Examples:
         >>> enough((32, 32), 1000, 64), enough((112, 112), 100, 64), enough((7, 7), 100, 512)
         (17, 164, 49)
     """
     rows = max(_ROWS, _PER_CHANNEL * channels)
-    return min(prod(space), times * max(FEWEST, -(-rows // max(1, examples))))
+    return min(prod(space), max(FEWEST, -(-rows // max(1, examples))))
 
 
 @lru_cache(maxsize=4096)

@@ -77,7 +77,7 @@ def untrained_pairs(
     asked, found = drawn.untrained, Fresh()
     if not isinstance(asked, int):
         for name, some, copies in zip("AB", points, given(asked)):
-            found |= {f"untrained {name}{k}": (partial(_itself, model), some) for k, model in enumerate(copies)}
+            found |= {f"untrained {name}{k}": (partial(lambda it: it, model), some) for k, model in enumerate(copies)}
     elif not asked or not drawn.null or not any(True for model in models for _ in model.parameters()):
         return {}, []
     else:
@@ -90,10 +90,6 @@ def untrained_pairs(
             return found, list(combinations(found, 2))
     ours, theirs = ([name for name in found if name.startswith(f"untrained {side}")] for side in "AB")
     return found, list(product(ours, theirs))
-
-
-def _itself(model: nn.Module) -> nn.Module:
-    return model
 
 
 def architecture(model: nn.Module) -> tuple[Any, ...]:
@@ -166,13 +162,9 @@ def _built(build: Callable[[], nn.Module], model: nn.Module, seed: int, sure: bo
     same = sum(own[name].numel() for name in varied if torch.equal(marks[0][name], marks[-1][name]))
     if not sure and same > _SHARE * sum(own[name].numel() for name in varied):  # loaded, not drawn
         return None
-    return {id(x): _in_place_of(x, state[name]) for name, x in own.items()}
-
-
-def _in_place_of(own: Tensor, drawn: Tensor) -> Tensor:
-    """A tensor of the kind, type and place of a model's own."""
-    drawn = drawn.to(own.device, own.dtype)
-    return nn.Parameter(drawn, own.requires_grad) if isinstance(own, nn.Parameter) else drawn
+    drawn = {name: state[name].to(x.device, x.dtype) for name, x in own.items()}
+    kind = lambda x, new: nn.Parameter(new, x.requires_grad) if isinstance(x, nn.Parameter) else new
+    return {id(x): kind(x, drawn[name]) for name, x in own.items()}
 
 
 def _required(call: Any) -> list[str]:

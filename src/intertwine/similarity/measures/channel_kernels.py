@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .._features import Moments, subtract, working_dtype
-from .kernels import Kernel, OfDistances, median_distance, mirror, row_tiles, triangle_tiles
+from .kernels import Kernel, OfDistances, median_distance, mirror, triangle_tiles
 
 _BYTES = 24 << 20
 
@@ -71,13 +71,18 @@ def max_gram(x: Tensor, shift: Tensor | None = None, scale: Tensor | None = None
     gram = torch.empty(n, n, dtype=dtype, device=x.device)
     space = torch.empty(2, tile * tile, dtype=dtype, device=x.device)
     tiles = list(triangle_tiles(n, tile, max(1, tile // 2) if x.shape[2] == 1 else None))
+    multiply = torch.mul if x.shape[2] == 1 else torch.mm  # an outer product beats one of inner size 1
     for count, block in enumerate(channel_blocks(x, dtype, shift, scale)):
         for rows, columns in tiles:
             here = gram[rows, columns]
             best, product = (s[: here.numel()].view_as(here) for s in space)
             if count:
                 best.copy_(here)
-            fill_maximum(best, product, block[:, rows], block[:, columns], start=count == 0)
+            for c, (a, b) in enumerate(zip(block[:, rows], block[:, columns])):
+                if count or c:
+                    torch.maximum(best, multiply(a, b.T, out=product), out=best)
+                else:  # beginning with 0 would be wrong: all of an entry's products may be negative
+                    multiply(a, b.T, out=best)
             here.copy_(best)
     return mirror(gram)
 
@@ -89,19 +94,6 @@ def _tile(n: int, p: int, device: torch.device) -> int:
     if p == 1:
         return 1024
     return 256 if p >= 1024 or (p >= 256 and n < 2048) else 512
-
-
-def fill_maximum(best: Tensor, product: Tensor, left: Tensor, right: Tensor, start: bool) -> None:
-    """Raise ``best`` to the maximum over channels of ``left_c right_c^T``; ``start`` begins with the first channel.
-
-    Beginning with 0 would be wrong: all of an entry's products may be negative.
-    """
-    multiply = torch.mul if left.shape[2] == 1 else torch.mm  # an outer product beats one of inner size 1
-    for c, (a, b) in enumerate(zip(left, right)):
-        if start and c == 0:
-            multiply(a, b.T, out=best)
-        else:
-            torch.maximum(best, multiply(a, b.T, out=product), out=best)
 
 
 @dataclass(frozen=True)
@@ -140,17 +132,16 @@ def channel_distances(x: Tensor, scale: Tensor | None = None) -> Tensor:
     total = torch.zeros(n, n, dtype=torch.float64, device=x.device)
     mean = torch.stack([x[:, c].mean(dtype=torch.float64) for c in range(channels)])  # centring keeps digits
     for block in channel_blocks(x, torch.float64, mean, scale):
-        for rows in row_tiles(n, 512):
-            for columns in row_tiles(rows.stop, 512):
-                left, right = block[:, rows], block[:, columns]
-                if x.shape[2] == 1:
-                    total[rows, columns] += torch.cdist(left[..., 0].T, right[..., 0].T, p=1)
-                    continue
-                for a, b in zip(left, right):
-                    square = torch.mm(a, b.T).mul_(-2)
-                    square += a.square().sum(1)[:, None]
-                    square += b.square().sum(1)
-                    total[rows, columns] += square.clamp_(min=0).sqrt_()
+        for rows, columns in triangle_tiles(n, 512):
+            left, right = block[:, rows], block[:, columns]
+            if x.shape[2] == 1:
+                total[rows, columns] += torch.cdist(left[..., 0].T, right[..., 0].T, p=1)
+                continue
+            for a, b in zip(left, right):
+                square = torch.mm(a, b.T).mul_(-2)
+                square += a.square().sum(1)[:, None]
+                square += b.square().sum(1)
+                total[rows, columns] += square.clamp_(min=0).sqrt_()
     return mirror(total).fill_diagonal_(0)
 
 

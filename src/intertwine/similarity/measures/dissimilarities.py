@@ -11,7 +11,7 @@ from .._sides import PairwiseSide, living_channels
 from ..base import Bounded
 from ..hsic import inner
 from .cka import Aligned, GramSide, prepare_gram
-from .kernels import square_distances
+from .kernels import linear_gram, square_distances, unit_gram
 
 _ROUNDING = 1e-13  # share of the largest squared dissimilarity within which two are equal
 _GROUPS = {
@@ -50,7 +50,7 @@ class DistanceCorrelation(Aligned[GramSide]):
     def prepare(self, x: Tensor, channel_dim: int = 1) -> GramSide:
         """Compute all distances between examples, centre them and divide them by their norm."""
         x, m, dead = living_channels(x, channel_dim)
-        distances = square_distances(x, m).sqrt_()
+        distances = square_distances(unit_gram(x, m)).sqrt_()
         return prepare_gram(distances, self.estimator, channels=x.shape[1] + dead, dead=dead)
 
     def _compared(self, a: GramSide, b: GramSide) -> float:
@@ -107,7 +107,8 @@ class RSA(Bounded[PairwiseSide]):
     def prepare(self, x: Tensor, channel_dim: int = 1) -> PairwiseSide:
         """Compute the dissimilarities of all pairs of examples."""
         x, m, dead = living_channels(x, channel_dim)
-        found = _correlation_distances(x) if self.distance == "correlation" else square_distances(x, m).sqrt_()
+        correlation = self.distance == "correlation"
+        found = _correlation_distances(x) if correlation else square_distances(unit_gram(x, m)).sqrt_()
         return PairwiseSide(found, x.shape[1] + dead, dead)
 
     def _compared(self, a: PairwiseSide, b: PairwiseSide) -> float:
@@ -148,4 +149,4 @@ def _correlation_distances(x: Tensor) -> Tensor:
             'features are all equal. Use RSA(distance="euclidean").'
         )
     z /= norm
-    return square_distances(z).div_(2)  # 1 - <z, z'>, without the digits that the 1 takes
+    return square_distances(linear_gram(z)).div_(2)  # 1 - <z, z'>, without the digits that the 1 takes

@@ -19,24 +19,23 @@ class Kernel(ABC):
     """A function of two examples' features; its Gram matrix over all examples is all that a CKA sees.
 
     Concrete kernels are small frozen dataclasses.
+
+    Attributes:
+        name: Name in the registry.
+        group: The exact invariance group of that CKA, in words.
+        psd: Whether every Gram matrix is positive semi-definite.
+        reads_gates: Whether signs of features are taken for the gates of their units.
     """
 
     name: str
-    """Name in the registry."""
-
     group: str
-    """The exact invariance group of that CKA, in words."""
-
     psd: bool
-    """Whether every Gram matrix is positive semi-definite."""
+    reads_gates: ClassVar[bool] = False
 
     @property
     def measure(self) -> str:
         """Name of the CKA that uses it."""
         return f"{self.name}_cka"
-
-    reads_gates: ClassVar[bool] = False
-    """Whether signs of features are taken for the gates of their units."""
 
     @abstractmethod
     def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
@@ -50,25 +49,41 @@ class Kernel(ABC):
         return None
 
 
+class _OfNumbers(Kernel):
+    """Inner products of numbers of each example, ``(N, C, *S)``, times a factor for each channel, ``(C,)``."""
+
+    psd = True
+
+    @abstractmethod
+    def _numbers(self, x: Tensor, moments: Moments) -> tuple[Tensor, Tensor | None]: ...
+
+    def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
+        """Gram matrix of the numbers, centred over examples."""
+        numbers, scale = self._numbers(x, moments)
+        return linear_gram(numbers, scale, working_dtype(x)), {}
+
+    def explicit(self, x: Tensor, moments: Moments) -> Tensor:
+        """The numbers themselves."""
+        numbers, scale = self._numbers(x, moments)
+        return double(numbers) if scale is None else double(numbers) * scale.view(-1, *[1] * (x.ndim - 2))
+
+
 @dataclass(frozen=True)
-class LinearKernel(Kernel):
-    """``k(x, y) = <x, y>``, summed over channels and space: standard, truly orthogonally invariant linear CKA."""
+class LinearKernel(_OfNumbers):
+    """``k(x, y) = <x, y>``, summed over channels and space: standard, truly orthogonally invariant linear CKA.
+
+    The Gram matrix is divided by a power of 4 that keeps it in range.
+    """
 
     name = "linear"
     group = "orthogonal maps times isotropic scales, and translations"
-    psd = True
 
-    def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
-        """Gram matrix of the centred features, divided by a power of 4 that keeps it in range."""
-        return linear_gram(x, unit_scale(moments.spread).expand(x.shape[1])), {}
-
-    def explicit(self, x: Tensor, moments: Moments) -> Tensor:
-        """The features themselves."""
-        return double(x) * unit_scale(moments.spread)
+    def _numbers(self, x: Tensor, moments: Moments) -> tuple[Tensor, Tensor]:
+        return x, unit_scale(moments.spread).expand(x.shape[1])
 
 
 @dataclass(frozen=True)
-class ChannelNormalizedKernel(Kernel):
+class ChannelNormalizedKernel(_OfNumbers):
     """``k(x, y) = sum over c of <x_c, y_c> / |c|^2``, each channel centred and divided by its norm.
 
     Differs from linear CKA: it is *not* orthogonally invariant. The paper's figures 2b, 5b and 11b show it under the
@@ -77,15 +92,9 @@ class ChannelNormalizedKernel(Kernel):
 
     name = "channel_normalized"
     group = "monomial maps (permutations times nonzero scales per channel), and translations"
-    psd = True
 
-    def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
-        """Gram matrix of the centred, normalised features."""
-        return linear_gram(x, 1 / moments.spread), {}
-
-    def explicit(self, x: Tensor, moments: Moments) -> Tensor:
-        """The normalised features."""
-        return double(x) / moments.spread.view(-1, *[1] * (x.ndim - 2))
+    def _numbers(self, x: Tensor, moments: Moments) -> tuple[Tensor, Tensor]:
+        return x, 1 / moments.spread
 
 
 def linear_gram(x: Tensor, scale: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
@@ -119,12 +128,7 @@ def unit_gram(x: Tensor, moments: Moments) -> Tensor:
     return linear_gram(x, unit_scale(moments.spread).expand(x.shape[1]), torch.float64)
 
 
-def square_distances(x: Tensor, moments: Moments | None = None) -> Tensor:
-    """Squared Euclidean distances of all pairs of examples, in float64; with ``moments`` in units that are near 1."""
-    return square_distances_of(linear_gram(x, dtype=torch.float64) if moments is None else unit_gram(x, moments))
-
-
-def square_distances_of(products: Tensor) -> Tensor:
+def square_distances(products: Tensor) -> Tensor:
     """Squared distances of the points whose inner products these are, ``(N, N)``; equal points are at exactly 0."""
     norms = products.diagonal()
     distances = (-2 * products).add_(norms).add_(norms[:, None]).fill_diagonal_(0)
@@ -132,7 +136,7 @@ def square_distances_of(products: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class GatesKernel(Kernel):
+class GatesKernel(_OfNumbers):
     """``k(x, y) = sum over c, s of 1{x_cs > 0} 1{y_cs > 0}``: one layer's overlap of active units (paper 2, section 2).
 
     Give it features behind a ReLU, whose signs are the layer's gates: ``q > 0`` and ``relu(q) > 0`` are the same, and
@@ -158,16 +162,10 @@ class GatesKernel(Kernel):
 
     name = "gates"
     group = "positive monomial maps (permutations times positive scales per channel); signs too where nothing is 0"
-    psd = True
     reads_gates = True
 
-    def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
-        """Gram matrix of the gates, each centred over examples."""
-        return linear_gram(x > 0, dtype=working_dtype(x)), {}
-
-    def explicit(self, x: Tensor, moments: Moments) -> Tensor:
-        """The gates."""
-        return double(x > 0)
+    def _numbers(self, x: Tensor, moments: Moments) -> tuple[Tensor, None]:
+        return x > 0, None
 
 
 @dataclass(frozen=True)
@@ -203,7 +201,7 @@ class RBFKernel(OfDistances):
 
     def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
         """Gram matrix of the features, and the bandwidth that was used."""
-        square = square_distances(x)
+        square = square_distances(linear_gram(x, dtype=torch.float64))
         bandwidth = self.bandwidth or median_distance(square, root=True)
         return square.div_(-2 * bandwidth**2).exp_().to(working_dtype(x)), {"bandwidth": bandwidth}
 

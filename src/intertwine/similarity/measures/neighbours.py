@@ -11,7 +11,7 @@ from torch import Tensor
 from .._sides import PairwiseSide, living_channels
 from ..base import Bounded
 from ..hsic import center_gram
-from .kernels import square_distances_of, unit_gram
+from .kernels import square_distances, unit_gram
 
 _TIE = 1e-13  # share of the largest squared distance that is rounding
 
@@ -23,11 +23,17 @@ class NeighbourSide(PairwiseSide):
     Attributes:
         gram: Inner products of the features, centred over the examples that they were of, ``(N, N)`` in float64.
         k: Number of neighbours.
-        near: How much ``j`` is one of the ``k`` nearest of ``i``, ``(N, N)``; ``None`` with ``k`` examples or fewer.
     """
 
     k: int = field(kw_only=True)
-    near: Tensor | None = field(kw_only=True, repr=False)
+
+    @cached_property
+    def near(self) -> Tensor:
+        """How much ``j`` is one of the ``k`` nearest of ``i``, ``(N, N)``; refused with ``k`` examples or fewer."""
+        if self.n <= self.k:
+            smaller = "Use a smaller k, such as MutualKNN(k=...)."
+            raise ValueError(f"examples must be more than k = {self.k}. Got {self.n}. {smaller}")
+        return neighbourhoods(square_distances(self.gram), self.k)
 
     @cached_property
     def centred(self) -> Tensor:
@@ -36,8 +42,10 @@ class NeighbourSide(PairwiseSide):
 
     def _taken(self, part: Tensor, index: Tensor, everything: bool) -> Self:
         """Neighbours in a subsample are found anew."""
-        near = _near(part, self.k) if self.near is None or not everything else self.near[index][:, index]
-        return replace(self, gram=part, near=near)
+        taken = replace(self, gram=part)
+        if everything and self.n > self.k:
+            vars(taken)["near"] = self.near[index][:, index]
+        return taken
 
 
 def neighbourhoods(distances: Tensor, k: int) -> Tensor:
@@ -63,10 +71,6 @@ def neighbourhoods(distances: Tensor, k: int) -> Tensor:
     return nearer.float() + tied.float() * (left / tied.sum(1, keepdim=True))
 
 
-def _near(products: Tensor, k: int) -> Tensor | None:
-    return neighbourhoods(square_distances_of(products), k) if len(products) > k else None
-
-
 @dataclass(frozen=True)
 class _ByNeighbours(Bounded[NeighbourSide]):
     """A measure of the ``k`` nearest neighbours of every example."""
@@ -83,17 +87,9 @@ class _ByNeighbours(Bounded[NeighbourSide]):
             raise ValueError(f"k must be at least 1. Got {self.k}.")
 
     def prepare(self, x: Tensor, channel_dim: int = 1) -> NeighbourSide:
-        """Find the neighbours of every example by the Euclidean distance over channels and space."""
+        """Compute the products of all examples, which tell their Euclidean distances over channels and space."""
         x, m, dead = living_channels(x, channel_dim)
-        products = unit_gram(x, m)
-        return NeighbourSide(products, x.shape[1] + dead, dead, k=self.k, near=_near(products, self.k))
-
-    def _near(self, a: NeighbourSide, b: NeighbourSide) -> tuple[Tensor, Tensor, Tensor]:
-        """The neighbourhoods of both sides, and what they share."""
-        if a.near is None or b.near is None:
-            smaller = "Use a smaller k, such as MutualKNN(k=...)."
-            raise ValueError(f"examples must be more than k = {a.k}. Got {a.n}. {smaller}")
-        return a.near, b.near, torch.minimum(a.near, b.near)
+        return NeighbourSide(unit_gram(x, m), x.shape[1] + dead, dead, k=self.k)
 
     def _forced(self, a: NeighbourSide) -> int:
         """Two sets of ``k`` out of ``N - 1`` others share ``2 k - (N - 1)`` at least."""
@@ -120,7 +116,7 @@ class MutualKNN(_ByNeighbours):
     stem = "mutual_knn"
 
     def _compared(self, a: NeighbourSide, b: NeighbourSide) -> float:
-        return float(self._near(a, b)[2].sum(dtype=torch.float64)) / (a.n * self.k)
+        return float(torch.minimum(a.near, b.near).sum(dtype=torch.float64)) / (a.n * self.k)
 
     def floor(self, a: NeighbourSide, b: NeighbourSide) -> float:
         """What two sets of so many neighbours out of all others share at least."""
@@ -146,8 +142,7 @@ class NeighbourJaccard(_ByNeighbours):
     stem = "neighbour_jaccard"
 
     def _compared(self, a: NeighbourSide, b: NeighbourSide) -> float:
-        x, y, both = self._near(a, b)
-        shared, either = (part.sum(1, dtype=torch.float64) for part in (both, torch.maximum(x, y)))
+        shared, either = (of(a.near, b.near).sum(1, dtype=torch.float64) for of in (torch.minimum, torch.maximum))
         return float((shared / either).mean())
 
     def floor(self, a: NeighbourSide, b: NeighbourSide) -> float:
@@ -179,9 +174,8 @@ class CKNNA(_ByNeighbours):
     range = (-1.0, 1.0)
 
     def _compared(self, a: NeighbourSide, b: NeighbourSide) -> float:
-        near_a, near_b, both = self._near(a, b)
-        k, l = a.centred, b.centred
-        own = [float((near * gram.square()).sum()) for near, gram in ((near_a, k), (near_b, l))]
+        own = [float((side.near * side.centred.square()).sum()) for side in (a, b)]
         if min(own) <= 0:
             raise ValueError("features must tell examples apart. Got neighbours whose centred products are all 0.")
-        return float((both * k * l).sum()) / sqrt(own[0]) / sqrt(own[1])
+        both = torch.minimum(a.near, b.near) * a.centred * b.centred
+        return float(both.sum()) / sqrt(own[0]) / sqrt(own[1])

@@ -178,34 +178,26 @@ class Procrustes(Bounded[FeatureSide]):
 
     def best_trace(self, gains: Tensor) -> float:
         """``max over g of tr(g^T gains)``, the narrower side padded with zero channels; of a score, to 1e-7."""
-        if self.rotates and self._group.permutes:
-            return _nuclear_norm(gains)
-        return float(self.best_traces(gains[None]))
+        return _nuclear_norm(gains) if self.rotates else float(self.best_traces(gains[None]))
 
     def best_traces(self, gains: Tensor) -> Tensor:
         """The same for several matrices ``(k, c, c')``, in float64 to a precision that is enough far from 1."""
-        if not self.permutes:
-            return double(gains.diagonal(dim1=1, dim2=2)).sum(1)
         if self.rotates:
             return double(_nuclear_norms(gains))
-        worth = gains.abs() if self._group.signs else gains
-        worth = worth.mT if worth.shape[1] > worth.shape[2] else worth
-        return double(worth.gather(2, assign(worth)[:, :, None])).sum((1, 2))
+        return torch.stack([double(self.best_map(one) * one).sum() for one in gains])
 
     def best_map(self, gains: Tensor) -> Tensor:
         """The element of the group that has the best trace, as a matrix ``(c, c')``."""
-        if not self._group.permutes:
-            return torch.eye(*gains.shape, dtype=gains.dtype, device=gains.device)
         if self.rotates:
             return polar(gains)[1]
+        if not self.permutes:
+            return torch.eye(*gains.shape, dtype=gains.dtype, device=gains.device)
         worth = gains.abs() if self._group.signs else gains
-        flipped = len(worth) > worth.shape[1]
-        columns = assign(worth.T if flipped else worth)
-        rows = torch.arange(len(columns), device=columns.device)
-        rows, columns = (columns, rows) if flipped else (rows, columns)
-        chosen = torch.zeros_like(gains)
-        chosen[rows, columns] = gains[rows, columns].sign() if self._group.signs else 1.0
-        return chosen
+        wide = len(worth) <= worth.shape[1]
+        assigned = assign(worth if wide else worth.T)
+        at = torch.arange(len(assigned), device=assigned.device), assigned
+        at = at if wide else at[::-1]
+        return torch.zeros_like(gains).index_put(at, gains[at].sign() if self._group.signs else gains.new_ones(()))
 
     def score_trace(self, trace: float, norm_a: Tensor, norm_b: Tensor, ratio: float = 1.0) -> float:
         """The score that belongs to a trace, from the norms of the channels of both sides.
