@@ -47,6 +47,12 @@ class Measure(ABC, Generic[P]):
     activity is an example like others. Concrete measures are small frozen dataclasses, so that they compare, print and
     can be kept in results.
 
+    Attributes:
+        stem: Name of the measure with its usual options, unless it says its ``name``.
+        pairwise: Whether a side keeps numbers for every pair of examples, in memory like their number squared.
+        metric: Whether :meth:`to_distance` obeys the triangle inequality, so that it places networks in a space.
+        has_limit: Whether the score tends to a limit as examples grow, with a bias like 1/N: that of the intervals.
+
     Examples:
         >>> import torch
         >>> from intertwine import similarity
@@ -60,22 +66,15 @@ class Measure(ABC, Generic[P]):
         True
     """
 
+    stem: ClassVar[str]
     pairwise: ClassVar[bool] = False
-    """Whether a side keeps numbers for every pair of examples, so that it takes memory like their number squared."""
-
     metric: ClassVar[bool] = False
-    """Whether :meth:`to_distance` obeys the triangle inequality, so that networks can be placed in a space by it."""
-
     has_limit: ClassVar[bool] = True
-    """Whether the score tends to a limit as examples grow, with a bias like 1/N: what confidence intervals are of."""
 
     @property
     def reads_gates(self) -> bool:
         """Whether signs of features are taken for the gates of their units."""
         return False
-
-    stem: ClassVar[str]
-    """Name of the measure with its usual options, unless it says its ``name``."""
 
     @property
     def name(self) -> str:
@@ -96,11 +95,9 @@ class Measure(ABC, Generic[P]):
 
     @abstractmethod
     def prepare(self, x: Tensor, channel_dim: int = 1) -> P:
-        """Compute what depends on one side alone.
+        """Compute what depends on one side alone: on features ``(N, C, *S)``.
 
-        Args:
-            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
-            channel_dim: Axis of the channels; ``-1`` for tokens ``(N, T, C)``.
+        ``channel_dim`` is the axis of the channels; ``-1`` for tokens ``(N, T, C)``.
         """
 
     @abstractmethod

@@ -15,7 +15,7 @@ from ..._threads import in_threads
 from ..._zoo_intervals import student_t
 from .._sides import placed
 from ..inference import CONFIDENCE
-from ..measures.procrustes import Procrustes, polar
+from ..measures.procrustes import Procrustes
 from .channel_products import WIDE, Stack, Table
 from .estimates import Estimates, How, Pair, is_asked, judge, one_in, tell
 from .layers import Layer, Network, chunks
@@ -151,20 +151,21 @@ class _Cell:
         found.floor[at] = m.lowest(alive[0], alive[1], bool((x.low >= 0).all() and (y.low >= 0).all()))
         gains = m.gains(t.total[self._box], *self._norms)
         if self._how.draws:
-            trace, chosen = m.best_trace(gains), m.best_map(gains) if self._how.intervals else None
+            trace, chosen = m.best_trace(gains), m.best(gains)[1] if self._how.intervals else None
         else:
-            needed = self._how.intervals or t.unseen > 0
-            trace, chosen = _best(m, gains) if needed else (float(m.best_traces(gains[None])), None)
+            needed, quick = self._how.intervals or t.unseen > 0, min(gains.shape) >= WIDE
+            trace, chosen = m.best(gains, quick) if needed else (float(m.best_traces(gains[None])), None)
             if trace > _NEAR * (min(alive) if m.scales else 1):
                 cross, self._norms = t.precise(self._box)
-                trace, chosen = _best(m, m.gains(cross, *self._norms), sure=True)
+                trace, chosen = m.best(m.gains(cross, *self._norms), quick, sure=True)
+        score_of = partial(m.score_trace, norm_a=self._norms[0], norm_b=self._norms[1], ratio=self._ratio)
         adds = None if chosen is None else self._adds(chosen)
         bias, sampling = self._sampling(trace, adds) if adds is not None and t.unseen > 0 else (0.0, 0.0)
         sampling += _ROUNDED * (min(alive) if m.scales else 1) if t.rounded else 0.0
         centre = trace - bias
-        found.scores[at] = score = self._score(centre)
-        found.error[at] = max(self._score(centre + sampling) - score, score - self._score(centre - sampling))
-        rest = Pair(at, partial(score_of, m, self._norms, self._ratio), centre)
+        found.scores[at] = score = score_of(centre)
+        found.error[at] = max(score_of(centre + sampling) - score, score - score_of(centre - sampling))
+        rest = Pair(at, score_of, centre)
         if self._how.intervals and adds is not None:
             folds, count = adds.sum(1), len(adds)
             spread = float(folds.square().sum()) * count / max(1, count - 1)
@@ -174,11 +175,8 @@ class _Cell:
                 rest.bias = self._bias(trace, "folds")
                 rest.write_interval(found, rest.bias)
         if len(t.shuffled):
-            self._chance(found, at)
+            self._chance(found, rest)
         return rest
-
-    def _score(self, trace: float) -> float:
-        return score_of(self._m, self._norms, self._ratio, trace)
 
     def _sampling(self, trace: float, adds: Tensor) -> tuple[float, float]:
         """The bias of the best map for sampled positions, and within which the trace of all positions lies."""
@@ -233,8 +231,8 @@ class _Cell:
             gains.append(self._m.gains(self._t.half(of, which)[self._box], *norms))
         return float(self._m.best_traces(torch.stack(gains)).mean()) - trace
 
-    def _chance(self, found: Estimates, at: tuple[int, int]) -> None:
-        m, gains = self._m, self._m.gains(self._t.shuffled[:, *self._box], *self._norms)
+    def _chance(self, found: Estimates, pair: Pair) -> None:
+        m, gains, at = self._m, self._m.gains(self._t.shuffled[:, *self._box], *self._norms), pair.at
         if self._how.draws:
             traces = [m.best_trace(one) for one in gains]
         else:
@@ -242,24 +240,10 @@ class _Cell:
             solved, sizes = m.best_traces(gains[:_SOLVED] if few else gains), torch.linalg.matrix_norm(gains)
             ratio = solved.sum() / sizes[: len(solved)].sum().clamp(min=1e-300)  # nearly the same in every shuffle
             traces = [*solved.tolist(), *(sizes[len(solved) :] * ratio).tolist()]
-        drawn = torch.tensor([self._score(trace) for trace in traces], dtype=torch.float64)
+        drawn = torch.tensor([pair.score_of(trace) for trace in traces], dtype=torch.float64)
         if self._how.draws:
             found.null[at] = drawn
             return
         found.chance[at] = float(drawn.mean())
         if len(drawn) > 1:
             judge(found, at, float(drawn.std()) * sqrt(1 + 1 / len(drawn)), len(drawn) - 1)
-
-
-def score_of(m: Procrustes, norms: Sequence[Tensor], ratio: float, trace: float) -> float:
-    """The score of a trace, in the measure's range."""
-    least, most = m.range
-    return min(most, max(least, m.score_trace(trace, norms[0], norms[1], ratio)))
-
-
-def _best(m: Procrustes, gains: Tensor, sure: bool = False) -> tuple[float, Tensor]:
-    """The best trace and its map, of wide matrices in float32 where that is precise enough."""
-    if m.rotates and m.permutes:
-        return polar(gains, min(gains.shape) >= WIDE, sure)
-    chosen = m.best_map(gains)
-    return float((chosen * gains).sum()), chosen

@@ -114,8 +114,7 @@ class Procrustes(Bounded[FeatureSide]):
     def lowest(self, d: int, e: int, non_negative: bool) -> float:
         """Lowest score for ``d`` and ``e`` living channels, by whether all features are non-negative."""
         worst = 0.0 if self._group.signs or (non_negative and not self.center) else -1.0
-        if not self._group.scales:
-            return 1 - sqrt(2 - 2 * worst) / 2
+        d, e = (d, e) if self._group.scales else (1, 1)
         return 1 - sqrt(d + e - 2 * worst * min(d, e)) / (2 * sqrt(max(d, e)))
 
     def prepare(self, x: Tensor, channel_dim: int = 1) -> FeatureSide:
@@ -184,33 +183,34 @@ class Procrustes(Bounded[FeatureSide]):
         """The same for several matrices ``(k, c, c')``, in float64 to a precision that is enough far from 1."""
         if self.rotates:
             return double(_nuclear_norms(gains))
-        return torch.stack([double(self.best_map(one) * one).sum() for one in gains])
+        return torch.stack([double(self.best(one)[1] * one).sum() for one in gains])
 
-    def best_map(self, gains: Tensor) -> Tensor:
-        """The element of the group that has the best trace, as a matrix ``(c, c')``."""
+    def best(self, gains: Tensor, quick: bool = False, sure: bool = False) -> tuple[float, Tensor]:
+        """The best trace, and the element of the group that has it, as a matrix ``(c, c')``; rotations by :func:`polar`."""
         if self.rotates:
-            return polar(gains)[1]
-        if not self.permutes:
-            return torch.eye(*gains.shape, dtype=gains.dtype, device=gains.device)
-        worth = gains.abs() if self._group.signs else gains
-        wide = len(worth) <= worth.shape[1]
-        assigned = assign(worth if wide else worth.T)
-        at = torch.arange(len(assigned), device=assigned.device), assigned
-        at = at if wide else at[::-1]
-        return torch.zeros_like(gains).index_put(at, gains[at].sign() if self._group.signs else gains.new_ones(()))
+            return polar(gains, quick, sure)
+        chosen = torch.zeros_like(gains)
+        if self.permutes:
+            worth = gains.abs() if self._group.signs else gains
+            wide = len(worth) <= worth.shape[1]
+            assigned = assign(worth if wide else worth.T)
+            at = (torch.arange(len(assigned), device=assigned.device), assigned)[:: 1 if wide else -1]
+            chosen[at] = gains[at].sign() if self._group.signs else 1.0
+        else:
+            chosen.fill_diagonal_(1)
+        return float((chosen * gains).sum()), chosen
 
     def score_trace(self, trace: float, norm_a: Tensor, norm_b: Tensor, ratio: float = 1.0) -> float:
-        """The score that belongs to a trace, from the norms of the channels of both sides.
+        """The score that belongs to a trace, from the norms of the channels of both sides, in the measure's range.
 
         ``ratio`` is the unit of the first side over that of the second, where sizes count.
         """
-        if self._group.scales:
-            d, e = int((norm_a > 0).sum()), int((norm_b > 0).sum())
-            return 1 - sqrt(max(0.0, d + e - 2 * trace)) / (2 * sqrt(max(d, e)))
         if self.sized:
             size = float(norm_a.norm() / norm_b.norm()) / ratio  # of the first side over the second: may be anything
             trace *= 2 / (size + 1 / size) if size > 0 else 0.0
-        return 1 - sqrt(max(0.0, 2 - 2 * trace)) / 2
+        d, e = (int((norm > 0).sum()) for norm in (norm_a, norm_b)) if self._group.scales else (1, 1)
+        score = 1 - sqrt(max(0.0, d + e - 2 * trace)) / (2 * sqrt(max(d, e)))
+        return min(self.range[1], max(self.range[0], score))
 
 
 def procrustes(
