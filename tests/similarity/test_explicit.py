@@ -7,7 +7,7 @@ from numeric import normal
 from intertwine.similarity import CKA, cka, hsic, measure, prepare_gram
 from intertwine.similarity import _linalg as linalg
 from intertwine.similarity.measures.cka import ExplicitSide
-from intertwine.similarity.measures.soft_matching import _by_program, transport
+from intertwine.similarity.measures.procrustes import _by_program, transport
 
 
 @pytest.mark.parametrize("estimator", ["unbiased", "biased"])
@@ -95,7 +95,7 @@ def test_extreme_sizes(name, size):
 
 @pytest.mark.parametrize("shape", [(4, 4), (3, 7), (6, 4), (1, 5)], ids=str)
 def test_transport_by_copies_is_the_linear_program(shape, monkeypatch):
-    monkeypatch.setattr("intertwine.similarity.measures.soft_matching._COPIES", 100)
+    monkeypatch.setattr("intertwine.similarity.measures.procrustes._COPIES", 100)
     gain = normal(*shape)
     assert transport(gain) == pytest.approx(_by_program(gain), abs=1e-9)
 

@@ -14,8 +14,7 @@ from .measures.cka import CKA, GramSide, cka, kernel, kernel_names, location_cka
 from .measures.dissimilarities import RSA, DistanceCorrelation
 from .measures.kernels import ChannelNormalizedKernel, GatesKernel, Kernel, LinearKernel, RBFKernel
 from .measures.neighbours import CKNNA, MutualKNN, NeighbourJaccard
-from .measures.procrustes import Procrustes, procrustes
-from .measures.soft_matching import SoftMatching
+from .measures.procrustes import Procrustes, SoftMatching, procrustes
 from .registry import DEFAULT, measure, measure_names, register
 
 __all__ = [

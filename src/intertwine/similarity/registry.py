@@ -8,8 +8,7 @@ from .measures.canonical import PWCCA, R2CCA, SVCCA, LinearRegression
 from .measures.cka import CKA, kernel, kernel_names
 from .measures.dissimilarities import RSA, DistanceCorrelation
 from .measures.neighbours import CKNNA, MutualKNN, NeighbourJaccard
-from .measures.procrustes import KINDS, Procrustes
-from .measures.soft_matching import SoftMatching
+from .measures.procrustes import KINDS, Procrustes, SoftMatching
 
 DEFAULT = ("orthogonal_procrustes_centered", "g_relu_procrustes_centered", "linear_cka", "g_relu_cka")
 """What ``compare`` measures unless told otherwise: the four measures of paper 1, of centred channels all of them."""
