@@ -10,22 +10,18 @@ from ._features import Moments, channels_first, check_distinct, double, example_
 
 
 class FeatureSide:
-    """One side as features ``(N, C, *S)``: the examples ``rows``, all unless given, and the moments of these.
-
-    Attributes:
-        kept: Channels that are alive, ``(C,)`` bool: not zero everywhere, and not constant where they are centred.
-        unit: The power of 2 that brings norms near 1 where products would leave the range of numbers; 1 elsewhere.
-        norms: Norms of the channels as :meth:`block` gives them, ``(C,)``; 0 where dead.
-    """
+    """One side as features ``(N, C, *S)``: the examples ``rows``, all unless given, and the moments of these."""
 
     def __init__(self, features: Tensor, moments: Moments, center: bool, rows: Tensor | None = None) -> None:
         self.features, self.moments, self.center, self.rows = features, moments, center, rows
         self.n, self.channels = len(features if rows is None else rows), features.shape[1]
         self.size, self.details = tuple(features.shape[2:]), dict[str, Any]()
         norms, dead = (moments.spread, moments.constant) if center else (moments.norm, moments.dead)
+        # channels that are alive, (C,) bool: not zero everywhere, and not constant where they are centred
         self.kept, self.dead = ~dead, int(dead.sum())
+        # the power of 2 that brings norms near 1 where products would leave the range of numbers; 1 elsewhere
         self.unit = 1.0 if 1e-100 < float(norms.max()) < 1e100 else float(unit_scale(norms))
-        self.norms = norms * self.unit
+        self.norms = norms * self.unit  # of the channels as `block` gives them, (C,); 0 where dead
 
     def take(self, index: Tensor) -> Self:
         """Return the side with the examples ``index``; moments of a subsample are taken anew."""

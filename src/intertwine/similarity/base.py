@@ -47,12 +47,6 @@ class Measure(ABC, Generic[P]):
     activity is an example like others. Concrete measures are small frozen dataclasses, so that they compare, print and
     can be kept in results.
 
-    Attributes:
-        stem: Name of the measure with its usual options, unless it says its ``name``.
-        pairwise: Whether a side keeps numbers for every pair of examples, in memory like their number squared.
-        metric: Whether :meth:`to_distance` obeys the triangle inequality, so that it places networks in a space.
-        has_limit: Whether the score tends to a limit as examples grow, with a bias like 1/N: that of the intervals.
-
     Examples:
         >>> import torch
         >>> from intertwine import similarity
@@ -66,9 +60,12 @@ class Measure(ABC, Generic[P]):
         True
     """
 
-    stem: ClassVar[str]
+    stem: ClassVar[str]  # Name of the measure with its usual options, unless it says its ``name``
+    # Whether a side keeps numbers for every pair of examples, so that it takes memory like their number squared
     pairwise: ClassVar[bool] = False
+    # Whether ``to_distance`` obeys the triangle inequality, so that networks can be placed in a space by it
     metric: ClassVar[bool] = False
+    # Whether the score tends to a limit as examples grow, with a bias like 1/N: what confidence intervals are of
     has_limit: ClassVar[bool] = True
 
     @property

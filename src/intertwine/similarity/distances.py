@@ -28,17 +28,12 @@ _STEPS, _TOLERANCE = 1000, 1e-9
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Embedding(Result):
-    """Named points in a space of few dimensions.
+    """Named points in a space of few dimensions."""
 
-    Attributes:
-        names: Names of the points.
-        points: ``(n, dimensions)``, float64, centred, along their principal axes.
-        stress: Kruskal's stress-1, ``sqrt(sum (d_ij - |p_i - p_j|)^2 / sum d_ij^2)``: 0 where the points tell every
-            distance; above 0.2 a picture misleads.
-    """
-
-    names: tuple[str, ...]
-    points: Tensor
+    names: tuple[str, ...]  # Names of the points
+    points: Tensor  # ``(n, dimensions)``, float64, centred, along their principal axes
+    # Kruskal's stress-1, ``sqrt(sum (d_ij - |p_i - p_j|)^2 / sum d_ij^2)``: 0 where the points tell every distance;
+    # above 0.2 a picture misleads
     stress: float
 
     @classmethod
@@ -93,35 +88,20 @@ def majorised(distances: Tensor, points: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ComparisonSet(Result):
-    """Similarities of every network with every other at each layer.
+    """Similarities of every network with every other at each layer."""
 
-    Attributes:
-        names: Names of the networks.
-        layers: Names of the layers, which all of them have.
-        measures: Names of the measures.
-        scores: By measure, ``(L, n, n)`` in float64, NaN where ``notes`` says why.
-        error: By measure, within which the exact score lies, 19 times of 20.
-        chance: By measure, the mean score of shuffled examples.
-        p: By measure, the share of shuffles that score at least as high.
-        groups: By measure, the group that its score is invariant under, in words.
-        examples: Number of examples.
-        settings: Options of the run.
-        notes: What a reader must know.
-        versions: Versions of the software.
-    """
-
-    names: tuple[str, ...]
-    layers: tuple[str, ...]
-    measures: tuple[str, ...]
-    scores: Mapping[str, Tensor]
-    error: Mapping[str, Tensor]
-    chance: Mapping[str, Tensor]
-    p: Mapping[str, Tensor]
-    groups: Mapping[str, str]
-    examples: int
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
+    names: tuple[str, ...]  # Names of the networks
+    layers: tuple[str, ...]  # Names of the layers, which all of them have
+    measures: tuple[str, ...]  # Names of the measures
+    scores: Mapping[str, Tensor]  # By measure, ``(L, n, n)`` in float64, NaN where ``notes`` says why
+    error: Mapping[str, Tensor]  # By measure, within which the exact score lies, 19 times of 20
+    chance: Mapping[str, Tensor]  # By measure, the mean score of shuffled examples
+    p: Mapping[str, Tensor]  # By measure, the share of shuffles that score at least as high
+    groups: Mapping[str, str]  # By measure, the group that its score is invariant under, in words
+    examples: int  # Number of examples
+    settings: Mapping[str, Any] = field(default_factory=dict)  # Options of the run
+    notes: tuple[str, ...] = ()  # What a reader must know
+    versions: Mapping[str, str] = field(default_factory=dict)  # Versions of the software
 
     def matrix(self, measure: str | None = None, layer: str | None = None) -> Tensor:
         """Scores of all pairs of networks ``(n, n)`` at a layer, or their mean over layers.
@@ -213,33 +193,19 @@ class ComparisonSet(Result):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Distances(Result):
-    """Distances of all pairs of networks, or of other sets of features of the same examples.
+    """Distances of all pairs of networks, or of other sets of features of the same examples."""
 
-    Attributes:
-        names: Names of the networks.
-        measure: Name of the measure.
-        group: What its score is invariant under, in words.
-        metric: Whether the distances obey the triangle inequality (Procrustes: between layers of one width).
-        distances: ``(n, n)``, float64: symmetric, 0 on the diagonal.
-        scores: ``(n, n)``: score of row against column.
-        channels: Channels of each.
-        dead: Channels of each that were left out.
-        examples: Number of examples.
-        notes: What a reader must know.
-        versions: Versions of the software.
-    """
-
-    names: tuple[str, ...]
-    measure: str
-    group: str
-    metric: bool
-    distances: Tensor
-    scores: Tensor
-    channels: tuple[int, ...]
-    dead: tuple[int, ...]
-    examples: int
-    notes: tuple[str, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
+    names: tuple[str, ...]  # Names of the networks
+    measure: str  # Name of the measure
+    group: str  # What its score is invariant under, in words
+    metric: bool  # Whether the distances obey the triangle inequality (Procrustes: between layers of one width)
+    distances: Tensor  # ``(n, n)``, float64: symmetric, 0 on the diagonal
+    scores: Tensor  # ``(n, n)``: score of row against column
+    channels: tuple[int, ...]  # Channels of each
+    dead: tuple[int, ...]  # Channels of each that were left out
+    examples: int  # Number of examples
+    notes: tuple[str, ...] = ()  # What a reader must know
+    versions: Mapping[str, str] = field(default_factory=dict)  # Versions of the software
 
     def embedding(self, dimensions: int = 2, method: str = "stress") -> Embedding:
         """Place the networks in a space of few dimensions, so that their distances there are like these.

@@ -26,23 +26,18 @@ Untrained = int | tuple[nn.Module | Sequence[nn.Module], nn.Module | Sequence[nn
 class Resampling:
     """What is drawn at random to judge a score: shuffles, halves of the examples, fresh weights.
 
-    Attributes:
-        null: Shuffles of the examples for chance levels, p-values and calibrated scores; 0 for none.
-        bootstrap: Random halves of the examples for the intervals, drawn without replacement; 0 for none.
-        untrained: How many copies of each network get fresh weights, from seeds of their own, by the models' own code;
-            every copy of A is compared with every copy of B: 4 pairs from 2 copies. 0 goes without, and so does
-            ``null=0``. Or networks built as A and B are: ``(a0, b0)`` or ``([a0, a1], [b0, b1])``.
-        seed: Seed of all of these: the same seed gives the same numbers.
-
     Raises:
         TypeError: If networks are asked for by anything but a number or modules.
         ValueError: If a number is negative, ``bootstrap`` is 1, or networks are not given for both sides.
     """
 
-    null: int = 20
-    bootstrap: int = 20
+    null: int = 20  # Shuffles of the examples for chance levels, p-values and calibrated scores; 0 for none
+    bootstrap: int = 20  # Random halves of the examples for the intervals, drawn without replacement; 0 for none
+    # How many copies of each network get fresh weights, from seeds of their own, by the models' own code; every copy of
+    # A is compared with every copy of B: 4 pairs from 2 copies. 0 goes without, and so does ``null=0``. Or networks
+    # built as A and B are: ``(a0, b0)`` or ``([a0, a1], [b0, b1])``.
     untrained: Untrained = 2
-    seed: int = 0
+    seed: int = 0  # Seed of all of these: the same seed gives the same numbers
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -197,11 +192,8 @@ def p_value(score: float, null: Tensor) -> float:
 def best_p_values(scores: Tensor, null: Tensor) -> Tensor:
     """For every row the p-value of its highest score ``(L_a,)``: that of the best of each shuffle, not of one column.
 
-    The best of many scores is high by chance more often than any of them.
-
-    Args:
-        scores: ``(L_a, L_b)``, NaN where there is none.
-        null: Scores of the shuffles, the same for all pairs, ``(L_a, L_b, shuffles)``.
+    The best of many scores is high by chance more often than any of them. ``scores`` are ``(L_a, L_b)``, NaN where
+    there is none; ``null`` are those of the shuffles, the same for all pairs, ``(L_a, L_b, shuffles)``.
     """
     known = lambda x: torch.where(x > -torch.inf, x, torch.nan)
     left_out = null.isnan() | scores.isnan()[:, :, None]

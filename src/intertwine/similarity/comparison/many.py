@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,7 +23,7 @@ from ...features import batches as batching
 from ..base import Measure
 from ..distances import ComparisonSet
 from .all_pairs import INTERRUPTED, has_estimator, score_all
-from .compare import chosen_measures, points_of
+from .compare import READING, chosen_measures, points_of
 from .estimates import How
 from .keepers import Collector, Wanted, read_layer, to_tensors
 from .layers import Network, Running, gather, limited
@@ -33,7 +34,6 @@ MANY = ("linear_cka", "orthogonal_procrustes_centered")
 _TILE = 16  # networks whose statistics of one layer are in memory, on either side
 _STEP = 4  # networks whose pairs with all that follow are scored together
 _PARTS = ("scores", "error", "chance", "p")
-READING = Reading()
 Built = nn.Module | Callable[[], nn.Module]
 Work = Callable[[Sequence["Tile"]], Iterable[Mapping[str, Any]]]
 
@@ -123,10 +123,8 @@ def _kept(
 ) -> tuple[dict[str, Path], list[str], list[int]]:
     """The file of every network, made where there is none; the layers that all have; examples of the blocks."""
     first, _ = batching.peek(loader)
-    data, examples = _Read(loader), 0
-    for size in map(batching.size, limited(data, reading.max_examples)):
-        examples += size
-    points = {}
+    data, points = _Read(loader), {}
+    examples = sum(map(batching.size, limited(data, reading.max_examples)))
     for name, m in named.items():
         built = _built(name, m)
         with both_given(name):
@@ -255,8 +253,7 @@ def _joined(
             notes += said.pop("notes")
             for m, part in product(said, _PARTS):
                 matrix = found[part].setdefault(m, torch.full(shape, torch.nan, dtype=torch.float64))
-                rows = [[nan if v is None else v for v in row] for row in said[m][part]]
-                values = torch.tensor(rows, dtype=torch.float64)
+                values = torch.from_numpy(np.array(said[m][part], dtype=float))  # NaN for None
                 matrix[k, s.start : s.stop, t.start : t.stop] = values
                 matrix[k, t.start : t.stop, s.start : s.stop] = values.T
     except KeyboardInterrupt:

@@ -19,12 +19,9 @@ class FactorSide(FeatureSide):
     """One side with its principal directions: centred features ``U S V^T``, by the smaller of their two products.
 
     With more rows than channels they follow from the second moments, and ``U`` is features times ``V / S``; with fewer,
-    from the products of rows, and ``U`` itself is kept.
-
-    Attributes:
-        weights: ``S V^T``, ``(k, C)`` of the living channels: what each direction contributes to each channel.
-        sizes: ``S``, ``(k,)``, the largest first.
-        basis: ``U`` as ``(N, P, k)``, where there are fewer rows than living channels.
+    from the products of rows, and ``U`` itself is kept. ``weights`` are ``S V^T``, ``(k, C)`` of the living channels:
+    what each direction contributes to each channel; ``sizes`` are ``S``, ``(k,)``, the largest first; ``basis`` is
+    ``U`` as ``(N, P, k)``, where there are fewer rows than living channels.
     """
 
     def __init__(self, side: FeatureSide, share: float, known: _Directions | None = None) -> None:
@@ -103,9 +100,6 @@ class SVCCA(_ByDirections):
     ``share`` of each side's variance. Every position of an example counts as a row, so both sides need one spatial
     size. About ten rows per direction are needed at least: with fewer, unrelated sides correlate by chance.
 
-    Args:
-        share: Share of the variance to keep, in (0, 1].
-
     Raises:
         ValueError: If the share is outside (0, 1].
 
@@ -114,7 +108,7 @@ class SVCCA(_ByDirections):
         learning dynamics and interpretability", NeurIPS 2017.
     """
 
-    share: float = 0.99
+    share: float = 0.99  # Of the variance, to keep; in (0, 1]
 
     stem = "svcca"
     group = "orthogonal maps times isotropic scales, and translations"
@@ -186,9 +180,6 @@ class LinearRegression(_ByDirections):
     about the rank of the predictors over ``rows - 1``, and with fewer rows than directions every score is 1. Rows and
     directions are as in :class:`PWCCA`.
 
-    Args:
-        direction: ``"forward"``: the first side predicts the second; ``"backward"``: the second predicts the first.
-
     Raises:
         ValueError: If the direction is unknown.
 
@@ -196,7 +187,7 @@ class LinearRegression(_ByDirections):
         Kornblith, Norouzi, Lee, Hinton, "Similarity of neural network representations revisited", ICML 2019, table 1.
     """
 
-    direction: str = "forward"
+    direction: str = "forward"  # The first side predicts the second; ``"backward"``: the second predicts the first
 
     stem = "linear_regression"
 

@@ -40,29 +40,11 @@ class MaxKernel(Kernel):
 def max_gram(x: Tensor, shift: Tensor | None = None, scale: Tensor | None = None, *, tile: int | None = None) -> Tensor:
     """Gram matrix of the max kernel: ``K[m, n] = max over c of sum over s of z[m, c, s] z[n, c, s]``.
 
-    ``z = scale (x - shift)``. One triangle of tiles; in each, a running maximum over channels of small matrix products.
-    Beside the result it needs two tiles and a buffer of channels, at most 64 MB together as long as one channel of all
+    ``z = scale (x - shift)`` of features ``(N, C, *S)``, with a shift and a scale for each channel, ``(C,)``. Half
+    precision is computed in float32, and NaN spreads to its whole row and column. One triangle of tiles, of ``tile``
+    rows unless chosen by shape and device; in each, a running maximum over channels of small matrix products. Beside
+    the result it needs two tiles and a buffer of channels, at most 64 MB together as long as one channel of all
     examples fits into 24 MB.
-
-    Args:
-        x: Features ``(N, C, *S)``. Half precision is computed in float32. NaN spreads to its whole row and column.
-        shift: Subtracted per channel, ``(C,)``.
-        scale: Factor per channel, ``(C,)``.
-        tile: Rows of a tile; chosen by shape and device unless given.
-
-    Examples:
-        The counterexample of the paper (v2 E.44): this Gram matrix has a negative direction.
-
-        >>> import torch
-        >>> from intertwine.similarity.measures.channel_kernels import max_gram
-        >>> gram = max_gram(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]))
-        >>> gram
-        tensor([[1., 0., 1.],
-                [0., 1., 1.],
-                [1., 1., 1.]])
-        >>> c = torch.tensor([1.0, 1.0, -1.0])
-        >>> float(c @ gram @ c)
-        -1.0
     """
     n, channels = x.shape[:2]
     x = x.reshape(n, channels, -1)

@@ -139,16 +139,13 @@ class CKA(Aligned[GramSide | ExplicitSide]):
     kernels of G_ReLU-CKA (``"max"``, ``"laplace"``) take every channel's mean and norm over examples and positions, and
     sum over positions channel by channel; the linear kernel is ``sum over c, s of x[m, c, s] x[n, c, s]``.
 
-    Args:
-        kernel: What compares two examples of one side; a :class:`Kernel` or its name.
-        estimator: ``"unbiased"`` (0 on average for independent sides, may be negative) or ``"biased"`` (near 1 for wide
-            features even when they are independent).
-
     Raises:
         ValueError: If the kernel or the estimator is unknown.
     """
 
-    kernel: Kernel = field(default_factory=LinearKernel)
+    kernel: Kernel = field(default_factory=LinearKernel)  # What compares two examples of one side, or its name
+    # ``"unbiased"`` (0 on average for independent sides, may be negative) or ``"biased"`` (near 1 for wide features
+    # even when they are independent)
     estimator: str = "unbiased"
 
     def __post_init__(self) -> None:
@@ -270,19 +267,11 @@ def location_cka(
 ) -> float:
     """CKA between features at single positions instead of whole examples (paper 1, v2 remark D.3, v1 remark D.2).
 
-    Differs from the other CKAs: nothing is summed over space, so positions must correspond, and the ``P`` rows of one
-    example are not independent; channels are centred, and normalised, over the locations that are drawn. With a kernel
-    of channels it takes time ``n^2 C`` and memory ``n^2`` for ``n`` locations: all ``N P`` of the paper's validation
-    set at an early layer would take 7e15 multiplications.
-
-    Args:
-        x: Features ``(N, C, *S)``.
-        y: Features ``(N, C', *S)`` of the same examples at the same positions.
-        kernel: What compares two locations, as in :func:`cka`.
-        samples: Number of locations (pairs of example and position) that are drawn without replacement, where there are
-            more; ``None`` for all.
-        seed: Seed of the draw.
-        channel_dim: Axis of the channels in both.
+    Differs from the other CKAs: nothing is summed over space, so positions of ``(N, C, *S)`` and ``(N, C', *S)`` must
+    correspond, and the ``P`` rows of one example are not independent; channels are centred, and normalised, over the
+    locations that are drawn. With a kernel of channels it takes time ``n^2 C`` and memory ``n^2`` for ``n`` locations:
+    all ``N P`` of the paper's validation set at an early layer would take 7e15 multiplications. So ``samples`` pairs of
+    example and position are drawn without replacement, by a ``seed``, where there are more; ``None`` takes all.
 
     Raises:
         TypeError: If ``x`` or ``y`` is no dense floating-point tensor.

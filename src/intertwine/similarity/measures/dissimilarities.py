@@ -74,10 +74,6 @@ class RSA(Bounded[PairwiseSide]):
     ``"euclidean"`` it changes nothing. An example without any living activity has no correlation with another and is
     refused by name; ``"euclidean"`` takes it.
 
-    Args:
-        distance: ``"correlation"`` or ``"euclidean"``.
-        compare: ``"spearman"`` (rank) or ``"pearson"`` correlation of the dissimilarities.
-
     Raises:
         ValueError: If either is unknown.
 
@@ -86,8 +82,8 @@ class RSA(Bounded[PairwiseSide]):
         neuroscience", Frontiers in Systems Neuroscience 2008.
     """
 
-    distance: str = "correlation"
-    compare: str = "spearman"
+    distance: str = "correlation"  # Or ``"euclidean"``
+    compare: str = "spearman"  # Rank correlation of the dissimilarities; or ``"pearson"``
 
     stem = "rsa"
     range = (-1.0, 1.0)

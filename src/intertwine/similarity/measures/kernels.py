@@ -19,18 +19,12 @@ class Kernel(ABC):
     """A function of two examples' features; its Gram matrix over all examples is all that a CKA sees.
 
     Concrete kernels are small frozen dataclasses.
-
-    Attributes:
-        name: Name in the registry.
-        group: The exact invariance group of that CKA, in words.
-        psd: Whether every Gram matrix is positive semi-definite.
-        reads_gates: Whether signs of features are taken for the gates of their units.
     """
 
-    name: str
-    group: str
-    psd: bool
-    reads_gates: ClassVar[bool] = False
+    name: str  # Name in the registry
+    group: str  # The exact invariance group of that CKA, in words
+    psd: bool  # Whether every Gram matrix is positive semi-definite
+    reads_gates: ClassVar[bool] = False  # Whether signs of features are taken for the gates of their units
 
     @property
     def measure(self) -> str:
@@ -102,13 +96,6 @@ def linear_gram(x: Tensor, scale: Tensor | None = None, dtype: torch.dtype | Non
 
     Centring beforehand changes no HSIC and keeps large means from eating the digits. One triangle is computed, from a
     block of channels at a time, so that no copy is made; in float32, or float64 for float64 features, unless told.
-
-    Examples:
-        >>> import torch
-        >>> from intertwine.similarity.measures.kernels import linear_gram
-        >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
-        >>> torch.equal(linear_gram(x), x @ x.T)
-        True
     """
     n, channels = x.shape[:2]
     dtype = dtype or working_dtype(x)

@@ -20,12 +20,10 @@ _TIE = 1e-13  # share of the largest squared distance that is rounding
 class NeighbourSide(PairwiseSide):
     """One side as the neighbourhoods of its examples.
 
-    Attributes:
-        gram: Inner products of the features, centred over the examples that they were of, ``(N, N)`` in float64.
-        k: Number of neighbours.
+    ``gram`` holds inner products of the features, centred over the examples that they were of, ``(N, N)`` in float64.
     """
 
-    k: int = field(kw_only=True)
+    k: int = field(kw_only=True)  # Number of neighbours
 
     @cached_property
     def near(self) -> Tensor:

@@ -317,11 +317,6 @@ def transport(gain: Tensor) -> float:
 
     An assignment where ``n = m``, or where few copies of both sides make them so (``lcm(n, m)``); by a linear program
     elsewhere, which takes seconds for 500 units and minutes for 1,000.
-
-    Examples:
-        >>> import torch
-        >>> transport(torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.5]]))
-        0.875
     """
     few = lcm(*gain.shape) <= _COPIES * max(gain.shape)
     return float((couple(gain) * gain).sum()) if few else _by_program(gain)
