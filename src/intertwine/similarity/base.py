@@ -61,6 +61,9 @@ class Measure(ABC, Generic[P]):
     """
 
     stem: ClassVar[str]  # Name of the measure with its usual options, unless it says its ``name``
+    group: str  # The exact group of maps of either side's channels that leaves the score alone, in words
+    range: tuple[float, float]  # Smallest and largest possible score
+    reads_gates: bool = False  # Whether signs of features are taken for the gates of their units
     # Whether a side keeps numbers for every pair of examples, so that it takes memory like their number squared
     pairwise: ClassVar[bool] = False
     # Whether ``to_distance`` obeys the triangle inequality, so that networks can be placed in a space by it
@@ -69,26 +72,11 @@ class Measure(ABC, Generic[P]):
     has_limit: ClassVar[bool] = True
 
     @property
-    def reads_gates(self) -> bool:
-        """Whether signs of features are taken for the gates of their units."""
-        return False
-
-    @property
     def name(self) -> str:
         """Name in the registry and in results: the stem, and every option, text or a number, that is not the usual."""
         options = ((getattr(self, one.name), one.default) for one in fields(self))  # type: ignore[arg-type]
         other = (v for v, usual in options if v != usual and isinstance(v, str | int | float))
         return "_".join([self.stem, *(v if isinstance(v, str) else f"{v:g}" for v in other)])
-
-    @property
-    @abstractmethod
-    def group(self) -> str:
-        """The exact group of maps of either side's channels that leaves the score alone, in words."""
-
-    @property
-    @abstractmethod
-    def range(self) -> tuple[float, float]:
-        """Smallest and largest possible score."""
 
     @abstractmethod
     def prepare(self, x: Tensor, channel_dim: int = 1) -> P:
@@ -97,9 +85,14 @@ class Measure(ABC, Generic[P]):
         ``channel_dim`` is the axis of the channels; ``-1`` for tokens ``(N, T, C)``.
         """
 
-    @abstractmethod
     def score(self, a: P, b: P) -> float:
-        """Compare two preparations over the same examples in the same order."""
+        """Compare two preparations over the same examples in the same order; rounding takes no score out of range."""
+        check_same_examples(a.n, b.n)
+        return min(self.range[1], max(self.range[0], self._compared(a, b)))
+
+    def _compared(self, a: P, b: P) -> float:
+        """The measure's formula."""
+        raise NotImplementedError
 
     def floor(self, a: P, b: P) -> float | None:
         """Lowest score that features of these widths and signs can get, where it is known; ``None`` elsewhere."""
@@ -116,15 +109,3 @@ class Measure(ABC, Generic[P]):
     def __call__(self, x: Tensor, y: Tensor, channel_dim: int = 1) -> float:
         """Prepare both sides and compare them."""
         return self.score(self.prepare(x, channel_dim), self.prepare(y, channel_dim))
-
-
-class Bounded(Measure[P]):
-    """A measure that refuses sides of other examples, and whose scores rounding does not take out of their range."""
-
-    def score(self, a: P, b: P) -> float:
-        """Compare two preparations over the same examples in the same order, as the measure's formula says."""
-        check_same_examples(a.n, b.n)
-        return min(self.range[1], max(self.range[0], self._compared(a, b)))
-
-    @abstractmethod
-    def _compared(self, a: P, b: P) -> float: ...

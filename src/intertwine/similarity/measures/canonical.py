@@ -9,7 +9,7 @@ from torch import Tensor
 from .._features import check_distinct
 from .._linalg import eigen, singular
 from .._sides import FeatureSide, cross_moments, feature_side
-from ..base import Bounded
+from ..base import Measure
 
 _NULL = 1e-9  # share of the largest variance below which a direction is taken for rounding
 _Directions = tuple[Tensor, Tensor, Tensor | None]
@@ -73,7 +73,7 @@ def _overlap(a: FactorSide, b: FactorSide) -> Tensor:
     return b.whiten(a.whiten(cross_moments(a, b)).T).T
 
 
-class _ByDirections(Bounded[FactorSide]):
+class _ByDirections(Measure[FactorSide]):
     """A measure of the main directions of both sides: all of them unless a share of the variance is asked for.
 
     Every position of an example counts as a row, so both sides need one spatial size. Directions of less than 1e-9 of
@@ -194,11 +194,7 @@ class LinearRegression(_ByDirections):
     def __post_init__(self) -> None:
         if self.direction not in _SIDES:
             raise ValueError(f"direction must be one of {', '.join(map(repr, _SIDES))}. Got {self.direction!r}.")
-
-    @property
-    def group(self) -> str:
-        """The exact invariance group of either side, in words."""
-        return "first side: {}; second side: {}; and translations".format(*_SIDES[self.direction])
+        vars(self)["group"] = "first side: {}; second side: {}; and translations".format(*_SIDES[self.direction])
 
     def _compared(self, a: FactorSide, b: FactorSide) -> float:
         cosines, target = _overlap(a, b).square(), self._target(a, b)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..._words import near
 from .._features import Moments, channels_first, check_distinct, check_same_examples, positions_last
 from .._sides import PairwiseSide, check_same_size, living_channels
-from ..base import Bounded, P
+from ..base import Measure, P
 from ..hsic import center_gram, check_estimator, check_gram, inner
 from .channel_kernels import LaplaceKernel, MaxKernel
 from .kernels import ChannelNormalizedKernel, GatesKernel, Kernel, LinearKernel, RBFKernel
@@ -106,7 +106,7 @@ def _inner(x: Tensor, y: Tensor, estimator: str) -> float:
     return product - n / (n - 2) * float(d @ e) + float(d.sum() * e.sum()) / ((n - 1) * (n - 2))
 
 
-class Aligned(Bounded[P]):
+class Aligned(Measure[P]):
     """Inner products of matrices over pairs of examples that an ``estimator`` has centred, each at norm 1."""
 
     estimator: str
@@ -115,12 +115,8 @@ class Aligned(Bounded[P]):
     pairwise = True
 
     def __post_init__(self) -> None:
-        check_estimator(self.estimator)
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """0 to 1 for the biased estimator of a positive semi-definite kernel, -1 to 1 otherwise."""
-        return (0.0 if self.estimator == "biased" and self.psd else -1.0), 1.0
+        # 0 to 1 for the biased estimator of a positive semi-definite kernel, -1 to 1 otherwise
+        vars(self)["range"] = (0.0 if check_estimator(self.estimator) == "biased" and self.psd else -1.0), 1.0
 
     def to_distance(self, score: float, a: P, b: P) -> float:
         """Angle between the centred matrices, ``arccos(score)``: a metric, in radians."""
@@ -149,28 +145,9 @@ class CKA(Aligned[GramSide | ExplicitSide]):
     estimator: str = "unbiased"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kernel", kernel(self.kernel))
+        k = kernel(self.kernel)
+        vars(self).update(kernel=k, stem=k.measure, group=k.group, psd=k.psd, reads_gates=k.reads_gates)
         super().__post_init__()
-
-    @property
-    def stem(self) -> str:  # type: ignore[override]
-        """The kernel's own name for its CKA."""
-        return self.kernel.measure
-
-    @property
-    def group(self) -> str:
-        """The exact invariance group, in words."""
-        return self.kernel.group
-
-    @property
-    def reads_gates(self) -> bool:
-        """Whether the kernel takes signs for gates."""
-        return self.kernel.reads_gates
-
-    @property
-    def psd(self) -> bool:  # type: ignore[override]
-        """Whether the kernel's Gram matrices are positive semi-definite."""
-        return self.kernel.psd
 
     def prepare(self, x: Tensor, channel_dim: int = 1) -> GramSide | ExplicitSide:
         """Compute the Gram matrix, centre it and divide it by its norm; or do that to features where they are fewer."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .._features import double
 from .._sides import PairwiseSide, living_channels
-from ..base import Bounded
+from ..base import Measure
 from ..hsic import inner
 from .cka import Aligned, GramSide, prepare_gram
 from .kernels import linear_gram, square_distances, unit_gram
@@ -63,7 +63,7 @@ class DistanceCorrelation(Aligned[GramSide]):
 
 
 @dataclass(frozen=True)
-class RSA(Bounded[PairwiseSide]):
+class RSA(Measure[PairwiseSide]):
     """Correlation, over pairs of examples, of the two sides' dissimilarities.
 
     With ``"correlation"``, the dissimilarity of two examples is 1 minus the Pearson correlation of their features over
@@ -94,11 +94,7 @@ class RSA(Bounded[PairwiseSide]):
             raise ValueError(f"distance must be one of {', '.join(map(repr, _GROUPS))}. Got {self.distance!r}.")
         if self.compare not in ("spearman", "pearson"):
             raise ValueError(f"compare must be 'spearman' or 'pearson'. Got {self.compare!r}.")
-
-    @property
-    def group(self) -> str:
-        """The exact invariance group, in words."""
-        return _GROUPS[self.distance]
+        vars(self)["group"] = _GROUPS[self.distance]
 
     def prepare(self, x: Tensor, channel_dim: int = 1) -> PairwiseSide:
         """Compute the dissimilarities of all pairs of examples."""

@@ -181,10 +181,10 @@ class RBFKernel(OfDistances):
 
     name = "rbf"
 
-    @property
-    def group(self) -> str:  # type: ignore[override]
-        """The exact invariance group: isotropic scales belong to it only under the median rule."""
-        return "orthogonal maps" + (" times isotropic scales" if self.bandwidth is None else "") + ", and translations"
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        scales = " times isotropic scales" if self.bandwidth is None else ""  # under the median rule alone
+        vars(self)["group"] = f"orthogonal maps{scales}, and translations"
 
     def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
         """Gram matrix of the features, and the bandwidth that was used."""

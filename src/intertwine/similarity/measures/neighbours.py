@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._sides import PairwiseSide, living_channels
-from ..base import Bounded
+from ..base import Measure
 from ..hsic import center_gram
 from .kernels import square_distances, unit_gram
 
@@ -70,7 +70,7 @@ def neighbourhoods(distances: Tensor, k: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _ByNeighbours(Bounded[NeighbourSide]):
+class _ByNeighbours(Measure[NeighbourSide]):
     """A measure of the ``k`` nearest neighbours of every example."""
 
     k: int = 10

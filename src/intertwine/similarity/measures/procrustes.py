@@ -14,7 +14,7 @@ from ...groups.assignment import couple
 from .._features import double
 from .._linalg import eigen, quick_nuclear_norm, rounding, singular, singular_values
 from .._sides import FeatureSide, cross_moments, feature_side, placed
-from ..base import Bounded
+from ..base import Measure
 
 _LARGE = 256  # channels from which on singular values are worth avoiding
 _FEW, _WIDE = 8, 96  # channels from which on quick values, and maps, are not those of a singular decomposition
@@ -38,7 +38,7 @@ _PAPER = {"positive_monomial": "g_relu"}  # what papers and measures call a grou
 
 
 @dataclass(frozen=True)
-class Procrustes(Bounded[FeatureSide]):
+class Procrustes(Measure[FeatureSide]):
     """Procrustes similarity under a group of channel maps (paper 1, definition 5.2 and section D.7.1).
 
     Differs from the paper where it is silent or cannot hold: features are *not* centred unless asked, as in the paper's
@@ -87,7 +87,9 @@ class Procrustes(Bounded[FeatureSide]):
             raise ValueError(
                 f"group must be one of {', '.join(map(repr, known))}. Got {self.kind!r}.{near(str(self.kind), known)}"
             )
-        object.__setattr__(self, "kind", name)
+        group = KINDS[name][1] + (", and translations" if self.center else "")
+        least = 1 - sqrt(0.5) if KINDS[name][0].signs else 0.0  # where signs can be chosen
+        vars(self).update(kind=name, group=group, range=(least, 1.0))
 
     @property
     def _group(self) -> SpaceGroup:
@@ -98,16 +100,6 @@ class Procrustes(Bounded[FeatureSide]):
         """``<kind>_procrustes``, with ``_centered`` where channels are centred."""
         kind = str(self.kind)
         return f"{_PAPER.get(kind, kind)}_procrustes" + ("_centered" if self.center else "")
-
-    @property
-    def group(self) -> str:
-        """The exact invariance group, in words."""
-        return KINDS[str(self.kind)][1] + (", and translations" if self.center else "")
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """``1 - 1/sqrt(2)`` to 1 where signs can be chosen, 0 to 1 elsewhere."""
-        return (1 - sqrt(0.5) if self._group.signs else 0.0), 1.0
 
     def floor(self, a: FeatureSide, b: FeatureSide) -> float:
         """Lowest score for features of these widths and signs: a score at the floor means no agreement at all."""
@@ -241,7 +233,7 @@ def procrustes(
 
 
 @dataclass(frozen=True)
-class SoftMatching(Bounded[FeatureSide]):
+class SoftMatching(Measure[FeatureSide]):
     """Best mean correlation of matched units, where units may be matched in parts.
 
     With centred channels of norm 1, ``max over T of sum_ij T_ij <x_i, y_j>`` over all ``T >= 0`` whose ``C`` rows sum
