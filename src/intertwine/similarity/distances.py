@@ -210,10 +210,8 @@ class Distances(Result):
     def embedding(self, dimensions: int = 2, method: str = "stress") -> Embedding:
         """Place the networks in a space of few dimensions, so that their distances there are like these.
 
-        Args:
-            dimensions: Of the space, at least 1.
-            method: ``"classical"`` scaling (Torgerson 1952: the best inner products) or ``"stress"``, which moves its
-                points until the distances themselves fit best (SMACOF; de Leeuw 1977).
+        By ``"classical"`` scaling (Torgerson 1952: the best inner products) or by ``"stress"``, which moves its points
+        until the distances themselves fit best (SMACOF; de Leeuw 1977).
 
         Raises:
             ValueError: If the method is unknown or the dimensions are fewer than 1.

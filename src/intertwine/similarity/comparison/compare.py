@@ -132,7 +132,8 @@ def compare(
         check_memory(chosen, points[0], points[1], count, memory)
     every, own = [p for some in points for p in some], batching.device_of(a)
     device = own if own is not None and own.type == "cuda" else torch.device("cpu")  # which has float64
-    reader = _Reader(chosen, every, count, exactly, device, memory, drawn.seed, reading, progress)
+    want = Wanted.of(chosen, every, count, drawn.seed)
+    reader = _Reader(chosen, want, count, exactly, device, memory, reading, progress)
     fresh, pairs = untrained_pairs((a, b), points, drawn) if base is None else (Fresh(), [])
     most = 0 if not fresh else sys.maxsize if exactly else _brief(every, count or 0)
     models: Running = {"A": (a, points[0]), "B": (b, points[1])}
@@ -222,12 +223,11 @@ class _Reader:
     """Reads networks: all of their features, or statistics."""
 
     measures: Sequence[Measure[Any]]
-    points: Sequence[Point]  # of all networks
+    want: Wanted
     count: int | None  # examples that are expected
     exactly: bool
     device: torch.device  # of exact scores
     memory: int
-    seed: int
     reading: Reading
     progress: bool | None
 
@@ -235,13 +235,12 @@ class _Reader:
         self, running: Running, batches: Iterable[Any], examples: int | None, share: int, stack: ExitStack
     ) -> dict[str, Network]:
         """Run networks over the data; features of one take up to one ``share``-th of the memory."""
-        want = Wanted.of(self.measures, self.points, self.count, self.seed)
         keepers: dict[str, Any] = {}
         for name, (_, some) in running.items():
             keepers[name] = (
                 stack.enter_context(Features(name, some, self.memory // share, self.count, self.device))
                 if self.exactly
-                else Collector(name, some, want)
+                else Collector(name, some, self.want)
             )
         return gather(
             running, keepers, batches, self.reading, examples=examples, progress=self.progress, joined=not self.exactly

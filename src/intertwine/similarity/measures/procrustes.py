@@ -125,7 +125,7 @@ class Procrustes(Measure[FeatureSide]):
 
         Between wider sides, two channels that point in opposite directions may both be left without a partner.
         """
-        return self.rotates or not self._group.permutes or len({int(s.kept.sum()) for s in sides}) == 1
+        return self._group.mixes or not self._group.permutes or len({int(s.kept.sum()) for s in sides}) == 1
 
     def to_distance(self, score: float, a: FeatureSide, b: FeatureSide) -> float:
         """``delta``, the least distance over the group; of ``"size_and_shape"`` in units of the features.
@@ -138,10 +138,6 @@ class Procrustes(Measure[FeatureSide]):
         x, y = (float(side.norms.norm()) / side.unit for side in (a, b))
         return delta * sqrt((x**2 + y**2) / 2)
 
-    @property
-    def rotates(self) -> bool:
-        """Whether an orthogonal map of either side's channels leaves the score alone."""
-        return self._group.mixes
 
     @property
     def permutes(self) -> bool:
@@ -171,17 +167,17 @@ class Procrustes(Measure[FeatureSide]):
 
     def best_trace(self, gains: Tensor) -> float:
         """``max over g of tr(g^T gains)``, the narrower side padded with zero channels; of a score, to 1e-7."""
-        return _nuclear_norm(gains) if self.rotates else float(self.best_traces(gains[None]))
+        return _nuclear_norm(gains) if self._group.mixes else float(self.best_traces(gains[None]))
 
     def best_traces(self, gains: Tensor) -> Tensor:
         """The same for several matrices ``(k, c, c')``, in float64 to a precision that is enough far from 1."""
-        if self.rotates:
+        if self._group.mixes:
             return double(_nuclear_norms(gains))
         return torch.stack([double(self.best(one)[1] * one).sum() for one in gains])
 
     def best(self, gains: Tensor, quick: bool = False, sure: bool = False) -> tuple[float, Tensor]:
         """The best trace and its element of the group, as a matrix ``(c, c')``; of rotations as :func:`polar` says."""
-        if self.rotates:
+        if self._group.mixes:
             return polar(gains, quick, sure)
         chosen = torch.zeros_like(gains)
         if self.permutes:
