@@ -138,7 +138,6 @@ class Procrustes(Measure[FeatureSide]):
         x, y = (float(side.norms.norm()) / side.unit for side in (a, b))
         return delta * sqrt((x**2 + y**2) / 2)
 
-
     @property
     def permutes(self) -> bool:
         """Whether channels may take each other's places."""
