@@ -1,4 +1,4 @@
-"""What a pass over the data keeps of a network: statistics for its comparison with any other, or all features."""
+"""Keepers of what a pass reads of a network: statistics for its comparison with any other, or all features."""
 
 import shutil
 from collections.abc import Mapping, Sequence
