@@ -185,5 +185,5 @@ def _balance_heads(rewriter: Rewriter) -> Outcome:
     g = element(sym, linear=general_bases(sym, rewriter.graph.state))
     new = moved(sym, g, rewriter.graph.state)
     rewriter.write(new)
-    rewriter.recapture()
+    rewriter.reread()
     return Outcome({"heads"} if new else set())

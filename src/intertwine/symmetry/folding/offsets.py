@@ -129,7 +129,7 @@ def centre(rewriter: Rewriter) -> Outcome:
                 new[name] = new.get(name, tensor) - new.get(name, tensor).mean(axis, keepdim=True)
     outcome.done |= {"center"} if new else set()
     rewriter.write(new)
-    rewriter.recapture()
+    rewriter.reread()
     for position, view, call in _readers(rewriter.graph):
         held = rewriter.graph.held(view)
         mean = held.mean(LINEAR[call.op][2], keepdim=True)

@@ -55,11 +55,15 @@ class Rewriter:
         self.recapture()
 
     def recapture(self) -> None:
-        """Record the copy again, after its structure or its weights changed."""
+        """Record the copy again, after its structure changed."""
         with self._wide.casts():
             whole = union([capture_paths(self.work, *arguments(e)) for e in each(self._wide.inputs)])
         self.program: Program = replace(whole, calls=tuple(whole.live(kept=lambda call: not call.outputs)))
         forget(self.work, self.program.caches)
+        self.reread()
+
+    def reread(self) -> None:
+        """Begin anew from the copy's weights, after these changed; the program is that of any weights."""
         state = {name: t.detach().double() for name, t in tensors_of(self.work).items() if t.is_floating_point()}
         self.graph = Graph(self.program, {n: t.clone() for n, t in state.items() if n in self.program.states})
         self.updates = Updates(self.program, self.graph.state, self.graph.uses)
@@ -89,13 +93,13 @@ class Rewriter:
         return flow
 
     def settle(self) -> None:
-        """Write the updates into the copy, and record it again."""
-        new = self.updates.settled()
-        for name in self.new:
-            self.build(add_bias, name.removesuffix(".bias"), torch.zeros_like(self.new[name]))
+        """Write the updates into the copy, and begin anew from there."""
+        new, biases = self.updates.settled(), self.new
+        for name in biases:
+            self.build(add_bias, name.removesuffix(".bias"), torch.zeros_like(biases[name]))
             self.added[name] = None
-        self.write({**new, **self.new})
-        self.recapture()
+        self.write({**new, **biases})
+        self.recapture() if biases else self.reread()
 
     def write(self, new: Mapping[str, Tensor]) -> None:
         """Give tensors of the copy new numbers."""
