@@ -48,8 +48,8 @@ def check_same_examples(n: int, m: int) -> None:
         )
 
 
-def check_distinct(index: Tensor, n: int) -> bool:
-    """Whether an index of ``n`` examples, each named once at most, is a permutation of them all; else refused."""
+def check_distinct(index: Tensor, of: Tensor, n: int) -> tuple[Tensor, bool]:
+    """An index of ``n`` examples beside numbers ``of`` them, and whether it permutes all; refused if it repeats any."""
     if index.ndim != 1 or index.numel() < _MIN_EXAMPLES:
         shape = tuple(index.shape)
         raise ValueError(f"index must be a vector of at least {_MIN_EXAMPLES} examples. Got shape {shape}.")
@@ -62,7 +62,7 @@ def check_distinct(index: Tensor, n: int) -> bool:
             "itself off the diagonal (resampling with replacement lifts unbiased CKA of independent data from 0 to "
             "0.97). Subsample without replacement."
         )
-    return index.numel() == n
+    return index.to(of.device), index.numel() == n
 
 
 def working_dtype(x: Tensor | Point) -> torch.dtype:

@@ -25,9 +25,8 @@ class FeatureSide:
 
     def take(self, index: Tensor) -> Self:
         """Return the side with the examples ``index``; moments of a subsample are taken anew."""
-        index = index.to(self.features.device)
+        index, everything = check_distinct(index, self.features, self.n)
         rows = index if self.rows is None else self.rows[index]
-        everything = check_distinct(index, self.n)
         found = self.moments if everything else moments(self.features[rows])
         taken = type(self)(self.features, found, self.center, rows)
         if not taken.kept.any():
@@ -114,8 +113,7 @@ class PairwiseSide:
 
     def take(self, index: Tensor) -> Self:
         """Return the side with the examples ``index``: the submatrix, or what a subclass makes of it."""
-        index = index.to(self.gram.device)
-        everything = check_distinct(index, self.n)
+        index, everything = check_distinct(index, self.gram, self.n)
         return self._taken(self.gram[index][:, index], index, everything)
 
     def _taken(self, part: Tensor, index: Tensor, everything: bool) -> Self:

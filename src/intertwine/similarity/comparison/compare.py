@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._evaluation import check_module
 from ..._examples import both_given
 from ..._io import versions
 from ..._memory import parse_memory
@@ -37,6 +36,7 @@ READING = Reading()
 _SHARE = 4  # of the memory, for the features of a network, and for what untrained ones will read
 _FEW, _SMALL = 256, 1 << 24  # examples, and numbers of all layers, up to which exact scores cost little
 _BRIEF = 256, 32, 2048  # examples that untrained networks see at least, or fewer, where they have so many rows
+Points = Sequence[Sequence[Point]]  # of the layers of each network
 UNTRAINED: dict[str, dict[str, Tensor]] = {}
 """Scores of untrained networks that are known in this process: they depend on architectures and data alone."""
 
@@ -107,8 +107,6 @@ def compare(
         >>> result.scores["g_relu_cka"].diagonal().round(decimals=6).tolist()
         [1.0, 1.0]
     """  # noqa: DOC502 - raised by the checks
-    for name, model in (("a", a), ("b", b)):
-        check_module(model, name)
     _check(resampling, exact, reading)
     given = None if measures is None else chosen_measures(measures)
     memory, drawn = parse_memory(reading.memory), resampling or NO_RESAMPLING
@@ -187,9 +185,7 @@ def _check(resampling: Any, exact: Any, reading: Reading) -> None:
         raise ValueError(f"max_examples must be at least {FEWEST}. Got {reading.max_examples}.")
 
 
-def _fitting(
-    points: Sequence[Sequence[Point]], kinds: Sequence[tuple[str, ...]], unknown: Sequence[str]
-) -> list[Measure[Any]]:
+def _fitting(points: Points, kinds: Sequence[tuple[str, ...]], unknown: Sequence[str]) -> list[Measure[Any]]:
     """The measures whose groups are those of the layers; nothing is known to move those of a network that was read."""
     in_order = any([*map(of, points[0])] == [*map(of, points[1])] for of in (attrgetter("name"), channels_first_shape))
     otherwise = DEFAULT if unknown else [m for m in DEFAULT if m in SPACES]  # a network that was not may have any group
@@ -313,9 +309,7 @@ def points_of(model: nn.Module, wanted: Any, reading: Reading, first: Any) -> li
     return found
 
 
-def _exactly(
-    exact: bool | None, chosen: Sequence[Measure[Any]], points: Sequence[Sequence[Point]], expected: int | None
-) -> bool:
+def _exactly(exact: bool | None, chosen: Sequence[Measure[Any]], points: Points, expected: int | None) -> bool:
     """Whether all pairs of examples are scored: where it was asked for, costs little, or there is no other way."""
     unknown = [m.name for m in chosen if not has_estimator(m)]
     if exact is False and unknown:
@@ -328,9 +322,7 @@ def _exactly(
     return expected is not None and expected <= _FEW and expected * numbers <= _SMALL
 
 
-def _unread(
-    models: Sequence[nn.Module], points: Sequence[Sequence[Point]], wanted: Sequence[Any], first: Any
-) -> list[str]:
+def _unread(models: Sequence[nn.Module], points: Points, wanted: Sequence[Any], first: Any) -> list[str]:
     """Say that a residual stream is not among the layers that were chosen."""
     if any(one is not None for one in wanted):
         return []
@@ -343,9 +335,7 @@ def _unread(
     return [said] if of else []
 
 
-def _kinds(
-    models: tuple[nn.Module, nn.Module], points: Sequence[Sequence[Point]], first: Any
-) -> tuple[list[tuple[str, ...]], list[str]]:
+def _kinds(models: Sequence[nn.Module], points: Points, first: Any) -> tuple[list[tuple[str, ...]], list[str]]:
     """The groups that act on every layer of A and of B, by name, and where that is not known."""
     found = [acting(models[0], list(points[0]), first)]
     alike = architecture(models[0]) == architecture(models[1]) and points[0] == points[1]

@@ -33,11 +33,9 @@ class FactorSide(FeatureSide):
 
     def take(self, index: Tensor) -> Self:
         """Return the side with the examples ``index``; a subsample is decomposed anew."""
-        side = self.side.take(index)
-        if not check_distinct(index, self.n):
-            return type(self)(side, self.share)
-        basis = None if self.basis is None else self.basis[index.to(self.basis.device)]
-        return type(self)(side, self.share, (self.weights, self.sizes, basis))
+        side, (index, everything) = self.side.take(index), check_distinct(index, self.weights, self.n)
+        basis = self.basis[index] if everything and self.basis is not None else None
+        return type(self)(side, self.share, (self.weights, self.sizes, basis) if everything else None)
 
     def block(self, b: slice) -> Tensor:
         """Rows of the examples ``b``: of ``U`` where it is kept, of the centred features elsewhere."""

@@ -82,10 +82,8 @@ class ExplicitSide:
 
     def take(self, index: Tensor) -> Self:
         """Return the side with the examples ``index``, centred and normalised anew."""
-        index = index.to(self.features.device)
-        everything = check_distinct(index, self.n)
-        part = self.features[index]
-        unit = part if everything else _unit_features(part, self.estimator)
+        index, everything = check_distinct(index, self.features, self.n)
+        unit = self.features[index] if everything else _unit_features(self.features[index], self.estimator)
         if unit is None:
             raise ValueError("features must tell examples apart. Got a subsample in which all are equally similar.")
         return replace(self, features=unit)

@@ -166,13 +166,25 @@ class Procrustes(Measure[FeatureSide]):
 
     def best_trace(self, gains: Tensor) -> float:
         """``max over g of tr(g^T gains)``, the narrower side padded with zero channels; of a score, to 1e-7."""
-        return _nuclear_norm(gains) if self._group.mixes else float(self.best_traces(gains[None]))
+        if not self._group.mixes:
+            return float(self.best_traces(gains[None]))
+        if min(gains.shape) >= _LARGE:
+            found, error = quick_nuclear_norm(gains.double())
+            if error < _ERROR * sqrt(max(0.0, 1 - float(found))):
+                return float(found)
+        return float(singular_values(gains).sum())
 
     def best_traces(self, gains: Tensor) -> Tensor:
         """The same for several matrices ``(k, c, c')``, in float64 to a precision that is enough far from 1."""
-        if self._group.mixes:
-            return double(_nuclear_norms(gains))
-        return torch.stack([double(self.best(one)[1] * one).sum() for one in gains])
+        if not self._group.mixes:
+            return torch.stack([double(self.best(one)[1] * one).sum() for one in gains])
+        if min(gains.shape[1:]) < _FEW:
+            return double(torch.stack([singular_values(one).sum() for one in gains]))
+        if min(gains.shape[1:]) >= _LARGE:  # float32 does, mostly
+            found, error = quick_nuclear_norm(gains.float())
+            if (error < _LOOSE * found).all():
+                return found.double()
+        return double(quick_nuclear_norm(gains.double())[0])
 
     def best(self, gains: Tensor, quick: bool = False, sure: bool = False) -> tuple[float, Tensor]:
         """The best trace and its element of the group, as a matrix ``(c, c')``; of rotations as :func:`polar` says."""
@@ -256,26 +268,6 @@ class SoftMatching(Measure[FeatureSide]):
     def to_distance(self, score: float, a: FeatureSide, b: FeatureSide) -> float:
         """``sqrt(2 - 2 score)``, the soft matching distance of normalised units."""
         return max(0.0, 2 - 2 * score) ** 0.5
-
-
-def _nuclear_norm(cross: Tensor) -> float:
-    """Sum of the singular values, at most 1, to a precision at which the score is right to 1e-7."""
-    if min(cross.shape) >= _LARGE:
-        found, error = quick_nuclear_norm(cross.double())
-        if error < _ERROR * sqrt(max(0.0, 1 - float(found))):
-            return float(found)
-    return float(singular_values(cross).sum())
-
-
-def _nuclear_norms(gains: Tensor) -> Tensor:
-    """Sums of the singular values of several matrices ``(k, c, c')``, of wide ones in float32 where that does."""
-    if min(gains.shape[1:]) < _FEW:
-        return torch.stack([singular_values(one).sum() for one in gains])
-    if min(gains.shape[1:]) >= _LARGE:
-        found, error = quick_nuclear_norm(gains.float())
-        if (error < _LOOSE * found).all():
-            return found
-    return quick_nuclear_norm(gains.double())[0]
 
 
 def polar(gains: Tensor, quick: bool = False, sure: bool = False) -> tuple[float, Tensor]:
