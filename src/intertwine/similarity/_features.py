@@ -131,7 +131,7 @@ def moments(x: Tensor, name: str = "features") -> Moments:
     size = torch.maximum(-low, high)
     if size.max() ** 2 * count == torch.inf:
         raise ValueError(f"{name} must be small enough for their squares, below 1e150. Got {float(size.max()):.1e}.")
-    unit = torch.where(size < 1e-100, unit_scale(size, dim=0), 1)  # squares of tiny values would be 0
+    unit = torch.where(size < 1e-100, unit_scale(size[:, None])[:, 0], 1)  # squares of tiny values would be 0
     units, tiny, found = unit.view(1, -1, *[1] * (x.ndim - 2)), bool((unit != 1).any()), ChannelMoments()
     for b in example_blocks(x):
         found.add(double(x[b]) * units if tiny else x[b])
@@ -140,16 +140,15 @@ def moments(x: Tensor, name: str = "features") -> Moments:
     return Moments(found.mean / unit, norm, spread, size == 0, constant, bool((low < 0).any()))
 
 
-def unit_scale(sizes: Tensor, dim: int | None = None) -> Tensor:
+def unit_scale(sizes: Tensor) -> Tensor:
     """The power of 2 that brings the largest of some sizes to 1 or a little below; changes no digit of a product.
 
-    Of sizes ``(n,)``, 0 or more: one factor ``(1,)`` for all, or, where ``dim`` is 0, one each, 1 where the size is 0.
+    Of sizes ``(..., n)``, 0 or more: one factor ``(..., 1)`` for all, 1 where the size is 0.
 
     Examples:
         >>> import torch
         >>> float(unit_scale(torch.tensor([3.0, 5.0])))
         0.125
     """
-    sizes = sizes.max()[None] if dim is None else sizes
-    exponent = torch.frexp(sizes).exponent.clamp(min=-1000, max=1000)
-    return torch.ldexp(torch.ones_like(sizes), -exponent)
+    largest = sizes.amax(-1, keepdim=True)
+    return torch.ldexp(torch.ones_like(largest), -torch.frexp(largest).exponent.clamp(min=-1000, max=1000))

@@ -185,7 +185,7 @@ class WholeLayer(Layer):
             x = self.features()
             if isinstance(measure.kernel, LinearKernel):  # needs no moments of the channels
                 scale = unit_scale(torch.maximum(-self.low, self.high).double())
-                self.grams[name] = [prepare_gram(linear_gram(x, scale.expand(x.shape[1]))).gram]
+                self.grams[name] = [prepare_gram(linear_gram(x, scale)).gram]
             else:
                 self.grams[name] = [measure.gram_side(x).gram]
         return super().gram(measure, block)

@@ -73,7 +73,7 @@ class LinearKernel(_OfNumbers):
     group = "orthogonal maps times isotropic scales, and translations"
 
     def _numbers(self, x: Tensor, moments: Moments) -> tuple[Tensor, Tensor]:
-        return x, unit_scale(moments.spread).expand(x.shape[1])
+        return x, unit_scale(moments.spread)
 
 
 @dataclass(frozen=True)
@@ -105,14 +105,14 @@ def linear_gram(x: Tensor, scale: Tensor | None = None, dtype: torch.dtype | Non
         z = x[:, start : start + step].to(dtype)
         z = z - z.mean(0)
         if scale is not None:
-            z *= scale[start : start + step].to(z).view(-1, *[1] * (x.ndim - 2))
+            z *= scale.expand(channels)[start : start + step].to(z).view(-1, *[1] * (x.ndim - 2))
         add_product(gram, z.flatten(1))
     return mirror(gram)
 
 
 def unit_gram(x: Tensor, moments: Moments) -> Tensor:
     """Gram matrix of the centred features in float64, divided by a power of 4 that keeps it in range."""
-    return linear_gram(x, unit_scale(moments.spread).expand(x.shape[1]), torch.float64)
+    return linear_gram(x, unit_scale(moments.spread), torch.float64)
 
 
 def square_distances(products: Tensor) -> Tensor:
