@@ -1,5 +1,6 @@
 """The estimator of compare: its error against exact scores, its chance against shuffles, and what it leaves alone."""
 
+from functools import partial
 from itertools import pairwise, permutations, product
 
 import pytest
@@ -147,7 +148,16 @@ def test_unrelated_features_are_not_beyond_chance():
 
 
 def test_a_stop_keeps_what_was_read(monkeypatch):
-    calls, keep = [], Collector.commit
+    """One in the middle of a group, on which one network has run, leaves what one between two groups leaves."""
+    calls, keep, batches = [], Collector.commit, images(500).split(100)
+
+    class Stopping:
+        def __len__(self):
+            return len(batches)
+
+        def __iter__(self):
+            yield from batches[:3]  # of which the third waits for the next one
+            raise KeyboardInterrupt
 
     def commit(self, examples):
         calls.append(examples)
@@ -155,10 +165,14 @@ def test_a_stop_keeps_what_was_read(monkeypatch):
             raise KeyboardInterrupt
         keep(self, examples)
 
+    chosen = ["linear_cka", "orthogonal_procrustes_centered"]
+    one, other = (partial(iw.compare, net(0), net(1), of, None, chosen) for of in (batches, Stopping()))
+    between = other(resampling=PLAIN, exact=False)
     monkeypatch.setattr(Collector, "commit", commit)
-    found = iw.compare(net(0), net(1), images(500).split(100), measures="linear_cka", resampling=PLAIN, exact=False)
-    assert found.examples == 200
+    found = one(resampling=PLAIN, exact=False)
+    assert found.examples == between.examples == 200
     assert any("Interrupted: these are the scores of the first 200 examples" in note for note in found.notes)
+    assert all(torch.equal(found.scores[m], between.scores[m]) for m in chosen)
 
 
 @pytest.mark.parametrize("when", [0, 1])
