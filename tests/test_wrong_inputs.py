@@ -120,6 +120,9 @@ def test_diff_takes_state_dicts_and_refuses_text():
     [
         (lambda: iw.fold(NET, X, norm=True), r"fold\(\) has no argument 'norm'. Did you mean 'norms'\?"),
         (lambda: iw.compare(NET, NET, LOADER, measure="cka"), "Did you mean 'measures'"),
+        (lambda: iw.compare(NET, NET, LOADER, seed=1), r"'seed'\. Say resampling=Resampling\(seed=\.\.\.\)\.$"),
+        (lambda: iw.barrier(NET, NET, LOADER, calibration=LOADER), r"Say options=PathOptions\(calibration=\.\.\.\)"),
+        (lambda: iw.stitch(NET, NET, "1", epochs=3), r"Say method=Recipe\(epochs=\.\.\.\)"),
         (lambda: iw.align(NET, NET, X, method="weigths"), "Did you mean 'weights'"),
         (lambda: iw.compare(NET, NET, LOADER, measures="linear_kca"), "Did you mean 'linear_cka'"),
         (lambda: iw.similarity.procrustes(X, X, group="orthogonl"), "Did you mean 'orthogonal'"),
@@ -130,3 +133,9 @@ def test_diff_takes_state_dicts_and_refuses_text():
 def test_a_wrong_name_is_answered_by_the_one_that_was_meant(call, meant):
     with pytest.raises((TypeError, ValueError), match=meant):
         call()
+
+
+@pytest.mark.parametrize("name", ["align", "barrier", "compare", "diff", "dissect", "lineage", "same", "stitch"])
+def test_front_doors_answer_a_wrong_argument(name):
+    with pytest.raises(TypeError, match=rf"^{name}\(\) has no argument 'nonsense'\."):
+        getattr(iw, name)(nonsense=1)

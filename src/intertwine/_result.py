@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Self, TypeVar, get_args, get_type_hints, overload
 
 from ._evaluation import check_module, in_usual_mode
 from ._io import write_atomically
@@ -129,8 +129,8 @@ class Result(ABC):
 def of_networks(*names: str, states: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorator of a function that returns a result: checks the networks among its arguments, and notes their sizes.
 
-    A wrong name of an option is answered by the one that was probably meant; ``states``: state dicts are networks too.
-    What is decorated runs ``in_usual_mode``.
+    A wrong argument is answered by the options that have it as a field, or by the one that was probably meant;
+    ``states``: state dicts are networks too. What is decorated runs ``in_usual_mode``.
     """
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
@@ -140,7 +140,7 @@ def of_networks(*names: str, states: bool = False) -> Callable[[Callable[P, R]],
         @wraps(function)
         def called(*args: P.args, **kwargs: P.kwargs) -> R:
             for name in set(kwargs) - set(parameters.parameters):
-                hint = near(name, parameters.parameters)
+                hint = _place_of(name, function) or near(name, parameters.parameters)
                 raise TypeError(f"{function.__name__}() has no argument {name!r}.{hint}")
             given = parameters.bind_partial(*args, **kwargs).arguments
             for name in set(names) & set(given):
@@ -152,6 +152,17 @@ def of_networks(*names: str, states: bool = False) -> Callable[[Callable[P, R]],
         return called
 
     return decorated
+
+
+def _place_of(name: str, function: Callable[..., Any]) -> str:
+    """The end of an error about a wrong argument: the options of the function that have it as a field, or nothing."""
+    for argument, hint in get_type_hints(function).items():
+        for kind in (hint, *get_args(hint)):
+            given = {x.name: x for x in fields(kind) if x.init} if is_dataclass(kind) else {}
+            required = any(x.default is MISSING and x.default_factory is MISSING for x in given.values())
+            if name in given and argument != "return" and not required:  # others are found, not written down
+                return f" Say {argument}={getattr(kind, '__name__', kind)}({name}=...)."
+    return ""
 
 
 def _network(given: Any) -> str:

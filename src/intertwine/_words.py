@@ -22,6 +22,8 @@ def counted(number: int, noun: str) -> str:
     Examples:
         >>> counted(1, "space"), counted(2000, "fixed axis"), counted(0, "class"), counted(3, "matrix")
         ('1 space', '2,000 fixed axes', '0 classes', '3 matrices')
+        >>> counted(20, "epoch"), counted(2, "batch")  # the first is said with a k
+        ('20 epochs', '2 batches')
     """
     if number == 1:
         return f"1 {noun}"
@@ -32,7 +34,7 @@ def counted(number: int, noun: str) -> str:
     elif noun.endswith(("family", "entry", "copy")):
         plural = f"{noun[:-1]}ies"
     else:
-        plural = f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+        plural = f"{noun}es" if noun.endswith(("s", "x", "tch", "nch", "rch", "sh")) else f"{noun}s"
     return f"{number:,} {plural}"
 
 
