@@ -192,3 +192,18 @@ def test_permutations_move_bits():
     assert torch.equal(moved.view(torch.int32), x.view(torch.int32).gather(-1, a.permutation))
     scaled = replace(a, scales=torch.zeros(1, 3, N, dtype=torch.float64))
     assert scaled.diagonal(Representation(scale=(Fraction(1),))) is None
+
+
+def test_an_element_inverts_its_matrices_once_and_never_those_that_are_learned(monkeypatch):
+    made = []
+    inverse = torch.linalg.inv
+    monkeypatch.setattr(torch.linalg, "inv", lambda x: (made.append(1), inverse(x))[1])
+    group = Semidirect(GeneralLinear(3))
+    e = Element.random(group, torch.Generator().manual_seed(0))
+    read, x = Representation(variance=-1), torch.randn(3, 2, dtype=torch.float64)
+    assert torch.equal(e.apply(x, 0, read), e.apply(x, 0, read)) and len(made) == 1
+    assert torch.allclose(e.mixing(read), inverse(e.linear).mT)
+    learned = replace(e, linear=e.linear.clone().requires_grad_())
+    for _ in range(2):  # a graph that was kept could not be gone through again
+        learned.mixing(read).sum().backward()
+    assert len(made) == 3

@@ -283,7 +283,9 @@ class Element:
         """``M``, or its inverse transpose, as a representation has it, ``(p..., n, n)``; ``None`` for the identity."""
         if self.linear is None or not how.variance:
             return None
-        return self.linear if how.variance > 0 else torch.linalg.inv(self.linear).mT
+        if how.variance > 0:
+            return self.linear
+        return torch.linalg.inv(self.linear).mT if self.linear.requires_grad else self._contragredient
 
     def matrix(self, how: Representation) -> Tensor:
         """The matrices ``M D P`` of a representation, float64 ``(p..., n, n)``."""
@@ -306,7 +308,9 @@ class Element:
 
     def is_identity(self, atol: float = 1e-12) -> bool:
         """Whether it changes nothing, up to ``atol`` in log scales and matrix entries."""
-        return not self.displaced and self.allclose(self.restrict(()), atol)
+        if atol not in self._still:
+            self._still[atol] = not self.displaced and self.allclose(self.restrict(()), atol)
+        return self._still[atol]
 
     def allclose(self, other: Element, atol: float = 1e-9) -> bool:
         """Whether two elements act alike, up to ``atol`` in log scales and matrix entries."""
@@ -323,6 +327,16 @@ class Element:
     @cached_property
     def _diagonals(self) -> dict[tuple[Sequence[object], Sequence[int]], Tensor | None]:
         """Those that are known."""
+        return {}
+
+    @cached_property
+    def _contragredient(self) -> Tensor | None:
+        """The inverse transpose of ``M``, which every tensor that reads the space asks for."""
+        return None if self.linear is None else torch.linalg.inv(self.linear).mT
+
+    @cached_property
+    def _still(self) -> dict[float, bool]:
+        """Whether it is the identity, by tolerances that were asked for."""
         return {}
 
     @cached_property

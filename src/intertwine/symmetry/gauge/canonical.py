@@ -5,7 +5,7 @@ and any gradient norm and sharpness (Dinh et al., 2017). What remains of the sym
 permutations, signs and rotations, which move weights without changing lengths.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,8 @@ from .signs import signing
 __all__ = ["arranged", "balanced", "canonical", "canonical_element", "check_weights", "slices"]
 
 _ROUNDS = 100  # of bases and scales in turn
+_DEPTH = 8  # rounds from which the next one begins
+_RANK = 1e-8  # singular values of their differences below it, relative to the largest, are rounding
 _CONDITION = 1e4  # of matrices beyond which a basis is better left as it came
 _SETTLED = 1e-9  # log scales, matrix entries and keys closer than this count as canonical already
 
@@ -137,14 +139,28 @@ def _group_balanced(folded: Folded, tolerance: float, kinds: Collection[str]) ->
         names = names if any(sym.layouts[n].spaces & scaled for n in names) else []
     scales = balancing_scales(sym, state, folded.pinned, tolerance, bases=bases) if "scale" in kinds else {}
     kept: dict[tuple[str, int], tuple[list[Tensor], Tensor]] = {}
+    rounds: list[tuple[Tensor, Tensor]] = []
     for _ in range(_ROUNDS if names else 0):  # norms depend on bases and bases on scales
         found = general_bases(sym, {**state, **moved(sym, element(sym, scales=scales), state, names)}, kept, rank)
         here = {**state, **moved(sym, _turning(sym, found), state, names)}
         before, scales = scales, balancing_scales(sym, here, folded.pinned, tolerance, scales)
-        if all(bool(((t - before[n]).abs() < tolerance).all()) for n, t in scales.items()):
+        start, end = (torch.cat([t.flatten() for t in logs.values()]) for logs in (before, scales))
+        if bool(((end - start).abs() < tolerance).all()):
             break
+        farther = rounds and bool((end - start).norm() > (rounds[-1][1] - rounds[-1][0]).norm())
+        rounds = [*([] if farther else rounds[1 - _DEPTH :]), (start, end)]
+        parts = _ahead(rounds).split([t.numel() for t in scales.values()])
+        scales = {name: part.view_as(t) for (name, t), part in zip(scales.items(), parts)}
     g = element(sym, scales={n: t for n, t in scales.items() if not _near(t, torch.zeros(()))})
     return _turning(sym, general_bases(sym, {**state, **moved(sym, g, state)}, kept, rank)) @ g if bases else g
+
+
+def _ahead(rounds: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Where the next round begins: at the combination of ends whose rounds together move least (Anderson, 1965)."""
+    starts, ends = (torch.stack(some) for some in zip(*rounds))
+    turned = (ends - starts).diff(dim=0).mT
+    shares = torch.linalg.pinv(turned, rtol=_RANK) @ (ends[-1] - starts[-1])
+    return ends[-1] - shares @ ends.diff(dim=0)
 
 
 def _oriented(sym: Symmetry, state: Mapping[str, Tensor], g: Transformation) -> Transformation:
