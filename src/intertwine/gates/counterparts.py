@@ -159,7 +159,8 @@ def dlgn_sf(
     Args:
         model: A ReLU network; its architecture gives the value network and the shapes of the gates.
         example_inputs: One input ``(1, C, *S)``.
-        input: What the value network is given; the paper found ``"ones"`` about 2 % better than ``"x"``.
+        input: What the value network is given; the paper found ``"ones"`` about 2 % better than ``"x"`` and has it in
+            its table, so it is the default here. :func:`dlgn`, built-in networks and commands take ``"x"`` unless told.
         gate: ``"soft"`` or ``"hard"``.
         beta: Steepness of soft gates.
         maps: Window of the convolutions, and whether pre-activations are normalised.
