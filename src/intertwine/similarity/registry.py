@@ -6,8 +6,7 @@ from .._words import near
 from .base import Measure
 from .measures.canonical import PWCCA, R2CCA, SVCCA, LinearRegression
 from .measures.cka import CKA, kernel, kernel_names
-from .measures.dissimilarities import RSA, DistanceCorrelation
-from .measures.neighbours import CKNNA, MutualKNN, NeighbourJaccard
+from .measures.example_distances import CKNNA, RSA, DistanceCorrelation, MutualKNN, NeighbourJaccard
 from .measures.procrustes import KINDS, Procrustes, SoftMatching
 
 DEFAULT = ("orthogonal_procrustes_centered", "g_relu_procrustes_centered", "linear_cka", "g_relu_cka")
