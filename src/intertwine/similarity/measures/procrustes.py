@@ -62,20 +62,18 @@ class Procrustes(Measure[FeatureSide]):
     fits the scales as well and so maximises the sum of squared positive cosines; the two may choose different
     permutations.
 
-    Args:
-        kind: A group of ``intertwine.groups`` of any number of channels, or its name: ``"orthogonal"``,
-            ``"positive_monomial"`` (``"g_relu"``), ``"monomial"``, ``"permutation"``, ``"signed_permutation"`` or
-            ``"trivial"`` (no alignment); or ``"size_and_shape"`` (orthogonal maps, no scales).
-        center: Subtract each channel's mean over examples and positions first. A translation of a layer's features is
-            absorbed by the bias of the next layer, or by the mean of its norm, so that a comparison of networks should
-            not see it (paper 1, section 5, asks this of a measure; Williams et al. and Ding, Denain and Steinhardt,
-            "Grounding representation similarity through statistical testing", NeurIPS 2021, centre too).
-
     Raises:
         ValueError: If the kind is unknown.
     """
 
+    # A group of ``intertwine.groups`` of any number of channels, or its name: ``"orthogonal"``, ``"positive_monomial"``
+    # (``"g_relu"``), ``"monomial"``, ``"permutation"``, ``"signed_permutation"`` or ``"trivial"`` (no alignment); or
+    # ``"size_and_shape"`` (orthogonal maps, no scales)
     kind: str | Group = "orthogonal"
+    # Subtract each channel's mean over examples and positions first. A translation of a layer's features is absorbed by
+    # the bias of the next layer, or by the mean of its norm, so that a comparison of networks should not see it (paper
+    # 1, section 5, asks this of a measure; Williams et al. and Ding, Denain and Steinhardt, "Grounding representation
+    # similarity through statistical testing", NeurIPS 2021, centre too)
     center: bool = False
 
     metric = True
