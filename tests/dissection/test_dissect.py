@@ -13,6 +13,7 @@ from intertwine.dissection import Bases, Concept, Criterion, Dissection, Maps, T
 from intertwine.dissection.bases import Arm
 from intertwine.dissection.result import Count
 from intertwine.errors import DataError
+from intertwine.groups.sampling import haar
 
 FAST = {"pictures": 0}
 TWO = [0, 1], 2  # powers and seeds
@@ -431,3 +432,28 @@ def test_a_basis_like_the_others_is_rarely_called_special(rotations):
     ends = [(own, Count.over("rotation", 1.0, counts).one_more) for own, *counts in drawn]
     assert sum(not low <= own <= high for own, (low, high) in ends) <= 0.065 * len(ends)
     assert Count.over("rotation", 1.0, [0] * 3).one_more[1] < 3
+
+
+@pytest.mark.parametrize("planted", ["all concepts", "one concept", "none"])
+def test_a_difference_must_hold_over_concepts(planted):
+    g = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (24, 3, 16, 16), dtype=torch.uint8, generator=g)
+    shown = images[:, 0] // 26  # ten concepts, by red
+    data = TensorConcepts(images, shown.long(), [f"concept {k}" for k in range(10)])
+    one = planted == "one concept"
+    basis = haar(10, torch.Generator().manual_seed(5)) if planted == "none" else torch.eye(10)
+
+    class Named(nn.Module):
+        def forward(self, x):
+            hot = nn.functional.one_hot((x[:, 0] * 255 / 26).long(), 10).movedim(-1, 1).to(x)
+            noise = 0.9 * torch.rand(hot.shape, generator=torch.Generator().manual_seed(0)).to(x)
+            units = torch.cat([hot[:, [0] * 4] + noise[:, :4], 3 * noise[:, 4:]], 1) if one else hot + noise
+            return torch.einsum("uc,nchw->nuhw", basis.to(x), units)
+
+    maps = Maps(batch_size=len(images))
+    found = dissect(Named(), "", data, Bases([0, 1], 8), criterion=Criterion(0.1, 0.6), maps=maps, **FAST)
+    own, (_, high) = len(found.own.detectors(0.6)), found.powers()[-1].one_more
+    assert (own > high) == (planted != "none")  # what the rotations alone say
+    assert found.trend == ("falls" if planted == "all concepts" else "undecided")
+    assert ("seen in one concept alone" in found.verdict) == one
+    assert ("10 concepts, with IoUs from 0." in found.verdict) == (planted == "all concepts")

@@ -43,9 +43,11 @@ def test_headline_follows_the_interval(found):
 
 def test_headline_words_for_all_trends(found):
     def with_iou(own, turned):
-        arms = [replace(a, iou=(own if a.arm.alpha == 0 else turned,) * 6) for a in found.arms]
+        ious = [(own if a.arm.alpha == 0 else turned,) * 8 for a in found.arms]
+        arms = [replace(a, iou=iou, concept=tuple(range(8))) for a, iou in zip(found.arms, ious)]
         turns = [a for a in arms if a.arm.kind == "rotation" and a.arm.alpha]
-        return replace(found, arms=(*arms, *turns)).verdict  # four rotations: two equal ones decide nothing
+        eight = replace(found, channels=tuple(range(8)), concepts=found.concepts * 2)
+        return replace(eight, arms=(*arms, *turns)).verdict  # four rotations: two equal ones decide nothing
 
     assert "loses detectors" in with_iou(0.5, 0.01)
     assert "gains detectors" in with_iou(0.01, 0.5)

@@ -196,28 +196,52 @@ class Dissection(Result):
         return tuple(count for count in self.counts(category, unique) if count.kind == "rotation")
 
     @property
+    def over_concepts(self) -> tuple[float, float]:
+        """The 95 % interval, over concepts, for how many more detectors the own basis has than the highest power.
+
+        ``sum_c d_c +- t sqrt(sum_c d_c^2)`` with the differences ``d_c`` by concept, and Student's ``t`` for as many
+        concepts as either basis detects. The root is how far the sum varies where each difference could as well have
+        had the other sign. All units that detect one concept do so on the same images, with one and the same luck: a
+        difference in one concept alone has no finite interval, however many units show it.
+        """
+        alpha = self.powers()[-1].alpha
+        rotated = [a for a in self.arms if (a.arm.kind, a.arm.alpha) == ("rotation", alpha)]
+        own, turned = (
+            Counter(a.concept[u] for a in arms for u in a.detectors(self.iou_threshold))
+            for arms in ([self.own], rotated)
+        )
+        d = [own[c] - turned[c] / len(rotated) for c in own | turned]
+        half = student_t(0.95, len(d) - 1) * sqrt(sum(x * x for x in d)) if len(d) > 1 else inf
+        return sum(d) - half, sum(d) + half
+
+    @property
     def trend(self) -> Literal["falls", "rises", "undecided"]:
         """How detectors at the highest power compare with the network's own basis: whether that is one more rotation.
 
         Where no basis is special, the own count is drawn like those of the rotations, so it is compared with the
         interval for one more of them (``Count.one_more``); it lies outside the narrower one of their mean for a third
-        of such networks with five rotations, and for all of them with many. This is about one network; whether it
-        holds for others needs several networks.
+        of such networks with five rotations, and for all of them with many. The difference must hold over concepts,
+        too (``over_concepts``). This is about one network; whether it holds for others needs several networks.
         """
         own, (low, high) = len(self.own.detectors(self.iou_threshold)), self.powers()[-1].one_more
-        return "undecided" if low <= own <= high else "falls" if high < own else "rises"
+        least, most = self.over_concepts
+        return "falls" if high < own and least > 0 else "rises" if own < low and most < 0 else "undecided"
 
     @property
     def verdict(self) -> str:
         """The one sentence to take away."""
-        own = len(self.own.detectors(self.iou_threshold))
+        found = [self.own.iou[u] for u in self.own.detectors(self.iou_threshold)]
+        own, concepts = len(found), counted(len(self.by_concept(self.own)), "concept")
+        seen = f": {concepts}, with IoUs from {min(found):.3f} to {max(found):.3f}" if found else ""
         if not any(c.mean for c in self.counts()):
             best = max((x for arm in self.arms for x in arm.iou), default=0.0)
             return (
                 f"None of {self.units} units detects a concept, in the network's own basis or in any that was tried: "
                 f"the best match has IoU {best:.3f}, and a detector needs more than {self.iou_threshold:g}."
             )
-        text = f"{own} of {self.units} units ({own / self.units:.0%}) detect a concept in the network's own basis."
+        text = (
+            f"{own} of {self.units} units ({own / self.units:.0%}) detect a concept in the network's own basis{seen}."
+        )
         powers = self.powers()
         if len(powers) == 1:
             return f"{text} No rotation was asked for."
@@ -227,6 +251,12 @@ class Dissection(Result):
             return f"{text} A{after[1:]} for the one rotation tried, which does not say how others would do."
         low, high = last.one_more
         interval = f"on average over {last.seeds} of them, and would be {low:.1f} to {high:.1f} after one more (95 %)"
+        least, most = self.over_concepts
+        if not low <= own <= high and least <= 0 <= most:
+            over = (
+                "is seen in one concept alone" if most == inf else f"is {least:.1f} to {most:.1f} over concepts (95 %)"
+            )
+            return f"{text} A{after[1:]} {interval}. That is no clear difference: it {over}."
         meaning = {
             "falls": "Rotating loses detectors: the network's own basis names concepts better than a random one.",
             "rises": "Rotating gains detectors: the network's own basis is not the one that names concepts best.",
