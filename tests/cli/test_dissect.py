@@ -36,6 +36,7 @@ def test_weights_json_and_resuming(run, checkpoint, tmp_path):
     words = ["dissect", "--model", f"{NETWORK},classes=5", "--weights", checkpoint, "--layer", "layer2.0"]
     ran = run(*words, "--rotations", "0,0.5", "--json", *SMALL)
     assert ran.code == 0, ran.err
+    assert "values from 0 to 1: say --mean and --std" in ran.err  # before the work; the card says nothing
     data = json.loads(ran.out)
     assert data["kind"] == "Dissection"
     assert [row["alpha"] for row in data["table"]] == [0, 0.5, 1]

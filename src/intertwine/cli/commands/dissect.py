@@ -24,7 +24,8 @@ class Dissect(Study, ImageOptions):
     """Dissect a layer: which units detect a concept, in the network's own basis and in rotated ones.
 
     Prints a table and writes results.json, results.parquet and report.html. Every finished basis is kept in the
-    folder, so that the same command goes on after an interruption.
+    folder, so that the same command goes on after an interruption. Where neither card nor preprocessor says a mean,
+    images are given as values from 0 to 1: concepts have no mean of their own, which other commands take from --data.
 
     Example:
       intertwine dissect --model resnet50:width=8,blocks=2-2,stem=small --train 6 --layer layer2.1 --quantile 0.02
@@ -76,6 +77,8 @@ class Dissect(Study, ImageOptions):
             one_thread()
         network, facts, statistics = _taught(self, data) if self.weights is None else _opened(self, self.weights)
         transform, note = _transform(self.statistics or statistics, self.weights is None)
+        for line in note:
+            tell(line)
         where = iw.lab.training.choose_device(self.device)
         images = transform(next(data.batches(2)).images)
         said = f"--concepts must be images that {facts['name']} accepts. Got images of shape {tuple(images.shape[1:])}"
@@ -89,7 +92,7 @@ class Dissect(Study, ImageOptions):
         )  # fmt: skip
         settings = {**result.settings, "network": facts, "command": self.line}
         settings |= _prediction(network, self.layer, images.to(where))
-        return replace(result, model=facts["name"], settings=settings, notes=(*result.notes, *note))
+        return replace(result, model=facts["name"], settings=settings, notes=(*note, *result.notes))
 
     def plain(self, found: iw.Dissection) -> dict[str, Any]:
         return {"table": found.table().to_dict("records"), "headline": found.verdict}
@@ -138,7 +141,7 @@ def _transform(
 ) -> tuple[Callable[[torch.Tensor], torch.Tensor], tuple[str, ...]]:
     """What is done to images in [0, 1] before the network sees them, and what a reader must know of it."""
     if statistics is None:
-        note = "Images were given to the network as values from 0 to 1; say --mean and --std if it needs others."
+        note = "Images are given to the network as values from 0 to 1: say --mean and --std if it needs others."
         return (lambda images: images), () if trained_here else (note,)
     centre, scale = (torch.tensor(v, dtype=torch.float32)[:, None, None] for v in statistics)
     grey = len(centre) == 1
