@@ -35,7 +35,8 @@ class Resampling:
     bootstrap: int = 20  # Random halves of the examples for the intervals, drawn without replacement; 0 for none
     # How many copies of each network get fresh weights, from seeds of their own, by the models' own code; every copy of
     # A is compared with every copy of B: 4 pairs from 2 copies. 0 goes without, and so does ``null=0``. Or networks
-    # built as A and B are: ``(a0, b0)`` or ``([a0, a1], [b0, b1])``.
+    # built as A and B are: ``(a0, b0)`` or ``([a0, a1], [b0, b1])``; of ``(nets, nets)`` each is compared with each
+    # other.
     untrained: Untrained = 2
     seed: int = 0  # Seed of all of these: the same seed gives the same numbers
 

@@ -105,7 +105,7 @@ class Compare(Study, DataOptions):
             )  # fmt: skip
         else:
             one, other = group.models
-            copies = _fresh(networks, splits, self.seed, self.untrained if self.null else 0)
+            copies = self._fresh(networks, splits)
             found = iw.compare(
                 one, other, loader, layers=wanted[0], layers_b=wanted[1], measures=chosen,
                 resampling=iw.similarity.Resampling(self.null, self.bootstrap, copies, self.seed),
@@ -116,6 +116,27 @@ class Compare(Study, DataOptions):
             facts = {"network_a": a, "network_b": b, "data": facts["data"]}
         settings = {**found.settings, **facts, "command": self.line}
         return replace(found, settings=settings, notes=(*notes, *found.notes))
+
+    def _fresh(
+        self, networks: Sequence[inputs.Opened], splits: iw.lab.data.DataSplits
+    ) -> tuple[list[torch.nn.Module], list[torch.nn.Module]] | int:
+        """Networks with fresh weights, built as the command's are; how many, where the library shall draw them."""
+        from ...lab.networks import fit_to
+        from ...similarity.comparison.untrained import Redrawn, architecture
+
+        copies, built = self.untrained if self.null else 0, list[list[torch.nn.Module]]()
+        one, other = (architecture(network.model) for network in networks)
+        alike = one == other and self.layers_b in (None, self.layers)
+        count = copies + max(1, copies - 1) if alike else copies  # as many as the library draws, of its seeds
+        for k, network in enumerate(networks[: 1 if alike else 2]):
+            spec = network.facts["model"]
+            if not copies or spec.startswith(HF):  # its class is told by its configuration
+                return copies
+            fitted = [fit_to(spec, splits.shape, len(splits.classes))] if inputs.is_builtin(spec) else []
+            draw = Redrawn(network.model, [partial(inputs.build_model, one) for one in [*fitted, spec]])
+            drawn = (draw(copies * (2 * self.seed + k) + i) for i in range(count))
+            built.append([one for one in drawn if isinstance(one, torch.nn.Module)])
+        return (built[0], built[-1]) if all(len(one) == count for one in built) else copies
 
 
 class Demo(Study):
@@ -153,25 +174,6 @@ def _in_order(paths: Sequence[Path]) -> list[Path]:
     if len({len(one) for one in split}) > 1 or len(differ) != 1 or (at := differ.pop()) % 2 == 0:
         return list(paths)
     return [path for _, path in sorted(zip(split, paths), key=lambda pair: int(pair[0][at]))]
-
-
-def _fresh(
-    networks: Sequence[inputs.Opened], splits: iw.lab.data.DataSplits, seed: int, copies: int
-) -> tuple[list[torch.nn.Module], list[torch.nn.Module]] | int:
-    """Networks with fresh weights, built as the command's models are; how many, where the library shall draw them."""
-    from ...lab.networks import fit_to
-    from ...similarity.comparison.untrained import Redrawn
-
-    built: tuple[list[torch.nn.Module], list[torch.nn.Module]] = ([], [])
-    for k, network in enumerate(networks):
-        spec = network.facts["model"]
-        if spec.startswith(HF):  # its class is told by its configuration
-            return copies
-        fitted = [fit_to(spec, splits.shape, len(splits.classes))] if inputs.is_builtin(spec) else []
-        draw = Redrawn(network.model, [partial(inputs.build_model, one) for one in [*fitted, spec]])
-        drawn = (draw(copies * (2 * seed + k) + i) for i in range(copies))
-        built[k].extend(one for one in drawn if isinstance(one, torch.nn.Module))
-    return built if copies and all(len(one) == copies for one in built) else copies
 
 
 def _size(sizes: tuple[int, int], splits: iw.lab.data.DataSplits) -> int:

@@ -91,7 +91,12 @@ class ResNet(nn.Module):
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()
         self.linear = nn.Linear(widths[-1], classes)
-        self.apply(_he_normal)
+        self.apply(self._init_weights)
+
+    @staticmethod
+    def _init_weights(module: nn.Module) -> None:
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images ``(N, C, H, W)`` to logits ``(N, classes)``."""
@@ -143,11 +148,6 @@ def resnet18(classes: int = 10, channels: int = 3, width: int = 64, leaky_slope:
     return ResNet(tuple(width * 2**i for i in range(4)), 2, classes, channels, "B", leaky_slope)
 
 
-def _he_normal(module: nn.Module) -> None:
-    if isinstance(module, nn.Conv2d | nn.Linear):
-        nn.init.kaiming_normal_(module.weight)
-
-
 class Bottleneck(nn.Module):
     """``relu3(bn3(conv3(relu2(bn2(conv2(relu1(bn1(conv1(x)))))))) + downsample(x))``."""
 
@@ -191,9 +191,12 @@ class BottleneckResNet(nn.Module):
         self.stages = _add_stages(self, width, widths, blocks, block, _EXPANSION)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(_EXPANSION * widths[-1], classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        self.apply(self._init_weights)
+
+    @staticmethod
+    def _init_weights(module: nn.Module) -> None:
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def features(self, x: Tensor) -> Tensor:
         """Map images ``(N, C, H, W)`` to the last residual output."""

@@ -89,7 +89,16 @@ class CompactTransformer(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.attention_pool = nn.Linear(width, 1)
         self.linear = nn.Linear(width, classes)
-        self.apply(_initialise)
+        self.apply(self._init_weights)
+
+    @staticmethod
+    def _init_weights(module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=0.02)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images ``(N, C, H, W)`` to logits ``(N, classes)``."""
@@ -126,12 +135,3 @@ def _sinusoids(tokens: int, width: int) -> Tensor:
     frequencies = torch.exp(-math.log(10000.0) * torch.arange(0, width, 2, dtype=torch.float32) / width)
     angles = torch.arange(tokens, dtype=torch.float32)[:, None] * frequencies
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[None]
-
-
-def _initialise(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
-    elif isinstance(module, nn.Conv2d):
-        nn.init.kaiming_normal_(module.weight)

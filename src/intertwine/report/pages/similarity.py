@@ -239,14 +239,12 @@ def _groups_table(comparison: Comparison) -> Table:
 
 
 def comparison_set_page(found: ComparisonSet) -> Page:
-    """Lay out a matrix for each layer, a map, and the tree of the networks."""
-    order = found.order() if len(found.names) > 2 else list(range(len(found.names)))
-    names = [found.names[k] for k in order]
+    """Lay out a matrix for each layer, in the order that was given, a map, and the tree of the networks."""
+    names = found.names
 
     def heat(measure: str, layer: str | None) -> Figure:
         title = f"{measure_title(measure)}: {'mean over layers' if layer is None else layer_title(layer)}"
-        matrix = found.matrix(measure, layer)[order][:, order].tolist()
-        return heatmap(matrix, names, names, title=title, name="score", hover={})
+        return heatmap(found.matrix(measure, layer).tolist(), names, names, title=title, name="score", hover={})
 
     layers: dict[str, list[Block]] = {
         layer_title(layer): [Grid([heat(m, layer) for m in found.measures], width=420)] for layer in found.layers

@@ -16,13 +16,14 @@ from ..._io import versions
 from ..._memory import parse_memory
 from ..._nested import tensors_in
 from ..._result import of_networks
-from ..._words import check_whole
+from ..._words import check_whole, counted
 from ...features import Point, Reading, Tapped
 from ...features import batches as batching
 from ...features.activations import additions
 from ..base import Measure
 from ..inference import CONFIDENCE, NO_RESAMPLING, RESAMPLING, Draws, Resampling
 from ..layer_groups import SPACES, acting, default_measures, joined
+from ..measures.cka import CKA
 from ..registry import DEFAULT
 from ..registry import measure as find
 from .all_pairs import INTERRUPTED, check_memory, has_estimator, score_all
@@ -164,7 +165,7 @@ def compare(
         groups={m.name: m.group for m in chosen},
         examples=one.examples,
         seed=drawn.seed,
-        settings=_settings(drawn, exactly, intervals),
+        settings=_settings(drawn, exactly, intervals, chosen, max(one.blocks), len(next(iter(base.values()), ()))),
         notes=tuple(dict.fromkeys(notes)),
         versions=versions(),
         untrained_pairs=base,
@@ -204,12 +205,18 @@ def _described(side: str, network: Network, kinds: tuple[str, ...]) -> dict[str,
     }
 
 
-def _settings(drawn: Resampling, exactly: bool, intervals: bool) -> dict[str, Any]:
+def _settings(
+    drawn: Resampling, exactly: bool, intervals: bool, measures: Sequence[Measure[Any]], block: int, pairs: int
+) -> dict[str, Any]:
     """What a comparison says of how it judged."""
+    kinds = sorted({m.estimator for m in measures if isinstance(m, CKA)})
+    over = "all pairs of examples" if exactly else f"all pairs within blocks of {block} examples"
     found = {
+        "estimator": f"{' and '.join(kinds)} HSIC over {over}" if kinds else None,
         "null": drawn.null if exactly or not drawn.null else "closed form",
         "bootstrap": drawn.bootstrap if exactly or not intervals else "jackknife",
         "confidence": CONFIDENCE,
+        "untrained": counted(pairs, "pair"),
     }
     return found if exactly else {**found, "estimated": True}
 

@@ -20,6 +20,7 @@ from ..inference import CONFIDENCE, Draws, best_p_values, by_cell, calibrate, ex
 
 _ENOUGH = 9  # degrees of freedom from which pairs tell of each other
 _EVERY = 3  # one pair of so many tells of the others
+_LEAST = 1e-6  # of p-values: of chance so far out a fitted tail knows nothing
 _STEP = 1e-6  # a smaller spread of scores is rounding
 
 
@@ -60,7 +61,7 @@ class Estimates:
         if self.null.shape[2]:
             self.chance = self.null.nanmean(2)
             self.p = by_cell(p_value, self.scores, self.null)
-        self.least_p = exp(-sum(lgamma(n + 1) for n in blocks))
+        self.least_p = max(_LEAST, exp(-sum(lgamma(n + 1) for n in blocks)))
         self.p.clamp_(min=self.least_p)
         if self.halves.shape[2] and measure.has_limit:
             for k, end in enumerate((self.low, self.high)):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _NAMED = 12  # layers that a summary names
 _NOTHING = "-"  # where a number is not known
+_SMALL = 0.001  # p-values below are not told apart in a table
 _MATRICES = ("error", "low", "high", "chance", "untrained", "null_p", "calibrated", "floor")
 
 
@@ -138,7 +139,8 @@ def _table(result: Comparison, measure: str) -> str:
     for row in result.best(measure).itertuples():
         partner = layer_title(row.layer_b) if isinstance(row.layer_b, str) else _NOTHING
         interval = _NOTHING if row.low != row.low else f"[{row.low:.3f}, {row.high:.3f}]"
-        judged = map(_number, (row.chance, row.untrained, row.null_p, row.calibrated))
+        p = "<0.001" if row.null_p < _SMALL else _number(row.null_p)
+        judged = _number(row.chance), _number(row.untrained), p, _number(row.calibrated)
         rows.append([layer_title(row.layer_a), partner, _number(row.score), _number(row.error), interval, *judged])
     used = [i for i in range(len(rows[0])) if i <= 2 or any(row[i] != _NOTHING for row in rows[1:])]
     lines = columns([[row[i] for i in used] for row in rows])

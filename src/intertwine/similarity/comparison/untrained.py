@@ -1,7 +1,10 @@
 """Copies of a model with freshly drawn weights: what layers share before anything is learned."""
 
 import inspect
-from collections.abc import Callable, Sequence
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import combinations, product
 from typing import Any
@@ -18,6 +21,7 @@ from ..inference import Resampling, given
 
 _RESETS = ("reset_parameters", "_reset_parameters", "init_weights")  # of a module, by itself
 _FRESH = 738_145_000  # added to seeds: none that people give their own networks
+_BY_HAND = re.compile(r"\binit\.\w+_\(|\.apply\((?!self\._init_weights\b)")  # weights drawn where a module is built
 _MARKS = 1000  # numbers of a tensor that are looked at
 _SHARE = 0.5  # of the weights: more may not stay the same from seed to seed
 
@@ -25,9 +29,10 @@ _SHARE = 0.5  # of the weights: more may not stay the same from seed to seed
 class Redrawn:
     """Copies of a model with new random weights, as its own code draws them, each made when it is asked for.
 
-    It is built again by one of ``builds``, or by its class where that takes no more than the model's ``config``, if
-    this gives tensors of the same shapes and another seed gives other ones. Else every module resets itself, by
-    ``reset_parameters``, ``init_weights`` or the model's ``_init_weights(module)``.
+    It is built again by one of ``builds``, by its class where that takes no more than the model's ``config``, or by
+    torchvision's function for it, if this gives tensors of the same shapes and another seed gives other ones. Else
+    every module resets itself, by ``reset_parameters``, ``init_weights`` or the model's ``_init_weights(module)``;
+    unless a class draws weights where it is built, which nothing can repeat.
     """
 
     def __init__(self, model: nn.Module, builds: Sequence[Callable[[], nn.Module]] = ()) -> None:
@@ -37,6 +42,8 @@ class Redrawn:
             builds = (*builds, lambda: kind(config))
         elif not _required(kind) and not kind.__module__.startswith("torch.nn."):
             builds = (*builds, kind)
+        elif kind.__module__.startswith("torchvision.models."):
+            builds = (*builds, *_of_torchvision(model))
         self._builds = [*builds]  # those that were tried and did not do are taken out
         self._sure = False  # whether the first of them draws at random
 
@@ -49,6 +56,10 @@ class Redrawn:
                 self._sure = True
                 return copied(self._model, state)
             del self._builds[0]
+        if by_hand := next(
+            (kind for kind in {type(m): 0 for m in self._model.modules()} if _draws_by_hand(kind)), None
+        ):
+            return f"the __init__ of {by_hand.__name__} draws weights by rules of its own"
         fresh = copied(self._model)
         device = next((tensor.device for tensor in self._model.parameters()), torch.device("cpu"))
         with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -76,8 +87,11 @@ def untrained_pairs(
     """
     asked, found = drawn.untrained, Fresh()
     if not isinstance(asked, int):
-        for name, some, copies in zip("AB", points, given(asked)):
+        both = given(asked)
+        for name, some, copies in zip("AB", points, both):
             found |= {f"untrained {name}{k}": (partial(lambda it: it, model), some) for k, model in enumerate(copies)}
+        if both[0] == both[1] and len(both[0]) > 1 and points[0] == points[1]:  # the same networks stand for both sides
+            return found, list(combinations([name for name in found if name.startswith("untrained A")], 2))
     elif not asked or not drawn.null or not any(True for model in models for _ in model.parameters()):
         return {}, []
     else:
@@ -118,6 +132,33 @@ def known_by(
     asked = measures, drawn.untrained, drawn.null > 0, drawn.seed, *facts
     read = tensors_in(batching.example(first, batching.size(first)))
     return digest([repr(([architecture(m) for m in models], layers, asked)), *read])
+
+
+def _of_torchvision(model: nn.Module) -> Iterator[Callable[[], nn.Module]]:
+    """Functions of torchvision that may have built a model: those beside its class, for as many classes."""
+    classes = [m.out_features for m in model.modules() if isinstance(m, nn.Linear)][-1:]
+    beside = sys.modules[type(model).__module__]
+    own = {name: x.shape for name, x in model.state_dict().items()}
+    for build in vars(beside).values():
+        if (
+            inspect.isfunction(build)
+            and build.__module__ == beside.__name__
+            and "weights" in inspect.signature(build).parameters
+        ):
+            again = partial(build, **({"num_classes": classes[0]} if classes else {}))
+            with suppress(Exception), torch.device("meta"):
+                if {name: x.shape for name, x in again().state_dict().items()} == own:
+                    yield again
+
+
+def _draws_by_hand(kind: type) -> bool:
+    """Whether a class draws weights in its ``__init__`` alone, as far as its code can be read."""
+    if kind.__module__.startswith("torch.nn.") or any(hasattr(kind, name) for name in (*_RESETS, "_init_weights")):
+        return False
+    try:
+        return bool(_BY_HAND.search(inspect.getsource(inspect.getattr_static(kind, "__init__"))))
+    except (OSError, TypeError):
+        return False
 
 
 def _reset(model: nn.Module) -> str:
@@ -167,11 +208,14 @@ def _built(build: Callable[[], nn.Module], model: nn.Module, seed: int, sure: bo
     return {id(x): kind(x, drawn[name]) for name, x in own.items()}
 
 
+def _parameters(call: Any) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(call).parameters)
+    except (TypeError, ValueError):  # of a builtin
+        return {"?": inspect.Parameter("?", inspect.Parameter.POSITIONAL_ONLY)}
+
+
 def _required(call: Any) -> list[str]:
     """Names of the arguments without a default."""
-    try:
-        parameters = inspect.signature(call).parameters.values()
-    except (TypeError, ValueError):  # of a builtin
-        return ["?"]
     skipped = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [p.name for p in parameters if p.default is p.empty and p.kind not in skipped]
+    return [p.name for p in _parameters(call).values() if p.default is p.empty and p.kind not in skipped]

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from ..._zoo_intervals import student_t
 from ..inference import excess
 from ..layer_groups import joined, own_measure
 from ..registry import CENTRED, measure_title
@@ -47,8 +48,8 @@ class Summary:
     chance: float | None
     untrained: tuple[float, ...]  # mean scores of pairs of untrained networks
     calibrated: float | None
-    # The mean share of the way from the higher one of two levels, 95 % of the shuffles and the score of a pair of
-    # untrained networks, to 1: one number for each such pair.
+    # The mean share of the way from the higher one of two levels, 95 % of the shuffles and what a pair of untrained
+    # networks reaches, to 1: the least and the most that it is by which such pair one takes. Empty without any.
     left: tuple[float, ...]
     interval: tuple[float, float] | None  # mean ends of the intervals
     matched: int | None  # layers that are most similar to their partner, where layers are paired
@@ -141,7 +142,8 @@ def agreeing(comparison: Compared) -> tuple[list[str], list[str]]:
         if scores is None or p is None or too_few_shuffles(comparison):
             continue
         levels = untrained_levels(comparison, name)
-        above = scores > levels.nan_to_num(nan=-torch.inf).amax(0) if len(levels) else ~scores.isnan()
+        reach = levels.nanmean(0) + spread(levels) if len(levels) else torch.full_like(scores, torch.nan)
+        above = scores > reach.nan_to_num(nan=-torch.inf)
         for row in rows:
             if not scores[row].isnan():
                 (yes if bool(above[row] & (p[row] <= _LEVEL)) else no).append(row)
@@ -158,6 +160,22 @@ def untrained_levels(comparison: Compared, measure: str) -> Tensor:
     return scores.nan_to_num(nan=-torch.inf).amax(2)
 
 
+def spread(levels: Tensor, together: bool = False) -> float:
+    """How far above the mean of pairs of untrained networks ``(pairs, L)`` another one comes: 95 % stay below.
+
+    Student's bound, ``t s sqrt(1 + 1 / pairs)``. Pairs are few, so that ``s`` is the spread of all layers around their
+    means; of the mean over layers, ``together``, it is that of the pairs' means, and no less than if layers were
+    independent.
+    """
+    pairs, layers = len(levels), int((~levels.isnan()).any(0).sum())
+    if pairs < 2 or not layers:
+        return 0.0
+    s = float((levels - levels.nanmean(0)).square().nansum() / (layers * (pairs - 1))) ** 0.5
+    if together:
+        s = max(float(levels.nanmean(1).std()), s / layers**0.5)
+    return student_t(0.9, layers * (pairs - 1)) * s * (1 + 1 / pairs) ** 0.5
+
+
 def summarise(comparison: Compared, measure: str, rows: list[int] | None = None) -> Summary:
     """Average one measure over the layers of A, or over some of them."""
     chosen = torch.tensor(range(len(comparison.layers_a)) if rows is None else rows)
@@ -167,8 +185,9 @@ def summarise(comparison: Compared, measure: str, rows: list[int] | None = None)
     known, beyond_level = ~own.isnan(), above_chance(comparison, measure)[chosen]
     levels = untrained_levels(comparison, measure)[:, chosen]
     beyond_chance = own if calibrated is None else calibrated
-    above = excess(own, levels).clamp(min=0)
-    left = torch.minimum(beyond_chance, torch.where(levels.isnan(), beyond_chance, above))
+    wider = spread(levels, together=True)
+    ends = levels.nanmean(0) + wider * torch.tensor([[1.0], [-1.0]], dtype=levels.dtype)[: 2 * len(levels)]
+    left = torch.minimum(beyond_chance, excess(own, ends).clamp(min=0).where(~ends.isnan(), beyond_chance))
     matched = None
     if paired(comparison) and searched(comparison, measure):
         # a tie with the partner counts as a match: equal layers, such as an identity, have no order
@@ -225,7 +244,8 @@ def _spoken(comparison: Compared, measure: str, rows: list[int] | None) -> str:
         levels.append(f"unrelated features would get {_two(summary.chance)}")
     if summary.untrained:
         ends = dict.fromkeys(map(_two, (min(summary.untrained), max(summary.untrained))))
-        levels.append(f"untrained networks of the same architecture get {' to '.join(ends)}")
+        alike = "the same architecture" if paired(comparison) else "these architectures"
+        levels.append(f"untrained networks of {alike} get {' to '.join(ends)}")
     where = f", where {' and '.join(levels)}" if levels else ""
     word = _word(summary, comparison.examples)
     about = "How similar the two networks are" if word.startswith("cannot") else "The two networks are"
@@ -280,12 +300,8 @@ def _word(summary: Summary, examples: int) -> str:
         return ""
     if summary.score <= max(summary.untrained):
         return "no more similar than untrained networks"
-    low, high = min(summary.left), max(summary.left)
-    wider = (high - low) / 2  # other pairs of untrained networks would reach beyond the range of a few
     otherwise = "hardly more similar than untrained networks"
-    least, most = (
-        next((word for need, word in _WORDS if left >= need), otherwise) for left in (low - wider, high + wider)
-    )
+    least, most = (next((word for need, word in _WORDS if left >= need), otherwise) for left in summary.left)
     return least if least == most else f"between {least} and {most}"
 
 

@@ -1,0 +1,123 @@
+"""Untrained networks are drawn as their classes draw weights, or not at all; what another pair of them would reach."""
+
+import sys
+import types
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import intertwine as iw
+from intertwine.lab.networks import build
+from intertwine.similarity import Resampling
+from intertwine.similarity.comparison.untrained import Redrawn
+from intertwine.similarity.comparison.verdict import spread
+
+
+class Small(nn.Module):
+    """Draws its weights where it is built, from arguments that it does not keep."""
+
+    def __init__(self, width, std, num_classes=3):
+        super().__init__()
+        self.first, self.relu, self.last = nn.Linear(5, width), nn.ReLU(), nn.Linear(width, num_classes)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=std)
+
+    def forward(self, x):
+        return self.last(self.relu(self.first(x)))
+
+
+class Applied(Small):
+    def __init__(self, width, std):
+        nn.Module.__init__(self)
+        self.first, self.relu, self.last = nn.Linear(5, width), nn.ReLU(), nn.Linear(width, 3)
+        self.apply(lambda module: None)
+
+
+def loader(n=60):
+    return torch.randn(n, 5, generator=torch.Generator().manual_seed(0)).split(20)
+
+
+@pytest.mark.parametrize("kind", [Small, Applied])
+def test_weights_that_a_class_draws_by_rules_of_its_own_are_not_replaced_by_other_ones(kind):
+    found = iw.compare(kind(8, 3.0), kind(8, 3.0), loader(), measures="linear_cka")
+    assert not found.untrained_pairs
+    assert any(f"the __init__ of {kind.__name__} draws weights by rules of its own" in note for note in found.notes)
+    given = [[kind(8, 3.0)], [kind(8, 3.0)]]
+    found = iw.compare(
+        kind(8, 3.0), kind(8, 3.0), loader(), measures="linear_cka", resampling=Resampling(untrained=given)
+    )
+    assert len(found.untrained_pairs["linear_cka"]) == 1
+
+
+def test_models_of_torchvision_are_built_again_by_its_functions(monkeypatch):
+    module = types.ModuleType("torchvision.models.small")
+
+    def small_net(*, weights=None, num_classes=1000):
+        return Small(8, 3.0, num_classes)
+
+    def wide_net(*, weights=None, num_classes=1000):
+        return Small(16, 30.0, num_classes)
+
+    for function in (small_net, wide_net):
+        function.__module__ = module.__name__
+        setattr(module, function.__name__, function)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(Small, "__module__", module.__name__)
+    copy = Redrawn(Small(8, 3.0, num_classes=7))(0)
+    assert isinstance(copy, Small) and 2 < copy.first.weight.std() < 4
+    assert isinstance(Redrawn(Small(12, 3.0))(0), str)  # built by none of its functions
+
+
+@pytest.mark.parametrize("name", ["resnet20", "resnet50:width=8,blocks=2-2,stem=small", "cct_6_3x1:width=32,blocks=2"])
+def test_built_in_networks_are_drawn_anew_as_they_were_built(name):
+    torch.manual_seed(0)
+    model = build(name)
+    copy = Redrawn(model)(0)
+    assert isinstance(copy, nn.Module)
+    for (place, x), y in zip(model.named_parameters(), copy.parameters(), strict=True):
+        if x.ndim > 1 and x.numel() > 500:
+            assert y.detach().std().item() == pytest.approx(x.detach().std().item(), rel=0.15), place
+
+
+def test_another_pair_of_untrained_networks_stays_below_the_bound_in_19_of_20_cases():
+    generator = torch.Generator().manual_seed(0)
+    below, together, cases = 0, 0, 4000
+    for _ in range(cases):
+        levels = 0.1 * torch.randn(4, 3, generator=generator, dtype=torch.float64) + torch.tensor([0.2, 0.5, 0.7])
+        known, new = levels[:3], levels[3]
+        below += int((new <= known.mean(0) + spread(known)).sum())
+        together += bool(new.mean() <= known.mean() + spread(known, together=True))
+    assert below / (3 * cases) == pytest.approx(0.95, abs=0.006)
+    assert 0.944 < together / cases < 1  # the larger of two spreads
+
+
+def test_one_pair_of_untrained_networks_has_no_spread():
+    assert spread(torch.tensor([[0.3, 0.5]])) == spread(torch.empty(0, 2)) == 0.0
+
+
+def test_a_lucky_draw_of_untrained_networks_does_not_make_the_headline_firm():
+    """Three pairs with one mean by chance, whose layers tell how much another pair may differ."""
+    torch.manual_seed(0)
+    net = lambda: nn.Sequential(nn.Linear(5, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU())
+    found = iw.compare(net(), net(), loader(400), measures="linear_cka")
+    score = found.scores["linear_cka"].diagonal().mean()
+    pairs = torch.zeros(3, 3, 3, dtype=torch.float64)
+    off = torch.tensor([[0.2, -0.2, 0.0], [0.0, 0.2, -0.2], [-0.2, 0.0, 0.2]], dtype=torch.float64)
+    pairs.diagonal(dim1=1, dim2=2)[:] = score - 0.1 + off
+    told = replace(found, untrained_pairs={"linear_cka": pairs})
+    assert "between hardly more similar than untrained networks and" in told.headline
+
+
+def test_p_values_end_where_the_tail_is_known_and_the_settings_name_the_estimator():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 12), nn.ReLU(), nn.Linear(12, 8), nn.ReLU())
+    found = iw.compare(net, net, torch.randn(2000, 5).split(500), measures=["linear_cka", "g_relu_procrustes"])
+    for measure in found.measures:
+        assert float(found.null_p[measure].min()) == pytest.approx(1e-6)
+    assert "<0.001" in str(found)
+    assert found.settings["estimator"] == "unbiased HSIC over all pairs within blocks of 125 examples"
+    exact = iw.compare(net, net, loader(), measures="linear_cka_biased", exact=True)
+    assert exact.settings["estimator"] == "biased HSIC over all pairs of examples"
