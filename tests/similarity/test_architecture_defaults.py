@@ -183,7 +183,7 @@ def trained(seed):
 def test_untrained_networks_are_not_called_similar_and_trained_ones_are_judged_beyond_them():
     fresh = iw.compare(net(seed=5, width=32), net(seed=6, width=32), X.split(60), resampling=Resampling(bootstrap=0))
     summary = summarise(fresh, "linear_cka")
-    assert summary.calibrated > 0.35 > 0.2 > sum(summary.left) / 4  # shuffles alone would call them partly similar
+    assert summary.calibrated > 0.35 > 0.2 > sum(summary.left) / 2  # shuffles alone would call them partly similar
     only = iw.compare(
         net(seed=5, width=32),
         net(seed=6, width=32),
@@ -195,7 +195,7 @@ def test_untrained_networks_are_not_called_similar_and_trained_ones_are_judged_b
     learned = summarise(
         iw.compare(trained(5), trained(6), X.split(60), resampling=Resampling(bootstrap=0)), "linear_cka"
     )
-    assert min(learned.left) > 0.3 and learned.score > max(learned.untrained)
+    assert min(learned.left) > 0.1 and learned.score > max(learned.untrained)
 
 
 def test_untrained_networks_come_from_the_seed_or_are_given():
