@@ -1,15 +1,16 @@
 """Barriers of pairs of networks as the group grows, from nothing over permutations to bases learned on data.
 
     python benchmarks/basins.py DATA [--pairs char-gpt gpt gpt:384 llama bert vit t5 mlp] [--rows none default learned]
-        [--kept FOLDER] [--steps 2400] [--seeds 1] [--draws 3] [--figure ladder.svg]
+        [--kept FOLDER] [--steps 2400] [--seeds 1] [--draws 3] [--state FOLDER] [--figure ladder.svg]
 
 DATA holds ``char-gpt/{a,b}.safetensors``, ``char-gpt/config.json``, ``text/tinyshakespeare.txt`` and ``cifar10``. The
 other pairs (``basin_pairs.py``) are trained here, a minute each, and kept in a folder; ``gpt:384`` is one of three
 layers and that width, which takes longer, and ``--seeds`` the number of pairs of each kind. The barrier is the largest
 of the quarter, half and three-quarter points above the line between the losses, over 6 batches of 64 of the data kept
 for tests; ``--draws`` takes as many draws of these batches, for the spread. Methods with data read the rest alone.
-Seconds are process time on one thread, the symmetry's search included. ``--figure`` draws the rows that were measured
-last.
+Seconds are process time on one thread, the symmetry's search included. With ``--state`` what is learned stands in files
+there, from which the same call goes on after it was broken off (and its seconds are those since). ``--figure`` draws
+the rows that were measured last.
 """
 
 import argparse
@@ -45,7 +46,7 @@ def barrier(a: nn.Module, b: nn.Module, data: list[Batch]) -> float:
     return max(heights)
 
 
-def ladder(pair: Pair, steps: int, rate: float) -> dict[str, dict]:
+def ladder(pair: Pair, steps: int, rate: float, state: Path | None) -> dict[str, dict]:
     """What each row tells ``align``."""
     plenty = [*pair.batches(1, 128, 1), *pair.batches(steps, 16, 2)]  # the first one is held out
     some = pair.batches(8, 64, 3)
@@ -58,7 +59,7 @@ def ladder(pair: Pair, steps: int, rate: float) -> dict[str, dict]:
         "activations": {"method": "activations", "loader": some},
         "mixed": {"method": "mixed", "loader": some},
         "straight-through": {"method": "straight-through", "loader": some},
-        "learned": {"method": Learned(steps=steps, rate=rate), "loader": plenty},
+        "learned": {"method": Learned(steps=steps, rate=rate, checkpoint=state and str(state)), "loader": plenty},
     }
 
 
@@ -80,11 +81,13 @@ def draw(found: dict[str, list[float]], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
 
 
-def measured(pair: Pair, a: nn.Module, b: nn.Module, chosen: argparse.Namespace) -> dict[str, list[float]]:
+def measured(
+    pair: Pair, a: nn.Module, b: nn.Module, chosen: argparse.Namespace, state: Path | None
+) -> dict[str, list[float]]:
     """The barriers of all rows that were asked for, one line each."""
     inputs = pair.batches(1, 2, 0)[0][0]
     tests = [pair.batches(6, 64, seed, train=False) for seed in range(chosen.draws)]
-    rows, found = ladder(pair, chosen.steps, chosen.rate), {}
+    rows, found = ladder(pair, chosen.steps, chosen.rate, state), {}
     for name in chosen.rows:
         started = time.process_time()
         if name == "none":
@@ -115,6 +118,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--draws", type=int, default=1)
     parser.add_argument("--rate", type=float, default=Learned.rate)
+    parser.add_argument("--state", type=Path)
     parser.add_argument("--figure", type=Path)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
@@ -131,7 +135,8 @@ def main() -> None:
                 "\n|---|---|---|",
                 flush=True,
             )
-            for row, heights in measured(pair, a, b, chosen).items():
+            state = chosen.state and chosen.state / f"{name}-{first}-{chosen.steps}.safetensors"
+            for row, heights in measured(pair, a, b, chosen, state).items():
                 found.setdefault(row, []).extend(heights)
     if chosen.figure is not None:
         draw(found, chosen.figure)

@@ -165,6 +165,23 @@ def test_language_models_are_judged_by_the_next_token(run, gpts, tmp_path):
     assert ran.code == 0, ran.err
 
 
+def test_a_learned_search_stands_in_a_file(run, gpts, tmp_path):
+    np.savez(tmp_path / "texts.npz", x=np.random.default_rng(0).integers(0, 20, (20, 9)))
+    words = [
+        "gpt_a",
+        "gpt_b",
+        "--data",
+        "npz:texts.npz",
+        "--method",
+        "learned:steps=4,every=2,checkpoint=s.safetensors",
+    ]
+    first = run("align", *words, "--json")
+    assert first.code == 0 and (tmp_path / "s.safetensors").is_file(), first.err
+    assert json.loads(run("align", *words, "--json").out)["objective"] == json.loads(first.out)["objective"]
+    other = run("merge", *words, "--seed", "1", "--out", "merged")
+    assert other.code == 2 and "checkpoint must be of these networks" in other.error
+
+
 def test_shards_are_aligned_tensor_by_tensor(run, gpts, tmp_path):
     for name in "ab":
         model = gpts.GPT2LMHeadModel.from_pretrained(tmp_path / f"gpt_{name}")

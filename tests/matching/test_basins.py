@@ -13,6 +13,7 @@ from intertwine.matching import FrankWolfe, Gates, Learned, Sinkhorn, StraightTh
 from intertwine.matching.coordinates.gauge import gauge_of
 from intertwine.matching.coordinates.networks import Networks
 from intertwine.matching.solvers import METHODS
+from intertwine.matching.solvers.coordinate_descent import cooled, descend, profiles
 from intertwine.symmetry.transformation import KINDS
 
 transformers = pytest.importorskip("transformers")
@@ -181,6 +182,19 @@ def test_without_rotations_nothing_is_folded():
     assert found.gauge is None and found.a is a
 
 
+def test_starts_under_falling_noise_end_higher_than_those_without():
+    reached = {True: 0.0, False: 0.0}
+    for seed in range(4):
+        torch.manual_seed(seed)
+        nets = [Turning(12) for _ in "ab"]
+        gauge = gauge_of(nets, (x := torch.randn(8, 4)), iw.symmetries(nets[0], x))
+        stated = Networks(*map(gauge, nets), gauge.sym, gauge.sym, KINDS, gauge=gauge).stated
+        for cold in reached:
+            start = profiles(stated) if cold else next(cooled(stated, 0, fast=False))
+            reached[cold] += descend(stated, start, torch.Generator().manual_seed(0)).history[-1] / stated.size
+    assert reached[False] > reached[True]
+
+
 def test_several_networks_meet_in_one_basis_and_merge():
     model, x = trained_like("rotary, grouped queries, gates")
     a, b = planted(model, x)
@@ -201,9 +215,10 @@ SHORT = {
 class Turning(nn.Module):
     """A stream that rotates once the gains of its norms are folded."""
 
-    def __init__(self) -> None:
+    def __init__(self, units: int = 7) -> None:
         super().__init__()
-        self.lift, self.up, self.down, self.head = (nn.Linear(n, m) for n, m in ((4, 6), (6, 7), (7, 6), (6, 3)))
+        sizes = (4, 6), (6, units), (units, 6), (6, 3)
+        self.lift, self.up, self.down, self.head = (nn.Linear(n, m) for n, m in sizes)
         self.norms = nn.ModuleList(nn.RMSNorm(6) for _ in range(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -278,6 +293,10 @@ def test_what_is_learned_is_the_same_again_and_goes_on_where_it_stopped(tmp_path
     fresh = iw.align(a, b, x, Learned(steps=30, every=10), loader)
     assert other.history == pytest.approx(fresh.history, abs=1e-5)
     assert whole.objective >= whole.history[0]
+    with pytest.raises(ValueError, match="another search"):
+        iw.align(a, b, x, Learned(steps=30, every=10, checkpoint=path), loader, seed=3)
+    with pytest.raises(ValueError, match=r"must end in \.safetensors"):
+        Learned(checkpoint="search.json")
 
 
 def _plain(output, batch):

@@ -7,7 +7,8 @@ import json
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_type_hints
 
 FILE = Path(__file__).with_name("catalogue.json")
 
@@ -67,10 +68,13 @@ def gathered() -> dict[str, Any]:
     }
 
 
-def _options_of(solver: Any) -> list[str]:
-    """The options of a solver that are numbers or truths, not kinds of numbers."""
-    found = (f.name for f in fields(solver) if isinstance(getattr(solver, f.name), int | float | None))
-    return [name for name in found if name != "dtype"]
+def _options_of(solver: Any) -> dict[str, str]:
+    """What each option of a solver takes that the command line can say: a number (or a truth) or a text."""
+    hints = get_type_hints(type(solver))
+    kinds = {
+        f.name: {*get_args(hint)} if isinstance(hint := hints[f.name], UnionType) else {hint} for f in fields(solver)
+    }
+    return {k: "text" if str in some else "number" for k, some in kinds.items() if some & {bool, int, float, str}}
 
 
 if __name__ == "__main__":

@@ -115,8 +115,8 @@ def check_method(method: str, others: Sequence[str]) -> None:
     if colon and name in others:
         raise ValueError(f"--method {name} must be without options. Got {method!r}.")
     for key, value in named_values(text, method).items():
-        check_known(f"option of {name}", key, solvers[name])
-        if value not in ("true", "false", "null"):
+        check_known(f"option of {name}", key, [*solvers[name]])
+        if solvers[name][key] == "number" and value not in ("true", "false", "null"):
             read("number", f"{name}:{key}", value)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
+from .._catalogue import catalogue
 from .._checks import named_values
 from .._options import Options, option
 from .._outputs import claim_file, claim_folder, print_json, say, tell_written
@@ -111,7 +112,8 @@ def solver_of(spec: str) -> str | iw.matching.Solver:
     name, colon, text = spec.partition(":")
     if not colon:
         return spec
-    given = {key: json.loads(value) for key, value in named_values(text, spec).items()}
+    kinds: dict[str, str] = catalogue()["methods"][name]
+    given = {k: value if kinds[k] == "text" else json.loads(value) for k, value in named_values(text, spec).items()}
     return replace(iw.matching.METHODS[name], **given)
 
 

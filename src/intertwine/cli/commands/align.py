@@ -39,7 +39,7 @@ class Align(ExampleOptions):
     model_b: str | None = None
     method: str = option(
         "weights, activations, mixed, frank-wolfe, sinkhorn, straight-through or learned. Options follow a colon: "
-        "sinkhorn:steps=300,temperature=0.05.",
+        "sinkhorn:steps=300,temperature=0.05. learned:checkpoint=FILE.safetensors goes on where it was broken off.",
         "weights",
     )
     kinds: list[str] | None = advanced(

@@ -4,7 +4,8 @@ Git Re-Basin's weight matching (Ainsworth, Hayase and Srinivasa 2023, algorithm 
 Differs from the paper: scales and general bases are removed first, signs are found with the assignment, linear spaces
 take the closest rotation, the units inside a unit (a head's dimensions, a group's channels) are matched with it, there
 are better starts than the identity, and what was found is shaken: one space is shuffled, the descent goes on, and the
-end is kept where it is better (iterated local search; Lourenço, Martin and Stützle 2003).
+end is kept where it is better (iterated local search; Lourenço, Martin and Stützle 2003). Where streams rotate, starts
+are cooled instead: gains get noise that falls sweep by sweep.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,20 +16,23 @@ from typing import ClassVar, NamedTuple
 import torch
 
 from ..._io.lazy import LazyState
+from ..._random import mixed
+from ...groups.assignment import assign_nearly
 from ...symmetry.coupling import Joined
 from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, random, with_parts
 from ..coordinates.networks import Networks
-from ..coordinates.problem import Problem
+from ..coordinates.problem import Problem, single_spaces
 from ..costs.incremental import Costs, Streamed
 from .solver import Findings, Solver
 from .starts import outwards, profiles
-from .steps import best_parts, nested_step
+from .steps import best_parts, best_signs, nested_step
 
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative fall of the objective that rounding explains
 _COPY = 1e-6  # relative distance from the largest objective, |a| |b|, at which nothing is left to find
 _LARGE = 6_000_000  # weights
 _SETTLING = 6  # sweeps after a shake
+_COOLING, _HEAT = 40, 1.0  # sweeps of falling noise, and its deviation at first, in deviations of the gains
 _TURNS = 1e-6  # relative gain of a sweep where streams rotate, of networks that are not large
 _TURNS_SHORT = 1e-5  # the same for large ones and for short descents
 _NEARLY = 1e-3  # share of the objective that a copy in another basis may still miss when sweeps gain less than that
@@ -42,10 +46,11 @@ class CoordinateDescent(Solver):
     Attributes:
         restarts: Largest number of starts: spaces placed from the input outwards and similar weight profiles (in that
             order where spaces form a tree, else the other way round), the identity, then random elements. By default
-            two, or one for networks of more than 6 million weights and for state dicts. A start that ends in a copy of
-            ``a`` is the last one: nothing can be better.
-        shakes: How often the best end is shaken; by default 40 times, 4 for networks of more than 6 million weights.
-            Where streams rotate, which makes sweeps long, 10 times and not at all; state dicts not at all.
+            two, or one for networks of more than 6 million weights, for state dicts, and where streams rotate: each is
+            the one of similar profiles there, cooled with other noise. A start that ends in a copy of ``a`` is the last
+            one: nothing can be better.
+        shakes: How often the best end is shaken; by default 40 times, 4 for networks of more than 6 million weights,
+            state dicts and networks whose streams rotate not at all.
         sweeps: Largest number of sweeps over all spaces.
         tolerance: Relative gain of a sweep below which the search ends; at 0 only when nothing changes. Where streams
             rotate, which never quite ends, at least 1e-6, or 1e-5 for networks of more than 6 million weights.
@@ -72,12 +77,13 @@ class CoordinateDescent(Solver):
         stated = networks.problem(self.dtype)
         large = networks.stored or sum(x.numel() for x in stated.b.values()) > _LARGE
         turns = networks.gauge is not None
-        restarts = (1 if large else 2) if self.restarts is None else self.restarts
-        usual = (0 if large else 10) if turns or networks.stored else (4 if large else 40)
+        restarts = (1 if large or turns else 2) if self.restarts is None else self.restarts
+        usual = 0 if turns or networks.stored else 4 if large else 40
         shakes = usual if self.shakes is None else self.shakes
         tolerance = max(self.tolerance, (_TURNS_SHORT if large else _TURNS) if turns else 0.0)
         options = replace(self, restarts=restarts, shakes=shakes, tolerance=tolerance)
-        best, reached = search(stated, options, networks.seed, starts_of(stated, networks.seed, self.fast))
+        starts = cooled(stated, networks.seed, self.fast) if turns else starts_of(stated, networks.seed, self.fast)
+        best, reached = search(stated, options, networks.seed, starts)
         if turns and best.history[-1] >= (1 - _NEARLY) * stated.size:  # a copy in another basis: to the last digit
             exact = replace(options, tolerance=self.tolerance)
             best = descend(stated, best.g, torch.Generator().manual_seed(networks.seed), exact)
@@ -130,6 +136,36 @@ def starts_of(stated: Problem, seed: int, fast: bool) -> Iterator[Transformation
         yield random(stated.sym, seed + number)
 
 
+def cooled(stated: Problem, seed: int, fast: bool) -> Iterator[Transformation]:
+    """Where sweeps lead from similar profiles while gains have noise that falls, each time other noise.
+
+    The objective of networks whose streams rotate has many optima of much the same height. Noise leads over the ridges
+    between them, and to optima that hold under it: the barrier is lower there than at others of that height.
+    """
+    start, free, (slack, still) = profiles(stated, fast), single_spaces(stated.sym), _rounding(stated)
+    for number in count():
+        generator, kept = torch.Generator().manual_seed(mixed(seed, "noise", number)), Costs(stated, start)
+        for step in range(_COOLING):
+            if _copied(stated, kept.value):
+                break
+            for space in _waiting(kept, generator, nested_first=not step):
+                if space in free:
+                    _draw(kept, space, _HEAT * (1 - step / _COOLING), generator, fast)
+                else:
+                    _improve(kept, space, slack, still, fast)
+        yield kept.g
+
+
+def _draw(kept: Costs, space: Space, heat: float, generator: torch.Generator, fast: bool) -> None:
+    """Move one space to an assignment that is best under noise of so many deviations of the gains."""
+    if here := kept.of(space.name):
+        gain, choose = best_signs(here, space.group.signs)
+        noise = torch.randn(gain.shape, generator=generator).to(gain)
+        order = assign_nearly(gain + heat * gain.std(correction=0) * noise, fast).cpu()
+        step = with_parts(kept.still, space.name, permutation=order, signs=choose(order))
+        kept.move(step, kept.gain(step))
+
+
 def _is_tree(stated: Problem) -> bool:
     """Whether no two spaces are joined in two ways, as layers in a chain are not and residual streams are."""
     together = Joined(s.name for s in stated.sym.spaces)
@@ -138,6 +174,12 @@ def _is_tree(stated: Problem) -> bool:
             return False
         together.join(layout.spaces)
     return True
+
+
+def _rounding(stated: Problem) -> tuple[float, float]:
+    """What rounding explains: a fall of the objective, and a turn."""
+    dtype = next((t.dtype for t in stated.a.values()), torch.float64)
+    return _ROUNDING[dtype] * stated.size, _STILL[dtype]
 
 
 def _copied(stated: Problem, value: float, enough: float = _COPY) -> bool:
@@ -165,9 +207,7 @@ def descend(
     """
     kept = (Streamed if isinstance(stated.a, LazyState) else Costs)(stated, start)
     history = [kept.value]
-    dtype = next((t.dtype for t in stated.a.values()), torch.float64)
-    slack = _ROUNDING[dtype] * stated.size
-    still = _STILL[dtype]
+    slack, still = _rounding(stated)
     # Bases turn by what rounding leaves of rotations, sweep by sweep: there what is found from scratch counts.
     rigid = not any(space.group.mixes for space in stated.sym.spaces)
     again = False
@@ -207,12 +247,19 @@ def default(stated: Problem, seed: int, fast: bool = False) -> Transformation:
 def _sweep(
     kept: Costs, generator: torch.Generator | None, slack: float, still: float, fast: bool, nested_first: bool = False
 ) -> bool:
-    """Solve every space whose costs changed, in random order or as they come; tell whether a basis turned.
+    """Solve every space whose costs changed, in random order or as they come; tell whether a basis turned."""
+    turned = False
+    for space in _waiting(kept, generator, nested_first):
+        turned |= _improve(kept, space, slack, still, fast)
+    return turned
+
+
+def _waiting(kept: Costs, generator: torch.Generator | None, nested_first: bool) -> Iterator[Space]:
+    """The spaces whose costs changed when their turn comes, each of which counts as solved then.
 
     Starts leave heads, experts and what lies inside them in place. Those come first in the first sweep: the signs of a
     stream, which a start found, would otherwise be solved anew against heads in no order, and lost.
     """
-    turned = False
     order = spaces = list(kept.problem.sym.spaces)
     if generator is not None:
         order = [spaces[index] for index in torch.randperm(len(spaces), generator=generator).tolist()]
@@ -222,8 +269,7 @@ def _sweep(
     for space in order:
         if space.name in kept.dirty:
             kept.dirty.discard(space.name)
-            turned |= _improve(kept, space, slack, still, fast)
-    return turned
+            yield space
 
 
 def _shaken(kept: Costs, generator: torch.Generator | None, slack: float, still: float, fast: bool) -> None:

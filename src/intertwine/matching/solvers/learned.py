@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..._io.files import digest
 from ..._io.values import read_value, write_value
 from ..._progress import track
 from ..._random import mixed
@@ -57,7 +58,7 @@ class Learned(Solver):
             barrier rises while the rate is high and falls with it.
         loss: ``loss(output, batch)`` of a batch; cross-entropy of ``(inputs, labels)`` by default.
         checkpoint: A ``.safetensors`` file that is written at every measurement, and from which a search that was
-            broken off goes on, to the same end.
+            broken off goes on, to the same end. It is of one pair of networks, one seed and these options.
     """
 
     name: ClassVar[str] = "learned"
@@ -78,6 +79,8 @@ class Learned(Solver):
             raise ValueError(f"steps, every and rate must be positive. Got {self.steps}, {self.every}, {self.rate}.")
         if not 0 <= self.mixtures[0] < self.mixtures[1] <= 1:
             raise ValueError(f"mixtures must be two rising numbers between 0 and 1. Got {self.mixtures}.")
+        if self.checkpoint is not None and Path(self.checkpoint).suffix != ".safetensors":
+            raise ValueError(f"checkpoint must end in .safetensors. Got {str(self.checkpoint)!r}.")
 
     def search(self, networks: Networks) -> Findings:
         """The element of the lowest barrier on the held-out batch, which is the loader's first.
@@ -107,6 +110,7 @@ class _Standing:
     step: int = 0
     falls: tuple[int, ...] = ()  # The steps by which a search had to go back
     momenta: Mapping[str, Tensor] = field(default_factory=dict)
+    of: str = ""  # A hash of the networks, the seed and the options
 
 
 class _Course:
@@ -117,7 +121,9 @@ class _Course:
         self.ones = frozenset() if networks.gauge is None else networks.gauge.ones
         self.mixture, self.loss = Mixture(networks), options.loss or cross_entropy
         self.raw = {n: t.detach() for n, t in tensors_of(networks.b).items() if n in self.mixture.names}
-        self.at = _Standing(start, start)
+        options = replace(options, checkpoint=None, loss=None)
+        both = (self.mixture.a[name] for name in self.raw), self.raw.values()
+        self.at = _Standing(start, start, of=digest(chain([repr(options), str(networks.seed)], *both)))
         first = list(islice(self._batches(), 2))
         self.held, self.skipped = first[:1], len(first) - 1
         self.notes: tuple[str, ...] = ()
@@ -131,12 +137,21 @@ class _Course:
         self.at.momenta = {name: torch.zeros_like(log) for name, log in self.logs.items()}
 
     def run(self) -> None:
-        """Learn, from where the checkpoint stands if there is one."""
+        """Learn, from where the checkpoint stands if there is one.
+
+        Raises:
+            ValueError: If it is of another search.
+        """
         file = None if self.options.checkpoint is None else Path(self.options.checkpoint)
         height, since = self.barrier(self.at.base), 0  # the losses of the ends are those of the start, also later
         self.at.history = (height,)
         if file is not None and file.exists():
-            self.at = read_value(file, _Standing)
+            if (known := read_value(file, _Standing)).of != self.at.of:
+                raise ValueError(
+                    f"checkpoint must be of these networks, options and seed. Got another search in {str(file)!r}: "
+                    "name another file, or remove it."
+                )
+            self.at = known
         at, batches = self.at, islice(self._stream(), self.at.step, None)
         rounds = range(-(-(self.options.steps - at.step) // self.options.every))
         for _ in track(rounds, f"Learning, barrier {at.history[0]:.3f} at the start", enabled=None):
