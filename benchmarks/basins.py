@@ -1,13 +1,14 @@
 """Barriers of pairs of networks as the group grows, from nothing over permutations to bases learned on data.
 
     python benchmarks/basins.py DATA [--pairs char-gpt gpt gpt:384 llama bert vit t5 mlp] [--rows none default learned]
-        [--kept FOLDER] [--steps 2400] [--seeds 1] [--draws 3] [--state FOLDER] [--figure ladder.svg]
+        [--kept FOLDER] [--steps 2400] [--seeds 1] [--seed 0] [--draws 3] [--state FOLDER] [--figure ladder.svg]
 
 DATA holds ``char-gpt/{a,b}.safetensors``, ``char-gpt/config.json``, ``text/tinyshakespeare.txt`` and ``cifar10``. The
 other pairs (``basin_pairs.py``) are trained here, a minute each, and kept in a folder; ``gpt:384`` is one of three
-layers and that width, which takes longer, and ``--seeds`` the number of pairs of each kind. The barrier is the largest
-of the quarter, half and three-quarter points above the line between the losses, over 6 batches of 64 of the data kept
-for tests; ``--draws`` takes as many draws of these batches, for the spread. Methods with data read the rest alone.
+layers and that width, which takes longer, and ``--seeds`` the number of pairs of each kind; ``--seed`` is that of every
+search. The barrier is the largest of the quarter, half and three-quarter points above the line between the losses, over
+6 batches of 64 of the data kept for tests; ``--draws`` takes as many draws of these batches, for the spread. Methods
+with data read the rest alone.
 Seconds are process time on one thread, the symmetry's search included. With ``--state`` what is learned stands in files
 there, from which the same call goes on after it was broken off (and its seconds are those since). ``--figure`` draws
 the rows that were measured last.
@@ -96,7 +97,7 @@ def measured(
             options = dict(rows[name])
             if options.pop("sym", False):  # nothing is folded: the stream is permuted, heads have bases
                 options["sym"] = iw.symmetries(a, inputs)
-            aligned = iw.align(a, b, inputs, chance=False, **options)
+            aligned = iw.align(a, b, inputs, seed=chosen.seed, chance=False, **options)
             one, other = aligned.a, aligned.apply(b)
         seconds = time.process_time() - started
         heights = found[name] = [barrier(one, other, test) for test in tests]
@@ -116,6 +117,7 @@ def main() -> None:
     parser.add_argument("--kept", type=Path, default=Path("basins"))
     parser.add_argument("--steps", type=int, default=Learned.steps)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--draws", type=int, default=1)
     parser.add_argument("--rate", type=float, default=Learned.rate)
     parser.add_argument("--state", type=Path)
