@@ -31,6 +31,7 @@ __all__ = ["arranged", "balanced", "canonical", "canonical_element", "check_weig
 
 _ROUNDS = 100  # of bases and scales in turn
 _DEPTH = 8  # rounds from which the next one begins
+_LEAP = 2.0  # largest change of a log scale beyond what the last round made of it
 _RANK = 1e-8  # singular values of their differences below it, relative to the largest, are rounding
 _CONDITION = 1e4  # of matrices beyond which a basis is better left as it came
 _SETTLED = 1e-9  # log scales, matrix entries and keys closer than this count as canonical already
@@ -160,7 +161,8 @@ def _ahead(rounds: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     starts, ends = (torch.stack(some) for some in zip(*rounds))
     turned = (ends - starts).diff(dim=0).mT
     shares = torch.linalg.pinv(turned, rtol=_RANK) @ (ends[-1] - starts[-1])
-    return ends[-1] - shares @ ends.diff(dim=0)
+    beyond = shares @ ends.diff(dim=0)
+    return ends[-1] - beyond if bool((beyond.abs() <= _LEAP).all()) else ends[-1]
 
 
 def _oriented(sym: Symmetry, state: Mapping[str, Tensor], g: Transformation) -> Transformation:
