@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 import torch
-from upstream import lacks
+from upstream import lacks, runs_on_meta
 
 import intertwine
 
@@ -14,6 +14,9 @@ collect_ignore = [
     "docs/site",
     "docs/results/remake.py",
 ]  # one needs the tools of the site, one is a script beside another
+
+
+PAGES = {"mappings.md": runs_on_meta}  # pages of the guide that show what older releases lack
 
 
 def pytest_addoption(parser):
@@ -32,6 +35,12 @@ def pytest_configure(config):
     # unless the package was imported before.
     for room in intertwine._ROOMS:
         import_module(f"intertwine.{room}")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.name in PAGES:
+            item.add_marker(PAGES[item.name])
 
 
 _BEGAN = time.monotonic()
