@@ -1,6 +1,7 @@
 """Barriers: what they measure, before and after alignment, and what is refused."""
 
 import copy
+import sys
 from itertools import combinations
 
 import pytest
@@ -228,3 +229,26 @@ def test_pairs_of_two_architectures_are_joined_each_in_its_own():
     flat = [nn.Sequential(nn.Flatten(), nn.Linear(4, 3)) for _ in range(2)]
     found = barriers([*deep, *flat], [(x, (x[:, 0] > 0).long())], points=3, pairs=[(0, 1), (2, 3)], alignments=None)
     assert [curve.pair for curve in found.curves] == [0, 1]
+
+
+@pytest.mark.parametrize("scored", [2, 4])
+def test_an_interrupted_barrier_keeps_the_coarse_points(trained, loader, scored, monkeypatch):
+    a, b = trained["mlp"][:2]
+    whole = barrier(a, b, loader, points=9, alignment=None)
+    calls = []
+
+    def interrupted(*given):
+        calls.append(given)
+        if len(calls) > scored + 1:  # the first one is of the data
+            raise KeyboardInterrupt
+        return evaluate(*given)
+
+    monkeypatch.setattr(sys.modules[barrier.__module__], "evaluate", interrupted)
+    if scored < 3:
+        with pytest.raises(KeyboardInterrupt):
+            barrier(a, b, loader, points=9, alignment=None)
+        return
+    part = barrier(a, b, loader, points=9, alignment=None)
+    assert part.ratios == (0, 0.25, 0.5, 1)
+    assert part.curves[0].loss == tuple(whole.curves[0].loss[k] for k in (0, 2, 4, 8))
+    assert "these are 4 of 9 points" in part.summary()

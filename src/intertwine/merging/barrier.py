@@ -22,6 +22,8 @@ from .curves import Barrier, Curve
 from .merge import Aligned, Interpolation, folded, in_basis, interpolate_
 from .repair import batch_norms, recalibrate_
 
+_FEWEST = 3  # points: both ends and one between
+
 
 @dataclass(frozen=True)
 class PathOptions:
@@ -54,7 +56,7 @@ def barrier(
     a: nn.Module,
     b: nn.Module,
     loader: Iterable[Any],
-    points: int = 25,
+    points: int = 11,
     *,
     alignment: Aligned | Solver | str | None = "weights",
     options: PathOptions = OPTIONS,
@@ -68,7 +70,8 @@ def barrier(
         max_t  L((1 - t) a + t b) - ((1 - t) L(a) + t L(b)),
 
     taken over equally spaced ``t``, and likewise the largest drop of the accuracy. Statistics of batch norms are
-    interpolated like weights; the recalibrated variant measures them anew at every point.
+    interpolated like weights; the recalibrated variant measures them anew at every point. All paths are scored at their
+    ends first, then at the middle, then finer: where it is interrupted (Control-C), the points so far are the result.
 
     Args:
         a: One network. Both are left as they are.
@@ -101,7 +104,7 @@ def barrier(
 def barriers(
     models: Sequence[nn.Module],
     loader: Iterable[Any],
-    points: int = 25,
+    points: int = 11,
     pairs: Sequence[tuple[int, int]] | None = None,
     *,
     alignments: Sequence[Aligned | Solver | str | None] | Solver | str | None = "weights",
@@ -126,6 +129,7 @@ def barriers(
 
     Raises:
         ValueError: As ``barrier``, or if pairs name no networks, or one network twice.
+        KeyboardInterrupt: If it comes before the middle of all paths was scored.
     """
     chosen = list(combinations(range(len(models)), 2)) if pairs is None else [(i, j) for i, j in pairs]
     called = [str(k) for k in range(len(models))] if names is None else list(names)
@@ -149,31 +153,53 @@ def barriers(
         if alignment is None:
             check_matching(*joined[-1], (called[i], called[j]))
     options = replace(options, calibration=calibration, example_inputs=inputs)
-    ratios = tuple(k / (points - 1) for k in range(points))
     plan = [  # the pair and the kind of each path, and its ends: b is in the basis of a where it is aligned
         (k, kind, recalibrated, start, end)
         for k, (pair, alignment) in enumerate(zip(joined, given))
         for kind, start, end in _ends(*pair, alignment, options)
         for recalibrated in ((False, True) if options.recalibrate and batch_norms(pair[0]) else (False,))
     ]
-    steps = (score for *_, again, a, b in plan for score in _scores(a, b, again, ratios, loader, options))
-    scores = list(track(steps, "Scoring", len(plan) * points, progress))
+    scores: dict[tuple[int, int], Score] = {}
+    whole = list[int]()
+    try:
+        for k in track(_coarse_first(points), "Points of all paths", enabled=progress):
+            for i, (*_, again, start, end) in enumerate(plan):
+                scores[i, k] = _score(start, end, again, k / (points - 1), loader, options)
+            whole = sorted([*whole, k])
+    except KeyboardInterrupt:  # what was scored on all paths counts
+        if len(whole) < _FEWEST:
+            raise
     curves = []
-    for k, (pair, kind, recalibrated, _, _) in enumerate(plan):
-        here = scores[k * points : (k + 1) * points]
+    for i, (pair, kind, recalibrated, _, _) in enumerate(plan):
+        here = [scores[i, k] for k in whole]
         known = tuple(s.accuracy for s in here if s.accuracy is not None)
         accuracy = known if len(known) == len(here) else None
         curves.append(Curve(pair, kind, recalibrated, tuple(s.loss for s in here), accuracy))
     aligned = next((g for g in given if g is not None), None)
     named = getattr(aligned, "name" if isinstance(aligned, Solver) else "method", "given")
     return Barrier(
-        ratios=ratios,
+        ratios=tuple(k / (points - 1) for k in whole),
         pairs=tuple((called[i], called[j]) for i, j in chosen),
         curves=tuple(curves),
         alignment=aligned if aligned is None or isinstance(aligned, str) else named,
         interpolation=options.interpolation,
-        examples=scores[0].examples,
+        examples=scores[0, 0].examples,
+        notes=(f"Interrupted: these are {len(whole)} of {points} points.",) if len(whole) < points else (),
     )
+
+
+def _coarse_first(points: int) -> list[int]:
+    """Places of the points of a path: the ends, the middle, and then what halves the gaps.
+
+    Examples:
+        >>> _coarse_first(9)
+        [0, 8, 4, 2, 6, 1, 3, 5, 7]
+    """
+    order, step = [0, points - 1], points - 1
+    while step > 1:
+        step //= 2
+        order += [k for k in range(step, points, step) if k not in order]
+    return order
 
 
 def _ends(
@@ -192,21 +218,20 @@ def _ends(
         yield kind, start, end
 
 
-def _scores(
-    a: nn.Module, b: nn.Module, recalibrated: bool, ratios: Sequence[float], loader: Iterable[Any], options: PathOptions
-) -> Iterator[Score]:
-    """The scores of all points of one path, in order."""
-    between_them = copied(a)
-    for ratio in ratios:
-        interpolate_(between_them, a, b, dict.fromkeys(tensors_of(a), ratio), options.interpolation)
-        if recalibrated:
-            recalibrate_(between_them, options.calibration or loader)
-        yield evaluate(between_them, loader, options.loss)
+def _score(
+    a: nn.Module, b: nn.Module, recalibrated: bool, ratio: float, loader: Iterable[Any], options: PathOptions
+) -> Score:
+    """The score of one point of a path."""
+    between = copied(a)
+    interpolate_(between, a, b, dict.fromkeys(tensors_of(a), ratio), options.interpolation)
+    if recalibrated:
+        recalibrate_(between, options.calibration or loader)
+    return evaluate(between, loader, options.loss)
 
 
 def _check(models: Sequence[nn.Module], pairs: Sequence[tuple[int, int]], names: Sequence[str], points: int) -> None:
     check_whole("points", points)
-    if points < 3:
+    if points < _FEWEST:
         raise ValueError(f"points must be at least 3: both ends and one between. Got {points}.")
     if len(models) < 2 or not pairs:
         raise ValueError(f"models must be at least two, joined by at least one pair. Got {len(models)}.")

@@ -15,11 +15,12 @@ class Barrier(Study, DataOptions):
 
     The barrier is the largest excess of the loss over the straight line between the losses of both ends. With three
     networks or more every pair is measured, and the barrier comes with an interval, which leaves out networks and not
-    pairs. Batch norms are recalibrated on the training split.
+    pairs. Batch norms are recalibrated on as many examples of the training split as the networks are judged by. Points
+    are scored from coarse to fine: Control-C ends early, and what was scored by then is written.
 
     Example:
       intertwine barrier a.safetensors b.safetensors --data digits
-      intertwine barrier seed*.safetensors --model resnet20 --data cifar10:PATH --points 11 --out barrier
+      intertwine barrier seed*.safetensors --model resnet20 --data cifar10:PATH --points 25 --examples 10000
     """
 
     python = "iw.barrier(a, b, loader)"
@@ -27,11 +28,11 @@ class Barrier(Study, DataOptions):
 
     checkpoints: list[Path]
     method: str = option("How to align, see 'intertwine align --help'; none for the direct path only.", "weights")
-    points: int = option("Points of each path, the ends included.", 25, min=3)
+    points: int = option("Points of each path, the ends included.", 11, min=3)
     recalibrate: bool = advanced("Also with batch norms measured anew at every point.", True)
     interpolation: str = "linear"
     split: str = "test"
-    examples: int = 5000
+    examples: int = 2000
     batch_size: int = 250
     seed: int = 0
     device: str = "auto"
