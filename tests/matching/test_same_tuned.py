@@ -263,8 +263,10 @@ def test_copies_whose_modules_stand_in_another_order_are_no_strangers():
     assert torch.allclose(a(x), b(x))
     sym = iw.symmetries(a, x)
     found = same(a, b, x, sym)
-    assert found.verdict == RELATED
+    assert found.verdict == UNTOLD and "more moved than the symmetry knows" in found.reason
     assert not {"read.weight", "write.weight"} & set(found.differing)
+    b.write.bias.data += 0.1
+    assert same(a, b, x, sym).verdict == RELATED
     assert same(a, Experts(1).double(), x, sym).verdict == DIFFERENT
 
 
@@ -351,3 +353,30 @@ def test_a_cast_of_rows_most_of_which_it_leaves_alone_is_rounding(moved):
         stepped[2].weight.copy_(stepped[2].weight.bfloat16())
     found = same(b, sym.act(g, stepped), x, sym)
     assert found.verdict == RELATED and set(found.differing) == {"2.weight"}
+
+
+def test_equal_outputs_make_related_networks_ones_of_which_it_cannot_be_told():
+    """A shuffle of channels joins two axes to one, whose group the engine finds in part."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 32, 3), nn.ReLU(), nn.ChannelShuffle(4), nn.Conv2d(32, 32, 3, groups=4), nn.ReLU()
+    a, x = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 5)), torch.randn(4, 3, 8, 8)
+    b, orders = copy.deepcopy(a), torch.stack([torch.randperm(8) for _ in range(4)])  # of the inputs of each group
+    read = torch.arange(32).view(4, 8).T.reshape(4, 8)  # (group of layer 3, its input): the output of layer 0
+    with torch.no_grad():
+        b[3].weight.copy_(torch.stack([a[3].weight[k, orders[k // 8]] for k in range(32)]))
+        for part, old in zip(b[0].parameters(), a[0].parameters()):
+            part[read.flatten()] = old[read.gather(1, orders).flatten()]
+    assert torch.allclose(a(x), b(x), atol=1e-6)
+    found = same(a, b, x)
+    assert found.verdict == UNTOLD and "more moved than the symmetry knows" in found.reason
+    assert "3.weight" in found.differing
+
+
+def test_changes_that_the_example_does_not_show_leave_networks_related():
+    torch.manual_seed(0)
+    a, x = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 5)), torch.arange(20)[None]
+    b = copy.deepcopy(a)
+    b[0].weight.data[30:].normal_()  # rows that no token of the example reads
+    assert torch.equal(a(x), b(x))
+    found = same(a, b, x)
+    assert found.verdict == RELATED and set(found.differing) == {"0.weight"}

@@ -12,7 +12,7 @@ from .._result import of_networks
 from .._words import counted, listed
 from ..errors import CaptureError
 from ..symmetry import symmetries
-from ..symmetry.action import acting, check_states, tensors_of
+from ..symmetry.action import acting, check_states, moved, rewritable, tensors_of
 from ..symmetry.coupling import narrowed
 from ..symmetry.folding.fold import folded
 from ..symmetry.folding.norms import gains_of
@@ -65,6 +65,7 @@ def same(
     "Different" is only said where the symmetry is known and the outputs on the example differ. Where operations have no
     rule, the two runs took different paths, or the outputs are equal, copies may differ by more than the group that was
     found: then networks that do not agree "cannot be told", unless the tensors whose symmetry is known tell them apart.
+    Nor can it be told of related ones whose outputs are equal, but not those of the network halfway between them.
 
     Args:
         a: One network. Both are left as they are. Of two state dicts, with ``sym`` given, the weights alone are
@@ -200,8 +201,31 @@ def _by_name(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | No
             return _error(outputs(a, example_inputs), theirs)
 
     found = decided(sym, states, limit, replaced, error, one_path)
+    if found.verdict == RELATED and not replaced and _moved_together(found, sym, a, b, example_inputs):
+        said = (
+            "yet both give the same outputs here, and the network halfway does not: more moved than the symmetry knows"
+        )
+        found = replace(found, verdict=UNTOLD, reason=f"{found.reason}; {said}")
     told, _ = differing_settings(settings_of(a), settings_of(b), ran=True)
     return replace(found, reason=f"{found.reason}; configurations differ: {told}") if told else found
+
+
+def _moved_together(found: Match, sym: Symmetry, a: nn.Module, b: nn.Module, example_inputs: Any) -> bool:
+    """Whether differing tensors make up for one another: outputs are equal, but not those halfway from ``a`` to ``b``.
+
+    Changes that the example does not show, as of rows that it does not read, leave outputs equal halfway, too.
+    """
+    theirs = outputs(b, example_inputs)
+    if found.transformation is None or not _error(outputs(a, example_inputs), theirs) <= PRECISIONS["float32"]:
+        return False
+    middle, ours = rewritable(sym, b), tensors_of(a)
+    names = [name for name in found.differing if name in sym.layouts]
+    ours = {**ours, **moved(sym, found.transformation, ours, names)}
+    with torch.no_grad():
+        for name, x in tensors_of(middle).items():
+            if name in names:
+                x.lerp_(ours[name].to(x), 0.5)
+    return not _error(outputs(middle, example_inputs), theirs) <= PRECISIONS["float32"]
 
 
 def _error(ours: list[Tensor], theirs: list[Tensor]) -> float:
