@@ -42,7 +42,7 @@ class Redrawn:
             builds = (*builds, lambda: kind(config))
         elif not _required(kind) and not kind.__module__.startswith("torch.nn."):
             builds = (*builds, kind)
-        elif kind.__module__.startswith("torchvision.models."):
+        if kind.__module__.startswith("torchvision.models."):
             builds = (*builds, *_of_torchvision(model))
         self._builds = [*builds]  # those that were tried and did not do are taken out
         self._sure = False  # whether the first of them draws at random
@@ -136,7 +136,8 @@ def known_by(
 
 def _of_torchvision(model: nn.Module) -> Iterator[Callable[[], nn.Module]]:
     """Functions of torchvision that may have built a model: those beside its class, for as many classes."""
-    classes = [m.out_features for m in model.modules() if isinstance(m, nn.Linear)][-1:]
+    ends = [getattr(m, "out_features", getattr(m, "out_channels", None)) for m in model.modules()]
+    classes = [size for size in ends if size is not None][-1:]
     beside = sys.modules[type(model).__module__]
     own = {name: x.shape for name, x in model.state_dict().items()}
     for build in vars(beside).values():
