@@ -36,6 +36,13 @@ class Applied(Small):
         self.apply(lambda module: None)
 
 
+class Defaulted(Small):
+    """Takes no arguments, as torchvision's MobileNetV2, and has other classes here."""
+
+    def __init__(self, num_classes=1000):
+        super().__init__(8, 3.0, num_classes)
+
+
 def loader(n=60):
     return torch.randn(n, 5, generator=torch.Generator().manual_seed(0)).split(20)
 
@@ -61,13 +68,18 @@ def test_models_of_torchvision_are_built_again_by_its_functions(monkeypatch):
     def wide_net(*, weights=None, num_classes=1000):
         return Small(16, 30.0, num_classes)
 
-    for function in (small_net, wide_net):
+    def defaulted(*, weights=None, num_classes=1000):
+        return Defaulted(num_classes)
+
+    for function in (small_net, wide_net, defaulted):
         function.__module__ = module.__name__
         setattr(module, function.__name__, function)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(Small, "__module__", module.__name__)
-    copy = Redrawn(Small(8, 3.0, num_classes=7))(0)
-    assert isinstance(copy, Small) and 2 < copy.first.weight.std() < 4
+    for kind in (Small, Defaulted):
+        monkeypatch.setattr(kind, "__module__", module.__name__)
+    for model in (Small(8, 3.0, num_classes=7), Defaulted(7)):
+        copy = Redrawn(model)(0)
+        assert isinstance(copy, type(model)) and 2 < copy.first.weight.std() < 4
     assert isinstance(Redrawn(Small(12, 3.0))(0), str)  # built by none of its functions
 
 
