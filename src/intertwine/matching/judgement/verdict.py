@@ -19,7 +19,7 @@ _LISTED = 12  # tensors that a summary lists
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Match(Result):
-    """What ``same`` found; truthy where the networks are one up to symmetry.
+    """What ``same`` found; true where the networks are one up to symmetry, no truth value where that is not known.
 
     Attributes:
         verdict: One of ``SAME``, ``PART``, ``RELATED``, ``DIFFERENT``, ``UNTOLD`` and ``APART``, "not comparable".
@@ -54,8 +54,11 @@ class Match(Result):
     correspondence: Correspondence | None = field(default=None, metadata=UNSAVED)
 
     def __bool__(self) -> bool:
-        if self.verdict == APART:  # an unknown is not a no
-            raise ValueError(f"a and b must be comparable to be one network or not. Got: {self.reason}.")
+        if self.verdict in (APART, UNTOLD):  # an unknown is not a no
+            raise ValueError(
+                f"a and b must be known to be one network or not, to be true or false. Got {self.verdict!r}: "
+                f"{self.reason}. Read .verdict instead."
+            )
         return self.verdict == SAME
 
     def summary(self) -> str:
