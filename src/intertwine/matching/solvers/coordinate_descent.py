@@ -33,8 +33,7 @@ _COPY = 1e-6  # relative distance from the largest objective, |a| |b|, at which 
 _LARGE = 6_000_000  # weights
 _SETTLING = 6  # sweeps after a shake
 _COOLING, _HEAT = 40, 1.0  # sweeps of falling noise, and its deviation at first, in deviations of the gains
-_TURNS = 1e-6  # relative gain of a sweep where streams rotate, of networks that are not large
-_TURNS_SHORT = 1e-5  # the same for large ones and for short descents
+_TURNS = 1e-5  # relative gain of a sweep where streams rotate: what sweeps gain later lowers no barrier
 _NEARLY = 1e-3  # share of the objective that a copy in another basis may still miss when sweeps gain less than that
 _STILL = {torch.float32: 1e-6, torch.float64: 1e-12}  # rotations closer to the identity than this do not turn
 
@@ -53,7 +52,7 @@ class CoordinateDescent(Solver):
             state dicts and networks whose streams rotate not at all.
         sweeps: Largest number of sweeps over all spaces.
         tolerance: Relative gain of a sweep below which the search ends; at 0 only when nothing changes. Where streams
-            rotate, which never quite ends, at least 1e-6, or 1e-5 for networks of more than 6 million weights.
+            rotate, which never quite ends, at least 1e-5.
         fast: Whether to use the assignment of the extra ``[fast]``.
         dtype: Precision of the cost matrices; that of the weights by default.
     """
@@ -80,7 +79,7 @@ class CoordinateDescent(Solver):
         restarts = (1 if large or turns else 2) if self.restarts is None else self.restarts
         usual = 0 if turns or networks.stored else 4 if large else 40
         shakes = usual if self.shakes is None else self.shakes
-        tolerance = max(self.tolerance, (_TURNS_SHORT if large else _TURNS) if turns else 0.0)
+        tolerance = max(self.tolerance, _TURNS if turns else 0.0)
         options = replace(self, restarts=restarts, shakes=shakes, tolerance=tolerance)
         starts = cooled(stated, networks.seed, self.fast) if turns else starts_of(stated, networks.seed, self.fast)
         best, reached = search(stated, options, networks.seed, starts)
@@ -188,7 +187,7 @@ def _copied(stated: Problem, value: float, enough: float = _COPY) -> bool:
 
 
 _DEFAULTS = CoordinateDescent()
-_SHORT = CoordinateDescent(tolerance=_TURNS_SHORT)
+_SHORT = CoordinateDescent(tolerance=_TURNS)
 
 
 def descend(
