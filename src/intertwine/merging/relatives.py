@@ -6,12 +6,13 @@ alignments differ by more than that. What is close to the first network as it st
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from torch import nn
 
 from ..matching.align import Alignment, align
-from ..matching.solvers.solver import Solver
+from ..matching.solvers import METHODS, Solver
 
 _CLOSER = 0.9  # of the distance: alignment fits noise by some hundredths, and is not worth a fold then
 _KIN = 0.5  # relative distance of matrices up to which networks are relatives
@@ -46,8 +47,8 @@ def align_family(
     """Align networks to the first of them: relatives of each other by one element, relatives in place not at all.
 
     Relatives are networks most of whose matrices are within half of their norm of each other. One of the first network
-    is aligned only if that halves the distance (one was moved then), another only if it comes closer by a tenth, or
-    nothing needs a fold for it.
+    is aligned only if that halves the distance (one was moved then), another only if it comes closer by a tenth, unless
+    the method has another aim than the distance of weights, or nothing needs a fold for it.
 
     Args:
         models: The network whose basis is kept, and others of its architecture.
@@ -75,7 +76,8 @@ def align_family(
             elements.append(elements[at])
             continue
         found = align(models[0], model, example_inputs, method, loader, seed, chance=False)
-        needed = _MUCH if are_relatives(models[0], model) else _CLOSER
+        solver = METHODS[method] if isinstance(method, str) else method
+        needed = _MUCH if are_relatives(models[0], model) else _CLOSER if solver.by_weights else inf
         elements.append(found if found.gauge is None or found.after < needed * found.before else None)
     return Family(tuple(elements), tuple(like))
 
