@@ -106,6 +106,18 @@ def test_another_pair_of_untrained_networks_stays_below_the_bound_in_19_of_20_ca
     assert 0.944 < together / cases < 1  # the larger of two spreads
 
 
+@pytest.mark.parametrize("alike", [False, True])
+def test_pairs_that_share_networks_are_bounded_less_often(alike):
+    """Every network shifts the scores of its pairs, in each layer by its own number or in all by one."""
+    generator = torch.Generator().manual_seed(0)
+    below, cases = 0, 2000
+    for _ in range(cases):
+        of = torch.randn(5, 1 if alike else 3, generator=generator, dtype=torch.float64).expand(5, 3)
+        known = torch.stack([of[0] + of[1], of[0] + of[2], of[1] + of[2]])
+        below += int((of[3] + of[4] <= known.mean(0) + spread(known)).sum())
+    assert 0.8 < below / (3 * cases) < 0.9
+
+
 def test_one_pair_of_untrained_networks_has_no_spread():
     assert spread(torch.tensor([[0.3, 0.5]])) == spread(torch.empty(0, 2)) == 0.0
 

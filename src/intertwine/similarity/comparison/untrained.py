@@ -56,10 +56,9 @@ class Redrawn:
                 self._sure = True
                 return copied(self._model, state)
             del self._builds[0]
-        if by_hand := next(
-            (kind for kind in {type(m): 0 for m in self._model.modules()} if _draws_by_hand(kind)), None
-        ):
-            return f"the __init__ of {by_hand.__name__} draws weights by rules of its own"
+        by_hand = sorted(kind.__name__ for kind in {type(m) for m in self._model.modules()} if _draws_by_hand(kind))
+        if by_hand:
+            return f"the __init__ of {by_hand[0]} draws weights by rules of its own"
         fresh = copied(self._model)
         device = next((tensor.device for tensor in self._model.parameters()), torch.device("cpu"))
         with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -141,15 +140,12 @@ def _of_torchvision(model: nn.Module) -> Iterator[Callable[[], nn.Module]]:
     beside = sys.modules[type(model).__module__]
     own = {name: x.shape for name, x in model.state_dict().items()}
     for build in vars(beside).values():
-        if (
-            inspect.isfunction(build)
-            and build.__module__ == beside.__name__
-            and "weights" in inspect.signature(build).parameters
-        ):
-            again = partial(build, **({"num_classes": classes[0]} if classes else {}))
-            with suppress(Exception), torch.device("meta"):
-                if {name: x.shape for name, x in again().state_dict().items()} == own:
-                    yield again
+        if getattr(build, "__module__", "") != beside.__name__ or "weights" not in _parameters(build):
+            continue
+        again = partial(build, **({"num_classes": classes[0]} if classes else {}))
+        with suppress(Exception), torch.device("meta"):
+            if {name: x.shape for name, x in again().state_dict().items()} == own:
+                yield again
 
 
 def _draws_by_hand(kind: type) -> bool:
