@@ -235,6 +235,8 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (f"{L}/statistics/statements.py", "LEVEL = 0.05", "LEVEL = 0.10", (RULE, ONE, TWO)),
     (f"{L}/statistics/statements.py", "if e.value < self.least]", "if False]", (RULE,)),
     (f"{L}/statistics/statements.py", "if end <= self.floor]", "if False]", (RULE, TWO)),
+    (f"{L}/statistics/statements.py", "if way < _LEARNT]", "if False]", (RULE, TWO)),
+    (f"{P2}/tables.py", '_ENDED = ("DNN", "vgg16 DNN")', '_ENDED = ("vgg16 DNN",)', (TWO,)),
     (f"{L}/statistics/statements.py", "holm([s.p_holds for s in judged])", "[s.p_holds for s in judged]", (RULE,)),
     (f"{E}/experiment.py", '"cifar10": 0.75', '"cifar10": 0.05', (RULE, ONE, TWO)),
     (f"{E}/reproduction.py", "claim.held is True for claim", "claim.held is not False for claim", (RULE, ONE, TWO)),

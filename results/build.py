@@ -48,7 +48,8 @@ would tell it. The design of each test stands in the code of its experiment, whi
 by network where arms share networks (paired), Welch's test where they do not, all pairs with a jackknife over networks,
 two one-sided tests where a paper says "equal", and the error of the test images added to accuracies. How often such
 tests are wrong on planted data stands in `docs/statement-levels.md`. A statement about networks that do no
-better than a trivial baseline, that did not train, or that are all at the ceiling cannot be told.
+better than a trivial baseline, that did not train (by their accuracy, or by less than 80 % of the way from that
+baseline to what the same networks reach that were trained longer), or that are all at the ceiling cannot be told.
 """
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
@@ -82,20 +82,24 @@ class Findings:
         trivial = self.values.by_layer("accuracy", BASELINE)
         self.show("test accuracy", {**{a: s for a, s in reached.items() if s.numbers}, **trivial}, paper)
 
-    def guard(self, *arms: str, compared: bool = False, least: float | None = None) -> Guard:
+    def guard(
+        self, *arms: str, compared: bool = False, least: float | None = None, ended: Collection[str] = ()
+    ) -> Guard:
         """Networks that a statement is about: above the trivial baseline, trained, and not all at the ceiling.
 
         Args:
             arms: All that have an accuracy if none is named.
             compared: Whether the statement compares arms by their accuracies, so that a ceiling matters.
             least: Accuracy from which they count as trained; by the data if ``None``.
+            ended: Arms whose networks the ceiling is of, trained longer: they must have gone most of the way to it.
         """
         chosen = arms or [a for a in self.values.arms("accuracy") if a not in (BASELINE, CEILING)]
         floor = max((s.mean for s in self.values.by_layer("accuracy", BASELINE).values()), default=0.0)
         end = self.values.sample("accuracy", CEILING)
         ceiling = end.mean if compared and end.numbers else None
         least = _TRAINED.get(self.data, 0.5) if least is None else least
-        return Guard({a: self.values.sample("accuracy", a).estimate() for a in chosen}, floor, ceiling, least)
+        reached = {a: self.values.sample("accuracy", a).estimate() for a in chosen}
+        return Guard(reached, floor, ceiling, least, {a: end.mean for a in chosen if a in ended and end.numbers})
 
 
 @dataclass(frozen=True)
