@@ -143,3 +143,10 @@ def test_columns_without_content_are_left_out_and_numbers_are_aligned():
     heads = [dict(attrs).get("class") for tag, attrs in tags if tag == "th"]
     assert heads == [None, "number"]
     assert len(Table(["name", "note"], []).shown.columns) == 2
+
+
+def test_tables_without_a_caption_are_told_apart_by_heading_and_number():
+    table = report.Table(("a",), ((1,),))
+    made = report.render(report.Page("Page", [report.Heading("First"), table, table, report.Heading("Second"), table]))
+    labels = re.findall(r'role="region" tabindex="0" aria-label="([^"]*)"', made)
+    assert labels == ["First, table 1", "First, table 2", "Second, table 3"]
