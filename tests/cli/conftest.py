@@ -58,7 +58,7 @@ def pair(tmp_path_factory):
 def vits(tmp_path):
     """Two directories of vision transformers that classify digits."""
     transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     config = transformers.ViTConfig(**sizes, image_size=8, patch_size=4, num_channels=1, num_labels=10)
     for seed, name in enumerate(("vit_a", "vit_b")):
         torch.manual_seed(seed)

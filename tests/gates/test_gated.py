@@ -315,12 +315,11 @@ def test_features_are_not_overwritten_by_what_follows():
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e3])
 @pytest.mark.parametrize(("width", "bias"), [(1, False), (8, False), (8, True)])
 def test_deep_linear_gating_networks_are_not_refused_for_their_rounding(dtype, scale, width, bias):
-    for seed in range(3):
-        torch.manual_seed(seed)
-        hidden = [m for _ in range(40) for m in (nn.Linear(width, width, bias=bias), nn.ReLU())]
-        model = nn.Sequential(nn.Linear(5, width, bias=bias), nn.ReLU(), *hidden, nn.Linear(width, 3))
-        network = iw.gates.dlgn(model).to(dtype)
-        assert network((scale * torch.randn(4, 5)).to(dtype)).shape == (4, 3)
+    torch.manual_seed(0)
+    hidden = [m for _ in range(40) for m in (nn.Linear(width, width, bias=bias), nn.ReLU())]
+    model = nn.Sequential(nn.Linear(5, width, bias=bias), nn.ReLU(), *hidden, nn.Linear(width, 3))
+    network = iw.gates.dlgn(model).to(dtype)
+    assert network((scale * torch.randn(4, 5)).to(dtype)).shape == (4, 3)
 
 
 class Counting(nn.Module):

@@ -58,15 +58,15 @@ def test_expectation_is_exact_at_every_width(gates):
     network = iw.gates.dgn(fully_connected(width), regime=gates).eval()
     names = [f"value.{n}" for n, _ in network.value.named_parameters()]
     total = torch.zeros(4, 4).double()
-    draws = 800
+    draws = 200
     for seed in range(draws):
         iw.gates.kernels.wide_limits.bernoulli_(network.value, 0.5, seed)
         total += iw.gates.neural_tangent_kernel(network, x, kind="trace", parameters=names) / draws
     limit = 3 * 0.5**4 * iw.gates.neural_path_kernel(network, x)
-    assert (total - limit).norm() < 0.1 * limit.norm()
+    assert (total - limit).norm() < 0.16 * limit.norm()  # another depth errs by a quarter or more
 
 
-def mean_tangent_kernel(name, sigma, draws=600):
+def mean_tangent_kernel(name, sigma, draws=200):
     """The value network's NTK averaged over random signs, with the gates of ``name`` held fixed."""
     x = gate_models.inputs(name, 4)
     network = iw.gates.dgn(gate_models.make(name), regime="fixed_learnt").eval()
@@ -91,7 +91,7 @@ def test_constants_of_residual_sub_networks():
     network, x, mean = mean_tangent_kernel("residual, ReLU inside", sigma := 0.6)
     a, b, c, d, last = network.gates(x)
     limit = iw.gates.kernels.ensemble_tangent_kernel(x, [last], [[a, b], [c, d]], sigma=sigma, depth=2, outer_depth=2)
-    assert (mean - limit).norm() < 0.12 * limit.norm()
+    assert (mean - limit).norm() < 0.2 * limit.norm()
 
 
 class NTKLinear(nn.Module):

@@ -128,7 +128,8 @@ def test_the_group_of_every_architecture_is_found(name):
     assert len(ends) == 2  # one rotation fits the embedding and the unembedding, tied or not
 
 
-@pytest.mark.parametrize("name", _NAMES)
+# Gains and ties fold away before the search: what is left is one of these.
+@pytest.mark.parametrize("name", [p for p in _NAMES if p.values[0] in ("layer norms, tied", "experts")])
 def test_noisy_copies_are_recovered_up_to_the_noise(name):
     model, x = trained_like(name)
     a, b = planted(model, x, noise=0.1)
@@ -136,9 +137,15 @@ def test_noisy_copies_are_recovered_up_to_the_noise(name):
     assert found.after < 0.2 * found.before
 
 
-def test_an_alignment_is_one_of_the_networks_as_they_came():
+@pytest.fixture(scope="module")
+def aligned():
+    """Two networks of other seeds, inputs, and their alignment."""
     (a, x), (b, _) = (trained_like("layer norms, tied", seed) for seed in (0, 1))
-    found = iw.align(a, b, x, chance=False)
+    return a, b, x, iw.align(a, b, x, chance=False)
+
+
+def test_an_alignment_is_one_of_the_networks_as_they_came(aligned):
+    a, b, x, found = aligned
     assert found.gauge is not None and found.after < found.before
     moved = found.apply(b)
     iw.testing.assert_same_function(a, found.a, x)
@@ -166,9 +173,9 @@ def test_trained_gpt2_merge_in_their_own_architecture(tmp_path):
     iw.testing.assert_same_function(merged, loaded, x, rtol=1e-10)
 
 
-def test_the_bias_of_a_norm_is_a_bias_of_the_output_on_the_line_between_two_networks():
-    (a, x), (b, _) = (trained_like("layer norms, tied", seed) for seed in (0, 1))
-    merged = iw.merge(a, b, iw.align(a, b, x, chance=False))
+def test_the_bias_of_a_norm_is_a_bias_of_the_output_on_the_line_between_two_networks(aligned):
+    a, b, _, found = aligned
+    merged = iw.merge(a, b, found)
 
     def said(net):  # what the bias of the last norm adds to the logits
         return (net.lm_head.weight @ net.transformer.ln_f.bias).detach()
@@ -230,7 +237,7 @@ class Turning(nn.Module):
 
 @pytest.mark.parametrize("method", [*SHORT, "gates"])
 def test_no_solver_ends_worse_than_it_starts(method):
-    for seed in range(30):
+    for seed in range(12):
         torch.manual_seed(seed)
         act = nn.ReLU() if method == "gates" else nn.Tanh()
         nets = [nn.Sequential(nn.Linear(4, 7), nn.ReLU(), nn.Linear(7, 6), act, nn.Linear(6, 3)) for _ in "ab"]

@@ -1,6 +1,7 @@
 """Moved copies of transformers with one edit: what was edited is named, and nothing else."""
 
 import copy
+from functools import cache
 
 import pytest
 import torch
@@ -25,10 +26,9 @@ def llama(**settings):
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**SIZES, **settings}, num_key_value_heads=2))
 
 
-@pytest.fixture(scope="module", params=[pytest.param(mixtral, marks=stacked_experts), llama], ids=["mixtral", "llama"])
-def known(request):
-    model = request.param().eval()
-    return request.param, iw.symmetries(model, INPUTS)
+@cache
+def known(make):
+    return make, iw.symmetries(make().eval(), INPUTS)
 
 
 def pair(known, seed, edit, spread=lambda tensors: None):
@@ -76,19 +76,21 @@ def named(found):
 
 # Signs of a gain, bases of heads and scales of streams are all moved: where the search solves one of them against
 # others that are not in place yet, or where what was edited outvotes a gain, whole blocks seem to be replaced.
+# Attention is the same in both networks: each of its edits is tried beside experts or without them.
 @pytest.mark.parametrize(
-    ("seed", "edit"),
+    ("make", "seed", "edit"),
     [
-        (0, one_weight("model.layers.1.self_attn.o_proj.weight")),
-        (1, one_weight("model.layers.0.self_attn.k_proj.weight")),
-        (1, fresh("layers.0.self_attn.v_proj")),
-        (4, fresh("layers.0.self_attn.k_proj")),
-        (2, fresh("layers.1.mlp.experts.gate_up_proj", "layers.1.mlp.up_proj")),
+        (llama, 0, one_weight("model.layers.1.self_attn.o_proj.weight")),
+        pytest.param(mixtral, 1, one_weight("model.layers.0.self_attn.k_proj.weight"), marks=stacked_experts),
+        (llama, 1, fresh("layers.0.self_attn.v_proj")),
+        pytest.param(mixtral, 4, fresh("layers.0.self_attn.k_proj"), marks=stacked_experts),
+        pytest.param(mixtral, 2, fresh("layers.1.mlp.experts.gate_up_proj"), marks=stacked_experts),
+        (llama, 2, fresh("layers.1.mlp.up_proj")),
     ],
-    ids=["weight of o", "weight of k", "v", "k", "up"],
+    ids=["weight of o", "weight of k", "v", "k", "units of experts", "units"],
 )
-def test_one_edit_of_a_moved_copy_is_named_and_nothing_else(known, seed, edit):
-    a, b, sym, edited = pair(known, seed, edit)
+def test_one_edit_of_a_moved_copy_is_named_and_nothing_else(make, seed, edit):
+    a, b, sym, edited = pair(known(make), seed, edit)
     match = iw.same(a, b, INPUTS, sym)
     assert match.verdict.startswith("related") and set(match.differing) == edited
     assert named(iw.diff(a, b, INPUTS, sym)) == edited
@@ -96,21 +98,19 @@ def test_one_edit_of_a_moved_copy_is_named_and_nothing_else(known, seed, edit):
 
 def test_a_new_embedding_of_a_moved_copy_is_named_and_nothing_else():
     """It told the sign of the stream: without it a whole gain and what reads it may be negated together."""
-    make = lambda: llama(num_hidden_layers=1)
-    a, b, sym, edited = pair((make, iw.symmetries(make().eval(), INPUTS)), 9, fresh("embed_tokens"))
+    a, b, sym, edited = pair(known(lambda: llama(num_hidden_layers=1)), 9, fresh("embed_tokens"))
     assert set(iw.same(a, b, INPUTS, sym).differing) == edited
     assert named(iw.diff(a, b, INPUTS, sym)) == edited
 
 
 def test_values_and_outputs_of_heads_are_found_once_what_was_in_their_way_is_in_place():
     """Alone neither agrees until queries and keys do."""
-    make = lambda: llama(vocab_size=64)
-    a, b, sym, edited = pair((make, iw.symmetries(make().eval(), INPUTS)), 10, fresh("embed_tokens"))
+    a, b, sym, edited = pair(known(lambda: llama(vocab_size=64)), 10, fresh("embed_tokens"))
     assert set(iw.same(a, b, INPUTS, sym).differing) == edited
 
 
-def test_gains_of_a_layer_that_was_replaced_cannot_be_told(known):
-    a, b, sym, edited = pair(known, 1, fresh("layers.1."))
+def test_gains_of_a_layer_that_was_replaced_cannot_be_told():
+    a, b, sym, edited = pair(known(llama), 1, fresh("layers.1."))
     assert set(iw.same(a, b, INPUTS, sym).differing) == edited
     found = iw.diff(a, b, INPUTS, sym)
     assert named(found) == edited
@@ -120,10 +120,8 @@ def test_gains_of_a_layer_that_was_replaced_cannot_be_told(known):
 
 def test_biases_alone_tell_the_order_of_units_whose_weights_were_replaced():
     config = transformers.BertConfig(**SIZES, max_position_embeddings=32)
-    make = lambda: transformers.BertModel(config)
     spread = lambda tensors: [nn.init.normal_(x, std=0.1) for n, x in tensors.items() if "bias" in n]
-    sym = iw.symmetries(make().eval(), INPUTS)
-    a, b, sym, edited = pair((make, sym), 1, fresh("layer.1."), spread)
+    a, b, sym, edited = pair(known(lambda: transformers.BertModel(config)), 1, fresh("layer.1."), spread)
     assert named(iw.diff(a, b, INPUTS, sym)) == edited
 
 

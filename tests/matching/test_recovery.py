@@ -15,7 +15,7 @@ from intertwine.matching.judgement.verdict import SAME
 from intertwine.symmetry.action import tensors_of
 
 EXACT = [
-    "mlp", "mlp_bn", "vgg_bn", "resnet20_a", "resnet20_b", "cct", "vit_module", "gpt_tied", "llama", "gpt_rms_plain",
+    "mlp", "mlp_bn", "vgg_bn", "resnet20_a", "resnet14_b", "cct", "vit_module", "gpt_tied", "llama", "gpt_rms_plain",
     "mobilenet_grouped", "weight_norm", "mlp_identity", "linear_conv",
 ]  # fmt: skip
 
@@ -204,7 +204,7 @@ def _chain(*sizes, bias, dtype):
 def test_moved_linear_chains_with_bottlenecks_are_the_same(sizes, dtype):
     """Law: between two bottlenecks only the product of the matrices counts; no basis of idle directions hides that."""
     x = torch.randn(8, sizes[0], dtype=dtype)
-    for seed in range(10):
+    for seed in range(3):
         torch.manual_seed(seed)
         a = _chain(*sizes, bias=seed % 3 == 2, dtype=dtype)
         sym = iw.symmetries(a, x)

@@ -184,10 +184,10 @@ def noisy(model: nn.Module, name: str, size: float) -> nn.Module:
     return other
 
 
-@pytest.mark.parametrize("size", [0.002, 0.005])
-def test_small_noise_that_bases_spread_over_all_weights_is_not_rounding(size):
+def test_small_noise_that_bases_spread_over_all_weights_is_not_rounding():
+    """Less than bfloat16 rounds, so that its size alone does not tell."""
     model, x = build("llama")
-    found = same(model, noisy(model, "blocks", size), x)
+    found = same(model, noisy(model, "blocks", 0.002), x)
     assert found.verdict == RELATED and "rounding" not in found.reason
 
 

@@ -66,7 +66,7 @@ def test_the_rank_of_an_update_is_found_after_a_random_element(sym):
     moved = sym.act(sym.random(seed=3, kinds=["permutation", "sign"]), tuned)
     found = iw.diff(decoder(), moved, tokens(), sym)
     ranks = {t.name: t.rank for t in found.tensors if not t.settled}
-    assert ranks == {f"blocks.{k}.{n}.weight": 4 for k in range(3) for n in "qv"}
+    assert ranks == {f"blocks.{k}.{n}.weight": 4 for k in range(2) for n in "qv"}
     assert {"permuted", "low rank"} <= kinds(found)
 
 
@@ -167,11 +167,11 @@ def test_tensors_that_came_or_are_gone():
 
 def test_units_and_blocks_that_changed_most(sym):
     def one_unit(model):
-        model.blocks[2].up.weight[7] += 0.5 * torch.randn(16)
+        model.blocks[1].up.weight[7] += 0.5 * torch.randn(16)
 
     found = iw.diff(decoder(), edited(decoder(), one_unit), tokens(), sym)
-    assert found.units[0].space == "layer 2: units of up" and found.units[0].unit == (7,)
-    assert max(found.blocks, key=found.blocks.get) == "blocks.2" and found.blocks["blocks.0"] == 0
+    assert found.units[0].space == "layer 1: units of up" and found.units[0].unit == (7,)
+    assert max(found.blocks, key=found.blocks.get) == "blocks.1" and found.blocks["blocks.0"] == 0
 
 
 def test_networks_that_share_nothing_or_something(sym):

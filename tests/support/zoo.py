@@ -147,7 +147,7 @@ class ResNet(nn.Module):
 
 
 entry("resnet20_a", 2, 3, 16, 16)(lambda: ResNet(3, "A"))
-entry("resnet20_b", 2, 3, 16, 16)(lambda: ResNet(3, "B"))
+entry("resnet14_b", 2, 3, 16, 16)(lambda: ResNet(2, "B"))
 entry("resnet18", 2, 3, 16, 16)(lambda: ResNet(2, "B", (4, 6, 8, 10)))
 
 

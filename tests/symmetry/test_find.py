@@ -19,7 +19,7 @@ from intertwine.testing import function_error
 # so ResNet20 A has 12 spaces with the dimension that 14 would have.
 AT_LEAST = {
     "mlp": (2, 2, 0, 0), "mlp_bn": (2, 4, 2, 0), "mlp_gelu_ln": (2, 0, 0, 0), "vgg_bn": (3, 5, 2, 0),
-    "resnet20_a": (12, 40, 28, 0), "resnet20_b": (12, 33, 21, 0), "densenet": (4, 14, 4, 0), "mobilenet": (2, 4, 1, 0),
+    "resnet20_a": (12, 40, 28, 0), "resnet14_b": (9, 24, 15, 0), "densenet": (4, 14, 4, 0), "mobilenet": (2, 4, 1, 0),
     "mobilenet_grouped": (3, 8, 2, 0), "shufflenet_2": (3, 11, 3, 0), "shufflenet_3": (1, 1, 0, 0),
     "groupnorm_cnn": (3, 3, 0, 0), "vit_module": (5, 7, 7, 2), "vit_sdpa": (5, 7, 7, 2), "gpt_tied": (9, 12, 12, 4),
     "gpt_packed": (9, 12, 12, 4), "gpt_rms": (9, 13, 14, 4), "gpt_rms_plain": (9, 0, 0, 5), "lstm": (1, 0, 0, 0),
