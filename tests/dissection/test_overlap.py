@@ -15,8 +15,9 @@ def tallied(concept_set, maps, thresholds, batch_size=4, memory=None):
     return tally
 
 
-@pytest.mark.parametrize("size", [(4, 5), (12, 10), (6, 5), (1, 1), (24, 20)])
-@pytest.mark.parametrize("q", [0.3, 0.7, 0.97])
+@pytest.mark.parametrize(
+    ("size", "q"), [((4, 5), 0.3), ((12, 10), 0.7), ((6, 5), 0.97), ((1, 1), 0.7), ((24, 20), 0.97)]
+)
 def test_iou_equals_the_direct_count(concept_set, slow_iou, size, q):
     maps = torch.randn(9, 5, *size, generator=torch.Generator().manual_seed(0))
     thresholds = maps.transpose(0, 1).flatten(1).double().quantile(q, dim=1)

@@ -12,7 +12,6 @@ from intertwine.matching.judgement.verdict import SAME
 from intertwine.symmetry import fold_norm_gains
 from intertwine.symmetry.action import tensors_of
 
-
 ONE = {"num_hidden_layers": 1, "n_layer": 1}  # a block with attention: its stream rotates as that of many does
 
 

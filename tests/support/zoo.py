@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from intertwine.symmetry import Symmetry, symmetries
 
 ZOO: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple]]] = {}
 
@@ -37,6 +40,13 @@ def build(name: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple
                 tensor.add_(0.3 * torch.randn_like(tensor))
     args = tuple(x.to(dtype) if x.is_floating_point() else x for x in example())
     return model, args
+
+
+@cache
+def found(name: str) -> tuple[nn.Module, tuple, Symmetry]:
+    """A model, its example and its symmetry, for tests that leave the model as it is."""
+    model, args = build(name)
+    return model, args, symmetries(model, args)
 
 
 @entry("mlp", 5, 6)

@@ -14,8 +14,7 @@ from intertwine.testing import outputs, relative_error
 
 @pytest.mark.parametrize("name", ["mlp_identity", "resnet18", "gpt_tied", "llama", "lstm_deep", "weight_norm"])
 def test_the_run_is_that_of_the_moved_copy(name: str) -> None:
-    model, x = zoo.build(name)
-    sym = iw.symmetries(model, x)
+    model, x, sym = zoo.found(name)
     g, before, state = sym.random(seed=3), outputs(model, x), {n: t.clone() for n, t in model.state_dict().items()}
     with acting(sym, g, model):
         moved = outputs(model, x)
@@ -25,8 +24,7 @@ def test_the_run_is_that_of_the_moved_copy(name: str) -> None:
 
 
 def test_an_element_that_fits_no_weights_shows() -> None:
-    model, x = zoo.build("resnet18")
-    sym = iw.symmetries(model, x)
+    model, x, sym = zoo.found("resnet18")
     named = next(n for n, layout in sym.layouts.items() if len(layout.spaces) == 2)
     short = replace(sym, layouts={n: layout for n, layout in sym.layouts.items() if n != named})
     with acting(short, sym.random(seed=3), model):

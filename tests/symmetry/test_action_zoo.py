@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from zoo import ZOO, build
+from zoo import ZOO, found
 
-import intertwine as iw
 from intertwine.symmetry.action import tensors_of
 from intertwine.symmetry.transformation import KINDS
 from intertwine.symmetry.verification import verify
@@ -12,9 +11,9 @@ from intertwine.symmetry.verification import verify
 
 @pytest.mark.parametrize("name", ZOO)
 def test_function_is_kept(name):
-    model, inputs = build(name)
-    sym = iw.symmetries(model, inputs)
-    report = verify(sym, model, inputs, seeds=5, per_space=False)
+    model, inputs, sym = found(name)
+    assert not sym.unknown_ops and not sym.path_only
+    report = verify(sym, model, inputs, seeds=2, per_space=False)
     limit = 1e-12 if report.dtype == torch.float64 else 1e-5  # the model's own code casts to float32
     assert report.worst < limit, str(report)
     assert report.controls[0].error > 1e3 * report.rtol
@@ -22,8 +21,7 @@ def test_function_is_kept(name):
 
 @pytest.mark.parametrize("name", ["resnet20_a", "shufflenet_3", "gpt_packed", "lstm_deep"])
 def test_permutations_move_bits_exactly(name):
-    model, inputs = build(name)
-    sym = iw.symmetries(model, inputs)
+    model, _, sym = found(name)
     twin = sym.act(sym.random(seed=1, kinds={"permutation"}), model)
     for key, tensor in tensors_of(model).items():
         assert torch.equal(tensors_of(twin)[key].flatten().sort().values, tensor.flatten().sort().values)
@@ -31,6 +29,6 @@ def test_permutations_move_bits_exactly(name):
 
 @pytest.mark.parametrize("name", ["vit_module", "resnext", "unet"])
 def test_every_space_alone(name):
-    model, inputs = build(name)
-    report = verify(iw.symmetries(model, inputs), model, inputs, seeds=1)
+    model, inputs, sym = found(name)
+    report = verify(sym, model, inputs, seeds=1)
     assert report.worst < 1e-12 and {c.kind for c in report.checks} <= set(KINDS)
