@@ -256,7 +256,7 @@ def test_state_of_another_run_is_refused(cut, tmp_path):
             train_layers(stitched(cut, *families), data(), recipe, state=state)
     with pytest.raises(CheckpointError, match="must be of the same run"):
         train_layers(stitched(cut, "g_relu", alpha=0.5), data(), replace(QUICK, epochs=1), state=state)
-    with pytest.raises(CheckpointError, match="networks and data"):
+    with pytest.raises(CheckpointError, match="another networks and data, inputs"):
         train_layers(stitched(cut, "g_relu"), data(seed=4), replace(QUICK, epochs=1), state=state)
     other = Pair(*reversed(models()), data().inputs[0][:4]).cut("2")
     with pytest.raises(CheckpointError, match="networks and data"):
@@ -264,6 +264,37 @@ def test_state_of_another_run_is_refused(cut, tmp_path):
     state.write_bytes(state.read_bytes()[:100])
     with pytest.raises(CheckpointError, match="does not read"):
         train_layers(stitched(cut, "g_relu"), data(), replace(QUICK, epochs=1), state=state)
+
+
+def test_a_run_goes_on_with_images_that_another_machine_normalised(cut, tmp_path):
+    """Their last bits differ. Images mirrored, brighter by 1e-3 or in another order are other data."""
+    state, once = tmp_path / "run.pt", replace(QUICK, epochs=1)
+    train_layers(stitched(cut, "full"), data(), once, state=state)
+    (whole,) = train_layers(stitched(cut, "full"), data(), once)
+
+    def changed(change):
+        loader = data()
+        loader.inputs = (change(loader.inputs[0]),)
+        return train_layers(stitched(cut, "full"), loader, once, state=state)
+
+    noise = lambda x: x + 1e-6 * torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+    for near in (noise, lambda x: x * (1 + 1e-6)):
+        assert not torch.equal(near(data().inputs[0]), data().inputs[0])
+        (again,) = changed(near)
+        assert again.history == whole.history  # nothing was left to do
+    for other in (lambda x: x.flip(-1), lambda x: x * 1.001, lambda x: x + 1e-3, lambda x: x.roll(1, 0)):
+        with pytest.raises(CheckpointError, match="with another inputs"):
+            changed(other)
+    labels = data()
+    labels.labels = labels.labels.roll(1)
+    with pytest.raises(CheckpointError, match="with another networks and data"):
+        train_layers(stitched(cut, "full"), labels, once, state=state)
+    moved = models()
+    with torch.no_grad():
+        next(moved[0].parameters())[0].mul_(1 + 1e-6)
+    other = Pair(*moved, data().inputs[0][:4]).cut("2")
+    with pytest.raises(CheckpointError, match="with another networks and data"):
+        train_layers(stitched(other, "full"), data(), once, state=state)
 
 
 def test_a_diverging_layer_stops_alone_with_its_last_good_state(cut):

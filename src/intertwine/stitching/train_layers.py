@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from .._evaluation import in_usual_mode
 from .._io import check_writable, digest, write_atomically
@@ -34,6 +35,8 @@ from .penalty import labels_of
 from .recalibrate import evaluated_losses, some_batches
 from .stitched import Stitched, Trunk
 from .training_state import Epoch, TrainingState
+
+_ROUNDING = 1e-5  # of summaries of inputs, ten times what two machines differ by
 
 
 @dataclass(frozen=True)
@@ -117,10 +120,11 @@ def train_layers(
     loader = repeatable(loader, mixed(seed, "order"))
     runs = [TrainingState.of(network, chosen) for network in networks]
     path = None if state is None else check_writable(state, "state")
-    device, began = device_of(networks[0]), time.monotonic()
+    device, began, batch = device_of(networks[0]), time.monotonic(), peek(loader)[0]
+    labels = labels_of(batch)
     settings = {
         "recipe": asdict(chosen), "seed": seed, "layers": [_described(run) for run in runs],
-        "recalibration": recalibration, "networks and data": _identity(networks, loader, path is not None),
+        "recalibration": recalibration, **(_identity(networks, loader, batch, labels) if path else {}),
     }  # fmt: skip
     done, step = _resumed(path, settings, runs)
     wanted = chosen.keep == "best" and chosen.epochs > 0 and any(run.live for run in runs)
@@ -196,17 +200,33 @@ def _passes(loader: Iterable[Any], epochs: range, seed: int) -> Iterator[tuple[i
             first = False
 
 
-def _identity(networks: Sequence[Stitched], loader: Iterable[Any], needed: bool) -> str:
-    """What the run is about, so that no file of other networks or data is taken for it: a hash of both."""
-    batch = peek(loader)[0]
-    labels = labels_of(batch)
-    if not needed:
-        return ""
-    tail = networks[0].tail
+def _identity(networks: Sequence[Stitched], loader: Iterable[Any], batch: Any, labels: Tensor) -> dict[str, Any]:
+    """What the run is about, so that no file of other networks or data is taken for it.
+
+    Returns:
+        A hash of weights, labels, lengths and whole numbers of the first batch. Of its real inputs, which another
+        machine normalises to other last bits, for each example the root-mean-square, and in units of it a mean with
+        weights that tell places apart.
+    """
+    tail, inputs = networks[0].tail, flat_inputs(batch)
     moving = tail.statistics()  # these change in training
     weights = [*networks[0].trunk.state_dict().values(), *(v for k, v in tail.state_dict().items() if k not in moving)]
-    parts = [repr(length(loader)), *weights, *flat_inputs(batch), labels]
-    return digest(parts, hashlib.blake2b(digest_size=16))
+    parts = [repr(length(loader)), *weights, *(repr(x.shape) if x.is_floating_point() else x for x in inputs)]
+    summaries = [torch.empty(0, dtype=torch.float64)]
+    for x in inputs:
+        if x.is_floating_point():
+            x = x.detach().cpu().double().reshape(len(x) if x.ndim else 1, -1)
+            sizes, places = x.square().mean(1).sqrt(), torch.arange(x.shape[1], dtype=x.dtype).cos()
+            summaries += [sizes, (x * places).mean(1) / sizes.clamp_min(1e-300)]
+    hashed = digest([*parts, labels], hashlib.blake2b(digest_size=16))
+    return {"networks and data": hashed, "inputs": torch.cat(summaries)}
+
+
+def _agree(one: Any, two: Any) -> bool:
+    """Whether two settings are the same, summaries of inputs up to 1e-5."""
+    if isinstance(one, Tensor) and isinstance(two, Tensor):
+        return one.shape == two.shape and torch.allclose(one, two, _ROUNDING, _ROUNDING, equal_nan=True)
+    return bool(one == two)
 
 
 def _described(run: TrainingState) -> dict[str, Any]:
@@ -255,8 +275,7 @@ def _resumed(path: Path | None, settings: dict[str, Any], runs: list[TrainingSta
             f"state must be a file that train_layers wrote. Got {str(path)!r}, which does not read ({reason}). "
             "Remove it to start over."
         ) from None
-    if found != settings:
-        changed = [key for key in settings if found.get(key) != settings[key]]
+    if changed := [key for key in settings if not _agree(found.get(key), settings[key])]:
         raise CheckpointError(
             f"state must be of the same run. Got {str(path)!r} with another {', '.join(changed)}. "
             "Remove it to start over, or choose another file."
