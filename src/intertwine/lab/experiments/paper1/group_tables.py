@@ -110,6 +110,10 @@ def _analyse_counts(found: Findings) -> None:
             found.rows.append(Row(what, ours, group=group, **how))
     larger = min(found.values.number("every rank is larger", layer=f"{n} channels") for n in _WIDTHS)
     found.fact("on n grid points or more, every rank outnumbers G_ReLU", larger, above=0.5)
+    found.notes.append(
+        "All numbers are of formulas: that dimensions agree says that groups.capacity has the paper's, "
+        "n and 2 n r - r^2. That these are ranks of Jacobians is a test of its own (5 channels)."
+    )
 
 
 def _analyse_gelu(found: Findings) -> None:
