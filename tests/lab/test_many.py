@@ -11,8 +11,15 @@ from torch import nn
 from intertwine.lab import networks
 from intertwine.lab.data import load
 from intertwine.lab.training import RECIPES, Recipe, load_checkpoint, member_path, read_card, train, train_many
-from intertwine.lab.training.engines import ENGINES, Engine, agrees, draws_random_numbers, engine_for
-from intertwine.lab.training.grouped import Ungroupable, group_networks
+from intertwine.lab.training.engines import (
+    ENGINES,
+    Engine,
+    Ungroupable,
+    agrees,
+    draws_random_numbers,
+    engine_for,
+    group_networks,
+)
 from intertwine.lab.zoo import draw_pairs, read_zoo
 
 QUICK = RECIPES["digits"].but(epochs=2, batch_size=64)

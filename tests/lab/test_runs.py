@@ -30,7 +30,7 @@ from intertwine.lab.runs import (
     overviews,
     run,
 )
-from intertwine.lab.runs.display import told
+from intertwine.lab.runs.driver import told
 from intertwine.lab.runs.store import FILE, Log, finished
 
 HERE = Path(__file__).parent.parent / "support"

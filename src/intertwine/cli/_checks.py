@@ -1,7 +1,6 @@
 """Checks of options before anything heavy is imported: one for each name of an option, the same in all commands.
 
-They see names, files and choices; what needs the models or the data is checked by the work itself. Values that are text
-are read here too, in one way everywhere.
+They see names, files and choices; what needs the models or the data is checked by the work itself.
 """
 
 import importlib.util
@@ -10,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .._arguments import KINDS, named_values, read
 from .._memory import parse_memory
 from .._untrusted.checkpoints import HF, SETTINGS, check_checkpoint, existing, hub
 from .._words import near
@@ -34,59 +34,6 @@ def words(values: Sequence[str] | None, option: str) -> list[str]:
     if values and not found:
         raise ValueError(f"{option} must hold names joined by commas. Got {','.join(values)!r}, without any.")
     return found
-
-
-def read(kind: str, name: str, text: str) -> Any:
-    """A value of a kind out of text, such as ``"shape"``; ``name`` is that of its option in an error."""
-    convert, rule = _KINDS[kind]
-    try:
-        return convert(text)
-    except (ValueError, KeyError):
-        raise ValueError(f"{name} must be {rule}. Got {text!r}.") from None
-
-
-def named_values(text: str, spec: str) -> dict[str, str]:
-    """Values by name out of text such as ``"width=512,bn=false"``; ``spec`` is all of it, for an error."""
-    found = {}
-    for part in filter(None, text.split(",")):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not key:
-            raise ValueError(f"arguments must be written name=value. Got {part!r} in {spec!r}.")
-        found[key] = value
-    return found
-
-
-def _positive(text: str) -> int:
-    if not (text.strip().isascii() and text.strip().isdigit() and int(text)):
-        raise ValueError
-    return int(text)
-
-
-def _pair(text: str) -> tuple[int, int]:
-    first, second = map(_positive, text.lower().split("x"))
-    return first, second
-
-
-def _units(text: str) -> list[int]:
-    ends = [[int(end) for end in part.split("-")] for part in text.split(",")]
-    return [number for first, *last in ends for number in range(first, max(last, default=first) + 1)]
-
-
-# Kinds of values that are text: how they are read, and what they must be.
-_KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "whole": (int, "a whole number"),
-    "number": (float, "a number"),
-    "truth": (lambda t: {"true": True, "false": False}[t.lower()], "true or false"),
-    "wholes": (lambda t: [int(part) for part in t.split("-")], "whole numbers joined by '-'"),
-    "numbers": (lambda t: [float(part) for part in t.split(",")], "numbers joined by commas"),
-    "pair": (_pair, "two whole numbers joined by x, such as 14x14"),
-    "sides": (
-        lambda t: [_positive(part) for part in t.lower().split("x", 1)],
-        "pixels, such as 224, or height x width, such as 224x320",
-    ),
-    "shape": (lambda t: [_positive(part) for part in t.split(",")], "positive whole numbers joined by commas"),
-    "units": (_units, "whole numbers and ranges joined by commas, such as 0-2,5"),
-}
 
 
 def check_known(option: str, given: str, known: Sequence[str]) -> None:
@@ -114,7 +61,7 @@ def check_method(method: str, others: Sequence[str]) -> None:
     check_known("--method", name, [*solvers, *others])
     if colon and name in others:
         raise ValueError(f"--method {name} must be without options. Got {method!r}.")
-    for key, value in named_values(text, method).items():
+    for key, value in named_values(text, method):
         check_known(f"option of {name}", key, [*solvers[name]])
         if solvers[name][key] == "number" and value not in ("true", "false", "null"):
             read("number", f"{name}:{key}", value)
@@ -156,11 +103,10 @@ def check_factory(what: str, place: str) -> None:
 def _check_arguments(name: str, text: str) -> None:
     """Refuse arguments that a built-in network does not have, and values of another kind than the usual one."""
     usual = catalogue()["models"][name]["arguments"]
-    for key, value in named_values(text, f"{name}:{text}").items():
+    for key, value in named_values(text, f"{name}:{text}"):
         check_known(f"argument of {name}", key, list(usual))
-        kinds = {bool: "truth", int: "whole", float: "number", list: "wholes"}
-        if type(usual[key]) in kinds:
-            read(kinds[type(usual[key])], key, value)
+        if type(usual[key]) in KINDS:
+            read(KINDS[type(usual[key])], key, value)
 
 
 def _path_in(what: str, spec: str, forms: Sequence[str]) -> str:

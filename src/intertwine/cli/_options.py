@@ -8,7 +8,8 @@ from typing import Any, ClassVar, TypeAlias, dataclass_transform
 
 import typer
 
-from ._checks import check, check_method, check_suffix, read
+from .._arguments import read
+from ._checks import check, check_method, check_suffix
 
 ADVANCED = "Advanced options"
 Declared: TypeAlias = partial[Any]  # of typer.Option or typer.Argument
@@ -108,6 +109,13 @@ class Options(ABC):
         """The checkpoints that are named."""
         given = [getattr(self, name, None) or [] for name in ("a", "b", "like", "weights", "checkpoints", "paths")]
         return [path for one in given for path in (one if isinstance(one, list) else [one])]
+
+
+class DeviceOptions(Options):
+    """Base of the options of a command that draws random numbers, and computes on a device."""
+
+    seed: int = 0
+    device: str = "auto"
 
 
 class ImageOptions(Options):

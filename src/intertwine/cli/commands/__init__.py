@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
+from ..._arguments import named_values
 from .._catalogue import catalogue
-from .._checks import named_values
 from .._options import Options, option
 from .._outputs import claim_file, claim_folder, print_json, say, tell_written
 
@@ -113,7 +113,7 @@ def solver_of(spec: str) -> str | iw.matching.Solver:
     if not colon:
         return spec
     kinds: dict[str, str] = catalogue()["methods"][name]
-    given = {k: value if kinds[k] == "text" else json.loads(value) for k, value in named_values(text, spec).items()}
+    given = {k: value if kinds[k] == "text" else json.loads(value) for k, value in named_values(text, spec)}
     return replace(iw.matching.METHODS[name], **given)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .._options import ExampleOptions, advanced, option
+from .._options import DeviceOptions, ExampleOptions, advanced, option
 from .._outputs import claim_folder, keep_beside, print_json, say, tell_written, write_network
 from . import inputs, iw, looks_at_data, solver_of
 
@@ -13,7 +13,7 @@ _WRITTEN = ("alignment.safetensors", "results.json", "report.html", "moved", "mo
             "base", "base.safetensors", "base.json")  # fmt: skip
 
 
-class Align(ExampleOptions):
+class Align(DeviceOptions, ExampleOptions):
     """Bring checkpoint B into the basis of checkpoint A: other weights, the same function.
 
     Units are permuted, rescaled, flipped and rotated as far as the architecture allows, so that B lies as close to A as
@@ -48,8 +48,6 @@ class Align(ExampleOptions):
     examples: int = 5000
     batch_size: int = 250
     sharded: bool = False
-    seed: int = 0
-    device: str = "auto"
     out: Path = option("Folder for the moved network, the alignment and report.html.", Path("alignment"), metavar="DIR")
 
     def __call__(self) -> None:

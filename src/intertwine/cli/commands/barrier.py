@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .._options import DataOptions, advanced, option
+from .._options import DataOptions, DeviceOptions, advanced, option
 from . import Study, inputs, iw, solver_of
 
 
-class Barrier(Study, DataOptions):
+class Barrier(Study, DeviceOptions, DataOptions):
     """Measure how much worse the networks between networks are, before and after alignment.
 
     The barrier is the largest excess of the loss over the straight line between the losses of both ends. With three
@@ -34,8 +34,6 @@ class Barrier(Study, DataOptions):
     split: str = "test"
     examples: int = 2000
     batch_size: int = 250
-    seed: int = 0
-    device: str = "auto"
     out: Path = Path("barrier")
 
     def find(self) -> iw.merging.Barrier:

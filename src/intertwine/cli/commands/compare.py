@@ -12,7 +12,7 @@ from typing import Any
 
 from ..._untrusted.checkpoints import HF
 from .._command import one_thread
-from .._options import DataOptions, advanced, option
+from .._options import DataOptions, DeviceOptions, advanced, option
 from .._outputs import tell
 from . import Study, inputs, iw, torch
 
@@ -32,7 +32,7 @@ Open {page} in a browser. What to look at:
 Then compare your own networks: intertwine compare --help"""
 
 
-class Compare(Study, DataOptions):
+class Compare(Study, DeviceOptions, DataOptions):
     """Compare two networks, every layer of A with every layer of B; or many networks, layer by layer.
 
     Prints a table and writes results.json, results.parquet and report.html. Model and data may be left out where a card
@@ -69,8 +69,6 @@ class Compare(Study, DataOptions):
     )
     exact: bool = advanced("All pairs of examples and all positions, however long it takes.", False)
     memory: str | None = advanced("Memory to use, such as 4GB; half of what is free otherwise.")
-    seed: int = 0
-    device: str = "auto"
     workers: int | None = advanced("Of many networks: processes that score pairs; none otherwise.", min=1)
     ray: str | None = advanced("Of many: Ray scores pairs: local, auto, or HOST:PORT of a cluster.", metavar="ADDRESS")
     out: Path = Path("comparison")

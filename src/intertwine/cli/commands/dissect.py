@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .._checks import read
+from ..._arguments import read
 from .._command import one_thread
-from .._options import ImageOptions, advanced, option
+from .._options import DeviceOptions, ImageOptions, advanced, option
 from .._outputs import tell
 from . import Study, inputs, iw, torch
 from .train import seeded
@@ -20,7 +20,7 @@ CONCEPTS_HELP = (
 )
 
 
-class Dissect(Study, ImageOptions):
+class Dissect(Study, DeviceOptions, ImageOptions):
     """Dissect a layer: which units detect a concept, in the network's own basis and in rotated ones.
 
     Prints a table and writes results.json, results.parquet and report.html. Every finished basis is kept in the
@@ -52,8 +52,6 @@ class Dissect(Study, ImageOptions):
     grid: str | None = advanced("Rows and columns of patches, for tokens.", metavar="RxC")
     batch_size: int = advanced("Images that run through the network at once.", 32, min=1)
     pictures: int = advanced("Best units to show; 0 for none.", 12, min=0)
-    seed: int = 0
-    device: str = "auto"
     out: Path = option("Folder for results; a stopped run goes on there.", Path("dissection"), metavar="DIR")
 
     def __post_init__(self) -> None:

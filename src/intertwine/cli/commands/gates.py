@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._catalogue import VERSIONS
 from .._command import one_thread
-from .._options import DataOptions, advanced, argument, option
+from .._options import DataOptions, DeviceOptions, advanced, argument, option
 from .._outputs import tell
 from . import Study, inputs, iw, torch
 from .train import seeded
@@ -28,7 +28,7 @@ _FEWER = (
 )
 
 
-class Gates(Study, DataOptions):
+class Gates(Study, DeviceOptions, DataOptions):
     """Take a ReLU network apart into gates and paths, and train its gated versions.
 
     Says how units switch, which gates classes share, what the path and tangent kernels are, and which paths make one
@@ -64,8 +64,6 @@ class Gates(Study, DataOptions):
     epochs: int = option("Passes over the data for every network trained here; 0 only converts.", 6, min=0)
     train_examples: int | None = advanced("Training examples of them, at most; all by default.", min=1)
     example: int = advanced("The input whose paths are shown.", 0, min=0)
-    seed: int = 0
-    device: str = "auto"
     out: Path = Path("gates")
 
     def __post_init__(self) -> None:

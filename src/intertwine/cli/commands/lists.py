@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..._arguments import written
 from .._catalogue import catalogue
 from .._options import Options, argument, option
 from .._outputs import claim_file, print_json, print_table, say
@@ -27,18 +28,12 @@ class Models(Options):
             return print_json([{"name": name, **facts} for name, facts in found.items()])
         rows = [
             {"model": name, "parameters": n["parameters"], "input": " x ".join(map(str, n["input"])),
-             "arguments and defaults": ", ".join(f"{key}={_shown(value)}" for key, value in n["arguments"].items()),
+             "arguments and defaults": ", ".join(f"{key}={written(value)}" for key, value in n["arguments"].items()),
              "source": n["source"]}
             for name, n in found.items()
         ]  # fmt: skip
         print_table(rows)
         return say("Arguments follow the name: myrtle_cnn:width=512,bn=false")
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, list):
-        return "-".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class Groups(Options):

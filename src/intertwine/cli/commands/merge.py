@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..._untrusted.checkpoints import check_checkpoint
 from .._checks import check
-from .._options import ExampleOptions, advanced, argument, option
+from .._options import DeviceOptions, ExampleOptions, advanced, argument, option
 from .._outputs import claim, claim_file, claim_folder, print_json, print_table, say, tell, tell_written, write_network
 from . import inputs, iw, looks_at_data, solver_of, torch
 
@@ -21,7 +21,7 @@ _YAML = (".yml", ".yaml")
 _REPAIRED = {None: "", "recalibrate": ", recalibrated", "repair": ", repaired", "rescale": ", rescaled"}
 
 
-class Merge(ExampleOptions):
+class Merge(DeviceOptions, ExampleOptions):
     """Merge networks of one architecture into one of the same size: align, average, repair.
 
     With data, statistics are repaired on the training split, and all networks are scored on the test split, merged
@@ -65,8 +65,6 @@ class Merge(ExampleOptions):
     )
     examples: int = 5000
     batch_size: int = 250
-    seed: int = 0
-    device: str = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()

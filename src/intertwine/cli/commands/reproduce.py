@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from .._command import FAILED, one_thread
-from .._options import Options, advanced, argument, option
+from .._options import DeviceOptions, advanced, argument, option
 from .._outputs import claim_folder, print_json, print_table, say, tell
 from . import iw
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...lab.experiments import Experiment, Setting, Values
 
 
-class Reproduce(Options):
+class Reproduce(DeviceOptions):
     """Reproduce tables and figures of the papers: their numbers, ours, the difference, and a verdict in words.
 
     Everything may be interrupted: the same command goes on from what is finished. All measured numbers are kept as
@@ -50,9 +50,7 @@ class Reproduce(Options):
     dry_run: bool = option(
         "Say what would be trained and run, how long, and what effects it can tell; do nothing.", False
     )
-    seed: int = 0
     workers: int = option("Processes for jobs; 0 runs them in this one.", 0, min=0)
-    device: str = "auto"
     out: Path = option("Folder for networks, finished jobs, values and pages.", Path("reproduction"), metavar="DIR")
 
     def __call__(self) -> None:

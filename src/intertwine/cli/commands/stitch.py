@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._checks import check_known, read, words
-from .._options import DataOptions, advanced, option
+from ..._arguments import read
+from .._checks import check_known, words
+from .._options import DataOptions, DeviceOptions, advanced, option
 from . import Study, inputs, iw, torch
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _FAMILIES = ("g_relu", "full", "rank-1", "rank-4", "lasso")
 
 
-class Stitch(Study, DataOptions):
+class Stitch(Study, DeviceOptions, DataOptions):
     """Stitch networks: how much accuracy is lost when B goes on from A's features, through a map of one family.
 
     The early layers of A go before the late layers of B; of more than two networks, every ordered pair is stitched.
@@ -68,8 +69,6 @@ class Stitch(Study, DataOptions):
     seeds: int = advanced("Runs of each map that is trained, from --seed on.", 1, min=1)
     split: str = advanced("Split to score on: test or validation.", "test")
     examples: int = 50000
-    seed: int = 0
-    device: str = "auto"
     out: Path = Path("stitching")
 
     def __post_init__(self) -> None:

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from .._command import running
-from .._options import TrainingOptions, advanced, option
+from .._options import DeviceOptions, TrainingOptions, advanced, option
 from .._outputs import claim_file, print_json, print_table, say
 from . import inputs, iw, torch
 
 
-class Train(TrainingOptions):
+class Train(DeviceOptions, TrainingOptions):
     """Train a network and keep the weights of its best validation epoch.
 
     The default is the recipe of the first paper. A run that is interrupted goes on when the same command is given
@@ -28,11 +28,9 @@ class Train(TrainingOptions):
 
     model: str = option("What to train; see 'intertwine compare --help'.", ..., metavar="MODEL")
     out: Path = option("Checkpoint to write, ending in .safetensors; a card is written beside it.", ..., metavar="FILE")
-    seed: int = 0
     precision: str | None = advanced(
         "float32, or bfloat16 for mixed precision, which is fast where the hardware has it."
     )
-    device: str = "auto"
 
     def __call__(self) -> None:
         training = iw.lab.training

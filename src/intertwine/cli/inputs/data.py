@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import lab
+from ..._arguments import read
 from ..._memory import check_fits
 from ..._nested import map_tensors, tensors_in
 from ..._untrusted.checkpoints import HF
@@ -21,7 +22,6 @@ from ..._untrusted.files import check_fields, json_of
 from ...errors import CheckpointError, DataError
 from ...lab.data import Batches, DataSplits, Preprocessing, TextBlocks
 from ...lab.networks.hugging_face import base_of, is_adapter, read_config
-from .._checks import read
 from .._command import one_thread
 from .._options import DataOptions, ExampleOptions
 from .._outputs import tell

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from ..._arguments import named_values
 from ..._untrusted.checkpoints import HF
 from ...lab import networks
 from ...lab.data import DataSplits
+from ...lab.networks.gated import counterpart
 from ...lab.networks.hugging_face import fresh_model
 from ...lab.training import Card
-from .._checks import check_model, named_values
+from .._checks import check_model
 
 if TYPE_CHECKING:
     from ...gates import GatedNetwork
@@ -101,7 +103,7 @@ def _from_factory(spec: str) -> nn.Module:
     factory = call_factory(f"{place}:{name}", "model")
     if isinstance(factory, nn.Module):
         return copy.deepcopy(factory)
-    given = {key: _literal(value) for key, value in named_values("".join(rest), spec).items()}
+    given = {key: _literal(value) for key, value in named_values("".join(rest), spec)}
     try:
         model = factory(**given)
     except Exception as error:  # the user's code may raise anything
@@ -142,14 +144,8 @@ def _import_file(path: Path) -> ModuleType:
 
 def gated_version(name: str, model: nn.Module, x: Tensor, seed: int) -> GatedNetwork:
     """The gated version of that name, one of ``--gated``, of a network; ``x`` is an example."""
-    from ... import gates
-
     kind, arguments = _kind_of(name)
-    if kind != "dlgn_sf":
-        made: GatedNetwork = getattr(gates, kind)(model, seed=seed, **arguments)
-        return made
-    maps = gates.gated_network.ShallowMaps(batch_norm=networks.has_batch_norm(model))
-    return gates.dlgn_sf(model, x, input=arguments.get("input", "x"), maps=maps, seed=seed)
+    return counterpart(kind, model, x, seed=seed, **arguments)
 
 
 def card_name(name: str, network: nn.Module, spec: str, splits: DataSplits) -> str:

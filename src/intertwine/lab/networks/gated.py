@@ -1,12 +1,17 @@
 """Gated counterparts of built-in networks by name, so that they are trained and loaded like any other."""
 
-from typing import Any, Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..._words import near
 from .registry import NETWORKS, build, fit_to
+
+if TYPE_CHECKING:
+    from ...gates import GatedNetwork
 
 
 def gated(
@@ -46,9 +51,6 @@ def gated(
         >>> gated("dlgn", "c4gap", width=4, permutation=(3, 1, 0, 2)).permutation
         (3, 1, 0, 2)
     """
-    from ...gates import dgn, dlgn, dlgn_sf  # where it is asked for: most networks are not gated
-    from ...gates.gated_network import ShallowMaps
-
     if kind != "dgn" and regime != "standalone":
         raise ValueError(f"regime must be standalone for a {kind}, both of whose halves are trained. Got {regime!r}.")
     name, _, own = base.partition("/")
@@ -59,16 +61,21 @@ def gated(
     spec = fit_to(":".join(filter(None, [name, ",".join(arguments)])), (channels, size, size), classes)
     model = build(spec)
     options: dict[str, Any] = {
-        "input": input,
-        "beta": beta,
-        "permutation": permutation,
+        "beta": beta, "permutation": permutation, **({"regime": regime} if kind == "dgn" else {}),
         "initialise": lambda copy: copy.load_state_dict(build(spec).state_dict()),  # as the base does it
         "seed": int(torch.randint(2**31, (), device="cpu")),
-    }
+    }  # fmt: skip
+    return counterpart(kind, model, torch.zeros(1, channels, size, size), input, **options)
+
+
+def counterpart(kind: str, model: nn.Module, example: Tensor, input: str = "x", **options: Any) -> GatedNetwork:
+    """The ``dgn``, ``dlgn`` or ``dlgn_sf`` of a network; shallow features have batch norm where it has."""
+    from ... import gates  # where it is asked for: most networks are not gated
+
     if kind != "dlgn_sf":
-        return dgn(model, regime=regime, **options) if kind == "dgn" else dlgn(model, **options)
-    maps = ShallowMaps(batch_norm=has_batch_norm(model))
-    return dlgn_sf(model, torch.zeros(1, channels, size, size), maps=maps, **options)
+        return (gates.dgn if kind == "dgn" else gates.dlgn)(model, input=input, **options)
+    maps = gates.gated_network.ShallowMaps(batch_norm=has_batch_norm(model))
+    return gates.dlgn_sf(model, example, input=input, maps=maps, **options)
 
 
 def gated_spec(kind: str, base: str, **arguments: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from ..._arguments import KINDS, named_values, read, written
 from ..._untrusted.construction import limited_construction
 from ..._words import near
 
@@ -88,10 +89,7 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     network = NETWORKS[name]
     hints = typing.get_type_hints(network.factory)
     parsed: dict[str, Any] = {}
-    for part in filter(None, text.split(",")):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals:
-            raise ValueError(f"arguments must be written name=value. Got {part!r} in {spec!r}.")
+    for key, value in named_values(text, spec):
         _check_argument(network, key)
         if key in parsed:
             raise ValueError(f"argument {key} must be given once. Got it twice in {spec!r}.")
@@ -117,7 +115,7 @@ def fit_to(spec: str, shape: tuple[int, ...], classes: int | None) -> str:
     defaults = NETWORKS[name].arguments
     wanted = {"classes": classes, "channels": shape[0], "shape": tuple(shape), "size": shape[-1]}
     added = [
-        f"{key}={_text(value)}"
+        f"{key}={written(value)}"
         for key, value in wanted.items()
         if key in defaults and key not in parsed and value not in (None, defaults[key])
     ]
@@ -145,36 +143,16 @@ def input_shape(spec: str) -> tuple[int, ...]:
 
 def _check_argument(network: Network, key: str) -> None:
     if key not in network.arguments:
-        listed = ", ".join(f"{name}={_text(value)}" for name, value in network.arguments.items())
+        listed = ", ".join(f"{name}={written(value)}" for name, value in network.arguments.items())
         meant = near(key, network.arguments)
         raise ValueError(f"argument of {network.name} must be one of {listed}. Got {key!r}.{meant}")
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "-".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _convert(key: str, text: str, hint: Any) -> Any:
-    origin = typing.get_origin(hint)
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):  # the only unions here are "X | None"
-        return None if text.lower() == "none" else _convert(key, text, typing.get_args(hint)[0])
-    if origin is Literal:
-        options = typing.get_args(hint)
-        if text in options:
-            return text
+        return None if text.lower() == "none" else _convert(key, text, options[0])
+    if origin is Literal and text not in options:
         raise ValueError(f"{key} must be one of {', '.join(options)}. Got {text!r}.")
-    if hint is bool:
-        if text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        raise ValueError(f"{key} must be true or false. Got {text!r}.")
-    several = origin is tuple
-    rule = "whole numbers joined by '-'" if several else "a whole number" if hint is int else "a number"
-    found = []
-    for part in text.split("-") if several else [text]:
-        try:
-            found.append((int if several else hint)(part))
-        except ValueError:
-            raise ValueError(f"{key} must be {rule}. Got {part!r}.") from None
-    return tuple(found) if several else found[0]
+    kind = KINDS.get(origin or hint)
+    return text if kind is None else read(kind, key, text)

@@ -1,4 +1,8 @@
-"""Steps of k networks of one architecture, each by itself or side by side, and which of the two suits them."""
+"""Steps of k networks of one architecture, each by itself or side by side, and which of the two suits them.
+
+Side by side they are one network: the channels lie beside each other, ``(N, k C, H, W)``. A convolution with k times as
+many groups keeps them apart, and so does whatever acts on each channel alone: batch norm, activations, pooling.
+"""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -12,7 +16,6 @@ from torch import Tensor, nn
 
 from ..._evaluation import copied
 from ...programs import Replayed
-from .grouped import group_networks, ungrouped
 from .recipe import Recipe
 
 IN_TURN, GROUPED, BY_TWO = "in turn", "grouped", "grouped by 2"
@@ -20,13 +23,18 @@ ENGINES: dict[str, int | None] = {IN_TURN: 1, GROUPED: None, BY_TWO: 2}  # netwo
 _TOLERANCE = 1e-8  # of logits in float64
 _SMALL_INPUT = 256  # numbers of an example: digits have 64
 _SMALL_NETWORK = 1_000_000  # weights
+# They act on each channel by itself, or keep the order of the channels.
+_CHANNELWISE = (
+    nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.ELU, nn.Tanh, nn.Sigmoid, nn.Identity,
+    nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Flatten,
+)  # fmt: skip
 
 
 class Engine:
     """k networks of one architecture in parts, each with its optimizer: single networks, or several side by side.
 
     All engines compute the same: each network's own loss and update, as if it were alone, up to rounding. The channels
-    of a part's networks are kept apart by grouped convolutions (see ``grouped.py``). A loss depends on its own network
+    of a part's networks are kept apart by grouped convolutions (``group_networks``). A loss depends on its own network
     only, so the gradient of the sum of the losses holds each network's own gradient; and the optimizers work element
     by element, so that one of a part is one of each network. Two at a time leave activations in a processor's cache.
 
@@ -184,3 +192,92 @@ def draws_random_numbers(network: nn.Module, inputs: Tensor) -> bool:
         before = torch.get_rng_state()
         copied(network).train()(inputs)
         return not torch.equal(before, torch.get_rng_state())
+
+
+class Ungroupable(ValueError):
+    """An architecture whose networks cannot be laid side by side."""
+
+
+class GroupedLinear(nn.Module):
+    """k linear layers side by side, ``(N, k F) -> (N, k G)``."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        self.networks = len(layers)
+        self.weight = nn.Parameter(torch.cat([layer.weight.detach() for layer in layers]))
+        biased = layers[0].bias is not None
+        self.bias = nn.Parameter(torch.cat([layer.bias.detach() for layer in layers])) if biased else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Each network's features through its own layer."""
+        k, n = self.networks, len(x)
+        weight = self.weight.view(k, -1, self.weight.shape[1])
+        features = x.reshape(n, k, -1).transpose(0, 1)
+        if self.bias is None:
+            out = torch.bmm(features, weight.transpose(1, 2))
+        else:
+            out = torch.baddbmm(self.bias.view(k, 1, -1), features, weight.transpose(1, 2))
+        return out.transpose(0, 1).reshape(n, -1)
+
+
+class PerNetwork(nn.Module):
+    """A layer without parameters that mixes the channels of one network: each network's are an example of their own."""
+
+    def __init__(self, layer: nn.Module, networks: int) -> None:
+        super().__init__()
+        self.layer, self.networks = copy.deepcopy(layer), networks
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer on ``(N k, C, *S)``."""
+        return self.layer(x.unflatten(1, (self.networks, -1)).flatten(0, 1)).unflatten(0, (len(x), -1)).flatten(1, 2)
+
+
+def group_networks(networks: Sequence[nn.Module]) -> nn.Module:
+    """One network ``(N, k C, H, W) -> (N, k classes)`` of k; its tensors are theirs, joined along their first axis.
+
+    What a forward method does between its layers cannot be seen here: compare the outputs before relying on them. A
+    layer without a counterpart raises ``Ungroupable``.
+    """
+    grouped = _group(networks)
+    if grouped is not None:
+        return grouped
+    whole = copy.deepcopy(networks[0])
+    for name in [name for name, _ in whole.named_modules()]:
+        if name and (found := _group([n.get_submodule(name) for n in networks])) is not None:
+            whole.set_submodule(name, found)
+    return whole
+
+
+def ungrouped(state: dict[str, Tensor], k: int, member: int) -> dict[str, Tensor]:
+    """The state dict of one network out of that of ``group_networks``."""
+    own = {name: t if t.ndim == 0 else t.chunk(k)[member] for name, t in state.items()}
+    return {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in own.items()}
+
+
+def _group(layers: Sequence[nn.Module]) -> nn.Module | None:
+    """The counterpart of k layers; ``None`` for containers, whose children are grouped one by one."""
+    first, k = layers[0], len(layers)
+    if isinstance(first, nn.Conv2d):
+        if first.padding_mode != "zeros":
+            raise Ungroupable(f"convolutions must be padded with zeros. Got padding_mode={first.padding_mode!r}.")
+        channels, window = (k * first.in_channels, k * first.out_channels), (first.kernel_size, first.stride)
+        settings: Any = (*channels, *window, first.padding, first.dilation, k * first.groups, first.bias is not None)
+    elif isinstance(first, nn.BatchNorm1d | nn.BatchNorm2d):
+        settings = (k * first.num_features, first.eps, first.momentum, first.affine, first.track_running_stats)
+    elif isinstance(first, nn.Linear):
+        return GroupedLinear(layers)  # type: ignore[arg-type]
+    elif isinstance(first, _CHANNELWISE):
+        return copy.deepcopy(first)
+    elif [*first.parameters(recurse=False), *first.buffers(recurse=False)]:
+        raise Ungroupable(f"layers must be ones that can lie side by side. Got {type(first).__name__}.")
+    else:
+        return None if list(first.children()) else PerNetwork(first, k)
+    with torch.device("meta"):
+        wide = (nn.Conv2d if isinstance(first, nn.Conv2d) else type(first))(*settings)
+    states = [layer.state_dict() for layer in layers]
+    joined = {
+        name: t.clone() if t.ndim == 0 else torch.cat([state[name] for state in states])
+        for name, t in states[0].items()
+    }
+    wide.load_state_dict(joined, assign=True)
+    return wide

@@ -10,16 +10,7 @@ from torch import Tensor
 
 from ..._words import counted, layer_title, sentence
 from ...similarity import Comparison, ComparisonSet, Distances
-from ...similarity.comparison.verdict import (
-    best_partners,
-    headline,
-    lead,
-    paired,
-    partners,
-    searched,
-    summarise,
-    untrained_levels,
-)
+from ...similarity.comparison import verdict
 from ...similarity.registry import measure_title
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs, noted
 from ..figures import Series, bars, heatmap, lines, scatter, tree
@@ -42,7 +33,7 @@ def comparison_page(comparison: Comparison) -> Page:
     comparison = replace(comparison, layers_a=a, layers_b=b)
     versions = [Facts(comparison.versions, "Versions")]
     blocks: list[Block] = [
-        Paragraph(headline(comparison), "verdict"),
+        Paragraph(verdict.headline(comparison), "verdict"),
         _heatmaps(comparison),
         *_notes(comparison),
         Heading("Measure by measure"),
@@ -79,16 +70,16 @@ def _notes(comparison: Comparison) -> list[Block]:
 
 def _ordered(comparison: Comparison) -> list[str]:
     """The measures, the one that the verdict speaks of first."""
-    first = lead(comparison)
+    first = verdict.lead(comparison)
     return [first, *[name for name in comparison.measures if name != first]]
 
 
 def _measures_table(comparison: Comparison) -> Table:
-    which = "the same layer" if paired(comparison) else "the best match"
+    which = "the same layer" if verdict.paired(comparison) else "the best match"
     columns = ["Measure", f"Mean score of {which}", "Chance", "Untrained", "Calibrated", "Beyond chance"]
     rows = []
     for measure in _ordered(comparison):
-        s = summarise(comparison, measure)
+        s = verdict.summarise(comparison, measure)
         counts = (None if count is None else f"{count} of {s.layers} layers" for count in (s.beyond, s.matched))
         untrained = fmean(s.untrained) if s.untrained else None
         rows.append([measure_title(measure), s.score, s.chance, untrained, s.calibrated, *counts])
@@ -143,10 +134,10 @@ def _heatmap(comparison: Comparison, measure: str, shown: str) -> Figure:
 
 
 def _curves_text(comparison: Comparison) -> str:
-    by_order = ", paired by their order since their names differ" if paired(comparison) == "order" else ""
+    by_order = ", paired by their order since their names differ" if verdict.paired(comparison) == "order" else ""
     start = (
         f"The same layer of both networks{by_order}, and the best match anywhere in B."
-        if paired(comparison)
+        if verdict.paired(comparison)
         else "The networks have different layers: for each layer of A, the best match anywhere in B."
     )
     confidence = comparison.settings.get("confidence", 0.95)
@@ -162,17 +153,17 @@ def _curves_text(comparison: Comparison) -> str:
 
 
 def _curves(comparison: Comparison, measure: str) -> Figure:
-    rows, partner = torch.arange(len(comparison.layers_a)), partners(comparison, measure)
+    rows, partner = torch.arange(len(comparison.layers_a)), verdict.partners(comparison, measure)
 
     def along(matrix: Tensor | None, columns: Tensor = partner) -> list[float] | None:
         return None if matrix is None else matrix[rows, columns].tolist()
 
     scores, low, high = (part[measure] for part in (comparison.scores, comparison.low, comparison.high))
-    name = "same layer" if paired(comparison) else "best match in B"
+    name = "same layer" if verdict.paired(comparison) else "best match in B"
     series = [Series(name, along(scores) or [], along(low), along(high))]
-    if paired(comparison) and searched(comparison, measure):
-        series.append(Series("best match in B", along(scores, best_partners(comparison, measure)) or []))
-    untrained = untrained_levels(comparison, measure)
+    if verdict.paired(comparison) and verdict.searched(comparison, measure):
+        series.append(Series("best match in B", along(scores, verdict.best_partners(comparison, measure)) or []))
+    untrained = verdict.untrained_levels(comparison, measure)
     for name, level, dash in (
         ("chance", along(comparison.chance[measure]), "dash"),
         ("untrained", untrained.nanmean(0).tolist() if len(untrained) else None, "dashdot"),
@@ -186,7 +177,7 @@ def _curves(comparison: Comparison, measure: str) -> Figure:
 def _best_table(comparison: Comparison) -> Table:
     import pandas as pd
 
-    names = [name for name in _ordered(comparison) if searched(comparison, name)] or comparison.measures
+    names = [name for name in _ordered(comparison) if verdict.searched(comparison, name)] or comparison.measures
     frame = pd.concat([comparison.best(name).assign(measure=measure_title(name)) for name in names])
     return Table.of(frame[list(_BEST)].rename(columns=_BEST))
 
@@ -202,7 +193,7 @@ def _dead(comparison: Comparison) -> list[Block]:
     shares = {s: [100 * d / max(c, 1) for d, c in zip(one["dead"], one["channels"])] for s, one in sides.items()}
     dead_a, dead_b = (sum(one["dead"]) for one in sides.values())
     found = Paragraph(f"{dead_a:,} channels of A and {dead_b:,} of B are dead on this data. {text}")
-    if paired(comparison):
+    if verdict.paired(comparison):
         return [found, bars(comparison.layers_a, shares, title="Dead channels", y_title="% of the layer")]
     figures = [
         bars(sides[side]["layers"], {side: heights}, title=f"Dead channels of {side}", y_title="% of the layer")
