@@ -12,16 +12,18 @@ from typing import Any, get_args, get_type_hints
 
 FILE = Path(__file__).with_name("catalogue.json")
 
-# Gated version -> what it is in the paper's words, where its gates come from, what its value network is given.
-VERSIONS = {
-    "dgn": ("DGN(x, x)", "learnt beside the weights", "x"),
-    "dgn-ones": ("DGN(x, 1)", "learnt beside the weights", "1"),
-    "dgn-fr": ("DGN-FR", "of a random network, fixed", "x"),
-    "dgn-fl": ("DGN-FL", "of the trained network, fixed", "x"),
-    "dlgn": ("DLGN(x, x)", "of a linear network", "x"),
-    "dlgn-ones": ("DLGN(x, 1)", "of a linear network", "1"),
-    "dlgn-sf": ("DLGN-SF(x, x)", "of one linear map each", "x"),
-    "dlgn-sf-ones": ("DLGN-SF(x, 1)", "of one linear map each", "1"),
+_ONES = {"input": "ones"}
+# Gated version -> what it is in the paper's words, where its gates come from, what its value network is given, and how
+# it is built: its kind, and arguments.
+VERSIONS: dict[str, tuple[str, str, str, str, dict[str, str]]] = {
+    "dgn": ("DGN(x, x)", "learnt beside the weights", "x", "dgn", {}),
+    "dgn-ones": ("DGN(x, 1)", "learnt beside the weights", "1", "dgn", _ONES),
+    "dgn-fr": ("DGN-FR", "of a random network, fixed", "x", "dgn", {"regime": "fixed_random"}),
+    "dgn-fl": ("DGN-FL", "of the trained network, fixed", "x", "dgn", {"regime": "fixed_learnt"}),
+    "dlgn": ("DLGN(x, x)", "of a linear network", "x", "dlgn", {}),
+    "dlgn-ones": ("DLGN(x, 1)", "of a linear network", "1", "dlgn", _ONES),
+    "dlgn-sf": ("DLGN-SF(x, x)", "of one linear map each", "x", "dlgn_sf", {}),
+    "dlgn-sf-ones": ("DLGN-SF(x, 1)", "of one linear map each", "1", "dlgn_sf", _ONES),
 }
 
 

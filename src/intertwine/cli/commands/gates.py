@@ -164,7 +164,7 @@ class _Training:
     def version(self, name: str, network: iw.gates.GatedNetwork, base: inputs.Opened) -> dict[str, Any]:
         """Train a gated version in place, or only write it; its row of the table."""
         training = iw.lab.training
-        title, source, given = VERSIONS[name]
+        title, source, given, *_ = VERSIONS[name]
         path, asked, splits = self.asked.out / f"{name}.safetensors", self.asked, self.data
         spec = inputs.card_name(name, network, str(base.facts["model"]), splits)
         row: dict[str, Any] = {"network": title, "gates": source, "value network is given": given}

@@ -23,16 +23,13 @@ from ...lab.data import DataSplits
 from ...lab.networks.gated import counterpart
 from ...lab.networks.hugging_face import fresh_model
 from ...lab.training import Card
+from .._catalogue import VERSIONS
 from .._checks import check_model
 
 if TYPE_CHECKING:
     from ...gates import GatedNetwork
 
 GATED = "gated "  # begins what a card calls the gated version of a network that is not built in
-
-# What ends the name of a gated version -> arguments of the function that builds it.
-_VARIANTS = {"ones": {"input": "ones"}, "fr": {"regime": "fixed_random"}, "fl": {"regime": "fixed_learnt"}}
-
 
 Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]  # means and deviations of channels
 
@@ -144,7 +141,7 @@ def _import_file(path: Path) -> ModuleType:
 
 def gated_version(name: str, model: nn.Module, x: Tensor, seed: int) -> GatedNetwork:
     """The gated version of that name, one of ``--gated``, of a network; ``x`` is an example."""
-    kind, arguments = _kind_of(name)
+    *_, kind, arguments = VERSIONS[name]
     return counterpart(kind, model, x, seed=seed, **arguments)
 
 
@@ -155,14 +152,9 @@ def card_name(name: str, network: nn.Module, spec: str, splits: DataSplits) -> s
     """
     if not is_builtin(spec):
         return f"{GATED}{name}"
-    kind, arguments = _kind_of(name)
+    *_, kind, arguments = VERSIONS[name]
     text = networks.fit_to(networks.gated_spec(kind, spec, **arguments), splits.shape, len(splits.classes))
     with torch.device("meta"):
         built = networks.build(text)
     shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (built, network)]
     return text if shapes[0] == shapes[1] else f"{GATED}{name}"
-
-
-def _kind_of(name: str) -> tuple[str, dict[str, str]]:
-    kind, _, how = name.replace("dlgn-sf", "dlgn_sf").partition("-")
-    return kind, _VARIANTS.get(how, {})
