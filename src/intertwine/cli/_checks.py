@@ -9,10 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .._arguments import KINDS, named_values, read
 from .._memory import parse_memory
 from .._untrusted.checkpoints import HF, SETTINGS, check_checkpoint, existing, hub
-from .._words import near
+from .._words import KINDS, named_values, near, read
 from ..errors import DataError
 from ._catalogue import catalogue
 

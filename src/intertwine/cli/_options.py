@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeAlias, dataclass_transform
 
 import typer
 
-from .._arguments import read
+from .._words import read
 from ._checks import check, check_method, check_suffix
 
 ADVANCED = "Advanced options"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
-from ..._arguments import named_values
+from ..._words import named_values
 from .._catalogue import catalogue
 from .._options import Options, option
 from .._outputs import claim_file, claim_folder, print_json, say, tell_written

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..._arguments import read
+from ..._words import read
 from .._command import one_thread
 from .._options import DeviceOptions, ImageOptions, advanced, option
 from .._outputs import tell

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..._arguments import written
+from ..._words import written
 from .._catalogue import catalogue
 from .._options import Options, argument, option
 from .._outputs import claim_file, print_json, print_table, say

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from ..._arguments import read
+from ..._words import read
 from .._options import ExampleOptions, advanced, option
 from .._outputs import claim, print_json, say, tell_written, write_network
 from . import inputs, iw

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from ... import lab
-from ..._arguments import read
 from ..._memory import check_fits
 from ..._nested import map_tensors, tensors_in
 from ..._untrusted.checkpoints import HF
 from ..._untrusted.files import check_fields, json_of
+from ..._words import read
 from ...errors import CheckpointError, DataError
 from ...lab.data import Batches, DataSplits, Preprocessing, TextBlocks
 from ...lab.networks.hugging_face import base_of, is_adapter, read_config

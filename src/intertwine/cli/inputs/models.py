@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from ..._arguments import named_values
 from ..._untrusted.checkpoints import HF
+from ..._words import named_values
 from ...lab import networks
 from ...lab.data import DataSplits
 from ...lab.networks.gated import counterpart

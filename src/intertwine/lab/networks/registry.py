@@ -10,9 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ..._arguments import KINDS, named_values, read, written
 from ..._untrusted.construction import limited_construction
-from ..._words import near
+from ..._words import KINDS, named_values, near, read, written
 
 
 @dataclass(frozen=True)
