@@ -9,11 +9,12 @@ from torch import Tensor
 from ...features.moments import ChannelMoments
 from .._features import double, positions_last
 from ..hsic import center_gram
-from ..measures.kernels import add_product, linear_gram, mirror
+from ..measures.kernels import add_product, linear_gram, mirror, row_tiles
 
 _CHUNK = 1 << 18  # entries of the products of some channels, so that they stay in the cache
 _STILL = 1e-4  # of the mean square, a variance by which a channel might be constant
 _SEEN = 8  # examples
+_STRIP = 16  # rows of a Gram matrix, at the fewest, that are made at a time
 _OFFSET = 16  # squared means over variances from which on features are centred before their products
 _EPS, _HALF = 1e-6, 2.0**-8  # what rounding leaves of differences, of a kernel in float32 and in bfloat16
 ESTIMATED = ("linear", "max", "channel_normalized", "gates")
@@ -101,10 +102,10 @@ class Held:
         shift = (sums.mean - double(self.mean)).to(self.rows)[:, None, None]
         silent = torch.where(weight > 0, 0.0, -torch.inf)
         largest, total = [], []
-        for strip, (low, high) in zip(self.strips, _strips(self.rows.shape[1])):
+        for strip, some in zip(self.strips, _strips(self.rows.shape[1])):
             z = strip.to(self.rows).mul_(factor)
             moved = (shift * weight) * self.rows[:, :, None]
-            z.sub_(moved[:, low:high]).sub_(moved[:, :high].mT).add_(self.width * shift.square() * weight)
+            z.sub_(moved[:, some]).sub_(moved[:, : some.stop].mT).add_(self.width * shift.square() * weight)
             total.append(z.sum(0) if "channel_normalized" in names else z[0])
             largest.append(z.add_(silent).amax(0) if "max" in names else z[0])
         found = {"max": largest, "channel_normalized": total}
@@ -149,18 +150,18 @@ def _told_apart(gram: Tensor, x: Tensor) -> Tensor:
     return gram * (double(gram.diagonal()).sum() > len(x) * rounding)
 
 
-def _strips(n: int) -> list[tuple[int, int]]:
-    """Rows from which the lower triangle is made: two strips, three quarters of the square."""
-    return [(0, n // 2), (n // 2, n)] if n >= 32 else [(0, n)]
+def _strips(n: int) -> list[slice]:
+    """Rows from which the lower triangle is made: up to four strips, five eighths of the square."""
+    return [*row_tiles(n, max(_STRIP, -(-n // 4)))]
 
 
 def _mirrored(strips: Sequence[Tensor]) -> Tensor:
     """The symmetric matrix of which the strips are the rows, each as far as its own last column."""
     n = strips[-1].shape[1]
     full = strips[-1].new_zeros(n, n)
-    for strip, (low, high) in zip(strips, _strips(n)):
-        full[low:high, :high] = strip
-        full[:low, low:high] = strip[:, :low].mT
+    for strip, rows in zip(strips, _strips(n)):
+        full[rows, : rows.stop] = strip
+        full[: rows.start, rows] = strip[:, : rows.start].mT
     return full
 
 
@@ -175,8 +176,8 @@ def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
     mean, weight = sums.mean.to(x), sums.weight.to(x)
     weight = torch.where(weight > 0, weight, 1.0)
     copied = bool(sums.offset) or width < n
-    strips = [x.new_empty(channels, high - low, high, dtype=torch.bfloat16) for low, high in _strips(n)]
-    linear = [x.new_zeros(high - low, high) for low, high in _strips(n)]
+    linear = [x.new_zeros(part.stop - part.start, part.stop) for part in _strips(n)]
+    strips = [x.new_empty(channels, *one.shape, dtype=torch.bfloat16) for one in linear]
     sums_of_rows = x.new_empty(channels, n)
     step = max(1, _CHUNK // n**2)
     for start in range(0, channels, step):
@@ -186,11 +187,11 @@ def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
             part = part - m
         rows = part.sum(2)
         sums_of_rows[some] = rows if copied else rows - width * m[:, :, 0]
-        for k, (low, high) in enumerate(_strips(n)):
-            left, right = part[:, low:high], part[:, :high]
+        for k, own in enumerate(_strips(n)):
+            left, right = part[:, own], part[:, : own.stop]
             products = left * right.mT if width == 1 else torch.bmm(left, right.mT)
             if not copied:
-                products.sub_(m * rows[:, low:high, None]).sub_(m * rows[:, None, :high]).add_(width * m.square())
+                products.sub_(m * rows[:, own, None]).sub_(m * rows[:, None, : own.stop]).add_(width * m.square())
             linear[k] += products.sum(0)
             strips[k][some] = products.mul_(w)
     return Held(tuple(strips), sums_of_rows, mean, weight, width), _mirrored(linear)

@@ -99,8 +99,8 @@ def sampled(x: Tensor, counts: Mapping[tuple[int, ...], int], seed: int) -> list
         return [x[:, None, :] for _ in counts]
     flat = x.flatten(2)
     if prod(own) <= _PRODUCT and x.is_contiguous():
-        weights = _reader(own, tuple(counts.items()), seed).to(flat)
-        found = (flat.flatten(0, 1) @ weights).unflatten(0, flat.shape[:2])
+        read, weights = (one.to(flat.device) for one in _reader(own, tuple(counts.items()), seed))
+        found = (flat.flatten(0, 1).index_select(1, read) @ weights.to(flat)).unflatten(0, flat.shape[:2])
         return [part.mT for part in found.split([min(n, prod(s)) for s, n in counts.items()], 2)]
     pooled, found_each = {own: x}, {}
     for space, count in sorted(counts.items(), key=lambda one: -prod(one[0])):
@@ -114,11 +114,13 @@ def sampled(x: Tensor, counts: Mapping[tuple[int, ...], int], seed: int) -> list
 
 
 @lru_cache(maxsize=256)
-def _reader(own: tuple[int, ...], counts: tuple[tuple[tuple[int, ...], int], ...], seed: int) -> Tensor:
-    """A matrix ``(P, sum of counts)`` that reads the chosen positions of all sizes in one product."""
+def _reader(own: tuple[int, ...], counts: tuple[tuple[tuple[int, ...], int], ...], seed: int) -> tuple[Tensor, Tensor]:
+    """The positions ``(p,)`` from which those chosen of all sizes are read, by a matrix ``(p, sum of counts)``."""
     unit = torch.eye(prod(own)).view(prod(own), 1, *own)
     columns = []
     for space, count in counts:
         coarse = pool(unit, space).reshape(prod(own), prod(space))
         columns.append(coarse if count >= prod(space) else coarse[:, ordering(space, seed)[:count].sort().values])
-    return torch.cat(columns, 1)
+    weights = torch.cat(columns, 1)
+    read = weights.any(1).nonzero()[:, 0]
+    return read, weights[read]

@@ -227,7 +227,7 @@ def triangle_tiles(n: int, tile: int, corner: int | None = None) -> Iterator[tup
 def add_product(gram: Tensor, z: Tensor) -> None:
     """Add ``z z^T`` to the lower triangle of ``gram``, in blocks of rows; the upper triangle is left undefined."""
     n = len(z)
-    for rows in row_tiles(n, min(256, max(64, -(-n // 5)))):  # five tiles of rows: 60 % of the full product
+    for rows in row_tiles(n, min(256, max(32, -(-n // 5)))):  # five tiles of rows: 60 % of the full product
         gram[rows, : rows.stop].addmm_(z[rows], z[: rows.stop].T)
 
 
