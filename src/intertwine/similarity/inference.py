@@ -33,11 +33,11 @@ class Resampling:
 
     null: int = 20  # Shuffles of the examples for chance levels, p-values and calibrated scores; 0 for none
     bootstrap: int = 20  # Random halves of the examples for the intervals, drawn without replacement; 0 for none
-    # How many copies of each network get fresh weights, from seeds of their own, by the models' own code; every copy of
-    # A is compared with every copy of B: 4 pairs from 2 copies. 0 goes without, and so does ``null=0``. Or networks
-    # built as A and B are: ``(a0, b0)`` or ``([a0, a1], [b0, b1])``; of ``(nets, nets)`` each is compared with each
-    # other.
-    untrained: Untrained = 2
+    # How many copies of each network get fresh weights, from seeds of their own, by the models' own code; each of A is
+    # compared with one of B. Of one architecture they stand for both, and each is compared with each other. 0 goes
+    # without, and so does ``null=0``. Or networks built as A and B are, in pairs: ``(a0, b0)`` or ``([a0, a1], [b0,
+    # b1])``; of ``(nets, nets)`` each is compared with each other.
+    untrained: Untrained = 3
     seed: int = 0  # Seed of all of these: the same seed gives the same numbers
 
     def __post_init__(self) -> None:
@@ -63,8 +63,8 @@ def given(untrained: Any) -> tuple[list[nn.Module], list[nn.Module]]:
     a, b = ([one] if isinstance(one, nn.Module) else list(one) for one in untrained)
     for model in (*a, *b):
         check_module(model, "untrained")
-    if not a or not b:
-        raise ValueError("untrained must hold networks built as A and as B. Got none of one of them.")
+    if not len(a) == len(b) > 0:
+        raise ValueError(f"untrained must hold as many networks built as A as built as B. Got {len(a)} and {len(b)}.")
     return a, b
 
 

@@ -62,7 +62,7 @@ class Compare(Study, DeviceOptions, DataOptions):
         "Measures, joined by commas; those that fit the networks otherwise. A wrong name lists all."
     )
     null: int = advanced("Shuffles for chance levels; 0 for none.", 20, min=0)
-    untrained: int = advanced("Copies of A and of B with fresh weights that stand beside them; 0 for none.", 2, min=0)
+    untrained: int = advanced("Copies of A and of B with fresh weights that stand beside them; 0 for none.", 3, min=0)
     bootstrap: int = advanced("Random halves for confidence intervals; 0 for none.", 20, min=0)
     batch_size: int | None = advanced(
         "Examples that run through the networks at once; 250, or 2048 tokens, otherwise.", min=1
@@ -125,7 +125,7 @@ class Compare(Study, DeviceOptions, DataOptions):
         copies, built = self.untrained if self.null else 0, list[list[torch.nn.Module]]()
         one, other = (architecture(network.model) for network in networks)
         alike = one == other and self.layers_b in (None, self.layers)
-        count = copies + max(1, copies - 1) if alike else copies  # as many as the library draws, of its seeds
+        count = max(2, copies) if alike else copies  # as many as the library draws, of its seeds
         for k, network in enumerate(networks[: 1 if alike else 2]):
             spec = network.facts["model"]
             if not copies or spec.startswith(HF):  # its class is told by its configuration

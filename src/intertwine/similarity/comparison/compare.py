@@ -38,8 +38,8 @@ _SHARE = 4  # of the memory, for the features of a network, and for what untrain
 _FEW, _SMALL = 256, 1 << 24  # examples, and numbers of all layers, up to which exact scores cost little
 _BRIEF = 256, 32, 2048  # examples that untrained networks see at least, or fewer, where they have so many rows
 Points = Sequence[Sequence[Point]]  # of the layers of each network
-UNTRAINED: dict[str, dict[str, Tensor]] = {}
-"""Scores of untrained networks that are known in this process: they depend on architectures and data alone."""
+UNTRAINED: dict[str, tuple[dict[str, Tensor], int]] = {}
+"""Scores of untrained networks that are known in this process, and of how many: by architectures and data alone."""
 
 
 @of_networks("a", "b")
@@ -126,7 +126,7 @@ def compare(
     count = expected(loader, first, reading.max_examples)
     exactly = _exactly(exact, chosen, points, count)
     known = known_by((a, b), points, [m.name for m in chosen], drawn, first, count, exactly)
-    base, held = UNTRAINED.get(known), list[Any]()
+    (base, networks), held = UNTRAINED.get(known, (None, 0)), list[Any]()
     if exactly and count:
         check_memory(chosen, points[0], points[1], count, memory)
     every, own = [p for some in points for p in some], batching.device_of(a)
@@ -153,9 +153,9 @@ def compare(
         base = {}  # more work would be no answer to Control-C
     elif base is None:
         base, said = _untrained_scores(reader, fresh, pairs, held)
-        notes += said
+        notes, networks = notes + said, len(fresh)
         if known and not said:
-            UNTRAINED[known] = base
+            UNTRAINED[known] = base, networks
     if drawn.bootstrap and not intervals:
         notes.append(f"No intervals: {one.examples} examples are too few to halve.")
     columns = [scored[m.name].columns(m, drawn.null > 0, intervals, exactly) for m in chosen]
@@ -169,6 +169,7 @@ def compare(
         notes=tuple(dict.fromkeys(notes)),
         versions=versions(),
         untrained_pairs=base,
+        untrained_networks=networks,
         **fields,
         **_described("a", one, kinds[0]),
         **_described("b", other, kinds[1]),

@@ -64,6 +64,7 @@ class Comparison(Result):
     versions: Mapping[str, str] = field(default_factory=dict)  # Versions of the software
     # Scores of the same layers of networks with fresh weights, ``(pairs, L_a, L_b)``, where there were such networks
     untrained_pairs: Mapping[str, Tensor] = field(default_factory=dict)
+    untrained_networks: int = 0  # In these pairs, which share some where it is less than two a pair; 0 if not known
     # By layer of A, the name of the group by which other weights of the same function move its features, such as
     # ``"positive_monomial"`` behind a ReLU; empty where it is not known, or one measure alone was asked for
     acting_a: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -81,28 +81,25 @@ def untrained_pairs(
 ) -> tuple[Fresh, list[tuple[str, str]]]:
     """Untrained networks, by name, each made when its turn comes; and which are compared.
 
-    Every one of A is compared with every one of B. Those that were drawn of one architecture stand for both sides:
-    three networks make three pairs.
+    Each of A is compared with one of B, so that pairs share no network. Those that were drawn of one architecture stand
+    for both sides, and each is compared with each other.
     """
-    asked, found = drawn.untrained, Fresh()
+    asked, found, same = drawn.untrained, Fresh(), points[0] == points[1]
     if not isinstance(asked, int):
         both = given(asked)
-        for name, some, copies in zip("AB", points, both):
-            found |= {f"untrained {name}{k}": (partial(lambda it: it, model), some) for k, model in enumerate(copies)}
-        if both[0] == both[1] and len(both[0]) > 1 and points[0] == points[1]:  # the same networks stand for both sides
-            return found, list(combinations([name for name in found if name.startswith("untrained A")], 2))
+        make = [[partial(lambda it: it, model) for model in copies] for copies in both]
+        same &= both[0] == both[1] and len(both[0]) > 1
     elif not asked or not drawn.null or not any(True for model in models for _ in model.parameters()):
         return {}, []
     else:
-        alike = architecture(models[0]) == architecture(models[1]) and points[0] == points[1]
-        draws = [Redrawn(models[0])] * 2 if alike else [*map(Redrawn, models)]
-        for k, (name, some, draw) in enumerate(zip("AB", points, draws)):
-            seeds = [asked * (2 * drawn.seed + k) + i for i in range(max(1, asked - 1) if alike and k else asked)]
-            found |= {f"untrained {name}{i}": (partial(draw, seed), some) for i, seed in enumerate(seeds)}
-        if alike:
-            return found, list(combinations(found, 2))
-    ours, theirs = ([name for name in found if name.startswith(f"untrained {side}")] for side in "AB")
-    return found, list(product(ours, theirs))
+        same &= architecture(models[0]) == architecture(models[1])
+        draws, count = [Redrawn(model) for model in models[: 1 if same else 2]], max(2, asked) if same else asked
+        seeds = [range(asked * (2 * drawn.seed + k), asked * (2 * drawn.seed + k) + count) for k in range(2)]
+        make = [[partial(draw, seed) for seed in some] for draw, some in zip(draws, seeds)]
+    for name, some, each in zip("A" if same else "AB", points, make):
+        found |= {f"untrained {name}{k}": (one, some) for k, one in enumerate(each)}
+    names = [*found]
+    return found, list(combinations(names, 2) if same else zip(names, names[len(names) // 2 :]))
 
 
 def architecture(model: nn.Module) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from math import ceil, sqrt
 from typing import Any, TypeAlias
 
 import torch
@@ -142,7 +143,11 @@ def agreeing(comparison: Compared) -> tuple[list[str], list[str]]:
         if scores is None or p is None or too_few_shuffles(comparison):
             continue
         levels = untrained_levels(comparison, name)
-        reach = levels.nanmean(0) + spread(levels) if len(levels) else torch.full_like(scores, torch.nan)
+        reach = (
+            levels.nanmean(0) + spread(levels, comparison.untrained_networks)
+            if len(levels)
+            else torch.full_like(scores, torch.nan)
+        )
         above = scores > reach.nan_to_num(nan=-torch.inf)
         for row in rows:
             if not scores[row].isnan():
@@ -160,21 +165,32 @@ def untrained_levels(comparison: Compared, measure: str) -> Tensor:
     return scores.nan_to_num(nan=-torch.inf).amax(2)
 
 
-def spread(levels: Tensor, together: bool = False) -> float:
-    """How far above the mean of pairs of untrained networks ``(pairs, L)`` another one comes, at the most.
+def spread(levels: Tensor, networks: int = 0, together: bool = False) -> float:
+    """How far above the mean of pairs of untrained networks ``(pairs, L)`` another one comes, in 19 of 20 cases.
 
-    Student's bound at 95 %, ``t s sqrt(1 + 1 / pairs)``. Pairs are few: ``s`` is the spread of all layers around
-    their means; of the mean over layers, ``together``, it is that of the pairs' means, and no less than if layers were
-    independent. It takes pairs for independent: three pairs of three networks that differ as networks, the same in all
-    layers at worst, leave 82 to 90 % below.
+    Student's bound, ``t s sqrt(f)``, with the spread ``s`` of all layers around their means. Pairs of ``2 pairs``
+    networks have ``f = 1 + 1 / n``, ``n = pairs``. All pairs of ``n`` networks share some: where scores are sums over
+    networks, ``s`` is too small, and ``f = (n + 1) (n + 2) / (n (n - 1))`` makes up for it; where pairs differ by
+    themselves it is more than enough. ``t`` has ``n - 1`` degrees of freedom, times as many layers as are independent,
+    ``tr(C)^2 / tr(C^2)`` of their covariance, both without bias. Of the mean over layers, ``together``, ``s`` is the
+    spread of the pairs' means, and no less than if all layers were independent.
     """
     pairs, layers = len(levels), int((~levels.isnan()).any(0).sum())
     if pairs < 2 or not layers:
         return 0.0
-    s = float((levels - levels.nanmean(0)).square().nansum() / (layers * (pairs - 1))) ** 0.5
+    off = (levels - levels.nanmean(0)).nan_to_num()
+    products = off @ off.T
+    total, apart = float(products.trace()), networks >= 2 * pairs
+    n = pairs if apart else networks or ceil((1 + sqrt(1 + 8 * pairs)) / 2)
+    factor, freedom = 1 + 1 / n if apart else (n + 1) * (n + 2) / (n * (n - 1)), float(n - 1)
+    s = sqrt(total / (layers * (pairs - 1)))
     if together:
-        s = max(float(levels.nanmean(1).std()), s / layers**0.5)
-    return student_t(0.9, layers * (pairs - 1)) * s * (1 + 1 / pairs) ** 0.5
+        s = max(float(levels.nanmean(1).std()), s / sqrt(layers))
+    elif n > 2 and total > 0:
+        square = float(products.square().sum()) / total**2 - 1 / freedom
+        square = max(1e-9, square * freedom**2 / ((freedom - 1) * (freedom + 2)))
+        freedom *= min(max(1.0, (1 - 2 * square / freedom) / square), layers)
+    return student_t(0.9, freedom) * s * sqrt(factor)
 
 
 def summarise(comparison: Compared, measure: str, rows: list[int] | None = None) -> Summary:
@@ -186,7 +202,7 @@ def summarise(comparison: Compared, measure: str, rows: list[int] | None = None)
     known, beyond_level = ~own.isnan(), above_chance(comparison, measure)[chosen]
     levels = untrained_levels(comparison, measure)[:, chosen]
     beyond_chance = own if calibrated is None else calibrated
-    wider = spread(levels, together=True)
+    wider = spread(levels, comparison.untrained_networks, together=True)
     ends = levels.nanmean(0) + wider * torch.tensor([[1.0], [-1.0]], dtype=levels.dtype)[: 2 * len(levels)]
     left = torch.minimum(beyond_chance, excess(own, ends).clamp(min=0).where(~ends.isnan(), beyond_chance))
     matched = None
