@@ -148,7 +148,8 @@ def agreeing(comparison: Compared) -> tuple[list[str], list[str]]:
             if len(levels)
             else torch.full_like(scores, torch.nan)
         )
-        above = scores > reach.nan_to_num(nan=-torch.inf)
+        most = max([_SAME, *levels.nan_to_num().flatten().tolist()])  # equal features are beyond all but equal ones
+        above = scores > reach.nan_to_num(nan=-torch.inf).clamp(max=most)
         for row in rows:
             if not scores[row].isnan():
                 (yes if bool(above[row] & (p[row] <= _LEVEL)) else no).append(row)
@@ -204,6 +205,7 @@ def summarise(comparison: Compared, measure: str, rows: list[int] | None = None)
     beyond_chance = own if calibrated is None else calibrated
     wider = spread(levels, comparison.untrained_networks, together=True)
     ends = levels.nanmean(0) + wider * torch.tensor([[1.0], [-1.0]], dtype=levels.dtype)[: 2 * len(levels)]
+    ends = ends.clamp(max=_SAME)  # no bound lies beyond equality
     left = torch.minimum(beyond_chance, excess(own, ends).clamp(min=0).where(~ends.isnan(), beyond_chance))
     matched = None
     if paired(comparison) and searched(comparison, measure):
