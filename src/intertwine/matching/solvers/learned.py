@@ -66,7 +66,7 @@ class Learned(Solver):
     needs_labels: ClassVar[bool] = True
 
     steps: int = 2400
-    rate: float = 0.05
+    rate: float = 0.01
     every: int = 50
     mixtures: tuple[float, float] = (0.35, 0.65)
     patience: int | None = None
