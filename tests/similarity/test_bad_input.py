@@ -137,7 +137,7 @@ def test_progress_counts_the_examples_that_come(monkeypatch, batch, most, total)
     monkeypatch.setattr("intertwine.similarity.comparison.compare._BRIEF", (30, 30, 0))
     net, other = nn.Sequential(nn.Linear(5, 8), nn.ReLU()), nn.Sequential(nn.Linear(5, 6), nn.ReLU())
     reading = iw.features.Reading(max_examples=most)
-    for b, networks, untrained in ((net, 1, 3), (other, 2, 4)):
+    for b, networks, untrained in ((net, 1, 3), (other, 2, 6)):  # three pairs that share no network
         shown.clear()
         iw.compare(net, b, X.split(batch), exact=False, reading=reading)
         own, part = networks * total, total // 4  # untrained networks run alone, on a part
