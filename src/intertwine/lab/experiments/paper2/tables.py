@@ -108,7 +108,7 @@ def _permutations(count: int) -> list[tuple[int, ...]]:
 def _plan_1(plan: Design) -> None:
     s = plan.setting
     width, runs, count = s.by_scale((8, 2, 2), (32, 6, 6), (128, 5, 23))
-    recipe, orders, pool = _shallow_recipe(s, "c4gap", 8), _permutations(count), s.by_scale(*_POOLED)
+    recipe, orders, pool = _shallow_recipe(s, "c4gap", 32), _permutations(count), s.by_scale(*_POOLED)
     plan.baseline()
     _enter(plan, {c: column("c4gap", c, width) for c in COLUMNS}, runs, recipe, pool=pool)
     for k, order in enumerate(orders):  # a permutation is a draw of its own, from a seed of its own
