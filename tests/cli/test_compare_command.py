@@ -72,16 +72,19 @@ def test_many_checkpoints_are_compared_layer_by_layer(run, three, tmp_path):
     )
     assert found.settings["command"].startswith("intertwine compare ")
     assert [network["name"] for network in found.settings["networks"]] == list(found.names)
-    assert len(list((tmp_path / "comparison" / "statistics").glob("*.safetensors"))) == 3
+    assert len(list((tmp_path / "comparison" / "statistics").glob("*.safetensors"))) == 3 + 3  # and untrained ones
+    assert found.settings["untrained"] == "3 pairs" and "Beyond chance and untrained networks: " in ran.out
     assert "Layer by layer" in (tmp_path / "comparison" / "report.html").read_text()
-    told = json.loads(run("compare", *three, "--examples", 40, "--json", "--measures", "linear_cka").out)
-    assert (told["kind"], told["measures"]) == ("ComparisonSet", ["linear_cka"])
+    options = "--json", "--measures", "linear_cka", "--untrained", 0, "--bootstrap", 0
+    told = json.loads(run("compare", *three, "--examples", 40, *options).out)
+    assert (told["kind"], told["measures"], told["untrained_pairs"]) == ("ComparisonSet", ["linear_cka"], {})
+    assert told["chance"] and all(x is None for row in told["low"]["linear_cka"][0] for x in row)
 
 
 def test_workers_score_the_pairs_of_many(run, three, tmp_path):
     ran = run("compare", *three, "--examples", 40, "--workers", 2, "--measures", "linear_cka")
     assert ran.code == 0, ran.err
-    assert len(list((tmp_path / "comparison" / "pairs" / "results").glob("*.json"))) == 2  # one for each layer
+    assert len(list((tmp_path / "comparison" / "pairs" / "results").glob("*.json"))) == 2 * 2  # one for each layer
     run("compare", *three, "--examples", 40, "--measures", "linear_cka", "--out", "plain")
     found, alone = (ComparisonSet.load(tmp_path / name / "results.json") for name in ("comparison", "plain"))
     torch.testing.assert_close(found.scores["linear_cka"], alone.scores["linear_cka"])

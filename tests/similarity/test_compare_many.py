@@ -1,6 +1,8 @@
 """Many networks: the same scores as two by two, kept on disk, resumed, shown."""
 
 from dataclasses import replace
+from itertools import combinations
+from math import nan
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,11 @@ import intertwine as iw
 from intertwine.lab.runs import InProcess, Local, overview
 from intertwine.lab.runs.store import result_path
 from intertwine.similarity import Resampling
-from intertwine.similarity.comparison import many
+from intertwine.similarity.comparison import keepers, many, verdict
+from intertwine.similarity.comparison.untrained import CUT_SHORT, Redrawn
 
 MEASURES = ("linear_cka", "orthogonal_procrustes_centered")
+PARTS = ("scores", "error", "low", "high", "chance", "null_p")
 
 
 def build(seed):
@@ -28,19 +32,75 @@ def build(seed):
 X = torch.randn(300, 3, 12, 12, generator=torch.Generator().manual_seed(0)).split(100)
 
 
-def test_scores_are_those_of_pairs():
-    found = iw.compare_many({str(k): build(k) for k in range(3)}, X, progress=False)
-    plain = Resampling(null=0, bootstrap=0, untrained=0)
-    for i, j in ((0, 1), (0, 2), (1, 2)):
-        two = iw.compare(build(i)(), build(j)(), X, measures=MEASURES, resampling=plain, exact=False)
-        for m in MEASURES:
-            torch.testing.assert_close(found.scores[m][:, i, j], two.scores[m].diagonal(), atol=1e-6, rtol=0)
-            assert torch.equal(found.scores[m][:, i, j], found.scores[m][:, j, i])
-            assert (found.scores[m].float() != found.scores[m]).any()  # no digit is lost on the way
+def narrow(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 12, 3), nn.ReLU())
 
 
-def test_a_stopped_run_goes_on_where_it_was(tmp_path):
+@pytest.mark.parametrize("measure", MEASURES)
+def test_scores_and_what_judges_them_are_those_of_pairs(measure):
+    """Equal networks, others of their architecture, and one of another."""
+    models = {"a": build(0)(), "b": build(1)(), "a again": build(0)(), "narrow": narrow(5)}
+    found = iw.compare_many(models, X, measures=measure, progress=False)
+    untrained, agree, seen = found.untrained(measure), found.agreement(measure), set()
+    for (i, a), (j, b) in combinations(enumerate(models), 2):
+        two = iw.compare(models[a], models[b], X, measures=measure, exact=False)
+        for part in PARTS:
+            ours, theirs = getattr(found, part)[measure], getattr(two, part)[measure].diagonal()
+            torch.testing.assert_close(ours[:, i, j], theirs, atol=1e-4 if part == "error" else 1e-6, rtol=1e-5)
+            assert torch.equal(ours[:, i, j], ours[:, j, i])
+        torch.testing.assert_close(untrained[:, i, j], two.untrained[measure].diagonal(), atol=1e-6, rtol=0)
+        yes = verdict.agreeing(two)[0]
+        assert agree[:, i, j].tolist() == [float(layer in yes) for layer in found.layers]
+        seen |= {*agree[:, i, j].tolist()}
+    assert seen == {0, 1}
+    assert (found.scores[measure].float() != found.scores[measure]).any()  # no digit is lost on the way
+
+
+def test_what_was_not_asked_for_is_not_known():
+    models = {"a": build(0), "b": build(1), "a again": build(0)}
+    bare = iw.compare_many(models, X, resampling=None, progress=False)
+    assert not bare.untrained_pairs and all(x.isnan().all() for x in (bare.low[MEASURES[0]], bare.chance[MEASURES[0]]))
+    assert bare.agreement().isnan().all() and not bare.agreeing() and "agree" not in bare.summary()
+    assert "interval" not in bare.summary() and bare.to_html()
+    alone = iw.compare_many(models, X, resampling=Resampling(untrained=0, bootstrap=0), progress=False)
+    assert alone.agreeing().startswith("Beyond chance: 3 pairs at every layer (a and b, a and a again, b and a again)")
+    nets = [build(k)() for k in (11, 12)]
+    given = iw.compare_many(models, X, resampling=Resampling(untrained=(nets, nets)), progress=False)
+    assert len(given.untrained_pairs["linear_cka"]) == 1
+    with pytest.raises(ValueError, match="untrained must be built as models are"):
+        iw.compare_many(models, X, resampling=Resampling(untrained=(narrow(0), nets[0])), progress=False)
+
+
+class ByHand(nn.Sequential):
+    def __init__(self, width):
+        super().__init__(nn.Conv2d(3, width, 3), nn.ReLU(), nn.Conv2d(width, 12, 3), nn.ReLU())
+        self.apply(lambda module: None)
+
+
+def test_pairs_of_networks_that_cannot_be_drawn_are_neither_alike_nor_not():
+    models = {"a": build(0), "hand": ByHand(6), "a again": build(0)}
+    found = iw.compare_many(models, X, progress=False)
+    known = [[1, nan, 1], [nan, nan, nan], [1, nan, 1]]
+    torch.testing.assert_close(found.agreement().float(), torch.tensor([known] * 2), equal_nan=True)
+    assert [note for note in found.notes if "the __init__ of ByHand draws weights by rules" in note]
+    assert "1 pair at every layer (a and a again)." in found.agreeing() and "1 of 1" in found.summary()
+
+
+def test_control_c_in_the_pass_of_untrained_networks_keeps_the_scores(monkeypatch):
+    class Stopped(nn.Sequential):
+        def forward(self, x):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Redrawn, "__call__", lambda self, seed: Stopped(*build(seed)()))
+    found = iw.compare_many({"a": build(0), "b": build(1)}, X, progress=False)
+    assert found.notes == (CUT_SHORT,) and not found.untrained_pairs
+    assert not found.scores["linear_cka"].isnan().any()
+
+
+def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch):
     ran = []
+    monkeypatch.setattr(keepers, "_LARGE", 3.5 * (8 * 12 * 12 + 12 * 5 * 5))  # more networks make no network larger
 
     def counted(seed):
         def make():
@@ -51,15 +111,21 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path):
         return make
 
     def stopped():
-        if ran:
-            raise RuntimeError("a worker died")
-        return build(9)()
+        if len(ran) > 3:
+            raise KeyboardInterrupt
+        return counted(2)()
 
     models = {str(k): counted(k) for k in range(3)}
+    with pytest.raises(KeyboardInterrupt):
+        iw.compare_many({**models, "2": stopped}, X, folder=tmp_path, progress=False)
+    assert len(ran) == 3 + 2 * len(X)
     first = iw.compare_many(models, X, folder=tmp_path, progress=False)
+    assert len(ran) == 2 * 3 + 3 * len(X) + 3  # every network is listed anew, the third one runs, and three untrained
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert len(kept) == 2 * (3 + 3)  # untrained ones too
     passes = len(ran)
     again = iw.compare_many(models, X, folder=tmp_path, progress=False)
-    assert len(ran) - passes == 3  # the listing runs alone
+    assert len(ran) - passes == 3 and kept == {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     for m in MEASURES:
         assert torch.equal(first.scores[m], again.scores[m])
     more = iw.compare_many({**models, "3": counted(3)}, X, folder=tmp_path, progress=False)
@@ -88,10 +154,14 @@ def test_tree_map_and_page(tmp_path):
     assert abs(order.index(0) - order.index(2)) == 1
     assert found.embedding().points.shape == (3, 2)
     assert found.summary().startswith("Of 3 networks, a and a again are most alike")
+    which = "Beyond chance and untrained networks: 1 pair at every layer (a and a again); 2 pairs at no layer"
+    assert which in found.summary()
     page = found.to_html()
-    assert "a again" in page and "Layer by layer" in page
+    for text in ("a again", "Layer by layer", which, "share of layers that agree", "untrained: %{customdata"):
+        assert text in page, text
     path = found.save(tmp_path / "set.json")
-    assert type(found).load(path).names == found.names
+    loaded = type(found).load(path)
+    assert loaded.names == found.names and loaded.summary() == found.summary()
     assert len(found.to_frame()) == 2 * 2 * 3
 
 
@@ -118,7 +188,7 @@ def test_pairs_are_jobs_of_workers_that_may_die(tmp_path):
     found = iw.compare_many(models, X, folder=tmp_path / "kept", work=work(executor), progress=False)
     assert executor.lost
     report = overview(tmp_path / "pairs")
-    assert [entry.attempts for entry in report.entries] == [2, 1] and report.count("done") == 2
+    assert [entry.attempts for entry in report.entries] == [2, 1, 1, 1] and report.count("done") == 4
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "pairs" / "results").iterdir()}
     again = iw.compare_many(models, X, folder=tmp_path / "kept", work=work(Local(2)), progress=False)
     assert before == {path: path.stat().st_mtime_ns for path in before}  # nothing ran twice
@@ -127,7 +197,7 @@ def test_pairs_are_jobs_of_workers_that_may_die(tmp_path):
     for one in (found, again, third):
         assert one.notes == alone.notes
         for m in MEASURES:
-            for part in ("scores", "error", "chance", "p"):
+            for part in (*PARTS, "untrained_pairs"):
                 torch.testing.assert_close(getattr(one, part)[m], getattr(alone, part)[m], rtol=1e-5, atol=1e-7)
 
 
@@ -143,7 +213,7 @@ def test_control_c_keeps_layers_that_were_scored(monkeypatch):
 
     monkeypatch.setattr(many, "score_all", interrupted)
     found = iw.compare_many({"a": build(0), "b": build(1)}, X, progress=False)
-    assert found.notes == (many.INTERRUPTED,)
+    assert found.notes == (many.INTERRUPTED,) and not found.untrained_pairs
     assert found.scores["linear_cka"].isnan().flatten(1).all(1).tolist() == [False, True]
 
 
@@ -178,7 +248,7 @@ def test_what_cannot_be_compared():
         iw.compare_many({"a": build(0), "b": 3}, X)
     with pytest.raises(ValueError, match="folder must be a place where files can be written"):
         iw.compare_many({"a": build(0), "b": build(1)}, X, folder=Path(__file__))
-    with pytest.raises(ValueError, match=r"work must give the scores of all tiles\. Got none of 2"):
+    with pytest.raises(ValueError, match=r"work must give the scores of all tiles\. Got none of 4"):
         iw.compare_many({"a": build(0), "b": build(1)}, X, work=lambda tiles: [])
     data = torch.utils.data.TensorDataset(torch.cat(X))
     shuffled = DataLoader(data, batch_size=100, shuffle=True, generator=torch.Generator().manual_seed(0))

@@ -15,21 +15,17 @@ class ScoredTile(Job):
     """Scores of a tile of pairs (:class:`intertwine.similarity.comparison.many.Tile`)."""
 
     code: ClassVar[str | None] = versions()["intertwine"]
-    layer: str
-    rows: tuple[tuple[str, str], ...]
-    columns: tuple[tuple[str, str], ...]
-    measures: tuple[str, ...]
-    seed: int
+    tile: Tile
 
     def run(self, files: Path) -> dict[str, Any]:
         """Score the pairs from what the networks' passes kept."""
-        return Tile(self.layer, self.rows, self.columns, self.measures, self.seed).scored()
+        return self.tile.scored()
 
     @property
     def label(self) -> str:
         """The layer, and the first and last networks of either side."""
-        sides = (f"{side[0][0]} to {side[-1][0]}" for side in (self.rows, self.columns))
-        return f"{self.layer}: {' with '.join(sides)}"
+        sides = (f"{side[0][0]} to {side[-1][0]}" for side in (self.tile.rows, self.tile.columns))
+        return f"{self.tile.layer}: {' with '.join(sides)}"
 
 
 def by_jobs(folder: str | Path, executor: Executor | None = None, *, progress: bool = True) -> Work:
@@ -58,7 +54,7 @@ def by_jobs(folder: str | Path, executor: Executor | None = None, *, progress: b
     """
 
     def work(tiles: Sequence[Tile]) -> Iterable[Mapping[str, Any]]:
-        listed = tuple(ScoredTile.model_validate(vars(tile)) for tile in tiles)
+        listed = tuple(ScoredTile(tile=tile) for tile in tiles)
         report = run(Jobs(name="pairs", listed=listed), folder, executor=executor, progress=progress)
         if report.failed:
             label, error = next(iter(report.failed.items()))

@@ -1,10 +1,10 @@
-"""Many networks at once: how similar each is to each, layer by layer or by one distance, and points that lie so."""
+"""Distances of many networks, or of other sets of features, and points that lie so."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, permutations
+from itertools import permutations
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from .._io import versions
 from .._progress import track
 from .._result import Result
-from .._words import columns, counted, layer_title
+from .._words import counted
 from ..features import batches as batching
 from ..features import collect, layers
 from .base import Measure
 from .registry import measure as find
-from .registry import measure_title
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,111 +83,6 @@ def majorised(distances: Tensor, points: Tensor) -> Tensor:
         ratio = torch.where(now > 0, distances / now.clamp(min=1e-300), 0.0)
         points = (torch.diag(ratio.sum(1)) - ratio) @ points / len(points)
     return points
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class ComparisonSet(Result):
-    """Similarities of every network with every other at each layer."""
-
-    names: tuple[str, ...]  # Names of the networks
-    layers: tuple[str, ...]  # Names of the layers, which all of them have
-    measures: tuple[str, ...]  # Names of the measures
-    scores: Mapping[str, Tensor]  # By measure, ``(L, n, n)`` in float64, NaN where ``notes`` says why
-    error: Mapping[str, Tensor]  # By measure, within which the exact score lies, 19 times of 20
-    chance: Mapping[str, Tensor]  # By measure, the mean score of shuffled examples
-    p: Mapping[str, Tensor]  # By measure, the share of shuffles that score at least as high
-    groups: Mapping[str, str]  # By measure, the group that its score is invariant under, in words
-    examples: int  # Number of examples
-    settings: Mapping[str, Any] = field(default_factory=dict)  # Options of the run
-    notes: tuple[str, ...] = ()  # What a reader must know
-    versions: Mapping[str, str] = field(default_factory=dict)  # Versions of the software
-
-    def matrix(self, measure: str | None = None, layer: str | None = None) -> Tensor:
-        """Scores of all pairs of networks ``(n, n)`` at a layer, or their mean over layers.
-
-        Raises:
-            ValueError: If there is no such measure or layer.
-        """
-        scores = self._scores(measure)
-        if layer is None:
-            return scores.nanmean(0)
-        if layer not in self.layers:
-            raise ValueError(f"layer must be one of {list(self.layers)}. Got {layer!r}.")
-        return scores[self.layers.index(layer)]
-
-    def against(self, name: str | None = None, measure: str | None = None) -> Tensor:
-        """Scores of every network with one of them, layer by layer ``(n, L)``; with the last unless told otherwise.
-
-        Of checkpoints of one training, in their order, the rows say when each layer became what it is at the end.
-
-        Raises:
-            ValueError: If there is no such network or measure.
-        """
-        if name is not None and name not in self.names:
-            raise ValueError(f"name must be one of {list(self.names)}. Got {name!r}.")
-        return self._scores(measure)[:, :, -1 if name is None else self.names.index(name)].T
-
-    def _scores(self, measure: str | None) -> Tensor:
-        name = self.measures[0] if measure is None else measure
-        if name not in self.measures:
-            raise ValueError(f"measure must be one of {list(self.measures)}. Got {measure!r}.")
-        return self.scores[name]
-
-    def distances(self, measure: str | None = None, layer: str | None = None) -> Tensor:
-        """``1 - score``, 0 on the diagonal, symmetric; 1 where there is no score."""
-        found = (1 - self.matrix(measure, layer)).nan_to_num(nan=1.0).clamp(min=0)
-        return ((found + found.T) / 2).fill_diagonal_(0)
-
-    def embedding(self, measure: str | None = None, layer: str | None = None, dimensions: int = 2) -> Embedding:
-        """Place the networks in a space of few dimensions, so that distances there are like these (SMACOF)."""
-        return Embedding.of(self.names, self.distances(measure, layer), dimensions)
-
-    def dendrogram(self, measure: str | None = None, layer: str | None = None) -> Tensor:
-        """Average linkage of the networks: the rows of ``scipy.cluster.hierarchy.linkage``, ``(n - 1, 4)``."""
-        from scipy.cluster.hierarchy import linkage
-        from scipy.spatial.distance import squareform
-
-        condensed = squareform(self.distances(measure, layer).numpy(), checks=False)
-        return torch.from_numpy(linkage(condensed, method="average", optimal_ordering=True))
-
-    def order(self, measure: str | None = None, layer: str | None = None) -> list[int]:
-        """The networks in the order of the leaves of the dendrogram: like ones beside each other."""
-        from scipy.cluster.hierarchy import leaves_list
-
-        return [int(k) for k in leaves_list(self.dendrogram(measure, layer).numpy())]
-
-    def _rows(self) -> list[dict[str, Any]]:
-        """One row per measure, layer and pair of different networks."""
-        parts = {"score": self.scores, "error": self.error, "chance": self.chance, "p": self.p}
-        return [
-            {"measure": m, "layer": layer, "a": a, "b": b, **{p: float(v[m][k, i, j]) for p, v in parts.items()}}
-            for m in self.measures
-            for k, layer in enumerate(self.layers)
-            for (i, a), (j, b) in combinations(enumerate(self.names), 2)
-        ]
-
-    def summary(self) -> str:
-        """Which networks are alike, by the first measure, and where."""
-        name, n = self.measures[0], len(self.names)
-        off = self.matrix(name).clone().fill_diagonal_(-torch.inf).nan_to_num(nan=-torch.inf)
-        i, j = divmod(int(off.argmax()), n)
-        title, where = measure_title(name), counted(len(self.layers), "layer")
-        head = f"No pair of {counted(n, 'network')} could be compared by {title}; the notes say why"
-        if i != j:
-            found = f"{self.names[i]} and {self.names[j]} are most alike: {title} {float(off.max()):.2f}"
-            head = f"Of {counted(n, 'network')}, {found}, the mean over {where} on {counted(self.examples, 'example')}"
-        rows: list[tuple[str, ...]] = [("layer", "mean of pairs", "lowest", "highest", "chance", "beyond chance")]
-        upper = torch.ones(n, n, dtype=torch.bool).triu(1)
-        for k, layer in enumerate(self.layers):
-            every = torch.stack([x[name][k][upper] for x in (self.scores, self.chance, self.p)])
-            values, chance, p = every[:, ~every[0].isnan()]
-            if not len(values):
-                rows.append((layer_title(layer), *"-----"))
-                continue
-            numbers = (values.mean(), values.min(), values.max(), chance.mean())
-            beyond = f"{int((p <= 0.05).sum())} of {len(values)}"
-            rows.append((layer_title(layer), *(f"{float(v) + 0.0:.3f}" for v in numbers), beyond))
-        return "\n".join([head, "", *columns(rows), *(f"Note: {note}" for note in self.notes)])
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -93,20 +93,19 @@ class Compare(Study, DeviceOptions, DataOptions):
             with iw.features.tap(network.model, layers) as tapped:  # wrong names are refused before long work
                 tapped.prepare(loader.batch(slice(0, 2)))
         found: iw.Comparison | iw.ComparisonSet
+        drawn = iw.similarity.Resampling(self.null, self.bootstrap, self._fresh(networks, splits), self.seed)
         if len(networks) > 2:  # what their passes kept stays in the folder, so that a stopped run goes on
             work = None
             if self.workers or self.ray:
                 work = iw.lab.tiles.by_jobs(self.out, iw.lab.runs.choose_executor(self.workers, ray=self.ray))
             found = iw.compare_many(
                 dict(zip(group.names, group.models)), loader, self.layers, chosen or iw.similarity.MANY,
-                folder=self.out / "statistics", work=work, seed=self.seed, progress=True,
+                folder=self.out / "statistics", work=work, resampling=drawn, progress=True,
             )  # fmt: skip
         else:
             one, other = group.models
-            copies = self._fresh(networks, splits)
             found = iw.compare(
-                one, other, loader, layers=wanted[0], layers_b=wanted[1], measures=chosen,
-                resampling=iw.similarity.Resampling(self.null, self.bootstrap, copies, self.seed),
+                one, other, loader, layers=wanted[0], layers_b=wanted[1], measures=chosen, resampling=drawn,
                 progress=True, exact=True if self.exact else None,
                 reading=iw.features.Reading(memory=self.memory),
             )  # fmt: skip
@@ -120,21 +119,23 @@ class Compare(Study, DeviceOptions, DataOptions):
     ) -> tuple[list[torch.nn.Module], list[torch.nn.Module]] | int:
         """Networks with fresh weights, built as the command's are; how many, where the library shall draw them."""
         from ...lab.networks import fit_to
-        from ...similarity.comparison.untrained import Redrawn, architecture
+        from ...similarity.comparison.untrained import Redrawn, architecture, seeds
 
-        copies, built = self.untrained if self.null else 0, list[list[torch.nn.Module]]()
-        one, other = (architecture(network.model) for network in networks)
-        alike = one == other and self.layers_b in (None, self.layers)
-        count = max(2, copies) if alike else copies  # as many as the library draws, of its seeds
-        for k, network in enumerate(networks[: 1 if alike else 2]):
+        built, asked = list[list[torch.nn.Module]](), iw.similarity.Resampling(self.null, 0, self.untrained, self.seed)
+        apart = self.layers_b not in (None, self.layers)
+        kinds = [(architecture(network.model), apart and k) for k, network in enumerate(networks)]
+        for k, kind in enumerate(dict.fromkeys(kinds)):
+            network, its = networks[kinds.index(kind)], seeds(asked, k, kinds.count(kind) > 1)
             spec = network.facts["model"]
-            if not copies or spec.startswith(HF):  # its class is told by its configuration
-                return copies
+            if not its or spec.startswith(HF):  # its class is told by its configuration
+                return self.untrained
             fitted = [fit_to(spec, splits.shape, len(splits.classes))] if inputs.is_builtin(spec) else []
             draw = Redrawn(network.model, [partial(inputs.build_model, one) for one in [*fitted, spec]])
-            drawn = (draw(copies * (2 * self.seed + k) + i) for i in range(count))
-            built.append([one for one in drawn if isinstance(one, torch.nn.Module)])
-        return (built[0], built[-1]) if all(len(one) == count for one in built) else copies
+            built.append([one for one in map(draw, its) if isinstance(one, torch.nn.Module)])
+            if len(built[-1]) < len(its):
+                return self.untrained
+        every = [one for some in built for one in some]
+        return (every, every) if len(networks) > 2 else (built[0], built[-1])
 
 
 class Demo(Study):

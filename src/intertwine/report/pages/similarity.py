@@ -16,6 +16,7 @@ from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Ta
 from ..figures import Series, bars, heatmap, lines, scatter, tree
 from ..page import Page, provenance
 
+_HOVERED = 40  # networks up to which a page tells what judges every score
 _FEW = 4  # notes in front; more are folded away
 _BEST = {
     "measure": "Measure", "layer_a": "Layer of A", "layer_b": "Best match in B", "score": "Score", "low": "from",
@@ -231,11 +232,28 @@ def _groups_table(comparison: Comparison) -> Table:
 
 def comparison_set_page(found: ComparisonSet) -> Page:
     """Lay out a matrix for each layer, in the order that was given, a map, and the tree of the networks."""
-    names = found.names
+    names, judged = found.names, {m: found.judged(m) for m in found.measures}
+    hovered = [part for part in ("error", "low", "high", "chance", "untrained", "null_p") if len(names) <= _HOVERED]
 
-    def heat(measure: str, layer: str | None) -> Figure:
-        title = f"{measure_title(measure)}: {'mean over layers' if layer is None else layer_title(layer)}"
-        return heatmap(found.matrix(measure, layer).tolist(), names, names, title=title, name="score", hover={})
+    def heat(measure: str, layer: str) -> Figure:
+        known, k = judged[measure], found.layers.index(layer)
+        title = f"{measure_title(measure)}: {layer_title(layer)}"
+        more = {_BEST.get(part, part): known[part][k].tolist() for part in hovered if not known[part].isnan().all()}
+        return heatmap(known["score"][k].tolist(), names, names, title=title, name="score", hover=more)
+
+    means = [
+        heatmap(
+            judged[m][part].nanmean(0).tolist(),
+            names,
+            names,
+            title=f"{measure_title(m)}: {title}",
+            name="mean",
+            hover={},
+        )
+        for m in found.measures
+        for part, title in (("score", "mean over layers"), ("agree", "share of layers that agree"))
+        if part == "score" or not judged[m][part].isnan().all()
+    ]
 
     layers: dict[str, list[Block]] = {
         layer_title(layer): [Grid([heat(m, layer) for m in found.measures], width=420)] for layer in found.layers
@@ -254,7 +272,8 @@ def comparison_set_page(found: ComparisonSet) -> Page:
         [
             Paragraph(found.summary().partition("\n")[0], "verdict"),
             *noted(found.notes),
-            Grid([heat(found.measures[0], None), _map(found)]),
+            *map(Paragraph, filter(None, [found.agreeing()])),
+            Grid([*means, _map(found)], width=420),
             Heading("Layer by layer"),
             Tabs(layers, "Which layer"),
             Heading(f"Every network with {last}"),

@@ -31,7 +31,7 @@ from .estimates import How
 from .keepers import Collector, Features, Wanted
 from .layers import FEWEST, Network, Running, channels_first_shape, expected, gather
 from .result import Comparison
-from .untrained import Fresh, architecture, known_by, untrained_pairs
+from .untrained import CUT_SHORT, Fresh, architecture, known_by, undrawn, untrained_pairs
 
 READING = Reading()
 _SHARE = 4  # of the memory, for the features of a network, and for what untrained ones will read
@@ -108,7 +108,7 @@ def compare(
         >>> result.scores["g_relu_cka"].diagonal().round(decimals=6).tolist()
         [1.0, 1.0]
     """  # noqa: DOC502 - raised by the checks
-    _check(resampling, exact, reading)
+    check_options(resampling, exact, reading)
     given = None if measures is None else chosen_measures(measures)
     memory, drawn = parse_memory(reading.memory), resampling or NO_RESAMPLING
     first, stream = batching.peek(loader)
@@ -131,10 +131,10 @@ def compare(
         check_memory(chosen, points[0], points[1], count, memory)
     every, own = [p for some in points for p in some], batching.device_of(a)
     device = own if own is not None and own.type == "cuda" else torch.device("cpu")  # which has float64
-    want = Wanted.of(chosen, every, count, drawn.seed)
+    want = Wanted.of(chosen, points, count, drawn.seed)
     reader = _Reader(chosen, want, count, exactly, device, memory, reading, progress)
     fresh, pairs = untrained_pairs((a, b), points, drawn) if base is None else (Fresh(), [])
-    most = 0 if not fresh else sys.maxsize if exactly else _brief(every, count or 0)
+    most = 0 if not fresh else sys.maxsize if exactly else brief(every, count or 0)
     models: Running = {"A": (a, points[0]), "B": (b, points[1])}
     if a is b and points[0] == points[1]:
         del models["B"]
@@ -165,7 +165,7 @@ def compare(
         groups={m.name: m.group for m in chosen},
         examples=one.examples,
         seed=drawn.seed,
-        settings=_settings(drawn, exactly, intervals, chosen, max(one.blocks), len(next(iter(base.values()), ()))),
+        settings=settings_of(drawn, exactly, intervals, chosen, max(one.blocks), len(next(iter(base.values()), ()))),
         notes=tuple(dict.fromkeys(notes)),
         versions=versions(),
         untrained_pairs=base,
@@ -176,7 +176,7 @@ def compare(
     )
 
 
-def _check(resampling: Any, exact: Any, reading: Reading) -> None:
+def check_options(resampling: Any, exact: Any, reading: Reading) -> None:
     """Refuse options that are out of range."""
     if not isinstance(resampling, Resampling | None):
         raise TypeError(f"resampling must be a Resampling, such as Resampling(null=5), or None. Got {resampling!r}.")
@@ -206,7 +206,7 @@ def _described(side: str, network: Network, kinds: tuple[str, ...]) -> dict[str,
     }
 
 
-def _settings(
+def settings_of(
     drawn: Resampling, exactly: bool, intervals: bool, measures: Sequence[Measure[Any]], block: int, pairs: int
 ) -> dict[str, Any]:
     """What a comparison says of how it judged."""
@@ -262,7 +262,7 @@ def _holding(stream: Iterable[Any], held: list[Any], most: int, room: int) -> It
         yield batch
 
 
-def _brief(points: Sequence[Point], count: int) -> int:
+def brief(points: Sequence[Point], count: int) -> int:
     """How many examples untrained networks see: a quarter, and enough for maps not to be fitted to noise."""
     usual, least, rows = _BRIEF
     positions = min(prod(channels_first_shape(p)[1:]) for p in points)
@@ -279,16 +279,11 @@ def _untrained_scores(
         for name, (make, points) in fresh.items():
             model = make()
             if isinstance(model, str):
-                side = name.split()[1][0]
-                return {}, [
-                    f"No untrained networks stand beside these: {side} cannot be drawn anew, {model}. Give freshly "
-                    "built ones, Resampling(untrained=([a0, a1], [b0, b1])), to see how much of the similarity comes "
-                    "from training."
-                ]
+                return {}, [undrawn(name.split()[1][0], model)]
             with suppress(KeyboardInterrupt):
                 found |= reader.read({name: (model, points)}, held, count, _SHARE * -(-len(fresh) // 2), stack)
             if name not in found or found[name].examples < count:
-                return {}, ["Interrupted: no untrained networks stand beside these."]
+                return {}, [CUT_SHORT]
             del model  # before the next one is made
         counts = {network.examples for network in found.values()}
         draws = Draws.make(counts.pop(), 0, 0, 0) if reader.exactly and counts else None

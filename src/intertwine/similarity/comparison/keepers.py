@@ -27,7 +27,7 @@ from .positions import common_space, enough, pool, sampled
 BLOCK = 128  # examples whose pairs a kernel sees, where one example's features are few
 _HELD = 256 << 20  # bytes of products of channels of a network that wait for the moments of all batches
 _TINY = 1e-8  # largest values below which, or above whose inverse, products would leave the range of float32
-_LARGE, _SMALL_BLOCK = 1_000_000, 64  # numbers of one example from which on blocks are smaller
+_LARGE, _SMALL_BLOCK = 500_000, 64  # numbers of one example of a network from which on blocks are smaller
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,13 @@ class Wanted:
     seed: int = 0
 
     @classmethod
-    def of(cls, measures: Sequence[Measure[Any]], points: Sequence[Point], examples: int | None, seed: int) -> "Wanted":
-        """What some measures ask for of the layers of all networks together."""
-        shapes = [channels_first_shape(point) for point in points]
+    def of(
+        cls, measures: Sequence[Measure[Any]], networks: Sequence[Sequence[Point]], examples: int | None, seed: int
+    ) -> "Wanted":
+        """What some measures ask for of the layers of all networks together: the same of any number of equal ones."""
+        shapes = [channels_first_shape(point) for points in networks for point in points]
         rows = any(isinstance(m, Procrustes) for m in measures)
-        block = _SMALL_BLOCK if sum(map(prod, shapes)) > _LARGE else BLOCK
+        block = _SMALL_BLOCK if max(sum(p.size for p in points) for points in networks) > _LARGE else BLOCK
         kernels = dict.fromkeys(m.kernel.name for m in measures if isinstance(m, CKA))
         return cls(tuple(kernels), tuple(dict.fromkeys(shapes)) if rows else (), examples or 1000, block, seed)
 

@@ -2,8 +2,9 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import combinations_with_replacement, product
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations, combinations_with_replacement, product, zip_longest
 from math import nan
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,22 +19,23 @@ from ..._examples import both_given
 from ..._io import check_writable, digest, read_json, versions, write_json, write_tensors
 from ..._nested import tensors_in
 from ..._progress import track
-from ...features import Reading
+from ...features import Point, Reading
 from ...features import batches as batching
 from ..base import Measure
-from ..distances import ComparisonSet
+from ..inference import NO_RESAMPLING, RESAMPLING, Resampling, given
 from .all_pairs import INTERRUPTED, has_estimator, score_all
-from .compare import READING, chosen_measures, points_of
+from .compare import READING, brief, check_options, chosen_measures, points_of, settings_of
 from .estimates import How
 from .keepers import Collector, Wanted, read_layer, to_tensors
-from .layers import Network, Running, gather, limited
-from .untrained import architecture
+from .layers import FEWEST, Network, Running, gather, limited
+from .networks import ComparisonSet
+from .untrained import CUT_SHORT, Fresh, Redrawn, architecture, seeds, undrawn
 
 MANY = ("linear_cka", "orthogonal_procrustes_centered")
 """What ``compare_many`` measures unless told otherwise."""
 _TILE = 16  # networks whose statistics of one layer are in memory, on either side
 _STEP = 4  # networks whose pairs with all that follow are scored together
-_PARTS = ("scores", "error", "chance", "p")
+_PARTS = ("scores", "error", "low", "high", "chance", "null_p")
 Built = nn.Module | Callable[[], nn.Module]
 Work = Callable[[Sequence["Tile"]], Iterable[Mapping[str, Any]]]
 
@@ -46,7 +48,7 @@ def compare_many(
     *,
     folder: str | Path | None = None,
     work: Work | None = None,
-    seed: int = 0,
+    resampling: Resampling | None = RESAMPLING,
     reading: Reading = READING,
     progress: bool | None = None,
 ) -> ComparisonSet:
@@ -57,6 +59,9 @@ def compare_many(
     neither on the number of networks nor on that of examples. With a ``folder`` the files stay: a run that was stopped
     goes on where it was, and networks that are added later run alone.
 
+    Errors, intervals and chance are those of :func:`intertwine.compare`, and so are untrained networks: so many of each
+    architecture, on a quarter of the examples.
+
     Args:
         models: By name, networks or functions that build one: these are called when their turn comes, and forgotten.
         loader: Batches; read once for each network, so it must not be an iterator.
@@ -66,14 +71,15 @@ def compare_many(
         work: What scores the pairs, tiles of them to what :meth:`Tile.scored` gives, in order; one after the other in
             this process unless given. ``intertwine.lab.tiles.by_jobs`` has them scored by workers of this machine or a
             Ray cluster, of which any may die.
-        seed: Of the positions and shuffles.
+        resampling: As in :func:`intertwine.compare`; ``None`` for the scores alone. Untrained networks that are given
+            stand for those of their architecture.
         reading: Which tensors and axes are features, and how many examples are read.
         progress: Whether to show progress.
 
     Raises:
         TypeError: If the loader is an iterator, or something is no network.
-        ValueError: If there are fewer than two networks, no layer that all of them have, or a measure without an
-            estimator.
+        ValueError: If there are fewer than two networks, no layer that all of them have, a measure without an
+            estimator, or an untrained network of another architecture.
 
     Examples:
         >>> import torch
@@ -83,80 +89,169 @@ def compare_many(
         >>> found.layers, tuple(found.matrix("linear_cka", "1").shape)
         (('1', '3'), (3, 3))
     """  # noqa: DOC502 - raised by a check
+    check_options(resampling, None, reading)
     named = dict(models) if isinstance(models, Mapping) else {f"network {k + 1}": m for k, m in enumerate(models)}
     if len(named) < 2:
         raise ValueError(f"models must be at least two. Got {len(named)}.")
-    chosen = chosen_measures(measures)
+    chosen, drawn = chosen_measures(measures), resampling or NO_RESAMPLING
     if unknown := [m.name for m in chosen if not has_estimator(m)]:
         raise ValueError(f"measures must have an estimator. Got {', '.join(unknown)}. Compare two networks by them.")
     batching.check_repeatable(loader)
     with TemporaryDirectory(prefix="intertwine-") as scratch:
-        kept = Path(scratch if folder is None else folder)
-        check_writable(kept / "probe", "folder")
-        files, layers, blocks = _kept(kept, named, loader, layers, chosen, seed, reading, progress)
-        tiles = _tiles(files, layers, chosen, seed)
+        passes = _Passes(Path(scratch if folder is None else folder), loader, chosen, drawn.seed, progress)
+        check_writable(passes.folder / "probe", "folder")
+        points, kinds = _listed(named, layers, reading, batching.peek(loader)[0])
+        shared, every = [p.name for p in next(iter(points.values()))], [p for some in points.values() for p in some]
+        fresh = _fresh(named, points, kinds, drawn)
+        files, blocks, notes = passes.run({x: (partial(_built, x, m), points[x]) for x, m in named.items()}, reading)
+        examples, passed = sum(blocks), dict[str, Path]()
+        try:
+            few = replace(reading, max_examples=min(examples, brief(every, examples)))
+            if running := {name: one for some in fresh for name, one in some.items()}:
+                passed, _, notes = passes.run(running, few, examples)
+        except KeyboardInterrupt:
+            notes = [CUT_SHORT]
+        intervals = drawn.bootstrap > 0 and examples >= 2 * FEWEST
+        like = Tile("", (), (), tuple(m.name for m in chosen), drawn.seed, drawn.null > 0, intervals)
+        groups = _groups([[name for name in some if name in passed] for some in fresh], [*kinds.values()])
+        tiles = _tiles(0, files, shared, like)
+        for k, group in enumerate(groups, 1):
+            tiles |= _tiles(k, {x: passed[x] for x in group}, shared, replace(like, shuffled=False, intervals=False))
         in_turn = map(Tile.scored, track([*tiles], "Comparing layers of all pairs", None, progress))
         results = in_turn if work is None else work([*tiles])
-        parts, notes = _joined(results, tiles.values(), (len(layers), len(files), len(files)))
+        sizes = [(len(shared), n, n) for n in (len(files), *map(len, groups))]
+        (parts, *levels), said = _joined(results, tiles.values(), sizes, like.measures)
+    of = {name: k for k, some in enumerate(fresh) for name in some}
+    found = {m: _pairs(groups, [one["scores"][m] for one in levels], of) for m in like.measures if levels}
+    untrained = {m: pairs for m, pairs in found.items() if not pairs.isnan().all()}
+    pairs = len(next(iter(untrained.values()), ()))
     return ComparisonSet(
         names=tuple(files),
-        layers=tuple(layers),
-        measures=tuple(m.name for m in chosen),
+        layers=tuple(shared),
+        measures=like.measures,
         groups={m.name: m.group for m in chosen},
-        examples=sum(blocks),
-        settings={"seed": seed, "blocks": len(blocks)},
-        notes=tuple(notes),
+        examples=examples,
+        settings={"seed": drawn.seed, **settings_of(drawn, False, intervals, chosen, max(blocks), pairs)},
+        notes=tuple(dict.fromkeys([*notes, *said])),
         versions=versions(),
+        architectures=tuple(map([*dict.fromkeys(kinds.values())].index, kinds.values())),
+        untrained_pairs=untrained,
         **parts,
     )
 
 
-def _kept(
-    folder: Path,
-    named: Mapping[str, Built],
-    loader: Iterable[Any],
-    layers: str | Sequence[str] | None,
-    chosen: Sequence[Measure[Any]],
-    seed: int,
-    reading: Reading,
-    progress: bool | None,
-) -> tuple[dict[str, Path], list[str], list[int]]:
-    """The file of every network, made where there is none; the layers that all have; examples of the blocks."""
-    first, _ = batching.peek(loader)
-    data, points = _Read(loader), {}
-    examples = sum(map(batching.size, limited(data, reading.max_examples)))
+def _listed(
+    named: Mapping[str, Built], layers: str | Sequence[str] | None, reading: Reading, first: Any
+) -> tuple[dict[str, list[Point]], dict[str, str]]:
+    """By network the layers that all of them have, and its architecture."""
+    points, kinds = {}, {}
     for name, m in named.items():
         built = _built(name, m)
         with both_given(name):
             points[name] = points_of(built, layers, reading, first)
+        kinds[name] = _kind(built)
     every = [[p.name for p in some] for some in points.values()]
     shared = [name for name in every[0] if all(name in names for names in every)]
     if not shared:
         raise ValueError("layers must name one that all networks have. Got none. Name layers, or compare two by two.")
-    points = {name: [p for p in some if p.name in shared] for name, some in points.items()}
-    wanted = Wanted.of(chosen, [p for some in points.values() for p in some], examples, seed)
-    files, blocks = {}, list[int]()
-    for name, model in track(named.items(), "Running networks", len(named), progress):
-        running: Running = {name: (_built(name, model), points[name])}
-        layout = [(p.name, p.shape, p.channel_dim) for p in points[name]]
-        facts = (wanted, layout, reading, data.known.hexdigest(), architecture(running[name][0]))
-        known = digest([repr(facts), *running[name][0].state_dict().values()])
-        files[name] = path = (folder / f"{known[:24]}.safetensors").resolve()
-        if not _beside(path).exists():
-            keepers = {name: Collector(name, points[name], wanted)}
-            again = _Read(loader)
-            found = gather(running, keepers, again, reading)[name]
-            if found.notes:
-                raise KeyboardInterrupt  # part of a pass is no pass
-            if again.known.digest() != data.known.digest():
-                raise ValueError(
-                    f"loader must yield the same batches in every pass. Got others for {name}. Do not shuffle, or load "
-                    "the data into a list of batches."
-                )
-            write_tensors(path, to_tensors(found.layers))
-            write_json(_beside(path), {"blocks": [*found.blocks], "layers": [p.name for p in points[name]]})
-        blocks = read_json(_beside(path))["blocks"]
-    return files, shared, blocks
+    return {name: [p for p in some if p.name in shared] for name, some in points.items()}, kinds
+
+
+def _kind(model: nn.Module) -> str:
+    return digest([repr(architecture(model))])
+
+
+def _fresh(
+    named: Mapping[str, Built], points: Mapping[str, Sequence[Point]], kinds: Mapping[str, str], drawn: Resampling
+) -> list[Fresh]:
+    """Untrained networks of each architecture, each made when its turn comes."""
+    every, built = list[Fresh](), list[tuple[str, nn.Module]]()
+    if not isinstance(drawn.untrained, int):
+        built = [(_kind(m), m) for m in {id(m): m for side in given(drawn.untrained) for m in side}.values()]
+    if any(kind not in kinds.values() for kind, _ in built):
+        raise ValueError("untrained must be built as models are. Got a network of another architecture.")
+    for k, kind in enumerate(dict.fromkeys(kinds.values())):
+        own = [name for name in named if kinds[name] == kind]
+        make: list[Callable[[], nn.Module | str]] = [partial(_built, "untrained", m) for its, m in built if its == kind]
+        make += [partial(_redrawn, own[0], named[own[0]], seed) for seed in seeds(drawn, k, len(own) > 1)]
+        every.append({f"untrained {own[0]} {i}": (one, points[own[0]]) for i, one in enumerate(make, 1)})
+    return every
+
+
+def _redrawn(name: str, model: Built, seed: int) -> nn.Module | str:
+    found = Redrawn(_built(name, model))(seed)
+    return undrawn(name, found) if isinstance(found, str) else found
+
+
+def _groups(by_kind: Sequence[Sequence[str]], kinds: Sequence[str]) -> list[list[str]]:
+    """Untrained networks that are compared with each other: of two architectures in pairs that share no network.
+
+    Of one they are compared all with all, where several networks have it.
+    """
+    across = [[name for name in some if name] for some in zip_longest(*by_kind)]
+    within = [[*some] for some, kind in zip(by_kind, dict.fromkeys(kinds)) if kinds.count(kind) > 1]
+    return [some for some in (*across, *within) if len(some) > 1]
+
+
+def _pairs(groups: Sequence[Sequence[str]], scores: Sequence[Tensor], kinds: Mapping[str, int]) -> Tensor:
+    """Scores of pairs of untrained networks ``(pairs, L, K, K)``, by their architectures; NaN beyond the last pair."""
+    found: dict[tuple[int, int], list[Tensor]] = {}
+    for group, matrix in zip(groups, scores):
+        for (i, x), (j, y) in combinations(enumerate(group), 2):
+            for at in {(kinds[x], kinds[y]), (kinds[y], kinds[x])}:
+                found.setdefault(at, []).append(matrix[:, i, j])
+    count, size = max(map(len, found.values())), 1 + max(kinds.values())
+    pairs = torch.full((count, len(scores[0]), size, size), nan, dtype=torch.float64)
+    for (s, t), some in found.items():
+        pairs[: len(some), :, s, t] = torch.stack(some)
+    return pairs
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """Passes of networks over the data; what each kept is in a file, made where there is none."""
+
+    folder: Path
+    loader: Iterable[Any]
+    measures: Sequence[Measure[Any]]
+    seed: int
+    progress: bool | None
+
+    def run(self, fresh: Fresh, reading: Reading, of: int = 0) -> tuple[dict[str, Path], list[int], list[str]]:
+        """The file of every network, the examples of the blocks, and why networks cannot be made.
+
+        As many positions of maps are kept as were kept ``of`` so many examples, of these unless given.
+
+        Raises:
+            KeyboardInterrupt: If that came during a pass: part of it is none.
+            ValueError: If a pass yields other data.
+        """
+        data, files, blocks, notes = _Read(self.loader), dict[str, Path](), list[int](), list[str]()
+        examples = sum(map(batching.size, limited(data, reading.max_examples)))
+        wanted = Wanted.of(self.measures, [some for _, some in fresh.values()], of or examples, self.seed)
+        for name, (make, points) in track(fresh.items(), "Running networks", len(fresh), self.progress):
+            model = make()
+            if isinstance(model, str):
+                notes.append(model)
+                continue
+            layout = [(p.name, p.shape, p.channel_dim) for p in points]
+            facts = (wanted, layout, reading, data.known.hexdigest(), architecture(model))
+            known = digest([repr(facts), *model.state_dict().values()])
+            files[name] = path = (self.folder / f"{known[:24]}.safetensors").resolve()
+            if not _beside(path).exists():
+                again, running = _Read(self.loader), Running({name: (model, points)})
+                found = gather(running, {name: Collector(name, points, wanted)}, again, reading)[name]
+                if found.notes:
+                    raise KeyboardInterrupt
+                if again.known.digest() != data.known.digest():
+                    raise ValueError(
+                        f"loader must yield the same batches in every pass. Got others for {name}. Do not shuffle, or "
+                        "load the data into a list of batches."
+                    )
+                write_tensors(path, to_tensors(found.layers))
+                write_json(_beside(path), {"blocks": [*found.blocks], "layers": [p.name for p in points]})
+            blocks = read_json(_beside(path))["blocks"]
+        return files, blocks, notes
 
 
 class _Read:
@@ -191,24 +286,29 @@ class Tile:
     columns: tuple[tuple[str, str], ...]  # The others; the very same where all pairs of the rows are meant
     measures: tuple[str, ...]  # Their names
     seed: int  # Of the shuffles
+    shuffled: bool  # Whether chance levels are wanted
+    intervals: bool
 
     def scored(self) -> dict[str, Any]:
-        """By measure scores, ``error``, ``chance`` and ``p`` as nested lists ``(rows, columns)``; and the ``notes``.
+        """By measure the scores and what judges them as nested lists ``(rows, columns)``; and the ``notes``.
 
         Raises:
             KeyboardInterrupt: If that came while pairs were scored: part of a tile is no tile.
         """
-        chosen, how = chosen_measures(self.measures), How(intervals=False, seed=self.seed)
+        chosen, how = chosen_measures(self.measures), How(None, self.shuffled, self.intervals, self.seed)
         a, same = self._read(self.rows), self.rows == self.columns
         b = a if same else self._read(self.columns)
         notes = [layer.silent for layer in (*a.layers, *b.layers) if layer.silent]
-        found = {m.name: torch.full((4, len(a.layers), len(b.layers)), nan, dtype=torch.float64) for m in chosen}
+        unknown = torch.full((len(a.layers), len(b.layers)), nan, dtype=torch.float64)
+        found = {m.name: unknown.repeat(len(_PARTS), 1, 1) for m in chosen}
         for k in range(0, len(a.layers), _STEP if same else _TILE):  # of a symmetric matrix the upper triangle
             rows, columns = slice(k, k + (_STEP if same else _TILE)), slice(k if same else 0, None)
             some = score_all(chosen, Network(a.layers[rows], a.blocks), Network(b.layers[columns], b.blocks), how)
-            for m, one in some.items():
-                notes += one.notes
-                found[m][:, rows, columns] = torch.stack([getattr(one, part) for part in _PARTS])
+            for m in chosen:
+                notes += some[m.name].notes
+                known = some[m.name].columns(m, self.shuffled, self.intervals, exact=False)
+                for part, matrix in zip(_PARTS, found[m.name]):
+                    matrix[rows, columns] = nan if known[part] is None else known[part]
         if INTERRUPTED in notes:
             raise KeyboardInterrupt
         if same:
@@ -226,38 +326,44 @@ class Tile:
 
 
 def _tiles(
-    files: Mapping[str, Path], layers: Sequence[str], chosen: Sequence[Measure[Any]], seed: int
-) -> dict[Tile, tuple[int, range, range]]:
-    """The work, a few networks and one layer at a time, and where its scores belong."""
+    number: int, files: Mapping[str, Path], layers: Sequence[str], like: Tile
+) -> dict[Tile, tuple[int, int, range, range]]:
+    """The work, a few networks and one layer at a time, and where its scores belong: in which matrix, and there."""
     parts = [range(k, min(len(files), k + _TILE)) for k in range(0, len(files), _TILE)]
-    measures = tuple(m.name for m in chosen)
     networks = [(name, str(path)) for name, path in files.items()]
     some = lambda part: tuple(networks[k] for k in part)
     return {
-        Tile(layer, some(s), some(t), measures, seed): (k, s, t)
+        replace(like, layer=layer, rows=some(s), columns=some(t)): (number, k, s, t)
         for k, layer in enumerate(layers)
         for s, t in combinations_with_replacement(parts, 2)
     }
 
 
+_Matrices = dict[str, Any]  # by part and measure, tensors
+
+
 def _joined(
-    results: Iterable[Mapping[str, Any]], places: Iterable[tuple[int, range, range]], shape: tuple[int, int, int]
-) -> tuple[dict[str, Any], list[str]]:
-    """Matrices ``(L, n, n)`` by part and measure, and notes. Control-C ends the work: what has been scored counts."""
-    found: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
-    notes, left = list[str](), list(places)
+    results: Iterable[Mapping[str, Any]],
+    places: Iterable[tuple[int, int, range, range]],
+    shapes: Sequence[tuple[int, int, int]],
+    measures: Sequence[str],
+) -> tuple[list[_Matrices], list[str]]:
+    """Matrices ``(L, n, n)`` of each shape, and notes. Control-C ends the work: what has been scored counts."""
+    unknown = lambda shape: torch.full(shape, nan, dtype=torch.float64)
+    found: list[_Matrices] = [{part: {m: unknown(shape) for m in measures} for part in _PARTS} for shape in shapes]
+    notes, left = list[str](), [*places]
+    count = len(left)
     try:
         for one in results:
-            k, s, t = left.pop(0)
-            said = dict(one)
-            notes += said.pop("notes")
-            for m, part in product(said, _PARTS):
-                matrix = found[part].setdefault(m, torch.full(shape, torch.nan, dtype=torch.float64))
-                values = torch.from_numpy(np.array(said[m][part], dtype=float))  # NaN for None
+            number, k, s, t = left.pop(0)
+            notes += one["notes"] if number == 0 else []
+            for m, part in product(measures, _PARTS):
+                matrix = found[number][part][m]
+                values = torch.from_numpy(np.array(one[m][part], dtype=float))  # NaN for None
                 matrix[k, s.start : s.stop, t.start : t.stop] = values
                 matrix[k, t.start : t.stop, s.start : s.stop] = values.T
     except KeyboardInterrupt:
-        if not found["scores"]:
+        if len(left) == count:
             raise
         return found, [*dict.fromkeys(notes), INTERRUPTED]
     if left:

@@ -123,7 +123,11 @@ class Comparison(Result):
     def summary(self) -> str:
         """The verdict, and for every measure and layer of A the most similar layer of B."""
         yes, no = verdict.agreeing(self)
-        which = [f"Beyond chance and untrained networks: {_listed(yes)}; not: {_listed(no)}."] if yes or no else []
+        which = (
+            [f"Beyond {verdict.judged_by(bool(self.untrained_pairs))}: {_listed(yes)}; not: {_listed(no)}."]
+            if yes or no
+            else []
+        )
         head = "\n".join([verdict.headline(self), *which]) + (
             f"\nComparison of {len(self.layers_a)} with {counted(len(self.layers_b), 'layer')} on "
             f"{counted(self.examples, 'example')}, seed {self.seed}"

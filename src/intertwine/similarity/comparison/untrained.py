@@ -23,6 +23,7 @@ _RESETS = ("reset_parameters", "_reset_parameters", "init_weights")  # of a modu
 _FRESH = 738_145_000  # added to seeds: none that people give their own networks
 _BY_HAND = re.compile(r"\binit\.\w+_\(|\.apply\((?!self\._init_weights\b)")  # weights drawn where a module is built
 _MARKS = 1000  # numbers of a tensor that are looked at
+CUT_SHORT = "Interrupted: no untrained networks stand beside these."
 _SHARE = 0.5  # of the weights: more may not stay the same from seed to seed
 
 
@@ -93,13 +94,27 @@ def untrained_pairs(
         return {}, []
     else:
         same &= architecture(models[0]) == architecture(models[1])
-        draws, count = [Redrawn(model) for model in models[: 1 if same else 2]], max(2, asked) if same else asked
-        seeds = [range(asked * (2 * drawn.seed + k), asked * (2 * drawn.seed + k) + count) for k in range(2)]
-        make = [[partial(draw, seed) for seed in some] for draw, some in zip(draws, seeds)]
+        draws = [Redrawn(model) for model in models[: 1 if same else 2]]
+        make = [[partial(draw, seed) for seed in seeds(drawn, k, same)] for k, draw in enumerate(draws)]
     for name, some, each in zip("A" if same else "AB", points, make):
         found |= {f"untrained {name}{k}": (one, some) for k, one in enumerate(each)}
     names = [*found]
     return found, list(combinations(names, 2) if same else zip(names, names[len(names) // 2 :]))
+
+
+def seeds(drawn: Resampling, k: int, alike: bool) -> range:
+    """Of the networks that are drawn of the ``k``-th architecture, two at least where they are compared together."""
+    asked = drawn.untrained if isinstance(drawn.untrained, int) and drawn.null else 0
+    start = asked * (2 * drawn.seed + k)
+    return range(start, start + (max(2, asked) if alike and asked else asked))
+
+
+def undrawn(name: str, why: str) -> str:
+    """The note that no network can be drawn as this one was."""
+    return (
+        f"No untrained networks stand beside these: {name} cannot be drawn anew, {why}. Give freshly built ones, "
+        "Resampling(untrained=([a0, a1], [b0, b1])), to see how much of the similarity comes from training."
+    )
 
 
 def architecture(model: nn.Module) -> tuple[Any, ...]:

@@ -142,18 +142,28 @@ def agreeing(comparison: Compared) -> tuple[list[str], list[str]]:
         scores, p = along["scores"], along["null_p"]
         if scores is None or p is None or too_few_shuffles(comparison):
             continue
-        levels = untrained_levels(comparison, name)
-        reach = (
-            levels.nanmean(0) + spread(levels, comparison.untrained_networks)
-            if len(levels)
-            else torch.full_like(scores, torch.nan)
-        )
-        most = max([_SAME, *levels.nan_to_num().flatten().tolist()])  # equal features are beyond all but equal ones
-        above = scores > reach.nan_to_num(nan=-torch.inf).clamp(max=most)
+        reached = reach(untrained_levels(comparison, name), comparison.untrained_networks)
+        above = is_beyond(scores, p, reached.nan_to_num(nan=-torch.inf))
         for row in rows:
             if not scores[row].isnan():
-                (yes if bool(above[row] & (p[row] <= _LEVEL)) else no).append(row)
+                (yes if above[row] else no).append(row)
     return tuple([comparison.layers_a[k] for k in sorted(some)] for some in (yes, no))  # type: ignore[return-value]
+
+
+def reach(levels: Tensor, networks: int = 0) -> Tensor:
+    """What another pair of untrained networks stays below in 19 of 20 cases, ``(L,)``; NaN where nothing is known."""
+    most = max([_SAME, *levels.nan_to_num().flatten().tolist()])  # equal features are beyond all but equal ones
+    return (levels.nanmean(0) + spread(levels, networks)).clamp(max=most)
+
+
+def judged_by(untrained: bool) -> str:
+    """What agreement is beyond, in words."""
+    return f"chance{' and untrained networks' if untrained else ''}"
+
+
+def is_beyond(scores: Tensor, p: Tensor, reached: Tensor) -> Tensor:
+    """Whether scores are beyond shuffled examples at the 5 % level and beyond what untrained networks reach."""
+    return (scores > reached) & (p <= _LEVEL)
 
 
 def untrained_levels(comparison: Compared, measure: str) -> Tensor:
