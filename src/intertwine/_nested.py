@@ -1,16 +1,21 @@
 """Nested inputs and outputs: values within mappings, lists and tuples, and dataclasses where they are asked for.
 
+Values sorted by key.
+
 ``torch.utils._pytree`` opens other things: no subclass of a list and no mapping that is not registered with it, such as
 what tokenizers return, but caches of keys and values, which no output is judged by.
 """
 
 import copy
 from collections import UserDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
 def leaves(value: Any, dataclasses: bool = False) -> Iterator[Any]:
@@ -63,3 +68,11 @@ def with_items(value: Any, items: Any) -> Any:
 def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The same containers around changed tensors; other values stay."""
     return map_leaves(value, lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf)
+
+
+def by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of every key, keys and values in the order in which they came first."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found

@@ -64,9 +64,8 @@ def test_kinds_by_jacobians_whatever_the_memory(kind, no_layers):
 
 @pytest.mark.parametrize("ghost", [True, False])
 def test_both_ways_to_do_a_convolution(ghost, monkeypatch):
-    monkeypatch.setattr(
-        "intertwine.gates.kernels.layer_kernel.Layer._pairs_are_cheaper", lambda s, *_: ghost and s.groups == 1
-    )
+    pairs = lambda s, *_: ghost and s.weight and not s.elementwise and s.groups == 1
+    monkeypatch.setattr("intertwine.gates.kernels.layer_kernel.Layer.pairs_are_cheaper", pairs)
     model, x = odd()
     full = tangent_kernel(model, x, x[:2])
     diagonal = full.diagonal(dim1=2, dim2=3)
@@ -79,7 +78,8 @@ def test_both_ways_to_do_a_convolution(ghost, monkeypatch):
 @pytest.mark.parametrize("part", ["bias", "weight", ""])
 def test_a_convolution_adds_its_bias_at_every_position(part, ghost, kept, monkeypatch):
     """By layers alone: where these did not add up to the gradient, Jacobians would take their place."""
-    monkeypatch.setattr("intertwine.gates.kernels.layer_kernel.Layer._pairs_are_cheaper", lambda *_: ghost)
+    pairs = lambda s, *_: ghost and s.weight
+    monkeypatch.setattr("intertwine.gates.kernels.layer_kernel.Layer.pairs_are_cheaper", pairs)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(12, 2)).double()
     x = torch.randn(3, 2, 4, 4, dtype=torch.float64)

@@ -29,7 +29,7 @@ def test_fully_connected_kernel_is_a_product_of_grams(input):
 
 
 def test_product_kernel_of_two_sides_and_many_tiles(monkeypatch):
-    monkeypatch.setattr(gate_products, "tile_size", lambda gates: 3)
+    monkeypatch.setitem(gate_products._TILES, "cpu", 3)
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(n, 4, generator=generator).double() for n in (7, 5))
     gx, gy = ([torch.rand(n, w, generator=generator) > 0.4 for w in (6, 8)] for n in (7, 5))

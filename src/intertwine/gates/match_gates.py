@@ -118,12 +118,8 @@ def match_gates(a: nn.Module, b: nn.Module, x: Tensor, *, sym: Symmetry | None =
             continue
         gains = [gain for table in tables for gain in table.of(space.name).values()]
         before, after, most, _ = (float(gain.diagonal(dim1=-2, dim2=-1).sum()) for gain in gains)
-        alike = max(_ambiguous(gain) for gain in gains[2:])
+        twins = ((gain == gain.diagonal(dim1=-2, dim2=-1)[..., None]).sum(-1) > 1 for gain in gains[2:])
+        alike = max(int(some.sum()) for some in twins)
         end, start = ((1 + agreed / most) / 2 for agreed in (after, before))
         matched.append(SpaceMatch(space.name, layers, end, start, alike))
     return GateMatch(tuple(matched), tuple(unmatched), g)
-
-
-def _ambiguous(gains: Tensor) -> int:
-    """Units whose gates are always those of another unit of the network."""
-    return int(((gains == gains.diagonal(dim1=-2, dim2=-1)[..., None]).sum(-1) > 1).sum())

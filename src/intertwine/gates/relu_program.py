@@ -169,13 +169,13 @@ def _weights(program: Program) -> dict[int, tuple[str, ...]]:
     return found
 
 
-def _reading(program: Program) -> Iterator[Call]:
+def reading(program: Program) -> Iterator[Call]:
     """The calls that read what depends on the input."""
     return (call for call in program.calls if any(r.id in program.varying for r in call.inputs))
 
 
 def _check_operations(program: Program, others: bool) -> None:
-    for call in _reading(program):
+    for call in reading(program):
         if call.op in operations.ATTENTION:
             raise ValueError(
                 f"model must be a ReLU network. Got attention or a softmax ({call.where}): its mixing weights depend "
@@ -210,7 +210,7 @@ def _check_numbers(program: Program, is_gate: Callable[[Call], bool]) -> None:
 
 
 def _check_linear(program: Program, is_gate: Callable[[Call], bool], like: Tensor) -> None:
-    for call in _reading(program):
+    for call in reading(program):
         read = [r for r in dict.fromkeys(call.inputs) if r.id in program.varying]
         made = [out for out in call.outputs if out is not None]
         known = is_gate(call) or call.op in _AFFINE or (len(read) == 1 and call.op in _BILINEAR)
@@ -239,7 +239,7 @@ def _is_affine(program: Program, read: Sequence[Ref], made: Sequence[Ref], like:
 
 def _check_reuse(program: Program, weights: dict[int, tuple[str, ...]]) -> None:
     seen: dict[str, Call] = {}
-    for call in _reading(program):
+    for call in reading(program):
         for name in dict.fromkeys(n for r in call.inputs for n in weights.get(r.id, ())):
             if name in seen:
                 raise ValueError(

@@ -1,9 +1,9 @@
 """Provenance: whether one network was trained independently of another, which parts, and what changed between two."""
 
-from .blocks import BlockAgreement
 from .descent import Merge
 from .diff import diff
 from .difference import Diff
+from .in_place import BlockAgreement
 from .lineage import DERIVED, NO_SIGN, UNTOLD, Lineage, lineage, lineage_of_states
 from .relatives import Link
 from .tree import Tree, lineage_tree, tree_of_states

@@ -7,6 +7,8 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from .._nested import by_key
+
 _MOST = 0.99  # share of the weights that one operation must explain
 _PRUNED = 0.05  # share of the weights that pruning must set to zero to be called so
 _PIECE = 1 << 20  # entries that are looked at at once
@@ -126,10 +128,8 @@ def merges(
     Either a network is ``w a + v b`` tensor by tensor with positive weights, up to rounding; or it is related to two
     networks that are not related to each other, and so holds weights of both. Tensors of other shapes are left out.
     """
-    kin: dict[str, list[str]] = {}
-    for one, other in sorted(sorted(pair) for pair in related):
-        kin.setdefault(one, []).append(other)
-        kin.setdefault(other, []).append(one)
+    pairs = sorted(sorted(pair) for pair in related)
+    kin = by_key(both for one, other in pairs for both in ((one, other), (other, one)))
     found = []
     for child, relatives in ((child, some) for child, some in kin.items() if len(some) > 1):
         members = [child, *relatives[:_PAIRED]]

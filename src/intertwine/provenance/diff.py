@@ -119,9 +119,8 @@ def _once_folded(a: Network, b: Network, example_inputs: Any) -> Diff | None:
         found = _compared(both[0], both[1], example_inputs, both[1], sym)
         if found.same_function:
             before = [_state(side) for side in (a, b)]
-            names = tuple(
-                dict.fromkeys(n for old, side in zip(before, both) for n in _other_numbers(old, _state(side)))
-            )
+            pairs = ((n, old.get(n), x) for old, side in zip(before, both) for n, x in _state(side).items())
+            names = tuple(dict.fromkeys(n for n, old, x in pairs if old is None or not torch.equal(x, old)))
             count = counted(len(names), "tensor")
             text = f"gains, means or biases folded into other tensors: {count} of which folding both leaves the same"
             told = [Finding("folded", text, names)] * bool(names)
@@ -133,10 +132,6 @@ def _folded(a: nn.Module, b: nn.Module, example_inputs: Any) -> tuple[Symmetry, 
     """Two networks as ``fold`` leaves them, with their symmetry; ``None`` where it does nothing."""
     one, other = (folded(side, example_inputs) for side in (a, b))
     return None if one is a and other is b else (symmetries(other, example_inputs), one, other)
-
-
-def _other_numbers(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[str]:
-    return [n for n, x in after.items() if n not in before or not torch.equal(x, before[n])]
 
 
 def _compared(a: Network, b: Network, example_inputs: Any, model: nn.Module | None, sym: Symmetry) -> Diff:

@@ -5,15 +5,20 @@ class that they serve, or a layer that starts as the identity: there units are n
 of permuted units does not hold. Nor does it where units stand there several times over, as widening leaves them: where
 one agrees, its copies do. It fails only where both networks have such an order, so it is enough to look at one;
 and a choice that depends on that one alone leaves the null exact.
+
+Agreement block by block.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import log
 
 import torch
 from torch import Tensor
 
+from .._nested import by_key
 from ..symmetry import Symmetry
+from .changes.layers import block_of, runs
 from .p_values import combined, log_tail, rank_correlation, ranks, spearman
 from .units import View, ordered_spaces, similarity, views
 
@@ -218,3 +223,49 @@ def cosine(x: Tensor, y: Tensor) -> float:
         sums += torch.stack([u @ v, u @ u, v @ v])
     inner, ours, theirs = sums.tolist()
     return float(inner / (ours * theirs) ** 0.5) if ours * theirs > 0 else float(torch.equal(x, y))
+
+
+@dataclass(frozen=True)
+class BlockAgreement:
+    """Agreement of the tensors of one block of a network.
+
+    Attributes:
+        block: Common beginning of the tensors' names.
+        tensors: Number of its tensors.
+        equal: How many of them are the same in both networks, number by number.
+        cosine: Of all its weights as they stand.
+        log_p: Natural logarithm of the p-value (Bonferroni over its tensors), or ``None`` where it was not tested.
+        derived: Whether that is significant over all blocks: at 1e-3 in a network that is derived, else at the level.
+    """
+
+    block: str
+    tensors: int
+    equal: int
+    cosine: float
+    log_p: float | None
+    derived: bool
+
+
+def by_block(tensors: Sequence[TensorAgreement], level: float) -> tuple[BlockAgreement, ...]:
+    """Agreement of blocks, of which with probability ``level`` any is called derived in independent networks.
+
+    Tensors share the order of their units, so p-values are combined by Bonferroni's rule.
+    """
+    groups = by_key((block_of(t.tensor), t) for t in tensors)
+    found = []
+    for block, some in groups.items():
+        told = [t.log_p for t in some if t.log_p is not None]
+        log_p = min(min(told) + log(len(told)), 0.0) if told else None
+        derived = log_p is not None and log_p <= log(level / len(groups))
+        cosine = sum(t.cosine for t in some) / len(some)
+        found.append(BlockAgreement(block, len(some), sum(t.equal for t in some), cosine, log_p, derived))
+    return tuple(found)
+
+
+def parts_in_words(blocks: Sequence[BlockAgreement]) -> str:
+    """Runs of blocks that were derived, and those without a sign of it."""
+    parts = {
+        words: ", ".join(runs([b.block for b in blocks if b.log_p is not None and b.derived is derived]))
+        for words, derived in (("derived", True), ("no sign of it", False))
+    }
+    return "; ".join(f"{words}: {named}" for words, named in parts.items() if named)

@@ -17,11 +17,10 @@ from ..matching.judgement.verdict import RELATED, SAME, Match
 from ..symmetry import Symmetry, symmetries
 from ..symmetry.action import moved, tensors_of
 from .after_matching import FEWEST, Calibrated, calibrated
-from .blocks import BlockAgreement, by_block, parts_in_words
 from .changes.layers import block_of
 from .comparable import Compared, compared
 from .descent import direction
-from .in_place import InPlace, SpaceAgreement, TensorAgreement, cosine, equal
+from .in_place import BlockAgreement, InPlace, SpaceAgreement, TensorAgreement, by_block, cosine, equal, parts_in_words
 from .p_values import power_of_ten
 
 DERIVED = "derived"

@@ -9,6 +9,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from .._nested import by_key
 from .._progress import track
 from .._words import counted
 from ..matching.coordinates.networks import Balanced
@@ -127,12 +128,9 @@ def kin(states: States, distances: Distances, alike: Distances, rate: float) -> 
 
 def moved_copies(states: States, links: Sequence[Link], rate: float) -> tuple[tuple[Link, ...], tuple[str, ...]]:
     """Links between families of which networks meet once matched over the group; notes where they nearly do."""
-    by_symmetry: dict[int, list[str]] = {}
-    for name, (sym, _) in states.items():
-        by_symmetry.setdefault(id(sym), []).append(name)
     level = rate / max(len(states) * (len(states) - 1) // 2, 1)  # the nearest of all pairs are looked at
     found: list[Link] = []
-    for members in by_symmetry.values():
+    for members in by_key((id(sym), name) for name, (sym, _) in states.items()).values():
         found += _matched(states, members, [*links, *found])
     sure = tuple(k for k in found if k.log_p is None or k.log_p <= log(level))
     notes = (

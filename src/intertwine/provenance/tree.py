@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .._evaluation import in_usual_mode
+from .._nested import by_key
 from .._progress import track
 from .._result import Result
 from .._words import counted
@@ -53,11 +54,7 @@ def sketch_scores(sketches: Sequence[Mapping[str, Tensor]], shapes: Sequence[Map
     count = len(sketches)
     total, weight, best = (torch.zeros(count, count, dtype=torch.float64) for _ in range(3))
     for name in dict.fromkeys(n for s in sketches for n in s):
-        holders: dict[tuple[int, ...], list[int]] = {}
-        for k, s in enumerate(sketches):
-            if name in s:
-                holders.setdefault(shapes[k][name], []).append(k)
-        for rows in holders.values():
+        for rows in by_key((shapes[k][name], k) for k, s in enumerate(sketches) if name in s).values():
             x = torch.stack([sketches[k][name] for k in rows])
             cosine = x @ x.mT * x.shape[-1] ** 0.5
             index = torch.tensor(rows)

@@ -174,7 +174,7 @@ class Widths:
         """Both with zeros for the units that one of them lacks, after its own."""
         states, most = [self.a, self.b], {name: max(n, self.sizes[1][name]) for name, n in self.sizes[0].items()}
         sym = resized(self.sym, most)
-        lengths = {n: _shape(layout) for n, layout in sym.layouts.items()}
+        lengths = {n: layout.shape for n, layout in sym.layouts.items()}
         for k, some in enumerate(self.sizes):
             for space in (s for s in self.differing if some[s] < most[s]):
                 states[k] = with_rows(states[k], kept_rows(sym, space, range(some[space])), lengths)
@@ -223,7 +223,7 @@ def widths(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> W
     whole = replace(sym, layouts=layouts)
     left, right = (_sizes(whole, {n: pair[k] for n, pair in shapes.items()}) for k in (0, 1))
     ours, theirs = (resized(whole, sizes).layouts for sizes in (left, right))
-    fitting = [n for n, pair in shapes.items() if (_shape(ours[n]), _shape(theirs[n])) == pair]
+    fitting = [n for n, pair in shapes.items() if (ours[n].shape, theirs[n].shape) == pair]
     return Widths(narrowed(whole, fitting), *states, (left, right), tuple(_said(sym, left, right, rows)))
 
 
@@ -234,7 +234,7 @@ def thinned(sym: Symmetry, state: Mapping[str, Tensor], sizes: Sizes) -> Mapping
         here = resized(sym, own)
         total = torch.zeros(own[space])
         for name in here.layouts.keys() & state.keys():
-            if _shape(here.layouts[name]) == tuple(state[name].shape):
+            if here.layouts[name].shape == tuple(state[name].shape):
                 for view in views(here, name, [space]):
                     total = total + view.rows(state[name]).float().square().sum((0, 2))
         kept = total.topk(sizes[space]).indices.sort().values
@@ -272,10 +272,6 @@ def _sizes(sym: Symmetry, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, in
                 sizes[free.space] = size // others
                 told.add(free.space)
     return sizes
-
-
-def _shape(layout: Layout) -> tuple[int, ...]:
-    return tuple(axis_size(axis) for axis in layout.axes)
 
 
 def resized(sym: Symmetry, sizes: Sizes) -> Symmetry:

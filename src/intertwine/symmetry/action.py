@@ -322,8 +322,7 @@ def check_headers(sym: Description, state: Mapping[str, Tensor], names: Iterable
     for name in wanted:
         if name not in headers:
             raise ValueError(f"state must hold every tensor of the symmetry. Got none named {name!r}.")
-        size = tuple(axis_size(axis) for axis in sym.layouts[name].axes)
-        if headers[name][0] != size:
+        if headers[name][0] != (size := sym.layouts[name].shape):
             raise ValueError(f"{name} must have shape {size}. Got {headers[name][0]}: another architecture.")
     for name in wanted:
         leaves = (leaf for block in blocks(sym.layouts[name]) for _, leaf in block.carried)

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import prod
 
 import torch
 from torch import Tensor
 
+from .._nested import by_key
 from .blocks import blocks, carrying
 from .detection.equations import BinarySpan, word_of
-from .spaces import Axis, Leaf, Product, Space, Sum, axis_size, spaces_of
+from .spaces import Axis, Layout, Space, axis_size, spaces_of
 from .symmetry import Symmetry
 
 
@@ -25,16 +27,13 @@ def coupled(sym: Symmetry) -> list[list[str]]:
     the residual stream of a transformer ties every norm's gain to the layers that read it, not one block to another.
     """
     mixing = {s.name for s in sym.spaces if s.group.mixes}
-    ties: dict[tuple[str, object], list[str]] = {}
-    for name, layout in sym.layouts.items():
-        leaves = {leaf for block in blocks(layout) for _, leaf in block.carried}
-        keys = {(leaf.space, k) for leaf in leaves for k, e in enumerate(leaf.scale) if e}
-        for key in {*keys, *((leaf.space, "basis") for leaf in leaves if leaf.space in mixing and leaf.variance)}:
-            ties.setdefault(key, []).append(name)
+    carried = [(n, leaf) for n, layout in sym.layouts.items() for block in blocks(layout) for _, leaf in block.carried]
+    scales = ((leaf.space, k, name) for name, leaf in carried for k, e in enumerate(leaf.scale) if e)
+    bases = ((leaf.space, -1, name) for name, leaf in carried if leaf.space in mixing and leaf.variance)
     together = Joined(sym.layouts)
     for norm in sym.batch_norms:
         together.join(n for n in (norm.mean, norm.variance, norm.weight, norm.bias) if n is not None)
-    for names in ties.values():
+    for names in by_key(((space, k), name) for space, k, name in chain(scales, bases)).values():
         together.join(names)
     return together.groups()
 
@@ -54,7 +53,7 @@ def components(sym: Symmetry, limit: int) -> Components:
     Spaces that touch the fewest weights join first. A space stays shared only if it stands alone (its units hold no
     others and lie in none, and no matrix mixes them), and if tensors that carry nothing else tell its shared signs.
     """
-    sizes = {name: prod(axis_size(axis) for axis in layout.axes) for name, layout in sym.layouts.items()}
+    sizes = {name: prod(layout.shape) for name, layout in sym.layouts.items()}
     together = Joined(sym.layouts)
     for names in coupled(sym):
         together.join(names)
@@ -126,10 +125,7 @@ class Joined:
 
     def groups(self) -> list[list[str]]:
         """The groups, in the order of their first names."""
-        found: dict[str, list[str]] = {}
-        for name in self._up:
-            found.setdefault(self.root(name), []).append(name)
-        return list(found.values())
+        return [*by_key((self.root(name), name) for name in self._up).values()]
 
 
 def narrowed(sym: Symmetry, names: Iterable[str]) -> Symmetry:
@@ -177,17 +173,10 @@ def kept_rows(sym: Symmetry, space: str | Sequence[str], keep: Sequence[int]) ->
 
 def axis_rows(axis: Axis, space: str, units: Tensor) -> Tensor:
     """Rows of an axis that stay, in order."""
-    if isinstance(axis, Leaf) and axis.space == space:
-        return units
-    if isinstance(axis, Product):
-        rows = torch.zeros(1, dtype=torch.int64)
-        for factor in axis.factors:
-            rows = (rows[:, None] * axis_size(factor) + axis_rows(factor, space, units)).flatten()
-        return rows
-    if isinstance(axis, Sum):
-        parts = []
-        for part in axis.parts:
-            own = torch.cat([torch.arange(start, stop) for start, stop in part.ranges])
-            parts.append(own[axis_rows(part.axis, space, units)])
-        return torch.cat(parts).sort().values
-    return torch.arange(axis_size(axis))
+    found = []
+    for block in blocks(Layout((axis,))):
+        rows = block.read(torch.arange(axis_size(axis)))
+        for dim, leaf in block.carried:
+            rows = rows.index_select(dim, units) if leaf.space == space else rows
+        found.append(rows.flatten())
+    return torch.cat(found).sort().values

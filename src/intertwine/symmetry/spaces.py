@@ -176,6 +176,11 @@ class Layout:
         return frozenset(spaces_of(self.axes))
 
     @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor."""
+        return tuple(axis_size(axis) for axis in self.axes)
+
+    @cached_property
     def _hash(self) -> int:
         return hash(self.axes)
 

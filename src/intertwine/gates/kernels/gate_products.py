@@ -56,11 +56,6 @@ def exact_products(pairs: Sequence[tuple[Tensor, Tensor]], hard: bool | None = N
     yield held
 
 
-def tile_size(gates: Sequence[Tensor]) -> int:
-    """Examples on each side of a tile: what stays in the cache of a processor, or what fills an accelerator."""
-    return 256 if gates[0].device.type == "cpu" else 2048
-
-
 def _in_bytes(gates: Tensor) -> bool:
     return gates.device.type == "cpu" and _bytes_are_exact()
 
@@ -80,6 +75,8 @@ def _bytes_are_exact() -> bool:
     return bool((found == (trial.double() @ trial.double().T)).all())
 
 
+_TILES, _LARGE_TILE = {"cpu": 256}, 2048
+"""Examples on each side of a tile: what stays in the cache of a processor, or what fills an accelerator."""
 _ROOM = 690.0
 """e^690 < 1.8e308: logarithm of the largest number that a product may reach."""
 
@@ -137,7 +134,8 @@ def product_kernel(
     hard = all(g.dtype == torch.bool for g in (*gates, *right))
     left = ready(gates, kernel.nbytes)
     right = left if right is gates else ready(right, kernel.nbytes)
-    for i, j in track(list(_tiles(len(x), len(z), y is None, tile_size(gates))), "path kernel", enabled=progress):
+    size = _TILES.get(x.device.type, _LARGE_TILE)
+    for i, j in track(list(tiles(len(x), len(z), y is None, size)), "path kernel", enabled=progress):
         first = x[i].double() @ z[j].double().T if input == "x" else torch.full_like(kernel[i, j], x.shape[1])
         pairs = [(a[i], b[j]) for a, b in zip(left, right)]
         part, signs = _logarithm(first, pairs, biases, hard) if log else (_product(first, pairs, biases, hard), None)
@@ -195,7 +193,8 @@ def check_sides(
     return other
 
 
-def _tiles(n: int, m: int, same: bool, size: int) -> Iterator[tuple[slice, slice]]:
+def tiles(n: int, m: int, same: bool, size: int) -> Iterator[tuple[slice, slice]]:
+    """Tiles of pairs of ``n`` and ``m`` examples, ``size`` on each side; one triangle where both are the ``same``."""
     for i in range(0, n, size):
         for j in range(i if same else 0, m, size):
             yield slice(i, i + size), slice(j, j + size)

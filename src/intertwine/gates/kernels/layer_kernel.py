@@ -61,7 +61,7 @@ class Layer:
     def kernel(self, other: "Layer", kind: str, memory: float) -> Tensor:
         """The layer's part of the kernel between two runs."""
         n, m, calls = len(self.inputs[0]), len(other.inputs[0]), len(self.inputs) * len(other.inputs)
-        if not self.elementwise and self.weight and self._pairs_are_cheaper(n, m, calls, kind):
+        if self.pairs_are_cheaper(n, m, calls, kind):
             sides = (zip(run.inputs, run.signals) for run in (self, other))
             parts = [_ghost(a, s, b, t, kind) for (a, s), (b, t) in product(*sides)]
             if self.bias:
@@ -77,10 +77,6 @@ class Layer:
             parts.append(contracted(left, right, kind))
         return sum(parts[1:], parts[0])
 
-    def is_better_kept_whole(self, n: int, m: int, kind: str) -> bool:
-        """Whether between ``n`` and ``m`` examples its inputs and signals are worth more than its Jacobian."""
-        return self.weight and not self.elementwise and self._pairs_are_cheaper(n, m, len(self.inputs) ** 2, kind)
-
     def _weight_jacobians(self, start: int, stop: int) -> Iterator[Tensor]:
         size, d = self.channels // self.groups, self.inputs[0].shape[1] // self.groups
         for group in range(start // size, (stop - 1) // size + 1):
@@ -92,9 +88,12 @@ class Layer:
             )
             yield reduce(torch.add, parts).view(len(self.signals[0]), -1, (last - first) * d)
 
-    def _pairs_are_cheaper(self, n: int, m: int, calls: int, kind: str) -> bool:
-        """Compare operations: two Grams over pairs of positions, or per-example gradients and one Gram of them."""
-        if self.groups > 1:
+    def pairs_are_cheaper(self, n: int, m: int, calls: int, kind: str) -> bool:
+        """Compare operations: two Grams over pairs of positions, or per-example gradients and one Gram of them.
+
+        Between ``n`` and ``m`` examples, and so many pairs of calls.
+        """
+        if not self.weight or self.elementwise or self.groups > 1:
             return False
         _, outputs, channels, p = self.signals[0].shape
         d = self.inputs[0].shape[1]

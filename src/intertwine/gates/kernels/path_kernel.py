@@ -9,8 +9,8 @@ from ..._evaluation import in_usual_mode
 from ..._progress import track
 from ...programs.operations import MAX_POOLS
 from ..patterns import observe, structure
-from ..relu_program import ReluProgram, capture_relu, check_input
-from .gate_products import DEFAULT, Budget, check_fits, product_kernel
+from ..relu_program import ReluProgram, capture_relu, check_input, reading
+from .gate_products import DEFAULT, Budget, check_fits, product_kernel, tiles
 from .moments import Layout
 from .propagation import CHOICES, Tile, fully_connected, needs_pairs, propagate
 
@@ -137,14 +137,10 @@ def _operations(program: ReluProgram, n: int, m: int) -> float:
 
 def _tile_size(program: ReluProgram, memory: float) -> int:
     """How many examples a side of a tile may have."""
-    pairs = needs_pairs(program)
-    most = 1.0
-    for call in program.calls:
-        if not any(r.id in program.varying for r in call.inputs) or call.outputs[0] is None:
-            continue
-        shapes = [program.values[r.id].shape for r in (call.inputs[0], call.outputs[0])]
-        positions = max(math.prod(s[2:]) for s in shapes)
-        most = max(most, positions ** (2 if pairs else 1))
+    power, most = 2 if needs_pairs(program) else 1, 1.0
+    for call in (call for call in reading(program) if call.outputs[0] is not None):
+        shapes = [program.shape(r) for r in (call.inputs[0], call.outputs[0])]
+        most = max(most, max(math.prod(s[2:]) for s in shapes) ** power)
         if call.op in MAX_POOLS:  # one kernel for each channel
             most = max(most, shapes[1][1] * math.prod(shapes[1][2:]) ** 2)
     bytes_per_pair = 8 * 5 * most
@@ -162,15 +158,12 @@ def _tiles(
     """Every tile of the kernel, one triangle where both sides are one; and the scale that all tiles share."""
     left, right, same = sides[0], sides[-1], len(sides) == 1
     n, m = len(left[0]), len(right[0])
-    pairs = needs_pairs(program)
-    kernel = torch.empty(n, m, dtype=torch.float64, device=left[0].device)
-    starts = [(i, j) for i in range(0, n, tile) for j in range(i if same else 0, m, tile)]
-    scale = 0.0
-    for i, j in track(starts, "path kernel", enabled=progress):
-        a, b = ([t[k : k + tile] for t in side] for side, k in ((left, i), (right, j)))
-        layout = Layout(len(a[0]), len(b[0]), pairs, kernel.device)
+    kernel, scale = torch.empty(n, m, dtype=torch.float64, device=left[0].device), 0.0
+    for i, j in track(list(tiles(n, m, same, tile)), "path kernel", enabled=progress):
+        a, b = ([t[rows] for t in side] for side, rows in ((left, i), (right, j)))
+        layout = Layout(len(a[0]), len(b[0]), needs_pairs(program), kernel.device)
         part, scale = propagate(Tile(program, a, b, layout), output)  # the scale is the same for all tiles
-        kernel[i : i + tile, j : j + tile] = part
-        if same and j > i:
-            kernel[j : j + tile, i : i + tile] = part.T
+        kernel[i, j] = part
+        if same and i != j:
+            kernel[j, i] = part.T
     return kernel, scale

@@ -12,7 +12,7 @@ from ...programs import Call, Ref, operations
 from ...programs.calls import last_reads
 from ...programs.operations import MAX_POOLS, RESHAPES, aten, is_gate
 from ...programs.steps import run_call
-from ..relu_program import ReluProgram
+from ..relu_program import ReluProgram, reading
 from .moments import Layout, Signal, Source, Term, Uncovered, contract, in_channels
 
 SAME = operations.COPIES | {"aten::dropout"}
@@ -39,9 +39,7 @@ def fully_connected(program: ReluProgram) -> tuple[bool, ...] | None:
     """
     biases: list[bool] = []
     gated = True  # the input stands where gated units do
-    for call in program.calls:
-        if not any(r.id in program.varying for r in call.inputs):
-            continue
+    for call in reading(program):
         if is_gate(call) and call.op not in MAX_POOLS and not gated:
             gated = True
         elif call.op in ("aten::mm", "aten::addmm") and gated:

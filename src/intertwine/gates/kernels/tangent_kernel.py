@@ -271,7 +271,7 @@ def _plan(layers: Sequence[Layer], total: KernelSum, examples: int, room: float)
     group: list[_Part] = []
     free = room
     for k, layer in enumerate(layers):
-        whole = layer.is_better_kept_whole(total.n, total.m, total.kind)
+        whole = layer.pairs_are_cheaper(total.n, total.m, len(layer.inputs) ** 2, total.kind)
         step = layer.channels if whole else 1
         size = _bytes(layer, _Part(k, 0, step, whole)) * examples
         start = 0

@@ -10,10 +10,12 @@ from math import prod
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
+from ..._nested import by_key
 from ...matching.correspondence.entries import Entry, Range, Region, carried
 from ...matching.judgement.deviation import constant
-from .layers import layer_of, pattern_of, signature, stem_of, unit_rows, with_layer
+from .layers import layer_of, pattern_of, signature, stem_of, with_layer
 
 _PROBES = (4, 12)  # rows of a tensor that are looked for: fewest and most
 _ALL_PROBES = 2400
@@ -151,7 +153,7 @@ def _units(x: Tensor, how: str, exact: bool) -> Tensor:
     x = x.detach().to("cpu").float()
     x = x.squeeze() if x.ndim > 2 else x
     rows = x.mT if how == "columns" else x.flatten(1) if how == "rows" else x.reshape(-1, x.shape[-1])
-    return unit_rows(signature(rows) if exact else rows)
+    return normalize(signature(rows) if exact else rows, eps=_LEAST)
 
 
 def _by_rows(done: Conversion, names: Collection[str], exact: bool) -> None:
@@ -233,14 +235,11 @@ def _assembled(done: Conversion, name: str, way: str, origins: Collection[_Way],
         pieces = _pieces(places, taken, (len(rows), len(other)))
         found += [Rows(source, (way, how), *grids, rotary if len(pieces) == 1 else None) for grids in pieces]
         start += len(other)
-    return () if name in done.source and not _rearranged(found, x, done.source[name]) else tuple(found)
-
-
-def _rearranged(found: list[Rows], x: Tensor, y: Tensor) -> bool:
-    """Whether a tensor is the other of its name in another layout: transposed, reshaped, rotary, or several times."""
-    if x.shape != y.shape:
-        return x.numel() % y.numel() == 0
-    return found[0].hows[0] != found[0].hows[1] or found[0].rotary is not None
+    if name in done.source:  # the other of its name may be this one transposed, reshaped, rotary, or several times
+        same = x.shape == (y := done.source[name]).shape
+        if x.numel() % y.numel() or (same and len({*found[0].hows}) == 1 and found[0].rotary is None):
+            return ()
+    return tuple(found)
 
 
 def _pieces(places: Tensor, taken: Tensor, sizes: tuple[int, int]) -> list[tuple[tuple[Range, ...], tuple[Range, ...]]]:
@@ -366,11 +365,9 @@ def _by_order(done: Conversion) -> None:
 
 def _doubles(done: Conversion) -> None:
     """Say so where a tensor was taken for one of several that hold the same."""
-    twins: dict[tuple[tuple[int, ...], float], list[str]] = {}
-    for name in dict.fromkeys(n for names in done.among.values() for n in names):
-        x = done.source[name]
-        if x.numel() > 1 and not constant(x):
-            twins.setdefault((tuple(x.shape), float(x.double().sum())), []).append(name)
+    offered = dict.fromkeys(n for names in done.among.values() for n in names)
+    read = ((name, done.source[name]) for name in offered)
+    twins = by_key(((x.shape, float(x.double().sum())), n) for n, x in read if x.numel() > 1 and not constant(x))
     several = {n: names for names in twins.values() if len(names) > 1 for n in names}
     for name in (n for n in done.found if n in done.certain):
         chosen = done.found[name][0].source

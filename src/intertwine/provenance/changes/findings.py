@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from ..._nested import by_key
 from ..._words import counted, listed
-from ...matching.element_fit.freedoms import Freedom, moving
+from ...matching.element_fit.freedoms import moving
 from ...matching.judgement.grids import SPARSE
 from ...symmetry import Symmetry, Transformation
 from ..difference import Finding
@@ -221,10 +222,7 @@ def _each(some: Some, say: Callable[[TensorChange], str]) -> str:
 
 
 def _grouped(some: Iterable[TensorChange], key: Callable[[TensorChange], str]) -> Iterable[tuple[str, Some]]:
-    found: dict[str, Some] = {}
-    for c in some:
-        found.setdefault(key(c), []).append(c)
-    return ((words, group) for words, group in found.items() if words)
+    return ((words, group) for words, group in by_key((key(c), c) for c in some).items() if words)
 
 
 def _finding(kind: str, text: str, some: Some) -> Finding:
@@ -282,10 +280,7 @@ def told_apart(changes: list[TensorChange], sym: Symmetry, g: Transformation) ->
     """
     if all(e.restrict({"scale", "sign", "linear"}).is_identity(0.0) for e in g.elements.values()):
         return changes
-    sharing: dict[Freedom, list[TensorChange]] = {}
-    for c in changes:
-        for freedom in moving(sym.layouts[c.name]) if c.name in sym.layouts else ():
-            sharing.setdefault(freedom, []).append(c)
+    sharing = by_key((freedom, c) for c in changes if c.name in sym.layouts for freedom in moving(sym.layouts[c.name]))
 
     def free(c: TensorChange) -> bool:
         scales = [f for f in moving(sym.layouts[c.name]) if f[1] == "scale"]

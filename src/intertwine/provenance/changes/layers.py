@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from ..difference import Finding
 
@@ -87,12 +87,6 @@ def runs(blocks: Sequence[str]) -> list[str]:
     return [run[0] if len(run) == 1 else f"{run[0]} to {run[-1].rpartition('.')[2]}" for run in found]
 
 
-def unit_rows(x: Tensor) -> Tensor:
-    """Rows of length one; rows of zeros stay."""
-    x = x.float()
-    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(_LEAST)
-
-
 def signature(x: Tensor) -> Tensor:
     """Rows as sorted absolute values: the same whatever permutes their entries or flips signs."""
     return x.float().abs().sort(-1).values
@@ -134,9 +128,9 @@ def _alike(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: list[str], l
             return False
         x, y = (t.flatten(1).float() for t in (a[other], b[name]))
         some = slice(None, None, max(1, len(y) // _PROBES))
-        alike = float((unit_rows(x[some]) * unit_rows(y[some])).sum(1).mean())
+        alike = float((normalize(x[some], eps=_LEAST) * normalize(y[some], eps=_LEAST)).sum(1).mean())
         if alike <= _ALIKE and x.shape[1] > 2:
-            values = (unit_rows(signature(y[some])) @ unit_rows(signature(x)).mT).amax(1)
+            values = (normalize(signature(y[some]), eps=_LEAST) @ normalize(signature(x), eps=_LEAST).mT).amax(1)
             alike = float((values > _SAME_VALUES).double().mean())
         votes += alike > _ALIKE
     return 2 * votes > len(names)

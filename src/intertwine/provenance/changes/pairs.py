@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from ..._io.lazy import LazyState
+from ..._nested import by_key
 from ..._words import counted, listed
 from ...matching.correspondence.entries import Entry, carried
 from ...symmetry import Symmetry, Transformation
 from ...symmetry.action import moved
 from ...symmetry.coupling import narrowed
-from ...symmetry.spaces import Fixed, axis_size
+from ...symmetry.spaces import Fixed
 from ..difference import Finding
 from ..units import widths
 from .conversions import convert, elsewhere
@@ -91,9 +92,10 @@ def paired(
         offered = dict.fromkeys(n for n in source if n not in {*own} | ties)
         unlike = {n: [n] for n in own if n in source and elsewhere(target[n], source[n])}
         done = convert(target, source, {**unlike, **{n: offered for n in own if n not in source}})
-        found, ambiguous = done.entries, tuple(done.ambiguous.values())
+        found: Entries = done.entries
+        ambiguous = tuple(done.ambiguous.values())
     else:
-        found, ambiguous = _by_tensor(entries), ()
+        found, ambiguous = by_key((e.a.name, e) for e in entries if not e.identity), ()
     used = {e.b.name for some in found.values() for e in some}
     there = {n: partial(source.__getitem__, n) for n in own if n in source}
     made = LazyState(there | {n: partial(lambda n: carried(found[n], source)[n], n) for n in found})
@@ -134,22 +136,13 @@ def _some(state: Mapping[str, Tensor], names: Iterable[str]) -> Mapping[str, Ten
     return LazyState({n: partial(state.__getitem__, n) for n in names})
 
 
-def _by_tensor(entries: Sequence[Entry]) -> dict[str, tuple[Entry, ...]]:
-    """Entries of each tensor, those left out that are one under one name."""
-    found: dict[str, tuple[Entry, ...]] = {}
-    for entry in (e for e in entries if not e.identity):
-        found[entry.a.name] = (*found.get(entry.a.name, ()), entry)
-    return found
-
-
 def _alike(x: Mapping[str, Tensor], y: Mapping[str, Tensor], name: str) -> bool:
     return x[name].shape == y[name].shape
 
 
 def _fitting(sym: Symmetry, state: Mapping[str, Tensor]) -> int:
     """Number of the model's tensors that a checkpoint holds by name and shape."""
-    shapes = {n: tuple(axis_size(axis) for axis in layout.axes) for n, layout in sym.layouts.items()}
-    return sum(n in state and tuple(state[n].shape) == shape for n, shape in shapes.items())
+    return sum(n in state and state[n].shape == layout.shape for n, layout in sym.layouts.items())
 
 
 def _renumbered(
@@ -216,11 +209,7 @@ def _conversion_findings(found: Entries, plain: Sequence[str], turned: bool) -> 
         words = "; ".join([*shown, *["..."] * (len(pairs) > _NAMED)])
         yield Finding("renamed", f"{counted(len(renamed), 'tensor')} under other names: {words}", renamed)
     uses = Counter([*plain, *(other for names in sources.values() for other in names)])
-    grouped: dict[str, list[str]] = {}
-    for name, some in found.items():
-        for kind in _kinds(some, uses):
-            grouped.setdefault(kind, []).append(name)
-    for kind, names in grouped.items():
+    for kind, names in by_key((kind, name) for name, some in found.items() for kind in _kinds(some, uses)).items():
         said = _WORDS.get(kind, "")
         if kind == "rotary":
             said = _rotary(*next(filter(None, map(_swapped, found[names[0]]))), turned)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..._io.lazy import LazyState
+from ..._nested import by_key
 from ...groups import Element
 from ...matching.coordinates.networks import Balanced
 from ...matching.coordinates.problem import members, searched, within
@@ -273,10 +274,7 @@ def _refuted(pair: _Pair, g: Transformation) -> dict[str, list[_Part]]:
             left, names = _left_by(pair, g, space.name, part)
             if left > worst.get(names, (_BORNE_OUT,))[0]:
                 worst[names] = left, space.name, part
-    found: dict[str, list[_Part]] = {}
-    for _, name, part in worst.values():
-        found.setdefault(name, []).append(part)
-    return found
+    return by_key((name, part) for _, name, part in worst.values())
 
 
 def _left_by(pair: _Pair, g: Transformation, space: str, part: _Part) -> tuple[float, frozenset[str]]:

@@ -45,27 +45,25 @@ class Algebra:
 
     def fresh(self, size: int, why: str, tag: Any = 0) -> Axis:
         """A new fixed axis of this call's result (the same one in every pass)."""
+        return self.fix(self.kept((self.index, tag, size), size), why)
+
+    def kept(self, key: Any, size: int, make: Callable[[int], int] | None = None) -> Axis:
+        """The axis of a key, the same one in every pass; ``make`` gives its space the first time."""
         if size <= 1:
             return () if size else (Flat(0, True),)
-        key = (self.index, tag, size)
         if key not in self._kept:
-            self._kept[key] = self.pool.new(size)
-        axis = self.pool.resolve((Slot(self._kept[key], size),))
-        return self.fix(axis, why)
+            self._kept[key] = (make or self.pool.new)(size)
+        return self.pool.resolve((Slot(self._kept[key], size),))
 
-    def in_order(self, size: int, follows: Sequence[Axis], tag: Any = 0) -> Axis:
+    def in_order(self, size: int, follows: Sequence[Axis]) -> Axis:
         """A new axis of rows put in an order that changes where the units of other axes move.
 
         Nothing acts on it from outside, so it need not be fixed; where it is, so are the axes that it follows.
         """
-        if size <= 1:
-            return () if size else (Flat(0, True),)
-        key = (self.index, "order", tag, size)
-        if key not in self._kept:
-            self._kept[key] = space = self.pool.new(size)
-            self.pool.nodes[space].sorted = space
-        axis = self.pool.resolve((Slot(self._kept[key], size),))
-        self.follows.append((axis, tuple(follows)))
+        axis = self.kept(key := (self.index, "order", size), size)
+        if size > 1:
+            self.pool.nodes[self._kept[key]].sorted = self._kept[key]
+            self.follows.append((axis, tuple(follows)))
         return axis
 
     def settle_orders(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
+from ..._nested import by_key
 from ...groups import GeneralLinear, Monomial, Orthogonal, Representation, Semidirect, SpaceGroup
 from ...programs import Ref, Vertex, Wire, graph
 from ...programs.operations import MAX_POOLS, gate_names, is_gate
@@ -200,11 +201,11 @@ def _leaves(engine: Engine, states: dict[str, Value]) -> dict[int, Candidate]:
     for space, leaf in leaves.items():
         node = engine.pool.node(space)
         leaf.why = node.pinned
-        if (node.pinned and not node.turned) or node.monomial or leaf.size < 2:
+        if (node.pinned and not node.why("turned")) or node.why("monomial") or leaf.size < 2:
             continue
         roots = [engine.system.root(v) for v in leaf.unknowns]
-        bent = bool(node.orthogonal or node.turned) or any(root in contradictory for root, _ in roots)
-        leaf.linear = "turns" if node.turned else "orthogonal" if bent else "general"
+        bent = bool(node.why("orthogonal") or node.why("turned")) or any(root in contradictory for root, _ in roots)
+        leaf.linear = "turns" if node.why("turned") else "orthogonal" if bent else "general"
         first: dict[int, int] = {}
         for v, (root, parity) in zip(leaf.unknowns, roots):
             leaf.variance[v] = 1 if bent else parity * first.setdefault(root, parity)
@@ -248,7 +249,7 @@ def _merge_siblings(engine: Engine, leaves: dict[int, Candidate]) -> dict[int, i
         kept: list[int] = []
         for space in sorted(rank.keys() & set(group), key=rank.__getitem__):
             node = engine.pool.node(space)
-            if node.apart or node.pinned or not node.monomial:
+            if node.apart or node.pinned or not node.why("monomial"):
                 continue
             twin = next((k for k in kept if _alike(engine, leaves[k], leaves[space])), None)
             if twin is None:
@@ -269,19 +270,17 @@ def _alike(engine: Engine, a: Candidate, b: Candidate) -> bool:
 def _restrictions(engine: Engine, space: int, leaf: Candidate) -> tuple[public.Restriction, ...]:
     """The restrictions of a space, the same cause named once."""
     node = engine.pool.node(space)
-    lost: dict[str, list[str]] = {}
-    for what, why in (
+    lost = (
         ("no permutations", node.pinned),
-        ("no linear maps", node.monomial),
-        ("only orthogonal maps", node.orthogonal if leaf.linear == "orthogonal" else ""),
-        ("only turns", node.turned if leaf.linear == "turns" else ""),
-        ("fewer scales" if leaf.scales else "no scales", node.said.get("scale", "")),
-        ("fewer signs" if leaf.signs else "no signs", node.said.get("sign", "")),
-    ):
-        if why:
-            lost.setdefault(why, []).append(what)
+        ("no linear maps", node.why("monomial")),
+        ("only orthogonal maps", node.why("orthogonal") if leaf.linear == "orthogonal" else ""),
+        ("only turns", node.why("turned") if leaf.linear == "turns" else ""),
+        ("fewer scales" if leaf.scales else "no scales", node.why("scale")),
+        ("fewer signs" if leaf.signs else "no signs", node.why("sign")),
+    )
+    causes = by_key((why, what) for what, why in lost if why).items()
     kind = lambda why: why.kind if isinstance(why, public.Cause) else ""
-    return tuple(public.Restriction(tuple(what), str(why), kind(why)) for why, what in lost.items())
+    return tuple(public.Restriction(tuple(what), str(why), kind(why)) for why, what in causes)
 
 
 class UnknownBasisError(Exception):

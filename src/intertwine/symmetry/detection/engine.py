@@ -196,7 +196,7 @@ class Engine(Algebra):
             "parameter": f"{value.name} holds complex numbers",
         }
         why = known.get(value.kind, f"unknown result of {self.call.where}")
-        return Value(tuple(self._kept_axis(("value", ref.id, i), n, why) for i, n in enumerate(value.shape)))
+        return Value(tuple(self.fix(self.kept(("value", ref.id, i), n), why) for i, n in enumerate(value.shape)))
 
     def fix_read(self, refs: Iterable[Ref], why: str) -> None:
         """Nothing passes along any axis of some tensors."""
@@ -216,13 +216,6 @@ class Engine(Algebra):
         real = not value.dtype.is_complex
         return (value.kind == "parameter" and real) or (value.kind == "buffer" and vector)
 
-    def _kept_axis(self, key: Any, size: int, why: str) -> Axis:
-        if size <= 1:
-            return () if size else (Flat(0, True),)
-        if key not in self._kept:
-            self._kept[key] = self.pool.new(size)
-        return self.fix(self.pool.resolve((Slot(self._kept[key], size),)), why)
-
     def _constant(self, ref: Ref) -> Value:
         value = self.program.values[ref.id]
         key = ("uniform", ref.id)
@@ -238,25 +231,23 @@ class Engine(Algebra):
             elif n > 1 and space is not None:
                 axes.append(self.monomial(self.pool.resolve((Slot(space, n),)), "an identity matrix"))
             else:
-                axes.append(self._kept_axis(("value", ref.id, i), n, "a constant that differs from unit to unit"))
+                axes.append(self.fix(self.kept(("value", ref.id, i), n), "a constant that differs from unit to unit"))
         return Value(tuple(axes), zero)
 
     def _state_axis(self, tensor: str, dim: int, size: int) -> Axis:
-        if size <= 1:
-            return () if size else (Flat(0, True),)
-        key = ("state", tensor, dim)
-        if key not in self._kept:
-            self._kept[key] = space = self.pool.new(size, (tensor, dim, ()))
+        def edited(size: int) -> int:
+            space = self.pool.new(size, (tensor, dim, ()))
             for path, kind, sizes in chain.from_iterable(self._edits.get((tensor, dim), ())):
                 at = space
                 for step in path:
                     at = self.pool.node(at).children[step]
                 if not self.pool.node(at).kind:
                     self.pool.expand(at, kind, sizes)
-        axis = self.pool.resolve((Slot(self._kept[key], size),))
+            return space
+
         place = count()
         unknown = lambda s: self.system.new(Unknown(tensor, dim, (next(place),), s.space))
-        return map_slots(axis, lambda s: Slot(s.space, s.size, unknown(s)))
+        return map_slots(self.kept(("state", tensor, dim), size, edited), lambda s: Slot(s.space, s.size, unknown(s)))
 
     def _edits_above(self, space: int) -> list[Edit]:
         node = self.pool.nodes[space]

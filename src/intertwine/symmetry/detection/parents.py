@@ -25,6 +25,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..._nested import by_key
 from ...programs import Ref
 from ...programs.operations import PARTS, aten
 from .axis_terms import UNIT, Axis, Segments, Slot, slots
@@ -137,10 +138,7 @@ def always_siblings(tensors: Iterable[Sequence[Axis]]) -> list[list[int]]:
                 if place in known and place[0] != "alone":
                     repeated.add(space)  # twice in one concatenation: which of its siblings belongs to which?
                 known.add(place)
-    groups: dict[frozenset, list[int]] = {}
-    for space, places in seen.items():
-        if space not in repeated:
-            groups.setdefault(frozenset(places), []).append(space)
+    groups = by_key((frozenset(places), space) for space, places in seen.items() if space not in repeated)
     return [sorted(spaces) for spaces in groups.values() if len(spaces) > 1]
 
 

@@ -39,15 +39,23 @@ class Node:
     # A parameter axis (state name, axis, path of splits) that carries it
     origin: tuple[str, int, tuple[int, ...]] | None = None
     above: tuple[int, int] | None = None  # The space that it is a piece of, and its place there
-    pinned: str = ""  # Why its units may not be permuted
-    monomial: str = ""  # Why no linear maps pass, only one nonzero number per unit
-    orthogonal: str = ""  # Why of all linear maps only the orthogonal ones pass
-    turned: str = ""  # Why of these only those of determinant one pass
+    # First reason for each restriction: ``"pinned"``, its units may not be permuted; ``"monomial"``, no linear maps
+    # pass, only one nonzero number per unit; ``"orthogonal"``, of all linear maps only the orthogonal ones;
+    # ``"turned"``, of these only those of determinant one; ``"scale"`` and ``"sign"``, fewer of these
+    lost: dict[str, str] = field(default_factory=dict)
     apart: bool = False  # Whether it must not be merged with a sibling segment
     # The sort that put its units in order, if one did: the order follows from what was sorted
     sorted: int | None = None
     tied: bool = False  # Whether it was united with units in another order
-    said: dict[str, str] = field(default_factory=dict)  # First reason for each restriction
+
+    def why(self, what: str) -> str:
+        """The first reason for a restriction; empty where there is none."""
+        return self.lost.get(what, "")
+
+    @property
+    def pinned(self) -> str:
+        """Why its units may not be permuted."""
+        return self.why("pinned")
 
 
 class Pool:
@@ -84,13 +92,9 @@ class Pool:
         drop.same = a
         if drop.origin is not None and (keep.origin is None or (keep.above is None and drop.above is not None)):
             keep.origin, keep.above = drop.origin, drop.above  # one belongs to the other
-        keep.pinned = keep.pinned or drop.pinned
-        keep.monomial = keep.monomial or drop.monomial
-        keep.orthogonal = keep.orthogonal or drop.orthogonal
-        keep.turned = keep.turned or drop.turned
         keep.apart |= drop.apart
         keep.tied |= drop.tied or keep.sorted != drop.sorted
-        keep.said = {**drop.said, **keep.said}
+        keep.lost = {**drop.lost, **keep.lost}
         self.changes += 1
 
     def resolve(self, axis: Axis) -> Axis:
@@ -130,20 +134,16 @@ class Pool:
     def restrict(self, axis: Axis, what: str, why: str) -> None:
         """Set a restriction on every space of an axis, keeping the first reason."""
         for slot in slots(self.resolve(axis)):
-            node = self.node(slot.space)
-            if not getattr(node, what):
-                setattr(node, what, why)
+            self.say(slot.space, what, why)
 
     def say(self, space: int, what: str, why: str) -> None:
         """Remember the first reason why a space lost ``what``."""
-        self.node(space).said.setdefault(what, why)
+        self.node(space).lost.setdefault(what, why)
 
     def forget_restrictions(self) -> None:
         """Before another pass: keep the structure, forget what operations said."""
         for node in self.nodes:
-            node.pinned = node.monomial = node.orthogonal = node.turned = ""
-            node.apart = False
-            node.said = {}
+            node.lost, node.apart = {}, False
 
     def _resolve_slot(self, slot: Slot) -> Axis:
         root = self.find(slot.space)
@@ -168,8 +168,7 @@ class Pool:
             origin = None if node.origin is None else (*node.origin[:2], (*node.origin[2], i))
             child = self.new(size, origin)
             record = self.nodes[child]
-            record.above, record.pinned, record.monomial = (root, i), node.pinned, node.monomial
-            record.orthogonal, record.said = node.orthogonal, dict(node.said)
+            record.above, record.lost = (root, i), dict(node.lost)
             children.append(child)
         node.kind, node.children = kind, tuple(children)
         self.changes += 1

@@ -13,6 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..._nested import by_key
 from ...programs import Call, Program, Ref
 from ...programs.calls import makers
 from ...programs.operations import PARTS, REARRANGEMENTS, REPEATS, aten
@@ -131,11 +132,9 @@ class Graph:
     @cached_property
     def readers(self) -> dict[int, list[int]]:
         """Number of every value to the positions of the calls that read it."""
-        found: dict[int, list[int]] = {}
-        for position, call in enumerate(self.program.calls):
-            for number in {ref.id for ref in call.inputs}:
-                found.setdefault(number, []).append(position)
-        return found
+        return by_key(
+            (number, k) for k, call in enumerate(self.program.calls) for number in {r.id for r in call.inputs}
+        )
 
     @cached_property
     def makers(self) -> dict[int, Call]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..._evaluation import in_usual_mode
 from ..._examples import arguments, each
+from ..._nested import by_key
 from ...programs import Call, Program, Ref, capture_paths, union
 from ...programs.operations import LAYER_NORMS, RMS_NORMS, aten
 from ...programs.steps import float64_handler
@@ -127,10 +128,7 @@ def fold_norms(rewriter: Rewriter, gains: bool = True, biases: bool = True) -> O
 
 def _attempts(rewriter: Rewriter, gains: bool, biases: bool) -> tuple[Outcome, list[Obstacle]]:
     outcome, tied = Outcome(), []
-    sites: dict[str, list[Norm]] = {}
-    for norm in norms(rewriter.graph):
-        sites.setdefault(norm.gain.view.source, []).append(norm)
-    for name, group in sites.items():
+    for name, group in by_key((norm.gain.view.source, norm) for norm in norms(rewriter.graph)).items():
         bias = next((norm.bias.source for norm in group if norm.bias is not None), "")
         wanted = {**({"norms": name} if gains else {}), **({"biases": bias} if biases and bias else {})}
         reasons = dict.fromkeys(wanted, "")
@@ -175,11 +173,8 @@ def level_biases(rewriter: Rewriter) -> None:
     to the result, ``n`` times that mean is a bias, and every bias of a layer without one is held that way. The vector
     of ones stays as it is in every rotation of the stream.
     """
-    sites: dict[str, list[Norm]] = {}
-    for norm in norms(rewriter.graph):
-        if norm.centred and norm.bias is not None and bool((norm.gain.numbers == 1).all()):
-            sites.setdefault(norm.bias.source, []).append(norm)
-    for group in sites.values():
+    plain = (norm for norm in norms(rewriter.graph) if norm.centred and bool((norm.gain.numbers == 1).all()))
+    for group in by_key((norm.bias.source, norm) for norm in plain if norm.bias is not None).values():
         with suppress(Obstacle):
             rewriter.attempt(partial(_start_levelled, group=group))
     rewriter.settle()
