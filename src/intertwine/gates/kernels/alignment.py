@@ -4,7 +4,6 @@ import torch
 from torch import Tensor, nn
 
 from ..._evaluation import in_usual_mode
-from ...similarity.hsic import center_gram
 from ..gated_network import check_hard
 from .path_kernel import neural_path_kernel
 
@@ -123,8 +122,10 @@ def kernel_alignment(k: Tensor, l: Tensor) -> float:
 
 def _centred(kernel: Tensor) -> Tensor:
     """U-centred in float64: rows without their diagonal sum to 0; all 0 where only rounding is left."""
+    n = len(kernel)
     whole = kernel.double()
     k = (whole / whole.abs().max().clamp_min(torch.finfo(torch.float64).tiny)).fill_diagonal_(0)  # its square is finite
-    centred = center_gram(k)
+    rows = k.sum(1) / (n - 2)
+    centred = (k - rows[:, None] - rows[None] + k.sum() / ((n - 1) * (n - 2))).fill_diagonal_(0)
     rounding = 8 * torch.finfo(torch.float64).eps * k.norm()
     return centred if centred.norm() > rounding else torch.zeros_like(centred)
