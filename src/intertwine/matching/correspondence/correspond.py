@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
@@ -12,27 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from ..._evaluation import copied, without_weights
-from ..._examples import arguments, each
-from ..._nested import map_tensors, tensors_in
 from ..._result import Result, of_networks
 from ..._words import counted
 from ...errors import CaptureError
-from ...programs import Program, Ref, capture
-from ...programs.steps import float64_handler
 from ...symmetry.action import tensors_of
-from ...symmetry.proof import in_float64
-from ...testing import relative_error, tolerance
 from . import rules
 from .entries import Entry, carried, entries_of
 from .graph import NOTHING, Graph, Pairing, inside, pairing, parting
-from .reader import Reader
-from .slices import sink_slices
+from .proof import Side, error_of
 
-__all__ = ["Correspondence", "carrier_of", "correspond", "in_code_of", "in_one_code", "unwrapped"]
+__all__ = ["Correspondence", "carrier_of", "correspond", "in_code_of", "in_one_code"]
 
 WHOLE, A_IN_B, B_IN_A = "the same program", "a is part of b", "b is part of a"
 SETTINGS, APART = "the same program with other settings", "not comparable"
-_WRAPPERS = ("OptimizedModule", "DataParallel", "DistributedDataParallel", "AveragedModel")
 _OWNED = ("_parameters", "_buffers", "_modules", "training")  # by modules, beside settings
 _ = rules
 
@@ -160,38 +151,8 @@ def correspond(a: nn.Module, b: nn.Module, example_inputs: Any, example_inputs_b
         True
     """  # noqa: DOC502 - raised by what it calls
     borrowed = example_inputs_b is None
-    left = _Side.of("a", a, example_inputs)
-    return _compared(left, _Side.of("b", b, example_inputs if borrowed else example_inputs_b, borrowed))
-
-
-@dataclass(frozen=True, eq=False)
-class _Side:
-    """One model with its program as terms."""
-
-    model: nn.Module
-    prefix: str
-    inputs: Any
-    program: Program
-    reader: Reader
-    graph: Graph
-    wrapped: tuple[str, ...]
-
-    @classmethod
-    def of(cls, name: str, model: nn.Module, inputs: Any, borrowed: bool = False) -> _Side:
-        inner, prefix, wrapped = unwrapped(model)
-        try:
-            program = capture(inner, *arguments(each(inputs)[0]))
-        except CaptureError as error:
-            advice = " Give same() or correspond() example_inputs_b, what b is called with." if borrowed else ""
-            raise CaptureError(f"{name}: {error}{advice}") from error
-        reader = Reader(program, tensors_of(inner))
-        said = tuple(f"{name} wrapped in {kind}" for kind in wrapped)
-        return cls(inner, prefix, inputs, program, reader, Graph.of(reader.outputs), said)
-
-    def sunk(self) -> _Side:
-        """The same with slices where nothing but they are used; its terms are rewritten."""
-        sink_slices([view.term for view in self.reader.outputs])
-        return replace(self, graph=Graph.of(self.reader.outputs))
+    left = Side.of("a", a, example_inputs)
+    return _compared(left, Side.of("b", b, example_inputs if borrowed else example_inputs_b, borrowed))
 
 
 def in_one_code(a: nn.Module, b: nn.Module) -> bool:
@@ -259,19 +220,7 @@ def carrier_of(a: nn.Module, b: nn.Module, example_inputs: Any) -> Callable[[nn.
     raise ValueError(f"a and b must be of one architecture, or one program in other code. Got {said}")
 
 
-def unwrapped(model: nn.Module) -> tuple[nn.Module, str, tuple[str, ...]]:
-    """What wrappers of torch run, with what they put before its names, and their kinds."""
-    prefix, kinds = "", list[str]()
-    while (kind := type(model).__name__) in _WRAPPERS:
-        name = next((n for n in ("_orig_mod", "module") if isinstance(getattr(model, n, None), nn.Module)), None)
-        if name is None:
-            break
-        kinds.append(kind.replace("OptimizedModule", "torch.compile"))
-        prefix, model = f"{prefix}{name}.", getattr(model, name)
-    return model, prefix, tuple(kinds)
-
-
-def _compared(a: _Side, b: _Side) -> Correspondence:
+def _compared(a: Side, b: Side) -> Correspondence:
     found = pairing(a.graph, b.graph)
     if found is not None:
         return _proved(a, b, found, WHOLE)
@@ -310,12 +259,15 @@ def _settings(found: Pairing) -> list[str]:
 
 
 def _proved(
-    a: _Side, b: _Side, found: Pairing, verdict: str, part: tuple[int, ...] = (), reason: str = ""
+    a: Side, b: Side, found: Pairing, verdict: str, part: tuple[int, ...] = (), reason: str = ""
 ) -> Correspondence:
     """The correspondence of a pairing, where A's program with B's weights computes B's function."""
     entries = entries_of(found)
     meta = without_weights(a.model) or without_weights(b.model)
-    error, rtol = (None, None) if meta else _error(a, b, entries, verdict, part)
+    error = rtol = None
+    if not meta:
+        of_a, of_b = (part if verdict == inner else side.outputs for inner, side in ((B_IN_A, a), (A_IN_B, b)))
+        error, rtol = error_of(a, b, entries, (of_a, of_b), as_models=not part and verdict != SETTINGS)
     filled = {e.a.name for e in entries}
     values = {n: a.program.values[ref.id] for n, ref in a.program.states.items() if n not in filled}
     unread = tuple(a.prefix + n for n, v in values.items() if v.kind != "constant" and v.dtype.is_floating_point)
@@ -336,75 +288,9 @@ def _proved(
     return Correspondence(verdict, tuple(named), place, reason, error, rtol, unread, said, aliases)
 
 
-def _module_of(side: _Side, part: Sequence[int]) -> str:
+def _module_of(side: Side, part: Sequence[int]) -> str:
     """The outermost module that returns a value, as far as one does."""
     views = side.reader.views
     here = {id(views[number].term) for number in part}
     names = [tap for tap, ref in side.program.taps.items() if ref.id in views and id(views[ref.id].term) in here]
     return min(names, key=lambda name: name.count("."), default="inside it")
-
-
-def _error(a: _Side, b: _Side, entries: Sequence[Entry], verdict: str, part: tuple[int, ...]) -> tuple[float, float]:
-    """Relative error of A's function with B's weights, and that which rounding explains."""
-    theirs = _distinct(b)
-    made = carried(entries, theirs)
-    made |= {alias: made[n] for alias, n in a.program.aliases.items() if n in made}
-    ours = {n: t.double() if t.is_floating_point() else t for n, t in tensors_of(a.model).items() if n not in made}
-    ours |= made
-    refs = [[ref.id for ref in side.program.outputs] for side in (a, b)]
-    refs = [list(part) if verdict == whose else own for whose, own in zip((B_IN_A, A_IN_B), refs)]
-    rtol = tolerance(torch.float64)
-    given = [each(side.inputs)[0] for side in (a, b)]
-    generator = torch.Generator().manual_seed(1)
-    others = [map_tensors(given[0], lambda x: _moved(x, generator))] * 2  # what is special in the example hides much
-    for x, y in (others, given)[given[0] is not given[1] :]:
-        error = float("inf")
-        with suppress(CaptureError, RuntimeError, TypeError, ValueError):
-            error = relative_error(_replayed(b, theirs, refs[1], y), _replayed(a, ours, refs[0], x))
-        if error < float("inf"):
-            break
-    if error <= rtol or part or verdict == SETTINGS:
-        return error, rtol
-    try:  # constants of the code may have been made in float32
-        (right, one), (left, other) = _ran(b, theirs, y), _ran(a, ours, x)
-        return relative_error(right, left), max(one, other)
-    except ValueError:
-        return float("inf"), rtol
-
-
-def _distinct(side: _Side) -> dict[str, Tensor]:
-    """Tensors in float64, what the code reads as parameters moved a little: equal entries would hide mistakes."""
-    generator = torch.Generator().manual_seed(0)
-    found = {n: t.double() if t.is_floating_point() else t for n, t in tensors_of(side.model).items()}
-    for name, ref in side.program.states.items():
-        if side.program.values[ref.id].kind != "constant" and side.reader.data(ref) is None:
-            found[name] = _moved(found[name], generator)
-    return {**found, **{alias: found[name] for alias, name in side.program.aliases.items()}}
-
-
-def _moved(t: Tensor, generator: torch.Generator) -> Tensor:
-    """Real numbers moved a little; positive ones, such as variances, stay so."""
-    if not t.is_floating_point() or not bool(t.isfinite().all()):
-        return t
-    size = t.abs().mean() if t.numel() and bool(t.any()) else torch.ones((), dtype=t.dtype)
-    noise = torch.rand(t.shape, generator=generator, dtype=t.dtype).to(t.device) - 0.5
-    moved = t + 0.3 * size * noise
-    return torch.where((t > 0) & (moved <= 0), t, moved)
-
-
-def _replayed(side: _Side, states: Mapping[str, Tensor], values: Sequence[int], inputs: Any) -> list[Tensor]:
-    """Values of the captured run, again in float64 with other tensors."""
-    wide = [x.double() if x.is_floating_point() else x for x in tensors_in([*arguments(inputs)])]
-    handlers = dict.fromkeys(range(len(side.program.calls)), float64_handler)
-    held = {n: t for n, t in states.items() if n in side.program.states}
-    with torch.no_grad():
-        return list(side.program.run(wide, [Ref(n) for n in values], states=held, handlers=handlers))
-
-
-def _ran(side: _Side, states: Mapping[str, Tensor], inputs: Any) -> tuple[list[Tensor], float]:
-    """What the model itself returns with other tensors, and the error that rounding explains."""
-    made = in_float64(side.model, inputs)
-    with torch.no_grad():
-        for name, t in tensors_of(made.model).items():
-            t.copy_(states[name])
-    return made.outputs(), made.rtol

@@ -15,7 +15,7 @@ from ...programs.operations import FILLS, registering
 from ...programs.steps import run_call
 from .pieces import reshaped, side_by_side, splittable
 from .slices import Slicer
-from .terms import Axis, ConflictError, Operand, Spec, Term, View, leaves, recast, stored, term
+from .terms import Axis, ConflictError, Operand, Spec, Term, View, leaves, letters_of, recast, stored, term
 
 Rule: TypeAlias = Callable[["Reader", dict[str, Any]], Any]
 RULES: dict[str, Rule] = {}
@@ -388,11 +388,6 @@ def _opaque(r: Reader, a: dict[str, Any]) -> list[View]:
         roles.update({s[0]: ("out", d) for d, s in enumerate(dims)})
         found.append(term("other", given, dims, sizes, (a["#name"], out, *settings), roles))
     return found
-
-
-def letters_of(head: str, count: int) -> list[tuple[str, ...]]:
-    """A letter of its own for each dimension."""
-    return [(f"{head}{d}",) for d in range(count)]
 
 
 def _views(a: Mapping[str, Any]) -> list[View]:

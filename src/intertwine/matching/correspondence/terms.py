@@ -276,3 +276,8 @@ def ordered(roots: Sequence[Term]) -> list[Term]:
             state[id(t)] = True
             found.append(t)
     return found
+
+
+def letters_of(head: str, count: int) -> list[tuple[str, ...]]:
+    """A letter of its own for each dimension."""
+    return [(f"{head}{d}",) for d in range(count)]
