@@ -229,7 +229,9 @@ class _Passes:
         data, files, blocks, notes = _Read(self.loader), dict[str, Path](), list[int](), list[str]()
         examples = sum(map(batching.size, limited(data, reading.max_examples)))
         wanted = Wanted.of(self.measures, [some for _, some in fresh.values()], of or examples, self.seed)
-        for name, (make, points) in track(fresh.items(), "Running networks", len(fresh), self.progress):
+        for name, (make, points) in track(
+            fresh.items(), f"Running {'untrained ' if of else ''}networks", len(fresh), self.progress
+        ):
             model = make()
             if isinstance(model, str):
                 notes.append(model)
