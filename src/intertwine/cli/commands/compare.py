@@ -119,20 +119,21 @@ class Compare(Study, DeviceOptions, DataOptions):
     ) -> tuple[list[torch.nn.Module], list[torch.nn.Module]] | int:
         """Networks with fresh weights, built as the command's are; how many, where the library shall draw them."""
         from ...lab.networks import fit_to
-        from ...similarity.comparison.untrained import Redrawn, architecture, seeds
+        from ...similarity.comparison.untrained import Redrawn, architecture, makers
 
         built, asked = list[list[torch.nn.Module]](), iw.similarity.Resampling(self.null, 0, self.untrained, self.seed)
         apart = self.layers_b not in (None, self.layers)
         kinds = [(architecture(network.model), apart and k) for k, network in enumerate(networks)]
         for k, kind in enumerate(dict.fromkeys(kinds)):
-            network, its = networks[kinds.index(kind)], seeds(asked, k, kinds.count(kind) > 1)
+            network = networks[kinds.index(kind)]
             spec = network.facts["model"]
-            if not its or spec.startswith(HF):  # its class is told by its configuration
+            if spec.startswith(HF):  # its class is told by its configuration
                 return self.untrained
             fitted = [fit_to(spec, splits.shape, len(splits.classes))] if inputs.is_builtin(spec) else []
             draw = Redrawn(network.model, [partial(inputs.build_model, one) for one in [*fitted, spec]])
-            built.append([one for one in map(draw, its) if isinstance(one, torch.nn.Module)])
-            if len(built[-1]) < len(its):
+            drawn = [make() for make in makers("", draw, asked, k, kinds.count(kind) > 1)]
+            built.append([one for one in drawn if isinstance(one, torch.nn.Module)])
+            if not drawn or len(built[-1]) < len(drawn):
                 return self.untrained
         every = [one for some in built for one in some]
         return (every, every) if len(networks) > 2 else (built[0], built[-1])

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from itertools import chain, combinations
 from math import prod
 from operator import attrgetter
 from typing import Any
@@ -31,7 +32,7 @@ from .estimates import How
 from .keepers import Collector, Features, Wanted
 from .layers import FEWEST, Network, Running, channels_first_shape, expected, gather
 from .result import Comparison
-from .untrained import CUT_SHORT, Fresh, architecture, known_by, undrawn, untrained_pairs
+from .untrained import CUT_SHORT, Fresh, architecture, known_by, untrained_pairs
 
 READING = Reading()
 _SHARE = 4  # of the memory, for the features of a network, and for what untrained ones will read
@@ -129,12 +130,12 @@ def compare(
     (base, networks), held = UNTRAINED.get(known, (None, 0)), list[Any]()
     if exactly and count:
         check_memory(chosen, points[0], points[1], count, memory)
-    every, own = [p for some in points for p in some], batching.device_of(a)
+    own = batching.device_of(a)
     device = own if own is not None and own.type == "cuda" else torch.device("cpu")  # which has float64
     want = Wanted.of(chosen, points, count, drawn.seed)
     reader = _Reader(chosen, want, count, exactly, device, memory, reading, progress)
-    fresh, pairs = untrained_pairs((a, b), points, drawn) if base is None else (Fresh(), [])
-    most = 0 if not fresh else sys.maxsize if exactly else brief(every, count or 0)
+    fresh, groups = untrained_pairs((a, b), points, drawn) if base is None else (Fresh(), [])
+    most = 0 if not fresh else sys.maxsize if exactly else brief(points, count or 0)
     models: Running = {"A": (a, points[0]), "B": (b, points[1])}
     if a is b and points[0] == points[1]:
         del models["B"]
@@ -152,7 +153,7 @@ def compare(
     if base is None and any(note.startswith("Interrupted") for note in notes):
         base = {}  # more work would be no answer to Control-C
     elif base is None:
-        base, said = _untrained_scores(reader, fresh, pairs, held)
+        base, said = _untrained_scores(reader, fresh, groups, held)
         notes, networks = notes + said, len(fresh)
         if known and not said:
             UNTRAINED[known] = base, networks
@@ -262,24 +263,24 @@ def _holding(stream: Iterable[Any], held: list[Any], most: int, room: int) -> It
         yield batch
 
 
-def brief(points: Sequence[Point], count: int) -> int:
+def brief(points: Points, count: int) -> int:
     """How many examples untrained networks see: a quarter, and enough for maps not to be fitted to noise."""
     usual, least, rows = _BRIEF
-    positions = min(prod(channels_first_shape(p)[1:]) for p in points)
+    positions = min(prod(channels_first_shape(p)[1:]) for some in points for p in some)
     return max(count // 4, min(usual, max(least, rows // positions)))
 
 
 def _untrained_scores(
-    reader: _Reader, fresh: Fresh, pairs: Sequence[tuple[str, str]], held: Sequence[Any]
+    reader: _Reader, fresh: Fresh, groups: Sequence[Sequence[str]], held: Sequence[Any]
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Scores of untrained networks, which live one at a time, and why there are none."""
     found, count = dict[str, Network](), sum(map(batching.size, held))
     count = min(count, reader.reading.max_examples or count)
     with ExitStack() as stack:
-        for name, (make, points) in fresh.items():
+        for name, (make, points, _) in fresh.items():
             model = make()
             if isinstance(model, str):
-                return {}, [undrawn(name.split()[1][0], model)]
+                return {}, [model]
             with suppress(KeyboardInterrupt):
                 found |= reader.read({name: (model, points)}, held, count, _SHARE * -(-len(fresh) // 2), stack)
             if name not in found or found[name].examples < count:
@@ -289,7 +290,7 @@ def _untrained_scores(
         draws = Draws.make(counts.pop(), 0, 0, 0) if reader.exactly and counts else None
         how = How(draws, shuffled=False, intervals=False, memory=reader.memory, progress=reader.progress)
         every = []
-        for k, (x, y) in enumerate(pairs):
+        for k, (x, y) in enumerate(chain.from_iterable(combinations(group, 2) for group in groups)):
             how = replace(how, paired=k > 0 and fresh[x][1] == fresh[y][1] and not reader.exactly)
             every.append(score_all(reader.measures, found[x], found[y], how, "Comparing untrained networks"))
         cut = any(INTERRUPTED in some.notes for each in every for some in each.values())

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations, combinations_with_replacement, product, zip_longest
+from itertools import combinations, combinations_with_replacement, product
 from math import nan
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,7 +29,7 @@ from .estimates import How
 from .keepers import Collector, Wanted, read_layer, to_tensors
 from .layers import FEWEST, Network, Running, gather, limited
 from .networks import ComparisonSet
-from .untrained import CUT_SHORT, Fresh, Redrawn, architecture, seeds, undrawn
+from .untrained import CUT_SHORT, Fresh, Make, Redrawn, architecture, grouped, makers
 
 MANY = ("linear_cka", "orthogonal_procrustes_centered")
 """What ``compare_many`` measures unless told otherwise."""
@@ -100,20 +100,20 @@ def compare_many(
     with TemporaryDirectory(prefix="intertwine-") as scratch:
         passes = _Passes(Path(scratch if folder is None else folder), loader, chosen, drawn.seed, progress)
         check_writable(passes.folder / "probe", "folder")
-        points, kinds = _listed(named, layers, reading, batching.peek(loader)[0])
-        shared, every = [p.name for p in next(iter(points.values()))], [p for some in points.values() for p in some]
-        fresh = _fresh(named, points, kinds, drawn)
-        files, blocks, notes = passes.run({x: (partial(_built, x, m), points[x]) for x, m in named.items()}, reading)
+        networks, known = _listed(named, layers, reading, batching.peek(loader)[0])
+        fresh, groups = _untrained(networks, known, drawn)
+        points = [some for _, some, _ in networks.values()]
+        files, blocks, notes = passes.run(networks, reading)
         examples, passed = sum(blocks), dict[str, Path]()
         try:
-            few = replace(reading, max_examples=min(examples, brief(every, examples)))
-            if running := {name: one for some in fresh for name, one in some.items()}:
-                passed, _, notes = passes.run(running, few, examples)
+            few = replace(reading, max_examples=min(examples, brief(points, examples)))
+            if fresh:
+                passed, _, notes = passes.run(fresh, few, examples)
         except KeyboardInterrupt:
             notes = [CUT_SHORT]
-        intervals = drawn.bootstrap > 0 and examples >= 2 * FEWEST
+        shared, intervals = [p.name for p in points[0]], drawn.bootstrap > 0 and examples >= 2 * FEWEST
         like = Tile("", (), (), tuple(m.name for m in chosen), drawn.seed, drawn.null > 0, intervals)
-        groups = _groups([[name for name in some if name in passed] for some in fresh], [*kinds.values()])
+        groups = [some for group in groups if len(some := [name for name in group if name in passed]) > 1]
         tiles = _tiles(0, files, shared, like)
         for k, group in enumerate(groups, 1):
             tiles |= _tiles(k, {x: passed[x] for x in group}, shared, replace(like, shuffled=False, intervals=False))
@@ -121,8 +121,7 @@ def compare_many(
         results = in_turn if work is None else work([*tiles])
         sizes = [(len(shared), n, n) for n in (len(files), *map(len, groups))]
         (parts, *levels), said = _joined(results, tiles.values(), sizes, like.measures)
-    of = {name: k for k, some in enumerate(fresh) for name in some}
-    found = {m: _pairs(groups, [one["scores"][m] for one in levels], of) for m in like.measures if levels}
+    found = {m: _pairs(groups, [one["scores"][m] for one in levels], fresh) for m in like.measures if levels}
     untrained = {m: pairs for m, pairs in found.items() if not pairs.isnan().all()}
     pairs = len(next(iter(untrained.values()), ()))
     return ComparisonSet(
@@ -134,7 +133,7 @@ def compare_many(
         settings={"seed": drawn.seed, **settings_of(drawn, False, intervals, chosen, max(blocks), pairs)},
         notes=tuple(dict.fromkeys([*notes, *said])),
         versions=versions(),
-        architectures=tuple(map([*dict.fromkeys(kinds.values())].index, kinds.values())),
+        architectures=tuple(k for _, _, k in networks.values()),
         untrained_pairs=untrained,
         **parts,
     )
@@ -142,66 +141,46 @@ def compare_many(
 
 def _listed(
     named: Mapping[str, Built], layers: str | Sequence[str] | None, reading: Reading, first: Any
-) -> tuple[dict[str, list[Point]], dict[str, str]]:
-    """By network the layers that all of them have, and its architecture."""
-    points, kinds = {}, {}
+) -> tuple[Fresh, dict[Any, int]]:
+    """What makes each network, the layers that all of them have, its architecture by number; and these numbers."""
+    found, known = Fresh(), dict[Any, int]()
     for name, m in named.items():
         built = _built(name, m)
         with both_given(name):
-            points[name] = points_of(built, layers, reading, first)
-        kinds[name] = _kind(built)
-    every = [[p.name for p in some] for some in points.values()]
+            points = points_of(built, layers, reading, first)
+        found[name] = partial(_built, name, m), points, known.setdefault(architecture(built), len(known))
+    every = [[p.name for p in points] for _, points, _ in found.values()]
     shared = [name for name in every[0] if all(name in names for names in every)]
     if not shared:
         raise ValueError("layers must name one that all networks have. Got none. Name layers, or compare two by two.")
-    return {name: [p for p in some if p.name in shared] for name, some in points.items()}, kinds
+    return {x: (make, [p for p in some if p.name in shared], k) for x, (make, some, k) in found.items()}, known
 
 
-def _kind(model: nn.Module) -> str:
-    return digest([repr(architecture(model))])
-
-
-def _fresh(
-    named: Mapping[str, Built], points: Mapping[str, Sequence[Point]], kinds: Mapping[str, str], drawn: Resampling
-) -> list[Fresh]:
-    """Untrained networks of each architecture, each made when its turn comes."""
-    every, built = list[Fresh](), list[tuple[str, nn.Module]]()
-    if not isinstance(drawn.untrained, int):
-        built = [(_kind(m), m) for m in {id(m): m for side in given(drawn.untrained) for m in side}.values()]
-    if any(kind not in kinds.values() for kind, _ in built):
+def _untrained(networks: Fresh, known: Mapping[Any, int], drawn: Resampling) -> tuple[Fresh, list[list[str]]]:
+    """Untrained networks of each architecture, and which of them are compared with each other."""
+    built = () if isinstance(drawn.untrained, int) else [m for side in given(drawn.untrained) for m in side]
+    own = [(known.get(architecture(m)), partial(_built, "untrained", m)) for m in dict.fromkeys(built)]
+    if any(k is None for k, _ in own):
         raise ValueError("untrained must be built as models are. Got a network of another architecture.")
-    for k, kind in enumerate(dict.fromkeys(kinds.values())):
-        own = [name for name in named if kinds[name] == kind]
-        make: list[Callable[[], nn.Module | str]] = [partial(_built, "untrained", m) for its, m in built if its == kind]
-        make += [partial(_redrawn, own[0], named[own[0]], seed) for seed in seeds(drawn, k, len(own) > 1)]
-        every.append({f"untrained {own[0]} {i}": (one, points[own[0]]) for i, one in enumerate(make, 1)})
-    return every
+    made, points, alike = dict[str, Sequence[Make]](), list[Sequence[Point]](), list[bool]()
+    for k in known.values():
+        (name, (make, some, _)), *others = (one for one in networks.items() if one[1][2] == k)
+        draw = lambda seed, make=make: Redrawn(make())(seed)
+        made[name] = [one for its, one in own if its == k] or makers(name, draw, drawn, k, bool(others))
+        points.append(some)
+        alike.append(bool(others))
+    return grouped(made, points, alike)
 
 
-def _redrawn(name: str, model: Built, seed: int) -> nn.Module | str:
-    found = Redrawn(_built(name, model))(seed)
-    return undrawn(name, found) if isinstance(found, str) else found
-
-
-def _groups(by_kind: Sequence[Sequence[str]], kinds: Sequence[str]) -> list[list[str]]:
-    """Untrained networks that are compared with each other: of two architectures in pairs that share no network.
-
-    Of one they are compared all with all, where several networks have it.
-    """
-    across = [[name for name in some if name] for some in zip_longest(*by_kind)]
-    within = [[*some] for some, kind in zip(by_kind, dict.fromkeys(kinds)) if kinds.count(kind) > 1]
-    return [some for some in (*across, *within) if len(some) > 1]
-
-
-def _pairs(groups: Sequence[Sequence[str]], scores: Sequence[Tensor], kinds: Mapping[str, int]) -> Tensor:
+def _pairs(groups: Sequence[Sequence[str]], scores: Sequence[Tensor], fresh: Fresh) -> Tensor:
     """Scores of pairs of untrained networks ``(pairs, L, K, K)``, by their architectures; NaN beyond the last pair."""
     found: dict[tuple[int, int], list[Tensor]] = {}
     for group, matrix in zip(groups, scores):
         for (i, x), (j, y) in combinations(enumerate(group), 2):
-            for at in {(kinds[x], kinds[y]), (kinds[y], kinds[x])}:
+            for at in {(fresh[x][2], fresh[y][2]), (fresh[y][2], fresh[x][2])}:
                 found.setdefault(at, []).append(matrix[:, i, j])
-    count, size = max(map(len, found.values())), 1 + max(kinds.values())
-    pairs = torch.full((count, len(scores[0]), size, size), nan, dtype=torch.float64)
+    size = 1 + max(k for _, _, k in fresh.values())
+    pairs = torch.full((max(map(len, found.values())), len(scores[0]), size, size), nan, dtype=torch.float64)
     for (s, t), some in found.items():
         pairs[: len(some), :, s, t] = torch.stack(some)
     return pairs
@@ -228,8 +207,8 @@ class _Passes:
         """
         data, files, blocks, notes = _Read(self.loader), dict[str, Path](), list[int](), list[str]()
         examples = sum(map(batching.size, limited(data, reading.max_examples)))
-        wanted = Wanted.of(self.measures, [some for _, some in fresh.values()], of or examples, self.seed)
-        for name, (make, points) in track(
+        wanted = Wanted.of(self.measures, [some for _, some, _ in fresh.values()], of or examples, self.seed)
+        for name, (make, points, _) in track(
             fresh.items(), f"Running {'untrained ' if of else ''}networks", len(fresh), self.progress
         ):
             model = make()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations, product
+from math import isfinite
 from typing import Any
 
 import torch
@@ -106,8 +107,7 @@ class ComparisonSet(Result):
         for (a, b), count, known in zip(combinations(self.names, 2), found.nansum(0).int(), (~found.isnan()).sum(0)):
             kind = "every layer" if count == known else "some layers" if count else "no layer"
             by[kind] += [f"{a} and {b}{f' ({count} of {known})' if 0 < count < known else ''}"] if known else []
-        parts = (f"{counted(len(x), 'pair')} at {kind} ({listed(x, _NAMED)})" for kind, x in by.items() if x)
-        said = "; ".join(parts)
+        said = "; ".join(f"{counted(len(x), 'pair')} at {kind} ({listed(x, _NAMED)})" for kind, x in by.items() if x)
         return said and f"Beyond {verdict.judged_by(bool(self.untrained_pairs))}: {said}."
 
     def distances(self, measure: str | None = None, layer: str | None = None) -> Tensor:
@@ -164,17 +164,16 @@ class ComparisonSet(Result):
         if i != j:
             found = f"{self.names[i]} and {self.names[j]} are most alike: {title} {float(off.max()):.2f}"
             head = f"Of {counted(n, 'network')}, {found}, the mean over {where} on {counted(self.examples, 'example')}"
-        rows = [("layer", "mean of pairs", "lowest", "highest", "interval", "chance", "untrained", "agree")]
         judged = {part: matrix[:, *self._upper] for part, matrix in self.judged(name).items()}
-        number = lambda x: "-" if x != x else f"{float(x) + 0.0:.3f}"
-        for k, layer in enumerate(self.layers):
-            scores, agree = (judged[part][k][~judged[part][k].isnan()] for part in ("score", "agree"))
-            mean, low, high, *levels = (
-                number(judged[part][k].nanmean()) for part in ("score", "low", "high", "chance", "untrained")
-            )
-            ends = [*map(number, scores.aminmax())] if len(scores) else "--"
-            count = f"{int(agree.sum())} of {len(agree)}" if len(agree) else "-"
-            rows.append((layer_title(layer), mean, *ends, "-" if low == "-" else f"[{low}, {high}]", *levels, count))
-        used = [k for k in range(len(rows[0])) if k < 4 or any(row[k] != "-" for row in rows[1:])]
-        lines = [head, *filter(None, [self.agreeing(name)]), "", *columns([[row[k] for k in used] for row in rows])]
+        scores, mean = judged["score"], lambda part: judged[part].nanmean(1)
+        ends = {
+            "lowest": scores.nan_to_num(nan=torch.inf).amin(1),
+            "highest": scores.nan_to_num(nan=-torch.inf).amax(1),
+        }
+        table = {"mean of pairs": mean("score"), **ends, "from": mean("low"), "to": mean("high")}
+        table |= {part: mean(part) for part in ("chance", "untrained", "agree")}
+        table = {title: column for title, column in table.items() if column.isfinite().any()}
+        number = lambda x: f"{x + 0.0:.3f}" if isfinite(x) else "-"
+        rows = zip(map(layer_title, self.layers), *(map(number, column.tolist()) for column in table.values()))
+        lines = [head, *filter(None, [self.agreeing(name)]), "", *columns([("layer", *table), *rows])]
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])

@@ -3,10 +3,10 @@
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import combinations
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -74,47 +74,56 @@ class Redrawn:
         return fresh.to(device)
 
 
-Fresh = dict[str, tuple[Callable[[], nn.Module | str], Sequence[Point]]]  # by name: what makes the network, its layers
+Make = Callable[[], nn.Module | str]  # makes a network, or says in words why it cannot
+Fresh = dict[str, tuple[Make, Sequence[Point], int]]  # by name: what makes the network, its layers, its architecture
 
 
 def untrained_pairs(
     models: Sequence[nn.Module], points: Sequence[Sequence[Point]], drawn: Resampling
-) -> tuple[Fresh, list[tuple[str, str]]]:
-    """Untrained networks, by name, each made when its turn comes; and which are compared.
-
-    Each of A is compared with one of B, so that pairs share no network. Those that were drawn of one architecture stand
-    for both sides, and each is compared with each other.
-    """
-    asked, found, same = drawn.untrained, Fresh(), points[0] == points[1]
+) -> tuple[Fresh, list[list[str]]]:
+    """Untrained networks of A and B, by name, and which are compared; those of one architecture stand for both."""
+    asked, same = drawn.untrained, points[0] == points[1]
     if not isinstance(asked, int):
         both = given(asked)
-        make = [[partial(lambda it: it, model) for model in copies] for copies in both]
+        made: list[list[Make]] = [[partial(lambda it: it, model) for model in copies] for copies in both]
         same &= both[0] == both[1] and len(both[0]) > 1
-    elif not asked or not drawn.null or not any(True for model in models for _ in model.parameters()):
+    elif not any(True for model in models for _ in model.parameters()):
         return {}, []
     else:
         same &= architecture(models[0]) == architecture(models[1])
-        draws = [Redrawn(model) for model in models[: 1 if same else 2]]
-        make = [[partial(draw, seed) for seed in seeds(drawn, k, same)] for k, draw in enumerate(draws)]
-    for name, some, each in zip("A" if same else "AB", points, make):
-        found |= {f"untrained {name}{k}": (one, some) for k, one in enumerate(each)}
-    names = [*found]
-    return found, list(combinations(names, 2) if same else zip(names, names[len(names) // 2 :]))
+        made = [makers(x, Redrawn(m), drawn, k, same) for k, (x, m) in enumerate(zip("A" if same else "AB", models))]
+    return grouped(dict(zip("A" if same else "AB", made)), points, [same, False])
 
 
-def seeds(drawn: Resampling, k: int, alike: bool) -> range:
-    """Of the networks that are drawn of the ``k``-th architecture, two at least where they are compared together."""
+def grouped(
+    made: Mapping[str, Sequence[Make]], points: Sequence[Sequence[Point]], alike: Sequence[bool]
+) -> tuple[Fresh, list[list[str]]]:
+    """Untrained networks by name, each made when its turn comes; and groups that are compared, each with each other.
+
+    Those of two architectures are compared in groups that share no network. Those of one are compared where several
+    networks have it, ``alike``.
+    """
+    names = [[f"untrained {name}{i}" for i, _ in enumerate(some)] for name, some in made.items()]
+    own = ((name, (make, points[k], k)) for k, one in enumerate(zip(names, made.values())) for name, make in zip(*one))
+    across = [[name for name in some if name] for some in zip_longest(*names)]
+    within = [some for some, several in zip(names, alike) if several]
+    return dict(own), [some for some in (*across, *within) if len(some) > 1]
+
+
+def makers(name: str, draw: Callable[[int], nn.Module | str], drawn: Resampling, k: int, alike: bool) -> list[Make]:
+    """Makers of networks of the ``k``-th architecture, of seeds of its own: two at least where they are compared."""
+
+    def make(seed: int) -> nn.Module | str:
+        found = draw(seed)
+        why = (
+            f"No untrained networks stand beside these: {name} cannot be drawn anew, {found}. Give freshly built ones, "
+            "Resampling(untrained=([a0, a1], [b0, b1])), to see how much of the similarity comes from training."
+        )
+        return why if isinstance(found, str) else found
+
     asked = drawn.untrained if isinstance(drawn.untrained, int) and drawn.null else 0
     start = asked * (2 * drawn.seed + k)
-    return range(start, start + (max(2, asked) if alike and asked else asked))
-
-
-def undrawn(name: str, why: str) -> str:
-    """The note that no network can be drawn as this one was."""
-    return (
-        f"No untrained networks stand beside these: {name} cannot be drawn anew, {why}. Give freshly built ones, "
-        "Resampling(untrained=([a0, a1], [b0, b1])), to see how much of the similarity comes from training."
-    )
+    return [partial(make, seed) for seed in range(start, start + (max(2, asked) if alike and asked else asked))]
 
 
 def architecture(model: nn.Module) -> tuple[Any, ...]:
