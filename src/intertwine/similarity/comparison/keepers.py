@@ -141,31 +141,30 @@ def _append(lists: dict[Any, list[Any]], new: Mapping[Any, Any]) -> None:
         lists.setdefault(key, []).append(one)
 
 
-def to_tensors(layers: Sequence[Layer]) -> dict[str, Tensor]:
+def to_tensors(network: Network) -> dict[str, Tensor]:
     """Statistics as named tensors, for a file."""
-    found: dict[str, Tensor] = {}
-    for k, layer in enumerate(layers):
-        found |= {f"{k}/low": layer.low, f"{k}/high": layer.high, f"{k}/shape": torch.tensor(layer.shape)}
-        rows = {"x".join(map(str, space)): parts for space, parts in layer.sampled.items()}
-        for kind, every in (("gram", layer.grams), ("rows", rows)):
-            found |= {f"{k}/{kind}/{of}/{b}": part for of, parts in every.items() for b, part in enumerate(parts)}
+    found = {"blocks": torch.tensor(network.blocks)}
+    for x in network.layers:
+        found |= {f"low/{x.name}": x.low, f"high/{x.name}": x.high, f"shape/{x.name}": torch.tensor(x.shape)}
+        rows = {"x".join(map(str, space)): parts for space, parts in x.sampled.items()}
+        for kind, every in (("gram", x.grams), ("rows", rows)):
+            found |= {f"{kind}/{of}/{b}/{x.name}": part for of, parts in every.items() for b, part in enumerate(parts)}
     return found
 
 
-def read_layer(path: Path, position: int, name: str, side: str) -> Layer:
+def read_layer(path: Path, name: str, side: str) -> Network:
     """The statistics of one layer from a file, the others unread."""
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as file:
-        low, high, shape = (file.get_tensor(f"{position}/{key}") for key in ("low", "high", "shape"))
+        low, high, shape = (file.get_tensor(f"{key}/{name}") for key in ("low", "high", "shape"))
         layer = Layer(name, side, tuple(shape.tolist()), low, high)
-        keys = (key.split("/") for key in file.keys())  # noqa: SIM118 - no mapping
-        own = [rest for at, *rest in keys if at == str(position) and len(rest) == 3]
-        for kind, of, block in sorted(own, key=lambda key: int(key[2])):
-            part = file.get_tensor(f"{position}/{kind}/{of}/{block}")
+        keys = (key.split("/", 3) for key in file.keys() if key.startswith(("gram/", "rows/")))  # noqa: SIM118 - no mapping
+        for kind, of, block, _ in sorted((key for key in keys if key[3] == name), key=lambda key: int(key[2])):
+            part = file.get_tensor(f"{kind}/{of}/{block}/{name}")
             space = tuple(map(int, of.split("x"))) if kind == "rows" and of else ()
             _append(layer.grams, {of: part}) if kind == "gram" else _append(layer.sampled, {space: part})
-    return layer
+        return Network([layer], file.get_tensor("blocks").tolist())
 
 
 class WholeLayer(Layer):

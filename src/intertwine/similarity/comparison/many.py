@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..._evaluation import check_module
 from ..._examples import both_given
-from ..._io import check_writable, digest, read_json, versions, write_json, write_tensors
+from ..._io import check_writable, digest, versions, write_tensors
 from ..._nested import tensors_in
 from ..._progress import track
 from ...features import Point, Reading
@@ -205,7 +205,7 @@ class _Passes:
             KeyboardInterrupt: If that came during a pass: part of it is none.
             ValueError: If a pass yields other data.
         """
-        data, files, blocks, notes = _Read(self.loader), dict[str, Path](), list[int](), list[str]()
+        data, files, notes, blocks = _Read(self.loader), dict[str, Path](), list[str](), list[int]()
         examples = sum(map(batching.size, limited(data, reading.max_examples)))
         wanted = Wanted.of(self.measures, [some for _, some, _ in fresh.values()], of or examples, self.seed)
         for name, (make, points, _) in track(
@@ -219,7 +219,7 @@ class _Passes:
             facts = (wanted, layout, reading, data.known.hexdigest(), architecture(model))
             known = digest([repr(facts), *model.state_dict().values()])
             files[name] = path = (self.folder / f"{known[:24]}.safetensors").resolve()
-            if not _beside(path).exists():
+            if not path.exists():
                 again, running = _Read(self.loader), Running({name: (model, points)})
                 found = gather(running, {name: Collector(name, points, wanted)}, again, reading)[name]
                 if found.notes:
@@ -229,9 +229,8 @@ class _Passes:
                         f"loader must yield the same batches in every pass. Got others for {name}. Do not shuffle, or "
                         "load the data into a list of batches."
                     )
-                write_tensors(path, to_tensors(found.layers))
-                write_json(_beside(path), {"blocks": [*found.blocks], "layers": [p.name for p in points]})
-            blocks = read_json(_beside(path))["blocks"]
+                write_tensors(path, to_tensors(found))
+            blocks = [*read_layer(path, points[0].name, name).blocks]
         return files, blocks, notes
 
 
@@ -251,11 +250,6 @@ def _built(name: str, model: Built) -> nn.Module:
     built = model() if callable(model) and not isinstance(model, nn.Module) else model
     check_module(built, name)
     return built
-
-
-def _beside(path: Path) -> Path:
-    """What is known of a file of statistics; written last, so that it is there once the file is whole."""
-    return path.with_suffix(".json")
 
 
 @dataclass(frozen=True)
@@ -298,12 +292,8 @@ class Tile:
         return {"notes": list(dict.fromkeys(notes)), **parts}
 
     def _read(self, networks: Sequence[tuple[str, str]]) -> Network:
-        layers, blocks = [], []
-        for name, path in networks:
-            known = read_json(_beside(Path(path)))
-            layers.append(read_layer(Path(path), known["layers"].index(self.layer), self.layer, name))
-            blocks = known["blocks"]
-        return Network(layers, blocks)
+        found = [read_layer(Path(path), self.layer, name) for name, path in networks]
+        return Network([one.layers[0] for one in found], found[0].blocks)
 
 
 def _tiles(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import combinations, product
+from functools import cached_property
+from itertools import combinations, combinations_with_replacement, product
 from math import isfinite
 from typing import Any
 
@@ -78,17 +79,23 @@ class ComparisonSet(Result):
 
         ``reached`` is what another pair of them stays below in 19 of 20 cases, as :func:`intertwine.compare` judges.
         """
-        name = self._measure(measure)
-        if name not in self.untrained_pairs:
+        name, kinds = self._measure(measure), torch.tensor(self.architectures)
+        if name not in self._levels:
             return torch.full_like(self.scores[name], torch.nan)
-        pairs = self.untrained_pairs[name]
-        found = torch.full_like(pairs[0], torch.nan)
-        for s, t in product(range(pairs.shape[-1]), repeat=2):
-            levels = pairs[:, :, s, t][~pairs[:, :, s, t].isnan().all(1)]
-            apart = 2 * len(levels) if s != t else 0  # such pairs share no network
-            found[:, s, t] = verdict.reach(levels, apart) if reached else levels.nanmean(0)
-        kinds = torch.tensor(self.architectures)
-        return found[:, kinds[:, None], kinds]
+        return self._levels[name][int(reached)][:, kinds[:, None], kinds]
+
+    @cached_property
+    def _levels(self) -> dict[str, Tensor]:
+        """By measure the means of untrained networks and what another pair stays below, ``(2, L, K, K)``."""
+        found = {}
+        for name, pairs in self.untrained_pairs.items():
+            found[name] = torch.full_like(pairs[:1], torch.nan).repeat(2, 1, 1, 1)
+            for s, t in combinations_with_replacement(range(pairs.shape[-1]), 2):
+                levels = pairs[:, :, s, t][~pairs[:, :, s, t].isnan().all(1)]
+                apart = 2 * len(levels) if s != t else 0  # such pairs share no network
+                found[name][:, :, s, t] = torch.stack([levels.nanmean(0), verdict.reach(levels, apart)])
+                found[name][:, :, t, s] = found[name][:, :, s, t]
+        return found
 
     def agreement(self, measure: str | None = None) -> Tensor:
         """1 where networks agree beyond shuffled examples and untrained networks, else 0; NaN where that is not known.
