@@ -73,11 +73,11 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
-        said = ctx.find_root().params
+        given = ctx.find_root().params
         try:
-            with session(said.get("threads"), bool(said.get("overwrite")), said.get("quiet"), said.get("verbose")):
-                if said.get("threads") is not None:
-                    use_threads(said["threads"])
+            with session(given.get("threads"), bool(given.get("overwrite")), given.get("quiet"), given.get("verbose")):
+                if given.get("threads") is not None:
+                    use_threads(given["threads"])
                 return super().invoke(ctx)
         except (typer.Exit, typer.Abort, BrokenPipeError):  # whoever reads our output may have read enough, as `| head`
             raise
@@ -85,7 +85,7 @@ class Command(TyperCommand):
             print("stopped", file=sys.stderr)
             raise typer.Exit(TERMINATED if isinstance(request, Termination) else STOPPED) from None
         except Exception as error:
-            if ctx.find_root().params.get("debug"):
+            if given.get("debug"):
                 raise
             expected = isinstance(error, (*_INPUT_ERRORS, RuntimeError))
             kind = "" if expected else f"{type(error).__name__}: "
@@ -124,9 +124,11 @@ def as_function(options: type[Options]) -> Callable[..., None]:
 
 def _place_in_help(name: str, options: type[Options]) -> int:
     """Models and a command's own options first, those of its base next, what all commands have last."""
-    return (
-        _LAST.index(name) + 4 if name in _LAST else 1 if name in _FIRST else 2 + (name not in options.__annotations__)
-    )
+    if name in _FIRST:
+        return 1
+    if name in _LAST:
+        return 4 + _LAST.index(name)
+    return 2 if name in options.__annotations__ else 3
 
 
 def _listed(name: str, value: Any, said: Declared) -> Any:

@@ -27,7 +27,7 @@ from .coordinates.problem import Problem
 from .costs.nearest import paired, sketched
 from .costs.weight_blocks import Both, Row, add_to
 from .element_fit.consensus import by_consensus
-from .element_fit.units import APART, FOUND, monomial
+from .element_fit.units import FOUND, UNRELATED, monomial
 from .judgement.agreement import unrelated
 from .judgement.deviation import HALVES, Deviation, above_quantile, constant, deviation, distance, joined
 from .solvers.starts import profiles_of
@@ -135,7 +135,7 @@ def matched(pair: Pair) -> Matched:
     if not pair.cut.shared:
         return search.around(identity(pair.sym))
     best = search.descended(search.similar())
-    if best.residual >= FOUND and best.in_place < APART:
+    if best.residual >= FOUND and best.in_place < UNRELATED:
         best = min(best, search.descended(identity(pair.sym)), key=lambda m: m.residual)
     return best
 
@@ -154,7 +154,7 @@ class _Rounds:
             a, b, _ = self.pair.read(index)
             left, right = self.pair.normal(index, a, b)
             here = monomial(left.sym)
-            stated = Problem.counted(here, right.state, left.state)
+            stated = Problem.counted(here, meet=right.state, move=left.state)
             for name in self.shared.keys() & {s.name for s in here.spaces}:
                 near[name] += profiles_of(stated, name)
                 for m in stated.members[name] if self.shared[name] else ():
@@ -180,7 +180,7 @@ class _Rounds:
                 break
             h = step @ h
             found = self.around(h)
-            worth = _COARSE if best.residual < APART else _HARDLY
+            worth = _COARSE if best.residual < UNRELATED else _HARDLY
             helped = found.residual < (1 - worth) * best.residual
             best = min(best, found, key=lambda m: m.residual)
             if not helped:
@@ -239,7 +239,7 @@ class _Rounds:
             here = Transformation({s.name: g[s.name] for s in a.sym.spaces})
             near = {**a.state, **moved(a.sym, to @ here, a.state)}
             normal = {**b.state, **moved(b.sym, to, b.state)}
-            stated = Problem.counted(a.sym, normal, near)
+            stated = Problem.counted(a.sym, meet=normal, move=near)
             del a, b, near, normal
             for name in self.shared.keys() & stated.members.keys():
                 for m in stated.members[name]:

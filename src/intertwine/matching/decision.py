@@ -83,17 +83,17 @@ def _judged(
     if precision is not None and not replaced:
         equal = not any(t.distance for t in tensors)
         return _agreeing(match, pair, equal, None if error is None else error(found.g))
-    gone, unequal = dict.fromkeys(replaced, float("inf")), _unequal(pair)
-    differing, there = {**apart.beyond(agreed or "bfloat16"), **gone}, {**unequal, **gone}
+    unequal, gone = _unequal(pair), dict.fromkeys(replaced, float("inf"))
+    in_place, moved = {**unequal, **gone}, {**apart.beyond(agreed or "bfloat16"), **gone}
     match = replace(match, precision=None)
-    spoils = bool(differing.keys() - there.keys()) and len(there) <= len(differing)  # tensors that are equal in place
-    if spoils and there and (agreed is not None or _many(pair, pair.sym.layouts.keys() - there.keys())):
-        return _in_part(match, pair, pair.sym.layouts, there)
+    spoils = bool(moved.keys() - in_place.keys()) and len(in_place) <= len(moved)  # moving parts what is equal
+    if spoils and in_place and (agreed is not None or _many(pair, pair.sym.layouts.keys() - in_place.keys())):
+        return _in_part(match, pair, pair.sym.layouts, in_place)
     if agreed is not None:
-        return _in_part(match, pair, found.sym.layouts, differing, agreed)
+        return _in_part(match, pair, found.sym.layouts, moved, agreed)
     related, reason, chance = _beyond_chance(pair, found)
     if related:
-        return replace(match, verdict=RELATED, reason=reason, chance=chance, differing=differing)
+        return replace(match, verdict=RELATED, reason=reason, chance=chance, differing=moved)
     match = replace(match, reason=reason, chance=chance)
     # A part that agrees exactly, as no chance makes it: copies whose experts, modules in a list, stand in another
     # order. Those that pull units away from their partners do not hide what is equal in place.

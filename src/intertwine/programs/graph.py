@@ -104,7 +104,8 @@ def _of_the_first_run(program: Program) -> list[Call]:
 def _groups(program: Program, calls: list[Call]) -> tuple[list[list[Call]], dict[int, int]]:
     """Calls of one module that are joined without a detour through others; the group of every value.
 
-    The phase of a group is one more than that of any other that it reads, so that groups form no circle.
+    The phase of a group is one more than that of any other that it reads, so that groups form no circle; that of the
+    inputs is -1.
     """
     group_of = {ref.id: k for k, ref in enumerate(program.inputs)}
     groups: list[list[Call]] = [[] for _ in program.inputs]
@@ -119,7 +120,8 @@ def _groups(program: Program, calls: list[Call]) -> tuple[list[list[Call]], dict
 
     for call in calls:
         sources = {root(group_of[ref.id]) for ref in call.inputs if ref.id in group_of}
-        phase = max(keys[k][1] + (keys[k][0] != call.module or keys[k][1] < 0) for k in sources)
+        read = [keys[k] for k in sources]
+        phase = max(own if module == call.module and own >= 0 else own + 1 for module, own in read)
         joined = sorted(k for k in sources if keys[k] == (call.module, phase))
         if joined:
             home = joined[0]

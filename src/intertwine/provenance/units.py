@@ -190,8 +190,8 @@ class Widths:
         """
         free = searched(sym, {"permutation"})
         axes = {n: [d for d, axis in enumerate(layout.axes) if spaces_of([axis])] for n, layout in free.layouts.items()}
-        one, other = ({n: _levelled(state[n], dims) for n, dims in axes.items()} for state in (met, near))
-        stated = Problem.counted(free, one, other)
+        levelled = lambda state: {n: _levelled(state[n], dims) for n, dims in axes.items()}
+        stated = Problem.counted(free, meet=levelled(met), move=levelled(near))
         g = within(descend(stated, identity(free), torch.Generator().manual_seed(0)).g, sym) @ g
         states, sizes = [self.a, self.b], [dict(some) for some in self.sizes]
         for space in self.differing:

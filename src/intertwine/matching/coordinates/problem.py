@@ -44,16 +44,17 @@ class Problem:
     def counted(
         cls,
         sym: Symmetry,
-        a: Mapping[str, Tensor],
-        b: Mapping[str, Tensor],
+        *,
+        meet: Mapping[str, Tensor],
+        move: Mapping[str, Tensor],
         votes: Mapping[str, float] | None = None,
         dtype: torch.dtype | None = None,
     ) -> "Problem":
-        """The problem in which the squared norm of every tensor of ``a`` is its number of entries, times its vote."""
-        means = {name: float(a[name].square().mean()) for name in sym.layouts}
+        """The problem in which the squared norm of each tensor to ``meet`` is its number of entries, times its vote."""
+        means = {name: float(meet[name].square().mean()) for name in sym.layouts}
         factors = {n: ((1.0 if votes is None else votes[n]) / (mean or 1.0)) ** 0.5 for n, mean in means.items()}
-        ours, theirs = ({n: (state[n] * x).to(dtype or state[n].dtype) for n, x in factors.items()} for state in (a, b))
-        return cls.plain(sym, ours, theirs)
+        scaled = lambda state: {n: (state[n] * x).to(dtype or state[n].dtype) for n, x in factors.items()}
+        return cls.plain(sym, scaled(meet), scaled(move))
 
     @cached_property
     def members(self) -> dict[str, tuple[Member, ...]]:

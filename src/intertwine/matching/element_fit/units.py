@@ -29,7 +29,7 @@ from .refit import Fit
 _STARTS = 2
 FOUND = 1e-2  # residual at which copies are found, and only rounding remains
 _LARGE = 100_000  # weights above which costs are float32
-APART = 0.97  # residual in place of networks whose units have nothing in common there
+UNRELATED = 0.97  # residual in place of networks whose units have nothing in common there
 _UNRELATED = 0.8  # residual above which small gains are not pursued
 _COARSE = CoordinateDescent(restarts=_STARTS, tolerance=1e-3)  # a first descent: small gains are not pursued
 _CLOSE = 0.98  # squared cosine of tensors that all count alike
@@ -98,7 +98,7 @@ def match_units(
         return best
     if not any(s.group.permutes or s.group.mixes or s.parents for s in sym.spaces):  # products in place say all signs
         return min(best, posed.judged(signed(posed.stated(), still)), key=_residual)
-    share = best.residual < APART or not posed.large  # else nothing is shared where units are in place
+    share = best.residual < UNRELATED or not posed.large  # else nothing is shared where units are in place
     canonical = posed.judged(~arranged(sym, b, ordered) @ arranged(sym, a, ordered))
     best = min(best, canonical, key=_residual)
     if best.residual < FOUND:
@@ -139,7 +139,7 @@ class _Posed:
         """The problem in which ``a`` moves: it holds copies of both."""
         give_back()
         dtype = torch.float32 if self.large else torch.float64
-        return Problem.counted(self.sym, self.b, self.a, votes or self.votes, dtype)
+        return Problem.counted(self.sym, meet=self.b, move=self.a, votes=votes or self.votes, dtype=dtype)
 
     def matched(self, starts: Callable[[Problem], Iterable[Transformation]]) -> UnitMatch:
         """The best end of all starts; where the networks are unrelated, close to it."""
@@ -175,20 +175,20 @@ def _residual(match: UnitMatch) -> float:
 
 def closest(a: Balanced, b: Balanced) -> tuple[Transformation, float]:
     """The element that brings folded weights ``a`` closest to ``b``, and the residual in balanced coordinates."""
-    g, in_place = identity(a.sym), distance(a.folded.state, b.folded.state)
+    g, left = identity(a.sym), distance(a.folded.state, b.folded.state)
     chain, linear = chained(a.sym), [s.name for s in a.sym.spaces if s.group.mixes]
     alone = chain and len(linear) == len(a.sym.spaces)  # no units to match first
-    found, residual = _joined(a, b, g, in_place) if alone else (g, in_place)
+    found, residual = _joined(a, b, g, left) if alone else (g, left)
     if residual <= _ROUNDED:
         return found, residual
     units = match_units(monomial(a.sym), a.state, b.state, ordered=linear)  # by singular values
     a.forget()  # not read while scales and bases are fitted, which takes the most memory
     give_back()
-    if units.residual <= in_place:  # else merged in place: balancing only blurs what the units share
-        g, in_place = _fitted(a, b, ~b.to @ (lifted(units.g, a.sym) @ a.to), units.residual)
-    if chain and not alone and in_place > _ROUNDED:
-        found, residual = _joined(a, b, g, in_place)
-    return (found, residual) if residual < min(in_place, FOUND) else (g, in_place)
+    if units.residual <= left:  # else merged in place: balancing only blurs what the units share
+        g, left = _fitted(a, b, ~b.to @ (lifted(units.g, a.sym) @ a.to), units.residual)
+    if chain and not alone and left > _ROUNDED:
+        found, residual = _joined(a, b, g, left)
+    return (found, residual) if residual < min(left, FOUND) else (g, left)
 
 
 def _joined(a: Balanced, b: Balanced, g: Transformation, residual: float) -> tuple[Transformation, float]:

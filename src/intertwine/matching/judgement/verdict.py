@@ -6,14 +6,13 @@ from typing import Any
 
 from ..._result import UNSAVED, Result
 from ...symmetry.transformation import Transformation
-from ..correspondence.correspond import Correspondence
+from ..correspondence.correspond import APART, Correspondence
 
 SAME = "the same network up to symmetry"
 RELATED = "related (merged, fine-tuned)"
 DIFFERENT = "different"
 UNTOLD = "cannot be told"
 PART = "one is part of the other"
-APART = "not comparable"
 _LISTED = 12  # tensors that a summary lists
 
 

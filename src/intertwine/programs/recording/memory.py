@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from ...errors import CaptureError
 
-_LARGEST = 1 << 22  # elements of a storage that are compared one by one; larger ones are taken to overlap
+_MOST_COMPARED = 1 << 22  # elements of a storage that are compared one by one; larger ones are taken to overlap
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def overlap(a: Geometry, b: Geometry) -> bool:
     if _end(a) < b.offset or _end(b) < a.offset:
         return False
     size = max(_end(a), _end(b)) + 1
-    if size > _LARGEST:
+    if size > _MOST_COMPARED:
         return True
     shown = torch.zeros(size, dtype=torch.bool)
     shown[_elements(a, size)] = True
@@ -68,7 +68,7 @@ def covers(a: Geometry, b: Geometry) -> bool:
     if _fills(a):
         return True
     size = _end(a) + 1
-    if size > _LARGEST:
+    if size > _MOST_COMPARED:
         return False
     shown = torch.zeros(size, dtype=torch.bool)
     shown[_elements(a, size)] = True
@@ -97,7 +97,7 @@ def _elements(g: Geometry, size: int) -> Tensor:
 UNWRITTEN = {"aten::empty", "aten::empty_strided", "aten::empty_permuted", "aten::empty_like", "aten::new_empty",
              "aten::new_empty_strided"}  # fmt: skip
 
-_LARGEST = 1 << 22  # elements of a constant that is still computed
+_MOST_COMPUTED = 1 << 22  # elements of a constant that is still computed
 
 
 class MetaConstants:
@@ -116,7 +116,7 @@ class MetaConstants:
     def follow(self, func: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
         """Repeat an operation on constants with their values, and keep what comes out behind ``result``."""
         made = [t for t in tree_flatten(result)[0] if isinstance(t, Tensor)]
-        if not any(t.is_meta for t in made) or any(t.numel() > _LARGEST for t in made):
+        if not any(t.is_meta for t in made) or any(t.numel() > _MOST_COMPUTED for t in made):
             return
         values = self._values(func, args, kwargs)
         if values is not None:

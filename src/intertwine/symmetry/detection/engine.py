@@ -23,6 +23,9 @@ from .pool import Kind
 Edit = tuple[tuple[int, ...], Kind, tuple[int, ...]]  # path inside a parameter axis, kind of split, sizes
 
 
+_MOST_PARTS = 64  # outer factors that are told apart
+
+
 class Restart(Exception):
     """A restart of the search: a parameter axis turned out to be a concatenation."""
 
@@ -100,9 +103,15 @@ class Engine(Algebra):
         """Element type of a tensor."""
         return self.program.values[ref.id].dtype
 
-    def stack_request(self, axis: Axis) -> None:
-        """Start again where a product's outer factor must be told apart unit by unit: with it as a concatenation."""
-        if len(axis) != 1 or not isinstance(axis[0], Slot) or axis[0].size > 64:
+    def restart_with_parts(self, axis: Axis) -> None:
+        """Start again where ``axis`` is the outer factor of a product: with the product as a concatenation.
+
+        So 3 heads of 8 units each become 3 parts of 8 units, which may move apart. Nothing happens to any other axis.
+
+        Raises:
+            Restart: Caught by the search, which walks again.
+        """
+        if len(axis) != 1 or not isinstance(axis[0], Slot) or axis[0].size > _MOST_PARTS:
             return
         node = self.pool.node(axis[0].space)
         if node.above is None or node.above[1] != 0:

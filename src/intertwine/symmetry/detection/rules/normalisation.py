@@ -29,7 +29,8 @@ def batch_norm(engine: Engine, call: Call) -> list[Value]:
         axes = [engine.rigid(a, "statistics of the batch") if i != 1 else a for i, a in enumerate(x.axes)]
         engine.monomial(engine.no_scale(channels, _epsilon(call)))
         for i, axis in enumerate(axes):
-            engine.mix(axes, axis) if i != 1 else None
+            if i != 1:
+                engine.mix(axes, axis)
         return [_affine(engine, Value((axes[0], channels, *axes[2:])), call, 1)]
     for i, axis in enumerate(x.axes):
         if i != 1:
@@ -47,6 +48,10 @@ def _epsilon(call: Call) -> Cause:
 
 
 def _standardised(engine: Engine, x: Any, variance: Any) -> Any:
+    """Input divided by the root of the stored variance: its scale ``a`` is undone where the variance has ``v = a^2``.
+
+    As an equation of logarithms, ``2 log a - log v = 0``. Of the input's scale only the sign is left.
+    """
     if not isinstance(variance, Slot):
         return engine.rigid((x,))[0] if isinstance(x, Slot) else Flat(x.size)
     if not isinstance(x, Slot):
@@ -63,7 +68,7 @@ def _owns_statistics(engine: Engine, call: Call, mean: Ref, variance: Ref) -> bo
     if mean.id not in names or variance.id not in names:
         return False
     readers = [*engine.readers[mean.id], *engine.readers[variance.id]]
-    if any("batch_norm" not in c.op or c.args["eps"] != call.args["eps"] for c in readers):
+    if any(c.op not in BATCH_NORMS or c.args["eps"] != call.args["eps"] for c in readers):
         return False
     name = lambda key: names.get(ref.id) if isinstance(ref := call.args.get(key), Ref) else None
     tensors = BatchNormTensors(

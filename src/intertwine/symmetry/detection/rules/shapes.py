@@ -272,7 +272,7 @@ def rows(engine: Engine, axis: Axis, start: int, stop: int) -> Axis:
     """Some rows of an axis; axes that are fixed anyway are not cut into pieces."""
     if len(axis) == 1 and isinstance(axis[0], Slot):
         if stop - start == 1:
-            engine.stack_request(axis)
+            engine.restart_with_parts(axis)
         node = engine.pool.node(axis[0].space)
         if node.origin is None and node.pinned:
             why = f"rows {start}:{stop} taken at {engine.call.where}"
@@ -297,7 +297,7 @@ def pick(engine: Engine, axis: Axis, index: int) -> tuple[Pick, ...]:
     if len(axis) == 1 and isinstance(axis[0], Segments):
         engine.slice(axis, index, index + 1)
         return ()
-    engine.stack_request(axis)
+    engine.restart_with_parts(axis)
     why = f"one unit singled out at {engine.call.where}"
     if len(axis) == 1 and isinstance(axis[0], Slot):
         engine.hold(engine.rigid(axis, why), why)
