@@ -112,6 +112,8 @@ def compare_many(
         except KeyboardInterrupt:
             notes = [CUT_SHORT]
         shared, intervals = [p.name for p in points[0]], drawn.bootstrap > 0 and examples >= 2 * FEWEST
+        if drawn.bootstrap and not intervals:
+            notes.append(f"No intervals: {examples} examples are too few to halve.")
         like = Tile("", (), (), tuple(m.name for m in chosen), drawn.seed, drawn.null > 0, intervals)
         groups = [some for group in groups if len(some := [name for name in group if name in passed]) > 1]
         tiles = _tiles(0, files, shared, like)
