@@ -76,6 +76,8 @@ def test_what_was_not_asked_for_is_not_known():
     nets = [build(k)() for k in (11, 12)]
     given = iw.compare_many(models, X, resampling=Resampling(untrained=(nets, nets)), progress=False)
     assert len(given.untrained_pairs["linear_cka"]) == 1
+    some = iw.compare_many({**models, "narrow": narrow(0)}, X, resampling=Resampling(untrained=(nets, nets)))
+    assert some.agreement()[:, 3].isnan().all() and torch.equal(some.agreement()[:, :3, :3], given.agreement())
     with pytest.raises(ValueError, match="untrained must be built as models are"):
         iw.compare_many(models, X, resampling=Resampling(untrained=(narrow(0), nets[0])), progress=False)
 

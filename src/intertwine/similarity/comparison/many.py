@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations, combinations_with_replacement, product
+from itertools import chain, combinations, combinations_with_replacement
 from math import nan
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -98,34 +98,40 @@ def compare_many(
         raise ValueError(f"measures must have an estimator. Got {', '.join(unknown)}. Compare two networks by them.")
     batching.check_repeatable(loader)
     with TemporaryDirectory(prefix="intertwine-") as scratch:
-        passes = _Passes(Path(scratch if folder is None else folder), loader, chosen, drawn.seed, progress)
-        check_writable(passes.folder / "probe", "folder")
+        kept = Path(scratch if folder is None else folder)
+        check_writable(kept / "probe", "folder")
+        passed = partial(_passed, kept, loader, chosen, drawn.seed, progress)
         networks, known = _listed(named, layers, reading, batching.peek(loader)[0])
         fresh, groups = _untrained(networks, known, drawn)
         points = [some for _, some, _ in networks.values()]
-        files, blocks, notes = passes.run(networks, reading)
-        examples, passed = sum(blocks), dict[str, Path]()
+        files, blocks, notes = passed(networks, reading)
+        examples, own, more = sum(blocks), len(files), dict[str, Path]()
         try:
             few = replace(reading, max_examples=min(examples, brief(points, examples)))
             if fresh:
-                passed, _, notes = passes.run(fresh, few, examples)
+                more, _, notes = passed(fresh, few, examples)
         except KeyboardInterrupt:
             notes = [CUT_SHORT]
         shared, intervals = [p.name for p in points[0]], drawn.bootstrap > 0 and examples >= 2 * FEWEST
         if drawn.bootstrap and not intervals:
             notes.append(f"No intervals: {examples} examples are too few to halve.")
+        every = [(name, str(path)) for name, path in (*files.items(), *more.items())]
+        place = {name: own + k for k, name in enumerate(more)}
+        sets = [some for group in groups if len(some := [place[x] for x in group if x in place]) > 1]
         like = Tile("", (), (), tuple(m.name for m in chosen), drawn.seed, drawn.null > 0, intervals)
-        groups = [some for group in groups if len(some := [name for name in group if name in passed]) > 1]
-        tiles = _tiles(0, files, shared, like)
-        for k, group in enumerate(groups, 1):
-            tiles |= _tiles(k, {x: passed[x] for x in group}, shared, replace(like, shuffled=False, intervals=False))
+        tiles = _tiles(range(own), every, shared, like)
+        for some in sets:
+            tiles |= _tiles(some, every, shared, replace(like, shuffled=False, intervals=False))
         in_turn = map(Tile.scored, track([*tiles], "Comparing layers of all pairs", None, progress))
         results = in_turn if work is None else work([*tiles])
-        sizes = [(len(shared), n, n) for n in (len(files), *map(len, groups))]
-        (parts, *levels), said = _joined(results, tiles.values(), sizes, like.measures)
-    found = {m: _pairs(groups, [one["scores"][m] for one in levels], fresh) for m in like.measures if levels}
-    untrained = {m: pairs for m, pairs in found.items() if not pairs.isnan().all()}
+        found, said = _joined(results, tiles.values(), (len(_PARTS), len(shared), len(every), len(every)), own)
+    kinds = [*(networks[name][2] for name in files), *(fresh[name][2] for name in more)]
+    levels = {m: _pairs(sets, x[0], kinds) for m, x in found.items() if sets}
+    untrained = {m: pairs for m, pairs in levels.items() if not pairs.isnan().all()}
     pairs = len(next(iter(untrained.values()), ()))
+    parts: Any = {
+        part: {m: x[k, :, :own, :own].contiguous() for m, x in found.items()} for k, part in enumerate(_PARTS)
+    }
     return ComparisonSet(
         names=tuple(files),
         layers=tuple(shared),
@@ -135,7 +141,7 @@ def compare_many(
         settings={"seed": drawn.seed, **settings_of(drawn, False, intervals, chosen, max(blocks), pairs)},
         notes=tuple(dict.fromkeys([*notes, *said])),
         versions=versions(),
-        architectures=tuple(k for _, _, k in networks.values()),
+        architectures=tuple(kinds[:own]),
         untrained_pairs=untrained,
         **parts,
     )
@@ -174,78 +180,58 @@ def _untrained(networks: Fresh, known: Mapping[Any, int], drawn: Resampling) -> 
     return grouped(made, points, alike)
 
 
-def _pairs(groups: Sequence[Sequence[str]], scores: Sequence[Tensor], fresh: Fresh) -> Tensor:
+def _pairs(groups: Sequence[Sequence[int]], scores: Tensor, kinds: Sequence[int]) -> Tensor:
     """Scores of pairs of untrained networks ``(pairs, L, K, K)``, by their architectures; NaN beyond the last pair."""
     found: dict[tuple[int, int], list[Tensor]] = {}
-    for group, matrix in zip(groups, scores):
-        for (i, x), (j, y) in combinations(enumerate(group), 2):
-            for at in {(fresh[x][2], fresh[y][2]), (fresh[y][2], fresh[x][2])}:
-                found.setdefault(at, []).append(matrix[:, i, j])
-    size = 1 + max(k for _, _, k in fresh.values())
-    pairs = torch.full((max(map(len, found.values())), len(scores[0]), size, size), nan, dtype=torch.float64)
+    for i, j in chain.from_iterable(combinations(group, 2) for group in groups):
+        for at in {(kinds[i], kinds[j]), (kinds[j], kinds[i])}:
+            found.setdefault(at, []).append(scores[:, i, j])
+    pairs = scores.new_full((max(map(len, found.values())), len(scores), max(kinds) + 1, max(kinds) + 1), nan)
     for (s, t), some in found.items():
         pairs[: len(some), :, s, t] = torch.stack(some)
     return pairs
 
 
-@dataclass(frozen=True)
-class _Passes:
-    """Passes of networks over the data; what each kept is in a file, made where there is none."""
+def _passed(
+    folder: Path, loader: Iterable[Any], measures: Sequence[Measure[Any]], seed: int, progress: bool | None,
+    networks: Fresh, reading: Reading, of: int = 0,
+) -> tuple[dict[str, Path], list[int], list[str]]:  # fmt: skip
+    """The file of what each network's pass keeps, the examples of its blocks, and why networks cannot be made.
 
-    folder: Path
-    loader: Iterable[Any]
-    measures: Sequence[Measure[Any]]
-    seed: int
-    progress: bool | None
-
-    def run(self, fresh: Fresh, reading: Reading, of: int = 0) -> tuple[dict[str, Path], list[int], list[str]]:
-        """The file of every network, the examples of the blocks, and why networks cannot be made.
-
-        As many positions of maps are kept as were kept ``of`` so many examples, of these unless given.
-
-        Raises:
-            KeyboardInterrupt: If that came during a pass: part of it is none.
-            ValueError: If a pass yields other data.
-        """
-        data, files, notes, blocks = _Read(self.loader), dict[str, Path](), list[str](), list[int]()
-        examples = sum(map(batching.size, limited(data, reading.max_examples)))
-        wanted = Wanted.of(self.measures, [some for _, some, _ in fresh.values()], of or examples, self.seed)
-        for name, (make, points, _) in track(
-            fresh.items(), f"Running {'untrained ' if of else ''}networks", len(fresh), self.progress
-        ):
-            model = make()
-            if isinstance(model, str):
-                notes.append(model)
-                continue
-            layout = [(p.name, p.shape, p.channel_dim) for p in points]
-            facts = (wanted, layout, reading, data.known.hexdigest(), architecture(model))
-            known = digest([repr(facts), *model.state_dict().values()])
-            files[name] = path = (self.folder / f"{known[:24]}.safetensors").resolve()
-            if not path.exists():
-                again, running = _Read(self.loader), Running({name: (model, points)})
-                found = gather(running, {name: Collector(name, points, wanted)}, again, reading)[name]
-                if found.notes:
-                    raise KeyboardInterrupt
-                if again.known.digest() != data.known.digest():
-                    raise ValueError(
-                        f"loader must yield the same batches in every pass. Got others for {name}. Do not shuffle, or "
-                        "load the data into a list of batches."
-                    )
-                write_tensors(path, to_tensors(found))
-            blocks = [*read_layer(path, points[0].name, name).blocks]
-        return files, blocks, notes
+    A pass that was made is not made again. As many positions of maps are kept as of so many examples, these by default.
+    """  # noqa: DOC501 - said where it is called
+    files, notes, blocks, read = dict[str, Path](), list[str](), list[int](), hashlib.sha256()
+    examples = sum(map(batching.size, limited(_read(loader, read), reading.max_examples)))
+    wanted = Wanted.of(measures, [points for _, points, _ in networks.values()], of or examples, seed)
+    what = f"Running {'untrained ' if of else ''}networks"
+    for name, (make, points, _) in track(networks.items(), what, len(networks), progress):
+        model = make()
+        if isinstance(model, str):
+            notes.append(model)
+            continue
+        layout = [(p.name, p.shape, p.channel_dim) for p in points]
+        facts = repr((wanted, layout, reading, read.hexdigest(), architecture(model)))
+        path = (folder / f"{digest([facts, *model.state_dict().values()])[:24]}.safetensors").resolve()
+        if not path.exists():
+            again, running = hashlib.sha256(), Running({name: (model, points)})
+            found = gather(running, {name: Collector(name, points, wanted)}, _read(loader, again), reading)[name]
+            if found.notes:
+                raise KeyboardInterrupt  # part of a pass is no pass
+            if again.digest() != read.digest():
+                raise ValueError(
+                    f"loader must yield the same batches in every pass. Got others for {name}. Do not shuffle, or load "
+                    "the data into a list of batches."
+                )
+            write_tensors(path, to_tensors(found))
+        files[name], blocks = path, [*read_layer(path, points[0].name, name).blocks]
+    return files, blocks, notes
 
 
-class _Read:
-    """A pass over a loader that knows what it has read."""
-
-    def __init__(self, loader: Iterable[Any]) -> None:
-        self.known, self._batches = hashlib.sha256(), batching.peek(loader)[1]
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self._batches:
-            digest(tensors_in(batching.example(batch, batching.size(batch))), self.known)
-            yield batch
+def _read(loader: Iterable[Any], known: Any) -> Iterator[Any]:
+    """The batches of a loader, which are added to a hash."""
+    for batch in batching.peek(loader)[1]:
+        digest(tensors_in(batching.example(batch, batching.size(batch))), known)
+        yield batch
 
 
 def _built(name: str, model: Built) -> nn.Module:
@@ -267,14 +253,16 @@ class Tile:
     intervals: bool
 
     def scored(self) -> dict[str, Any]:
-        """By measure the scores and what judges them as nested lists ``(rows, columns)``; and the ``notes``.
+        """By measure the scores and what judges them as nested lists ``(6, rows, columns)``; and the ``notes``.
 
         Raises:
             KeyboardInterrupt: If that came while pairs were scored: part of a tile is no tile.
         """
         chosen, how = chosen_measures(self.measures), How(None, self.shuffled, self.intervals, self.seed)
-        a, same = self._read(self.rows), self.rows == self.columns
-        b = a if same else self._read(self.columns)
+        read = lambda some: [read_layer(Path(path), self.layer, name) for name, path in some]
+        joined = lambda networks: Network([one.layers[0] for one in networks], networks[0].blocks)
+        a, same = joined(read(self.rows)), self.rows == self.columns
+        b = a if same else joined(read(self.columns))
         notes = [layer.silent for layer in (*a.layers, *b.layers) if layer.silent]
         unknown = torch.full((len(a.layers), len(b.layers)), nan, dtype=torch.float64)
         found = {m.name: unknown.repeat(len(_PARTS), 1, 1) for m in chosen}
@@ -290,53 +278,40 @@ class Tile:
             raise KeyboardInterrupt
         if same:
             found = {m: x.triu() + x.triu(1).mT for m, x in found.items()}
-        parts = {m: dict(zip(_PARTS, x.tolist())) for m, x in found.items()}
-        return {"notes": list(dict.fromkeys(notes)), **parts}
-
-    def _read(self, networks: Sequence[tuple[str, str]]) -> Network:
-        found = [read_layer(Path(path), self.layer, name) for name, path in networks]
-        return Network([one.layers[0] for one in found], found[0].blocks)
+        return {"notes": list(dict.fromkeys(notes)), **{m: x.tolist() for m, x in found.items()}}
 
 
 def _tiles(
-    number: int, files: Mapping[str, Path], layers: Sequence[str], like: Tile
-) -> dict[Tile, tuple[int, int, range, range]]:
-    """The work, a few networks and one layer at a time, and where its scores belong: in which matrix, and there."""
-    parts = [range(k, min(len(files), k + _TILE)) for k in range(0, len(files), _TILE)]
-    networks = [(name, str(path)) for name, path in files.items()]
+    of: Sequence[int], networks: Sequence[tuple[str, str]], layers: Sequence[str], like: Tile
+) -> dict[Tile, tuple[int, Tensor, Tensor]]:
+    """The work on some networks, a few of them and one layer at a time, and where its scores belong."""
+    parts = [of[k : k + _TILE] for k in range(0, len(of), _TILE)]
     some = lambda part: tuple(networks[k] for k in part)
     return {
-        replace(like, layer=layer, rows=some(s), columns=some(t)): (number, k, s, t)
+        replace(like, layer=layer, rows=some(s), columns=some(t)): (k, torch.tensor(s), torch.tensor(t))
         for k, layer in enumerate(layers)
         for s, t in combinations_with_replacement(parts, 2)
     }
 
 
-_Matrices = dict[str, Any]  # by part and measure, tensors
-
-
 def _joined(
-    results: Iterable[Mapping[str, Any]],
-    places: Iterable[tuple[int, int, range, range]],
-    shapes: Sequence[tuple[int, int, int]],
-    measures: Sequence[str],
-) -> tuple[list[_Matrices], list[str]]:
-    """Matrices ``(L, n, n)`` of each shape, and notes. Control-C ends the work: what has been scored counts."""
-    unknown = lambda shape: torch.full(shape, nan, dtype=torch.float64)
-    found: list[_Matrices] = [{part: {m: unknown(shape) for m in measures} for part in _PARTS} for shape in shapes]
-    notes, left = list[str](), [*places]
-    count = len(left)
+    results: Iterable[Mapping[str, Any]], places: Iterable[tuple[int, Tensor, Tensor]], shape: Sequence[int], own: int
+) -> tuple[dict[str, Tensor], list[str]]:
+    """By measure all that is known, and notes on the first networks. Control-C ends the work: what is scored counts."""
+    found, notes, left = dict[str, Tensor](), list[str](), [*places]
     try:
         for one in results:
-            number, k, s, t = left.pop(0)
-            notes += one["notes"] if number == 0 else []
-            for m, part in product(measures, _PARTS):
-                matrix = found[number][part][m]
-                values = torch.from_numpy(np.array(one[m][part], dtype=float))  # NaN for None
-                matrix[k, s.start : s.stop, t.start : t.stop] = values
-                matrix[k, t.start : t.stop, s.start : s.stop] = values.T
+            k, s, t = left.pop(0)
+            said = dict(one)
+            new = said.pop("notes")
+            notes += new if int(t[-1]) < own else []
+            for m, values in said.items():
+                matrix = found.setdefault(m, torch.full(shape, nan, dtype=torch.float64))
+                part = torch.from_numpy(np.array(values, dtype=float))  # NaN for None
+                matrix[:, k, s[:, None], t] = part
+                matrix[:, k, t[:, None], s] = part.mT
     except KeyboardInterrupt:
-        if len(left) == count:
+        if not found:
             raise
         return found, [*dict.fromkeys(notes), INTERRUPTED]
     if left:
