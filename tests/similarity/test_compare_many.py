@@ -40,7 +40,7 @@ def narrow(seed):
 @pytest.mark.parametrize("measure", MEASURES)
 def test_scores_and_what_judges_them_are_those_of_pairs(measure):
     """Equal networks, others of their architecture, and one of another."""
-    models = {"a": build(0)(), "b": build(1)(), "a again": build(0)(), "narrow": narrow(5)}
+    models = {"a": build(0)(), "untrained a0": build(1)(), "a again": build(0)(), "narrow": narrow(5)}  # a name as ours
     found = iw.compare_many(models, X, measures=measure, progress=False)
     untrained, agree, seen = found.untrained(measure), found.agreement(measure), set()
     for (i, a), (j, b) in combinations(enumerate(models), 2):
