@@ -62,7 +62,11 @@ class Compare(Study, DeviceOptions, DataOptions):
         "Measures, joined by commas; those that fit the networks otherwise. A wrong name lists all."
     )
     null: int = advanced("Shuffles for chance levels; 0 for none.", 20, min=0)
-    untrained: int = advanced("Copies of A and of B with fresh weights that stand beside them; 0 for none.", 3, min=0)
+    untrained: int = advanced(
+        "Copies of A and of B, or of each architecture of many, with fresh weights that stand beside; 0 for none.",
+        3,
+        min=0,
+    )
     bootstrap: int = advanced("Random halves for confidence intervals; 0 for none.", 20, min=0)
     batch_size: int | None = advanced(
         "Examples that run through the networks at once; 250, or 2048 tokens, otherwise.", min=1
