@@ -435,7 +435,7 @@ def _() -> Any:
 @answer("similarity: facts of measures")
 def _() -> Any:
     measures = map(iw.similarity.measure, iw.similarity.measure_names())
-    return {m.name: [str(m.group), m.range, m.metric, m.obeys_triangle] for m in measures}
+    return {m.name: [str(m.group), m.range, m.metric] for m in measures}
 
 
 @answer("similarity: functions on features")

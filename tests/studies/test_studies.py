@@ -61,7 +61,7 @@ def test_the_rule_sees_what_is_not_public(line):
 
 def test_every_study_has_a_name_of_its_own_and_says_where_it_was_left_open():
     found = [one for file in FILES if file.name != run.OWN for one in import_module(f"studies.{file.stem}").STUDIES]
-    assert len({one.name for one in found}) == len(found) == len(run.studies()) == 15
+    assert len({one.name for one in found}) == len(found) == len(run.studies()) > 10
     assert all(one.papers.startswith("left open by") and one.name.startswith("open-") for one in found)
 
 
@@ -113,7 +113,7 @@ def test_pages_and_index_follow_from_the_values_that_are_kept(tmp_path):
     assert "](../values/open-differentiability.parquet)" in page.read_text(encoding="utf-8")
     assert "[Does Theorem E.14 need derivatives?](pages/open-differentiability.md)" in index.read_text(encoding="utf-8")
     assert "4 of 4 claims hold" in index.read_text(encoding="utf-8")
-    assert index.read_text(encoding="utf-8").count("not run yet") == 14
+    assert index.read_text(encoding="utf-8").count("not run yet") == len(run.studies()) - 1
 
 
 def test_what_is_kept_is_what_pages_say():
