@@ -233,30 +233,23 @@ def _groups_table(comparison: Comparison) -> Table:
 def comparison_set_page(found: ComparisonSet) -> Page:
     """Lay out a matrix for each layer, in the order that was given, a map, and the tree of the networks."""
     names, judged = found.names, {m: found.judged(m) for m in found.measures}
-    hovered = [part for part in ("error", "low", "high", "chance", "untrained", "null_p") if len(names) <= _HOVERED]
 
-    def heat(measure: str, layer: str) -> Figure:
-        known, k = judged[measure], found.layers.index(layer)
-        title = f"{measure_title(measure)}: {layer_title(layer)}"
-        more = {_BEST.get(part, part): known[part][k].tolist() for part in hovered if not known[part].isnan().all()}
-        return heatmap(known["score"][k].tolist(), names, names, title=title, name="score", hover=more)
+    def heat(measure: str, title: str, parts: Mapping[str, Tensor]) -> Figure:
+        known = {
+            _BEST.get(part, part): x.tolist() for part, x in parts.items() if part == "score" or not x.isnan().all()
+        }
+        name, *others = known
+        more = {other: known[other] for other in others if len(names) <= _HOVERED}
+        return heatmap(known[name], names, names, title=f"{measure_title(measure)}: {title}", name=name, hover=more)
 
-    means = [
-        heatmap(
-            judged[m][part].nanmean(0).tolist(),
-            names,
-            names,
-            title=f"{measure_title(m)}: {title}",
-            name="mean",
-            hover={},
-        )
-        for m in found.measures
-        for part, title in (("score", "mean over layers"), ("agree", "share of layers that agree"))
-        if part == "score" or not judged[m][part].isnan().all()
-    ]
-
+    shares = {m: x["agree"].nanmean(0) for m, x in judged.items() if not x["agree"].isnan().all()}
+    means = [heat(m, "mean over layers", {"score": found.matrix(m)}) for m in found.measures]
+    means += [heat(m, "share of layers that agree", {"agree": share}) for m, share in shares.items()]
     layers: dict[str, list[Block]] = {
-        layer_title(layer): [Grid([heat(m, layer) for m in found.measures], width=420)] for layer in found.layers
+        layer_title(x): [
+            Grid([heat(m, layer_title(x), {p: y[k] for p, y in judged[m].items()}) for m in found.measures], width=420)
+        ]
+        for k, x in enumerate(found.layers)
     }
     last, by_layer = found.names[-1], [layer_title(layer) for layer in found.layers]
     growing = Grid(
