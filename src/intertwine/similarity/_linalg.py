@@ -9,6 +9,11 @@ _ROUNDING = 10  # times the precision of the largest eigenvalue, in the others
 _SURE = {"svd": {"lapack_driver": "gesvd"}, "eigh": {"driver": "ev"}, "eigvalsh": {"driver": "ev"}}
 
 
+def multiplies_half(device: torch.device) -> bool:
+    """Whether it is a processor that multiplies bfloat16, twice as fast as float32 or more; other devices stay precise."""
+    return device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def singular(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Thin singular value decomposition ``U, S, V^T``."""
     return _robust("svd", matrix, full_matrices=False)

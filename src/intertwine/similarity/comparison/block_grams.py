@@ -8,14 +8,15 @@ from torch import Tensor
 
 from ...features.moments import ChannelMoments
 from .._features import double, positions_last
+from .._linalg import multiplies_half
 from ..hsic import center_gram
-from ..measures.kernels import add_product, linear_gram, mirror, row_tiles
+from ..measures.kernels import add_product, linear_gram, mirror
 
 _CHUNK = 1 << 18  # entries of the products of some channels, so that they stay in the cache
 _STILL = 1e-4  # of the mean square, a variance by which a channel might be constant
 _SEEN = 8  # examples
-_STRIP = 16  # rows of a Gram matrix, at the fewest, that are made at a time
 _OFFSET = 16  # squared means over variances from which on features are centred before their products
+_PATTERN = 4  # sums of squares about channels over those about positions, from which on they are centred by positions
 _EPS, _HALF = 1e-6, 2.0**-8  # what rounding leaves of differences, of a kernel in float32 and in bfloat16
 ESTIMATED = ("linear", "max", "channel_normalized", "gates")
 """Kernels whose Gram matrices follow from a block of examples and the moments of channels."""
@@ -83,33 +84,30 @@ def _energy(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Held:
-    """Products of channels within a block, until the means and norms over all examples are known.
+    """Products of centred channels within a block, until the means and norms over all examples are known.
 
-    They are kept in units of the moments so far, in bfloat16: its rounding, 0.2 % of each of thousands of pairs and
-    independent of one another, moves no score by 1e-4.
+    They are kept in bfloat16: its rounding, 0.2 % of each of thousands of pairs and independent of one another, moves no
+    score by 1e-4.
     """
 
-    strips: tuple[Tensor, ...]  # ``(C, rows, columns)`` of the lower triangle
+    products: Tensor  # ``(C, n, n)``
     rows: Tensor  # sums over space about the mean so far, ``(C, n)``
     mean: Tensor  # ``(C,)``
-    weight: Tensor  # ``(C,)``
     width: int
 
     def grams(self, names: Sequence[str], sums: ChannelSums) -> dict[str, Tensor]:
         """U-centred Gram matrices with the means and norms of ``sums``."""
-        new = sums.weight.to(self.rows)
-        weight, factor = new[:, None, None], (new / self.weight)[:, None, None]
-        shift = (sums.mean - double(self.mean)).to(self.rows)[:, None, None]
-        silent = torch.where(weight > 0, 0.0, -torch.inf)
-        largest, total = [], []
-        for strip, some in zip(self.strips, _strips(self.rows.shape[1])):
-            z = strip.to(self.rows).mul_(factor)
-            moved = (shift * weight) * self.rows[:, :, None]
-            z.sub_(moved[:, some]).sub_(moved[:, : some.stop].mT).add_(self.width * shift.square() * weight)
-            total.append(z.sum(0) if "channel_normalized" in names else z[0])
-            largest.append(z.add_(silent).amax(0) if "max" in names else z[0])
-        found = {"max": largest, "channel_normalized": total}
-        return {n: u_centred(_mirrored(parts), _HALF) for n, parts in found.items() if n in names}
+        weight = sums.weight.to(self.rows)[:, None, None]
+        shift = (sums.mean - double(self.mean)).to(self.rows)[:, None]
+        moved = weight * (shift * (self.width / 2 * shift - self.rows))[:, :, None]
+        found: dict[str, Tensor] = {}
+        z = self.products * weight
+        z.add_(moved).add_(moved.mT)
+        if "channel_normalized" in names:
+            found["channel_normalized"] = z.sum(0)
+        if "max" in names:
+            found["max"] = z.add_(torch.where(weight > 0, 0.0, -torch.inf)).amax(0)
+        return {name: u_centred(gram, _HALF) for name, gram in found.items()}
 
 
 def block_grams(x: Tensor, names: Sequence[str], sums: ChannelSums) -> tuple[dict[str, Tensor], Held | None]:
@@ -122,11 +120,10 @@ def block_grams(x: Tensor, names: Sequence[str], sums: ChannelSums) -> tuple[dic
     if "gates" in names:
         found["gates"] = _product((x > 0).to(x.dtype))
     if set(names) & set(NORMALISED):
-        held, found["linear"] = _by_channel(x, sums)
+        held, linear = _by_channel(x, sums)
+        found["linear"] = _told_apart(linear, x, _PATTERN)
     elif "linear" in names:
-        found["linear"] = _product(x)
-    if "linear" in names:
-        found["linear"] = _told_apart(found["linear"], x)
+        found["linear"] = _told_apart(_product(x), x, _OFFSET)
     return {name: u_centred(gram, _EPS).to(x.dtype) for name, gram in found.items() if name in names}, held
 
 
@@ -136,65 +133,43 @@ def _product(x: Tensor) -> Tensor:
     return mirror(gram)
 
 
-def _told_apart(gram: Tensor, x: Tensor) -> Tensor:
+def _told_apart(gram: Tensor, x: Tensor, most: float) -> Tensor:
     """A Gram matrix that U-centring turns into that of the features, taken about means where these are large.
 
-    Centring takes a tenth of the time of the product. Without it, float32 loses the digits by which what all examples
+    Centring takes a tenth of the time of the product. Without it, rounding loses the digits by which what all examples
     share is larger than what tells them apart. Zeros where nothing but rounding does.
     """
     spread = double(gram.diagonal()).sum() - double(gram).mean(0).sum()
-    if x.device.type == "cpu" and spread > double(gram.diagonal()).sum() / _OFFSET:  # false for NaN
+    if x.device.type == "cpu" and spread > double(gram.diagonal()).sum() / most:  # false for NaN
         return gram
     gram = linear_gram(x)
     rounding = (4 * torch.finfo(x.dtype).eps) ** 2 * double(x[0]).square().sum()
     return gram * (double(gram.diagonal()).sum() > len(x) * rounding)
 
 
-def _strips(n: int) -> list[slice]:
-    """Rows from which the lower triangle is made: up to four strips, five eighths of the square."""
-    return [*row_tiles(n, max(_STRIP, -(-n // 4)))]
-
-
-def _mirrored(strips: Sequence[Tensor]) -> Tensor:
-    """The symmetric matrix of which the strips are the rows, each as far as its own last column."""
-    n = strips[-1].shape[1]
-    full = strips[-1].new_zeros(n, n)
-    for strip, rows in zip(strips, _strips(n)):
-        full[rows, : rows.stop] = strip
-        full[: rows.start, rows] = strip[:, : rows.start].mT
-    return full
-
-
 def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
-    """Products of one channel at a time, and their sum, which is the linear kernel.
+    """Products of one channel at a time, about its mean so far, and their sum, which is the linear kernel.
 
-    ``(x - m) (y - m)`` summed over space is ``x y - m (sum x + sum y) + P m^2``: no centred copy of the features is
-    made, except of those whose means are large or which have fewer positions than examples.
+    Processors that multiply bfloat16 do it twice as fast as float32. Values are rounded about a mean that is rounded as
+    well: many features are 0, and these must not all be off to one side.
     """
     x = positions_last(x)
     n, channels, width = x.shape
-    mean, weight = sums.mean.to(x), sums.weight.to(x)
-    weight = torch.where(weight > 0, weight, 1.0)
-    copied = bool(sums.offset) or width < n
-    linear = [x.new_zeros(part.stop - part.start, part.stop) for part in _strips(n)]
-    strips = [x.new_empty(channels, *one.shape, dtype=torch.bfloat16) for one in linear]
-    sums_of_rows = x.new_empty(channels, n)
-    step = max(1, _CHUNK // n**2)
+    mean = sums.mean.to(x)
+    if narrow := x.dtype == torch.float32 and multiplies_half(x.device):
+        mean = mean if sums.offset else mean.bfloat16().to(x)
+    linear, rows = x.new_zeros(n, n), x.new_empty(channels, n)
+    kept = x.new_empty(channels, n, n, dtype=torch.bfloat16)
+    step = max(1, 2 * _CHUNK // (n * max(n, width)))
     for start in range(0, channels, step):
         some = slice(start, start + step)
-        part, m, w = x[:, some].transpose(0, 1), mean[some, None, None], weight[some, None, None]
-        if copied:
-            part = part - m
-        rows = part.sum(2)
-        sums_of_rows[some] = rows if copied else rows - width * m[:, :, 0]
-        for k, own in enumerate(_strips(n)):
-            left, right = part[:, own], part[:, : own.stop]
-            products = left * right.mT if width == 1 else torch.bmm(left, right.mT)
-            if not copied:
-                products.sub_(m * rows[:, own, None]).sub_(m * rows[:, None, : own.stop]).add_(width * m.square())
-            linear[k] += products.sum(0)
-            strips[k][some] = products.mul_(w)
-    return Held(tuple(strips), sums_of_rows, mean, weight, width), _mirrored(linear)
+        z = x[:, some].transpose(0, 1) - mean[some, None, None]
+        rows[some] = z.sum(2)
+        z = z.to(torch.bfloat16 if narrow else z.dtype, memory_format=torch.contiguous_format)
+        products = z * z.mT if width == 1 else torch.bmm(z, z.mT)
+        linear += products.sum(0, dtype=x.dtype)
+        kept[some] = products
+    return Held(kept, rows, mean, width), linear
 
 
 def u_centred(gram: Tensor, rounding: float) -> Tensor:

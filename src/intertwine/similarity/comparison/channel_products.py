@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._linalg import multiplies_half
 from .estimates import How, folds_of
 from .layers import Layer
 
@@ -45,9 +46,7 @@ class Stack:
         self.offset = torch.where(self._silent.to(mean.device), 0.0, torch.cat(offsets))  # means that rows still have
         self.squares: dict[tuple[int, ...], Tensor] = {}  # of the channels, by fold and part, for tables of a kind
         self.device, self.dtype = (getattr(self._rows[0][0], of) for of in ("device", "dtype"))
-        # Hardware multiplies bfloat16 twice as fast as float32; devices other than processors stay precise.
-        quick = self.device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        self.narrow = center and not exact and len(self.offset) >= WIDE and quick
+        self.narrow = center and not exact and len(self.offset) >= WIDE and multiplies_half(self.device)
         self._rounded: dict[int, Tensor] = {}
 
     def block(self, b: int) -> Tensor:
