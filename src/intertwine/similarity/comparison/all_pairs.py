@@ -88,7 +88,7 @@ def _by_tiles(measure: CKA, a: Network, b: Network, how: How, found: Estimates) 
         left = Network([a.layers[i] for i in rows], a.blocks)
         right = left if a is b and rows == columns else Network([b.layers[j] for j in columns], b.blocks)
         _forget((*a.layers, *b.layers), {id(layer) for layer in (*left.layers, *right.layers)})
-        estimate_cka(measure, left, right, how.draws, found, (rows.start, columns.start))
+        estimate_cka(measure, left, right, how, found, (rows.start, columns.start))
         yield from repeat(None, len(rows) * len(columns))
     _forget((*a.layers, *b.layers), set())
 

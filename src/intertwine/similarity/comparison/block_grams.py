@@ -86,8 +86,8 @@ def _energy(x: Tensor) -> Tensor:
 class Held:
     """Products of centred channels within a block, until the means and norms over all examples are known.
 
-    They are kept in bfloat16: its rounding, 0.2 % of each of thousands of pairs and independent of one another, moves no
-    score by 1e-4.
+    They are kept in bfloat16: its rounding, 0.2 % of each of thousands of pairs and nearly independent of one another,
+    is in the error of a score.
     """
 
     products: Tensor  # ``(C, n, n)``

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from ..._zoo_intervals import student_t
-from ..inference import CONFIDENCE, Draws
+from ..inference import CONFIDENCE
 from ..measures.cka import CKA
 from .block_grams import NORMALISED
-from .estimates import Estimates, folds_of
+from .estimates import Estimates, How, folds_of
 from .layers import Layer, Network
 
 _SURE = 1.959963984540054  # standard deviations of an error that is exceeded once in 20 times
 _UPPER = 1.6448536269514722  # and of a value that is exceeded once in 20 times
 _NUMBERS = 1 << 24  # of a side that are upcast to float64 at a time: 128 MB
-_ROUNDING = 3e-4  # what products of channels in bfloat16 leave of a score's digits
+_ROUNDING = 6e-4  # what products of channels in bfloat16 leave of a score's digits, and of that of their sum
 _NORMAL = 1e-4  # skewness below which the tail is a normal one's
 _SQUARE = 0.5**0.5
 # How three edges of a graph may meet: how many labelled ways, how many vertices, and the sum over distinct vertices of
@@ -34,9 +34,7 @@ _MEETINGS = (
 )
 
 
-def estimate_cka(
-    measure: CKA, a: Network, b: Network, draws: Draws | None, found: Estimates, at: tuple[int, int]
-) -> None:
+def estimate_cka(measure: CKA, a: Network, b: Network, how: How, found: Estimates, at: tuple[int, int]) -> None:
     r"""Score all pairs of layers by a CKA, from a row and column of ``found`` on, with errors, intervals and chance.
 
     With U-centred Gram matrices :math:`K_g, L_g` of blocks :math:`g` of examples the estimate is :math:`\sum_g
@@ -45,8 +43,9 @@ def estimate_cka(
     the infinitesimal jackknife over examples. The *error*, against the score of all pairs, is that of an incomplete
     U-statistic: with ``psi_ij`` what a pair of examples adds to the score, its variance is ``2 sum psi_ij^2`` times the
     share of pairs that were left out. Chance is that of shuffles within blocks, whose first three moments are closed
-    forms; with ``draws`` of one block, that of their shuffles.
+    forms; with ``how.draws`` of one block, that of their shuffles.
     """
+    draws, in_moments = how.draws, how.shuffled and how.draws is None
     rows, columns = a.living, b.living
     stacks: list[tuple[Tensor, Tensor]] = []
     for g, n in enumerate(a.blocks):
@@ -60,15 +59,16 @@ def estimate_cka(
     least, most = measure.range
     table = _PairSums(len(rows), len(columns), len(a.blocks) > 1)
     for (x, y), folds in zip(stacks, (f for f, n in zip(folds_of(a.blocks), a.blocks) if n >= 4)):
-        table.add(x, y, folds, draws is None)
+        table.add(x, y, folds, in_moments)
         for p, order in enumerate(() if draws is None else draws.permutations.to(x.device)):
             shuffled = torch.stack([one.index_select(0, order).index_select(1, order) for one in y])
             found.null[(*index, p)] = _products(x, shuffled, x.dtype).clamp(least, most)  # centring commutes with it
     scores, error, width = table.finish(a.blocks)
     found.scores[index] = scores.clamp(least, most)
-    found.error[index] = error + (_ROUNDING if measure.kernel.name in NORMALISED else 0.0)
+    rounded = measure.kernel.name != "gates" and any(name in a.layers[rows[0]].grams for name in NORMALISED)
+    found.error[index] = error + (_ROUNDING if rounded else 0.0)
     found.low[index], found.high[index] = (scores - width).clamp(least, most), (scores + width).clamp(least, most)
-    if draws is None:
+    if in_moments:
         chance = table.chance()
         found.chance[index], found.upper[index], found.p[index] = 0.0, chance.quantile(), chance.p_value(scores)
     for layers, some, size in ((a.layers, rows, table.aa), (b.layers, columns, table.bb)):
