@@ -10,7 +10,7 @@ _SURE = {"svd": {"lapack_driver": "gesvd"}, "eigh": {"driver": "ev"}, "eigvalsh"
 
 
 def multiplies_half(device: torch.device) -> bool:
-    """Whether it is a processor that multiplies bfloat16, twice as fast as float32 or more; other devices stay precise."""
+    """Whether it is a processor that multiplies bfloat16, twice as fast as float32; other devices stay precise."""
     return device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
@@ -47,9 +47,9 @@ def rounding(sizes: Tensor) -> Tensor:
 
 
 def eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues of a symmetric matrix, the largest first, and its eigenvectors as columns."""
+    """Eigenvalues of symmetric matrices ``(..., n, n)``, the largest first, and their eigenvectors as columns."""
     values, vectors = _robust("eigh", matrix)
-    return values.flip(0), vectors.flip(1)
+    return values.flip(-1), vectors.flip(-1)
 
 
 def _robust(name: str, matrix: Tensor, **options: Any) -> Any:
@@ -59,7 +59,9 @@ def _robust(name: str, matrix: Tensor, **options: Any) -> Any:
         import scipy.linalg
 
         if matrix.ndim > 2:
-            return torch.stack([_robust(name, one, **options) for one in matrix])
+            several = [_robust(name, one, **options) for one in matrix]
+            tensors = isinstance(several[0], Tensor)
+            return torch.stack(several) if tensors else tuple(map(torch.stack, zip(*several)))
         found = getattr(scipy.linalg, name)(matrix.cpu().numpy(), **options, **_SURE[name])
         back = lambda part: torch.from_numpy(part).to(matrix)
         return tuple(map(back, found)) if isinstance(found, tuple) else back(found)

@@ -1,7 +1,7 @@
 """Products of the channels of layers beside each other, by folds of examples and parts of the positions."""
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise, product
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -21,7 +21,7 @@ _NUMBERS = 1 << 22  # of a side that are upcast to float64 at a time
 
 
 class Stack:
-    """Rows of some layers at one size, their channels beside each other, about their means.
+    """Rows of some layers of as many channels at one size, their channels beside each other, about their means.
 
     Each layer is multiplied by the power of 2 that brings its largest value near 1, so that no product overflows; the
     scores are told where sizes count. Many centred channels are rounded to 16 bits where the processor multiplies
@@ -30,15 +30,16 @@ class Stack:
 
     def __init__(self, layers: Sequence[Layer], space: tuple[int, ...], center: bool, exact: bool) -> None:
         self.every, self.centred = prod(space), center
-        self.channels = [slice(*pair) for pair in pairwise(accumulate((x.shape[0] for x in layers), initial=0))]
+        self.shape = len(layers), layers[0].shape[0]
         self._rows = [layer.rows(space) for layer in layers]
         self.positions = min(parts[0].shape[1] for parts in self._rows)
         self._silent = torch.cat([layer.constant if center else layer.dead for layer in layers])
         tops = [float(torch.stack([part.abs().max() for part in parts]).max()) or 1.0 for parts in self._rows]
-        self.scales = [2.0 ** -round(torch.tensor(top).log2().item()) for top in tops]
+        exponents = torch.tensor(tops, dtype=torch.float64).log2().round().int()
+        self.scales = torch.ldexp(torch.ones(len(tops), dtype=torch.float64), -exponents)
         self._means: list[Tensor] = []
         offsets = []
-        for parts, scale in zip(self._rows, self.scales):
+        for parts, scale in zip(self._rows, self.scales.tolist()):
             total = sum(part.flatten(0, 1).sum(0, dtype=torch.float64) for part in parts)
             mean = torch.as_tensor(total) / sum(part.shape[0] * part.shape[1] for part in parts)
             self._means.append(mean if center else torch.zeros_like(mean))
@@ -60,7 +61,7 @@ class Stack:
     def precise_block(self, b: int) -> Tensor:
         """Rows of a block in the precision of the features."""
         found = []
-        for parts, mean, scale in zip(self._rows, self._means, self.scales):
+        for parts, mean, scale in zip(self._rows, self._means, self.scales.tolist()):
             first = mean.to(parts[b])
             found.append(((parts[b] - first) - (mean - first.double()).to(first)) * scale)
         joined = torch.cat(found, 2) if len(found) > 1 else found[0]
@@ -88,7 +89,7 @@ class Table:
     ) -> None:
         self.x, self.y, self._exact = x, y, how.draws is not None
         self.rounded = x.narrow and y.narrow
-        c, d = x.channels[-1].stop, y.channels[-1].stop
+        c, d = prod(x.shape), prod(y.shape)
         self._each = min(x.positions, y.positions)
         self.unseen = 0.0 if self._exact else 1 - self._each / max(1, x.every)
         self.parts = min(_PARTS, self._each) if self.unseen > 0 else 1
@@ -105,7 +106,7 @@ class Table:
         shuffled = torch.zeros(count, c, d, dtype=self._wide, device=self._device)
         at, generator = 0, torch.Generator().manual_seed(shuffles[1])
         kind = (*self.cross.shape[:2], self._each)
-        sized = lambda side: torch.zeros(*kind[:2], side.channels[-1].stop, dtype=torch.float64, device=self._device)
+        sized = lambda side: torch.zeros(*kind[:2], prod(side.shape), dtype=torch.float64, device=self._device)
         new = {side: sized(side) for side in dict.fromkeys((x, y)) if kind not in side.squares}
         for b, some in enumerate(folds):
             left, right = (side.block(b).to(self._device)[:, : self._each] for side in (x, y))
@@ -121,10 +122,10 @@ class Table:
                 _add_product(shuffled[s], left.flatten(0, 1), right[order.to(self._device)].flatten(0, 1))
         shuffled = shuffled if self.rounded else shuffled.double()
         shuffled += sum(blocks) * self._each * torch.outer(x.offset, y.offset.to(x.offset.device))
-        self.cross, self.shuffled = self.cross.cpu(), shuffled.cpu()
+        self.cross, self.shuffled = self.cross.cpu(), self._apart(shuffled.cpu())
         for side, squares in new.items():  # when they are whole: other threads read them
             side.squares[kind] = squares
-        self.squares = [side.squares[kind].cpu() for side in (x, y)]
+        self.squares = [side.squares[kind].cpu().unflatten(2, side.shape) for side in (x, y)]  # (F, H, L, C)
         self.total = self._sum(slice(None), slice(None))
         self._halves: dict[tuple[str, int], Tensor] = {}
 
@@ -140,10 +141,21 @@ class Table:
                     torch.linalg.vector_norm(u if side is self.x else v, dim=0, dtype=self._wide).double().square()
                 )
 
+    def _apart(self, cross: Tensor) -> Tensor:
+        """Products ``(..., L_a C, L_b C')`` of all pairs of layers, ``(..., L_a L_b, C, C')``."""
+        return cross.unflatten(-1, self.y.shape).unflatten(-3, self.x.shape).transpose(-2, -3).flatten(-4, -3)
+
+    def gained(self, maps: Tensor) -> Tensor:
+        """What each fold and part gives to maps of all pairs of layers ``(L_a L_b, C, C')``: ``(F, H, L_a L_b)``."""
+        maps = maps.unflatten(0, (self.x.shape[0], -1)).transpose(1, 2).flatten(2).flatten(0, 1).to(self.cross.dtype)
+        layers = torch.eye(self.y.shape[0], dtype=maps.dtype).repeat_interleave(self.y.shape[1], 0)  # of columns
+        found = [((fold * maps) @ layers).unflatten(1, self.x.shape).sum(2).flatten(1) for fold in self.cross]
+        return torch.stack(found).double()
+
     def _sum(self, folds: slice, parts: slice) -> Tensor:
         chosen = self.cross[folds, parts].flatten(0, 1).flatten(1)
         total = (chosen.new_ones(1, len(chosen)) @ chosen).view(self.cross.shape[2:])
-        return total if self.rounded else total.double()
+        return self._apart(total if self.rounded else total.double())
 
     def half(self, of: str, which: int) -> Tensor:
         """Products over every other fold, or over every other part of the positions."""
@@ -152,11 +164,11 @@ class Table:
             self._halves[of, which] = self._sum(*((slice(None), some) if of == "parts" else (some, slice(None))))
         return self._halves[of, which]
 
-    def precise(self, box: tuple[slice, slice]) -> tuple[Tensor, list[Tensor]]:
+    def precise(self, i: int, j: int) -> tuple[Tensor, list[Tensor]]:
         """Products and norms of a pair in float64: near 1 a score is as rough as the root of their rounding."""
+        sides = [(s, slice(k * s.shape[1], (k + 1) * s.shape[1])) for s, k in ((self.x, i), (self.y, j))]
         cross, squares = torch.zeros((), dtype=torch.float64), [torch.zeros((), dtype=torch.float64)] * 2
         for b in range(int(self.block_of.max()) + 1):
-            sides = [side.precise_block(b)[:, : self._each, part].double() for side, part in zip((self.x, self.y), box)]
-            u, v = (z.flatten(0, 1).cpu() for z in sides)
+            u, v = (s.precise_block(b)[:, : self._each, own].double().flatten(0, 1).cpu() for s, own in sides)
             cross, squares = cross + u.mT @ v, [s + z.square().sum(0) for s, z in zip(squares, (u, v))]
         return cross, [s.sqrt() for s in squares]

@@ -8,10 +8,11 @@ of shuffles, and how much a best map gains from noise.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import exp, lgamma, sqrt
+from math import exp, lgamma
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ..._zoo_intervals import student_t
@@ -105,21 +106,22 @@ def folds_of(blocks: Sequence[int], wanted: int = 20) -> list[list[slice]]:
 
 
 @dataclass
-class Pair:
-    """What is known of a pair of layers before the others are asked."""
+class Pairs:
+    """What is known of pairs of layers before the others are asked, ``(k,)`` each."""
 
-    at: tuple[int, int]
-    score_of: Callable[[float], float]  # a trace
-    centre: float  # the trace
-    width: float = 0.0  # of half its interval; 0 where none is asked for
-    rough: float = 0.0  # size of the bias of the best map, by the distance of two halves
-    bias: float | None = None  # where best maps of the halves were searched
+    at: Tensor  # rows and columns, ``(2, k)``
+    score_of: Callable[[Tensor], Tensor]  # of traces
+    centre: Tensor  # the traces
+    width: Tensor | None = None  # of half their intervals, where these are asked for
+    rough: Tensor | None = None  # sizes of the biases of the best maps, by the distance of two halves
+    bias: Tensor | None = None  # where best maps of the halves were searched
 
-    def write_interval(self, found: Estimates, bias: float, more: float = 0.0) -> None:
-        """The ends of the interval over examples, wider by ``more``."""
-        middle, width, score = self.centre - bias, self.width + more, float(found.scores[self.at])
-        found.low[self.at] = min(score, self.score_of(middle - width))
-        found.high[self.at] = max(score, self.score_of(middle + width))
+    def write_intervals(self, found: Estimates, bias: Tensor, more: float = 0.0) -> None:
+        """The ends of the intervals over examples, wider by ``more``."""
+        assert self.width is not None
+        middle, width, scores = self.centre - bias, self.width + more, found.scores[*self.at]
+        found.low[*self.at] = torch.minimum(scores, self.score_of(middle - width))
+        found.high[*self.at] = torch.maximum(scores, self.score_of(middle + width))
 
 
 def one_in(rows: int, columns: int) -> int:
@@ -133,40 +135,38 @@ def is_asked(row: int, column: int, every: int) -> bool:
     return not every or (row + column + row // every * (column // every)) % every == 0
 
 
-def judge(found: Estimates, at: tuple[int, int], deviation: float, freedom: int) -> None:
+def judge(found: Estimates, at: Tensor, deviation: Tensor, freedom: int) -> None:
     """The 95 % quantile of chance, and the share of shuffles that score as high: Student's, by the spread of one."""
     from scipy.special import stdtr
 
-    mean, score = float(found.chance[at]), float(found.scores[at])
-    found.upper[at] = mean + student_t(0.9, freedom) * deviation
-    found.p[at] = max(1e-300, float(stdtr(freedom, (mean - score) / max(deviation, _STEP))))
+    mean = found.chance[*at]
+    found.upper[*at] = mean + student_t(0.9, freedom) * deviation
+    below = (mean - found.scores[*at]) / deviation.clamp(min=_STEP)
+    found.p[*at] = torch.as_tensor(stdtr(freedom, below.numpy())).clamp(min=1e-300)
 
 
-def tell(pairs: Sequence[Pair], found: Estimates) -> None:
+def tell(several: Sequence[Pairs], found: Estimates) -> None:
     """Fill in what pairs tell of one another.
 
     The bias of a best map is in proportion to its rough size, by a factor that the pairs with halves tell. Chance is
     what a pair's row and column let expect together (additively). A shuffle differs from that by chance, or because the
     two do not add: both widen the spread of chance, with the degrees of freedom that are left.
     """
-    halved = [(p.rough, p.bias) for p in pairs if p.bias is not None and p.width]
+    halved = [(p.rough, p.bias) for p in several if p.rough is not None and p.bias is not None]
     if halved:
-        size, bias = torch.tensor(halved, dtype=torch.float64).T
-        factor = float((size * bias).sum() / size.square().sum().clamp(min=1e-300))
+        size, bias = map(torch.cat, zip(*halved))
+        factor = (size * bias).sum() / size.square().sum().clamp(min=1e-300)
         off = float((bias - factor * size).square().mean().sqrt())
-        for p in pairs:
-            if p.bias is None and p.width:
-                p.write_interval(found, factor * p.rough, off)
-    known = [k for k, p in enumerate(pairs) if not found.chance[p.at].isnan()]
-    if not known:
-        return
-    rows, columns = torch.tensor([p.at for p in pairs]).T
-    every = torch.cat([one_hot(rows), one_hot(columns)], 1).double()
-    inverse = torch.linalg.pinv(every[known])
-    levels = found.chance[rows, columns][known]
-    effects, freedom = inverse @ levels, len(known) - int(torch.linalg.matrix_rank(every[known]))
+        for p in several:
+            if p.bias is None and p.rough is not None:
+                p.write_intervals(found, factor * p.rough, off)
+    at = torch.cat([p.at for p in several], 1)
+    levels = found.chance[*at]
+    known = ~levels.isnan()
+    every = torch.cat([one_hot(of) for of in at], 1).double()
+    freedom = int(known.sum()) - int(torch.linalg.matrix_rank(every[known])) if known.any() else 0
     if freedom > 0:
-        deviation = sqrt(float((levels - every[known] @ effects).square().sum()) / freedom)
-        for p, design in zip(pairs, every):
-            found.chance[p.at] = float(design @ effects)
-            judge(found, p.at, deviation * sqrt(1 + float((design @ inverse).square().sum())), freedom)
+        inverse = torch.linalg.pinv(every[known])
+        found.chance[*at] = expected = every @ (inverse @ levels[known])
+        deviation = ((levels - expected)[known].square().sum() / freedom).sqrt()
+        judge(found, at, deviation * (1 + (every @ inverse).square().sum(1)).sqrt(), freedom)

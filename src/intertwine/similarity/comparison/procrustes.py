@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import product
+from itertools import repeat
 from math import prod, sqrt
 from threading import local
 from typing import Any
@@ -13,12 +13,11 @@ from torch import Tensor
 
 from ..._threads import in_threads
 from ..._zoo_intervals import student_t
-from .._sides import placed
 from ..inference import CONFIDENCE
 from ..measures.procrustes import Procrustes
 from .channel_products import WIDE, Stack, Table
-from .estimates import Estimates, How, Pair, is_asked, judge, one_in, tell
-from .layers import Layer, Network, chunks
+from .estimates import Estimates, How, Pairs, is_asked, judge, one_in, tell
+from .layers import Network, chunks
 from .positions import common_space, pooling_note
 
 SHUFFLES = 4
@@ -47,15 +46,14 @@ def estimate_procrustes(
     """
     for center in dict.fromkeys(m.center for m in measures):
         some = [m for m in measures if m.center == center]
-        told: dict[Any, list[Pair]] = {}  # of layers of one shape on either side, by measure
+        told: dict[Any, list[Pairs]] = {}  # of layers of one shape on either side, by measure
         workers = 1 if how.draws else min(_WORKERS, torch.get_num_threads())
-        for cells in in_threads(_tables(some, a, b, how, found), workers):
-            for m, shapes, pair in cells:
-                if isinstance(pair, str):
-                    found[m.name].notes.append(pair)
-                elif shapes and pair is not None:
-                    told.setdefault((m.name, shapes), []).append(pair)
-                yield
+        for count, cells in in_threads(_tables(some, a, b, how, found), workers):
+            for m, shapes, pairs, notes in cells:
+                found[m.name].notes += notes
+                if shapes and pairs:
+                    told.setdefault((m.name, shapes), []).extend(pairs)
+                yield from repeat(None, count)
         for (name, _), pairs in told.items():
             tell(pairs, found[name])
     if measures:
@@ -63,37 +61,54 @@ def estimate_procrustes(
 
 
 _Shapes = tuple[tuple[int, ...], ...]  # of layers that tell of each other; none where a pair tells of itself alone
-_Cells = list[tuple[Procrustes, _Shapes, Pair | str | None]]
+_Told = tuple[Procrustes, _Shapes, list[Pairs], list[str]]  # a measure, pairs of a table, and why some have none
 
 
 def _tables(
     some: Sequence[Procrustes], a: Network, b: Network, how: How, found: dict[str, Estimates]
-) -> Iterator[Callable[[], _Cells]]:
+) -> Iterator[Callable[[], tuple[int, list[_Told]]]]:
     """What scores the pairs of a few layers of either side, by measures that all centre channels or none does."""
     sizes = [Counter(n.layers[k].shape for k in n.living) for n in (a, b)]
     make = lambda side, ks, space: Stack([side.layers[k] for k in ks], space, some[0].center, bool(how.draws))
     theirs: dict[tuple[Any, ...], Stack] = {}  # of all columns; of the rows those of a few layers at a time
     seen, room = Counter[tuple[Any, ...]](), local()
 
-    def work(x: Stack, y: Stack, rows: Any, columns: Any, alike: _Shapes, drawn: Any, asked: bool) -> _Cells:
-        table, cells = Table(x, y, how, a.blocks, drawn, vars(room)), _Cells()
-        for (i, row), (j, column), m in product(enumerate(rows), enumerate(columns), some):
-            layers, cell = (a.layers[row], b.layers[column]), _Cell(m, table, i, j, how)
-            cells.append((m, alike, cell.fill(found[m.name], (row, column), *layers, asked)))
-        return cells
+    def work(x: Stack, y: Stack, rows: Any, columns: Any, alike: _Shapes, drawn: Any, asked: bool) -> Any:
+        table = Table(x, y, how, a.blocks, drawn, vars(room))
+        at = torch.cartesian_prod(torch.tensor(rows), torch.tensor(columns)).T
+        above = [torch.tensor([bool((n.layers[k].low >= 0).all()) for k in ks]) for n, ks in ((a, rows), (b, columns))]
+        positive, told = torch.outer(*above).flatten(), list[_Told]()
+        for m in some:
+            norms = [squares.sum((0, 1)) for squares in table.squares]
+            alive = torch.cartesian_prod(*((norm > 0).sum(1) for norm in norms))
+            kinds = alive if m.permutes else alive.clamp(max=1)  # of pairs that are scored together
+            cells, silent = list[Pairs](), list[str]()
+            for kind in kinds.unique(dim=0):
+                pairs = (kinds == kind).all(1).nonzero()[:, 0]
+                if kind.all():
+                    cells.append(_Cells(m, table, pairs, how).fill(found[m.name], at[:, pairs], positive[pairs], asked))
+                else:
+                    names = ((a.layers[i].name, b.layers[j].name) for i, j in at[:, pairs].T.tolist())
+                    silent += [
+                        f"{m.name} has no score for layer {name!r} of A and {other!r} of B: at their common size all "
+                        "channels are constant."
+                        for name, other in names
+                    ]
+            told.append((m, alike, cells, silent))
+        return at.shape[1], told
 
     for rows, ours in ((part, dict[tuple[int, ...], Stack]()) for part in _alike(a, b, how)):
         for columns in _alike(b, a, how):
             if how.paired and not set(rows) & set(columns):
-                yield partial(list[Any], [(m, (), None) for m in some] * (len(rows) * len(columns)))
+                yield partial(tuple[Any, ...], (len(rows) * len(columns), [(m, (), [], []) for m in some]))
                 continue
-            space = common_space(a.layers[rows[0]].space, b.layers[columns[0]].space)
+            shapes = a.layers[rows[0]].shape, b.layers[columns[0]].shape
+            space = common_space(*(shape[1:] for shape in shapes))
             if how.draws:
                 ours.clear()
                 theirs.clear()
             ours[space] = ours.get(space) or make(a, rows, space)
             theirs[*columns, space] = theirs.get((*columns, space)) or make(b, columns, space)
-            shapes = a.layers[rows[0]].shape, b.layers[columns[0]].shape
             wide = len(rows) == len(columns) == 1 and min(shape[0] for shape in shapes) >= WIDE and not how.draws
             each = one_in(*(of[shape] for of, shape in zip(sizes, shapes))) if wide else 0
             asked = is_asked(*divmod(seen[shapes], sizes[1][shapes[1]]), each)
@@ -107,10 +122,10 @@ def _tables(
 
 
 def _alike(side: Network, other: Network, how: How) -> Iterator[list[int]]:
-    """Layers of one size, in parts of a few hundred channels that fit in their share of the memory."""
+    """Layers of one shape, in parts of a few hundred channels that fit in their share of the memory."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for k in side.living:
-        groups.setdefault(side.layers[k].space, []).append(k)
+        groups.setdefault(side.layers[k].shape, []).append(k)
     for some in groups.values():
         shapes, others = [side.layers[k].shape for k in some], [layer.shape for layer in other.layers]
         sizes = stack_sizes(shapes, others, side.examples if how.draws else 0, how.memory)
@@ -126,124 +141,125 @@ def stack_sizes(
     return [max(min(part, part * shape[0] // _WIDTH), 4 * numbers * shape[0]) for shape in shapes]
 
 
-class _Cell:
-    """One pair of layers and the measure that compares them."""
+class _Cells:
+    """Pairs of layers of a table, with as many living channels each, and the measure that compares them."""
 
-    def __init__(self, measure: Procrustes, table: Table, i: int, j: int, how: How) -> None:
-        self._m, self._t, self._how = measure, table, how
-        self._box = table.x.channels[i], table.y.channels[j]
-        self._ratio = table.x.scales[i] / table.y.scales[j]
-        self._squares = [table.squares[k][:, :, part] for k, part in enumerate(self._box)]
-        self._norms = [s.sum((0, 1)).sqrt() for s in self._squares]
+    def __init__(self, measure: Procrustes, table: Table, pairs: Tensor, how: How) -> None:
+        self._m, self._t, self._pairs, self._how = measure, table, pairs, how
+        sides = pairs // table.y.shape[0], pairs % table.y.shape[0]
+        self._ratio = table.x.scales[sides[0]] / table.y.scales[sides[1]]
+        self._squares = [squares[:, :, side] for squares, side in zip(table.squares, sides)]  # ``(F, H, k, C)``
+        self._norms = [squares.sum((0, 1)).sqrt() for squares in self._squares]
+        self._largest = min(m.shape[1] for m in map(measure.places, self._norms)) if measure.scales else 1  # trace
 
-    def fill(self, found: Estimates, at: tuple[int, int], x: Layer, y: Layer, asked: bool) -> Pair | str:
-        """Write what is known of this pair, the interval where it is ``asked`` for, and give what others may tell.
+    def fill(self, found: Estimates, at: Tensor, positive: Tensor, asked: bool) -> Pairs:
+        """Write what is known of these pairs, intervals where they are ``asked`` for, and give what others may tell.
 
-        In words why it has no score where its channels say nothing.
+        ``at`` are their rows and columns, ``(2, k)``; ``positive`` says whose features are never negative.
         """
-        m, t = self._m, self._t
-        if not all((norm > 0).any() for norm in self._norms):
-            return (
-                f"{m.name} has no score for layer {x.name!r} of A and {y.name!r} of B: at their common size all "
-                "channels are constant."
-            )
-        alive = [int((norm > 0).sum()) for norm in self._norms]
-        found.floor[at] = m.lowest(alive[0], alive[1], bool((x.low >= 0).all() and (y.low >= 0).all()))
-        gains = m.gains(t.total[self._box], *self._norms)
-        if self._how.draws:
-            trace, chosen = m.best_trace(gains), m.best(gains)[1] if self._how.intervals else None
-        else:
-            needed, quick = self._how.intervals or t.unseen > 0, min(gains.shape) >= WIDE
-            trace, chosen = m.best(gains, quick) if needed else (float(m.best_traces(gains[None])), None)
-            if trace > _NEAR * (min(alive) if m.scales else 1):
-                cross, self._norms = t.precise(self._box)
-                trace, chosen = m.best(m.gains(cross, *self._norms), quick, sure=True)
+        m, t, exact = self._m, self._t, self._how.draws is not None
+        alive = [m.places(norms).shape[1] for norms in self._norms]
+        floors = [m.lowest(*alive, non_negative=sign) for sign in (False, True)]
+        found.floor[*at] = torch.tensor(floors, dtype=torch.float64)[positive.long()]
+        gains, quick = m.gains(t.total[self._pairs], *self._norms), min(alive) >= WIDE
+        chosen = None
+        if self._how.intervals or t.unseen > 0:
+            trace, chosen = m.best(gains, quick and not exact)
+        if exact:
+            trace = torch.tensor([m.best_trace(one) for one in gains], dtype=torch.float64)
+        elif chosen is None:
+            trace = m.best_traces(gains)
+        for k in [] if exact else (trace > _NEAR * self._largest).nonzero()[:, 0].tolist():
+            cross, norms = t.precise(*divmod(int(self._pairs[k]), t.y.shape[0]))
+            again = m.best(m.gains(cross, *norms), quick, sure=True)
+            for every, one in zip((trace, *self._norms, chosen), (again[0], *norms, again[1])):
+                if every is not None:
+                    every[k] = one
         score_of = partial(m.score_trace, norm_a=self._norms[0], norm_b=self._norms[1], ratio=self._ratio)
         adds = None if chosen is None else self._adds(chosen)
         bias, sampling = self._sampling(trace, adds) if adds is not None and t.unseen > 0 else (0.0, 0.0)
-        sampling += _ROUNDED * (min(alive) if m.scales else 1) if t.rounded else 0.0
-        centre = trace - bias
-        found.scores[at] = score = score_of(centre)
-        found.error[at] = max(score_of(centre + sampling) - score, score - score_of(centre - sampling))
-        rest = Pair(at, score_of, centre)
+        sampling += _ROUNDED * self._largest if t.rounded else 0.0
+        rest = Pairs(at, score_of, trace - bias)
+        found.scores[*at] = scores = score_of(rest.centre)
+        found.error[*at] = torch.maximum(
+            score_of(rest.centre + sampling) - scores, scores - score_of(rest.centre - sampling)
+        )
         if self._how.intervals and adds is not None:
             folds, count = adds.sum(1), len(adds)
-            spread = float(folds.square().sum()) * count / max(1, count - 1)
-            rest.width = student_t(CONFIDENCE, max(1, count - 1)) * sqrt(spread)
+            spread = folds.square().sum(0) * count / max(1, count - 1)
+            rest.width = student_t(CONFIDENCE, max(1, count - 1)) * spread.sqrt()
             rest.rough = self._rough(trace, "folds")
             if asked:
                 rest.bias = self._bias(trace, "folds")
-                rest.write_interval(found, rest.bias)
+                rest.write_intervals(found, rest.bias)
         if len(t.shuffled):
             self._chance(found, rest)
         return rest
 
-    def _sampling(self, trace: float, adds: Tensor) -> tuple[float, float]:
-        """The bias of the best map for sampled positions, and within which the trace of all positions lies."""
+    def _sampling(self, trace: Tensor, adds: Tensor) -> tuple[Tensor, Tensor]:
+        """The bias of best maps for sampled positions, and within which the traces of all positions lie."""
         t = self._t
-        blocks = torch.zeros(int(t.block_of.max()) + 1, t.parts, dtype=torch.float64).index_add_(0, t.block_of, adds)
-        spread = (blocks - blocks.mean(1, keepdim=True)).square().sum() * t.parts / max(1, t.parts - 1) * t.unseen
-        error = student_t(CONFIDENCE, max(1, len(blocks) * (t.parts - 1))) * sqrt(float(spread))
-        rough = self._rough(trace, "parts") * t.unseen
-        if _SLIGHT * rough < error:
-            return 0.0, error + rough
-        bias = self._bias(trace, "parts") * t.unseen
-        bias = 0.0 if abs(bias) < _STEP * abs(trace) else bias  # rounding of the halves
-        return bias, error + abs(bias) / 2
+        blocks = adds.new_zeros(int(t.block_of.max()) + 1, *adds.shape[1:]).index_add_(0, t.block_of, adds)
+        spread = (blocks - blocks.mean(1, keepdim=True)).square().sum((0, 1)) * t.parts / max(1, t.parts - 1) * t.unseen
+        error = student_t(CONFIDENCE, max(1, len(blocks) * (t.parts - 1))) * spread.sqrt()
+        bias, rough = torch.zeros_like(trace), self._rough(trace, "parts") * t.unseen
+        slight = _SLIGHT * rough < error
+        if not slight.all():
+            bias = self._bias(trace, "parts") * t.unseen
+            bias[slight | (bias.abs() < _STEP * trace.abs())] = 0.0  # rounding of the halves
+        return bias, error + torch.where(slight, rough, bias.abs() / 2)
 
     def _adds(self, chosen: Tensor) -> Tensor:
-        """What each fold and part adds to the trace, about 0: ``(folds, parts)``."""
-        m = self._m
-        alive = [norm > 0 for norm in self._norms]
-        cross = self._t.cross[:, :, self._box[0], self._box[1]]
-        if m.scales:
-            shares = [s / n.square().clamp(min=1e-300) for s, n in zip(self._squares, self._norms)]
-            rows, columns = (chosen != 0).nonzero(as_tuple=True)
-            own, other = alive[0].nonzero()[:, 0][rows], alive[1].nonzero()[:, 0][columns]
-            unit = (chosen[rows, columns] / (self._norms[0][own] * self._norms[1][other])).double()
-            picked = cross[:, :, own, other].double() * unit
-            worth = picked.sum((0, 1))
-            return (picked - worth / 2 * (shares[0][:, :, own] + shares[1][:, :, other])).sum(2)
-        full, size = placed(chosen, *alive) if m.permutes else chosen, [n.norm() for n in self._norms]
-        gained = torch.einsum("fhcd,cd->fh", cross, (full / (size[0] * size[1])).to(cross.dtype)).double()
-        totals = [s.sum(2) / n.square() for s, n in zip(self._squares, size)]
-        return gained - gained.sum() / 2 * (totals[0] + totals[1])  # what the map gives: it lacks small directions
+        """What each fold and part adds to the traces, about 0: ``(F, H, k)``."""
+        m, t = self._m, self._t
+        rows, columns = map(m.places, self._norms)
+        sizes = [n.clamp(min=1e-150) if m.scales else n.norm(dim=1, keepdim=True) for n in self._norms]
+        each = torch.arange(len(chosen))[:, None, None]
+        units = torch.zeros(len(t.total), *t.total.shape[1:], dtype=chosen.dtype)
+        maps = chosen.new_zeros(len(chosen), *t.total.shape[1:])
+        maps[each, rows[:, :, None], columns[:, None, :]] = chosen
+        maps /= sizes[0][:, :, None] * sizes[1][:, None, :]
+        units[self._pairs] = maps
+        found = t.gained(units)[:, :, self._pairs]
+        worth = (maps * t.total[self._pairs]).double()  # what the maps give: they lack small directions
+        for squares, size, axis in zip(self._squares, sizes, (2, 1)):
+            own = worth.sum(axis) if m.scales else worth.sum((1, 2))[:, None]
+            found -= (squares * (own / size.square() / 2)).sum(3)
+        return found
 
-    def _rough(self, trace: float, of: str) -> float:
-        """The size of the bias of the best map, from how far two halves are apart."""
-        one, two = (self._t.half(of, k)[self._box] for k in (0, 1))
+    def _rough(self, trace: Tensor, of: str) -> Tensor:
+        """The size of the bias of the best maps, from how far two halves are apart."""
+        one, two = (self._t.half(of, k)[self._pairs] for k in (0, 1))
         noise = self._m.gains(one - two, *self._norms)
-        typical = max(trace, 1e-300) / min(noise.shape)  # of singular values, or of the gains that are chosen
-        return float(noise.norm()) ** 2 / (2 * typical)
+        typical = trace.clamp(min=1e-300) / min(noise.shape[1:])  # of singular values, or of the gains that are chosen
+        return torch.linalg.matrix_norm(noise).double().square() / (2 * typical)
 
-    def _bias(self, trace: float, of: str) -> float:
-        """How much a best map gains from noise: the mean of those of two halves, less that of the whole."""
+    def _bias(self, trace: Tensor, of: str) -> Tensor:
+        """How much best maps gain from noise: the mean of those of two halves, less that of the whole; 0 if unknown."""
         if self._t.cross.shape[of == "parts"] < 2:
-            return 0.0
-        gains = []
+            return torch.zeros_like(trace)
+        bias = -trace
+        known = torch.ones_like(trace, dtype=torch.bool)
         for which in (0, 1):
             half = slice(which, None, 2)
             chosen = (slice(None), half) if of == "parts" else (half, slice(None))
-            norms = [s[chosen].sum((0, 1)).sqrt() for s in self._squares]
-            if not all((n > 0).any() for n in norms):
-                return 0.0
+            norms = [squares[chosen].sum((0, 1)).sqrt() for squares in self._squares]
+            known &= (norms[0] > 0).any(1) & (norms[1] > 0).any(1)
             norms = [torch.where(whole > 0, n.clamp(min=1e-150), 0.0) for n, whole in zip(norms, self._norms)]
-            gains.append(self._m.gains(self._t.half(of, which)[self._box], *norms))
-        return float(self._m.best_traces(torch.stack(gains)).mean()) - trace
+            bias = bias + self._m.best_traces(self._m.gains(self._t.half(of, which)[self._pairs], *norms)) / 2
+        return torch.where(known, bias, 0.0)
 
-    def _chance(self, found: Estimates, pair: Pair) -> None:
-        m, gains, at = self._m, self._m.gains(self._t.shuffled[:, *self._box], *self._norms), pair.at
+    def _chance(self, found: Estimates, pairs: Pairs) -> None:
+        m, at = self._m, pairs.at
+        gains = torch.stack([m.gains(one[self._pairs], *self._norms) for one in self._t.shuffled])
         if self._how.draws:
-            traces = [m.best_trace(one) for one in gains]
-        else:
-            few = min(part.stop - part.start for part in self._box) >= WIDE
-            solved, sizes = m.best_traces(gains[:_SOLVED] if few else gains), torch.linalg.matrix_norm(gains)
-            ratio = solved.sum() / sizes[: len(solved)].sum().clamp(min=1e-300)  # nearly the same in every shuffle
-            traces = [*solved.tolist(), *(sizes[len(solved) :] * ratio).tolist()]
-        drawn = torch.tensor([pair.score_of(trace) for trace in traces], dtype=torch.float64)
-        if self._how.draws:
-            found.null[at] = drawn
+            traces = [[m.best_trace(one) for one in some] for some in gains]
+            found.null[*at] = pairs.score_of(torch.tensor(traces, dtype=torch.float64)).T
             return
-        found.chance[at] = float(drawn.mean())
+        few = _SOLVED if min(gains.shape[2:]) >= WIDE else len(gains)
+        solved, sizes = m.best_traces(gains[:few]), torch.linalg.matrix_norm(gains).double()
+        ratio = solved.sum(0) / sizes[:few].sum(0).clamp(min=1e-300)  # nearly the same in every shuffle
+        drawn = pairs.score_of(torch.cat([solved, sizes[few:] * ratio]))
+        found.chance[*at] = drawn.mean(0)
         if len(drawn) > 1:
-            judge(found, at, float(drawn.std()) * sqrt(1 + 1 / len(drawn)), len(drawn) - 1)
+            judge(found, at, drawn.std(0) * sqrt(1 + 1 / len(drawn)), len(drawn) - 1)

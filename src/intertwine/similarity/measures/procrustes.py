@@ -116,7 +116,8 @@ class Procrustes(Measure[FeatureSide]):
     def _compared(self, a: FeatureSide, b: FeatureSide) -> float:
         ratio = a.unit / b.unit if self.sized else 1.0
         gains = self.gains(placed(cross_moments(a, b), a.kept, b.kept), a.norms, b.norms)
-        return self.score_trace(self.best_trace(gains), a.norms, b.norms, ratio)
+        trace = a.norms.new_tensor(self.best_trace(gains))
+        return float(self.score_trace(trace, a.norms, b.norms, ratio))
 
     def obeys_triangle(self, sides: Sequence[FeatureSide]) -> bool:
         """Rotations and comparison by position do; assigned channels where each side has as many living ones.
@@ -151,21 +152,31 @@ class Procrustes(Measure[FeatureSide]):
         """Whether the score depends on the sizes of the two sides."""
         return self.kind == "size_and_shape"
 
+    def places(self, norms: Tensor) -> Tensor:
+        """Places of the channels that are compared, of norms ``(..., C)``: ``(..., c)``, ``c`` the same in all rows.
+
+        Where channels change places, those of norm 0 are left out.
+        """
+        kept = norms > 0 if self._group.permutes else torch.ones_like(norms, dtype=torch.bool)
+        return kept.nonzero()[:, -1].view(*norms.shape[:-1], -1)
+
     def gains(self, cross: Tensor, norm_a: Tensor, norm_b: Tensor) -> Tensor:
         """What each channel of the first side gains with each of the second: the group seeks the largest trace.
 
-        From the products of the channels ``(..., C, C')`` and their norms: where channels change places, those of norm
-        0 are left out.
+        From the products of the channels ``(..., C, C')`` and their norms, at their :meth:`places`.
         """
-        alive_a, alive_b = norm_a > 0, norm_b > 0
-        if self._group.permutes and not (alive_a.all() and alive_b.all()):
-            cross, norm_a, norm_b = cross[..., alive_a, :][..., alive_b], norm_a[alive_a], norm_b[alive_b]
-        return cross / (torch.outer(norm_a, norm_b) if self._group.scales else norm_a.norm() * norm_b.norm())
+        rows, columns = self.places(norm_a), self.places(norm_b)
+        if rows.shape != norm_a.shape or columns.shape != norm_b.shape:
+            cross = cross.take_along_dim(rows[..., :, None], -2).take_along_dim(columns[..., None, :], -1)
+            norm_a, norm_b = norm_a.take_along_dim(rows, -1), norm_b.take_along_dim(columns, -1)
+        if not self._group.scales:
+            norm_a, norm_b = (norm.norm(dim=-1, keepdim=True) for norm in (norm_a, norm_b))
+        return cross / (norm_a[..., :, None] * norm_b[..., None, :])
 
     def best_trace(self, gains: Tensor) -> float:
         """``max over g of tr(g^T gains)``, the narrower side padded with zero channels; of a score, to 1e-7."""
         if not self._group.mixes:
-            return float(self.best_traces(gains[None]))
+            return float(self.best_traces(gains))
         if min(gains.shape) >= _LARGE:
             found, error = quick_nuclear_norm(gains.double())
             if error < _ERROR * sqrt(max(0.0, 1 - float(found))):
@@ -173,43 +184,46 @@ class Procrustes(Measure[FeatureSide]):
         return float(singular_values(gains).sum())
 
     def best_traces(self, gains: Tensor) -> Tensor:
-        """The same for several matrices ``(k, c, c')``, in float64 to a precision that is enough far from 1."""
+        """The same for matrices ``(..., c, c')``, in float64 to a precision that is enough far from 1."""
         if not self._group.mixes:
-            return torch.stack([double(self.best(one)[1] * one).sum() for one in gains])
-        if min(gains.shape[1:]) < _FEW:
-            return double(torch.stack([singular_values(one).sum() for one in gains]))
-        if min(gains.shape[1:]) >= _LARGE:  # float32 does, mostly
+            return self.best(gains)[0]
+        if (least := min(gains.shape[-2:])) < _FEW:
+            return double(singular_values(gains).sum(-1))
+        if least >= _LARGE:  # float32 does, mostly
             found, error = quick_nuclear_norm(gains.float())
             if (error < _LOOSE * found).all():
                 return found.double()
         return double(quick_nuclear_norm(gains.double())[0])
 
-    def best(self, gains: Tensor, quick: bool = False, sure: bool = False) -> tuple[float, Tensor]:
-        """The best trace and its element of the group, as a matrix ``(c, c')``; of rotations as :func:`polar` says."""
+    def best(self, gains: Tensor, quick: bool = False, sure: bool = False) -> tuple[Tensor, Tensor]:
+        """The best traces ``(...)`` in float64 and their elements of the group, as matrices ``(..., c, c')``.
+
+        Those of rotations as :func:`polar` says.
+        """
         if self._group.mixes:
             return polar(gains, quick, sure)
         chosen = torch.zeros_like(gains)
         if self.permutes:
             worth = gains.abs() if self._group.signs else gains
-            wide = len(worth) <= worth.shape[1]
-            assigned = assign(worth if wide else worth.T)
-            at = (torch.arange(len(assigned), device=assigned.device), assigned)[:: 1 if wide else -1]
-            chosen[at] = gains[at].sign() if self._group.signs else 1.0
+            worth, placed = (worth, chosen) if gains.shape[-2] <= gains.shape[-1] else (worth.mT, chosen.mT)
+            placed.scatter_(-1, assign(worth)[..., None], 1.0)
+            chosen = chosen * gains.sign() if self._group.signs else chosen
         else:
-            chosen.fill_diagonal_(1)
-        return float((chosen * gains).sum()), chosen
+            chosen.diagonal(dim1=-2, dim2=-1).fill_(1)
+        return double(chosen * gains).sum((-2, -1)), chosen
 
-    def score_trace(self, trace: float, norm_a: Tensor, norm_b: Tensor, ratio: float = 1.0) -> float:
-        """The score that belongs to a trace, from the norms of the channels of both sides, in the measure's range.
+    def score_trace(self, trace: Tensor, norm_a: Tensor, norm_b: Tensor, ratio: Tensor | float = 1.0) -> Tensor:
+        """The scores that belong to traces ``(...)``, from the norms of the channels of both sides ``(..., C)``.
 
-        ``ratio`` is the unit of the first side over that of the second, where sizes count.
+        They are in the measure's range. ``ratio`` is the unit of the first side over that of the second, where sizes
+        count.
         """
         if self.sized:
-            size = float(norm_a.norm() / norm_b.norm()) / ratio  # of the first side over the second: may be anything
-            trace *= 2 / (size + 1 / size) if size > 0 else 0.0
-        d, e = (int((norm > 0).sum()) for norm in (norm_a, norm_b)) if self._group.scales else (1, 1)
-        score = 1 - sqrt(max(0.0, d + e - 2 * trace)) / (2 * sqrt(max(d, e)))
-        return min(self.range[1], max(self.range[0], score))
+            size = norm_a.norm(dim=-1) / norm_b.norm(dim=-1) / ratio  # of the first side over the second: may be any
+            trace = trace * 2 / (size + 1 / size)
+        d, e = ((n > 0).sum(-1).to(trace) if self.scales else torch.ones_like(trace) for n in (norm_a, norm_b))
+        score = 1 - (d + e - 2 * trace).clamp(min=0).sqrt() / (2 * torch.maximum(d, e).sqrt())
+        return score.clamp(*self.range)
 
 
 def procrustes(
@@ -268,25 +282,25 @@ class SoftMatching(Measure[FeatureSide]):
         return max(0.0, 2 - 2 * score) ** 0.5
 
 
-def polar(gains: Tensor, quick: bool = False, sure: bool = False) -> tuple[float, Tensor]:
-    """The sum of the singular values, and the orthogonal factor to some precision; 0 in directions that are rounding.
+def polar(gains: Tensor, quick: bool = False, sure: bool = False) -> tuple[Tensor, Tensor]:
+    """Sums of singular values, and orthogonal factors to some precision; 0 in directions that are rounding.
 
     Of wide matrices by eigenvalues of the smaller product, unless ``sure``: small singular values lose digits.
     ``quick`` in float32, where that does.
     """
-    if sure or min(gains.shape) < _WIDE:
+    if sure or min(gains.shape[-2:]) < _WIDE:
         u, s, v = singular(gains)
-        return float(s.sum()), u @ v
+        return double(s.sum(-1)), u @ v
     own = gains.float() if quick else gains
-    short = own if len(own) <= own.shape[1] else own.mT
+    short = own if own.shape[-2] <= own.shape[-1] else own.mT
     values, vectors = eigen(short @ short.mT)
     sizes = values.clamp(min=0).sqrt()
-    if quick and rounding(sizes) > _LOOSE * sizes.sum():
+    if quick and (rounding(sizes) > _LOOSE * sizes.sum(-1)).any():
         return polar(gains.double())
-    least = _NULL * sqrt(torch.finfo(sizes.dtype).eps) * sizes[0]
+    least = _NULL * sqrt(torch.finfo(sizes.dtype).eps) * sizes[..., :1]
     lifted = torch.where(sizes > least, 1 / sizes.clamp(min=1e-30), 0.0)
-    found = vectors @ ((vectors * lifted).mT @ short)
-    return float(sizes.sum()), found if short is own else found.mT
+    found = vectors @ ((vectors * lifted[..., None, :]).mT @ short)
+    return double(sizes.sum(-1)), found if short is own else found.mT
 
 
 def transport(gain: Tensor) -> float:
