@@ -99,10 +99,8 @@ def shuffled(m: Measure[Any], x: torch.Tensor, y: torch.Tensor, count: int) -> t
     left, right = (side.block(slice(0, side.n)).unflatten(0, (side.n, -1)) for side in (a, b))
     left = left.flatten(0, 1).T.contiguous()
     crosses = (placed(left @ right[order].flatten(0, 1), a.kept, b.kept) for order in orders)
-    return torch.tensor(
-        [m.score_trace(m.best_trace(m.gains(c, a.norms, b.norms)), a.norms, b.norms) for c in crosses],
-        dtype=torch.float64,
-    )
+    traces = [m.best_trace(m.gains(c, a.norms, b.norms)) for c in crosses]
+    return m.score_trace(torch.tensor(traces, dtype=torch.float64), a.norms, b.norms)
 
 
 def chance() -> None:

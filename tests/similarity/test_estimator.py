@@ -12,7 +12,7 @@ from intertwine.features import Reading
 from intertwine.similarity import Resampling
 from intertwine.similarity.comparison import compare as comparing
 from intertwine.similarity.comparison.all_pairs import INTERRUPTED
-from intertwine.similarity.comparison.estimates import Estimates, Pair, is_asked, tell
+from intertwine.similarity.comparison.estimates import Estimates, Pairs, is_asked, tell
 from intertwine.similarity.comparison.keepers import Collector
 from intertwine.similarity.comparison.kernel_alignment import Chance, spread_factor, third_moment, third_sums
 from intertwine.similarity.comparison.positions import ordering, pool, sampled
@@ -91,6 +91,19 @@ def test_one_block_and_all_positions_are_exact():
     )
     for m in MEASURES:
         torch.testing.assert_close(found.scores[m], oracle.scores[m], atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("shared", [0.0, 1.0])
+def test_what_sixteen_bits_leave_is_in_the_error_of_one_block(shared):
+    """Also where most of every image is what all images share, and little of it tells them apart."""
+    x = images(100, 16) + shared * images(1, 16, 5)
+    found, oracle = (
+        iw.compare(net(0), net(1), [x], ["1", "4", "7"], MEASURES[:2], resampling=None, exact=exact)
+        for exact in (False, True)
+    )
+    for m in MEASURES[:2]:
+        off = (found.scores[m] - oracle.scores[m]).abs()
+        assert (off <= found.error[m]).all() and found.error[m].max() < 1e-3
 
 
 def test_a_network_against_itself_scores_one_and_a_turned_one_too():
@@ -388,7 +401,7 @@ def test_levels_of_rows_and_columns_are_told_by_the_pairs_that_are_asked(every):
     assert len(asked) == 144 // every
     for at in asked:
         found.chance[at] = level[at]
-    tell([Pair(at, float, 0.0) for at in product(range(12), repeat=2)], found)
+    tell([Pairs(torch.cartesian_prod(*[torch.arange(12)] * 2).T, torch.clone, torch.zeros(144))], found)
     assert torch.allclose(found.chance, level)
 
 

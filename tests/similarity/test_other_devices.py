@@ -7,6 +7,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.similarity import Resampling
+from intertwine.similarity.comparison.kernel_alignment import _ROUNDING
 
 MEASURES = ("linear_cka", "g_relu_cka", "gates_cka", "orthogonal_procrustes_centered", "g_relu_procrustes")
 HOW = Resampling(null=4, bootstrap=4, untrained=0)
@@ -48,7 +49,8 @@ def test_scores_are_those_of_the_host(name, exact):
     a, b = there(0, 1)
     with other_device():
         found = iw.compare(a, b, X.split(128), ["2", "4"], name, resampling=HOW, exact=exact)
-    torch.testing.assert_close(found.scores[name], here.scores[name], atol=1e-4, rtol=0)
+    off = 1e-4 if exact else _ROUNDING  # the host multiplies in 16 bits
+    torch.testing.assert_close(found.scores[name], here.scores[name], atol=off, rtol=0)
     torch.testing.assert_close(found.chance[name], here.chance[name], atol=1e-4, rtol=0)
 
 

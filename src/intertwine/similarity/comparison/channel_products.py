@@ -31,6 +31,7 @@ class Stack:
     def __init__(self, layers: Sequence[Layer], space: tuple[int, ...], center: bool, exact: bool) -> None:
         self.every, self.centred = prod(space), center
         self.shape = len(layers), layers[0].shape[0]
+        self.positive = torch.tensor([bool((layer.low >= 0).all()) for layer in layers])
         self._rows = [layer.rows(space) for layer in layers]
         self.positions = min(parts[0].shape[1] for parts in self._rows)
         self._silent = torch.cat([layer.constant if center else layer.dead for layer in layers])

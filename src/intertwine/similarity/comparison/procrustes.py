@@ -75,25 +75,17 @@ def _tables(
 
     def work(x: Stack, y: Stack, rows: Any, columns: Any, alike: _Shapes, drawn: Any, asked: bool) -> Any:
         table = Table(x, y, how, a.blocks, drawn, vars(room))
-        at = torch.cartesian_prod(torch.tensor(rows), torch.tensor(columns)).T
-        above = [torch.tensor([bool((n.layers[k].low >= 0).all()) for k in ks]) for n, ks in ((a, rows), (b, columns))]
-        positive, told = torch.outer(*above).flatten(), list[_Told]()
+        at, told = torch.cartesian_prod(torch.tensor(rows), torch.tensor(columns)).T, list[_Told]()
+        alive = torch.cartesian_prod(*((squares.sum((0, 1)) > 0).sum(1) for squares in table.squares))
         for m in some:
-            norms = [squares.sum((0, 1)) for squares in table.squares]
-            alive = torch.cartesian_prod(*((norm > 0).sum(1) for norm in norms))
             kinds = alive if m.permutes else alive.clamp(max=1)  # of pairs that are scored together
-            cells, silent = list[Pairs](), list[str]()
-            for kind in kinds.unique(dim=0):
-                pairs = (kinds == kind).all(1).nonzero()[:, 0]
-                if kind.all():
-                    cells.append(_Cells(m, table, pairs, how).fill(found[m.name], at[:, pairs], positive[pairs], asked))
-                else:
-                    names = ((a.layers[i].name, b.layers[j].name) for i, j in at[:, pairs].T.tolist())
-                    silent += [
-                        f"{m.name} has no score for layer {name!r} of A and {other!r} of B: at their common size all "
-                        "channels are constant."
-                        for name, other in names
-                    ]
+            groups = [(kinds == kind).all(1).nonzero()[:, 0] for kind in kinds.unique(dim=0) if kind.all()]
+            cells = [_Cells(m, table, pairs, how).fill(found[m.name], at[:, pairs], asked) for pairs in groups]
+            silent = [
+                f"{m.name} has no score for layer {a.layers[i].name!r} of A and {b.layers[j].name!r} of B: at their "
+                "common size all channels are constant."
+                for i, j in at[:, ~alive.all(1)].T.tolist()
+            ]
             told.append((m, alike, cells, silent))
         return at.shape[1], told
 
@@ -150,18 +142,18 @@ class _Cells:
         self._ratio = table.x.scales[sides[0]] / table.y.scales[sides[1]]
         self._squares = [squares[:, :, side] for squares, side in zip(table.squares, sides)]  # ``(F, H, k, C)``
         self._norms = [squares.sum((0, 1)).sqrt() for squares in self._squares]
-        self._largest = min(m.shape[1] for m in map(measure.places, self._norms)) if measure.scales else 1  # trace
+        self._positive = table.x.positive[sides[0]] & table.y.positive[sides[1]]
 
-    def fill(self, found: Estimates, at: Tensor, positive: Tensor, asked: bool) -> Pairs:
+    def fill(self, found: Estimates, at: Tensor, asked: bool) -> Pairs:
         """Write what is known of these pairs, intervals where they are ``asked`` for, and give what others may tell.
 
-        ``at`` are their rows and columns, ``(2, k)``; ``positive`` says whose features are never negative.
+        ``at`` are their rows and columns, ``(2, k)``.
         """
         m, t, exact = self._m, self._t, self._how.draws is not None
-        alive = [m.places(norms).shape[1] for norms in self._norms]
-        floors = [m.lowest(*alive, non_negative=sign) for sign in (False, True)]
-        found.floor[*at] = torch.tensor(floors, dtype=torch.float64)[positive.long()]
-        gains, quick = m.gains(t.total[self._pairs], *self._norms), min(alive) >= WIDE
+        gains = m.gains(t.total[self._pairs], *self._norms)
+        quick, largest = min(gains.shape[1:]) >= WIDE, min(gains.shape[1:]) if m.scales else 1  # of traces
+        floors = [m.lowest(gains.shape[1], gains.shape[2], sign) for sign in (False, True)]
+        found.floor[*at] = torch.tensor(floors, dtype=torch.float64)[self._positive.long()]
         chosen = None
         if self._how.intervals or t.unseen > 0:
             trace, chosen = m.best(gains, quick and not exact)
@@ -169,7 +161,7 @@ class _Cells:
             trace = torch.tensor([m.best_trace(one) for one in gains], dtype=torch.float64)
         elif chosen is None:
             trace = m.best_traces(gains)
-        for k in [] if exact else (trace > _NEAR * self._largest).nonzero()[:, 0].tolist():
+        for k in [] if exact else (trace > _NEAR * largest).nonzero()[:, 0].tolist():
             cross, norms = t.precise(*divmod(int(self._pairs[k]), t.y.shape[0]))
             again = m.best(m.gains(cross, *norms), quick, sure=True)
             for every, one in zip((trace, *self._norms, chosen), (again[0], *norms, again[1])):
@@ -178,12 +170,11 @@ class _Cells:
         score_of = partial(m.score_trace, norm_a=self._norms[0], norm_b=self._norms[1], ratio=self._ratio)
         adds = None if chosen is None else self._adds(chosen)
         bias, sampling = self._sampling(trace, adds) if adds is not None and t.unseen > 0 else (0.0, 0.0)
-        sampling += _ROUNDED * self._largest if t.rounded else 0.0
+        sampling += _ROUNDED * largest if t.rounded else 0.0
         rest = Pairs(at, score_of, trace - bias)
         found.scores[*at] = scores = score_of(rest.centre)
-        found.error[*at] = torch.maximum(
-            score_of(rest.centre + sampling) - scores, scores - score_of(rest.centre - sampling)
-        )
+        below, above = (score_of(rest.centre + sign * sampling) for sign in (-1, 1))
+        found.error[*at] = torch.maximum(above - scores, scores - below)
         if self._how.intervals and adds is not None:
             folds, count = adds.sum(1), len(adds)
             spread = folds.square().sum(0) * count / max(1, count - 1)
@@ -212,16 +203,13 @@ class _Cells:
     def _adds(self, chosen: Tensor) -> Tensor:
         """What each fold and part adds to the traces, about 0: ``(F, H, k)``."""
         m, t = self._m, self._t
-        rows, columns = map(m.places, self._norms)
         sizes = [n.clamp(min=1e-150) if m.scales else n.norm(dim=1, keepdim=True) for n in self._norms]
-        each = torch.arange(len(chosen))[:, None, None]
-        units = torch.zeros(len(t.total), *t.total.shape[1:], dtype=chosen.dtype)
-        maps = chosen.new_zeros(len(chosen), *t.total.shape[1:])
-        maps[each, rows[:, :, None], columns[:, None, :]] = chosen
-        maps /= sizes[0][:, :, None] * sizes[1][:, None, :]
-        units[self._pairs] = maps
-        found = t.gained(units)[:, :, self._pairs]
-        worth = (maps * t.total[self._pairs]).double()  # what the maps give: they lack small directions
+        rows, columns = (m.places(norms)[:, :, None] for norms in self._norms)
+        maps = t.total.new_zeros(t.total.shape, dtype=chosen.dtype)
+        maps[self._pairs[:, None, None], rows, columns.mT] = chosen
+        maps[self._pairs] /= sizes[0][:, :, None] * sizes[1][:, None, :]
+        found = t.gained(maps)[:, :, self._pairs]
+        worth = (maps * t.total)[self._pairs].double()  # what the maps give: they lack small directions
         for squares, size, axis in zip(self._squares, sizes, (2, 1)):
             own = worth.sum(axis) if m.scales else worth.sum((1, 2))[:, None]
             found -= (squares * (own / size.square() / 2)).sum(3)
