@@ -64,6 +64,7 @@ def test_a_bad_layer_is_named_and_left_out(side, exact):
     assert found.to_html()
     many = iw.compare_many({"a": a, "b": b}, X.split(100), ["one", "side", "two"])
     assert many.scores["linear_cka"].isnan().flatten(1).all(1).tolist() == [False, True, False]
+    assert many.agreement()[:, 0, 1].isnan().tolist() == [False, True, False] and " of 2 known)" in many.agreeing()
     for part in (many.error, many.chance, many.null_p):
         assert part["linear_cka"][1].isnan().all() and not part["linear_cka"][0].isnan().any()
 

@@ -113,7 +113,9 @@ class ComparisonSet(Result):
         found = self.agreement(measure)[:, *self._upper]
         for (a, b), count, known in zip(combinations(self.names, 2), found.nansum(0).int(), (~found.isnan()).sum(0)):
             kind = "every layer" if count == known else "some layers" if count else "no layer"
-            by[kind] += [f"{a} and {b}{f' ({count} of {known})' if 0 < count < known else ''}"] if known else []
+            least = " known" if known < len(found) else ""  # of a layer without a score nobody knows
+            which = f" ({count} of {known}{least})" if least or kind == "some layers" else ""
+            by[kind] += [f"{a} and {b}{which}"] if known else []
         said = "; ".join(f"{counted(len(x), 'pair')} at {kind} ({listed(x, _NAMED)})" for kind, x in by.items() if x)
         return said and f"Beyond {verdict.judged_by(bool(self.untrained_pairs))}: {said}."
 
