@@ -13,7 +13,7 @@ import intertwine as iw
 from intertwine.lab.networks import build
 from intertwine.similarity import Resampling
 from intertwine.similarity.comparison.untrained import Redrawn
-from intertwine.similarity.comparison.verdict import spread
+from intertwine.similarity.comparison.verdict import agreeing, spread
 
 
 class Small(nn.Module):
@@ -135,6 +135,16 @@ def test_a_lucky_draw_of_untrained_networks_does_not_make_the_headline_firm():
     pairs.diagonal(dim1=1, dim2=2)[:] = score - 0.1 + off
     told = replace(found, untrained_pairs={"linear_cka": pairs})
     assert "between hardly more similar than untrained networks and" in told.headline
+
+
+def test_a_layer_whose_untrained_level_is_not_known_neither_agrees_nor_not():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU())
+    found = iw.compare(net, net, loader(400), measures="linear_cka")
+    assert agreeing(found) == (["1", "3", "5"], [])
+    pairs = found.untrained_pairs["linear_cka"].clone()
+    pairs[:, 1, 1] = torch.nan
+    assert agreeing(replace(found, untrained_pairs={"linear_cka": pairs})) == (["1", "5"], [])
 
 
 def test_p_values_end_where_the_tail_is_known_and_the_settings_name_the_estimator():

@@ -103,9 +103,8 @@ class ComparisonSet(Result):
         ``(L, n, n)``. Without any untrained networks, beyond shuffled examples alone.
         """
         name = self._measure(measure)
-        scores, p, reached = self.scores[name], self.null_p[name], self.untrained(name, reached=True)
-        reached = reached if self.untrained_pairs else torch.full_like(scores, -torch.inf)
-        return verdict.is_beyond(scores, p, reached).double().where(~(scores + p + reached).isnan(), torch.nan)
+        reached = self.untrained(name, reached=True) if self.untrained_pairs else None
+        return verdict.agreement(self.scores[name], self.null_p[name], reached)
 
     def agreeing(self, measure: str | None = None) -> str:
         """Which networks agree, and at how many layers; empty where nothing is known."""

@@ -143,10 +143,9 @@ def agreeing(comparison: Compared) -> tuple[list[str], list[str]]:
         if scores is None or p is None or too_few_shuffles(comparison):
             continue
         reached = reach(untrained_levels(comparison, name), comparison.untrained_networks)
-        above = is_beyond(scores, p, reached.nan_to_num(nan=-torch.inf))
-        for row in rows:
-            if not scores[row].isnan():
-                (yes if above[row] else no).append(row)
+        found = agreement(scores, p, reached if comparison.untrained_pairs else None)
+        yes += [row for row in rows if found[row] == 1]
+        no += [row for row in rows if found[row] == 0]
     return tuple([comparison.layers_a[k] for k in sorted(some)] for some in (yes, no))  # type: ignore[return-value]
 
 
@@ -161,9 +160,15 @@ def judged_by(untrained: bool) -> str:
     return f"chance{' and untrained networks' if untrained else ''}"
 
 
-def is_beyond(scores: Tensor, p: Tensor, reached: Tensor) -> Tensor:
-    """Whether scores are beyond shuffled examples at the 5 % level and beyond what untrained networks reach."""
-    return (scores > reached) & (p <= _LEVEL)
+def agreement(scores: Tensor, p: Tensor, reached: Tensor | None) -> Tensor:
+    """1 where scores are beyond shuffled examples at the 5 % level and beyond what untrained networks reach, else 0.
+
+    NaN where that is not known. Without untrained networks at all, beyond shuffled examples alone.
+    """
+    yes, unknown = p <= _LEVEL, (scores + p).isnan()
+    if reached is not None:
+        yes, unknown = yes & (scores > reached), unknown | ~reached.isfinite()
+    return yes.double().masked_fill(unknown, torch.nan)
 
 
 def untrained_levels(comparison: Compared, measure: str) -> Tensor:
