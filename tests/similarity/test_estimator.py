@@ -93,7 +93,7 @@ def test_one_block_and_all_positions_are_exact():
         torch.testing.assert_close(found.scores[m], oracle.scores[m], atol=2e-3, rtol=0)
 
 
-@pytest.mark.parametrize("shared", [0.0, 1.0])
+@pytest.mark.parametrize("shared", [0.0, 1.0, 4.0, 16.0])
 def test_what_sixteen_bits_leave_is_in_the_error_of_one_block(shared):
     """Also where most of every image is what all images share, and little of it tells them apart."""
     x = images(100, 16) + shared * images(1, 16, 5)

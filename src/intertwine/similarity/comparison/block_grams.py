@@ -16,7 +16,7 @@ _CHUNK = 1 << 18  # entries of the products of some channels, so that they stay 
 _STILL = 1e-4  # of the mean square, a variance by which a channel might be constant
 _SEEN = 8  # examples
 _OFFSET = 16  # squared means over variances from which on features are centred before their products
-_PATTERN = 4  # sums of squares about channels over those about positions, from which on they are centred by positions
+_PATTERN = 0.25  # of a channel's squares, what all examples share, from which on products are about means by position
 _EPS, _HALF = 1e-6, 2.0**-8  # what rounding leaves of differences, of a kernel in float32 and in bfloat16
 ESTIMATED = ("linear", "max", "channel_normalized", "gates")
 """Kernels whose Gram matrices follow from a block of examples and the moments of channels."""
@@ -34,6 +34,7 @@ class ChannelSums(ChannelMoments):
         super().__init__()
         self._about = torch.empty(0)
         self.offset: bool | None = None  # whether means are large beside the spread, by the first batch
+        self.shared = False  # whether much of a channel's spread over space is the same in all examples, by that batch
 
     def extend(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Take a batch ``(N, C, *S)`` in; return values that bound its extremes from inside, ``(C,)`` each.
@@ -57,6 +58,8 @@ class ChannelSums(ChannelMoments):
         if self.offset is None:
             large = self.mean.square() > _OFFSET * self.squares / self.count
             self.offset = x.device.type != "cpu" or bool(large.any())
+            shared = len(flat) * (double(flat.mean(0)) - self.mean[:, None]).square().sum(1)
+            self.shared = x.device.type != "cpu" or bool((shared > _PATTERN * self.squares).any())
         return self._extremes(flat, rows / count, squares / count)
 
     def _extremes(self, flat: Tensor, mean: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,6 +95,7 @@ class Held:
 
     products: Tensor  # ``(C, n, n)``
     rows: Tensor  # sums over space about the mean so far, ``(C, n)``
+    along: Tensor  # products with what all examples share, which is not in ``products``, and half of its square
     mean: Tensor  # ``(C,)``
     width: int
 
@@ -99,7 +103,7 @@ class Held:
         """U-centred Gram matrices with the means and norms of ``sums``."""
         weight = sums.weight.to(self.rows)[:, None, None]
         shift = (sums.mean - double(self.mean)).to(self.rows)[:, None]
-        moved = weight * (shift * (self.width / 2 * shift - self.rows))[:, :, None]
+        moved = weight * (self.along + shift * (self.width / 2 * shift - self.rows))[:, :, None]
         found: dict[str, Tensor] = {}
         z = self.products * weight
         z.add_(moved).add_(moved.mT)
@@ -121,9 +125,9 @@ def block_grams(x: Tensor, names: Sequence[str], sums: ChannelSums) -> tuple[dic
         found["gates"] = _product((x > 0).to(x.dtype))
     if set(names) & set(NORMALISED):
         held, linear = _by_channel(x, sums)
-        found["linear"] = _told_apart(linear, x, _PATTERN)
+        found["linear"] = _told_apart(linear, x)
     elif "linear" in names:
-        found["linear"] = _told_apart(_product(x), x, _OFFSET)
+        found["linear"] = _told_apart(_product(x), x)
     return {name: u_centred(gram, _EPS).to(x.dtype) for name, gram in found.items() if name in names}, held
 
 
@@ -133,14 +137,14 @@ def _product(x: Tensor) -> Tensor:
     return mirror(gram)
 
 
-def _told_apart(gram: Tensor, x: Tensor, most: float) -> Tensor:
+def _told_apart(gram: Tensor, x: Tensor) -> Tensor:
     """A Gram matrix that U-centring turns into that of the features, taken about means where these are large.
 
     Centring takes a tenth of the time of the product. Without it, rounding loses the digits by which what all examples
     share is larger than what tells them apart. Zeros where nothing but rounding does.
     """
     spread = double(gram.diagonal()).sum() - double(gram).mean(0).sum()
-    if x.device.type == "cpu" and spread > double(gram.diagonal()).sum() / most:  # false for NaN
+    if x.device.type == "cpu" and spread > double(gram.diagonal()).sum() / _OFFSET:  # false for NaN
         return gram
     gram = linear_gram(x)
     rounding = (4 * torch.finfo(x.dtype).eps) ** 2 * double(x[0]).square().sum()
@@ -151,25 +155,30 @@ def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
     """Products of one channel at a time, about its mean so far, and their sum, which is the linear kernel.
 
     Processors that multiply bfloat16 do it twice as fast as float32. Values are rounded about a mean that is rounded as
-    well: many features are 0, and these must not all be off to one side.
+    well: many features are 0, and these must not all be off to one side. What all examples share at a position is taken
+    out where it is much: rounded with it, products would lose what tells examples apart.
     """
     x = positions_last(x)
     n, channels, width = x.shape
     mean = sums.mean.to(x)
     if narrow := x.dtype == torch.float32 and multiplies_half(x.device):
         mean = mean if sums.offset else mean.bfloat16().to(x)
-    linear, rows = x.new_zeros(n, n), x.new_empty(channels, n)
+    linear, rows, along = x.new_zeros(n, n), x.new_empty(channels, n), x.new_zeros(channels, n)
     kept = x.new_empty(channels, n, n, dtype=torch.bfloat16)
     step = max(1, 2 * _CHUNK // (n * max(n, width)))
     for start in range(0, channels, step):
         some = slice(start, start + step)
         z = x[:, some].transpose(0, 1) - mean[some, None, None]
         rows[some] = z.sum(2)
+        if sums.shared:
+            both = z.mean(1, keepdim=True)
+            z -= both
+            along[some] = (z * both).sum(2) + both.square().sum(2) / 2
         z = z.to(torch.bfloat16 if narrow else z.dtype, memory_format=torch.contiguous_format)
         products = z * z.mT if width == 1 else torch.bmm(z, z.mT)
         linear += products.sum(0, dtype=x.dtype)
         kept[some] = products
-    return Held(kept, rows, mean, width), linear
+    return Held(kept, rows, along, mean, width), linear
 
 
 def u_centred(gram: Tensor, rounding: float) -> Tensor:
