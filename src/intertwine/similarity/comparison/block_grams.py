@@ -10,13 +10,14 @@ from ...features.moments import ChannelMoments
 from .._features import double, positions_last
 from .._linalg import multiplies_half
 from ..hsic import center_gram
-from ..measures.kernels import add_product, linear_gram, mirror
+from ..measures.kernels import add_product, linear_gram, mirror, row_tiles
 
 _CHUNK = 1 << 18  # entries of the products of some channels, so that they stay in the cache
 _STILL = 1e-4  # of the mean square, a variance by which a channel might be constant
 _SEEN = 8  # examples
+_STRIP = 16  # rows of a Gram matrix, at the fewest, that are kept at a time
 _OFFSET = 16  # squared means over variances from which on features are centred before their products
-_PATTERN = 0.25  # of a channel's squares, what all examples share, from which on products are about means by position
+_PATTERN = 0.5  # of a channel's squares, what all examples share, from which on products are about means by position
 _EPS, _HALF = 1e-6, 2.0**-8  # what rounding leaves of differences, of a kernel in float32 and in bfloat16
 ESTIMATED = ("linear", "max", "channel_normalized", "gates")
 """Kernels whose Gram matrices follow from a block of examples and the moments of channels."""
@@ -93,7 +94,7 @@ class Held:
     is in the error of a score.
     """
 
-    products: Tensor  # ``(C, n, n)``
+    products: tuple[Tensor, ...]  # ``(C, rows, columns)`` of strips of the lower triangle
     rows: Tensor  # sums over space about the mean so far, ``(C, n)``
     along: Tensor  # products with what all examples share, which is not in ``products``, and half of its square
     mean: Tensor  # ``(C,)``
@@ -104,14 +105,16 @@ class Held:
         weight = sums.weight.to(self.rows)[:, None, None]
         shift = (sums.mean - double(self.mean)).to(self.rows)[:, None]
         moved = weight * (self.along + shift * (self.width / 2 * shift - self.rows))[:, :, None]
-        found: dict[str, Tensor] = {}
-        z = self.products * weight
-        z.add_(moved).add_(moved.mT)
-        if "channel_normalized" in names:
-            found["channel_normalized"] = z.sum(0)
-        if "max" in names:
-            found["max"] = z.add_(torch.where(weight > 0, 0.0, -torch.inf)).amax(0)
-        return {name: u_centred(gram, _HALF) for name, gram in found.items()}
+        n, silent = self.rows.shape[1], torch.where(weight > 0, 0.0, -torch.inf)
+        found = {name: weight.new_zeros(n, n) for name in NORMALISED if name in names}
+        for strip, own in zip(self.products, _strips(n)):
+            z = strip * weight
+            z.add_(moved[:, own]).add_(moved[:, : own.stop].mT)
+            if "channel_normalized" in names:
+                found["channel_normalized"][own, : own.stop] = z.sum(0)
+            if "max" in names:
+                found["max"][own, : own.stop] = z.add_(silent).amax(0)
+        return {name: u_centred(mirror(gram), _HALF) for name, gram in found.items()}
 
 
 def block_grams(x: Tensor, names: Sequence[str], sums: ChannelSums) -> tuple[dict[str, Tensor], Held | None]:
@@ -151,6 +154,11 @@ def _told_apart(gram: Tensor, x: Tensor) -> Tensor:
     return gram * (double(gram.diagonal()).sum() > len(x) * rounding)
 
 
+def _strips(n: int) -> list[slice]:
+    """Rows whose beginnings hold the lower triangle: up to four strips, five eighths of the square."""
+    return [*row_tiles(n, max(_STRIP, -(-n // 4)))]
+
+
 def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
     """Products of one channel at a time, about its mean so far, and their sum, which is the linear kernel.
 
@@ -164,7 +172,7 @@ def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
     if narrow := x.dtype == torch.float32 and multiplies_half(x.device):
         mean = mean if sums.offset else mean.bfloat16().to(x)
     linear, rows, along = x.new_zeros(n, n), x.new_empty(channels, n), x.new_zeros(channels, n)
-    kept = x.new_empty(channels, n, n, dtype=torch.bfloat16)
+    strips = [x.new_empty(channels, len(range(n)[own]), own.stop, dtype=torch.bfloat16) for own in _strips(n)]
     step = max(1, 2 * _CHUNK // (n * max(n, width)))
     for start in range(0, channels, step):
         some = slice(start, start + step)
@@ -177,8 +185,9 @@ def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
         z = z.to(torch.bfloat16 if narrow else z.dtype, memory_format=torch.contiguous_format)
         products = z * z.mT if width == 1 else torch.bmm(z, z.mT)
         linear += products.sum(0, dtype=x.dtype)
-        kept[some] = products
-    return Held(kept, rows, along, mean, width), linear
+        for strip, own in zip(strips, _strips(n)):
+            strip[some] = products[:, own, : own.stop]
+    return Held(tuple(strips), rows, along, mean, width), linear
 
 
 def u_centred(gram: Tensor, rounding: float) -> Tensor:

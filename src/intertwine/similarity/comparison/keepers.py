@@ -115,7 +115,7 @@ class Collector:
     def commit(self, examples: int) -> None:
         """Count the batch."""
         self._blocks += [part.stop - part.start for part in self._parts(examples)]
-        if sum(held.products.nbytes for some in self._held.values() for held in some) > _HELD:
+        if sum(strip.nbytes for some in self._held.values() for held in some for strip in held.products) > _HELD:
             self._release()
 
     def _release(self) -> None:
