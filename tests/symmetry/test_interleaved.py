@@ -44,7 +44,7 @@ BOTH, EACH = [4, 4], [2, 2, 2, 2]
 FUNCTIONS = {
     "read": (lambda m, h: h, 8, BOTH, 8),
     "cut in halves": (lambda m, h: torch.cat((h[:, :4], h[:, 4:].tanh()), 1), 8, EACH, 4),
-    "cut within a turn": (lambda m, h: h[:, 1:6], 5, [2, 2], 4),
+    "cut within a turn": (lambda m, h: h[:, 1:6], 5, [2, 3], 5),
     "shuffled back": (lambda m, h: torch.cat((h[:, ::2], 2 * h[:, 1::2]), 1), 8, BOTH, 8),
     "concatenated again": (lambda m, h: h.view(-1, 4, 2).transpose(1, 2).reshape(-1, 8), 8, BOTH, 8),
     "one half by one number": (lambda m, h: h.view(-1, 4, 2).transpose(1, 2).reshape(-1, 8)[:, :4] + 1, 4, [4], 0),
@@ -115,7 +115,7 @@ class Shuffle(nn.Module):
         return self.last(x)
 
 
-@pytest.mark.parametrize(("width", "blocks", "single"), [(8, 1, 0), (16, 2, 0), (8, 3, 4), (12, 3, 6)])
+@pytest.mark.parametrize(("width", "blocks", "single"), [(8, 1, 0), (16, 2, 0), (8, 3, 4), (12, 3, 2)])
 def test_every_unit_of_a_shuffle_net_has_its_scale(width, blocks, single):
     torch.manual_seed(0)
     model = Shuffle(width, blocks)

@@ -34,6 +34,7 @@ class Value:
     stride: tuple[int, ...] = ()  # How far its elements lie apart in memory, by dimension
     offset: int = 0  # Where it begins in its storage
     source: "Call | None" = None  # The operation on other constants that made one of unknown contents
+    drawn: bool = False  # Whether a constant was made of random numbers, which another run would draw anew
 
 
 @dataclass(frozen=True)

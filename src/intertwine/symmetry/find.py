@@ -19,6 +19,7 @@ from .detection.axis_terms import Axis, Expr, Slot, Value, map_slots, slots
 from .detection.describe import describe, labelled
 from .detection.engine import Edit, Engine, Restart
 from .detection.rules import apply
+from .detection.rules.shuffles import with_shuffles
 from .detection.rules.turns import fused
 from .symmetry import Origin, Symmetry
 
@@ -62,7 +63,7 @@ def symmetries_of(program: Program) -> Symmetry:
 def walked(program: Program, kind: type[Engine] = Engine) -> Engine:
     """An engine that has walked through a program until the structure of its spaces stands still."""
     edits: dict[tuple[str, int], list[list[Edit]]] = {}
-    calls = fused(program)
+    calls = with_shuffles(program, fused(program))
     for _ in range(1000):
         engine = kind(program, calls, edits)
         try:

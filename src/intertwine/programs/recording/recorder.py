@@ -164,7 +164,7 @@ class Recorder(TorchDispatchMode):
             result.zero_()  # nobody may depend on what it held, and the same is found every time
         if not varies:
             self._meta.follow(func, args, kwargs, result)
-            if any(ref is not None for ref in before.values()):
+            if torch.Tag.nondeterministic_seeded in func.tags or any(ref is not None for ref in before.values()):
                 self._follow_constants(func, arguments, before, result)
             return result
         deciding = self._deciding(func, arguments)
@@ -192,11 +192,13 @@ class Recorder(TorchDispatchMode):
         """Keep the values of what buffers alone determine, or their source: a slice of a buffer shares its memory."""
         known = {id(t): refs[id(t)] or self._constant(t) for t in tensors_in(arguments)}
         source = Call(func._schema.name, {k: _replace(v, known) for k, v in arguments.items()}, (), func)
+        random = torch.Tag.nondeterministic_seeded in func.tags
+        drawn = random or any(self.values[ref.id].drawn for ref in known.values())
         for tensor in tensors_in(result):
-            value = self._constant_value(tensor)
+            value = replace(self._constant_value(tensor), drawn=drawn)
             self._new(tensor, replace(value, source=source if value.data is None and result is tensor else None))
         for tensor in _written(func, arguments):
-            self._write(tensor, self._new(tensor, self._constant_value(tensor)))
+            self._write(tensor, self._new(tensor, replace(self._constant_value(tensor), drawn=drawn)))
 
     def _record(self, func: Any, name: str, arguments: dict, refs: Mapping[int, Any], result: Any) -> None:
         symbols = {k: _replace(v, refs) for k, v in arguments.items()}

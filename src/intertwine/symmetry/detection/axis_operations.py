@@ -9,9 +9,9 @@ from fractions import Fraction
 from typing import Any
 
 from ...programs import Call, Ref
-from .axis_terms import UNIT, Axis, Factor, Flat, Interleaved, Slot, axis_size, bare, map_slots, segments, slots
+from .axis_terms import UNIT, Axis, Factor, Flat, Slot, axis_size, bare, map_slots, segments, slots
 from .equations import System
-from .pool import Misfit, Pool, slice_axis, split_axis, zip_axes
+from .pool import Misfit, Pool, slice_axis, split_axis, take, zip_axes
 
 _COPIES = 16  # most copies of an axis that are told apart where a product is read as a concatenation
 
@@ -28,6 +28,7 @@ class Algebra:
         call: The call at work.
         idle: Number of a call to the spaces that it multiplies by zeros.
         skipped: Number of a call to the tensors (their numbers) that it learns nothing of.
+        parts: Numbers of the calls that only pick given rows.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,7 @@ class Algebra:
         self.index = -1
         self.idle: dict[int, set[int]] = {}
         self.skipped: dict[int, set[int]] = {}
+        self.parts: set[int] = set()
         self._fixed: list[Axis] = []  # axes that the call at work fixed
         self._kept: dict[Any, Any] = {}  # axes of parameters, constants and fresh leaves: the same in every pass
 
@@ -172,7 +174,6 @@ class Algebra:
         """Align and combine, if there are two; axes that do not line up are fixed."""
         if not a or not b:
             return a or b
-        a, b = self._turned(a, b), self._turned(b, a)
         try:
             result = zip_axes(self.pool, a, b, pair)
             here, there = ({s.space for s in slots(self.pool.resolve(axis))} for axis in (a, b))
@@ -184,17 +185,6 @@ class Algebra:
             for axis in (a, b):
                 self.fix(self.pool.resolve(axis), why)
             return self.fresh(axis_size(a), why, ("zip", axis_size(a)))
-
-    def _turned(self, axis: Axis, like: Axis) -> Axis:
-        """A product that meets rows in turn, as such: its inner factor, which numbers the turns, is fixed."""
-        axis, like = self.pool.resolve(axis), self.pool.resolve(like)
-        if len(like) != 1 or not isinstance(like[0], Interleaved) or len(axis) < 2:
-            return axis
-        count, last = len(like[0].parts), axis[-1]
-        if last.size != count or not isinstance(last, Slot):
-            return axis
-        self.fix((last,), f"units in turn at {self.call.where}")
-        return (Interleaved((axis[:-1],) * count),)
 
     def equal(self, a: Axis, b: Axis) -> Axis:
         """Both axes are one: added, concatenated beside each other, compared."""
@@ -282,15 +272,17 @@ class Algebra:
             self.fix(self.pool.resolve(axis), why)
             return self.fresh(stop - start, why, ("slice", start, stop))
 
-    def dealt(self, axis: Axis, count: int) -> tuple[Axis, ...] | None:
-        """The axes whose rows an axis has in turn; ``None`` where it is no single space, and has not so many."""
-        axis = self.pool.resolve(axis)
-        if len(axis) == 1 and isinstance(axis[0], Slot) and axis[0].size > count:
-            self.pool.expand(axis[0].space, "turns", (axis[0].size // count,) * count)
-            axis = self.pool.resolve(axis)
-        if len(axis) == 1 and isinstance(axis[0], Interleaved) and len(axis[0].parts) == count:
-            return axis[0].parts
-        return None
+    def taken(self, axis: Axis, rows: Sequence[int]) -> Axis | None:
+        """Some rows of an axis, none of them twice, in a given order; ``None`` where they cut through a product."""
+        try:
+            return take(self.pool, axis, rows)
+        except Misfit:
+            return None
+
+    def may_move(self, axis: Axis) -> bool:
+        """Whether some unit of an axis may change places: it is no input and nothing that an operation made anew."""
+        nodes = (self.pool.node(slot.space) for slot in slots(self.pool.resolve(axis)))
+        return any(not node.pinned or node.origin is not None for node in nodes)
 
     def powered(self, axis: Axis, degree: Fraction | int, odd: bool) -> Axis:
         """The axis of ``|x|^degree``, with the sign of ``x`` where ``odd``."""

@@ -1,16 +1,19 @@
 """Axis terms: the structure of one tensor axis, as far as the engine knows it.
 
 An axis is a row-major product of factors. A factor is a ``Slot`` (it carries a space), ``Segments`` (a concatenation
-of axes, or their rows in turn) or ``Flat`` (the tensor is the same all along it). An axis of size one is the empty
-product.
+of axes, ``Ordered`` where its rows come in another order) or ``Flat`` (the tensor is the same all along it). An axis of
+size one is the empty product.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from math import prod
 from types import MappingProxyType
 from typing import Literal
+
+import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,10 @@ class Segments:
 
 
 @dataclass(frozen=True, slots=True)
-class Interleaved(Segments):
-    """A factor whose rows come from axes of one length in turn: the first row of each, then the second of each."""
+class Ordered(Segments):
+    """A factor whose row ``j`` is row ``order[j]`` of a concatenation, or of one axis: shuffled, reversed, in turn."""
+
+    order: tuple[int, ...]
 
 
 Factor = Slot | Flat | Segments
@@ -152,7 +157,7 @@ def map_slots(axis: Axis, slot: Callable[[Slot], Slot], keeps_zero: bool = True)
             return slot(factor)
         if isinstance(factor, Flat):
             return factor if keeps_zero else Flat(factor.size)
-        return type(factor)(tuple(map_slots(p, slot, keeps_zero) for p in factor.parts))
+        return replace(factor, parts=tuple(map_slots(p, slot, keeps_zero) for p in factor.parts))
 
     return tuple(one(f) for f in axis)
 
@@ -170,16 +175,64 @@ def bare(axis: Axis) -> Axis:
 def concatenated(axis: Axis) -> tuple[Axis, ...]:
     """The axes that an axis is the concatenation of; none where it is none."""
     whole = axis[0] if len(axis) == 1 else None
-    return whole.parts if isinstance(whole, Segments) and not isinstance(whole, Interleaved) else ()
+    return whole.parts if isinstance(whole, Segments) and not isinstance(whole, Ordered) else ()
+
+
+def ordered(axis: Axis) -> Ordered | None:
+    """The rearrangement that an axis is; ``None`` where it is none."""
+    whole = axis[0] if len(axis) == 1 else None
+    return whole if isinstance(whole, Ordered) else None
 
 
 def interleaved(parts: Sequence[Axis]) -> Axis:
-    """The rows of axes of one length in turn."""
-    if axis_size(parts[0]) == 1:
-        return segments(list(parts))
-    if all(len(p) == 1 and isinstance(p[0], Flat) and p[0].zero for p in parts):
-        return (Flat(sum(axis_size(p) for p in parts), True),)
-    return (Interleaved(tuple(parts)),)
+    """The rows of axes of one length in turn: the first row of each, then the second of each."""
+    size = axis_size(parts[0])
+    return rearranged(segments([*parts]), [k * size + i for i in range(size) for k in range(len(parts))])
+
+
+def rearranged(axis: Axis, order: Sequence[int]) -> Axis:
+    """The axis whose row ``j`` is row ``order[j]`` of another one, in its shortest form."""
+    parts, source = list[Axis](), list[int]()
+    for part in concatenated(axis) or (axis,):
+        inner = ordered(part)
+        source += [len(source) + k for k in (inner.order if inner else range(axis_size(part)))]
+        parts += inner.parts if inner else (part,)
+    whole, rows = segments(parts), tuple(source[k] for k in order)
+    if rows == tuple(range(len(rows))) or all(isinstance(f, Flat) for f in whole):
+        return whole
+    if len(whole) > 1 and (factors := transposition(rows)) is not None:
+        groups, rest = list[Axis](), whole
+        for size in factors[0]:
+            count = next((k for k in range(len(rest) + 1) if axis_size(rest[:k]) >= size), 0)
+            groups, rest = [*groups, rest[:count]], rest[count:]
+        if [axis_size(group) for group in groups] == factors[0]:
+            return tuple(f for dim in factors[1] for f in groups[dim])
+    return (Ordered(concatenated(whole) or (whole,), rows),)
+
+
+def inverse(order: Sequence[int]) -> tuple[int, ...]:
+    """The order that undoes another one."""
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
+@lru_cache(maxsize=4096)
+def transposition(order: tuple[int, ...]) -> tuple[list[int], list[int]] | None:
+    """The sizes of factors of an axis, and the order in which they give an order of its rows; ``None`` if none do.
+
+    Examples:
+        >>> transposition((0, 3, 1, 4, 2, 5)), transposition((1, 0, 2))
+        (([2, 3], [1, 0]), None)
+    """
+    strides, rows = list[tuple[int, int]](), [*order]  # step and length of every factor of the new order
+    while len(rows) > 1:
+        run = next((k for k, row in enumerate(rows) if row != k * rows[1]), len(rows))
+        if run < 2 or len(rows) % run:
+            return None
+        strides, rows = [(rows[1], run), *strides], rows[::run]
+    outward = sorted(strides, reverse=True)
+    sizes, dims = [run for _, run in outward], [outward.index(stride) for stride in strides]
+    made = torch.arange(len(order), device="cpu").reshape(sizes).permute(dims).flatten() if sizes else None
+    return (sizes, dims) if made is not None and tuple(made.tolist()) == order else None
 
 
 def segments(parts: list[Axis]) -> Axis:

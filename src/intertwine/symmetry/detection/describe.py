@@ -13,7 +13,7 @@ from ...programs import Ref, Vertex, Wire, graph
 from ...programs.operations import MAX_POOLS, gate_names, is_gate
 from .. import spaces as public
 from ..symmetry import Symmetry
-from .axis_terms import Axis, Flat, Interleaved, Segments, Slot, Value, slots
+from .axis_terms import Axis, Flat, Ordered, Segments, Slot, Value, inverse, slots
 from .engine import Engine
 from .parents import Demand, always_siblings, beside, demands, dependences, fix_unseen
 from .rules.unit_indices import origins
@@ -221,7 +221,7 @@ def _placed(axis: Axis, place: str = "") -> Iterator[tuple[str, Slot]]:
             yield here, factor
         elif isinstance(factor, Segments):
             for k, part in enumerate(factor.parts):
-                yield from _placed(part, f"{here}.{k}")
+                yield from _placed(part, f"{here}.{k}" if len(factor.parts) > 1 else here)
 
 
 def _tensors(engine: Engine) -> Iterator[tuple[Axis, ...]]:
@@ -313,11 +313,11 @@ class Writer:
             return self._fixed(name, dim, factor.size, "empty")
         parts: list[_Piece] = []
         at = 0
-        for k, part in enumerate(factor.parts):
+        places = inverse(factor.order) if isinstance(factor, Ordered) else ()
+        for part in factor.parts:
             axis = self._axis(name, dim, part) if part else self._fixed(name, dim, 1, "size 1")
             size = public.axis_size(axis)
-            turns = range(k, factor.size, len(factor.parts)) if isinstance(factor, Interleaved) else ()
-            rows = tuple((i, i + 1) for i in turns) or ((at, at + size),)
+            rows = tuple((i, i + 1) for i in places[at : at + size]) or ((at, at + size),)
             _append(parts, axis, rows, part[0].space if isinstance(axis, public.Leaf) else None)
             at += size
         return public.Sum(tuple(piece.written(self._order) for piece in parts))

@@ -155,7 +155,8 @@ class Engine(Algebra):
             before = self.pool.changes
             self.pool.forget_restrictions()
             self.system, self.values, self.mixed, self.met, self.batch_norms = System(), {}, [], [], {}
-            self.unknown_ops, self.follows, self.idle, self.skipped, self.beside = {}, [], {}, {}, set()
+            self.unknown_ops, self.follows, self.idle, self.skipped = {}, [], {}, {}
+            self.beside, self.parts = set(), set()
             self._pass(run)
             if self.pool.changes == before:
                 return
@@ -169,6 +170,8 @@ class Engine(Algebra):
             for ref, value in zip(call.outputs, run(self, call)):
                 if ref is not None:
                     self.values[ref.id] = value
+            while self.pool.clashes:
+                self.fix(self.pool.resolve(self.pool.clashes.pop()), f"units in two orders at {call.where}")
             # positions that an operation fixes it also mixes or renames: no unit beside them has one element for each
             fixed = tuple(slot for axis in self._fixed for slot in slots(axis))
             for ref in call.inputs if fixed else ():
@@ -264,7 +267,7 @@ class Engine(Algebra):
         if node.above is None or node.origin is None or up is None or not up.kind:
             return []
         path = node.origin[2][:-1]
-        sizes = tuple(self.pool.nodes[c].size for c in up.children)
+        sizes = up.order or tuple(self.pool.nodes[c].size for c in up.children)
         return [*self._edits_above(node.above[0]), (path, up.kind, sizes)]
 
 

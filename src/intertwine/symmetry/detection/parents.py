@@ -78,6 +78,7 @@ def _companions(
     axes: Sequence[Axis], rank: dict[int, int], beside: Collection[tuple[int, int]]
 ) -> Iterator[tuple[Slot, list[int]]]:
     """Every occurrence of a ranked space, with the spaces that certainly accompany it exactly once."""
+    axes = [_opened(axis) for axis in axes]
     if not any(isinstance(factor, Segments) for axis in axes for factor in axis):
         rows = [[f for f in axis if isinstance(f, Slot) and f.space in rank] for axis in axes]
         here = Counter(f.space for row in rows for f in row)
@@ -91,6 +92,12 @@ def _companions(
     total = sum(tallies, Counter())
     for axis, own in zip(axes, tallies):
         yield from _walk(axis, total - own)
+
+
+def _opened(axis: Axis) -> Axis:
+    """An axis with all that it is one rearrangement of, for which the order of rows is nothing."""
+    one = lambda factor: isinstance(factor, Segments) and len(factor.parts) == 1
+    return tuple(inner for f in axis for inner in (_opened(f.parts[0]) if one(f) else (f,)))
 
 
 def _tally(axis: Axis) -> Counter:
@@ -143,7 +150,7 @@ def always_siblings(tensors: Iterable[Sequence[Axis]]) -> list[list[int]]:
 
 
 def _places(axis: Axis, path: tuple) -> Iterator[tuple[int, Any]]:
-    """Occurrences of every space: a whole segment is known by its concatenation, anything else by the space."""
+    """Occurrences of every space: a whole segment is known by its outermost concatenation, others by the space."""
     for i, factor in enumerate(axis):
         if isinstance(factor, Slot):
             yield factor.space, ("alone", factor.space)
@@ -152,7 +159,7 @@ def _places(axis: Axis, path: tuple) -> Iterator[tuple[int, Any]]:
                 if len(part) == 1 and isinstance(part[0], Slot):
                     yield part[0].space, (*path, i)
                 else:
-                    yield from _places(part, (*path, i, k))
+                    yield from _places(part, path if len(part) == 1 else (*path, i, k))
 
 
 @dataclass
@@ -187,7 +194,8 @@ def demands(engine: Engine) -> dict[int, Demand]:
                 continue
             here = engine.spaces(ref)
             # views of all kinds, their copies, and writes into parts only move entries
-            moves = bool(getattr(call.func, "is_view", False)) or call.op.removesuffix("_copy") in PARTS | _WRITES
+            moves = index in engine.parts or call.op.removesuffix("_copy") in PARTS | _WRITES
+            moves = moves or bool(getattr(call.func, "is_view", False))
             passed = here & wanted if moves else (here - given - zeros) | (here & wanted)
             _ask(found, ref, passed, here & idle)
     return found
@@ -210,8 +218,9 @@ def _ask(found: dict[int, Demand], ref: Ref, spaces: set[int], idle: set[int]) -
     demand.idle |= idle
 
 
+SHUFFLE = "intertwine::shuffle"
 _WRITES = aten("constant_pad_nd slice_scatter select_scatter as_strided_scatter") | {
-    "intertwine::part_of_write", "intertwine::written_into",
+    "intertwine::part_of_write", "intertwine::written_into", SHUFFLE,
 }  # fmt: skip
 
 

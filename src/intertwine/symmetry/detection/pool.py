@@ -15,17 +15,21 @@ from .axis_terms import (
     Axis,
     Factor,
     Flat,
-    Interleaved,
+    Ordered,
     Segments,
     Slot,
     axis_size,
+    bare,
     concatenated,
-    interleaved,
+    inverse,
+    ordered,
+    rearranged,
     segments,
     slots,
+    transposition,
 )
 
-Kind = Literal["product", "sum", "turns"]  # factors outermost first, consecutive segments, or units in turn
+Kind = Literal["product", "sum", "order"]  # factors outermost first, consecutive segments, or one in another order
 
 
 @dataclass
@@ -35,7 +39,8 @@ class Node:
     size: int  # Number of units
     same: int | None = None  # The space that it was united with
     kind: Kind | Literal[""] = ""  # How it was split, if it was
-    children: tuple[int, ...] = ()  # What it was split into: factors outermost first, or segments in order (or in turn)
+    children: tuple[int, ...] = ()  # What it was split into: factors outermost first, or segments in order
+    order: tuple[int, ...] = ()  # For an order, which of its units each unit of its child is
     # A parameter axis (state name, axis, path of splits) that carries it
     origin: tuple[str, int, tuple[int, ...]] | None = None
     above: tuple[int, int] | None = None  # The space that it is a piece of, and its place there
@@ -64,6 +69,7 @@ class Pool:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.changes = 0
+        self.clashes: list[Axis] = []  # What met its own spaces in another order, for the caller to fix
 
     def new(self, size: int, origin: tuple[str, int, tuple[int, ...]] | None = None) -> int:
         """A new space."""
@@ -108,8 +114,8 @@ class Pool:
         for factor in axis:
             if factor.size == 1:
                 continue
-            if isinstance(factor, Interleaved):
-                found += interleaved([self.resolve(p) for p in factor.parts])
+            if isinstance(factor, Ordered):
+                found += rearranged(segments([self.resolve(p) for p in factor.parts]), factor.order)
             elif isinstance(factor, Segments):
                 found += segments([self.resolve(p) for p in factor.parts])
             elif isinstance(factor, Slot):
@@ -153,14 +159,16 @@ class Pool:
         pieces = [(Slot(c, self.nodes[c].size, UNIT),) for c in node.children]
         if node.kind == "product":
             return self.resolve(tuple(s for piece in pieces for s in piece))
-        if node.kind == "turns":
-            return interleaved([self.resolve(piece) for piece in pieces])
+        if node.kind == "order":
+            return rearranged(self.resolve(pieces[0]), inverse(node.order))
         return segments([self.resolve(piece) for piece in pieces])
 
     def expand(self, space: int, kind: Kind, sizes: tuple[int, ...]) -> None:
-        """Split a space into factors, consecutive segments, or spaces of one size that get its units in turn."""
+        """Split a space into factors, consecutive segments, or one with its units in another order (``sizes``)."""
         root = self.find(space)
         node = self.nodes[root]
+        if kind == "order":
+            node.order, sizes = sizes, (len({*sizes}),)
         if node.size != (prod(sizes) if kind == "product" else sum(sizes)):
             raise ValueError(f"pieces must make up the space of size {node.size}. Got a {kind} of {sizes}.")
         children = []
@@ -201,9 +209,11 @@ def zip_axes(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:
         if x.size == y.size:
             out += _pair(pool, x, y, pair)
             a, b = a[1:], b[1:]
-        elif isinstance(x, Interleaved) or isinstance(y, Interleaved):
-            raise Misfit
-        elif isinstance(x, Segments) or isinstance(y, Segments):
+        elif isinstance(x, Ordered) and x.size > y.size:
+            a = (*_opened(pool, x), *a[1:])
+        elif isinstance(y, Ordered) and y.size > x.size:
+            b = (*_opened(pool, y), *b[1:])
+        elif concatenated((x,)) or concatenated((y,)):
             head_a, head_b, a, b = _equal_heads(a, b)
             out += _piecewise(pool, head_a, head_b, pair)
         elif x.size > y.size:
@@ -230,8 +240,10 @@ def slice_axis(pool: Pool, axis: Axis, start: int, stop: int) -> Axis:
         bounds = [0, start, stop, head.size]
         pool.expand(head.space, "sum", tuple(hi - lo for lo, hi in pairwise(bounds) if hi > lo))
         return slice_axis(pool, axis, start * inner, stop * inner)
-    if isinstance(head, Interleaved):
-        return pool.resolve((*_slice_turns(pool, head.parts, start, stop), *rest))
+    if isinstance(head, Ordered):
+        alone = len(head.parts) == 1
+        some = slice_axis(pool, _opened(pool, head), start, stop) if alone else take(pool, (head,), range(start, stop))
+        return pool.resolve((*some, *rest))
     pieces, at = [], 0
     for part in head.parts:
         size = axis_size(part)
@@ -242,14 +254,32 @@ def slice_axis(pool: Pool, axis: Axis, start: int, stop: int) -> Axis:
     return pool.resolve((*segments(pieces), *rest))
 
 
-def _slice_turns(pool: Pool, parts: Sequence[Axis], start: int, stop: int) -> Axis:
-    """Rows of interleaved axes: whole turns, in the order in which they begin here, and single rows at the end."""
-    count = len(parts)
-    turns, rest = divmod(stop - start, count)
-    first = [((start + k) % count, (start + k) // count) for k in range(count)]  # part and its first row
-    whole = [slice_axis(pool, parts[k], at, at + turns) for k, at in first] if turns else []
-    last = [slice_axis(pool, parts[k], at + turns, at + turns + 1) for k, at in first[:rest]]
-    return segments([*([interleaved(whole)] if turns else []), *last])
+def take(pool: Pool, axis: Axis, rows: Sequence[int]) -> Axis:
+    """Some rows of an axis, none of them twice, in a given order.
+
+    Raises:
+        Misfit: If they cut through a product.
+    """
+    axis = pool.resolve(axis)
+    if (whole := ordered(axis)) is not None:
+        return take(pool, segments([*whole.parts]), [whole.order[k] for k in rows])
+    low, high = min(rows, default=0), max(rows, default=-1) + 1
+    if high - low == len(rows):
+        return rearranged(slice_axis(pool, axis, low, high), [k - low for k in rows])
+    if len(axis) != 1:
+        raise Misfit
+    if isinstance(axis[0], Flat):
+        return (Flat(len(rows), axis[0].zero),)
+    if isinstance(axis[0], Slot):
+        pool.expand(axis[0].space, "order", (*rows, *sorted({*range(axis[0].size)} - {*rows})))
+        return take(pool, axis, rows)
+    pieces, taken, at = [], list[int](), 0
+    for part in concatenated(axis):
+        own = [k for k in rows if at <= k < at + axis_size(part)]
+        pieces += [take(pool, part, [k - at for k in own])] if own else []
+        taken, at = [*taken, *own], at + axis_size(part)
+    place = {k: i for i, k in enumerate(taken)}
+    return rearranged(segments(pieces), [place[k] for k in rows])
 
 
 def split_axis(pool: Pool, axis: Axis, sizes: Sequence[int], equal: Pair) -> list[Axis]:
@@ -273,7 +303,9 @@ def split_axis(pool: Pool, axis: Axis, sizes: Sequence[int], equal: Pair) -> lis
                 rest = rest[1:]
             elif factor.size % need == 0:
                 pieces = (
-                    factor_out(pool, factor, factor.size // need, equal)
+                    _opened(pool, factor)
+                    if isinstance(factor, Ordered)
+                    else factor_out(pool, factor, factor.size // need, equal)
                     if isinstance(factor, Segments)
                     else _split_factor(pool, factor, need)
                 )
@@ -286,7 +318,7 @@ def split_axis(pool: Pool, axis: Axis, sizes: Sequence[int], equal: Pair) -> lis
 
 def factor_out(pool: Pool, factor: Segments, inner: int, equal: Pair) -> Axis:
     """Write a concatenation as segments of whole units times one shared inner factor of length ``inner``."""
-    if any(axis_size(p) % inner for p in factor.parts) or isinstance(factor, Interleaved):
+    if any(axis_size(p) % inner for p in factor.parts):
         raise Misfit
     outer, shared = [], None
     for part in factor.parts:
@@ -305,11 +337,10 @@ def _current(pool: Pool, axis: Axis) -> Axis:
 
 
 def _pair(pool: Pool, x: Factor, y: Factor, pair: Pair) -> Axis:
-    for turns, other in ((x, y), (y, x)):
-        if isinstance(turns, Interleaved) and (isinstance(other, Interleaved | Slot | Flat)):
-            others = _dealt(pool, other, turns)
-            pairs = zip(turns.parts, others) if turns is x else zip(others, turns.parts)
-            return interleaved([zip_axes(pool, p, q, pair) for p, q in pairs])
+    if isinstance(x, Ordered):
+        return _rearranged(pool, x, y, pair)
+    if isinstance(y, Ordered):
+        return _rearranged(pool, y, x, lambda p, q: pair(q, p))
     if isinstance(x, Segments) or isinstance(y, Segments):
         return _piecewise(pool, (x,), (y,), pair)
     if isinstance(x, Slot) and isinstance(y, Slot):
@@ -319,18 +350,43 @@ def _pair(pool: Pool, x: Factor, y: Factor, pair: Pair) -> Axis:
     return (pair(x, y),)
 
 
-def _dealt(pool: Pool, factor: Slot | Flat | Interleaved, like: Interleaved) -> tuple[Axis, ...]:
-    """The axes whose rows a factor has in turn, as many as another one's."""
-    count = len(like.parts)
-    if isinstance(factor, Flat):
-        return ((Flat(factor.size // count, factor.zero),),) * count
-    whole: Factor = factor
-    if isinstance(factor, Slot):
-        pool.expand(factor.space, "turns", (factor.size // count,) * count)
-        (whole,) = pool.resolve((factor,))
-    if not isinstance(whole, Interleaved) or len(whole.parts) != count:
+def _rearranged(pool: Pool, x: Ordered, y: Factor, pair: Pair) -> Axis:
+    """Combine a rearrangement with a factor of its length: part by part, each with the rows of the other beside it."""
+    own, others = ({s.space for s in slots((factor,))} for factor in (x, y))
+    same = isinstance(y, Ordered) and y.order == x.order
+    if isinstance(y, Slot) and y.space not in own:
+        pool.expand(y.space, "order", inverse(x.order))
+        (y,), same = pool.resolve((y,)), True
+    if same or isinstance(y, Flat):  # rows beside each other are so in any order
+        other = segments([*y.parts]) if isinstance(y, Ordered) else (y,)
+        return rearranged(zip_axes(pool, segments([*x.parts]), other, pair), x.order)
+    if own & others:
+        pool.clashes += [(x,), (y,)]
+        return bare((x,))
+    place, at, found = inverse(x.order), 0, []
+    for part in x.parts:
+        rows = place[at : at + axis_size(part)]
+        found, at = [*found, zip_axes(pool, part, take(pool, (y,), rows), pair)], at + len(rows)
+    return rearranged(segments(found), x.order)
+
+
+def _opened(pool: Pool, factor: Ordered) -> Axis:
+    """One axis in another order as an axis: its space gets that order, or factors of a product change places."""
+    if len(factor.parts) > 1:
         raise Misfit
-    return whole.parts
+    (inner,) = factor.parts
+    if len(inner) == 1 and isinstance(inner[0], Slot):
+        pool.expand(inner[0].space, "order", factor.order)
+        return pool.resolve((factor,))
+    factors = transposition(factor.order)
+    if factors is None:
+        raise Misfit
+    pieces = split_axis(pool, inner, factors[0], _alike)
+    return pool.resolve(tuple(f for dim in factors[1] for f in pieces[dim]))
+
+
+def _alike(x: Slot | Flat, y: Slot | Flat) -> Factor:
+    raise Misfit
 
 
 def _piecewise(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:

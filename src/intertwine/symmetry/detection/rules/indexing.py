@@ -60,8 +60,14 @@ def index(engine: Engine, call: Call) -> Value:
 
 def _rows(engine: Engine, x: Value, pick: Ref, dim: int, why: str) -> Value:
     """Rows of one axis: what the index says of its own axes they keep, and from which unit they came."""
-    index = engine.value(pick)
+    index, chosen = engine.value(pick), engine.program.values[pick.id]
     units = named(engine, pick, x.shape[dim])
+    if chosen.data is not None and chosen.data.ndim == 1 and not chosen.drawn and engine.may_move(x.axes[dim]):
+        places = (chosen.data % x.shape[dim]).tolist()
+        some = engine.taken(x.axes[dim], places) if len({*places}) == len(places) else None
+        if some is not None:
+            engine.parts.add(engine.index)
+            return replace(x.put(dim, some), names=_kept_names(x))
     if units is None:
         picked = engine.hold(engine.rigid(x.axes[dim], why), why)
         new = [engine.fresh(n, why, i) for i, n in enumerate(index.shape)]

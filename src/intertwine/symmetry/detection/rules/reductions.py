@@ -124,7 +124,7 @@ def rigid_reduction(engine: Engine, call: Call) -> Value:
     return _by_laws(engine, call, only_permutations, only_permutations)
 
 
-@register_rule(*aten("cumsum flip roll rot90 cummax cummin cumprod logcumsumexp _fft_r2c _fft_c2c _fft_c2r"))
+@register_rule(*aten("cumsum rot90 cummax cummin cumprod logcumsumexp _fft_r2c _fft_c2c _fft_c2r"))
 def ordered(engine: Engine, call: Call) -> list[Value]:
     """Operations along an order, and Fourier transforms: they fix their axis and are linear in the others.
 

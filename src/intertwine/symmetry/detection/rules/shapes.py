@@ -19,7 +19,6 @@ from ....programs.operations import COPIES, RESHAPES, SINGLES, TRANSPOSES
 from ..axis_terms import (
     Axis,
     Flat,
-    Interleaved,
     Pick,
     Segments,
     Slot,
@@ -29,9 +28,11 @@ from ..axis_terms import (
     flat,
     forget_zeros,
     interleaved,
+    ordered,
     segments,
 )
 from ..engine import Engine
+from ..pool import take
 from .elementwise import cast
 from .registry import but, opaque, register_rule, relaid
 from .unit_indices import is_state
@@ -85,8 +86,8 @@ def _reshaped(engine: Engine, x: Value, shape: Sequence[int]) -> Any:
 
 def _told_apart(engine: Engine, axis: Axis, sizes: Sequence[int]) -> tuple[int, Sequence[Axis]] | None:
     """Which of the sizes that an axis is cut into tells parts of a concatenation apart, and what is left of each."""
-    if len(axis) == 1 and isinstance(axis[0], Interleaved) and len(axis[0].parts) == sizes[-1]:
-        return len(sizes) - 1, axis[0].parts
+    if turns := _in_turn_of(engine, axis, sizes[-1]):
+        return len(sizes) - 1, turns
     done = 1
     for j, size in enumerate(sizes):
         left = prod(sizes[j:])
@@ -97,6 +98,16 @@ def _told_apart(engine: Engine, axis: Axis, sizes: Sequence[int]) -> tuple[int, 
                 return j, [(*head, *engine.slice(rest, k * step, (k + 1) * step)) for k in range(size)]
         done *= size
     return None
+
+
+def _in_turn_of(engine: Engine, axis: Axis, count: int) -> list[Axis]:
+    """The ``count`` axes whose rows a rearranged concatenation has in turn; none where one part is in several."""
+    whole = ordered(axis)
+    owners = [k for k, part in enumerate(whole.parts) for _ in range(axis_size(part))] if whole else []
+    places = {(owners[row], j % count) for j, row in enumerate(whole.order)} if whole else set()
+    if whole is None or count < 2 or len(places) > len(whole.parts):
+        return []
+    return [take(engine.pool, axis, range(k, whole.size, count)) for k in range(count)]
 
 
 def _is_stack(axis: Axis, count: int) -> bool:
@@ -260,9 +271,9 @@ def slice_(engine: Engine, call: Call) -> Value:
         return x
     if step == 1:
         return x.put(dim, rows(engine, x.axes[dim], start, start + count))
+    if (some := engine.taken(x.axes[dim], range(start, stop, step))) is not None:
+        return x.put(dim, some)
     if start < step and count * step == size:
-        if (turns := engine.dealt(x.axes[dim], step)) is not None:
-            return x.put(dim, turns[start])
         along, inner = engine.split(x.axes[dim], (count, step))
         return x.put(dim, along, via=pick(engine, inner, start))
     return relaid(engine, x, engine.made(call), but(len(x.axes), dim), f"every {step}th row taken at {call.where}")
