@@ -2,6 +2,8 @@
 
 import copy
 import json
+import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +12,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 import intertwine as iw
+from intertwine._evaluation import copied
 from intertwine.features.evaluate import evaluate
 from intertwine.lab import training
 from intertwine.matching import gather
@@ -392,6 +395,22 @@ def test_an_alignment_of_a_to_b_is_refused(trained, aligned):
             merge(b, a, found, repair=False)
         with pytest.raises(ValueError, match="swap a and b"):
             iw.barrier(b, a, [(X, torch.zeros(2, dtype=torch.long))], alignment=found)
+
+
+@pytest.mark.parametrize("gauged", [False, True])
+def test_no_more_networks_are_built_than_there_are_to_be(trained, aligned, monkeypatch, gauged):
+    """Both in the gauge of the alignment, where it has one, the second in the basis of the first, and the result."""
+    built = []
+
+    def counted(*args):
+        built.append(copied(*args))
+        return built[-1]
+
+    for place in ("merging.merge", "symmetry.action"):
+        monkeypatch.setattr(sys.modules[f"intertwine.{place}"], "copied", counted)
+    found = replace(aligned["mlp"], gauge=counted) if gauged else aligned["mlp"]
+    merged = merge(*trained["mlp"][:2], found, repair=False)
+    assert merged is built[-1] and len(built) == (4 if gauged else 2)
 
 
 class Tied(nn.Module):

@@ -19,7 +19,7 @@ from ..matching.correspondence.correspond import carrier_of
 from ..matching.solvers.solver import Solver
 from ..symmetry.action import tensors_of
 from .curves import Barrier, Curve
-from .merge import Aligned, Interpolation, folded, in_basis, interpolate_
+from .merge import Aligned, Interpolation, in_basis, interpolate_
 from .repair import batch_norms, recalibrate_
 
 _FEWEST = 3  # points: both ends and one between
@@ -212,7 +212,7 @@ def _ends(
         alignment = align(a, b, options.example_inputs, *how, chance=False)
     found = [("direct", a, b)] if shapes[0] == shapes[1] else []
     if alignment is not None:
-        found.append(("aligned", folded(a, alignment), in_basis(a, b, alignment)))
+        found.append(("aligned", *in_basis(a, b, alignment)))
     for kind, start, end in found:
         check_matching(start, end)
         yield kind, start, end

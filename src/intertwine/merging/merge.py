@@ -150,8 +150,7 @@ def merge(
     for name, model in (("a", a), ("b", b)):
         check_module(model, name)
     how = check_repair(a, repair, loader)
-    twin = b if alignment is None else in_basis(a, b, alignment)
-    a = folded(a, alignment)
+    a, twin = (a, b) if alignment is None else in_basis(a, b, alignment)
     check_matching(a, twin)
     sym = getattr(alignment, "symmetry", None)
     ratios = _ratios(a, ratio, layers, spaces, sym)
@@ -214,23 +213,23 @@ def average(models: Sequence[nn.Module]) -> nn.Module:
     return follow_(write(copied(models[0]), mean_weights([tensors_of(model) for model in models])), models)
 
 
-def in_basis(a: nn.Module, b: nn.Module, alignment: Aligned) -> nn.Module:
-    """A copy of ``b`` in the basis of ``a``; an alignment that brings ``a`` into that of ``b`` is refused."""
-    twin = alignment.apply(b)
-    if isinstance(alignment, Alignment):
-        there = 1 - distance(tensors_of(alignment.folded(a)), tensors_of(twin)) ** 2
-        back = 1 - distance(tensors_of(alignment.apply(a)), tensors_of(alignment.folded(b))) ** 2
-        if back > _SURELY * there + _SHARE:
-            raise ValueError(
-                "alignment must bring b into the basis of a, as align(a, b, ...) finds it. Got one that brings a into "
-                f"that of b (it explains {back:.0%} of the weights this way round, {there:.0%} as given): swap a and b."
-            )
-    return twin
+def in_basis(a: nn.Module, b: nn.Module, alignment: Aligned) -> tuple[nn.Module, nn.Module]:
+    """The network ``a`` in the gauge of an alignment, itself if it is, and a copy of ``b`` in its basis.
 
-
-def folded(a: nn.Module, alignment: Aligned | None) -> nn.Module:
-    """The network ``a`` in the gauge of an alignment: itself where nothing was folded."""
-    return alignment.folded(a) if isinstance(alignment, Alignment) else a
+    Raises:
+        ValueError: If the alignment brings ``a`` into the basis of ``b``; to tell, tensors are moved one at a time.
+    """
+    if not isinstance(alignment, Alignment):
+        return a, alignment.apply(b)
+    a, b = alignment.folded(a), alignment.folded(b)
+    ours, theirs, sym, g = tensors_of(a), tensors_of(b), alignment.symmetry, alignment.transformation
+    there, back = 1 - distance(ours, sym.act(g, theirs)) ** 2, 1 - distance(sym.act(g, ours), theirs) ** 2
+    if back > _SURELY * there + _SHARE:
+        raise ValueError(
+            "alignment must bring b into the basis of a, as align(a, b, ...) finds it. Got one that brings a into "
+            f"that of b (it explains {back:.0%} of the weights this way round, {there:.0%} as given): swap a and b."
+        )
+    return a, sym.act(g, b)
 
 
 def mend_(

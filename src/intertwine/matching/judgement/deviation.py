@@ -225,8 +225,9 @@ def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     A tensor's ``sin^2`` is the share of ``b`` that no positive multiple of ``a`` explains: 0 for equal directions, 1
     for orthogonal or opposite ones.
     """
-    weights = {name: right for name, right in b.items() if right.is_floating_point()}  # no counters of batch norms
-    return combined({n: sine(a[n], x) for n, x in weights.items()}, {n: x.numel() for n, x in weights.items()})
+    weights = ((name, right) for name, right in b.items() if right.is_floating_point())  # no counters of batch norms
+    found = {name: (sine(a[name], right), right.numel()) for name, right in weights}
+    return combined({name: s for name, (s, _) in found.items()}, {name: n for name, (_, n) in found.items()})
 
 
 def combined(sines: Mapping[str, float], sizes: Mapping[str, int]) -> float:

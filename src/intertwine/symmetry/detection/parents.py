@@ -96,8 +96,8 @@ def _companions(
 
 def _opened(axis: Axis) -> Axis:
     """An axis with all that it is one rearrangement of, for which the order of rows is nothing."""
-    one = lambda factor: isinstance(factor, Segments) and len(factor.parts) == 1
-    return tuple(inner for f in axis for inner in (_opened(f.parts[0]) if one(f) else (f,)))
+    parts = ((f, f.parts if isinstance(f, Segments) else ()) for f in axis)
+    return tuple(inner for f, own in parts for inner in (_opened(own[0]) if len(own) == 1 else (f,)))
 
 
 def _tally(axis: Axis) -> Counter:

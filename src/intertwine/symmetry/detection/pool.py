@@ -363,7 +363,7 @@ def _rearranged(pool: Pool, x: Ordered, y: Factor, pair: Pair) -> Axis:
     if own & others:
         pool.clashes += [(x,), (y,)]
         return bare((x,))
-    place, at, found = inverse(x.order), 0, []
+    place, at, found = inverse(x.order), 0, list[Axis]()
     for part in x.parts:
         rows = place[at : at + axis_size(part)]
         found, at = [*found, zip_axes(pool, part, take(pool, (y,), rows), pair)], at + len(rows)

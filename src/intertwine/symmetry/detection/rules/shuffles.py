@@ -79,17 +79,17 @@ def _inside(program: Program, end: Call, made: dict[int, Call], read: dict[int, 
 
 def _orders(program: Program, inside: Sequence[Call]) -> Orders | None:
     """The order in which a shuffle puts the units of every axis; ``None`` where units change axes, or none moves."""
-    trial, (first,) = Engine(program, [], {}), inside[-1].inputs
-    sizes = program.values[first.id].shape
+    trial, (made,) = Engine(program, [], {}), inside[-1].inputs
+    sizes = program.values[made.id].shape
     axes = tuple((Slot(trial.pool.new(n), n),) if n > 1 else () for n in sizes)
-    trial.values[first.id] = Value(axes)
+    trial.values[made.id] = Value(axes)
     for call in reversed(inside):
         (ref,) = call.outputs
         if not isinstance(ref, Ref):
             return None
-        trial.values[ref.id] = RULES[call.op](trial, call)
+        made, trial.values[ref.id] = ref, RULES[call.op](trial, call)
     found = list[tuple[int, ...]]()
-    for old, new in zip(map(trial.pool.resolve, axes), trial.value(inside[0].outputs[0]).axes):
+    for old, new in zip(map(trial.pool.resolve, axes), trial.value(made).axes):
         places = {slot.space: k for k, slot in enumerate(slots(old))}
         if places.keys() != {slot.space for slot in slots(new)}:
             return None
