@@ -32,7 +32,7 @@ from ..axis_terms import (
     segments,
 )
 from ..engine import Engine
-from ..pool import take
+from ..unification import take
 from .elementwise import cast
 from .registry import but, opaque, register_rule, relaid
 from .unit_indices import is_state
