@@ -125,9 +125,10 @@ class Compare(Study, DeviceOptions, DataOptions):
         from ...lab.networks import fit_to
         from ...similarity.comparison.untrained import Redrawn, architecture, makers
 
-        built, asked = list[list[torch.nn.Module]](), iw.similarity.Resampling(self.null, 0, self.untrained, self.seed)
-        apart = self.layers_b not in (None, self.layers)
-        kinds = [(architecture(network.model), apart and k) for k, network in enumerate(networks)]
+        asked = iw.similarity.Resampling(null=self.null, bootstrap=0, untrained=self.untrained, seed=self.seed)
+        built = list[list[torch.nn.Module]]()
+        apart = self.layers_b not in (None, self.layers)  # networks of one architecture, compared at other layers
+        kinds = [(architecture(network.model), k if apart else 0) for k, network in enumerate(networks)]
         for k, kind in enumerate(dict.fromkeys(kinds)):
             network = networks[kinds.index(kind)]
             spec = network.facts["model"]

@@ -111,11 +111,11 @@ def compare(
     """  # noqa: DOC502 - raised by the checks
     check_options(resampling, exact, reading)
     given = None if measures is None else chosen_measures(measures)
-    memory, drawn = parse_memory(reading.memory), resampling or NO_RESAMPLING
+    memory, options = parse_memory(reading.memory), resampling or NO_RESAMPLING
     first, stream = batching.peek(loader)
-    wanted = layers, layers if layers_b is None else layers_b
+    asked = layers, layers if layers_b is None else layers_b
     points = []
-    for name, model, some in zip("ab", (a, b), wanted):
+    for name, model, some in zip("ab", (a, b), asked):
         with both_given(name):
             points.append(points_of(model, some, reading, first))
     notes = _unread((a, b), points, (layers, layers_b), first)
@@ -126,15 +126,16 @@ def compare(
     _check_gates(chosen, a, b)
     count = expected(loader, first, reading.max_examples)
     exactly = _exactly(exact, chosen, points, count)
-    known = known_by((a, b), points, [m.name for m in chosen], drawn, first, count, exactly)
-    (base, networks), held = UNTRAINED.get(known, (None, 0)), list[Any]()
+    known = known_by((a, b), points, [m.name for m in chosen], options, first, count, exactly)
+    untrained, networks = UNTRAINED.get(known, (None, 0))
+    held = list[Any]()  # batches that untrained networks will read
     if exactly and count:
         check_memory(chosen, points[0], points[1], count, memory)
     own = batching.device_of(a)
     device = own if own is not None and own.type == "cuda" else torch.device("cpu")  # which has float64
-    want = Wanted.of(chosen, points, count, drawn.seed)
-    reader = _Reader(chosen, want, count, exactly, device, memory, reading, progress)
-    fresh, groups = untrained_pairs((a, b), points, drawn) if base is None else (Fresh(), [])
+    statistics = Wanted.of(chosen, points, count, options.seed)
+    reader = _Reader(chosen, statistics, count, exactly, device, memory, reading, progress)
+    fresh, groups = untrained_pairs((a, b), points, options) if untrained is None else (Fresh(), [])
     most = 0 if not fresh else sys.maxsize if exactly else brief(points, count or 0)
     models: Running = {"A": (a, points[0]), "B": (b, points[1])}
     if a is b and points[0] == points[1]:
@@ -142,34 +143,35 @@ def compare(
     with ExitStack() as stack:
         found = reader.read(models, _holding(stream, held, most, memory // _SHARE), count, _SHARE, stack)
         one, other = found["A"], found.get("B", found["A"])
-        intervals = drawn.bootstrap > 0 and one.examples >= 2 * FEWEST
-        draws = Draws.make(one.examples, drawn.null, drawn.bootstrap, drawn.seed) if exactly else None
-        how = How(draws, drawn.null > 0, intervals, drawn.seed, memory, progress)
+        intervals = options.bootstrap > 0 and one.examples >= 2 * FEWEST
+        draws = Draws.make(one.examples, options.null, options.bootstrap, options.seed) if exactly else None
+        how = How(draws, options.null > 0, intervals, options.seed, memory, progress)
         scored = score_all(chosen, one, other, how)
     for layer in (*one.layers, *other.layers):
         layer.forget()
     notes += [*unknown, *one.notes, *other.notes, *(x.silent for x in (*one.layers, *other.layers) if x.silent)]
     notes += [note for m in chosen for note in scored[m.name].notes]
-    if base is None and any(note.startswith("Interrupted") for note in notes):
-        base = {}  # more work would be no answer to Control-C
-    elif base is None:
-        base, said = _untrained_scores(reader, fresh, groups, held)
+    if untrained is None and any(note.startswith("Interrupted") for note in notes):
+        untrained = {}  # more work would be no answer to Control-C
+    elif untrained is None:
+        untrained, said = _untrained_scores(reader, fresh, groups, held)
         notes, networks = notes + said, len(fresh)
         if known and not said:
-            UNTRAINED[known] = base, networks
-    if drawn.bootstrap and not intervals:
+            UNTRAINED[known] = untrained, networks
+    if options.bootstrap and not intervals:
         notes.append(f"No intervals: {one.examples} examples are too few to halve.")
-    columns = [scored[m.name].columns(m, drawn.null > 0, intervals, exactly) for m in chosen]
+    pairs = len(next(iter(untrained.values()), ()))
+    columns = [scored[m.name].columns(m, options.null > 0, intervals, exactly) for m in chosen]
     fields: dict[str, Any] = {key: {m.name: one[key] for m, one in zip(chosen, columns)} for key in columns[0]}
     return Comparison(
         measures=tuple(m.name for m in chosen),
         groups={m.name: m.group for m in chosen},
         examples=one.examples,
-        seed=drawn.seed,
-        settings=settings_of(drawn, exactly, intervals, chosen, max(one.blocks), len(next(iter(base.values()), ()))),
+        seed=options.seed,
+        settings=settings_of(options, exactly, intervals, chosen, max(one.blocks), pairs),
         notes=tuple(dict.fromkeys(notes)),
         versions=versions(),
-        untrained_pairs=base,
+        untrained_pairs=untrained,
         untrained_networks=networks,
         **fields,
         **_described("a", one, kinds[0]),

@@ -73,20 +73,20 @@ def _tables(
     theirs: dict[tuple[Any, ...], Stack] = {}  # of all columns; of the rows those of a few layers at a time
     seen, room = Counter[tuple[Any, ...]](), local()
 
-    def work(x: Stack, y: Stack, rows: Any, columns: Any, alike: _Shapes, drawn: Any, asked: bool) -> Any:
-        table = Table(x, y, how, a.blocks, drawn, vars(room))
+    def work(x: Stack, y: Stack, rows: Any, columns: Any, shapes: _Shapes, shuffles: Any, halves: bool) -> Any:
+        table = Table(x, y, how, a.blocks, shuffles, vars(room))
         at, told = torch.cartesian_prod(torch.tensor(rows), torch.tensor(columns)).T, list[_Told]()
         alive = torch.cartesian_prod(*((squares.sum((0, 1)) > 0).sum(1) for squares in table.squares))
         for m in some:
             kinds = alive if m.permutes else alive.clamp(max=1)  # of pairs that are scored together
             groups = [(kinds == kind).all(1).nonzero()[:, 0] for kind in kinds.unique(dim=0) if kind.all()]
-            cells = [_Cells(m, table, pairs, how).fill(found[m.name], at[:, pairs], asked) for pairs in groups]
+            cells = [_Cells(m, table, pairs, how).fill(found[m.name], at[:, pairs], halves) for pairs in groups]
             silent = [
                 f"{m.name} has no score for layer {a.layers[i].name!r} of A and {b.layers[j].name!r} of B: at their "
                 "common size all channels are constant."
                 for i, j in at[:, ~alive.all(1)].T.tolist()
             ]
-            told.append((m, alike, cells, silent))
+            told.append((m, shapes, cells, silent))
         return at.shape[1], told
 
     for rows, ours in ((part, dict[tuple[int, ...], Stack]()) for part in _alike(a, b, how)):
@@ -104,13 +104,13 @@ def _tables(
             wide = len(rows) == len(columns) == 1 and min(shape[0] for shape in shapes) >= WIDE and not how.draws
             each = one_in(*(of[shape] for of, shape in zip(sizes, shapes))) if wide else 0
             asked = is_asked(*divmod(seen[shapes], sizes[1][shapes[1]]), each)
-            halved = asked and (not each or seen[shapes] // each % each == 0)
+            halves = asked and (not each or seen[shapes] // each % each == 0)  # of those asked one in so many again
             seen[shapes] += 1
             # Pairs that have one shuffle each have each their own: what they share would not show.
             own = how.seed + (1 + rows[0]) * len(b.layers) + columns[0] if each else how.seed
             shuffles = (1 if each else SHUFFLES, own) if asked else (0, 0)
             sides = ours[space], theirs[*columns, space]
-            yield partial(work, *sides, rows, columns, shapes if each else (), shuffles, halved)
+            yield partial(work, *sides, rows, columns, shapes if each else (), shuffles, halves)
 
 
 def _alike(side: Network, other: Network, how: How) -> Iterator[list[int]]:
@@ -144,10 +144,10 @@ class _Cells:
         self._norms = [squares.sum((0, 1)).sqrt() for squares in self._squares]
         self._positive = table.x.positive[sides[0]] & table.y.positive[sides[1]]
 
-    def fill(self, found: Estimates, at: Tensor, asked: bool) -> Pairs:
-        """Write what is known of these pairs, intervals where they are ``asked`` for, and give what others may tell.
+    def fill(self, found: Estimates, at: Tensor, halves: bool) -> Pairs:
+        """Write what is known of these pairs, and give what others may tell; ``at`` are rows and columns, ``(2, k)``.
 
-        ``at`` are their rows and columns, ``(2, k)``.
+        Intervals need the bias of best maps: maps of ``halves`` of the examples tell it, or other pairs do later.
         """
         m, t, exact = self._m, self._t, self._how.draws is not None
         gains = m.gains(t.total[self._pairs], *self._norms)
@@ -180,7 +180,7 @@ class _Cells:
             spread = folds.square().sum(0) * count / max(1, count - 1)
             rest.width = student_t(CONFIDENCE, max(1, count - 1)) * spread.sqrt()
             rest.rough = self._rough(trace, "folds")
-            if asked:
+            if halves:
                 rest.bias = self._bias(trace, "folds")
                 rest.write_intervals(found, rest.bias)
         if len(t.shuffled):
