@@ -84,7 +84,7 @@ def networks(a: nn.Module, b: nn.Module, x: torch.Tensor, layers: list[str] | No
     chosen, running = [measure(m) for m in MEASURES], {}
     for name, model in (("A", a), ("B", b)):
         running[name] = (model, points_of(model, layers, Reading(), x))
-    want = Wanted.of(chosen, [p for _, some in running.values() for p in some], len(x), 0)
+    want = Wanted.of(chosen, [some for _, some in running.values()], len(x), 0)
     found = gather(running, {n: Collector(n, some, want) for n, (_, some) in running.items()}, [x], Reading())
     return found["A"], found["B"]
 

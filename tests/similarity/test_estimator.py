@@ -106,6 +106,15 @@ def test_what_sixteen_bits_leave_is_in_the_error_of_one_block(shared):
         assert (off <= found.error[m]).all() and found.error[m].max() < 1e-3
 
 
+@pytest.mark.parametrize("examples", [300, 2200])  # of few, singular values of 512 channels are rounding
+def test_what_sixteen_bits_leave_is_in_the_error_of_procrustes(examples):
+    torch.manual_seed(0)
+    a, b = (nn.Sequential(nn.Linear(20, 512), nn.ReLU(), nn.Linear(512, 64), nn.ReLU()) for _ in range(2))
+    x, name = torch.randn(examples, 20) + 1, "orthogonal_procrustes_centered"
+    found, oracle = (iw.compare(a, b, [x], measures=name, resampling=None, exact=exact) for exact in (False, True))
+    assert ((found.scores[name] - oracle.scores[name]).abs() <= found.error[name] + 1e-6).all()
+
+
 def test_a_network_against_itself_scores_one_and_a_turned_one_too():
     a, x = net(0), images(200)
     found = iw.compare(a, a, x.split(100), measures=MEASURES, resampling=PLAIN, exact=False)

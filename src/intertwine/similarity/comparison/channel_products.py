@@ -17,6 +17,7 @@ _PARTS = 4  # of the positions, whose differences tell the error of their sampli
 _TABLE = 48 << 20  # numbers of the products of all folds and parts at a time: 192 MB
 _FOLDS = 20
 _ROWS = 1024  # of 16 bits in one product
+_ROWS_EACH = 4  # rows a channel: with fewer, what rounding adds to many small singular values is much of a trace
 _NUMBERS = 1 << 22  # of a side that are upcast to float64 at a time
 
 
@@ -24,8 +25,8 @@ class Stack:
     """Rows of some layers of as many channels at one size, their channels beside each other, about their means.
 
     Each layer is multiplied by the power of 2 that brings its largest value near 1, so that no product overflows; the
-    scores are told where sizes count. Many centred channels are rounded to 16 bits where the processor multiplies
-    them: their norms are rounded with them, and 0.2 % of each number, at random, is in the error of a score.
+    scores are told where sizes count. Many centred channels of many rows are rounded to 16 bits where the processor
+    multiplies them: their norms are rounded with them, and 0.2 % of each number, at random, is in the error of a score.
     """
 
     def __init__(self, layers: Sequence[Layer], space: tuple[int, ...], center: bool, exact: bool) -> None:
@@ -48,7 +49,9 @@ class Stack:
         self.offset = torch.where(self._silent.to(mean.device), 0.0, torch.cat(offsets))  # means that rows still have
         self.squares: dict[tuple[int, ...], Tensor] = {}  # of the channels, by fold and part, for tables of a kind
         self.device, self.dtype = (getattr(self._rows[0][0], of) for of in ("device", "dtype"))
-        self.narrow = center and not exact and len(self.offset) >= WIDE and multiplies_half(self.device)
+        rows = self.positions * sum(part.shape[0] for part in self._rows[0])
+        wide = len(self.offset) >= WIDE and rows >= _ROWS_EACH * self.shape[1]
+        self.narrow = center and not exact and wide and multiplies_half(self.device)
         self._rounded: dict[int, Tensor] = {}
 
     def block(self, b: int) -> Tensor:
@@ -92,6 +95,7 @@ class Table:
         self.rounded = x.narrow and y.narrow
         c, d = prod(x.shape), prod(y.shape)
         self._each = min(x.positions, y.positions)
+        self.rows = sum(blocks) * self._each
         self.unseen = 0.0 if self._exact else 1 - self._each / max(1, x.every)
         self.parts = min(_PARTS, self._each) if self.unseen > 0 else 1
         folds = folds_of(blocks, max(2, min(_FOLDS if how.intervals else 2, _TABLE // (self.parts * c * d))))
@@ -122,7 +126,7 @@ class Table:
                 order = drawn[s] if self._exact else torch.randperm(len(left), generator=generator)
                 _add_product(shuffled[s], left.flatten(0, 1), right[order.to(self._device)].flatten(0, 1))
         shuffled = shuffled if self.rounded else shuffled.double()
-        shuffled += sum(blocks) * self._each * torch.outer(x.offset, y.offset.to(x.offset.device))
+        shuffled += self.rows * torch.outer(x.offset, y.offset.to(x.offset.device))
         self.cross, self.shuffled = self.cross.cpu(), self._apart(shuffled.cpu())
         for side, squares in new.items():  # when they are whole: other threads read them
             side.squares[kind] = squares

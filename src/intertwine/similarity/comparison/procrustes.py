@@ -151,16 +151,17 @@ class _Cells:
         """
         m, t, exact = self._m, self._t, self._how.draws is not None
         gains = m.gains(t.total[self._pairs], *self._norms)
-        quick, largest = min(gains.shape[1:]) >= WIDE, min(gains.shape[1:]) if m.scales else 1  # of traces
+        least = min(gains.shape[1:])
+        quick, largest = not exact and t.rows >= least >= WIDE, least if m.scales else 1  # of traces
         floors = [m.lowest(gains.shape[1], gains.shape[2], sign) for sign in (False, True)]
         found.floor[*at] = torch.tensor(floors, dtype=torch.float64)[self._positive.long()]
         chosen = None
         if self._how.intervals or t.unseen > 0:
-            trace, chosen = m.best(gains, quick and not exact)
+            trace, chosen = m.best(gains, quick)
         if exact:
             trace = torch.tensor([m.best_trace(one) for one in gains], dtype=torch.float64)
         elif chosen is None:
-            trace = m.best_traces(gains)
+            trace = self._traces(gains, t.rows)
         for k in [] if exact else (trace > _NEAR * largest).nonzero()[:, 0].tolist():
             cross, norms = t.precise(*divmod(int(self._pairs[k]), t.y.shape[0]))
             again = m.best(m.gains(cross, *norms), quick, sure=True)
@@ -170,7 +171,7 @@ class _Cells:
         score_of = partial(m.score_trace, norm_a=self._norms[0], norm_b=self._norms[1], ratio=self._ratio)
         adds = None if chosen is None else self._adds(chosen)
         bias, sampling = self._sampling(trace, adds) if adds is not None and t.unseen > 0 else (0.0, 0.0)
-        sampling += _ROUNDED * largest if t.rounded else 0.0
+        sampling += _ROUNDED * largest if quick or t.x.narrow or t.y.narrow else 0.0
         rest = Pairs(at, score_of, trace - bias)
         found.scores[*at] = scores = score_of(rest.centre)
         below, above = (score_of(rest.centre + sign * sampling) for sign in (-1, 1))
@@ -222,6 +223,10 @@ class _Cells:
         typical = trace.clamp(min=1e-300) / min(noise.shape[1:])  # of singular values, or of the gains that are chosen
         return torch.linalg.matrix_norm(noise).double().square() / (2 * typical)
 
+    def _traces(self, gains: Tensor, rows: float) -> Tensor:
+        """The best traces; of fewer rows than channels, which leave many singular values 0, not the quick ones."""
+        return self._m.best_traces(gains, rows >= min(gains.shape[-2:]))
+
     def _bias(self, trace: Tensor, of: str) -> Tensor:
         """How much best maps gain from noise: the mean of those of two halves, less that of the whole; 0 if unknown."""
         if self._t.cross.shape[of == "parts"] < 2:
@@ -234,7 +239,8 @@ class _Cells:
             norms = [squares[chosen].sum((0, 1)).sqrt() for squares in self._squares]
             known &= (norms[0] > 0).any(1) & (norms[1] > 0).any(1)
             norms = [torch.where(whole > 0, n.clamp(min=1e-150), 0.0) for n, whole in zip(norms, self._norms)]
-            bias = bias + self._m.best_traces(self._m.gains(self._t.half(of, which)[self._pairs], *norms)) / 2
+            gains = self._m.gains(self._t.half(of, which)[self._pairs], *norms)
+            bias = bias + self._traces(gains, self._t.rows / 2) / 2
         return torch.where(known, bias, 0.0)
 
     def _chance(self, found: Estimates, pairs: Pairs) -> None:
@@ -245,7 +251,7 @@ class _Cells:
             found.null[*at] = pairs.score_of(torch.tensor(traces, dtype=torch.float64)).T
             return
         few = _SOLVED if min(gains.shape[2:]) >= WIDE else len(gains)
-        solved, sizes = m.best_traces(gains[:few]), torch.linalg.matrix_norm(gains).double()
+        solved, sizes = self._traces(gains[:few], self._t.rows), torch.linalg.matrix_norm(gains).double()
         ratio = solved.sum(0) / sizes[:few].sum(0).clamp(min=1e-300)  # nearly the same in every shuffle
         drawn = pairs.score_of(torch.cat([solved, sizes[few:] * ratio]))
         found.chance[*at] = drawn.mean(0)

@@ -183,13 +183,16 @@ class Procrustes(Measure[FeatureSide]):
                 return float(found)
         return float(singular_values(gains).sum())
 
-    def best_traces(self, gains: Tensor) -> Tensor:
-        """The same for matrices ``(..., c, c')``, in float64 to a precision that is enough far from 1."""
+    def best_traces(self, gains: Tensor, quick: bool = True) -> Tensor:
+        """The same for matrices ``(..., c, c')``, in float64 to a precision that is enough far from 1.
+
+        Not ``quick`` where many singular values are 0, each of which float32 takes for a little.
+        """
         if not self._group.mixes:
             return self.best(gains)[0]
         if (least := min(gains.shape[-2:])) < _FEW:
             return double(singular_values(gains).sum(-1))
-        if least >= _LARGE:  # float32 does, mostly
+        if quick and least >= _LARGE:  # float32 does, mostly
             found, error = quick_nuclear_norm(gains.float())
             if (error < _LOOSE * found).all():
                 return found.double()
