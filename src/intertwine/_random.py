@@ -1,10 +1,12 @@
 """Torch's global random numbers: borrowed for a block, begun at a seed, and given back as they were."""
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +18,12 @@ def mixed(seed: int, purpose: str, count: int = 0) -> int:
     """Another seed for each purpose and count: 63 bits, the same in every process."""
     digest = hashlib.blake2b(f"{seed} {purpose} {count}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def host_state() -> tuple[object, ...]:
+    """The state of the global generators of torch, Python and NumPy: the same as long as none of them draws."""
+    _, numbers, *rest = np.random.get_state()  # noqa: NPY002 - what people still draw from
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), np.asarray(numbers).tobytes(), *rest
 
 
 @contextmanager

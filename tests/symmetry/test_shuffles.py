@@ -4,6 +4,7 @@ import random
 from itertools import permutations
 from math import exp
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -137,18 +138,18 @@ class Drawn(nn.Module):
 
     def linear(self, i, widths):
         k = self.weight(n := self.rng.choice([4, 6, 8, 12]), widths[i])
-        return lambda v: F.linear(v[i], self.w[k]), n
+        return lambda v, w: F.linear(v[i], w[k]), n
 
     def shuffle(self, i, widths):
         if not (divisors := self.parted(c := widths[i])):
             return None
         g = self.rng.choice(divisors)
-        return lambda v: v[i].view(-1, g, c // g).transpose(1, 2).reshape(-1, c), c
+        return lambda v, _: v[i].view(-1, g, c // g).transpose(1, 2).reshape(-1, c), c
 
     def order(self, i, widths):
         order, shift = self.rng.sample(range(c := widths[i]), c), self.rng.randrange(1, c)
         f = self.rng.choice([lambda x: x.flip(1), lambda x: torch.roll(x, shift, 1), lambda x: x[:, order]])
-        return lambda v: f(v[i]), c
+        return lambda v, _: f(v[i]), c
 
     def part(self, i, widths):
         if (c := widths[i]) < 4:
@@ -156,46 +157,105 @@ class Drawn(nn.Module):
         some, start = self.rng.sample(range(c), self.rng.randint(2, c - 1)), self.rng.randrange(2)
         cuts = [lambda x: x[:, some], lambda x: x[:, start::2], lambda x: x[:, start : c - 1], lambda x: x[:, ::3]]
         f = self.rng.choice(cuts)
-        return lambda v: f(v[i]), f(torch.zeros(1, c)).shape[1]
+        return lambda v, _: f(v[i]), f(torch.zeros(1, c)).shape[1]
 
     def joined(self, i, widths):
         j = self.rng.randrange(1, len(widths))
-        return (lambda v: torch.cat((v[i], v[j]), 1), n) if (n := widths[i] + widths[j]) < 25 else None
+        return (lambda v, _: torch.cat((v[i], v[j]), 1), n) if (n := widths[i] + widths[j]) < 25 else None
 
     def pair(self, i, widths):
         j = self.rng.choice([k for k, n in enumerate(widths) if n == widths[i]])
         f = self.rng.choice([torch.add, torch.mul, lambda x, y: torch.stack((x, y), -1).flatten(1)])
-        return (lambda v: f(v[i], v[j]), f(*torch.zeros(2, 1, widths[i])).shape[1]) if widths[i] < 13 else None
+        return (lambda v, _: f(v[i], v[j]), f(*torch.zeros(2, 1, widths[i])).shape[1]) if widths[i] < 13 else None
 
     def unary(self, i, widths):
         gain = self.weight(widths[i])
-        f = self.rng.choice([torch.relu, torch.tanh, torch.square, lambda x: x * self.w[gain], lambda x: x.softmax(1)])
-        return lambda v: f(v[i]), widths[i]
+        if self.rng.random() < 0.2:
+            return lambda v, w: v[i] * w[gain], widths[i]
+        f = self.rng.choice([torch.relu, torch.tanh, torch.square, lambda x: x.softmax(1)])
+        return lambda v, _: f(v[i]), widths[i]
 
     def grouped(self, i, widths):
         if not (divisors := [*self.parted(c := widths[i]), c]):
             return None
         g, o = self.rng.choice(divisors), self.rng.choice([1, 2])
         k = self.weight(g * o, c // g, 1)
-        return (lambda v: F.conv1d(v[i][..., None], self.w[k], groups=g)[..., 0], g * o) if 1 < g * o < 25 else None
+        return (lambda v, w: F.conv1d(v[i][..., None], w[k], groups=g)[..., 0], g * o) if 1 < g * o < 25 else None
 
     def forward(self, x):
         values = [x]
         for step in self.steps:
-            values.append(step(values))
+            values.append(step(values, self.w))  # its own weights: steps are shared by its copies
         return values[-1]
 
 
 @pytest.mark.parametrize("block", range(4))
 def test_no_element_of_a_drawn_network_changes_it(block):
-    moving = 0
+    moving = changed = 0
     for seed in range(block, 240, 4):
         torch.manual_seed(seed)
         model = Drawn(seed).double()
         sym, x = symmetries(model, inputs(0)), inputs(1)
         y = model(x)
         for k in range(2):
-            change = (sym.act(sym.random(seed=k), model)(x) - y).abs().max()
-            assert change <= 1e-8 * y.abs().max(), f"seed {seed}"
+            moved = sym.act(sym.random(seed=k), model)
+            assert (moved(x) - y).abs().max() <= 1e-8 * y.abs().max(), f"seed {seed}"
+            changed += any(not torch.equal(p, q) for p, q in zip(model.parameters(), moved.parameters()))
+        with torch.no_grad():
+            moved.w[-1].zero_()
+        assert not torch.equal(moved(x), y)  # copies compute with weights of their own
         moving += bool(sym.spaces)
-    assert moving > 45
+    assert moving > 45 and changed > 90
+
+
+def joined_with_zeros(h):
+    return torch.cat((h[:, :3], torch.zeros_like(h[:, 3:])), 1).roll(2, 1) + h
+
+
+def picked_twice(h):
+    return torch.cat((h[:, [2]], h[:, [2, 5, 1, 0, 3]]), 1).tanh()
+
+
+def rolled_and_padded(h):
+    return h.tanh().roll(4, 1) + F.pad(h.tanh()[:, [3]], (0, 5))
+
+
+def drawn_by_torch(h):
+    return h[:, torch.randperm(6).tolist()]
+
+
+def drawn_by_numpy(h):
+    return h[:, np.random.permutation(6)]  # noqa: NPY002
+
+
+def drawn_by_python(h):
+    return h[:, random.sample(range(6), 6)]
+
+
+def rolled_by_chance(h):
+    return h.roll(int(torch.randint(1, 6, ())), 1)
+
+
+class Between(nn.Module):
+    """A function of hidden units between two layers."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.a, self.b, self.function = nn.Linear(3, 6), nn.Linear(6, 2), function
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.function(self.a(x))))
+
+
+@pytest.mark.parametrize("function", [joined_with_zeros, picked_twice, rolled_and_padded])
+def test_units_that_meet_others_of_their_space_stay_what_they_are(function):
+    torch.manual_seed(0)
+    model, x = Between(function).double(), torch.randn(5, 3, dtype=torch.double)
+    sym = symmetries(model, torch.randn(4, 3, dtype=torch.double))
+    for k in range(4):
+        torch.testing.assert_close(sym.act(sym.random(seed=k), model)(x), model(x), atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("function", [drawn_by_torch, drawn_by_numpy, drawn_by_python, rolled_by_chance])
+def test_an_order_that_was_drawn_is_no_order_of_the_code(function):
+    assert not any(s.group.permutes for s in symmetries(Between(function), torch.randn(4, 3)).spaces)

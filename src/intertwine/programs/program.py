@@ -42,6 +42,7 @@ class Program:
     # Constants that grow with the batch, such as ``arange(N)`` and repeated masks, by number
     growing: Mapping[int, Growing] = field(default_factory=dict)
     dynamic: bool = False  # Whether it was captured for any batch size
+    drawn: bool = False  # Whether the host drew random numbers, which another run would draw anew
 
     def __repr__(self) -> str:
         calls, states = counted(len(self.calls), "call"), counted(len(self.states), "state")

@@ -1,11 +1,12 @@
 """Work on a GPU that is recorded once, as a CUDA graph, and launched whole: small networks wait for their launches."""
 
-import random
 from collections.abc import Callable, Hashable, Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor
+
+from .._random import host_state
 
 Work = Callable[..., tuple[Tensor | None, ...]]
 
@@ -69,6 +70,6 @@ class Replayed:
 
 def called(work: Work, *inputs: Tensor) -> tuple[tuple[Tensor | None, ...], bool]:
     """What the work gives, and whether it drew random numbers on the host: next time it may do other things."""
-    before, python = torch.get_rng_state(), random.getstate()
+    before = host_state()
     found = work(*inputs)
-    return found, not torch.equal(before, torch.get_rng_state()) or python != random.getstate()
+    return found, before != host_state()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..._attributes import Kept
 from ..._nested import leaves, tensors_in
+from ..._random import host_state
 from ...errors import CaptureError
 from ...features.activations import function_names, nonlinearity
 from ..calls import Ref
@@ -43,6 +44,7 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any], answers: S
         recorder.guard(tensor)
     taps: dict[str, Ref] = {}
     passed: dict[str, set[int]] = {"": set()}
+    before = host_state()
     with ExitStack() as stack:
         at = _follow_modules(recorder, model, taps, passed, stack)
         try:
@@ -64,7 +66,8 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any], answers: S
     taps |= _functions(recorder, model)
     program = _finished(recorder, states, aliases, inputs, result, taps)
     asked = None if recorder.answers is None or recorder.printed else tuple(recorder.answers)
-    return replace(program, caches=kept.filled(recorder.computed), visible=_visible(program, passed), answers=asked)
+    caches, seen, drawn = kept.filled(recorder.computed), _visible(program, passed), before != host_state()
+    return replace(program, caches=caches, visible=seen, answers=asked, drawn=drawn)
 
 
 def _is_raised(error: BaseException) -> bool:

@@ -159,7 +159,8 @@ def _places(axis: Axis, path: tuple) -> Iterator[tuple[int, Any]]:
                 if len(part) == 1 and isinstance(part[0], Slot):
                     yield part[0].space, (*path, i)
                 else:
-                    yield from _places(part, path if len(part) == 1 else (*path, i, k))
+                    alone = len(part) == 1 and len(factor.parts) == 1
+                    yield from _places(part, path if alone else (*path, i, k))
 
 
 @dataclass

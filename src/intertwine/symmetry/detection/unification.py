@@ -16,7 +16,6 @@ from .axis_terms import (
     Segments,
     Slot,
     axis_size,
-    bare,
     concatenated,
     inverse,
     ordered,
@@ -206,8 +205,7 @@ def _rearranged(pool: Pool, x: Ordered, y: Factor, pair: Pair) -> Axis:
         other = segments([*y.parts]) if isinstance(y, Ordered) else (y,)
         return rearranged(zip_axes(pool, segments([*x.parts]), other, pair), x.order)
     if own & others:
-        pool.clashes += [(x,), (y,)]
-        return bare((x,))
+        raise Misfit  # units that meet themselves in another order
     place, at, found = inverse(x.order), 0, list[Axis]()
     for part in x.parts:
         rows = place[at : at + axis_size(part)]

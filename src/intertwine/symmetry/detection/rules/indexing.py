@@ -57,7 +57,8 @@ def _rows(engine: Engine, x: Value, pick: Ref, dim: int, why: str) -> Value:
     """Rows of one axis: what the index says of its own axes they keep, and from which unit they came."""
     index, chosen = engine.value(pick), engine.program.values[pick.id]
     units = named(engine, pick, x.shape[dim])
-    if chosen.data is not None and chosen.data.ndim == 1 and not chosen.drawn and engine.may_move(x.axes[dim]):
+    told = chosen.data is not None and chosen.data.ndim == 1 and not (chosen.drawn or engine.program.drawn)
+    if chosen.data is not None and told and engine.may_move(x.axes[dim]):
         places = (chosen.data % x.shape[dim]).tolist()
         some = engine.taken(x.axes[dim], places) if len({*places}) == len(places) else None
         if some is not None:

@@ -33,7 +33,8 @@ def reversed_or_rolled(engine: Engine, call: Call) -> list[Value]:
     """Units in reverse, or rotated, along some axes; where no unit moves these are fixed, as by what reads an order."""
     x = engine.value(call.args["self"])
     dims, shifts = call.args["dims"], call.args.get("shifts")
-    if not dims or x.names is not None or not all(engine.may_move(x.axes[dim]) for dim in dims):
+    told = shifts is None or not engine.program.drawn  # else they may be random
+    if not dims or not told or x.names is not None or not all(engine.may_move(x.axes[dim]) for dim in dims):
         return ordered(engine, call)
     for k, dim in enumerate(dims):
         units = list(range(x.shape[dim]))
