@@ -149,6 +149,12 @@ def slots(axis: Axis) -> Iterator[Slot]:
                 yield from slots(part)
 
 
+def has_flat(axis: Axis) -> bool:
+    """Whether a tensor is the same along some part of an axis, segments included."""
+    inside = lambda factor: isinstance(factor, Segments) and any(map(has_flat, factor.parts))
+    return any(isinstance(factor, Flat) or inside(factor) for factor in axis)
+
+
 def map_slots(axis: Axis, slot: Callable[[Slot], Slot], keeps_zero: bool = True) -> Axis:
     """``axis`` with every slot replaced, and zeros forgotten unless the operation keeps them."""
 

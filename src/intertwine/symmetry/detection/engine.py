@@ -170,6 +170,8 @@ class Engine(Algebra):
             for ref, value in zip(call.outputs, run(self, call)):
                 if ref is not None:
                     self.values[ref.id] = value
+            while self.pool.clashes:
+                self.fix(self.pool.resolve(self.pool.clashes.pop()), f"units in two orders at {call.where}")
             # positions that an operation fixes it also mixes or renames: no unit beside them has one element for each
             fixed = tuple(slot for axis in self._fixed for slot in slots(axis))
             for ref in call.inputs if fixed else ():

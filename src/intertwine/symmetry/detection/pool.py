@@ -46,6 +46,7 @@ class Pool:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.changes = 0
+        self.clashes: list[Axis] = []  # What met its own spaces in another order, for the caller to fix
 
     def new(self, size: int, origin: tuple[str, int, tuple[int, ...]] | None = None) -> int:
         """A new space."""

@@ -16,7 +16,9 @@ from .axis_terms import (
     Segments,
     Slot,
     axis_size,
+    bare,
     concatenated,
+    has_flat,
     inverse,
     ordered,
     rearranged,
@@ -205,7 +207,10 @@ def _rearranged(pool: Pool, x: Ordered, y: Factor, pair: Pair) -> Axis:
         other = segments([*y.parts]) if isinstance(y, Ordered) else (y,)
         return rearranged(zip_axes(pool, segments([*x.parts]), other, pair), x.order)
     if own & others:
-        raise Misfit  # units that meet themselves in another order
+        if has_flat((x,)):
+            raise Misfit  # which of the rows are units of the other, the rearrangement does not say
+        pool.clashes += [(x,), (y,)]
+        return bare((x,))
     place, at, found = inverse(x.order), 0, list[Axis]()
     for part in x.parts:
         rows = place[at : at + axis_size(part)]
