@@ -128,8 +128,9 @@ def made_log(folder: Path) -> None:
 
 
 def made_plan(folder: Path) -> None:
-    tile = {"layer": "a", "rows": [["a", "b"]], "columns": [["c", "d"]], "measures": ["linear_cka"], "seed": 0}
-    said = {"name": folder.name, "listed": [{"job": "intertwine.lab.tiles:ScoredTile", "settings": tile}]}
+    tile = {"layer": "a", "rows": [["a", "b"]], "columns": [["c", "d"]], "measures": ["linear_cka"], "seed": 0,
+            "shuffled": True, "intervals": True}  # fmt: skip
+    said = {"name": folder.name, "listed": [{"job": "intertwine.lab.tiles:ScoredTile", "settings": {"tile": tile}}]}
     (folder / "plan.json").write_text(json.dumps(said))
 
 
