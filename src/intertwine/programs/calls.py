@@ -57,6 +57,11 @@ class Call:
         """Every tensor that the call reads."""
         return tuple(refs(self.args))
 
+    @cached_property
+    def made(self) -> tuple[Ref, ...]:
+        """Every tensor that it returned."""
+        return tuple(out for out in self.outputs if out is not None)
+
     @property
     def where(self) -> str:
         """The call in words: ``"relu in features.1"``."""
@@ -91,7 +96,7 @@ def reached(calls: Iterable[Call], start: Iterable[Ref]) -> frozenset[int]:
     found = set(start)
     for call in calls:
         if any(ref in found for ref in call.inputs):
-            found.update(out for out in call.outputs if out is not None)
+            found.update(call.made)
     return frozenset(ref.id for ref in found)
 
 
@@ -99,7 +104,7 @@ def last_reads(calls: Sequence[Call], kept: Iterable[Ref]) -> tuple[tuple[int, .
     """For every call the numbers of the values that nothing reads after it, ``kept`` left out."""
     seen, found = set(kept), []
     for call in reversed(calls):
-        here = {*call.inputs, *(out for out in call.outputs if out is not None)}
+        here = {*call.inputs, *call.made}
         found.append(tuple(ref.id for ref in here - seen))
         seen |= here
     return tuple(reversed(found))
@@ -116,7 +121,7 @@ def readers(calls: Iterable[Call]) -> dict[int, list[Call]]:
 
 def makers(calls: Iterable[Call]) -> dict[int, Call]:
     """Number of every value to the call that made it."""
-    return {out.id: call for call in calls for out in call.outputs if out is not None}
+    return {out.id: call for call in calls for out in call.made}
 
 
 @dataclass(frozen=True)

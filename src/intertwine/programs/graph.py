@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from heapq import heappop, heappush
 
 from .calls import Call, Ref, reached
@@ -94,11 +95,7 @@ def _of_the_first_run(program: Program) -> list[Call]:
     read = {ref.id for i in first for ref in program.calls[i].inputs}
     here = reached(program.calls, [ref for ref in program.inputs if ref.id in read])
     positions = program.ancestors([ref for ref in program.outputs if ref.id in here])
-    return [
-        program.calls[i]
-        for i in positions
-        if any(out is not None and out.id in here for out in program.calls[i].outputs)
-    ]
+    return [program.calls[i] for i in positions if any(out.id in here for out in program.calls[i].made)]
 
 
 def _groups(program: Program, calls: list[Call]) -> tuple[list[list[Call]], dict[int, int]]:
@@ -135,7 +132,7 @@ def _groups(program: Program, calls: list[Call]) -> tuple[list[list[Call]], dict
             keys.append((call.module, phase))
             parent.append(home)
         groups[home].append(call)
-        group_of.update({out.id: home for out in call.outputs if out is not None})
+        group_of.update({out.id: home for out in call.made})
     return _in_order(groups, {value: root(k) for value, k in group_of.items()})
 
 
@@ -145,21 +142,14 @@ def _in_order(groups: list[list[Call]], group_of: dict[int, int]) -> tuple[list[
         {group_of[r.id] for call in group for r in call.inputs if r.id in group_of} - {k}
         for k, group in enumerate(groups)
     ]
-    readers: dict[int, list[int]] = {}
-    for k, sources in enumerate(reads):
-        for source in sources:
-            readers.setdefault(source, []).append(k)
-    left = [len(sources) for sources in reads]
-    kept = set(group_of.values())
-    ready = [k for k, n in enumerate(left) if n == 0 and k in kept]  # groups are numbered by their first call
-    order = []
-    while ready:
-        k = heappop(ready)
-        order.append(k)
-        for reader in readers.get(k, ()):
-            left[reader] -= 1
-            if left[reader] == 0:
-                heappush(ready, reader)
+    waiting = TopologicalSorter({k: reads[k] for k in set(group_of.values())})
+    waiting.prepare()
+    ready, order = list[int](), list[int]()
+    while waiting.is_active():
+        for k in waiting.get_ready():
+            heappush(ready, k)  # groups are numbered by their first call
+        order.append(heappop(ready))
+        waiting.done(order[-1])
     new = {k: i for i, k in enumerate(order)}
     return [groups[k] for k in order], {value: new[k] for value, k in group_of.items()}
 

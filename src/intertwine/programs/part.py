@@ -144,15 +144,13 @@ def _live(calls: Sequence[Call], varying: frozenset[int]) -> list[Call]:
     for call in calls:
         if grows(call.growing) or any(ref.id in changing for ref in call.inputs):
             live.append(call)
-            changing |= {out.id for out in call.outputs if out is not None}
+            changing |= {out.id for out in call.made}
     return live
 
 
 def _fixed(program: Program, live: Sequence[Call], outputs: Sequence[Ref]) -> dict[int, Tensor]:
     """The values that live calls read, or outputs are, and that do not depend on the input."""
-    made = (
-        program.varying | program.growing.keys() | {out.id for call in live for out in call.outputs if out is not None}
-    )
+    made = program.varying | program.growing.keys() | {out.id for call in live for out in call.made}
     read = dict.fromkeys(ref for call in live for ref in call.inputs)
     used = [ref for ref in read | dict.fromkeys(outputs) if ref.id not in made]
     with torch.no_grad():

@@ -201,5 +201,5 @@ class Program:
             sources = [found.get(r.id) for r in call.inputs if self.values[r.id].kind != "constant"]
             if sources and all(s is not None for s in sources):
                 names = tuple(dict.fromkeys(n for s in sources if s for n in s))
-                found.update({out.id: names for out in call.outputs if out is not None})
+                found.update({out.id: names for out in call.made})
         return found

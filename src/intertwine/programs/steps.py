@@ -74,7 +74,7 @@ def run_call(call: Call, tensors: Mapping[int, Tensor], handler: Handler | None 
     """Results of one call alone, for given tensors by number."""
     known: dict[int, Tensor] = {}
     Step.of(call).run(known, lambda ref: tensors[ref.id], 0, handler=handler)
-    return [known[out.id] for out in call.outputs if out is not None and out.id in known]
+    return [known[out.id] for out in call.made if out.id in known]
 
 
 def float64_handler(call: Call, operation: Callable[..., Any], args: dict[str, Any]) -> Any:

@@ -142,8 +142,7 @@ def _keep_features(engine: Engine) -> None:
     A network of copies is then one that training could have found, and not only one of the same function.
     """
     log = engine.system.log
-    outputs = [ref for call in engine.calls for ref in call.outputs if ref is not None]
-    for ref in outputs:
+    for ref in (ref for call in engine.calls for ref in call.made):
         value = engine.values.get(ref.id) if ref.id in engine.program.varying else None
         for axis in engine.value(ref).axes if isinstance(value, Value) else ():
             for slot in slots(axis):

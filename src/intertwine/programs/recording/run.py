@@ -110,7 +110,7 @@ def _visible(program: Program, passed: dict[str, set[int]]) -> dict[str, frozens
     seen = {name: set(numbers) for name, numbers in passed.items()}
     seen[""].update(ref.id for ref in (*program.inputs, *program.outputs))
     for call in program.calls:
-        seen[call.module].update(ref.id for ref in (*call.inputs, *call.outputs) if ref is not None)
+        seen[call.module].update(ref.id for ref in (*call.inputs, *call.made))
     return {name: frozenset(numbers) for name, numbers in seen.items()}
 
 

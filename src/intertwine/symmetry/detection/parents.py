@@ -183,11 +183,10 @@ def demands(engine: Engine) -> dict[int, Demand]:
         _ask(found, ref, engine.spaces(ref), set())
     for index in range(len(engine.calls) - 1, -1, -1):
         call = engine.calls[index]
-        made = [out for out in call.outputs if out is not None]
-        asked = [found[out.id] for out in made if out.id in found and not engine.is_zero(out)]
-        if made and not asked:
+        asked = [found[out.id] for out in call.made if out.id in found and not engine.is_zero(out)]
+        if call.made and not asked:
             continue
-        wanted, given = set().union(*(d.spaces for d in asked)), set().union(*map(engine.spaces, made))
+        wanted, given = set().union(*(d.spaces for d in asked)), set().union(*map(engine.spaces, call.made))
         zeros = engine.found(engine.idle.get(index, ()))
         idle = zeros.union(*(d.idle for d in asked))
         for ref in dict.fromkeys(call.inputs):

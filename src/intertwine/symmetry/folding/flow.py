@@ -16,7 +16,7 @@ from torch import Tensor
 from ...programs import Call, Ref
 from ...programs.operations import FILLS, LAYER_NORMS, LINEAR, SCALED_DOT_PRODUCTS, SOFTMAXES
 from ...programs.steps import float64_handler, run_call
-from .graph import MOVES, Graph, Obstacle, Updates, View, made
+from .graph import MOVES, Graph, Obstacle, Updates, View
 
 _SIGNS = {"aten::add": 1, "aten::sub": -1}
 
@@ -101,7 +101,7 @@ class Flow:
         pairs = {ref.id: self._of(ref) for ref in call.inputs}
         factors = run_call(call, {number: change.factor for number, change in pairs.items()}, float64_handler)
         offsets = run_call(call, {number: change.offset for number, change in pairs.items()}, float64_handler)
-        for out, factor, offset in zip(made(call), factors, offsets):
+        for out, factor, offset in zip(call.made, factors, offsets):
             self.put(out, Change(factor, offset))
 
     def _sum(self, call: Call) -> None:

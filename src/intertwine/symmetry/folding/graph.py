@@ -152,7 +152,7 @@ class Graph:
             if len(sources) == 1:
                 (source,) = sources
                 moved = run_call(call, {number: view.entries for number, view in given.items()}, float64_handler)
-                found |= {out.id: View(source, entries) for out, entries in zip(made(call), moved)}
+                found |= {out.id: View(source, entries) for out, entries in zip(call.made, moved)}
         return found
 
     @cached_property
@@ -171,8 +171,7 @@ class Graph:
         found: dict[str, list[tuple[View, int]]] = {}
         for number, view in self.views.items():
             for position in self.readers.get(number, ()):
-                outputs = self.program.calls[position].outputs
-                if not any(out is not None and out.id in self.views for out in outputs):
+                if not any(out.id in self.views for out in self.program.calls[position].made):
                     found.setdefault(view.source, []).append((view, position))
             if number in self.outputs:
                 found.setdefault(view.source, []).append((view, -1))
@@ -183,8 +182,3 @@ class Graph:
         while (call := self.makers.get(ref.id)) is not None and call.op in MOVES and len(call.inputs) == 1:
             ref = call.inputs[0]
         return ref, call
-
-
-def made(call: Call) -> list[Ref]:
-    """What a call returned."""
-    return [out for out in call.outputs if out is not None]

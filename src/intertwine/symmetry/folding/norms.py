@@ -25,7 +25,7 @@ from ..action import tensors_of
 from ..find import symmetries_of
 from ..symmetry import Symmetry
 from .flow import Change, Flow
-from .graph import Graph, Obstacle, View, made
+from .graph import Graph, Obstacle, View
 from .rewriter import Outcome, Rewriter
 
 _NORMS = LAYER_NORMS | RMS_NORMS
@@ -100,7 +100,7 @@ def _gain(graph: Graph, ref: Ref, position: int) -> Gain | None:
         return Gain(view, graph.held(view).flatten(), 1.0, (position,))
     inside = {*graph.program.ancestors([ref], map(Ref, graph.views))}
     calls = [graph.program.calls[i] for i in inside]
-    results = {out.id for call in calls for out in made(call)}
+    results = {out.id for call in calls for out in call.made}
     given = {read for call in calls for read in call.inputs if read.id not in results}
     sources = [read for read in given if read.id in graph.views]
     if len(sources) != 1 or any(graph.program.values[read.id].kind != "constant" for read in given - {*sources}):

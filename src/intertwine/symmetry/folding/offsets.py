@@ -16,7 +16,7 @@ from torch import Tensor
 from ...programs import Call, Ref
 from ...programs.operations import LAYER_NORMS, LINEAR
 from .flow import Change, Flow
-from .graph import Graph, Obstacle, View, made
+from .graph import Graph, Obstacle, View
 from .rewriter import Outcome, Rewriter
 
 _BIASES = {"aten::addmm": "self", "aten::linear": "bias", "aten::convolution": "bias", "aten::add": "other"}
@@ -82,7 +82,7 @@ def _read(graph: Graph, position: int, entries: Tensor) -> Iterator[Tensor]:
         known = graph.carried({out.id: View("", _along(entries, shape, call.op))})
         for number, view in known.items():
             readers = (graph.program.calls[at] for at in graph.readers.get(number, ()))
-            yield from (view.entries for reader in readers if not any(o.id in known for o in made(reader)))
+            yield from (view.entries for reader in readers if not any(o.id in known for o in reader.made))
 
 
 def _along(numbers: Tensor, shape: tuple[int, ...], op: str) -> Tensor:

@@ -76,7 +76,7 @@ class _TurnFinder:
 
     def __init__(self, program: Program, calls: Sequence[Call]) -> None:
         self._values, self._makers, self._readers = program.values, makers(calls), readers(calls)
-        self._place = {ref.id: k for k, call in enumerate(calls) for ref in call.outputs if ref is not None}
+        self._place = {ref.id: k for k, call in enumerate(calls) for ref in call.made}
         learned = (ref for ref in program.states.values() if program.values[ref.id].kind == "parameter")
         self._learned, self._returned = reached(calls, learned), frozenset(program.outputs)
         self._codes: dict[Ref, Tensor] = {}
@@ -105,7 +105,7 @@ class _TurnFinder:
 
     def _turn(self, x: Ref, inside: list[Call]) -> tuple[Call, list[Call]] | None:
         known, end = {id(call) for call in inside}, inside[0]
-        inner = (ref for call in inside[1:] for ref in call.outputs if ref is not None)
+        inner = (ref for call in inside[1:] for ref in call.made)
         size = self._values[x.id].shape[-1]
         if (
             not size
