@@ -12,8 +12,7 @@ from .._attributes import Kept
 from .._evaluation import alone, check_module, evaluating, in_usual_mode
 from ..errors import CaptureError
 from .program import Program
-from .recording.run import record_run
-from .recording.states import check_states
+from .recording.run import check_states, record_run
 
 __all__ = ["capture"]
 
@@ -82,12 +81,7 @@ def _capture_cold(kept: Kept, run: Callable[[], Program]) -> Program:
 
 
 class _Switch:
-    """A process-wide switch, off as long as one of several threads needs it off.
-
-    Args:
-        read: Whether it is on.
-        write: Turns it on or off.
-    """
+    """A process-wide switch, off as long as one of several threads needs it off."""
 
     def __init__(self, read: Callable[[], bool], write: Callable[[bool], None]) -> None:
         self._read, self._write = read, write

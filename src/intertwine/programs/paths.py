@@ -34,11 +34,6 @@ _RUNS = 64  # most runs
 def capture_paths(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> Program:
     """All paths through a model as one program, where a few yes-or-no questions decide; else the path of the example.
 
-    Args:
-        model: As for ``capture``.
-        args: Positional arguments of its ``forward``.
-        kwargs: Keyword arguments.
-
     Returns:
         The runs of all paths, side by side. It has no ``reads`` where all paths were seen. Where the code takes numbers
         out of tensors, asks more questions, or fails when an answer is changed, the path of the example alone.

@@ -25,7 +25,6 @@ __all__ = [
     "Tangent", "gradient_norm", "sharpness",
     # state dicts larger than memory
     "LazyState", "StoredState", "write_shards",
-    # how much was found
     # the description
     "Axis", "BatchNormTensors", "Fixed", "FixedAxis", "Layout", "Leaf", "Part", "Product", "Space", "Sum",
 ]  # fmt: skip

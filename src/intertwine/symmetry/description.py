@@ -17,7 +17,7 @@ them.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -32,7 +32,7 @@ from ..groups import Permutation
 from ..programs import Vertex
 from .blocks import blocks, parent_dims
 from .detection.equations import BinarySpan, RationalEquations, bits_of
-from .spaces import UNREAD, BatchNormTensors, FixedAxis, Layout, Leaf, Space, spaces_of
+from .spaces import UNREAD, BatchNormTensors, FixedAxis, Layout, Leaf, Space
 
 __all__ = ["Description"]
 
@@ -69,8 +69,20 @@ class Description:
 
     @cached_property
     def titles(self) -> Mapping[str, str]:
-        """What people call each space, such as ``"layer 3: MLP units"``, by its name."""
-        return titles(self.spaces, self.layouts)
+        """What people call each space, such as ``"layer 3: MLP units"``, by its name, which equal ones end with."""
+        parents = {parent for space in self.spaces for parent in space.parents}
+        heads = (space for space in self.spaces if holds_heads(space, self.layouts))
+        shared = {parent for space in heads for parent in space.parents}
+        said = {}
+        for space in self.spaces:
+            shapes = {name: len(self.layouts[name].axes) for name in self.carriers[space.name]}
+            title = _title(space, shapes, space.name in parents)
+            if shared & {space.name, *space.parents}:
+                title = title.replace("attention heads", "key/value heads with their query heads")
+                title = title.replace("each head:", "each key/value head:")
+            said[space.name] = title
+        counts = Counter(said.values())
+        return {name: f"{title} ({name})" if counts[title] > 1 else title for name, title in said.items()}
 
     @cached_property
     def carriers(self) -> Mapping[str, tuple[str, ...]]:
@@ -94,12 +106,65 @@ class Description:
     @property
     def dim(self) -> int:
         """Dimension of the continuous part: scalings, orthogonal and general linear maps, overlaps counted once."""
-        return continuous(self.spaces, self.layouts)
+        sizes = {s.name: s.size for s in self.spaces}
+        linear = [(s, s.group.linear) for s in self.spaces if s.group.linear is not None]
+        # the diagonal of a general matrix overlaps with the scales: it is counted among them
+        mixing = sum((m.dim - m.n * s.group.is_general) * prod(sizes[p] for p in s.parents) for s, m in linear)
+
+        def exponents(space: Space, leaf: Leaf) -> list[Fraction]:
+            diagonal = [Fraction(leaf.variance)] if space.group.is_general else []
+            return [*leaf.scale, *diagonal]
+
+        def rank(rows: list[dict]) -> int:
+            equations = RationalEquations()
+            for row in rows:
+                equations.add(row)
+            return equations.rank
+
+        return mixing + self._independent(exponents, rank)
 
     @property
     def log_size(self) -> float:
-        """Natural logarithm of the number of discrete elements: permutations and signs."""
-        return log_discrete(self.spaces, self.layouts)
+        """Natural logarithm of the number of permutations and independent signs outside O(n) and GL(n).
+
+        Half turns, which connect the two signs of a rotary pair, are taken out.
+        """
+        sizes = {s.name: s.size for s in self.spaces}
+        monomial = [s for s in self.spaces if s.group.permutes and not s.group.mixes]
+        permutations = sum(Permutation(s.size).log_components * prod(sizes[p] for p in s.parents) for s in monomial)
+
+        def half_turns(space: Space, leaf: Leaf) -> list[Fraction]:
+            return [Fraction(1)] if space.group.turns else []
+
+        def exponents(space: Space, leaf: Leaf) -> list[Fraction]:
+            return half_turns(space, leaf) if space.group.mixes else [Fraction(e % 2) for e in leaf.sign]
+
+        def rank(rows: list[dict]) -> int:
+            place = {column: k for k, column in enumerate(dict.fromkeys(column for row in rows for column in row))}
+            return BinarySpan(bits_of(place[column] for column, c in row.items() if c % 2) for row in rows).rank
+
+        signs, turned = (self._independent(given, rank) for given in (exponents, half_turns))
+        return permutations + log(2) * (signs - turned)
+
+    def _independent(
+        self, exponents: Callable[[Space, Leaf], list[Fraction]], rank: Callable[[list[dict]], int]
+    ) -> int:
+        by_name = {s.name: s for s in self.spaces}
+        matrices: dict[frozenset[str], dict[tuple, dict]] = {}
+        for tensor, layout in self.layouts.items():
+            for b, block in enumerate(blocks(layout)):
+                for slot, leaf in block.carried:
+                    space = by_name[leaf.space]
+                    place = dict(zip((*space.parents, space.name), parent_dims(space, slot, block.spaces)))
+                    factors = tuple(place)[: -1 if space.group.turns else None]  # a half turn is one for both units
+                    for k, e in enumerate(exponents(space, leaf)):
+                        for chosen in chain.from_iterable(combinations(factors, r) for r in range(len(factors) + 1)):
+                            at = tuple(sorted(place[name] for name in chosen))
+                            row = matrices.setdefault(frozenset(chosen), {}).setdefault((tensor, b, at), {})
+                            column = (space.name, k)
+                            row[column] = row.get(column, Fraction(0)) + e
+        ranks = ((chosen, rank(list(rows.values()))) for chosen, rows in matrices.items())
+        return sum(found * prod(by_name[u].size - 1 for u in chosen) for chosen, found in ranks)
 
     def space(self, name: str) -> Space:
         """The space of that name.
@@ -115,100 +180,11 @@ class Description:
         raise ValueError(f"name must be one of the {len(names)} spaces: {shown}. Got {name!r}.{near(name, names)}")
 
 
-def continuous(spaces: Sequence[Space], layouts: Mapping[str, Layout]) -> int:
-    """Dimension of the continuous part: positive scales, O(n) and GL(n)."""
-    sizes = {s.name: s.size for s in spaces}
-    linear = [(s, s.group.linear) for s in spaces if s.group.linear is not None]
-    # the diagonal of a general matrix overlaps with the scales: it is counted among them
-    mixing = sum((m.dim - m.n * s.group.is_general) * prod(sizes[p] for p in s.parents) for s, m in linear)
-
-    def exponents(space: Space, leaf: Leaf) -> list[Fraction]:
-        diagonal = [Fraction(leaf.variance)] if space.group.is_general else []
-        return [*leaf.scale, *diagonal]
-
-    def rank(rows: list[dict]) -> int:
-        equations = RationalEquations()
-        for row in rows:
-            equations.add(row)
-        return equations.rank
-
-    return mixing + _independent(spaces, layouts, exponents, rank)
-
-
-def log_discrete(spaces: Sequence[Space], layouts: Mapping[str, Layout]) -> float:
-    """Natural logarithm of the number of permutations and independent signs outside O(n) and GL(n).
-
-    Half turns, which connect the two signs of a rotary pair, are taken out.
-    """
-    sizes = {s.name: s.size for s in spaces}
-    monomial = [s for s in spaces if s.group.permutes and not s.group.mixes]
-    permutations = sum(Permutation(s.size).log_components * prod(sizes[p] for p in s.parents) for s in monomial)
-
-    def half_turns(space: Space, leaf: Leaf) -> list[Fraction]:
-        return [Fraction(1)] if space.group.turns else []
-
-    def exponents(space: Space, leaf: Leaf) -> list[Fraction]:
-        return half_turns(space, leaf) if space.group.mixes else [Fraction(e % 2) for e in leaf.sign]
-
-    def rank(rows: list[dict]) -> int:
-        place = {column: k for k, column in enumerate(dict.fromkeys(column for row in rows for column in row))}
-        return BinarySpan(bits_of(place[column] for column, c in row.items() if c % 2) for row in rows).rank
-
-    signs, turned = (_independent(spaces, layouts, given, rank) for given in (exponents, half_turns))
-    return permutations + log(2) * (signs - turned)
-
-
-def _independent(
-    spaces: Sequence[Space],
-    layouts: Mapping[str, Layout],
-    exponents: Callable[[Space, Leaf], list[Fraction]],
-    rank: Callable[[list[dict]], int],
-) -> int:
-    by_name = {s.name: s for s in spaces}
-    matrices: dict[frozenset[str], dict[tuple, dict]] = {}
-    for tensor, layout in layouts.items():
-        for b, block in enumerate(blocks(layout)):
-            for slot, leaf in block.carried:
-                space = by_name[leaf.space]
-                place = dict(zip((*space.parents, space.name), parent_dims(space, slot, block.spaces)))
-                factors = tuple(place)[: -1 if space.group.turns else None]  # a half turn is one for both units
-                for k, e in enumerate(exponents(space, leaf)):
-                    for chosen in chain.from_iterable(combinations(factors, r) for r in range(len(factors) + 1)):
-                        at = tuple(sorted(place[name] for name in chosen))
-                        row = matrices.setdefault(frozenset(chosen), {}).setdefault((tensor, b, at), {})
-                        column = (space.name, k)
-                        row[column] = row.get(column, Fraction(0)) + e
-    sizes = {s.name: s.size for s in spaces}
-    return sum(rank(list(rows.values())) * prod(sizes[u] - 1 for u in chosen) for chosen, rows in matrices.items())
-
-
 _LISTS = ("h", "layer", "layers", "block", "blocks", "resblocks")  # of a model's repeated blocks
 _STACKS = ("encoder", "decoder")
 _PERCEPTRONS = ("mlp", "ffn", "feed_forward", "feedforward", "intermediate")
 _CONVOLUTION = 3  # fewest axes of a convolution's weight
 _NAMED = 3  # modules that a title lists
-
-
-def titles(spaces: Iterable[Space], layouts: Mapping[str, Layout]) -> dict[str, str]:
-    """Titles by names of spaces; equal ones have the space's name behind them."""
-    spaces = tuple(spaces)
-    tensors: dict[str, list[str]] = {space.name: [] for space in spaces}
-    for name, layout in layouts.items():
-        for axis in layout.axes:
-            for one in spaces_of([axis]):
-                tensors[one].append(name)
-    parents = {parent for space in spaces for parent in space.parents}
-    shared = {parent for space in spaces if holds_heads(space, layouts) for parent in space.parents}
-    said = {}
-    for space in spaces:
-        shapes = {name: len(layouts[name].axes) for name in tensors[space.name]}
-        title = _title(space, shapes, space.name in parents)
-        if shared & {space.name, *space.parents}:
-            title = title.replace("attention heads", "key/value heads with their query heads")
-            title = title.replace("each head:", "each key/value head:")
-        said[space.name] = title
-    counts = Counter(said.values())
-    return {name: f"{title} ({name})" if counts[title] > 1 else title for name, title in said.items()}
 
 
 def holds_heads(space: Space, layouts: Mapping[str, Layout]) -> bool:

@@ -97,11 +97,7 @@ class Tangent(Result):
         return (self[j] for j in range(len(self)))
 
     def direction(self, coefficients: Tensor) -> Direction:
-        """``J c``: what the tensors change by, to first order.
-
-        Args:
-            coefficients: ``(len(self),)``.
-        """
+        """``J c``: what the tensors change by, to first order, for coefficients ``(len(self),)``."""
         made = self._made(coefficients)
         eps = {norm.variance: norm.eps for norm in self.sym.batch_norms}
         found = {}

@@ -98,11 +98,7 @@ class Transformation:
         return self.spaces == other.spaces and all(e.allclose(other[n], atol) for n, e in self.elements.items())
 
     def save(self, path: str | Path) -> Path:
-        """Write the element; ``load`` reads it back exactly.
-
-        Args:
-            path: Ends in ``.safetensors`` or ``.json``.
-        """
+        """Write the element to a ``.safetensors`` or ``.json`` file; ``load`` reads it back exactly."""
         return write_value(Path(path), self)
 
     def __repr__(self) -> str:

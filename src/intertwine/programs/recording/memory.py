@@ -56,9 +56,7 @@ def overlap(a: Geometry, b: Geometry) -> bool:
     size = max(_end(a), _end(b)) + 1
     if size > _MOST_COMPARED:
         return True
-    shown = torch.zeros(size, dtype=torch.bool)
-    shown[_elements(a, size)] = True
-    return bool(shown[_elements(b, size)].any())
+    return bool(_seen_of(b, a, size).any())
 
 
 def covers(a: Geometry, b: Geometry) -> bool:
@@ -70,9 +68,7 @@ def covers(a: Geometry, b: Geometry) -> bool:
     size = _end(a) + 1
     if size > _MOST_COMPARED:
         return False
-    shown = torch.zeros(size, dtype=torch.bool)
-    shown[_elements(a, size)] = True
-    return bool(shown[_elements(b, size)].all())
+    return bool(_seen_of(b, a, size).all())
 
 
 def _fills(g: Geometry) -> bool:
@@ -89,8 +85,11 @@ def _end(g: Geometry) -> int:
     return g.offset + sum((n - 1) * s for n, s in zip(g.shape, g.stride))
 
 
-def _elements(g: Geometry, size: int) -> Tensor:
-    return torch.arange(size).as_strided(g.shape, g.stride, g.offset).flatten()
+def _seen_of(b: Geometry, a: Geometry, size: int) -> Tensor:
+    """For each element that ``b`` shows of so many whether ``a`` shows it too."""
+    shown = torch.zeros(size, dtype=torch.bool)
+    shown.as_strided(a.shape, a.stride, a.offset).fill_(True)
+    return shown.as_strided(b.shape, b.stride, b.offset)
 
 
 # what gives memory without contents
@@ -118,18 +117,15 @@ class MetaConstants:
         made = [t for t in tree_flatten(result)[0] if isinstance(t, Tensor)]
         if not any(t.is_meta for t in made) or any(t.numel() > _MOST_COMPUTED for t in made):
             return
-        values = self._values(func, args, kwargs)
+        values = self.values(func, args, kwargs)
         if values is not None:
             if func._schema.name in UNWRITTEN:
                 values.zero_()
             for meta, value in zip(made, (t for t in tree_flatten(values)[0] if isinstance(t, Tensor))):
                 self._known[id(meta)] = (meta, value)
 
-    def number(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """The number that a meta tensor holds; ``None`` where it is unknown."""
-        return self._values(func, args, kwargs)
-
-    def _values(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def values(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """What an operation gives for the values of its arguments; ``None`` where some are unknown."""
         flat = tree_flatten((args, kwargs))[0]
         if any(isinstance(t, Tensor) and self.of(t) is None for t in flat):
             return None

@@ -104,7 +104,10 @@ class Recorder(TorchDispatchMode):
                 if key not in self._views:
                     return None
                 # memory of a known tensor seen through a view that no recorded operation made
-                return self._unknown(tensor, [r for r, _ in self._views[key].values()])
+                sources = [r for r, _ in self._views[key].values()]
+                value = self._derived("intertwine::overwritten", place, {"self": sources})
+                self._remember(tensor, value)
+                return value
             value, version = seen
         else:
             _, _, value, version = entry
@@ -153,7 +156,7 @@ class Recorder(TorchDispatchMode):
         constants = {id(t): self._constant(t) for t in tensors_in(arguments) if before[id(t)] is None} if varies else {}
         name = func._schema.name
         if not varies and name == "aten::_local_scalar_dense" and args[0].is_meta:
-            number = self._meta.number(func, args, kwargs)
+            number = self._meta.values(func, args, kwargs)
             if number is not None:
                 return number
         self._keep([*_written(func, arguments), *_running_statistics(name, arguments)])
@@ -215,12 +218,10 @@ class Recorder(TorchDispatchMode):
         if beside:  # what is written but not returned comes after what is returned
             name = f"{name} (writes its argument)" if len(outputs) == 0 else name
             outputs += [self._new(w, _value(w, "result")) for w in beside]
-        is_write = bool(written) and torch.Tag.inplace_view not in func.tags
         if written:
             name = name.removesuffix("_")
-            for tensor in written:
-                if is_write:
-                    self._write(tensor, self._known[id(tensor)][2])
+            for tensor in written if torch.Tag.inplace_view not in func.tags else ():
+                self._write(tensor, self._known[id(tensor)][2])
         line = user_line()
         self.calls.append(Call(name, symbols, tuple(outputs), func, self.module, line))
 
@@ -269,11 +270,6 @@ class Recorder(TorchDispatchMode):
                 whole = tensor.untyped_storage().nbytes() // tensor.element_size()
                 self._under[key] = tensor.detach().as_strided((whole,), (1,), 0).clone()
 
-    def _unknown(self, tensor: Tensor, sources: list[Ref]) -> Ref:
-        value = self._derived("intertwine::overwritten", geometry(tensor), {"self": sources})
-        self._remember(tensor, value)
-        return value
-
     def _derived(self, op: str, place: Geometry, arguments: dict[str, Any]) -> Ref:
         """Contents of a place, as the result of an operation on what was written."""
         self.values.append(Value("result", place.shape, place.dtype, stride=place.stride, offset=place.offset))
@@ -308,16 +304,12 @@ class Recorder(TorchDispatchMode):
             masks = [
                 t for t in tensors_in(arguments[_MASKED[func._schema.name]]) if t.dtype in (torch.bool, torch.uint8)
             ]
-            kept = {id(t) for t in masks if (ref := self.ref(t)) is None or self._is_flag(ref)}
-            return [t for t in masks if id(t) not in kept]
+            held = ((t, self.values[ref.id]) for t in masks if (ref := self.ref(t)) is not None)
+            return [t for t, value in held if value.kind != "buffer" or value.dtype != torch.bool]
         if func._schema.name in _TRACED:
             return []
         tags = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
         return list(tensors_in(arguments)) if any(tag in func.tags for tag in tags) else []
-
-    def _is_flag(self, ref: Ref) -> bool:
-        value = self.values[ref.id]
-        return value.kind == "buffer" and value.dtype == torch.bool
 
     def _new(self, tensor: Tensor, value: Value) -> Ref:
         self.values.append(value)

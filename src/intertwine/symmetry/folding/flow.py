@@ -39,14 +39,6 @@ class Change:
         return bool((self.factor != 1).any())
 
 
-@dataclass(frozen=True)
-class NewBias:
-    """A bias that a linear layer without one would need: its module and its numbers."""
-
-    module: str
-    numbers: Tensor
-
-
 @dataclass
 class Flow:
     """One propagation: from the values at which changes start until linear maps have absorbed all of them."""
@@ -57,7 +49,8 @@ class Flow:
     absorb: bool = True  # Whether linear maps absorb changes; otherwise they stop them
     # A value of mean one: rows of weights that read it take what a bias would, where there is none
     mean_one: Ref | None = None
-    biases: list[NewBias] = field(default_factory=list)
+    # The biases that linear layers without one would need: module and numbers
+    biases: list[tuple[str, Tensor]] = field(default_factory=list)
     through_attention: bool = False
     centred: bool = False
     _changes: dict[int, Change] = field(default_factory=dict)
@@ -247,7 +240,7 @@ class Flow:
         if view is not None:
             return self.updates.add(view, self._position, 1.0, numbers.reshape(view.entries.shape))
         if own is None and numbers.ndim == 1 and self.extend(call.module):
-            return self.biases.append(NewBias(call.module, numbers))
+            return self.biases.append((call.module, numbers))
         if own is None:
             raise Obstacle(f"{call.module or call.where} has no bias to take it", call)
         raise Obstacle(f"{call.where} has a bias that is no parameter", call)

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ..._attributes import forget
-from ..._evaluation import check_module, copied
+from ..._evaluation import copied
 from ..._examples import arguments, each
+from ..._nested import by_key
 from ..._random import seeded
 from ...errors import VerificationError
 from ...programs import Program, capture_paths, union
@@ -88,8 +89,7 @@ class Rewriter:
             obstacle.through_attention, obstacle.centred = flow.through_attention, flow.centred
             self.updates.drop(held)
             raise
-        for bias in flow.biases:
-            self.new[f"{bias.module}.bias"] = bias.numbers
+        self.new |= {f"{module}.bias": numbers for module, numbers in flow.biases}
         return flow
 
     def settle(self) -> None:
@@ -160,8 +160,7 @@ class Rewriter:
 
     def _check_biases(self, flow: Flow) -> None:
         # new biases must be the same at every run of their module
-        for module in {bias.module for bias in flow.biases}:
-            numbers = [bias.numbers for bias in flow.biases if bias.module == module]
+        for module, numbers in by_key(flow.biases).items():
             calls = [call for call in self.program.calls if call.module == module]
             views = lambda refs: [ref is not None and ref.id in self.graph.views for ref in refs]
             calls = [call for call in calls if any(views(call.inputs)) and not all(views(call.outputs))]
@@ -185,12 +184,12 @@ class Rewriter:
 
 def _check(model: nn.Module) -> None:
     """Refuse what has no numbers to change."""
-    check_module(model)
-    for name, tensor in tensors_of(model).items():
+    tensors = tensors_of(model)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for name, tensor in tensors.items():
         if tensor.is_meta:
             raise ValueError(f"model must hold weights. Got {name!r} on the meta device: load a checkpoint first.")
-        integer = isinstance(dict(model.named_parameters()).get(name), nn.Parameter) and not tensor.is_floating_point()
-        if tensor.is_quantized or integer:
+        if tensor.is_quantized or (name in parameters and not tensor.is_floating_point()):
             raise ValueError(f"weights must be real numbers. Got {tensor.dtype} in {name!r}: fold before quantising.")
 
 

@@ -80,11 +80,7 @@ def canonical(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None
 
 
 def canonical_element(folded: Folded) -> Transformation:
-    """The element that brings folded weights into canonical form.
-
-    Returns:
-        Its scales and matrices, then its order of units, then its signs, as one element.
-    """
+    """The element that brings folded weights into canonical form: scales and matrices, then order, then signs."""
     sym = folded.sym
     g = balanced(folded)
     return arranged(sym, {**folded.state, **moved(sym, g, folded.state)}) @ g
