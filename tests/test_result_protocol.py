@@ -100,7 +100,10 @@ def comparison_set() -> Result:
 
 
 def distances() -> Result:
-    return iw.similarity.distances({"<a>": net(), "b": net(1), "c": net(2)}, "linear_cka", batches(), layer="0")
+    nets = {"<a>": net(), "b": net(1), "c": net(2)}
+    return iw.similarity.distances(
+        {k: iw.features.collect(one, batches(), "0")["0"] for k, one in nets.items()}, "linear_cka"
+    )
 
 
 def embedding() -> Result:

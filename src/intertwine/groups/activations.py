@@ -35,12 +35,6 @@ Parity = Literal["odd", "even"]
 class Homogeneity:
     """How ``sigma(a x)`` relates to ``sigma(x)`` for all ``x``: Theorem E.14 reduces the group to this.
 
-    Attributes:
-        kind: ``"linear"`` (``sigma(x) = c x``), ``"affine"`` (``c x + b`` with ``b != 0``), ``"constant"`` or
-            ``"nonlinear"``.
-        degree: ``d`` where ``sigma(a x) = a^d sigma(x)`` for every ``a > 0``; ``None`` where there is none.
-        parity: ``"odd"`` where ``sigma(-x) = -sigma(x)``, ``"even"`` where ``sigma(-x) = sigma(x)``.
-
     Examples:
         >>> relu = Homogeneity("nonlinear", degree=Fraction(1))
         >>> relu.group(3), float(relu.phi_scale(2.0))
@@ -49,9 +43,9 @@ class Homogeneity:
         'abs(A)^2 (every entry)'
     """
 
-    kind: Kind
-    degree: Fraction | float | None = None
-    parity: Parity | None = None
+    kind: Kind  # Linear is ``sigma(x) = c x``, affine ``c x + b`` with ``b != 0``
+    degree: Fraction | float | None = None  # ``d`` where ``sigma(a x) = a^d sigma(x)`` for every ``a > 0``, if any
+    parity: Parity | None = None  # Odd where ``sigma(-x) = -sigma(x)``, even where ``sigma(-x) = sigma(x)``
 
     @property
     def scales(self) -> bool:
@@ -87,13 +81,9 @@ class Homogeneity:
         return self.kind_of_group(n)
 
     def phi_scale(self, scale: float | Tensor) -> Tensor:
-        """``phi`` on one channel: the ``b`` with ``sigma(a x) = b sigma(x)``.
+        """``phi`` on one channel: the ``b`` with ``sigma(a x) = b sigma(x)``, for scales ``a`` that the group allows.
 
-        Args:
-            scale: Scales ``a`` that the group allows (all 1 where it allows no other).
-
-        Returns:
-            The scales ``b``: ``sgn(a)^p |a|^d`` with ``p = 1`` where ``sigma`` is odd.
+        ``sgn(a)^p |a|^d`` with ``p = 1`` where ``sigma`` is odd.
         """
         a = torch.as_tensor(scale, dtype=None if isinstance(scale, Tensor) else torch.float64)
         if self.kind in ("linear", "affine"):
@@ -107,15 +97,11 @@ class Homogeneity:
         if self.kind in ("linear", "affine"):
             return "A"
         odd = self.parity == "odd"
-        if self.degree is None:
-            return "abs(A)" if self.parity == "even" else "A"
-        if self.degree == 1 and (odd or self.parity is None):
-            return "A"
-        if self.degree == 1:
-            return "abs(A)"
+        base = "abs(A)" if self.parity == "even" else "A"
+        if self.degree in (None, 1):
+            return base
         if self.degree == 0:
             return "sign(A)" if odd else "P"
-        base = "abs(A)" if self.parity == "even" else "A"
         if odd and not (isinstance(self.degree, Fraction) and self.degree.denominator == 1 and self.degree % 2 == 1):
             return f"sign(A) abs(A)^{_short(self.degree)} (every entry)"
         return f"{base}^{_short(self.degree)} (every entry)"
@@ -261,10 +247,7 @@ def activation_names() -> tuple[str, ...]:
 
 
 def named_activation(text: str) -> Activation:
-    """The known activation that a line of text names.
-
-    Args:
-        text: A name, with parameters after a colon in order (``"hardtanh:-2,2"``) or by name (``"elu:alpha=0.5"``).
+    """The known activation of a name, with parameters behind a colon: ``"hardtanh:-2,2"`` or ``"elu:alpha=0.5"``.
 
     Raises:
         ValueError: If the name is unknown or the parameters do not fit.
@@ -297,14 +280,9 @@ def named_activation(text: str) -> Activation:
 
 
 def known_activation(activation: object) -> Activation | None:
-    """The known activation that a name, a module or a torch function is, or ``None``.
+    """The known activation that a name, a module, a torch function or a ``functools.partial`` of one is.
 
-    Args:
-        activation: A name, an ``nn.Module``, a function of torch, or ``functools.partial`` of one with keywords.
-
-    Returns:
-        The activation; ``None`` for any other callable, and for a subclass of a known module with a ``forward`` of
-        its own.
+    ``None`` for any other callable, and for a subclass of a known module with a ``forward`` of its own.
 
     Raises:
         ValueError: If a parameter is NaN.

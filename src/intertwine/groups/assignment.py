@@ -18,15 +18,9 @@ _PREFERRED = 0.1  # share of units that prefer each other, below which the other
 def assign(gain: Tensor, fast: bool = False) -> Tensor:
     """The permutations with the largest total gain, ``max_p Σ_i gain[..., i, p[i]]``.
 
-    Where every row has its largest entry in a column of its own, those entries are the optimum and nothing is solved.
-
-    Args:
-        gain: ``(..., n, n)``, on any device; the assignment itself runs on the CPU. ``-inf`` forbids a pair.
-        fast: Solve by Jonker and Volgenant's algorithm of the extra ``[fast]`` instead of SciPy's; the same optimum,
-            up to ties, and faster from some 2,000 units on.
-
-    Returns:
-        ``p``, int64 ``(..., n)``, on the device of ``gain``.
+    ``p`` is int64 ``(..., n)`` on the device of ``gain``; the assignment itself runs on the CPU. ``-inf`` forbids a
+    pair. ``fast`` solves by Jonker and Volgenant's algorithm of the extra ``[fast]`` instead of SciPy's: the same
+    optimum, up to ties, and faster from some 2,000 units on.
 
     Raises:
         ValueError: If every permutation uses a forbidden pair.
@@ -40,15 +34,8 @@ def assign(gain: Tensor, fast: bool = False) -> Tensor:
 def assign_nearly(gain: Tensor, fast: bool = False) -> Tensor:
     """A permutation with almost the largest total gain: pairs that prefer each other, then the assignment of the rest.
 
-    Up to 512 units it is the optimum. Costs of few degrees of freedom, such as distances of profiles, have many near
-    ties, over which an exact assignment of thousands of units takes long.
-
-    Args:
-        gain: ``(n, n)``.
-        fast: As in ``assign``.
-
-    Returns:
-        ``p``, int64 ``(n,)``, on the device of ``gain``.
+    ``(n, n)`` to ``(n,)``, as ``assign``. Up to 512 units it is the optimum. Costs of few degrees of freedom, such as
+    distances of profiles, have many near ties, over which an exact assignment of thousands of units takes long.
     """
     device, gain = gain.device, gain.detach().cpu()
     order = torch.empty(len(gain), dtype=torch.int64)
@@ -85,12 +72,7 @@ def couple(gain: Tensor) -> Tensor:
 def stochastic(scores: Tensor, iterations: int) -> tuple[Tensor, bool]:
     """``log(diag(u) exp(X) diag(v))`` whose rows sum to 1 and columns to ``n / m``, by Sinkhorn's iteration.
 
-    Args:
-        scores: ``X``, ``(..., n, m)``.
-        iterations: How often rows and columns are normalised at most.
-
-    Returns:
-        The logarithms, and whether all rows sum to 1 to 1e-6; columns always do.
+    Of scores ``X``, ``(..., n, m)``; and whether all rows sum to 1 to 1e-6, as columns always do.
     """
     share, settled = log(scores.shape[-2] / scores.shape[-1]), False
     for _ in range(iterations):

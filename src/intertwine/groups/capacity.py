@@ -15,28 +15,21 @@ Positive scales keep all ``M`` grid points, as in the paper; halving the grid fo
 from math import exp, lgamma, log
 
 __all__ = [
-    "g_relu_dim", "log_count", "log_count_g_relu", "log_count_rank", "log_points", "rank_dim", "rank_outnumbers",
-    "threshold",
+    "g_relu_dim", "log_count", "log_count_g_relu", "log_count_rank", "rank_dim", "rank_outnumbers", "threshold",
 ]  # fmt: skip
 
 
-def log_points(eps: float, bound: float) -> float:
-    """Logarithm of the number of grid points per coordinate, ``log(2 bound / eps)``.
-
-    Returns:
-        A natural logarithm, at least 0.
+def log_count(log_components: float, dim: int, eps: float, bound: float) -> float:
+    """``log #components + dim log M`` (v2 E.29): logarithm of a family's grid points, each piece of one dimension.
 
     Raises:
         ValueError: If ``eps`` is not positive or the grid has less than one point.
     """
+    if not dim:
+        return log_components
     if not 0 < eps <= 2 * bound:
         raise ValueError(f"eps must be positive and at most 2 * bound. Got eps={eps}, bound={bound}.")
-    return log(2 * bound) - log(eps)
-
-
-def log_count(log_components: float, dim: int, eps: float, bound: float) -> float:
-    """``log #components + dim log M`` (v2 E.29): logarithm of a family's grid points, each piece of one dimension."""
-    return log_components + (dim * log_points(eps, bound) if dim else 0.0)
+    return log_components + dim * (log(2 * bound) - log(eps))
 
 
 def g_relu_dim(n: int) -> int:
@@ -46,10 +39,6 @@ def g_relu_dim(n: int) -> int:
 
 def rank_dim(n: int, rank: int) -> int:
     """Dimension of the ``n x n`` matrices of one rank, ``2 n r - r^2`` (paper 1, section 4).
-
-    Args:
-        n: Number of channels.
-        rank: The rank, from 1 to ``n``.
 
     Raises:
         ValueError: If ``rank`` is not between 1 and ``n``.
@@ -93,13 +82,6 @@ def threshold(n: int, rank: int = 1) -> float:
     """Fewest grid points ``M`` per coordinate from which rank r outnumbers G_ReLU: ``(n!)^(1 / (2 n r - r^2 - n))``.
 
     Never more than ``n`` (see the module's text); 1 for ``n = 1``, where both counts are equal.
-
-    Args:
-        n: Number of channels.
-        rank: The rank, from 1 to ``n``.
-
-    Returns:
-        The threshold on ``M``.
 
     Examples:
         >>> round(threshold(64, 1), 1), round(threshold(64, 2), 1)

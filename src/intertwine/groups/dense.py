@@ -76,13 +76,9 @@ class DenseGroup(Group):
     def procrustes(
         self, xy: Tensor, xx: Tensor | None = None, yy: Tensor | None = None, *, objective: Objective = "least_squares"
     ) -> DenseElement:
-        """The matrix ``g`` that minimises ``sum |y - g x|^2``.
+        """The matrix ``g`` that minimises ``sum |y - g x|^2``; ``xx`` must be whole, which rotations do not need.
 
-        Args:
-            xy: ``(n, n)``, ``x.T @ y``.
-            xx: ``(n, n)``, ``x.T @ x``, invertible; rotations do not need it.
-            yy: Not needed.
-            objective: ``"least_squares"``; divide channels by their norms beforehand for the variant on cosines.
+        Divide channels by their norms beforehand for the variant on cosines.
 
         Raises:
             ValueError: If ``xx`` is missing or singular, or ``objective`` is another.

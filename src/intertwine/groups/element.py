@@ -28,18 +28,12 @@ __all__ = ["Semidirect", "SpaceGroup", "Element"]
 _TRIVIAL = Representation()
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Semidirect:
     """Products ``M D P`` with ``M`` in ``O(n)``, ``SO(n)`` or ``GL(n)`` and ``D P`` in a monomial group.
 
     ``M D P M' D' P'`` is brought back to that shape by moving ``M'`` to the left, ``D P M' P^-1 D^-1``; so ``D`` must
     act in one way wherever ``M`` does.
-
-    Args:
-        linear: The group of ``M``.
-        monomial: The group of ``D P``; permutations by default.
-        charges: How ``D`` acts where ``M`` does, trivially by default; ``None`` where the axes of a network agree on no
-            way: elements with both parts then do not compose.
 
     Examples:
         >>> group = Semidirect(GeneralLinear(4), Monomial(4, scales=2))
@@ -48,23 +42,18 @@ class Semidirect:
     """
 
     linear: Orthogonal | GeneralLinear
-    monomial: Monomial
-    charges: Representation | None
-
-    def __init__(
-        self,
-        linear: Orthogonal | GeneralLinear,
-        monomial: Monomial | None = None,
-        charges: Representation | None = _TRIVIAL,
-    ) -> None:
-        monomial = Permutation(linear.n) if monomial is None else monomial
-        if monomial.n != linear.n:
-            raise ValueError(f"both parts must act on as many channels. Got {linear!r} and {monomial!r}.")
-        object.__setattr__(self, "linear", linear)
-        object.__setattr__(self, "monomial", monomial)
-        object.__setattr__(self, "charges", charges)
+    monomial: Monomial = None  # type: ignore[assignment]  # Permutations unless given
+    # How ``D`` acts where ``M`` does, trivially unless given; ``None`` where the axes of a network agree on no way:
+    # elements with both parts then do not compose
+    charges: Representation | None = _TRIVIAL
 
     mixes = True
+
+    def __post_init__(self) -> None:
+        if self.monomial is None:
+            object.__setattr__(self, "monomial", Permutation(self.n))
+        if self.monomial.n != self.n:
+            raise ValueError(f"both parts must act on as many channels. Got {self.linear!r} and {self.monomial!r}.")
 
     @property
     def n(self) -> int:
@@ -148,14 +137,6 @@ class Element:
     ``g @ h`` acts with ``h`` first, index by index, so where the units of parents move, too, elements compose as
     ``g @ h.reindexed(outer)``, with the parents' parts of ``g``; ``~g`` inverts.
 
-    Attributes:
-        group: The group.
-        permutation: Old unit at each new place, int64 ``(p..., n)``.
-        scales: Logarithms of the positive scales, float64 ``(k, p..., n)``.
-        signs: Signs +1 or -1, float64 ``(m, p..., n)``.
-        linear: Matrices, float64 ``(p..., n, n)``, or ``None`` for the identity.
-        parents: Names of the spaces whose units the leading axes are.
-
     Examples:
         >>> from intertwine.groups import PositiveMonomial
         >>> g = Element.random(PositiveMonomial(4), torch.Generator().manual_seed(0), shape=(3,))
@@ -164,11 +145,11 @@ class Element:
     """
 
     group: SpaceGroup
-    permutation: Tensor
-    scales: Tensor
-    signs: Tensor
-    linear: Tensor | None = None
-    parents: tuple[str, ...] = ()
+    permutation: Tensor  # Old unit at each new place, int64 ``(p..., n)``
+    scales: Tensor  # Logarithms of the positive scales, float64 ``(k, p..., n)``
+    signs: Tensor  # Signs +1 or -1, float64 ``(m, p..., n)``
+    linear: Tensor | None = None  # Matrices, float64 ``(p..., n, n)``, or ``None`` for the identity
+    parents: tuple[str, ...] = ()  # Names of the spaces whose units the leading axes are
 
     @classmethod
     def identity(cls, group: SpaceGroup, shape: Sequence[int] = (), parents: tuple[str, ...] = ()) -> Self:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from math import lgamma
 from typing import Literal, Self
 
 import torch
@@ -73,15 +72,10 @@ class MatrixElement(ABC):
         """The same element with its numbers on another device or in another floating dtype."""
 
     def apply(self, tensor: Tensor, dim: int = 1) -> Tensor:
-        """Act along one axis: ``out[..., i, ...] = sum_j A_ij tensor[..., j, ...]``.
+        """Act along the channel axis: ``out[..., i, ...] = sum_j A_ij tensor[..., j, ...]``, a new tensor.
 
-        Args:
-            tensor: Any shape with ``n`` entries along ``dim``; left as it is.
-            dim: The channel axis; 1 for features ``(N, C, *S)``, -1 for tokens.
-
-        Returns:
-            A new tensor of the same shape and dtype. Bits are only moved, never recomputed, where the element is a
-            permutation.
+        ``dim`` is 1 for features ``(N, C, *S)``, -1 for tokens. Bits are only moved, never recomputed, where the
+        element is a permutation.
 
         Raises:
             ValueError: If ``tensor`` has no axis ``dim`` of length ``n``.
@@ -103,13 +97,9 @@ class MatrixElement(ABC):
 
 @dataclass(frozen=True)
 class Group(ABC):
-    """A group of invertible ``n x n`` matrices.
+    """A group of invertible ``n x n`` matrices."""
 
-    Attributes:
-        n: Number of channels it acts on.
-    """
-
-    n: int
+    n: int  # Number of channels it acts on
 
     def __post_init__(self) -> None:
         if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:
@@ -159,12 +149,9 @@ class Group(ABC):
     def log_size(self, eps: float, bound: float) -> float:
         """Logarithm of the number of grid points on the group, ``log #components + dim log M``, ``M = 2 bound / eps``.
 
-        The paper's count by discretisation (v2 E.29; for positive monomial ``log n! + n log M``). A positive scale
-        keeps all ``M`` points, as there; counting its positive half only would subtract ``log 2`` per unit.
-
-        Args:
-            eps: Spacing of the grid.
-            bound: Largest magnitude; each coordinate runs over ``[-bound, bound]``.
+        The paper's count by discretisation (v2 E.29; for positive monomial ``log n! + n log M``): each coordinate runs
+        over ``[-bound, bound]`` in steps of ``eps``. A positive scale keeps all ``M`` points, as there; counting its
+        positive half only would subtract ``log 2`` per unit.
         """
         return log_count(self.log_components, self.dim, eps, bound)
 
@@ -268,8 +255,3 @@ class Group(ABC):
         if not torch.isfinite(matrix).all():
             raise ValueError(f"{name} must be finite. Got NaN or infinite entries.")
         return matrix
-
-
-def log_factorial(n: int) -> float:
-    """``log n!``, exact to rounding."""
-    return lgamma(n + 1)

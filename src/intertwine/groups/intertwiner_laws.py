@@ -38,16 +38,10 @@ def identity_image_is_invertible(sigma: ScalarFunction, n: int) -> bool:
 
 
 def phi_by_definition(sigma: ScalarFunction, matrix: Tensor, at: float = 1.0) -> Tensor:
-    """``phi(A) = sigma(A) sigma(I)^-1`` (Lemma 3.1), for ``A`` in the intertwiner group of ``sigma``.
+    """``phi(A) = sigma(A) sigma(I)^-1`` (Lemma 3.1), ``(n, n)``, for ``A`` in the intertwiner group of ``sigma``.
 
-    Args:
-        sigma: Scalar function on float64 tensors.
-        matrix: ``(n, n)``.
-        at: Evaluate at ``t e_j`` rather than ``e_j``: ``sigma(t A) sigma(t I)^-1`` is the same for every ``t`` whose
-            ``sigma(t I)`` is invertible, and serves functions with ``sigma(1) = sigma(0)`` such as a shrinkage.
-
-    Returns:
-        ``(n, n)``; for a matrix outside the group it has no meaning.
+    For a matrix outside the group it has no meaning. ``at`` is a ``t``: ``sigma(t A) sigma(t I)^-1`` is the same for
+    every one whose ``sigma(t I)`` is invertible, and serves functions with ``sigma(1) = sigma(0)`` such as a shrinkage.
 
     Raises:
         ValueError: If ``sigma(t I)`` is not invertible.
@@ -70,16 +64,9 @@ def phi_by_definition(sigma: ScalarFunction, matrix: Tensor, at: float = 1.0) ->
 
 
 def equivariance_gap(sigma: ScalarFunction, a: Tensor, b: Tensor, x: Tensor | None = None) -> float:
-    """Largest ``|sigma(A x) - B sigma(x)|`` over random ``x`` of several magnitudes, relative to the values' size.
+    """Largest ``|sigma(A x) - B sigma(x)|`` over vectors ``(N, n)``, relative to the values' size.
 
-    Args:
-        sigma: Scalar function on float64 tensors.
-        a: ``(n, n)``, before the activation.
-        b: ``(n, n)``, after it.
-        x: ``(N, n)`` test vectors; 256 random ones from 0.03 to 30 in size without.
-
-    Returns:
-        About 1e-15 where ``sigma A = B sigma``.
+    About 1e-15 where ``sigma A = B sigma``. Without ``x``, over 256 random ones from 0.03 to 30 in size.
 
     Examples:
         >>> a = torch.diag(torch.tensor([2.0, -1.0], dtype=torch.float64))
@@ -99,14 +86,11 @@ def equivariance_gap(sigma: ScalarFunction, a: Tensor, b: Tensor, x: Tensor | No
 def chain_rule_gap(sigma: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, x: Tensor) -> float:
     """Lemma E.12: the largest entry of ``diag(sigma'(A x)) A - B diag(sigma'(x))``, zero where ``sigma A = B sigma``.
 
-    Args:
-        sigma: Scalar function that autograd differentiates, differentiable at the entries of ``x`` and ``A x``.
-        a: ``(n, n)``.
-        b: ``(n, n)``.
-        x: ``(n,)``.
+    ``sigma`` must be differentiable, by autograd, at the entries of ``x`` and ``A x``.
     """
     a, b, x = (t.to(torch.float64) for t in (a, b, x))
-    return float((_slope(sigma, a @ x)[:, None] * a - b * _slope(sigma, x)).abs().max())
+    slope = torch.func.grad(lambda at: sigma(at).sum())
+    return float((slope(a @ x)[:, None] * a - b * slope(x)).abs().max())
 
 
 def span_representation(
@@ -117,13 +101,8 @@ def span_representation(
     ``f_i o g = sum_j M_ij f_j`` is solved by least squares over the points. For ``f_i(x) = sigma(x_i)`` and ``g`` in
     the intertwiner group, ``M = phi(g)``; ``g`` belongs to ``G_V`` exactly when the residual is zero.
 
-    Args:
-        functions: ``k`` functions from ``(N, ...)`` points to ``(N,)`` values, linearly independent.
-        transform: ``g``, on the points.
-        points: ``N >= k`` points.
-
-    Returns:
-        ``M`` of shape ``(k, k)`` and the largest relative residual.
+    The ``k`` functions, linearly independent, map ``N >= k`` points ``(N, ...)`` to values ``(N,)``. Returned are
+    ``M``, ``(k, k)``, and the largest relative residual.
     """
     f = torch.stack([function(points) for function in functions], dim=1)
     moved = torch.stack([function(transform(points)) for function in functions], dim=1)
@@ -134,13 +113,6 @@ def span_representation(
 
 def _image(sigma: ScalarFunction, matrix: Tensor) -> Tensor:
     return sigma(matrix.reshape(-1)).reshape(matrix.shape)
-
-
-def _slope(sigma: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    with torch.enable_grad():
-        x = x.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(sigma(x).sum(), x)
-    return slope
 
 
 ASYMPTOTIC_SLOPE = sqrt(1 / 12 - 1 / (2 * pi) + 1 / (2 * pi * sqrt(3)))

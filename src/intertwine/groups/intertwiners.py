@@ -21,15 +21,6 @@ GATED_UNITS = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu", "glu": "sigmo
 class Intertwiner:
     """The intertwiner group of a scalar activation: ``sigma(A x) = phi(A) sigma(x)`` for ``A`` in the group.
 
-    Attributes:
-        name: The activation.
-        homogeneity: The scalar laws that determine the group (Theorem E.14; affine and linear ones apart).
-        how: ``"known"`` by proof or ``"measured"`` on a grid.
-        n: Number of channels, or ``None`` for the family over all ``n``.
-        residual: Certificate of a measured answer: the largest relative violation of a law it accepts; 0 where known.
-        margin: How far the closest rejected law is from holding; ``inf`` where known.
-        note: What a reader must know beyond the group.
-
     Examples:
         >>> found = intertwiner("relu", n=3)
         >>> found.group, found.how
@@ -39,13 +30,13 @@ class Intertwiner:
         True
     """
 
-    name: str
-    homogeneity: Homogeneity
-    how: Literal["known", "measured"]
-    n: int | None = None
-    residual: float = 0.0
-    margin: float = float("inf")
-    note: str = ""
+    name: str  # The activation
+    homogeneity: Homogeneity  # The scalar laws that determine the group (Theorem E.14; affine and linear ones apart)
+    how: Literal["known", "measured"]  # By proof, or on a grid
+    n: int | None = None  # Number of channels, or ``None`` for the family over all ``n``
+    residual: float = 0.0  # Of a measured answer: the largest relative violation of a law it accepts; 0 where known
+    margin: float = float("inf")  # How far the closest rejected law is from holding; ``inf`` where known
+    note: str = ""  # What a reader must know beyond the group
     function: Callable[[Tensor], Tensor] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -68,9 +59,6 @@ class Intertwiner:
 
         Equal to Lemma 3.1's ``sigma(A) sigma(I)^-1``, but from the scalar laws (Theorem E.14 ii), so without a matrix
         inverse and also where ``sigma(I)`` is singular.
-
-        Returns:
-            An element: the same permutation with the scales that come out behind the activation.
 
         Raises:
             ValueError: If ``element`` does not belong to the activation's group.
@@ -97,16 +85,11 @@ class GatedIntertwiner:
     multiplied by any nonzero scale ``d`` per unit, which appears in the output; the gate may be scaled as ``sigma``
     allows (positively for ReGLU, not at all for SwiGLU and GEGLU): ``(d P v) * sigma(e P u) = d phi(e) P (v *
     sigma(u))``.
-
-    Attributes:
-        name: The unit.
-        gate: The intertwiner of ``sigma``.
-        n: Number of units (half the width of the stacked input), or ``None``.
     """
 
-    name: str
-    gate: Intertwiner
-    n: int | None = None
+    name: str  # The unit
+    gate: Intertwiner  # The intertwiner of ``sigma``
+    n: int | None = None  # Number of units (half the width of the stacked input), or ``None``
 
     @property
     def how(self) -> Literal["known", "measured"]:
@@ -141,14 +124,9 @@ class GatedIntertwiner:
         return Monomial(n, scales=int(h.scales), signs=int(h.signs))
 
     def phi(self, value: MonomialElement, gate: MonomialElement | None = None) -> MonomialElement:
-        """The element that acts on the output ``v * sigma(u)``.
+        """The element that acts on the output ``v * sigma(u)``: the value's scale times the scale behind the gate.
 
-        Args:
-            value: Acts on ``v``.
-            gate: Acts on ``u``; the value's permutation alone without.
-
-        Returns:
-            Their permutation with the value's scale times the scale behind the gate.
+        ``value`` acts on ``v`` and ``gate`` on ``u``; without ``gate``, the value's permutation alone.
 
         Raises:
             ValueError: If the permutations differ or ``gate`` has a scale that its activation does not allow.
@@ -173,10 +151,7 @@ class TableRow(NamedTuple):
 
 
 def classify(activation: str | nn.Module | Callable[..., Any]) -> Homogeneity:
-    """The scalar laws of an activation: the known table first, measurement for anything else.
-
-    Args:
-        activation: As for ``intertwiner``; gated units are not scalar and are refused.
+    """The scalar laws of an activation as ``intertwiner`` takes it, gated units refused.
 
     Raises:
         ValueError: If a name is unknown, or a measured function is not a scalar activation.
@@ -199,10 +174,6 @@ def intertwiner(
             torch function, or any scalar function of yours, which is then measured in float64 (limits in
             ``intertwine.groups.measured_activations``).
         n: Number of channels; ``None`` for the family over all ``n``.
-
-    Returns:
-        An ``Intertwiner`` with ``.group``, ``.phi``, ``.how`` and ``.residual``; a ``GatedIntertwiner`` for gated
-        units.
 
     Raises:
         ValueError: If a name is unknown, the function is constant or not a scalar activation, or ``n`` is not positive.
@@ -230,18 +201,12 @@ def _scalar(activation: str | nn.Module | Callable[..., Any], n: int | None) -> 
     if known is not None:
         return Intertwiner(known.name, known.homogeneity, "known", n, note=known.note, function=known.function)
     found = measure(activation)  # type: ignore[arg-type]
-    name = getattr(activation, "__name__", type(activation).__name__)
-    return Intertwiner(
-        name, found.homogeneity, "measured", n, found.residual, found.margin, function=None,
-        note="measured for 1e-6 <= |x| <= 1e6",
-    )  # fmt: skip
+    name, note = getattr(activation, "__name__", type(activation).__name__), "measured for 1e-6 <= |x| <= 1e6"
+    return Intertwiner(name, found.homogeneity, "measured", n, found.residual, found.margin, note)
 
 
 def table(names: tuple[str, ...] | None = None) -> list[TableRow]:
-    """Table 1 of paper 1 and beyond, computed: activation, intertwiner group, ``phi``.
-
-    Args:
-        names: Activations by name; every known one without.
+    """Table 1 of paper 1 and beyond, computed, of activations by name, of every known one unless given.
 
     Examples:
         >>> table(("relu", "rbf"))[1]

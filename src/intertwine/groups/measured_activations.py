@@ -31,10 +31,7 @@ def as_scalar_function(activation: Callable[..., Any]) -> ScalarFunction:
     """A function from float64 vectors to float64 vectors that applies ``activation`` to every entry.
 
     Modules are copied, put in evaluation mode and cast to float64; the caller's module is left as it is. Functions of
-    one Python number (``math.tanh``) are applied entry by entry.
-
-    Returns:
-        The function; every call checks shape and dtype of the result.
+    one Python number (``math.tanh``) are applied entry by entry. Every call checks shape and dtype of the result.
 
     Raises:
         TypeError: If it is not callable.
@@ -90,10 +87,8 @@ def _entry_by_entry(fn: Callable[..., Any], x: Tensor, label: str, cause: Except
     def one(v: float) -> float:
         try:
             return float(fn(v))
-        except (OverflowError, ZeroDivisionError):
+        except (ArithmeticError, ValueError):  # outside the range or the domain of a function of `math`
             return float("nan")
-        except ValueError:
-            return float("nan")  # outside the domain of a function of `math`
         except (TypeError, AttributeError, RuntimeError):
             raise ValueError(
                 f"activation must accept one tensor or one number. Got {label!r}, which fails: {cause}"
@@ -119,11 +114,7 @@ class Measurement:
 
 
 def measure(activation: Callable[..., Any], tolerance: float = TOLERANCE) -> Measurement:
-    """Find which scales and signs pass through a scalar function.
-
-    Args:
-        activation: A module or function of one tensor or one number, deterministic, entry by entry, in float64.
-        tolerance: Largest relative residual that counts as equality.
+    """Find which scales and signs pass through a scalar function, up to a relative residual of ``tolerance``.
 
     Raises:
         ValueError: If the function is not finite on at least 60 % of the grid.

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import log
+from math import lgamma, log
 
 import torch
 from torch import Tensor
 
 from .assignment import assign
 from .dense import GeneralLinear, Orthogonal, UnitRowSum
-from .group import Group, Objective, Unattained, log_factorial
+from .group import Group, Objective, Unattained
 from .monomial_element import MonomialElement
 from .representation import KINDS, Representation, subscript, superscript
 from .sampling import lognormal, random_signs
@@ -43,20 +43,14 @@ class Monomial(Group):
     network may have more than one scale (before and after its batch norm): the group is then ``S_n`` with ``(R_+^k x
     Z_2^m)^n``, and its matrices, the same as for ``k = m = 1``, are one representation of it among others.
 
-    Attributes:
-        n: Number of channels.
-        scales: Number ``k`` of positive scales for each channel.
-        signs: Number ``m`` of signs for each channel.
-        permutes: Whether channels may change places.
-
     Examples:
         >>> Monomial(4, scales=0, signs=0), Monomial(4, scales=2).dim
         (Permutation(4), 8)
     """
 
-    scales: int = 1
-    signs: int = 1
-    permutes: bool = True
+    scales: int = 1  # Number ``k`` of positive scales for each channel
+    signs: int = 1  # Number ``m`` of signs for each channel
+    permutes: bool = True  # Whether channels may change places
 
     linear = None  # what the groups of spaces have beside it
     charges = Representation()
@@ -101,7 +95,7 @@ class Monomial(Group):
     def log_components(self) -> float:
         """``log n!`` for permutations and ``log 2`` for every sign; a grid for a scale covers both signs."""
         signs = self.n * max(self.signs - self.scales, 0) * log(2)
-        return (log_factorial(self.n) if self.permutes else 0.0) + signs
+        return (lgamma(self.n + 1) if self.permutes else 0.0) + signs
 
     @property
     def above(self) -> tuple[Group, ...]:
@@ -129,13 +123,9 @@ class Monomial(Group):
         signs: int | Sequence[int] | None = None,
         mixes: bool = True,
     ) -> Monomial:
-        """The subgroup with fewer kinds of generators.
+        """The subgroup with fewer kinds of generators: which scales and signs stay, or how many, all by default.
 
-        Args:
-            permutes: ``False`` leaves permutations out.
-            scales: Which scales stay, or how many; all by default.
-            signs: Which signs stay, or how many; all by default.
-            mixes: ``False`` leaves a linear part out, which this group has not.
+        ``mixes=False`` leaves a linear part out, which this group has not.
 
         Examples:
             >>> Monomial(4).reduced(scales=0)
@@ -155,11 +145,7 @@ class Monomial(Group):
         return self.scales > 0, self.signs > 0
 
     def element(self, index: Tensor | list[int], scale: Tensor | list[float] | None = None) -> MonomialElement:
-        """The element ``x -> (scale_i x_{index_i})_i``.
-
-        Args:
-            index: A permutation of ``0 .. n-1``.
-            scale: ``n`` scales that the group allows; ``None`` for ones.
+        """The element ``x -> (scale_i x_{index_i})_i``, all scales 1 without ``scale``.
 
         Raises:
             ValueError: If ``index`` is no permutation of ``n`` channels, or a scale is not allowed.
@@ -210,11 +196,7 @@ class Monomial(Group):
 
         A pair ``(i, j)`` with the best allowed scale ``s`` saves ``M_ij^2 - (M_ij - s)^2``; pairs are assigned on
         ``M_ij`` for permutations, ``|M_ij|`` with signs, ``max(M_ij, 0)^2`` for positive scales and ``M_ij^2`` for
-        nonzero ones.
-
-        Args:
-            matrix: ``(n, n)``.
-            floor: Positive scale to use where the nearest one is 0, which no element has; ``None`` refuses.
+        nonzero ones. ``floor`` is the positive scale to use where the nearest one is 0, which no element has.
 
         Raises:
             Unattained: If a scale would be 0 and there is no ``floor``.
@@ -242,13 +224,9 @@ class Monomial(Group):
         between random non-negative features of 8 channels and 12 to 200 examples they chose another permutation in 15
         to 7 of 50 pairs.
 
-        Args:
-            xy: ``(n, n)``, ``x.T @ y``; see ``Group.procrustes``.
-            xx: Needed with free scales (without it a scale has no best value) and for cosines.
-            yy: Needed for cosines.
-            objective: ``"least_squares"`` or ``"cosine"``.
-            floor: Positive scale to use where the best one is 0, which no element has; ``None`` refuses
-                (``Unattained``).
+        Moments are those of ``Group.procrustes``: ``xx`` is needed with free scales (without it a scale has no best
+        value) and for cosines, ``yy`` for cosines. ``floor`` is as in ``project``: without it a scale of 0 is refused
+        (``Unattained``).
 
         Raises:
             ValueError: If a moment that is needed is missing, ``xx`` or ``yy`` has a channel without energy where it

@@ -34,11 +34,7 @@ def canonical_name(name: str) -> str:
 
 
 def named(name: str, n: int) -> Group:
-    """The group of a name, such as ``"g_relu"``.
-
-    Args:
-        name: One of ``names()``.
-        n: Number of channels.
+    """The group on ``n`` channels of one of ``names()``, such as ``"g_relu"``.
 
     Raises:
         ValueError: If the name is unknown.

@@ -12,20 +12,11 @@ _KEPT = 1e-12  # distance below which the vector of ones is not moved
 
 
 def haar(n: int, generator: torch.Generator | None = None, special: bool = False, shape: Sequence[int] = ()) -> Tensor:
-    """Rotations drawn from the Haar measure of ``O(n)``, or of ``SO(n)``.
+    """Rotations from the Haar measure of ``O(n)`` or ``SO(n)``, ``(*shape, n, n)`` in float64, where the generator is.
 
     The Q of a QR decomposition of Gaussians is not Haar: LAPACK's convention for the signs of diag R biases it.
     Multiplying column ``j`` by ``sign(R_jj)`` makes the decomposition unique and Q Haar; flipping one column where
     det = -1 maps the other component of ``O(n)`` onto ``SO(n)`` and keeps the measure.
-
-    Args:
-        n: Size.
-        generator: Where randomness comes from.
-        special: Whether the determinant shall be +1.
-        shape: Leading axes; one rotation without.
-
-    Returns:
-        ``(*shape, n, n)`` in float64 on the generator's device.
     """
     device = generator.device if generator is not None else None
     q, r = torch.linalg.qr(torch.randn(*shape, n, n, generator=generator, dtype=torch.float64, device=device))
@@ -36,13 +27,10 @@ def haar(n: int, generator: torch.Generator | None = None, special: bool = False
 
 
 def keeping_ones(matrix: Tensor) -> Tensor:
-    """A rotation followed by the reflection that brings its image of the vector of ones back to it.
+    """A rotation ``(n, n)`` followed by the reflection that brings its image of the vector of ones back to it.
 
     A Haar rotation becomes a Haar one of the subgroup that keeps the ones: multiplied from the left by an element of
     that subgroup, the rotation and its product with the reflection change alike.
-
-    Args:
-        matrix: ``(n, n)``, orthogonal.
     """
     u = torch.full_like(matrix[0], len(matrix) ** -0.5)
     away = matrix @ u - u
@@ -55,16 +43,9 @@ def keeping_ones(matrix: Tensor) -> Tensor:
 def well_conditioned(
     n: int, generator: torch.Generator | None = None, spread: float = log(10) / 2, shape: Sequence[int] = ()
 ) -> Tensor:
-    """``U diag(exp(t)) V`` with Haar ``U``, ``V`` and ``t`` uniform in ``[-spread, spread]``.
+    """``U diag(exp(t)) V``, ``(*shape, n, n)``, with Haar ``U``, ``V`` and ``t`` uniform in ``[-spread, spread]``.
 
-    Args:
-        n: Size.
-        generator: Where randomness comes from.
-        spread: Half the logarithm of the largest condition number, which is 10 by default.
-        shape: Leading axes.
-
-    Returns:
-        ``(*shape, n, n)`` in float64 on the generator's device.
+    ``spread`` is half the logarithm of the largest condition number, which is 10 by default.
     """
     u = haar(n, generator, shape=shape)
     t = 2 * torch.rand(*shape, n, generator=generator, dtype=torch.float64, device=u.device) - 1
@@ -72,11 +53,7 @@ def well_conditioned(
 
 
 def lognormal(n: int, generator: torch.Generator | None = None, sigma: float = 1.0) -> Tensor:
-    """``exp(sigma z - sigma^2 / 2)`` with standard normal ``z``: positive, with mean exactly one.
-
-    Returns:
-        ``(n,)`` in float64 on the generator's device.
-    """
+    """``exp(sigma z - sigma^2 / 2)``, ``(n,)`` in float64, with ``z`` standard normal: positive, of mean exactly 1."""
     device = generator.device if generator is not None else None
     z = torch.randn(n, generator=generator, dtype=torch.float64, device=device)
     return torch.exp(sigma * z - sigma**2 / 2)

@@ -1,8 +1,8 @@
-"""Distances of many networks, or of other sets of features, and points that lie so."""
+"""Distances of many sets of features, and points that lie so."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, Self
@@ -14,8 +14,6 @@ from .._io import versions
 from .._progress import track
 from .._result import Result
 from .._words import counted
-from ..features import batches as batching
-from ..features import collect, layers
 from .base import Measure
 from .registry import measure as find
 
@@ -36,10 +34,15 @@ class Embedding(Result):
     stress: float
 
     @classmethod
-    def of(cls, names: Sequence[str], distances: Tensor, dimensions: int, stress: bool = True) -> Self:
-        """Points of classical scaling, moved to least stress unless told otherwise, turned to their principal axes."""
-        points = classical_scaling(distances, dimensions)
-        points = majorised(distances, points) if stress else points
+    def of(cls, names: Sequence[str], distances: Tensor, dimensions: int) -> Self:
+        """Points of classical scaling, moved to least stress (SMACOF) and turned to their principal axes.
+
+        Raises:
+            ValueError: If the dimensions are fewer than 1.
+        """
+        if dimensions < 1:
+            raise ValueError(f"dimensions must be at least 1. Got {dimensions}.")
+        points = majorised(distances, classical_scaling(distances, dimensions))
         points = points - points.mean(0)
         _, _, axes = torch.linalg.svd(points, full_matrices=False)
         points = nn.functional.pad(points @ axes.T, (0, points.shape[1] - len(axes)))
@@ -72,7 +75,7 @@ def classical_scaling(distances: Tensor, dimensions: int) -> Tensor:
 
 
 def majorised(distances: Tensor, points: Tensor) -> Tensor:
-    """Move points by Guttman's transform, which lowers the stress at every step, until it does no more (SMACOF)."""
+    """Move points by Guttman's transform, which lowers the stress, until it does no more (SMACOF; de Leeuw 1977)."""
     before = torch.inf
     for _ in range(_STEPS):
         now = torch.cdist(points, points)
@@ -87,7 +90,7 @@ def majorised(distances: Tensor, points: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Distances(Result):
-    """Distances of all pairs of networks, or of other sets of features of the same examples."""
+    """Distances of all pairs of sets of features of the same examples, of networks for example."""
 
     names: tuple[str, ...]  # Names of the networks
     measure: str  # Name of the measure
@@ -101,20 +104,9 @@ class Distances(Result):
     notes: tuple[str, ...] = ()  # What a reader must know
     versions: Mapping[str, str] = field(default_factory=dict)  # Versions of the software
 
-    def embedding(self, dimensions: int = 2, method: str = "stress") -> Embedding:
-        """Place the networks in a space of few dimensions, so that their distances there are like these.
-
-        By ``"classical"`` scaling (Torgerson 1952: the best inner products) or by ``"stress"``, which moves its points
-        until the distances themselves fit best (SMACOF; de Leeuw 1977).
-
-        Raises:
-            ValueError: If the method is unknown or the dimensions are fewer than 1.
-        """
-        if method not in ("classical", "stress"):
-            raise ValueError(f"method must be 'classical' or 'stress'. Got {method!r}.")
-        if dimensions < 1:
-            raise ValueError(f"dimensions must be at least 1. Got {dimensions}.")
-        return Embedding.of(self.names, self.distances, dimensions, method == "stress")
+    def embedding(self, dimensions: int = 2) -> Embedding:
+        """Place the sets in a space of few dimensions, so that their distances there are like these (SMACOF)."""
+        return Embedding.of(self.names, self.distances, dimensions)
 
     def nearest(self) -> pd.DataFrame:
         """The nearest other network of each: one row per network."""
@@ -145,36 +137,25 @@ class Distances(Result):
 
 
 def distances(
-    networks: Mapping[str, Tensor | nn.Module],
+    features: Mapping[str, Tensor],
     measure: str | Measure[Any] = "orthogonal_procrustes",
-    loader: Iterable[Any] | None = None,
-    layer: str | Mapping[str, str] | None = None,
     *,
-    channel_dim: int | None = None,
-    max_examples: int | None = None,
+    channel_dim: int = 1,
     progress: bool | None = None,
 ) -> Distances:
-    """Distances of all pairs of networks at one layer each, by one measure.
+    """Distances of all pairs of sets of features ``(N, C, *S)`` of the same examples, by one measure.
 
     A score becomes a distance by :meth:`Measure.to_distance`: Procrustes gives the least distance over its group, a CKA
     the angle between Gram matrices, soft matching its own distance, all of them metrics; other measures give
     ``1 - score``, which orders pairs but obeys no triangle inequality. Where a measure is directed, distances are the
     mean of both directions.
 
-    Args:
-        networks: By name, features ``(N, C, *S)`` of the same examples, or networks.
-        measure: A measure or its name.
-        loader: Batches for networks; read once for each of them, so it must not be an iterator.
-        layer: The layer of the networks, one name for all or one by network.
-        channel_dim: Axis of the channels; that of :func:`intertwine.features.layers` for networks and 1 for features
-            unless given.
-        max_examples: Use this many examples at most.
-        progress: Whether to show progress.
+    Features of networks come from :func:`intertwine.features.collect`, one layer of each; all layers of networks of one
+    architecture are compared by :func:`intertwine.compare_many`.
 
     Raises:
-        ValueError: If there are fewer than two networks, a layer is missing or matches more than one, or the measure
-            refuses the features of one, which the message names.
-        TypeError: If one is neither a tensor nor a network, or networks come without a loader or with an iterator.
+        ValueError: If there are fewer than two sets, or the measure refuses one, which the message names.
+        TypeError: If one is no tensor.
 
     References:
         Williams, Kunz, Kornblith, Linderman, "Generalized shape metrics on neural representations", NeurIPS 2021.
@@ -190,20 +171,17 @@ def distances(
         ['turned', 'x', 'between']
         >>> found.embedding().points.shape
         torch.Size([4, 2])
-    """  # noqa: DOC502 - raised by a check
+    """  # noqa: DOC502 - raised by the measure
     chosen = find(measure)
-    if len(networks) < 2:
-        raise ValueError(f"networks must be at least two. Got {len(networks)}.")
-    if loader is not None:
-        batching.check_repeatable(loader)
+    if len(features) < 2:
+        raise ValueError(f"features must be of at least two. Got {len(features)}.")
     sides: list[Any] = []
-    for name, one in track(networks.items(), "Preparing", len(networks), progress):
-        wanted = layer.get(name) if isinstance(layer, Mapping) else layer
-        x, axis = _features(name, one, loader, wanted, max_examples)
+    for name, x in track(features.items(), "Preparing", len(features), progress):
         try:
-            sides.append(chosen.prepare(x, axis if channel_dim is None else channel_dim))
-        except ValueError as error:
-            raise ValueError(f"features of {name!r} cannot be compared: {error}") from None
+            sides.append(chosen.prepare(x, channel_dim))
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"features of {name!r} cannot be compared: {error}") from None
     scores = torch.eye(len(sides), dtype=torch.float64)
     between = torch.zeros_like(scores)
     pairs = list(permutations(range(len(sides)), 2))
@@ -212,7 +190,7 @@ def distances(
         between[i, j] = chosen.to_distance(float(scores[i, j]), sides[i], sides[j])
     directed = not torch.allclose(scores, scores.T, atol=1e-6)
     return Distances(
-        names=tuple(networks),
+        names=tuple(features),
         measure=chosen.name,
         group=chosen.group,
         metric=chosen.obeys_triangle(sides),
@@ -224,21 +202,3 @@ def distances(
         notes=(f"{chosen.name} is directed: distances are means of both directions.",) if directed else (),
         versions=versions(),
     )
-
-
-def _features(
-    name: str, one: Tensor | nn.Module, loader: Iterable[Any] | None, layer: str | None, max_examples: int | None
-) -> tuple[Tensor, int]:
-    """Features of one network, and where their channels are by the usual guess."""
-    if isinstance(one, Tensor):
-        return one[:max_examples], 1
-    if not isinstance(one, nn.Module):
-        raise TypeError(f"{name!r} must be a tensor of features or a network. Got {type(one).__name__}.")
-    if loader is None or layer is None:
-        missing = "loader" if loader is None else f"layer of {name!r}"
-        raise TypeError(f"{missing} must be given for networks. Got none.")
-    found = collect(one, loader, layer, max_examples=max_examples)
-    if len(found) != 1:
-        raise ValueError(f"layer must name one layer of {name!r}. Got {layer!r}, which matches {len(found)}.")
-    point = next(p for p in layers(one, batching.peek(loader)[0]) if p.name in found)
-    return next(iter(found.values())), point.channel_dim
