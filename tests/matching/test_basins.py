@@ -351,5 +351,5 @@ def test_learning_says_what_it_needs(options, loader, said):
     a, b, x, _ = case()
     with pytest.raises(ValueError, match=said):
         iw.align(a, b, x, Learned(**options), loader)
-    with pytest.raises(ValueError, match="mixtures must be"):
-        Learned(mixtures=(0.9, 0.1))
+    with pytest.raises(ValueError, match="must be positive"):
+        Learned(rate=0)

@@ -100,7 +100,7 @@ def test_the_residual_stream_that_defeats_plain_coordinate_descent(method):
             tensor += 0.2 * tensor.std() * torch.randn_like(tensor)
     found = align(model, twin, args, method=method, kinds=["permutation"], sym=sym)
     assert (found.transformation @ g).is_identity()
-    stated = Networks(model, twin, sym, sym, ("permutation",)).problem()
+    stated = Networks(model, twin, sym, sym, ("permutation",)).stated
     published = descend(stated, identity(stated.sym), torch.Generator().manual_seed(0))
     assert published.history[-1] < 0.9 * found.objective  # the case is hard: from the identity the search gets stuck
 

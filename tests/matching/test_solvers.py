@@ -31,7 +31,7 @@ def posed(name: str, kinds=ALL) -> Problem:
     a, args = build(name)
     b, _ = build(name, seed=1)
     sym = iw.symmetries(a, args)
-    return Networks(a, b, sym, sym, kinds).problem()
+    return Networks(a, b, sym, sym, kinds).stated
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -77,7 +77,7 @@ def test_the_default_is_not_below_plain_descent_from_the_identity(make):
         a, b = make(2 * seed), make(2 * seed + 1)
         x = torch.randn(2, 12 if make is chain else 6, dtype=torch.float64)
         sym = iw.symmetries(a, x)
-        stated = Networks(a, b, sym, sym, ("permutation",)).problem()
+        stated = Networks(a, b, sym, sym, ("permutation",)).stated
         start = identity(stated.sym)
         plain = [descend(stated, start, torch.Generator().manual_seed(k)).history[-1] for k in range(3)]
         found = align(a, b, x, sym=sym, kinds=["permutation"])
@@ -94,5 +94,5 @@ def test_spaces_placed_outwards_recover_a_noisy_copy_of_a_chain_at_once():
     with torch.no_grad():
         for p in b.parameters():
             p += 0.3 * p.std() * torch.randn_like(p)
-    stated = Networks(a, b, sym, sym, ("permutation", "scale", "sign", "linear")).problem()
+    stated = Networks(a, b, sym, sym, ("permutation", "scale", "sign", "linear")).stated
     assert (stated.lift(outwards(stated)) @ planted).restrict(kinds=["permutation"]).is_identity()

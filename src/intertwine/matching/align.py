@@ -147,19 +147,16 @@ class Alignment(Result):
         head += f"; mean cosine of matched units {mean:.3f}{said}"
         kept = ["cosine", "worst", *(["chance"] if self.chance else [])]
         table = [("space", "units", "group", "moved", *kept, "name")]
-        for row in self._rows():
+        for row in (rows := self._rows()):
             mixed = self.transformation[row["name"]].linear is not None
             title = row["space"].removesuffix(f" ({row['name']})")
             cells = (title, str(row["units"]), row["group"], "new basis" if mixed else str(row["moved"]))
             table.append((*cells, *("" if row[key] != row[key] else f"{row[key]:.3f}" for key in kept), row["name"]))
-        notes = [*self.notes, *self._below_chance()]
+        notes = [*self.notes]
+        if low := [row["space"] for row in rows if row["cosine"] < row["chance"]]:
+            said = f"units no more alike than those of unrelated networks in {counted(len(low), 'space')}"
+            notes.append(f"{said}: {listed(low)}")
         return "\n".join([head, *columns(table), *(f"Note: {note}" for note in notes)])
-
-    def _below_chance(self) -> list[str]:
-        """Spaces whose matched units fit no better than those of unrelated networks, in words."""
-        low = [row["space"] for row in self._rows() if row["cosine"] < row["chance"]]
-        said = f"units no more alike than those of unrelated networks in {counted(len(low), 'space')}: {listed(low)}"
-        return [said] if low else []
 
 
 @of_networks("a", "b", states=True)

@@ -123,19 +123,14 @@ def _by_outputs(
         again = _as_they_are(a, b, example_inputs, None, example_inputs_b)
         if again.verdict == SAME or (again.verdict == RELATED and found.verdict != RELATED):
             return replace(again, reason=f"{again.reason}; both were folded")
-    if alike and may_fold and example_inputs_b is None and (turned := _turned(*models, example_inputs)):
-        return turned
+    if alike and may_fold and example_inputs_b is None and (made := turned(*models, example_inputs)):
+        sym, a, b = made
+        match = _by_name(a, b, example_inputs, sym)
+        return replace(match, reason=f"{match.reason}; both were folded, and streams rotate")
     if not alike or found.verdict != DIFFERENT:
         return found
     said = f"yet both give the same outputs here (relative error {off:.0e}): more moved than the symmetry knows"
     return replace(found, verdict=UNTOLD, reason=f"{found.reason}; {said}")
-
-
-def _turned(a: nn.Module, b: nn.Module, example_inputs: Any) -> Match | None:
-    """The match of networks whose streams may rotate once gains are folded; ``None`` where they are not one so."""
-    found = turned(a, b, example_inputs)
-    match = _by_name(*found[1:], example_inputs, found[0]) if found else None
-    return replace(match, reason=f"{match.reason}; both were folded, and streams rotate") if match else None
 
 
 def turned(a: nn.Module, b: nn.Module, example_inputs: Any) -> tuple[Symmetry, nn.Module, nn.Module] | None:

@@ -118,14 +118,14 @@ class Networks:
         double = any(t.dtype == torch.float64 for t in tensors_of(self.a).values())
         return torch.float64 if double else torch.float32
 
-    def problem(self, dtype: torch.dtype | None = None) -> Problem:
-        """The problem of aligning by weights, in a precision or that of the weights.
+    def problem(self, dtype: torch.dtype) -> Problem:
+        """The problem of aligning by weights, in a precision.
 
         Batch norms enter as the affine maps that they are in eval mode where scales or bases are searched. Where they
         are not, gains and biases enter as they are stored and running statistics do not: they follow the units, and
         their sizes are those of the data, so that as weights they would outvote all others.
         """
-        if dtype is None or self.stored:
+        if self.stored:
             return self.stated
         if {"scale", "linear"} & set(self.kinds):
             acting = self.balanced[0].sym

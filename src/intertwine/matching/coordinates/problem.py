@@ -67,6 +67,11 @@ class Problem:
         return cut(self.sym, self.a, self.b, self.members)
 
     @cached_property
+    def dtype(self) -> torch.dtype:
+        """The precision of the tensors."""
+        return next((t.dtype for t in self.a.values()), torch.float64)
+
+    @cached_property
     def size(self) -> float:
         """``|a| |b|``, the largest objective there can be."""
         ours, theirs = (sum(float(torch.linalg.vector_norm(x)) ** 2 for x in s.values()) for s in (self.a, self.b))

@@ -1,6 +1,7 @@
 """Neighbouring slices put side by side again: they are what they were cut out of, in whatever order it was cut."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from operator import mul
@@ -54,31 +55,14 @@ def side_by_side(slicer: Slicer, views: Sequence[View], dim: int) -> list[View]:
     return [_shown(section, slicer) if view is None else view for view, section in found]
 
 
-def splittable(slicer: Slicer, x: View, dim: int, sizes: Sequence[int]) -> View:
-    """The same, with a dimension that splits into given sizes."""
-    try:
-        grouped(x.dims[dim], sizes)
-    except ConflictError:
-        return refined(slicer, x, dim)
-    return x
+def splittable(slicer: Slicer, view: View, dim: int, sizes: Sequence[int]) -> View:
+    """The same, with a dimension that splits into given sizes: as one index where its own do not.
 
-
-def reshaped(slicer: Slicer, x: View, shape: Sequence[int]) -> View:
-    """The same entries, row by row in the same order; a dimension whose indices would be cut across is one index."""
-    try:
-        return x.reshaped(shape)
-    except ConflictError:
-        ends, before = [*accumulate(shape, mul)], 1
-        for d, size in enumerate(x.shape):
-            points = [before, *(end for end in ends if before < end < before * size), before * size]
-            if any(b % a for a, b in pairwise(points)):
-                raise
-            x, before = splittable(slicer, x, d, [b // a for a, b in pairwise(points)]), before * size
-        return x.reshaped(shape)
-
-
-def refined(slicer: Slicer, view: View, dim: int) -> View:
-    """The same with one dimension as one index, that splits in any way; of a slice, in what it was cut out of."""
+    A slice is read so in what it was cut out of.
+    """
+    with suppress(ConflictError):
+        grouped(view.dims[dim], sizes)
+        return view
     plain = Section(view.term, tuple(tuple(leaves(axes)) for axes in view.dims))
     *_, section = _wider(plain, slicer.origins)
     section = plain if any(isinstance(x, Taken) for x in section.dims[dim]) else section
@@ -99,6 +83,20 @@ def refined(slicer: Slicer, view: View, dim: int) -> View:
     dims = tuple((recast.one,) if d == dim else tuple(map(place, own)) for d, own in enumerate(section.dims))
     single = tuple(x for x in map(place, section.single) if isinstance(x, Taken))
     return _shown(Section(recast.made, dims, single), slicer)
+
+
+def reshaped(slicer: Slicer, x: View, shape: Sequence[int]) -> View:
+    """The same entries, row by row in the same order; a dimension whose indices would be cut across is one index."""
+    try:
+        return x.reshaped(shape)
+    except ConflictError:
+        ends, before = [*accumulate(shape, mul)], 1
+        for d, size in enumerate(x.shape):
+            points = [before, *(end for end in ends if before < end < before * size), before * size]
+            if any(b % a for a, b in pairwise(points)):
+                raise
+            x, before = splittable(slicer, x, d, [b // a for a, b in pairwise(points)]), before * size
+        return x.reshaped(shape)
 
 
 def _both(one: Section, other: Section, dim: int, origins: Mapping[int, Origin]) -> Section | None:

@@ -302,12 +302,6 @@ class Reader:
         """The same entries, row by row; dimensions whose indices would be cut across are read as one index each."""
         return reshaped(self._slicer, x, shape)
 
-    def select(self, x: View, dim: int, index: int) -> View:
-        """One entry of a dimension."""
-        dim %= len(x.dims)
-        found = self.part(x, dim, index % x.shape[dim], index % x.shape[dim] + 1)
-        return View(found.term, found.dims[:dim] + found.dims[dim + 1 :])
-
     def normalised(self, x: View, dims: Sequence[int], eps: float, centre: bool = True) -> View:
         """``(x - mean) / sqrt(variance + eps)`` along dimensions, or without the mean."""
         if centre:

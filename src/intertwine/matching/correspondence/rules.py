@@ -62,7 +62,10 @@ def _expanded(r: Reader, a: dict[str, Any]) -> View:
 
 @rule("select")
 def _selected(r: Reader, a: dict[str, Any]) -> View:
-    return r.select(a["self"], a["dim"], a["index"])
+    x, dim = a["self"], a["dim"] % len(a["self"].dims)
+    index = a["index"] % x.shape[dim]
+    found = r.part(x, dim, index, index + 1)
+    return View(found.term, found.dims[:dim] + found.dims[dim + 1 :])
 
 
 @rule("slice narrow")

@@ -6,7 +6,6 @@ their products remember the order of the neighbour for which they were made. Ask
 where they are. Spaces whose neighbours did not move since they were last solved are clean and are not solved again.
 """
 
-from collections.abc import Iterable
 from copy import copy
 from itertools import groupby
 from typing import Any
@@ -40,7 +39,11 @@ class Costs:
         self.problem, self.g = problem, g
         self.still = identity(problem.sym)
         self.dirty = {s.name for s in problem.sym.spaces}
-        self._near = {s.name: _neighbours(s, problem.members[s.name]) for s in problem.sym.spaces}
+        # spaces on which the costs of each depend: itself too where it occurs twice in a block
+        self._near: dict[str, set[str]] = {}
+        for space, some in problem.members.items():
+            others = (m.block.spaces[: m.dim] + m.block.spaces[m.dim + 1 :] for m in some)
+            self._near[space] = {s for spaces in others for s in spaces if s is not None}
         self._now: dict[str, dict[Row, Tensor]] = {}
         self._present: dict[str, Tensor] = {}
         self._products: dict[Member, _Product] = {}
@@ -245,12 +248,6 @@ def _product(a: Tensor, b: Tensor, side: int) -> Tensor:
     if side == 0:
         return a.reshape(len(a), -1) @ b.reshape(len(b), -1).mT
     return a.reshape(-1, a.shape[2]).mT @ b.reshape(-1, b.shape[2])
-
-
-def _neighbours(space: Space, members: Iterable[Member]) -> set[str]:
-    """Spaces on which the costs of a space depend: itself too where it occurs twice in a block."""
-    near = {s for m in members for s in m.block.spaces if s is not None and s != space.name}
-    return near | {space.name for m in members if m.block.spaces.count(space.name) > 1}
 
 
 def _placed(product: Tensor, e: Element, row: Row) -> Tensor:

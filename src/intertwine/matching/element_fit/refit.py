@@ -1,27 +1,33 @@
-"""Least-squares fits of scales and bases once units are matched: log ratios, Sylvester equations, closest rotations."""
+"""Least-squares fits of scales and bases once units are matched: one space after another, or whole chains at once."""
 
 from collections.abc import Callable, Iterable, Mapping
+from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...groups import Element
 from ...groups.dense import polar_factor
-from ...symmetry.action import transform
-from ...symmetry.blocks import blocks, inner_products
+from ...symmetry.action import multiply, transform
+from ...symmetry.blocks import Block, blocks, inner_products
 from ...symmetry.gauge.batch_norms import Folded
 from ...symmetry.gauge.scales import Key, LogScales
 from ...symmetry.spaces import Leaf, Space
+from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..costs.weight_blocks import Member, members
 from ..judgement.deviation import gap
 
 _CONDITION = 1e6  # a fitted basis is unidentifiable above this condition number: float32 weights leave it no digit
-UNKNOWN = 1e-12  # sums of eigenvalues, relative to the largest, along which the weights determine nothing
+_UNKNOWN = 1e-12  # sums of eigenvalues, relative to the largest, along which the weights determine nothing
 _STEPS = 12  # Gauss-Newton steps: each leaves a hundredth of an error that scales explain, and rounding is 1e-16
 _GAIN = 1e-3  # share of the error that a step must take off to be followed by another: noise stays, copies lose all
 _LEAP = 1.0  # largest change of a log scale in one step, beyond which the linear model is wrong
 _SETTLED = 1e-13  # steps below it are rounding
+_MOST = 1_000_000  # weights and entries of bases up to which all are solved for together
+_ITERATIONS = 2000
+_EXACT = 1e-14  # relative accuracy that is asked of a solution
 
 
 class Fit:
@@ -75,7 +81,7 @@ class Fit:
         """
         self.each_space(votes, scales=False)
         system = self._joint
-        weights = {n: _vote(votes, n) / mean_square(self.b[n]) for n in self.near}
+        weights = {n: _vote(votes, n) / _mean_square(self.b[n]) for n in self.near}
         before = float("inf")
         for _ in range(_STEPS if system.pieces else 0):
             error, squares, falls = 0.0, dict[Key, Tensor](), dict[Key, Tensor]()  # ``v x²``, and ``v x (y - x)``
@@ -136,7 +142,7 @@ class Fit:
         for m, x, y in self._slices(space):
             leaf = m.leaf
             x, y = x.double(), y.double()
-            vote = _vote(votes, m.tensor) / mean_square(self.b[m.tensor])
+            vote = _vote(votes, m.tensor) / _mean_square(self.b[m.tensor])
             if space.group.is_orthogonal or leaf.variance == 1:
                 written = written + vote * x @ x.mT
             elif leaf.variance == -1:
@@ -164,7 +170,7 @@ def log_scales(still: Element, terms: Iterable[tuple[Leaf, Tensor, Tensor]]) -> 
     return (torch.linalg.pinv(normal, rtol=1e-9, hermitian=True) @ right[..., None])[..., 0].movedim(-1, 0)
 
 
-def mean_square(x: Tensor) -> Tensor:
+def _mean_square(x: Tensor) -> Tensor:
     """The mean of squared entries, never zero."""
     return (inner_products(x, x, range(x.ndim)) / max(x.numel(), 1)).clamp_min(1e-300)
 
@@ -175,9 +181,106 @@ def _vote(votes: Mapping[str, float] | None, name: str) -> float:
 
 def _sylvester(written: Tensor, read: Tensor, right: Tensor) -> Tensor:
     """The solution of ``M written + read M = right``; the identity along directions that nothing determines."""
-    l1, u1 = torch.linalg.eigh(written)
-    l2, u2 = torch.linalg.eigh(read)
+    u, v, sums, known = _eigenbases(written, read)
+    return u @ torch.where(known, u.mT @ right @ v / sums.clamp_min(1e-300), u.mT @ v) @ v.mT
+
+
+def _eigenbases(written: Tensor, read: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Bases ``u, v`` in which ``M written + read M`` multiplies entries, by what, and where that is not zero."""
+    zero = torch.zeros_like(written + read)
+    (l1, v), (l2, u) = (torch.linalg.eigh(zero + x) for x in (written, read))
     sums = l2[..., :, None] + l1[..., None, :]
-    known = sums > UNKNOWN * sums.amax((-2, -1), keepdim=True)
-    inner = torch.where(known, u2.mT @ right @ u1 / sums.clamp_min(1e-300), u2.mT @ u1)
-    return u2 @ inner @ u1.mT
+    return u, v, sums, sums > _UNKNOWN * sums.amax((-2, -1), keepdim=True)
+
+
+def chained(sym: Symmetry) -> bool:
+    """Whether a tensor joins two general linear spaces, of not too many weights."""
+    pieces = _pieces(sym)
+    size = sum(prod(block.shape) for _, block in pieces) + sum(s.size**2 for s in sym.spaces if s.group.is_general)
+    return size <= _MOST and any(len(some) > 1 for some in pieces.values())
+
+
+def upright(g: Transformation) -> Transformation:
+    """An element with general bases as they came: solutions that change these least are well conditioned."""
+    for name, e in g.elements.items():
+        if e.linear is not None and g[name].group.is_general:
+            g = with_parts(g, name, linear=torch.eye(e.linear.shape[-1]).to(e.linear).expand_as(e.linear).clone())
+    return g
+
+
+def join_bases(fit: Fit) -> None:
+    """Move a fit by the matrices of all general linear spaces that bring all tensors closest at once.
+
+    Where one tensor joins two of them, each depends on the other. Between two fixed ends (inputs, outputs, matched
+    units) the function of a linear chain is the product of its matrices: the bases ``M`` that make one chain of another
+    solve ``M_out A = B M_in`` for every tensor, and follow from the ends alone. Directions that no input reaches, or no
+    output reads, have no normal form; there any solution will do.
+
+    The least squares of ``M_out A - B M_in``, and to first order where several axes of one tensor are written, by
+    LSMR. The unknowns of a space are scaled so that its own equations alone would be an identity.
+    """
+    from scipy.sparse.linalg import LinearOperator, lsmr
+
+    system = _System(fit)
+    shape = len(system.gaps), sum(system.sizes)
+    operator = LinearOperator(shape, system.image, system.adjoint, dtype="float64")
+    z = lsmr(operator, system.gaps.numpy(), atol=_EXACT, btol=_EXACT, conlim=1 / _EXACT, maxiter=_ITERATIONS)[0]
+    for name, step in system.matrices(z).items():
+        fit.put("linear", {name: step + torch.eye(step.shape[-1]).to(step)})
+
+
+def _pieces(sym: Symmetry) -> dict[tuple[str, Block], list[Member]]:
+    """The blocks of tensors that general linear spaces move, each with the dimensions that carry these."""
+    found: dict[tuple[str, Block], list[Member]] = {}
+    for space, some in members(sym).items():
+        for m in some if sym.space(space).group.is_general else ():
+            if m.leaf.variance:
+                found.setdefault((m.tensor, m.block), []).append(m)
+    return found
+
+
+class _System:
+    """Equations for what all bases change by, one for each entry of a tensor that they move."""
+
+    def __init__(self, fit: Fit) -> None:
+        # of a piece by each space that moves it: the sign, and what is written of the one network or read of the other
+        self._terms: list[list[tuple[Member, float, Tensor]]] = []
+        gaps, forms = [], dict[str, list[Tensor]]()
+        for (name, block), some in _pieces(fit.sym).items():
+            size = _mean_square(fit.b[name]).sqrt()
+            ours, theirs = (block.read(state[name]).double() / size for state in (fit.near, fit.b))
+            gaps.append((theirs - ours).flatten())
+            self._terms.append([(m, 1.0, ours) if m.leaf.variance == 1 else (m, -1.0, theirs) for m in some])
+            for m, sign, x in self._terms[-1]:
+                here = forms.setdefault(m.space, [torch.zeros(()), torch.zeros(())])
+                here[sign < 0] = here[sign < 0] + m.view(x) @ m.view(x).mT
+        self.gaps = torch.cat(gaps)
+        # bases and scales in which a space's own equations are the identity on all that it moves
+        self._scaled = {}
+        for name, (written, read) in forms.items():
+            u, v, sums, known = _eigenbases(written, read)
+            self._scaled[name] = u, torch.where(known, sums.clamp_min(1e-300).rsqrt(), 0.0), v
+        self.sizes = [scale.numel() for _, scale, _ in self._scaled.values()]
+
+    def matrices(self, unknowns: Any) -> dict[str, Tensor]:
+        """What the matrix ``(p..., n, n)`` of every space changes by."""
+        parts = torch.from_numpy(unknowns).flatten().split(self.sizes)
+        return {n: u @ (scale * z.view_as(scale)) @ v.mT for (n, (u, scale, v)), z in zip(self._scaled.items(), parts)}
+
+    def image(self, unknowns: Any) -> Any:
+        """What every entry changes by."""
+        steps, found = self.matrices(unknowns), []
+        for some in self._terms:
+            turned = [s * multiply(x, steps[m.space] if s > 0 else steps[m.space].mT, [*m.dims]) for m, s, x in some]
+            found.append(torch.stack(turned).sum(0).flatten())
+        return torch.cat(found).numpy()
+
+    def adjoint(self, changes: Any) -> Any:
+        """The transposed map."""
+        found = {name: torch.zeros_like(scale) for name, (_, scale, _) in self._scaled.items()}
+        parts = torch.from_numpy(changes).flatten().split([some[0][2].numel() for some in self._terms])
+        for some, part in zip(self._terms, parts):
+            for m, sign, x in some:
+                product = m.view(part.view_as(x)) @ m.view(x).mT
+                found[m.space] += product if sign > 0 else -product.mT
+        return torch.cat([(s * (u.mT @ found[n] @ v)).flatten() for n, (u, s, v) in self._scaled.items()]).numpy()

@@ -23,8 +23,7 @@ from ..coordinates.problem import Problem
 from ..judgement.deviation import combined, distance, sine
 from ..solvers.coordinate_descent import CoordinateDescent, descend, search
 from ..solvers.starts import profiles, signed
-from .chains import chained, join_bases, upright
-from .refit import Fit
+from .refit import Fit, chained, join_bases, upright
 
 _STARTS = 2
 FOUND = 1e-2  # residual at which copies are found, and only rounding remains

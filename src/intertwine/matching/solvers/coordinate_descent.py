@@ -54,7 +54,6 @@ class CoordinateDescent(Solver):
         tolerance: Relative gain of a sweep below which the search ends; at 0 only when nothing changes. Where streams
             rotate, which never quite ends, at least 1e-5.
         fast: Whether to use the assignment of the extra ``[fast]``.
-        dtype: Precision of the cost matrices; that of the weights by default.
     """
 
     name: ClassVar[str] = "weights"
@@ -64,7 +63,6 @@ class CoordinateDescent(Solver):
     sweeps: int = 200
     tolerance: float = 0.0
     fast: bool = False
-    dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -73,7 +71,7 @@ class CoordinateDescent(Solver):
 
     def search(self, networks: Networks) -> Findings:
         """The best end of all starts."""
-        stated = networks.problem(self.dtype)
+        stated = networks.stated
         large = networks.stored or sum(x.numel() for x in stated.b.values()) > _LARGE
         turns = networks.gauge is not None
         restarts = (1 if large or turns else 2) if self.restarts is None else self.restarts
@@ -141,7 +139,7 @@ def cooled(stated: Problem, seed: int, fast: bool) -> Iterator[Transformation]:
     The objective of networks whose streams rotate has many optima of much the same height. Noise leads over the ridges
     between them, and to optima that hold under it: the barrier is lower there than at others of that height.
     """
-    start, free, (slack, still) = profiles(stated, fast), single_spaces(stated.sym), _rounding(stated)
+    start, free = profiles(stated, fast), single_spaces(stated.sym)
     for number in count():
         generator, kept = torch.Generator().manual_seed(mixed(seed, "noise", number)), Costs(stated, start)
         for step in range(_COOLING):
@@ -151,7 +149,7 @@ def cooled(stated: Problem, seed: int, fast: bool) -> Iterator[Transformation]:
                 if space in free:
                     _draw(kept, space, _HEAT * (1 - step / _COOLING), generator, fast)
                 else:
-                    _improve(kept, space, slack, still, fast)
+                    _improve(kept, space, fast)
         yield kept.g
 
 
@@ -175,10 +173,9 @@ def _is_tree(stated: Problem) -> bool:
     return True
 
 
-def _rounding(stated: Problem) -> tuple[float, float]:
-    """What rounding explains: a fall of the objective, and a turn."""
-    dtype = next((t.dtype for t in stated.a.values()), torch.float64)
-    return _ROUNDING[dtype] * stated.size, _STILL[dtype]
+def _slack(stated: Problem) -> float:
+    """A fall of the objective that rounding explains."""
+    return _ROUNDING[stated.dtype] * stated.size
 
 
 def _copied(stated: Problem, value: float, enough: float = _COPY) -> bool:
@@ -206,12 +203,11 @@ def descend(
     """
     kept = (Streamed if isinstance(stated.a, LazyState) else Costs)(stated, start)
     history = [kept.value]
-    slack, still = _rounding(stated)
     # Bases turn by what rounding leaves of rotations, sweep by sweep: there what is found from scratch counts.
     rigid = not any(space.group.mixes for space in stated.sym.spaces)
     again = False
     for number in range(options.sweeps):
-        turned = _sweep(kept, generator, slack, still, options.fast, nested_first=not number)
+        turned = _sweep(kept, generator, options.fast, nested_first=not number)
         gained = kept.value - history[-1]
         # turns gain less than rounding in the end and go on for long: a tolerance alone ends them
         turning = turned and not options.tolerance
@@ -222,13 +218,13 @@ def descend(
             continue
         if shakes and not _copied(stated, kept.value):
             for _ in range(shakes):
-                _shaken(kept, generator, slack, still, options.fast)
+                _shaken(kept, generator, options.fast)
             shakes, history[-1] = 0, kept.value
         if again or kept.fresh:
             break
         again = True
         kept.refresh()  # what was tracked must hold from scratch before this counts as converged
-        if rigid and kept.value < max(history[0], history[-1]) - slack:
+        if rigid and kept.value < max(history[0], history[-1]) - _slack(stated):
             raise RuntimeError(
                 f"objective must not fall. Got {kept.value:.12g} after {history[-1]:.12g}: report this network."
             )
@@ -243,13 +239,11 @@ def default(stated: Problem, seed: int, fast: bool = False) -> Transformation:
     return descend(stated, profiles(stated, fast), torch.Generator().manual_seed(seed), _SHORT).g
 
 
-def _sweep(
-    kept: Costs, generator: torch.Generator | None, slack: float, still: float, fast: bool, nested_first: bool = False
-) -> bool:
+def _sweep(kept: Costs, generator: torch.Generator | None, fast: bool, nested_first: bool = False) -> bool:
     """Solve every space whose costs changed, in random order or as they come; tell whether a basis turned."""
     turned = False
     for space in _waiting(kept, generator, nested_first):
-        turned |= _improve(kept, space, slack, still, fast)
+        turned |= _improve(kept, space, fast)
     return turned
 
 
@@ -271,7 +265,7 @@ def _waiting(kept: Costs, generator: torch.Generator | None, nested_first: bool)
             yield space
 
 
-def _shaken(kept: Costs, generator: torch.Generator | None, slack: float, still: float, fast: bool) -> None:
+def _shaken(kept: Costs, generator: torch.Generator | None, fast: bool) -> None:
     """Shuffle one space and descend again; go back where that did not help."""
     spaces = [s for s in kept.problem.sym.spaces if s.group.permutes and not s.parents and s.size > 1]
     if not spaces:
@@ -283,10 +277,10 @@ def _shaken(kept: Costs, generator: torch.Generator | None, slack: float, still:
     kept.dirty.discard(space.name)  # the others settle first, or this one would only go back
     for _ in range(_SETTLING):
         value = kept.value
-        turned = _sweep(kept, generator, slack, still, fast)
+        turned = _sweep(kept, generator, fast)
         if not kept.dirty or (not turned and kept.value <= value):
             break
-    if kept.value <= before + slack:
+    if kept.value <= before + _slack(kept.problem):
         kept.restore(saved)
 
 
@@ -296,7 +290,7 @@ def step_of(costs: Costs, space: Space, fast: bool = False) -> Transformation:
     return with_parts(still, space.name, **best_parts(here, space.group, fast)) if here else still
 
 
-def _improve(costs: Costs, space: Space, slack: float, still: float, fast: bool) -> bool:
+def _improve(costs: Costs, space: Space, fast: bool) -> bool:
     """Move one space, and what lies inside it, if that raises the objective; tell whether a basis turned."""
     outer = any(space.name in s.parents for s in costs.problem.sym.spaces)
     if not outer and costs.settled(space):
@@ -304,14 +298,12 @@ def _improve(costs: Costs, space: Space, slack: float, still: float, fast: bool)
     steps = [step_of(costs, space, fast)]
     if outer:
         steps.append(nested_step(costs, space, fast))
-    gains = [0.0 if _stays(costs, step, still) else costs.gain(step) for step in steps]
+    still = _STILL[costs.problem.dtype]
+    stays = [all(step[name].is_identity(still) for name in costs.moving(step)) for step in steps]
+    gains = [0.0 if stay else costs.gain(step) for stay, step in zip(stays, steps)]
     best = max(range(len(steps)), key=lambda k: gains[k])
-    turns = space.group.mixes and not _stays(costs, steps[best], still)
+    turns = space.group.mixes and not stays[best]
     # what a small turn gains is below rounding
-    if gains[best] > (-slack if turns else 1e-3 * slack):
+    if gains[best] > (-1 if turns else 1e-3) * _slack(costs.problem):
         costs.move(steps[best], gains[best])
     return turns
-
-
-def _stays(costs: Costs, step: Transformation, still: float) -> bool:
-    return all(step[name].is_identity(still) for name in costs.moving(step))

@@ -37,6 +37,7 @@ from .solver import Findings, Solver
 from .straight_through import Mixture, cross_entropy, transformed
 
 _POINTS = (0.25, 0.5, 0.75)
+_MIXTURES = (0.35, 0.65)  # between which ``t`` is drawn
 _WARM = 0.1  # share of the steps in which the rate rises
 _MOMENTUM = 0.9
 _POLAR = (3.4445, -4.7750, 2.0315)  # Muon's odd polynomial: five turns of it bring singular values to about 1
@@ -53,9 +54,6 @@ class Learned(Solver):
         rate: How far logarithms move in a step where the one cycle is highest. A step then turns the planes of a
             rotation by about 1.75 times as many radians, most of them by 1.4 to 2.2 times as many.
         every: Steps after which assignments are solved again and the barrier is measured on the held-out batch.
-        mixtures: Between which ``t`` is drawn.
-        patience: Measurements without a lower barrier after which the search stops; by default it never does, since the
-            barrier rises while the rate is high and falls with it.
         loss: ``loss(output, batch)`` of a batch; cross-entropy of ``(inputs, labels)`` by default.
         checkpoint: A ``.safetensors`` file that is written at every measurement, and from which a search that was
             broken off goes on, to the same end. It is of one pair of networks, one seed and these options.
@@ -68,8 +66,6 @@ class Learned(Solver):
     steps: int = 2400
     rate: float = 0.01
     every: int = 50
-    mixtures: tuple[float, float] = (0.35, 0.65)
-    patience: int | None = None
     loss: Loss | None = None
     checkpoint: str | None = None
 
@@ -77,8 +73,6 @@ class Learned(Solver):
         """Check the options."""
         if self.steps < 1 or self.every < 1 or not self.rate > 0:
             raise ValueError(f"steps, every and rate must be positive. Got {self.steps}, {self.every}, {self.rate}.")
-        if not 0 <= self.mixtures[0] < self.mixtures[1] <= 1:
-            raise ValueError(f"mixtures must be two rising numbers between 0 and 1. Got {self.mixtures}.")
         if self.checkpoint is not None and Path(self.checkpoint).suffix != ".safetensors":
             raise ValueError(f"checkpoint must end in .safetensors. Got {str(self.checkpoint)!r}.")
 
@@ -143,8 +137,7 @@ class _Course:
             ValueError: If it is of another search.
         """
         file = None if self.options.checkpoint is None else Path(self.options.checkpoint)
-        height, since = self.barrier(self.at.base), 0  # the losses of the ends are those of the start, also later
-        self.at.history = (height,)
+        self.at.history = (self.barrier(self.at.base),)  # the losses of the ends are those of the start, also later
         if file is not None and file.exists():
             if (known := read_value(file, _Standing)).of != self.at.of:
                 raise ValueError(
@@ -156,16 +149,14 @@ class _Course:
         rounds = range(-(-(self.options.steps - at.step) // self.options.every))
         for _ in track(rounds, f"Learning, barrier {at.history[0]:.3f} at the start", enabled=None):
             height = self.barrier(at.base) if self._round(batches) else math.nan
-            better = height < min((h for h in at.history if h == h), default=math.inf)
-            at.history = (*at.history, height)
-            if better:
+            if height < min((h for h in at.history if h == h), default=math.inf):
                 at.best = at.base
             elif not math.isfinite(height):
                 self._fall()
-            since = 0 if better else since + 1
+            at.history = (*at.history, height)
             if file is not None:
                 write_value(file, at)
-            if len(at.falls) > _FALLS or (self.options.patience is not None and since >= self.options.patience):
+            if len(at.falls) > _FALLS:
                 break
         if at.falls:
             by = ", ".join(map(str, at.falls))
@@ -197,7 +188,7 @@ class _Course:
 
     def _move(self, near: dict[str, Tensor], batch: Any) -> bool:
         """One step; tell whether the loss and its gradients were finite."""
-        low, high = self.options.mixtures
+        low, high = _MIXTURES
         generator = torch.Generator().manual_seed(mixed(self.networks.seed, "ratio", self.at.step))
         ratio = low + (high - low) * float(torch.rand((), generator=generator))
         with torch.enable_grad():

@@ -123,7 +123,6 @@ class FrankWolfe(Solver):
         tolerance: Relative gain of a step below which the climb ends.
         polish: Whether coordinate descent follows.
         fast: Whether to use the assignment of the extra ``[fast]``.
-        dtype: Precision of the matrices; that of the weights by default.
     """
 
     name: ClassVar[str] = "frank-wolfe"
@@ -133,7 +132,6 @@ class FrankWolfe(Solver):
     tolerance: float = 1e-7
     polish: bool = True
     fast: bool = False
-    dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -142,7 +140,7 @@ class FrankWolfe(Solver):
 
     def search(self, networks: Networks) -> Findings:
         """The best end of all starts."""
-        stated = networks.problem(self.dtype)
+        stated = networks.stated
         makers = [
             lambda: barycentre(stated),
             lambda: of_element(stated, profiles(stated, self.fast)),
@@ -198,7 +196,6 @@ class Sinkhorn(Solver):
         first_temperature: Temperature of the first step.
         polish: Whether coordinate descent follows.
         fast: Whether to use the assignment of the extra ``[fast]`` where scores are rounded.
-        dtype: Precision of the weights; their own by default. Sinkhorn's iteration itself runs in float64.
     """
 
     name: ClassVar[str] = "sinkhorn"
@@ -209,7 +206,6 @@ class Sinkhorn(Solver):
     first_temperature: float = 1.0
     polish: bool = True
     fast: bool = False
-    dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -219,7 +215,7 @@ class Sinkhorn(Solver):
 
     def search(self, networks: Networks) -> Findings:
         """The rounded element at the end of the ascent, polished."""
-        stated = networks.problem(self.dtype)
+        stated = networks.stated
         generator = torch.Generator().manual_seed(networks.seed)
         soft, history = self._ascended(stated, generator)
         g = _rounded(self, stated, soft, generator)

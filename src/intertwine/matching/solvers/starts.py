@@ -87,7 +87,8 @@ def profiles_of(stated: Problem, space: str) -> Iterator[Both]:
 
     They come block by block; each block is freed before the next one is read.
     """
-    linear, still = {s.name for s in stated.sym.spaces if s.group.mixes}, _still(stated)
+    linear = {s.name for s in stated.sym.spaces if s.group.mixes}
+    still = {s.name for s in stated.sym.spaces if not s.group.permutes} - linear  # units in place, up to signs
     for m in stated.members[space]:
         if not linear & set(m.block.spaces):
             yield from _of_member(stated, m, still)
@@ -100,11 +101,6 @@ def _of_member(stated: Problem, m: Member, still: set[str]) -> Iterator[Both]:
     entries = None if units else prod(m.block.shape) // m.block.shape[m.dim]
     for x, y in _slabs(m, units, *(m.block.read(state[m.tensor]) for state in (stated.a, stated.b))):
         yield sketched(_profile(m, x, units, kernels), entries), sketched(_profile(m, y, units, kernels), entries)
-
-
-def _still(stated: Problem) -> set[str]:
-    """Spaces whose units stay in place, up to signs."""
-    return {s.name for s in stated.sym.spaces if not s.group.permutes and not s.group.mixes}
 
 
 def _slabs(m: Member, units: list[int], x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, ...]]:
