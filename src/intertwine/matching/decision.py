@@ -121,15 +121,12 @@ def _many(pair: Pair, names: Collection[str]) -> bool:
 
 def _layers_of_one(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], gone: Collection[str]) -> list[str]:
     """Which layers only one network has, in words: all their tensors are ``gone``, and none has another shape."""
-    found: dict[tuple[str, str], None] = {}
+    found: dict[str, dict[str, None]] = {}
     kept = {repeated_block(name) for name in sym.layouts.keys() - gone}
     for name in gone:
         if (block := repeated_block(name)) and block not in kept and not (name in a and name in b):
-            found["a" if name in a else "b", block] = None
-    sides: dict[str, list[str]] = {}
-    for side, block in found:
-        sides.setdefault(side, []).append(block)
-    return [f"only {side} has {counted(len(layers), 'layer')}: {listed(layers)}" for side, layers in sides.items()]
+            found.setdefault("a" if name in a else "b", {})[block] = None
+    return [f"only {side} has {counted(len(layers), 'layer')}: {listed(layers)}" for side, layers in found.items()]
 
 
 def _unequal(pair: Pair) -> dict[str, float]:

@@ -13,7 +13,7 @@ from ..._nested import map_leaves
 from ...programs import Call, Program, Ref
 from ...programs.operations import FILLS, registering
 from ...programs.steps import run_call
-from .pieces import reshaped, side_by_side, splittable
+from .pieces import side_by_side, splittable
 from .slices import Slicer
 from .terms import Axis, ConflictError, Operand, Spec, Term, View, leaves, letters_of, recast, stored, term
 
@@ -48,7 +48,7 @@ class Reader:
         self._data: dict[int, Tensor] = {}
         self._powers: dict[int, tuple[View, float, View]] = {}
         self._pieces: dict[int, tuple[View, int, list[View]]] = {}  # of what was put together, by the id of its term
-        self._slicer = Slicer()
+        self.slicer = Slicer()
         self._stripped: dict[int, tuple[Term, Term, float]] = {}
         read = [ref for ref in program.inputs if any(ref in call.inputs for call in program.calls)]
         self._inputs = {ref.id: k for k, ref in enumerate(read)}
@@ -279,7 +279,7 @@ class Reader:
         for v in views:
             whole, along, pieces = self._pieces.get(id(v.term), (None, dim, []))
             flat += pieces if whole is not None and whole.dims == v.dims and along == dim else [v]
-        flat = side_by_side(self._slicer, flat, dim)
+        flat = side_by_side(self.slicer, flat, dim)
         if len(flat) == 1:
             return flat[0]
         letters = letters_of("d", len(shape))
@@ -295,12 +295,8 @@ class Reader:
         dim %= len(x.dims)
         count = len(range(start, stop, step))
         if step > 1 and count * step == x.shape[dim]:
-            x = splittable(self._slicer, x, dim, [count, step])
-        return self._slicer.part(x, dim, start, stop, step)
-
-    def reshaped(self, x: View, shape: Sequence[int]) -> View:
-        """The same entries, row by row; dimensions whose indices would be cut across are read as one index each."""
-        return reshaped(self._slicer, x, shape)
+            x = splittable(self.slicer, x, dim, [count, step])
+        return self.slicer.part(x, dim, start, stop, step)
 
     def normalised(self, x: View, dims: Sequence[int], eps: float, centre: bool = True) -> View:
         """``(x - mean) / sqrt(variance + eps)`` along dimensions, or without the mean."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ...programs.operations import BATCH_NORMS, COPIES, SCALED_DOT_PRODUCTS
+from .pieces import reshaped
 from .reader import Reader, number_of, rounded, rule
 from .terms import Spec, View, letters_of, term
 
@@ -27,7 +28,7 @@ def _same(r: Reader, a: dict[str, Any]) -> View:
 
 @rule("view _unsafe_view reshape flatten unflatten squeeze unsqueeze view_as _reshape_alias")
 def _reshaped(r: Reader, a: dict[str, Any]) -> View:
-    return r.reshaped(a["self"], a["#shapes"][0])
+    return reshaped(r.slicer, a["self"], a["#shapes"][0])
 
 
 @rule("as_strided")

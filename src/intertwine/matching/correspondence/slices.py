@@ -20,6 +20,7 @@ from .terms import (
     grouped,
     join,
     leaves,
+    letters_of,
     ordered,
     stored,
     term,
@@ -224,7 +225,7 @@ class Slicer:
 
 def _cut_of(view: View, dim: int, start: int, step: int, count: int) -> View:
     """A slice as an operation of its own."""
-    spec = [(f"d{d}",) for d in range(len(view.dims))]
+    spec = letters_of("d", len(view.dims))
     sizes = {**{x: n for (x,), n in zip(spec, view.shape)}, "out": count}
     out = [*spec[:dim], ("out",), *spec[dim + 1 :]]
     return term("cut", [(view, spec)], out, sizes, (start, step), {f"d{dim}": "in", "out": "out"})

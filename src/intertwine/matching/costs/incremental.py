@@ -156,9 +156,8 @@ class Costs:
     def _from_scratch(self, space: str) -> dict[Row, Tensor]:
         """The products of a space in all blocks of one or two spaces, computed anew; its units of b where they were."""
         totals: dict[Row, Tensor] = {}
-        for part in self.problem.parts.alone:
-            if part.space == space:
-                add_to(totals, part.row, part.a @ part.b.mT)
+        for row, a, b in self.problem.parts.alone[space]:
+            add_to(totals, row, a @ b.mT)
         for joint, side in self.problem.parts.at[space]:
             neighbour = self.g[joint.spaces[1 - side]]
             add_to(totals, joint.rows[side], _product(joint.a, _gathered(joint, side, neighbour), side))

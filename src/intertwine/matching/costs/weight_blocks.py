@@ -6,7 +6,6 @@ blocks of one kind are concatenated, so that a network of hundreds of small tens
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -47,43 +46,24 @@ class Member:
 
 
 @dataclass(frozen=True, eq=False)
-class Alone:
-    """Everything that one space shares with no other: ``(n, K)``."""
-
-    space: str
-    row: Row
-    a: Tensor
-    b: Tensor
-
-
-@dataclass(frozen=True, eq=False)
 class Joint:
     """Blocks between the units of two spaces: ``(n, K, m)``."""
 
     spaces: tuple[str, str]
     rows: tuple[Row, Row]  # Parities of their signs
-    sides: tuple[bool, ...]  # Whether each space uses these products: one whose neighbour rotates does not
     a: Tensor
     b: Tensor  # Before it moves
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """All blocks of a problem that carry a space."""
+    """All blocks of a problem by the spaces that they carry."""
 
-    alone: tuple[Alone, ...]  # Those of one space
-    joints: tuple[Joint, ...]  # Those of two
-    members: Mapping[str, tuple[Member, ...]]  # For every space those in neither, or not to be used from there
-
-    @cached_property
-    def at(self) -> dict[str, list[tuple[Joint, int]]]:
-        """For every space its joints, each with the side on which the space is."""
-        found: dict[str, list[tuple[Joint, int]]] = {name: [] for name in self.members}
-        for joint in self.joints:
-            for side, space in enumerate(joint.spaces):
-                if joint.sides[side]:
-                    found[space].append((joint, side))
-        return found
+    # What a space shares with no other: parities of its signs, and ``(n, K)`` of both networks
+    alone: Mapping[str, list[tuple[Row, Tensor, Tensor]]]
+    # Joints with the side on which the space is; not those whose other space rotates
+    at: Mapping[str, list[tuple[Joint, int]]]
+    members: Mapping[str, list[Member]]  # Those in neither
 
 
 def members(sym: Symmetry) -> dict[str, tuple[Member, ...]]:
@@ -115,8 +95,8 @@ def cut(
     singles: dict[tuple[str, Row], list[Both]] = {}
     pairs: dict[tuple[str, str, Row, Row], list[Both]] = {}
     rest: dict[str, list[Member]] = {name: [] for name in members}
-    for some in carried.values():
-        found = sorted(some, key=lambda m: m.dim)
+    for each in carried.values():
+        found = sorted(each, key=lambda m: m.dim)
         one, *more = found
         both = one.block.read(a[one.tensor]), one.block.read(b[one.tensor])
         free = not any(spaces[m.space].parents for m in found)
@@ -133,15 +113,17 @@ def cut(
         for m, use in zip(found, sides):
             if not use:
                 rest[m.space].append(m)
-    return Parts(
-        tuple(Alone(*key, *both) for key, some in singles.items() for both in _grouped(some)),
-        tuple(
-            Joint((s, t), (r, q), _sides(spaces[s], spaces[t]), *map(Tensor.contiguous, both))
-            for (s, t, r, q), some in pairs.items()
-            for both in _grouped(some)
-        ),
-        {name: tuple(some) for name, some in rest.items()},
-    )
+    alone: dict[str, list[tuple[Row, Tensor, Tensor]]] = {name: [] for name in members}
+    for (name, row), some in singles.items():
+        alone[name] += [(row, *both) for both in _grouped(some)]
+    at: dict[str, list[tuple[Joint, int]]] = {name: [] for name in members}
+    for (s, t, r, q), some in pairs.items():
+        used = [side for side, use in enumerate(_sides(spaces[s], spaces[t])) if use]
+        for x, y in _grouped(some):
+            joint = Joint((s, t), (r, q), x.contiguous(), y.contiguous())
+            for side in used:
+                at[joint.spaces[side]].append((joint, side))
+    return Parts(alone, at, rest)
 
 
 def _sides(first: Space, second: Space) -> tuple[bool, ...]:

@@ -1,6 +1,6 @@
 """Freedoms that tensors which agree hold in place, and flips of whole spaces at once, which no single step undoes."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from functools import reduce
 from operator import xor
 
@@ -24,12 +24,12 @@ def pinned(sym: Symmetry, agreeing: Collection[str]) -> set[Freedom]:
     """What cannot move without moving tensors that agree."""
     pieces = [block for name in agreeing for block in blocks(sym.layouts[name])]
     found: set[Freedom] = {(s, "permutation", 0) for name in agreeing for s in sym.layouts[name].spaces}
-    grown = True
-    while grown:
-        more = {freedom for block in pieces for freedom in _held(block, found)}
-        grown = not more <= found
+    while True:
+        left = ([f for f in some if f not in found] for block in pieces for some in _moving(block).values())
+        more = {some[0] for some in left if len(some) == 1}  # of a kind the only one that is not known to be still
+        if not more:
+            return found
         found |= more
-    return found
 
 
 def freedoms(space: Space) -> set[Freedom]:
@@ -63,14 +63,6 @@ def _moving(block: Block) -> dict[str, list[Freedom]]:
         "sign": [(x.space, "sign", k) for x in leaves for k, e in enumerate(x.sign) if e % 2],
         "linear": [(x.space, "linear", 0) for x in leaves if x.variance],
     }
-
-
-def _held(block: Block, known: Collection[Freedom]) -> Iterator[Freedom]:
-    """What cannot move because one block would: of each kind the only one that is not known to be still."""
-    for found in _moving(block).values():
-        left = [f for f in found if f not in known]
-        if len(left) == 1:
-            yield left[0]
 
 
 def unflipped(a: Folded, b: Folded, g: Transformation, far: Collection[str]) -> Transformation:
@@ -133,7 +125,6 @@ def _flipped(sym: Symmetry, flips: Iterable[Freedom]) -> Transformation:
             signs[k] *= -1
             found = with_parts(found, space, signs=signs)
         else:
-            n = e.permutation.shape[-1]
-            minus = -torch.eye(n, dtype=torch.float64).expand(*e.permutation.shape, n)
-            found = with_parts(found, space, linear=minus.clone())
+            minus = -torch.ones(e.permutation.shape, dtype=torch.float64)
+            found = with_parts(found, space, linear=torch.diag_embed(minus))
     return found

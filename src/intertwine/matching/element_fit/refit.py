@@ -53,11 +53,6 @@ class Fit:
         self._joint = LogScales(a.sym, self.near, bases=False)  # heads take up at once what bases would step by step
         self._kept: dict[str, float] = {}
 
-    @property
-    def exact(self) -> bool:
-        """Whether no scale and no matrix is free, so that there is nothing to fit."""
-        return not self.near
-
     def measured(self, measure: Callable[[str, Tensor], float]) -> dict[str, float]:
         """A measure of every moved tensor, always the same one: that of tensors which no fit changes is kept."""
         for name, layout in self.sym.layouts.items():

@@ -203,7 +203,7 @@ def _joined(a: Balanced, b: Balanced, g: Transformation, residual: float) -> tup
 def _fitted(a: Balanced, b: Balanced, g: Transformation, residual: float) -> tuple[Transformation, float]:
     """Scales and bases fitted in turn, for each depends on the others, as long as that helps."""
     fit = Fit(a.folded, b.folded, g)
-    if fit.exact:
+    if not fit.near:  # no scale and no matrix is free
         return g, residual
     fit.each_space()
     g, reached = fit.g, _left(fit, b)
