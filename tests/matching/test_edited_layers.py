@@ -68,10 +68,8 @@ CASES = [
     ("mlp_bn", "3.weight", adapted),
     ("mlp_bn", "3.weight", pruned),
     ("mlp_bn", "0.weight", replaced),
-    ("myrtle", "7.weight", adapted),
     ("myrtle", "7.weight", replaced),
     ("vit_sdpa", "attention.o.weight", one_weight),
-    ("vit_sdpa", "attention.o.weight", replaced),
     ("vit_sdpa", "attention.o.weight", pruned),
     ("resnext", "b.weight", adapted),
     ("resnext", "norms.1.weight", replaced),
@@ -79,7 +77,6 @@ CASES = [
     ("convnext", "up.weight", replaced),
     ("groupnorm_cnn", "3.weight", replaced),
     ("lstm", "rnn.weight_hh_l0", adapted),
-    ("unet", "a.weight", replaced),
     ("unet", "b.bias", replaced),
     ("unet", "up.bias", one_weight),
 ]
@@ -140,9 +137,7 @@ NEGATED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("network", "name", "moved"), [(*case, True) for case in NEGATED] + [(*case, False) for case in NEGATED[:3]]
-)
+@pytest.mark.parametrize(("network", "name", "moved"), [(*case, True) for case in NEGATED] + [(*NEGATED[1], False)])
 def test_where_a_tensor_was_negated_it_is_named_and_not_its_neighbours(network, name, moved):
     """With the signs of its channels flipped the gain behind it, its mean and the bias would differ instead."""
     model, x, sym = known(network)

@@ -204,9 +204,9 @@ def _chain(*sizes, bias, dtype):
 def test_moved_linear_chains_with_bottlenecks_are_the_same(sizes, dtype):
     """Law: between two bottlenecks only the product of the matrices counts; no basis of idle directions hides that."""
     x = torch.randn(8, sizes[0], dtype=dtype)
-    for seed in range(3):
+    for seed, bias in enumerate((False, True)):
         torch.manual_seed(seed)
-        a = _chain(*sizes, bias=seed % 3 == 2, dtype=dtype)
+        a = _chain(*sizes, bias=bias, dtype=dtype)
         sym = iw.symmetries(a, x)
         b = sym.act(sym.random(seed=seed + 1), a)
         found = iw.same(a, b, x)
@@ -223,7 +223,7 @@ def test_a_linear_chain_between_relu_layers_is_the_same_and_a_changed_one_is_not
         nn.Linear(6, 16), nn.ReLU(), *_chain(16, 3, 16, 3, 16, bias=False, dtype=torch.float32), nn.ReLU()
     )
     sym = iw.symmetries(a, x)
-    for seed in range(3):
+    for seed in range(2):
         b = sym.act(sym.random(seed=seed), a)
         assert iw.same(a, b, x).verdict == SAME, seed
     with torch.no_grad():

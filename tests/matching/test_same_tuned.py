@@ -134,7 +134,7 @@ def test_copies_rounded_or_not_differ_in_nothing(name):
 @pytest.mark.parametrize("name", MAKERS)
 def test_independent_networks_are_different_and_share_no_tensor(name):
     x = inputs(name)
-    for seed in range(1, 4):
+    for seed in (1, 2):
         found = same(MAKERS[name][0](), MAKERS[name][0](seed), x)
         assert found.verdict == DIFFERENT and not found.differing, str(found)
 

@@ -11,7 +11,7 @@ from .._progress import track
 from .._result import UNSAVED, Result
 from .._words import counted
 from ..symmetry import Symmetry, Transformation
-from ..symmetry.action import moved, rewritable, tensors_of
+from ..symmetry.action import moved, rewritable, tensors_of, write
 from ..symmetry.find import symmetries
 from ..symmetry.transformation import check_kinds, identity
 from .coordinates.gauge import gauge_of
@@ -117,13 +117,12 @@ def gather(
     for sweep in track(range(sweeps), "Gathering", enabled=progress):
         for k in torch.randperm(len(models), generator=generator).tolist():
             mean = mean_weights([state for i, state in enumerate(states) if i != k])
-            _write(tensors_of(centre), mean)
-            pair = Networks(centre, twins[k], sym, sym, chosen, loader, seed + sweep, gauge)
+            pair = Networks(write(centre, mean), twins[k], sym, sym, chosen, loader, seed + sweep, gauge)
             found = solver.solve(pair).transformation
             new = moved(sym, found, states[k])
             if _apart(mean, {**states[k], **new}, names) < _apart(mean, states[k], names):
                 elements[k] = found @ elements[k]
-                _write(states[k], new)
+                write(twins[k], new)
         distances.append(_distance(states, names))
         if distances[-1] >= distances[-2] * (1 - _SETTLED):
             break
@@ -140,12 +139,6 @@ def mean_weights(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
             work = torch.promote_types(first.dtype, torch.float32)
             found[name] = (sum((t.to(work) for t in others), first.to(work)) / len(states)).to(first.dtype)
     return found
-
-
-def _write(state: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, tensor in new.items():
-            state[name].copy_(tensor)
 
 
 def _distance(states: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> float:

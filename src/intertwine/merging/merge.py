@@ -20,7 +20,7 @@ from ..matching.joint import gather, mean_weights
 from ..matching.judgement.deviation import distance
 from ..matching.solvers.solver import Solver
 from ..symmetry import Symmetry
-from ..symmetry.action import tensors_of
+from ..symmetry.action import tensors_of, write
 from .repair import batch_norms, recalibrate_, repaired_
 
 Interpolation = Literal["linear", "spherical"]
@@ -58,15 +58,6 @@ def between(a: Tensor, b: Tensor, ratio: float, how: Interpolation = "linear") -
         return y.to(a.dtype)
     near, far = (1 - ratio, ratio) if how == "linear" else _on_sphere(x, y, ratio)
     return (near * x + far * y).to(a.dtype)
-
-
-def write(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
-    """Overwrite parameters and buffers of a model by name, in place."""
-    own = tensors_of(model)
-    with torch.no_grad():
-        for name, tensor in state.items():
-            own[name].copy_(tensor)
-    return model
 
 
 def interpolate_(

@@ -25,8 +25,8 @@ from .._words import near
 from ..errors import MissingExtraError
 from ..features.spectral_norms import follow_
 from ..matching.coordinates.networks import check_matching
-from ..symmetry.action import tensors_of
-from .merge import between, write
+from ..symmetry.action import tensors_of, write
+from .merge import between
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,12 @@ from ..groups.assignment import couple, stochastic
 from ..matching.coordinates.problem import single_spaces
 from ..matching.costs.weight_blocks import Member, members
 from ..symmetry import Symmetry
-from ..symmetry.action import multiply, rewritable, tensors_of
+from ..symmetry.action import multiply, rewritable, tensors_of, write
 from ..symmetry.blocks import Block, align, blocks, unit_rows
 from ..symmetry.find import copy_degrees, symmetries
 from ..symmetry.proof import Wide, in_float64
 from ..symmetry.spaces import Fixed, Layout, axis_size
 from ..testing import relative_error
-from .merge import write
 
 _SWEEPS = 10
 _LARGEST = 2048  # units of a coupling that is solved exactly, as an assignment of copies

@@ -293,6 +293,15 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in _registered(model).items()}
 
 
+def write(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
+    """Overwrite parameters and buffers of a model by name, in place."""
+    own = tensors_of(model)
+    with torch.no_grad():
+        for name, tensor in state.items():
+            own[name].copy_(tensor)
+    return model
+
+
 def _registered(model: nn.Module) -> dict[str, Tensor]:
     """All parameters and buffers of a model by every name that they have."""
     return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}

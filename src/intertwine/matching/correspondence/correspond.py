@@ -14,7 +14,7 @@ from ..._evaluation import copied, without_weights
 from ..._result import Result, of_networks
 from ..._words import counted
 from ...errors import CaptureError
-from ...symmetry.action import tensors_of
+from ...symmetry.action import tensors_of, write
 from . import rules
 from .entries import Entry, carried, entries_of
 from .graph import NOTHING, Graph, Pairing, inside, pairing, parting
@@ -188,12 +188,7 @@ def _alike(x: Any, y: Any, seen: set[int]) -> bool:
 
 def in_code_of(a: nn.Module, b: nn.Module, found: Correspondence) -> nn.Module:
     """A copy of ``a`` that holds the weights of ``b``, as far as they correspond."""
-    twin = copied(a)
-    live = tensors_of(twin)
-    with torch.no_grad():
-        for name, tensor in found.convert(tensors_of(b)).items():
-            live[name].copy_(tensor)
-    return twin
+    return write(copied(a), found.convert(tensors_of(b)))
 
 
 def carrier_of(a: nn.Module, b: nn.Module, example_inputs: Any) -> Callable[[nn.Module], nn.Module] | None:

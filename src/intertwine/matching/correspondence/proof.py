@@ -15,7 +15,7 @@ from ..._nested import map_tensors, tensors_in
 from ...errors import CaptureError
 from ...programs import Program, Ref, capture
 from ...programs.steps import float64_handler
-from ...symmetry.action import tensors_of
+from ...symmetry.action import tensors_of, write
 from ...symmetry.proof import in_float64
 from ...testing import relative_error, tolerance
 from .entries import Entry, carried
@@ -146,7 +146,5 @@ def _replayed(side: Side, states: Mapping[str, Tensor], values: Sequence[int], i
 def _ran(side: Side, states: Mapping[str, Tensor], inputs: Any) -> tuple[list[Tensor], float]:
     """What the model itself returns with other tensors, and the error that rounding explains."""
     made = in_float64(side.model, inputs)
-    with torch.no_grad():
-        for name, t in tensors_of(made.model).items():
-            t.copy_(states[name])
+    write(made.model, states)
     return made.outputs(), made.rtol
