@@ -205,7 +205,7 @@ def test_starts_under_falling_noise_end_higher_than_those_without():
 def test_several_networks_meet_in_one_basis_and_merge():
     model, x = trained_like("rotary, grouped queries, gates")
     a, b = planted(model, x)
-    found = gather([a, b, copy.deepcopy(a)], x, kinds=KINDS, sweeps=4)
+    found = gather([a, b, copy.deepcopy(a)], x, kinds=KINDS, sweeps=2)
     assert found.distances[-1] < 0.05 * found.distances[0]
     iw.testing.assert_same_function(b, found.apply([a, b, a])[1], x, rtol=1e-3)
 
