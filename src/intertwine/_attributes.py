@@ -128,9 +128,9 @@ def forget(model: nn.Module, caches: Iterable[Cache]) -> None:
             if not any(True for _ in _tensors(value)):
                 continue
             if name in empty:
-                _put(holder, key, empty[name])
+                _inside(holder)[key] = empty[name]
             elif name in cache.made or (others and name not in cache.before):
-                _delete(holder, key)
+                del _inside(holder)[key]
 
 
 def unattached(model: nn.Module) -> dict[int, Any]:
@@ -193,20 +193,17 @@ def _refill(holder: Any, held: dict[Any, Any]) -> None:
         own.update(held)
 
 
-def _put(holder: Any, key: Any, value: Any) -> None:
-    (holder if isinstance(holder, dict | list | deque) else holder.__dict__)[key] = value
-
-
-def _delete(holder: Any, key: Any) -> None:
-    del (holder if isinstance(holder, dict | list | deque) else holder.__dict__)[key]
+def _inside(holder: Any) -> Any:
+    """Where something keeps what it holds by key."""
+    return holder if isinstance(holder, dict | list | deque) else holder.__dict__
 
 
 def _take_out(holder: Any, key: Any, delete: bool) -> None:
     """Bring a place back to what it may have been before it was filled: no key, no item, the default or ``None``."""
     if delete or isinstance(holder, dict | list | deque) or hasattr(type(holder), str(key)):
-        _delete(holder, key)
+        del _inside(holder)[key]
     else:
-        _put(holder, key, None)
+        holder.__dict__[key] = None
 
 
 def _filled(container: _Container, derived: Callable[[Tensor], bool]) -> Iterator[Cache]:

@@ -138,7 +138,8 @@ def _of_groups(root: Path) -> Iterator[float]:
         if version not in places:
             continue
         limits, used, cached = _VERSION_2 if version == 2 else _VERSION_1
-        for group in _upwards(mount, _below(places[version], inside)):
+        own = mount / _below(places[version], inside)
+        for group in (place for place in (own, *own.parents) if place.is_relative_to(mount)):
             limit = min((_number(group / name) for name in limits), default=math.inf)
             if limit < _UNLIMITED:
                 yield limit - _number(group / used, 0) + _statistic(group / "memory.stat", cached)
@@ -174,14 +175,6 @@ def _below(path: str, mounted: str) -> str:
     mounted = mounted.rstrip("/")
     inside = path == mounted or path.startswith(f"{mounted}/")
     return path.removeprefix(mounted).strip("/") if inside and ".." not in path.split("/") else ""
-
-
-def _upwards(mount: Path, path: str) -> Iterator[Path]:
-    group = mount / path
-    while group != mount:
-        yield group
-        group = group.parent
-    yield mount
 
 
 def _number(file: Path, missing: float = math.inf) -> float:

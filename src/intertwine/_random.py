@@ -3,7 +3,7 @@
 import hashlib
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from threading import RLock
 
 import numpy as np
@@ -26,17 +26,14 @@ def host_state() -> tuple[object, ...]:
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), np.asarray(numbers).tobytes(), *rest
 
 
-@contextmanager
-def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+def seeded(seed: int, device: torch.device | None = None) -> AbstractContextManager[None]:
     """Begin the global random numbers at ``seed``, for one thread at a time; after the block they are as before.
 
     Args:
         seed: Where they begin, on the CPU and on ``device``.
         device: Whose random numbers are drawn besides those of the CPU, if it is an accelerator.
     """
-    stream = Stream(seed, device)
-    with stream.drawing():
-        yield
+    return Stream(seed, device).drawing()
 
 
 class Stream:

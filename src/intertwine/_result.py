@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import wraps
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Self, TypeVar, get_args, get_type_hints, overload
@@ -14,7 +15,6 @@ from ._evaluation import check_module, in_usual_mode
 from ._io import write_atomically
 from ._io.codec import APART, UNSAVED, decode, encode
 from ._io.values import read_value, write_value
-from ._offered import call
 from ._words import counted, near
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Result(ABC):
 
     def _repr_html_(self) -> str:
         """What was found, a small picture and a small table, for notebooks."""
-        shown: str = call("notebook", self)
+        shown: str = offered("report", "notebook")(self)
         return shown
 
     def to_dict(self) -> dict[str, Any]:
@@ -122,8 +122,14 @@ class Result(ABC):
     def to_html(self, path: str | Path) -> Path: ...
     def to_html(self, path: str | Path | None = None) -> str | Path:
         """Write the result as one self-contained page, atomically; without a path, return the page as text."""
-        written: str | Path = call("page", self, None if path is None else Path(path))
+        written: str | Path = offered("report", "write_page")(self, None if path is None else Path(path))
         return written
+
+
+def offered(room: str, name: str) -> Callable[..., Any]:
+    """A function of a room above, which is loaded now: a result has a page and knows nothing of pages."""
+    found: Callable[..., Any] = getattr(import_module(f"{__package__}.{room}"), name)
+    return found
 
 
 def of_networks(*names: str, states: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:

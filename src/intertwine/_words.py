@@ -86,13 +86,18 @@ def near(name: object, known: Iterable[str]) -> str:
     """
     word = str(name).lower()
     close = get_close_matches(word, list(known), n=10)
-    found = max(close, key=lambda k: (SequenceMatcher(None, k, word).ratio(), _shared(k, word)), default=None)
+    found = max(close, key=lambda k: (SequenceMatcher(None, k, word).ratio(), len(beginning(k, word))), default=None)
     return "" if found is None else f" Did you mean {found!r}?"
 
 
-def _shared(one: str, other: str) -> int:
-    """Letters that two words begin with."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other)))
+def beginning(*several: Sequence[str]) -> list[str]:
+    """What several words, or paths of names, have in common from their beginning on.
+
+    Examples:
+        >>> beginning(["layers", "0", "up"], ["layers", "0", "down"])
+        ['layers', '0']
+    """
+    return [found[0] for found in takewhile(lambda found: len(set(found)) == 1, zip(*several))]
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -9,6 +9,7 @@ import pickle
 import platform
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ from .scratch import Scratch, sweep
 # A full disk, a used-up quota, a limit on files, a read-only file system.
 STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
-_swept: set[str] = set()  # folders that were looked through for what processes that are gone left there
 _made: list[Path] = []  # folders that check_writable made, the inner ones first
 
 
@@ -38,7 +38,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> Path:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep_once(path.parent)
+    _sweep_once(path.parent.resolve())
     scratch = Scratch(path.parent, f".{path.name}", path.suffix)
     try:
         write(scratch.path)
@@ -92,11 +92,9 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
+@cache
 def _sweep_once(folder: Path) -> None:
-    key = str(folder.resolve())
-    if key not in _swept:
-        _swept.add(key)
-        sweep(folder)
+    sweep(folder)
 
 
 def check_writable(path: str | Path, name: str = "--out") -> Path:

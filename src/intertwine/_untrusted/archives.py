@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,10 +23,7 @@ class Header:
     @property
     def size(self) -> int:
         """Bytes in memory."""
-        count = 1
-        for n in self.shape:
-            count *= n
-        return count * self.dtype.itemsize
+        return prod(self.shape) * self.dtype.itemsize
 
 
 def array_headers(path: Path) -> dict[str, Header]:

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,15 +130,15 @@ def _header(path: Path) -> dict[str, dict[str, Any]]:
     return {key: {**value, "start": start + value["data_offsets"][0]} for key, value in tensors.items()}
 
 
+def not_finite(name: str, path: Path) -> CheckpointError:
+    """The error of a tensor that holds NaN or infinity."""
+    return CheckpointError(
+        f"checkpoint must hold finite weights. Got NaN or infinity in {name} of {str(path)!r}. Take a checkpoint from "
+        "before the training diverged."
+    )
+
+
 def _check_finite(path: Path, tensors: dict[str, dict[str, Any]]) -> None:
-    for name in _not_finite(path, tensors):
-        raise CheckpointError(
-            f"checkpoint must hold finite weights. Got NaN or infinity in {name} of {str(path)!r}. Take a checkpoint "
-            "from before the training diverged."
-        )
-
-
-def _not_finite(path: Path, tensors: dict[str, dict[str, Any]]) -> Iterator[str]:
     import numpy as np
 
     for name, said in tensors.items():
@@ -149,7 +148,7 @@ def _not_finite(path: Path, tensors: dict[str, dict[str, Any]]) -> Iterator[str]
             count = (end - begin) // np.dtype(kind).itemsize
             bits = np.memmap(path, kind, "r", said["start"], (count,))
             if ((bits & ones) == ones).any():
-                yield name
+                raise not_finite(name, path)
 
 
 def _check_start(path: Path) -> None:

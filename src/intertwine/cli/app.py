@@ -24,9 +24,9 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 COMMANDS = {
     "demo": "compare", "compare": "compare", "symmetries": "symmetries", "mappings": "symmetries", "fold": "rewrite",
     "rotate": "rewrite", "prune": "rewrite", "canonical": "rewrite", "fingerprint": "symmetries", "same": "same",
-    "correspond": "correspond", "convert": "correspond", "lineage": "lineage", "diff": "diff", "align": "align",
-    "transport": "rewrite", "merge": "merge", "barrier": "barrier", "stitch": "stitch", "dissect": "dissect",
-    "gates": "gates", "train": "train", "zoo": "zoo", "reproduce": "reproduce", "runs": "runs", "models": "lists",
+    "correspond": "correspond", "convert": "correspond", "lineage": "lineage", "diff": "same", "align": "align",
+    "transport": "rewrite", "merge": "merge", "barrier": "merge", "stitch": "stitch", "dissect": "dissect",
+    "gates": "gates", "train": "train", "zoo": "train", "reproduce": "reproduce", "runs": "runs", "models": "lists",
     "groups": "lists", "report": "lists",
 }  # fmt: skip
 

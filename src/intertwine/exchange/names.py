@@ -9,6 +9,7 @@ transformers keeps ``experts.gate_up_proj (E, 2m, n)`` and ``experts.down_proj (
 import re
 from collections.abc import Collection, Iterator, Sequence
 
+from .._words import beginning
 from ..symmetry.description import Description
 from ..symmetry.spaces import axis_size
 
@@ -27,9 +28,7 @@ def outline(smooth: str, balance: Sequence[str]) -> tuple[str, ...]:
     unless several of the balanced names differ in nothing else.
     """
     split = [name.split(".") for name in (smooth, *balance)]
-    common = 0
-    while all(len(parts) > common + 1 and parts[common] == split[0][common] for parts in split):
-        common += 1
+    common = len(beginning(*(parts[:-1] for parts in split)))
     plain = [".".join(["#" if p.isdigit() else p for p in parts[:common]] + parts[common:]) for parts in split]
     loose = [".".join("#" if p.isdigit() else p for p in parts) for parts in split]
     balanced = [many if loose[1:].count(many) > 1 else one for one, many in zip(plain[1:], loose[1:])]

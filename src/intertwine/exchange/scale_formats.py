@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._words import counted
+from .._words import beginning, counted
 from ..symmetry import Fixed, Leaf
 from ..symmetry.description import Description, is_stream
 from ..symmetry.proof import Probe
@@ -71,8 +71,10 @@ def model_optimizer(subject: Subject, proving: Proving) -> Mappings:
     for entry in found.entries:
         for place in entry.places if entry.kind != "norm" else ():
             for name in place.reads:
-                above, into, source = _relative(place.writes[0], name)
-                held.setdefault((into, source), {})[_class(subject.network, above)] = None
+                a, b = place.writes[0].split("."), name.split(".")
+                common = len(beginning(a[:-1], b[:-1]))  # names of the module that holds both
+                inner = ".".join(a[common:]), ".".join(b[common:])
+                held.setdefault(inner, {})[_class(subject.network, ".".join(a[:common]))] = None
     linears = [
         {"modules": list(classes), "fuse_into": into, "pre_quant_scale_of": source}
         for (into, source), classes in held.items()
@@ -94,9 +96,9 @@ def _proved(subject: Subject, proving: Proving) -> Mappings:
     return Mappings("", "", entries, scales.absent, notes=proving.notes)
 
 
-def prove_scales(subject: Subject, probe: Probe, mappings: Sequence[ScaleMapping], seed: int = 0) -> Proof:
+def prove_scales(subject: Subject, probe: Probe, mappings: Sequence[ScaleMapping]) -> Proof:
     """The proof with ``s`` random for every channel: writes by ``1 / s``, reads by ``s``; a control leaves one out."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     changed: dict[str, Tensor] = {}
     for mapping in mappings:
         space = subject.sym.space(mapping.space)
@@ -108,14 +110,6 @@ def prove_scales(subject: Subject, probe: Probe, mappings: Sequence[ScaleMapping
     reads = (use.tensor for mapping in mappings for use in mapping.reads)
     proof = probe.prove(changed, ((left, {n: t for n, t in changed.items() if n != left}) for left in reads))
     return Proof(proof.error, proof.control, proof.rtol, subject.described)
-
-
-def _relative(first: str, second: str) -> tuple[str, str, str]:
-    """The module that holds both, and their names in it."""
-    a, b, common = first.split("."), second.split("."), 0
-    while common < min(len(a), len(b)) - 1 and a[common] == b[common]:
-        common += 1
-    return ".".join(a[:common]), ".".join(a[common:]), ".".join(b[common:])
 
 
 def _class(network: nn.Module | None, name: str) -> str:

@@ -6,6 +6,7 @@ from itertools import groupby, pairwise
 from math import isfinite
 from typing import Any
 
+from .._words import beginning
 from .blocks import Figure
 
 _LONGEST = 20  # characters of a name on an axis; hovering shows all of it
@@ -201,7 +202,7 @@ def scatter(names: Sequence[str], points: Matrix, *, title: str = "", caption: s
     return plot([trace], axis, {**axis, "scaleanchor": "x"}, title, caption, showlegend=False, margin=margin)
 
 
-def tree(names: Sequence[str], linkage: Matrix, *, title: str = "", caption: str = "") -> Figure:
+def tree(names: Sequence[str], linkage: Matrix) -> Figure:
     """Plot which names join at which distance, by the rows of ``scipy.cluster.hierarchy.linkage``."""
     from scipy.cluster.hierarchy import dendrogram
 
@@ -215,7 +216,7 @@ def tree(names: Sequence[str], linkage: Matrix, *, title: str = "", caption: str
     ticks = {"tickvals": [5 + 10 * k for k in range(len(leaves))], "ticktext": [label(n, _LONGEST) for n in leaves]}
     named = {**ticks, "automargin": True, "zeroline": False, "showgrid": False}
     distance = {"title": "distance", "rangemode": "tozero", "automargin": True}
-    return plot([trace], distance, named, title, caption, max(260, 60 + 18 * len(leaves)), showlegend=False)
+    return plot([trace], distance, named, height=max(260, 60 + 18 * len(leaves)), showlegend=False)
 
 
 def plot(
@@ -354,9 +355,7 @@ def _without_shared_path(names: Sequence[str]) -> Sequence[str]:
     if max(map(len, names), default=0) <= _LONGEST or len(set(names)) < 2:
         return names
     paths = [name.split(".") for name in names]
-    shared = 0
-    while all(len(path) > shared + 1 and path[shared] == paths[0][shared] for path in paths):
-        shared += 1
+    shared = len(beginning(*(path[:-1] for path in paths)))
     return ["…" + ".".join(path[shared:]) for path in paths] if shared else names
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from .._words import counted
+from .._words import beginning, counted
 from ..programs import Vertex
 from .blocks import Network
 
@@ -189,10 +189,7 @@ def _frame(copies: Sequence[Sequence[str]]) -> str:
     heads = []
     for names in copies:
         paths = [name.split(".") for name in names if name]
-        shared = 0
-        while all(len(path) > shared and path[shared] == paths[0][shared] for path in paths):
-            shared += 1
-        numbers = [i for i, part in enumerate(paths[0][:shared]) if part.isdigit()]
+        numbers = [i for i, part in enumerate(beginning(*paths)) if part.isdigit()]
         heads.append(".".join(paths[0][: numbers[-1] + 1]) if numbers else "")
     flat = f"{copies[0][0]} to {copies[0][-1]} … {copies[-1][0]} to {copies[-1][-1]}"
     return f"{generalised(heads) if all(heads) else flat}, {counted(len(copies), 'time')}"

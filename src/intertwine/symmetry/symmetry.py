@@ -17,8 +17,7 @@ from typing import Any, overload
 from torch import Tensor, nn
 
 from .._io.lazy import LazyState
-from .._offered import call
-from .._result import UNSAVED, Result
+from .._result import UNSAVED, Result, offered
 from .._words import columns, counted, near
 from ..programs import Program
 from . import action, tangent, transformation, verification
@@ -145,7 +144,7 @@ class Symmetry(Description, Result):
 
     def mappings(self, format: str = "llm-compressor", **options: Any) -> Result:
         """What another tool needs of this symmetry, numerically verified; options: ``exchange.mappings``."""
-        found: Result = call("mappings", self, format, **options)
+        found: Result = offered("exchange", "mappings")(self, format, **options)
         return found
 
     def tangent(self, state: Mapping[str, Tensor]) -> tangent.Tangent:

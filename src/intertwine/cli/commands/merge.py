@@ -1,4 +1,4 @@
-"""``intertwine merge``: one network from several."""
+"""``intertwine merge`` and ``barrier``: one network from several, and what lies between them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..._untrusted.checkpoints import check_checkpoint
 from .._checks import check
-from .._options import DeviceOptions, ExampleOptions, advanced, argument, option
+from .._options import DataOptions, DeviceOptions, ExampleOptions, advanced, argument, option
 from .._outputs import claim, claim_file, claim_folder, print_json, print_table, say, tell, tell_written, write_network
-from . import inputs, iw, looks_at_data, solver_of, torch
+from . import Study, inputs, iw, looks_at_data, solver_of, torch
 
 if TYPE_CHECKING:
     _Made: TypeAlias = Callable[[bool, str | None], torch.nn.Module]  # merges with or without alignment, and repair
@@ -289,3 +289,46 @@ def _hand_over(path: Path, group: inputs.Group, found: _Merged) -> Path:
         folder = write_network(model, path.with_suffix("") / f"{k}-{checkpoint.path.name}", card, checkpoint.path)
         places[str(checkpoint.path)] = str(folder.resolve())
     return found.recipe.moved(places).write(path)
+
+
+class Barrier(Study, DeviceOptions, DataOptions):
+    """Measure how much worse the networks between networks are, before and after alignment.
+
+    The barrier is the largest excess of the loss over the straight line between the losses of both ends. With three
+    networks or more every pair is measured, and the barrier comes with an interval, which leaves out networks and not
+    pairs. Batch norms are recalibrated on as many examples of the training split as the networks are judged by. Points
+    are scored from coarse to fine: Control-C ends early, and what was scored by then is written.
+
+    Example:
+      intertwine barrier a.safetensors b.safetensors --data digits
+      intertwine barrier seed*.safetensors --model resnet20 --data cifar10:PATH --points 25 --examples 10000
+    """
+
+    python = "iw.barrier(a, b, loader)"
+    methods = ("none",)
+
+    checkpoints: list[Path]
+    method: str = option("How to align, see 'intertwine align --help'; none for the direct path only.", "weights")
+    points: int = option("Points of each path, the ends included.", 11, min=3)
+    recalibrate: bool = advanced("Also with batch norms measured anew at every point.", True)
+    interpolation: str = "linear"
+    split: str = "test"
+    examples: int = 2000
+    batch_size: int = 250
+    out: Path = Path("barrier")
+
+    def find(self) -> iw.merging.Barrier:
+        solver = None if self.method == "none" else solver_of(self.method)
+        group = inputs.open_group(self.checkpoints, self, "always")
+        group.need_data().need_labels("to measure losses")
+        interpolation: Any = self.interpolation
+        options = iw.merging.PathOptions(
+            recalibrate=self.recalibrate, calibration=group.loader("train", self.examples, self.batch_size),
+            interpolation=interpolation, example_inputs=group.example, seed=self.seed,
+        )  # fmt: skip
+        loader = group.loader(self.split, self.examples, self.batch_size)
+        found = iw.merging.barriers(
+            group.models, loader, self.points, alignments=solver, names=group.names, progress=True, options=options
+        )
+        settings = {**group.facts(self.split), "command": self.line, "seed": self.seed}
+        return replace(found, settings=settings, notes=(*group.notes, *found.notes))

@@ -14,7 +14,7 @@ from torch import nn
 from ..._io import read_tensors
 from ..._io.lazy import GGUF, StoredState
 from ..._nested import map_tensors, tensors_in
-from ..._untrusted.checkpoints import HF, SETTINGS, check_checkpoint
+from ..._untrusted.checkpoints import HF, SETTINGS, check_checkpoint, not_finite
 from ...errors import CheckpointError, DataError
 from ...lab import networks
 from ...lab.networks.hugging_face import load_pretrained
@@ -145,10 +145,7 @@ def check_finite(model: nn.Module, path: Path) -> None:
     # parameters only: a buffer may well hold infinities, such as the mask of an attention
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
-            raise CheckpointError(
-                f"checkpoint must hold finite weights. Got NaN or infinity in {name} of {str(path)!r}. "
-                "Take a checkpoint from before the training diverged."
-            )
+            raise not_finite(name, path)
 
 
 def model_named_by(path: Path, *others: Path) -> str:

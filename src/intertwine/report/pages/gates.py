@@ -243,13 +243,13 @@ def input_picture(x: Tensor) -> str:
     return _jpeg(255 * grey.expand(3, -1, -1))
 
 
-def signed_picture(weights: Tensor, size: float | None = None) -> str:
+def signed_picture(weights: Tensor) -> str:
     """Weights ``(1 or 3, H, W)`` over an input: blue below 0, white at 0, red above, as base64 of a JPEG file.
 
-    Channels are added up; ``size`` has full colour, the largest weight unless given.
+    Channels are added up; the largest weight has full colour.
     """
     w = weights.sum(0)
-    w = (w / max(size or float(w.abs().max()), 1e-12)).clamp(-1, 1)
+    w = (w / max(float(w.abs().max()), 1e-12)).clamp(-1, 1)
     colour = lambda rgb: torch.tensor(rgb, dtype=w.dtype, device=w.device)[:, None, None]
     end = torch.where(w[None] < 0, colour(_BLUE), colour(_RED))
     return _jpeg(colour(_WHITE) + w.abs()[None] * (end - colour(_WHITE)))
