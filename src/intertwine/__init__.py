@@ -17,54 +17,22 @@ _ROOMS = (
     *("report", "testing", "lab"),
 )
 
-# public name -> the room that defines it
-_NAMES = {
-    # groups
-    "intertwiner": "groups",
-    "Intertwiner": "groups",
-    # symmetry of a model
-    "Examples": "_examples",
-    "symmetries": "symmetry",
-    "Symmetry": "symmetry",
-    "canonical": "symmetry",
-    "fingerprint": "symmetry",
-    "fold": "symmetry",
-    "Fold": "symmetry",
-    # what other tools do
-    "rotate": "exchange",
-    "prune_channels": "exchange",
-    # two networks in one basis
-    "same": "matching",
-    "correspond": "matching",
-    "Correspondence": "matching",
-    "align": "matching",
-    "Alignment": "matching",
-    "merge": "merging",
-    "barrier": "merging",
-    "Barrier": "merging",
-    # descent of one network from another
-    "lineage": "provenance",
-    "Lineage": "provenance",
-    "lineage_tree": "provenance",
-    # what changed between two checkpoints
-    "diff": "provenance",
-    "Diff": "provenance",
-    # similarity of representations
-    "compare": "similarity",
-    "Comparison": "similarity",
-    "compare_many": "similarity",
-    "ComparisonSet": "similarity",
-    # stitching
-    "stitch": "stitching",
-    "Stitching": "stitching",
-    # dissection
-    "dissect": "dissection",
-    "Dissection": "dissection",
-    # features
-    "collect": "features",
-    # errors
-    "IntertwineError": "errors",
+# room -> the public names that it defines
+_OF_ROOMS = {
+    "groups": ("intertwiner", "Intertwiner"),
+    "_examples": ("Examples",),
+    "symmetry": ("symmetries", "Symmetry", "canonical", "fingerprint", "fold", "Fold"),
+    "exchange": ("rotate", "prune_channels"),
+    "matching": ("same", "correspond", "Correspondence", "align", "Alignment"),
+    "merging": ("merge", "barrier", "Barrier"),
+    "provenance": ("lineage", "Lineage", "lineage_tree", "diff", "Diff"),
+    "similarity": ("compare", "Comparison", "compare_many", "ComparisonSet"),
+    "stitching": ("stitch", "Stitching"),
+    "dissection": ("dissect", "Dissection"),
+    "features": ("collect",),
+    "errors": ("IntertwineError",),
 }
+_NAMES = {name: room for room, names in _OF_ROOMS.items() for name in names}
 
 __all__ = ["__version__", *_ROOMS, *_NAMES]
 

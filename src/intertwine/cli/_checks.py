@@ -18,12 +18,12 @@ from ._catalogue import catalogue
 
 def check(field: str, value: Any) -> None:
     """Refuse the value of a field of the options that cannot be right."""
-    option = f"--{field.replace('_', '-')}"
-    texts = isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)
-    given = words(value, option) if texts else [value]
-    for word in given if value is not None and field in _CHOICES else ():
-        check_known(option, word, [n for name in _CHOICES[field] for n in catalogue().get(name, [name])])
-    if value is not None and field in _CHECKS:
+    if value is None:
+        return
+    for word in (value if isinstance(value, list) else [value]) if field in _CHOICES else ():
+        known = [n for name in _CHOICES[field] for n in catalogue().get(name, [name])]
+        check_known(f"--{field.replace('_', '-')}", word, known)
+    if field in _CHECKS:
         _CHECKS[field](value)
 
 
@@ -152,7 +152,7 @@ def _concepts(spec: str) -> None:
 def _families(values: Sequence[str]) -> None:
     """Refuse families that do not exist; a number ends the names that have one, such as ``rank-4``."""
     known = catalogue()["families"]
-    for word in words(values, "--families"):
+    for word in values:
         head, dash, value = word.partition("-")
         numbered = next((name for name in known if dash and name.startswith(f"{head}-")), None)
         if numbered is None:

@@ -30,7 +30,7 @@ from ..symmetry.spaces import UNREAD, leaves
 from .exported_model import Proving, Subject
 from .names import expression, outline, packed, unnumbered, unpacked
 from .result import Absent, Entry, Mappings, Place, Proof
-from .scales import ScaleMapping, channels, scale_mappings, scaled
+from .scales import ScaleMapping, Use, channels, scale_mappings, scaled
 
 _AFTER = "norms read these channels together, as where they stand after the addition, which lets no such scale through"
 _OUTPUT = "the output layer, which quantisation recipes leave as it is"
@@ -196,18 +196,17 @@ def _unfit(subject: Subject, mapping: ScaleMapping) -> str:
     orders = [channels(sym, mapping, use) for use in mapping.reads]
     if not all(bool((order >= 0).all()) for order in orders):
         return "only some of its inputs can be scaled"
-    return next(filter(None, (_disorder(sym, mapping, use.tensor, use.axis, orders) for use in mapping.writes)), "")
+    return next(filter(None, (_disorder(sym, mapping, use, orders) for use in mapping.writes)), "")
 
 
-def _disorder(sym: Description, mapping: ScaleMapping, tensor: str, axis: int, reads: list[Tensor]) -> str:
+def _disorder(sym: Description, mapping: ScaleMapping, use: Use, reads: list[Tensor]) -> str:
     """What is wrong with the order of the written channels; empty if they are the last rows, one for each scale."""
-    use = next(u for u in mapping.writes if (u.tensor, u.axis) == (tensor, axis))
     order = channels(sym, mapping, use)
     rows = (order >= 0).nonzero().flatten()
-    if not packed(tensor) and not torch.equal(rows, torch.arange(len(order) - len(rows), len(order))):
-        return f"what may be scaled is not the last rows of {tensor}"
+    if not packed(use.tensor) and not torch.equal(rows, torch.arange(len(order) - len(rows), len(order))):
+        return f"what may be scaled is not the last rows of {use.tensor}"
     if not torch.equal(order[rows], torch.arange(len(rows))):
-        return f"the channels of {tensor} lie in another order"
+        return f"the channels of {use.tensor} lie in another order"
     if not all(int(other.max()) == len(rows) - 1 for other in reads):
         return "written and read channels differ in number"
     return ""

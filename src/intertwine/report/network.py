@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from .._words import beginning, counted
 from ..programs import Vertex
+from ..symmetry.coupling import Joined
 from .blocks import Network
 
 _RUNS = 4  # of numbers that are listed
@@ -137,21 +138,14 @@ def _slots(count: int, blocks: Sequence[tuple[int, int, int]]) -> tuple[list[int
 def _joined_flows(graph: Sequence[Vertex], slot: Sequence[int], flows: Mapping[str, Flow]) -> dict[str, str]:
     """For each flow the first of those that run where it runs in other copies of its block."""
     first: dict[tuple[int, int, int], str] = {}
-    parent = {name: name for name in flows}
-
-    def root(name: str) -> str:
-        while parent[name] != name:
-            parent[name] = parent[parent[name]]
-            name = parent[name]
-        return name
-
+    joined = Joined(flows)
     for k, vertex in enumerate(graph):
         for i, wire in enumerate(vertex.inputs):
             for j, name in enumerate(wire.spaces):
                 other = first.setdefault((slot[k], i, j), name)
                 if flows[other].detail == flows[name].detail:
-                    parent[root(name)] = root(other)
-    return {name: root(name) for name in flows}
+                    joined.join((other, name))
+    return {name: joined.root(name) for name in flows}
 
 
 def _node(

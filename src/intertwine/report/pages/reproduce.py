@@ -157,12 +157,11 @@ def _table(r: Reproduction, panel: Panel) -> Table:
     return Table(columns, told, panel_title(r, panel) if panel.groups.keys() != {""} else "")
 
 
-def _compared(r: Reproduction, row: object) -> bool | None:
+def _compared(r: Reproduction, row: Row) -> bool | None:
     """Whether a number agrees with the paper's; ``None`` where it is not to be compared."""
-    difference, tolerance, verdict = (getattr(row, name) for name in ("difference", "tolerance", "verdict"))
-    if difference is None or not (r.comparable or tolerance is not None):
+    if row.difference is None or not (r.comparable or row.tolerance is not None):
         return None
-    return verdict in ("equal", "paper inside our interval")
+    return row.verdict in ("equal", "paper inside our interval")
 
 
 def _outcome(r: Reproduction) -> str:
