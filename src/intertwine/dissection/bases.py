@@ -139,18 +139,14 @@ class Arm:
 class Bases:
     """The bases in which a layer is dissected.
 
-    Attributes:
-        rotations: Powers ``alpha`` in [0, 1] of random rotations; 0, the basis of the network, is always done.
-        seeds: Random rotations for each power: a number of them, or their seeds.
-        g_relu: Number of random elements of G_ReLU.
-
     Raises:
         ValueError: If one is out of range.
     """
 
+    # Powers ``alpha`` in [0, 1] of random rotations; 0, the basis of the network, is always done
     rotations: Sequence[float] = (0, 0.25, 0.5, 0.75, 1)
-    seeds: int | Sequence[int] = 5
-    g_relu: int = 1
+    seeds: int | Sequence[int] = 5  # Random rotations for each power: a number of them, or their seeds
+    g_relu: int = 1  # Number of random elements of G_ReLU
 
     def __post_init__(self) -> None:
         wrong = [a for a in self.rotations if not 0 <= a <= 1]
