@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,11 @@ def test_folders_are_looked_through_once(tmp_path, monkeypatch):
     for k in range(3):
         write_json(tmp_path / f"{k}.json", k)
     assert looked == [tmp_path]
+
+
+def test_code_that_was_not_installed_says_that_it_is_source(monkeypatch):
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    assert files.versions()["intertwine"] == "source"

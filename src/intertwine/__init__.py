@@ -71,9 +71,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version  # a fifth of what help takes
-
-        return version(__name__)
+        return import_module(f"{__name__}._words").release()
     if name in _ROOMS:
         return import_module(f"{__name__}.{name}")
     if name in _NAMES:

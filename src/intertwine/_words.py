@@ -7,6 +7,16 @@ from numbers import Integral
 from typing import Any
 
 
+def release() -> str:
+    """The version of the library, of which only an installation knows: ``"source"`` where it runs from its source."""
+    from importlib.metadata import PackageNotFoundError, version  # a fifth of what help takes
+
+    try:
+        return version("intertwine")
+    except PackageNotFoundError:
+        return "source"
+
+
 def check_whole(name: str, value: object) -> None:
     """Refuse what is no whole number, text with digits too.
 

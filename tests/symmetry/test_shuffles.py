@@ -256,6 +256,20 @@ def test_units_that_meet_others_of_their_space_stay_what_they_are(function):
         torch.testing.assert_close(sym.act(sym.random(seed=k), model)(x), model(x), atol=1e-10, rtol=0)
 
 
+def test_units_in_bounds_that_were_drawn_stay_what_they_are():
+    def cut(h):
+        start = random.randrange(4)
+        return h[:, start : start + 3].repeat(1, 2)
+
+    model, x = Between(cut).double(), torch.randn(5, 3, dtype=torch.double)
+    sym = symmetries(model, x)
+    for k in range(16):
+        random.seed(k)
+        expected = model(x)
+        random.seed(k)
+        torch.testing.assert_close(sym.act(sym.random(seed=k), model)(x), expected, atol=1e-10, rtol=0)
+
+
 @pytest.mark.parametrize("function", [drawn_by_torch, drawn_by_numpy, drawn_by_python, rolled_by_chance])
 def test_an_order_that_was_drawn_is_no_order_of_the_code(function):
     assert not any(s.group.permutes for s in symmetries(Between(function), torch.randn(4, 3)).spaces)

@@ -10,13 +10,13 @@ import platform
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._words import release
 from ..errors import CheckpointError, StorageError
 from .gguf_file import GGUF, read_gguf
 from .scratch import Scratch, sweep
@@ -163,7 +163,7 @@ def digest(parts: Iterable[str | Tensor], known: Any = None) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of the software that made a result."""
-    return {"intertwine": version("intertwine"), "torch": str(torch.__version__), "python": platform.python_version()}
+    return {"intertwine": release(), "torch": str(torch.__version__), "python": platform.python_version()}
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Path:
@@ -171,7 +171,7 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Map
     from safetensors.torch import save_file
 
     contents = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    said = {"intertwine": version("intertwine"), **(metadata or {})}  # by which the file is known as ours
+    said = {"intertwine": release(), **(metadata or {})}  # by which the file is known as ours
 
     def write(temporary: Path) -> None:
         save_file(contents, temporary, metadata=said)

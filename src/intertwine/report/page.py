@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from .._untrusted.text import printable, printable_json
+from .._words import release
 from .blocks import Block, Facts, Grid, Heading, Listing
 
 if TYPE_CHECKING:
@@ -59,8 +60,6 @@ def render(page: Page) -> str:
         >>> "<h1>&lt;Title&gt;</h1>" in html, "1 &lt; 2" in html
         (True, True)
     """
-    from importlib.metadata import version
-
     source = files("intertwine.report")
     held = set(_kinds(page.blocks))
     drawing = [(source / name).read_text("utf-8") for name in ("dagre.min.js", "network.js")]
@@ -68,7 +67,7 @@ def render(page: Page) -> str:
         page=page, style=Markup((source / "page.css").read_text("utf-8")),
         script=Markup((source / "page.js").read_text("utf-8")),
         plotly=Markup(packed_plotly() if "figure" in held else ""),
-        drawing=Markup("".join(drawing) if "network" in held else ""), version=version("intertwine"),
+        drawing=Markup("".join(drawing) if "network" in held else ""), version=release(),
     )  # fmt: skip
 
 

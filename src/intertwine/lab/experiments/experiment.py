@@ -6,18 +6,15 @@ computed again from the values whenever a page is made.
 
 from __future__ import annotations
 
-import platform
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from ..._io.files import versions
 from ...errors import DataError
 from ..data import load
 from ..runs import InProcess, Job, Jobs, Local, RunReport, job_key, run
@@ -233,9 +230,7 @@ def facts_of(plan: Design, seconds: float, machines: Iterable[str]) -> dict[str,
         "seed": s.seed,
         "notes": [*(f"{zoo.arm}: {zoo.words}." for zoo in plan.zoos), *plan.notes],
         **commit(),
-        "intertwine": version("intertwine"),
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
+        **versions(),
         "machine": " and ".join(sorted({*machines} - {""})),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "hours": round(seconds / 3600, 3),

@@ -269,6 +269,9 @@ def slice_(engine: Engine, call: Call) -> Value:
     count = len(range(start, stop, step))
     if count == size:
         return x
+    if engine.program.drawn and engine.may_move(x.axes[dim]):  # the bounds may be random
+        why = f"rows taken at {call.where} of a model that draws random numbers"
+        return relaid(engine, x, engine.made(call), but(len(x.axes), dim), why)
     if step == 1:
         return x.put(dim, rows(engine, x.axes[dim], start, start + count))
     if (some := engine.taken(x.axes[dim], range(start, stop, step))) is not None:
