@@ -1,6 +1,8 @@
 """Many seeds at once: every engine computes what one network alone does; zoos, kills, pairs."""
 
 import copy
+import subprocess
+import sys
 from importlib import import_module
 
 import pytest
@@ -153,6 +155,19 @@ def test_workers_change_no_bit(engine):
         found.append([*losses, joint.logits(x[0, 0]), *(t for i in range(5) for t in joint.member(i).values())])
         joint.close()
     assert all(torch.equal(one, other) for one, other in zip(*found))
+
+
+def test_narrow_shortcuts_stay_within_their_memory():
+    code = """
+import torch
+from torch import nn
+from intertwine.lab.training import Recipe
+from intertwine.lab.training.engines import Engine
+net = nn.Sequential(nn.Conv2d(1, 4, 1), nn.Conv2d(4, 8, 1, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+Engine([net] * 3, Recipe(), "grouped by 2").step(torch.ones(3, 2, 1, 256, 256), torch.zeros(3, 2).long(), 1e-3)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)  # oneDNN would kill it
+    assert done.returncode == 0, done.stderr
 
 
 def test_random_numbers_are_seen():

@@ -8,6 +8,7 @@ import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import compress
 from typing import Any, cast
 
 import torch
@@ -51,8 +52,9 @@ class Engine:
         self._half = recipe.precision == "bfloat16"
         # The layout in which bfloat16 convolutions are fast, and batch norms and poolings of many channels on a CPU.
         on_cpu = all(t.device.type == "cpu" for t in networks[0].parameters())
-        self._channels_last = self._half if self._alone else on_cpu
-        for part in self._parts if self._channels_last else ():
+        last = self._half if self._alone else on_cpu
+        self._channels_last = [last and not any(map(_overruns, part.modules())) for part in self._parts]
+        for part in compress(self._parts, self._channels_last):
             cast(Any, part).to(memory_format=torch.channels_last)  # not all releases type it
         self._optimizers = [recipe.make_optimizer(part) for part in self._parts]
         self._graphs = [Replayed(partial(self._gradients, i)) for i in range(len(self._parts))]
@@ -85,7 +87,7 @@ class Engine:
         """Losses ``(k',)`` of the networks of part ``i``, and the gradient of each parameter, where it has one."""
         part = self._parts[i]
         with torch.autocast(inputs.device.type, torch.bfloat16, enabled=self._half):
-            out = part(self._laid_out(inputs[0] if self._alone else inputs.transpose(0, 1).flatten(1, 2)))
+            out = part(self._laid_out(inputs[0] if self._alone else inputs.transpose(0, 1).flatten(1, 2), i))
         logits, smoothing = self._apart(out.float() if self._half else out, i), self.recipe.label_smoothing
         if self._alone:
             found = F.cross_entropy(logits[0], wanted[0], label_smoothing=smoothing)[None]
@@ -103,7 +105,7 @@ class Engine:
         def logits(i: int) -> Tensor:
             with torch.no_grad():
                 part, side_by_side = self._parts[i].eval(), (1, self._sizes[i], *[1] * (inputs.ndim - 2))
-                x = inputs if self._alone else self._laid_out(inputs.repeat(side_by_side))
+                x = inputs if self._alone else self._laid_out(inputs.repeat(side_by_side), i)
                 return self._apart(part(x), i)
 
         return torch.cat(self._each(logits))
@@ -133,8 +135,8 @@ class Engine:
             self._pool.shutdown()
             self._pool = None
 
-    def _laid_out(self, x: Tensor) -> Tensor:
-        last = self._channels_last and x.ndim == 4
+    def _laid_out(self, x: Tensor, i: int) -> Tensor:
+        last = self._channels_last[i] and x.ndim == 4
         return x.contiguous(memory_format=torch.channels_last) if last else x
 
     def _apart(self, out: Tensor, i: int) -> Tensor:
@@ -150,6 +152,13 @@ class Engine:
             threads = (self.recipe.threads,)
             self._pool = ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=threads)
         return list(self._pool.map(work, range(count)))
+
+
+def _overruns(layer: nn.Module) -> bool:
+    """Whether, channels last, the gradient of its weights may overrun memory: oneDNN issue 6035 (torch 2.13)."""
+    if not isinstance(layer, nn.Conv2d) or layer.groups > 1 or layer.in_channels >= 16:  # numbers of a register
+        return False
+    return set(layer.kernel_size) == {1} and max(layer.stride) > 1
 
 
 def engine_for(networks: Sequence[nn.Module], inputs: Tensor) -> str:
