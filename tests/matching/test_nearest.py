@@ -122,8 +122,8 @@ def test_descent_computes_no_products_of_a_certified_space(monkeypatch):
     b = {name: x.detach() for name, x in sym.act(h, model).named_parameters()}
     stated = Problem(sym, a, b, still, still, sym)
     asked = []
-    honest = Costs._from_scratch
-    monkeypatch.setattr(Costs, "_from_scratch", lambda self, name: asked.append(name) or honest(self, name))
+    honest = Costs._followed
+    monkeypatch.setattr(Costs, "_followed", lambda self, name: asked.append(name) or honest(self, name))
     start = with_parts(still, space.name, permutation=h[space.name].permutation.argsort())
     assert descend(stated, start, torch.Generator()).g is start
     assert not asked

@@ -23,9 +23,8 @@ from ..symmetry.spaces import Fixed, Layout, Leaf, Space, axis_size
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .coordinates.networks import Balanced
-from .coordinates.problem import Problem
+from .coordinates.problem import Both, Problem, Row, add_to
 from .costs.nearest import paired, sketched
-from .costs.weight_blocks import Both, Row, add_to
 from .element_fit.consensus import by_consensus
 from .element_fit.units import FOUND, UNRELATED, monomial
 from .judgement.agreement import unrelated

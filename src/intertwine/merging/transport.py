@@ -20,8 +20,7 @@ from .._evaluation import copied, in_usual_mode
 from .._words import counted
 from ..features.spectral_norms import spectral_norms
 from ..groups.assignment import couple, stochastic
-from ..matching.coordinates.problem import single_spaces
-from ..matching.costs.weight_blocks import Member, members
+from ..matching.coordinates.problem import Member, members, single_spaces
 from ..symmetry import Symmetry
 from ..symmetry.action import multiply, rewritable, tensors_of, write
 from ..symmetry.blocks import Block, align, blocks, unit_rows

@@ -14,11 +14,56 @@ from torch import Tensor
 from ...groups import Orthogonal, Semidirect, SpaceGroup, Trivial
 from ...groups.dense import polar_factor
 from ...symmetry.action import transform_block
-from ...symmetry.blocks import blocks, carrying, inner_products, map_leaves
+from ...symmetry.blocks import Block, blocks, carrying, inner_products, map_leaves, parent_dims, unit_rows
 from ...symmetry.spaces import Layout, Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
-from ..costs.weight_blocks import Member, Parts, cut, members
+
+Row = tuple[int, ...]  # parity of each sign generator of a space
+Both = tuple[Tensor, Tensor]  # of the network that stays, and of the one that moves
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One dimension of one block of a tensor that carries a space."""
+
+    space: str
+    tensor: str
+    block: Block
+    dim: int
+    dims: tuple[int, ...]  # The dimensions of the space's parents in the block, then ``dim``
+    row: Row  # Parity of each sign generator of the space on this dimension
+
+    @property
+    def leaf(self) -> Leaf:
+        """How the dimension carries the space."""
+        return dict(self.block.carried)[self.dim]
+
+    def view(self, block: Tensor) -> Tensor:
+        """A tensor of the block's shape as slices ``(p..., n, rest)`` of the units."""
+        return unit_rows(block, self.dims)
+
+    def read(self, state: Mapping[str, Tensor]) -> Tensor:
+        """The slices of the units in a network."""
+        return self.view(self.block.read(state[self.tensor]))
+
+
+def members(sym: Symmetry) -> dict[str, tuple[Member, ...]]:
+    """For every space the dimensions of blocks that carry it, tensor by tensor."""
+    spaces = {s.name: s for s in sym.spaces}
+    found: dict[str, list[Member]] = {name: [] for name in spaces}
+    for name, layout in sym.layouts.items():
+        for block in blocks(layout):
+            for dim, leaf in block.carried:
+                dims = tuple(parent_dims(spaces[leaf.space], dim, block.spaces))
+                row = tuple(e % 2 for e in leaf.sign)
+                found[leaf.space].append(Member(leaf.space, name, block, dim, dims, row))
+    return {name: tuple(some) for name, some in found.items()}
+
+
+def add_to(found: dict[Row, Tensor], row: Row, product: Tensor) -> None:
+    """Add a product to those of its parities."""
+    found[row] = found[row] + product if row in found else product
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +105,6 @@ class Problem:
     def members(self) -> dict[str, tuple[Member, ...]]:
         """For every space the blocks that carry it."""
         return members(self.sym)
-
-    @cached_property
-    def parts(self) -> Parts:
-        """All blocks, sorted by the spaces that they join."""
-        return cut(self.sym, self.a, self.b, self.members)
 
     @cached_property
     def dtype(self) -> torch.dtype:

@@ -1,10 +1,11 @@
 """Graphs of terms: sums and products flattened, nothing left that no output reads; their colours and their matching.
 
-Two graphs are matched by colours from both ends, then step by step from the outputs.
+Two graphs are matched by colours from both ends.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -18,8 +19,6 @@ COMMUTATIVE = {"add", "mul", "contract"}
 Colours: TypeAlias = dict[Hashable, int]
 """Numbers of colours, given in the order in which they are met; shared by all graphs that are compared."""
 NOTHING = "nothing like it"
-_ROUNDS = 4
-_TRIES = 10_000  # choices between equal colours that are taken back
 
 
 @dataclass(eq=False)
@@ -43,6 +42,7 @@ class Graph:
     place: dict[
         int, tuple[int, dict[int, int]]
     ]  # By the id of a term its vertex, and its indices by the id of the axis
+    live: list[int] = field(default_factory=list)  # Numbers of those that an output reads, and of the outputs
     _known: dict[Hashable, int] = field(default_factory=dict)
 
     @classmethod
@@ -68,7 +68,8 @@ class Graph:
             roles = [(sizes[j][0], (d, i), True) for j, d, i in axes]
             graph.outputs.append(len(graph.vertices))
             graph.vertices.append(Vertex("output", (k,), [read], roles, Term("output", where=view.term.where)))
-        for number in graph._live():
+        graph.live = graph._live()
+        for number in graph.live:
             for k, (u, _) in enumerate(graph.vertices[number].operands):
                 graph.vertices[u].users.append((number, k))
         return graph
@@ -209,6 +210,21 @@ class Painted:
             ]
         return found
 
+    def cells(self, graph: Graph) -> list[tuple[int, int, int | None]]:
+        """Colours of the stored tensors that are read, with their numbers, and of their indices."""
+        states = [n for n in graph.live if graph.vertices[n].op == "state"]
+        indices = [(c, n, i) for n in states for i, c in enumerate(self.letters[n])]
+        return [*((self.vertices[n], n, None) for n in states), *indices]
+
+    def marked(self, colour: int, vertex: int, letter: int | None) -> Painted:
+        """The same with another colour of one vertex or index."""
+        vertices, letters = [*self.vertices], [[*x] for x in self.letters]
+        if letter is None:
+            vertices[vertex] = colour
+        else:
+            letters[vertex][letter] = colour
+        return Painted(vertices, letters)
+
 
 def _number(colours: Colours, key: Hashable) -> int:
     return colours.setdefault(key, len(colours))
@@ -230,7 +246,7 @@ def _described(graph: Graph, n: int) -> str:
 
 @dataclass(eq=False)
 class Pairing:
-    """Which vertex of one graph is which of the other, and which index."""
+    """Which vertex of one graph is which of the other, and which index of a stored tensor."""
 
     a: Graph
     b: Graph
@@ -240,115 +256,41 @@ class Pairing:
 
 def pairing(a: Graph, b: Graph, strict: bool = True) -> Pairing | None:
     """The pairing of two graphs with the same outputs, or ``None``."""
-    colours: Colours = {}
-    painted: list[Painted | None] = [None, None]
+    painted = _told_apart((a, b), (None, None), {}, strict)
+    if painted is None:
+        return None
+    ours, theirs = painted
+    order = [sorted(g.live, key=p.vertices.__getitem__) for g, p in zip((a, b), painted)]
+    vertices = dict(zip(*order))
+    places = {n: {c: i for i, c in enumerate(theirs.letters[m])} for n, m in vertices.items()}
+    letters = {n: {i: places[n][c] for i, c in enumerate(ours.letters[n]) if c in places[n]} for n in vertices}
+    return Pairing(a, b, vertices, letters)
+
+
+def _told_apart(
+    graphs: tuple[Graph, Graph], painted: Sequence[Painted | None], colours: Colours, strict: bool
+) -> list[Painted] | None:
+    """Colours that no look at the neighbours changes, in which no two stored tensors or indices of one are alike.
+
+    Where some are, one of each graph gets a colour of its own; choices that lead nowhere are taken back.
+    """
     count = 0
-    for _ in range(_ROUNDS):
-        painted = [Painted.forward(g, colours, strict, p).backward(g, colours) for g, p in zip((a, b), painted)]
-        ours, theirs = (p for p in painted if p is not None)
-        tops = [[p.vertices[n] for n in g.outputs] for g, p in ((a, ours), (b, theirs))]
-        if tops[0] != tops[1]:
+    while True:
+        painted = found = [Painted.forward(g, colours, strict, p).backward(g, colours) for g, p in zip(graphs, painted)]
+        ours, theirs = (sorted(p.vertices[n] for n in g.live) for g, p in zip(graphs, found))
+        if ours != theirs:
             return None
-        now = len(set(ours.vertices)) + sum(len(set(x)) for x in ours.letters)
-        if now == count:
+        before, count = count, len(set(found[0].vertices)) + sum(len(set(x)) for x in found[0].letters)
+        if count == before:
             break
-        count = now
-    vertices = _descend(a, b, ours, theirs)
-    return None if vertices is None else Pairing(a, b, vertices, _letters(a, b, ours, theirs, vertices))
-
-
-def _descend(a: Graph, b: Graph, ours: Painted, theirs: Painted) -> dict[int, int] | None:
-    """Pair operands of paired vertices; where several have one colour, choose, and take back what leads nowhere."""
-    mapped: dict[int, int] = {}
-    taken: dict[int, int] = {}
-    todo = [([n], [m]) for n, m in zip(a.outputs, b.outputs)]
-    trail: list[tuple[dict[int, int], dict[int, int], list, list[int], list[int], int]] = []
-    tries = 0
-    while todo:
-        left, right = todo.pop()
-        start = 0
-        while True:
-            made = _paired(left, right, start, mapped, taken, ours, theirs)
-            if made is not None:
-                break
-            tries += 1
-            if not trail or tries > _TRIES:
-                return None
-            mapped, taken, todo, left, right, start = trail.pop()
-        n, m, k = made
-        ties = sum(theirs.vertices[x] == theirs.vertices[m] and x not in taken for x in right) - 1
-        if ties > 0 and n not in mapped and len(trail) < _TRIES:
-            trail.append((dict(mapped), dict(taken), list(todo), left, right, k + 1))
-        rest = [x for i, x in enumerate(right) if i != k]
-        if left[1:]:
-            todo.append((left[1:], rest))
-        if mapped.get(n) == m:
-            continue
-        mapped[n], taken[m] = m, n
-        one, other = ([u for u, _ in g.vertices[x].operands] for g, x in ((a, n), (b, m)))
-        if a.vertices[n].op in COMMUTATIVE:
-            todo.append((one, other)) if one else None
-        else:
-            todo += [([u], [w]) for u, w in zip(one, other)]
-    return mapped
-
-
-def _paired(
-    left: Sequence[int], right: Sequence[int], start: int, mapped: dict[int, int], taken: dict[int, int],
-    ours: Painted, theirs: Painted,
-) -> tuple[int, int, int] | None:  # fmt: skip
-    """The first of ``left``, its partner among ``right`` and the partner's place."""
-    n = left[0]
-    if n in mapped:
-        place = next((k for k, m in enumerate(right) if m == mapped[n] and k >= start), None)
-        return None if place is None else (n, mapped[n], place)
-    for k in range(start, len(right)):
-        m = right[k]
-        if m not in taken and ours.vertices[n] == theirs.vertices[m]:
-            return n, m, k
-    return None
-
-
-def _letters(a: Graph, b: Graph, ours: Painted, theirs: Painted, vertices: dict[int, int]) -> dict[int, dict[int, int]]:
-    """Indices of paired vertices: those that come from operands first, then by colour, stored tensors by readers."""
-    found: dict[int, dict[int, int]] = {n: {} for n in vertices}
-    for n in sorted(vertices):
-        v, w = a.vertices[n], b.vertices[vertices[n]]
-        if v.term.layout and v.op != "input":
-            continue
-        own = found[n]
-        partner = _partners(v.operands, w.operands, vertices)
-        for (u, pairs), others in partner:
-            for j, i in pairs.items():
-                if j in found[u] and found[u][j] in others and i not in own and others[found[u][j]] not in own.values():
-                    own[i] = others[found[u][j]]
-        _by_colour(own, ours.letters[n], theirs.letters[vertices[n]])
-        for (u, pairs), others in partner:
-            if a.vertices[u].term.layout:
-                back = {i: j for j, i in others.items()}
-                for j, i in pairs.items():
-                    if i in own and own[i] in back:
-                        found[u].setdefault(j, back[own[i]])
-    for n in vertices:
-        _by_colour(found[n], ours.letters[n], theirs.letters[vertices[n]])
-    return found
-
-
-def _partners(one: list, other: list, vertices: dict[int, int]) -> list[tuple[tuple[int, dict], dict]]:
-    found, rest = [], list(other)
-    for u, pairs in one:
-        k = next((k for k, (w, x) in enumerate(rest) if w == vertices.get(u) and len(x) == len(pairs)), None)
-        if k is not None:
-            found.append(((u, pairs), rest.pop(k)[1]))
-    return found
-
-
-def _by_colour(own: dict[int, int], ours: list[int], theirs: list[int]) -> None:
-    for i, colour in enumerate(ours):
-        if i not in own:
-            k = next((k for k, c in enumerate(theirs) if c == colour and k not in own.values()), None)
-            if k is not None:
-                own[i] = k
+    cells, others = (p.cells(g) for g, p in zip(graphs, found))
+    alike = Counter(colour for colour, *_ in cells)
+    tie = next((cell for cell in cells if alike[cell[0]] > 1), None)
+    if tie is None:
+        return found
+    own = _number(colours, ("own", len(colours)))
+    choices = ([found[0].marked(own, *tie[1:]), found[1].marked(own, *o[1:])] for o in others if o[0] == tie[0])
+    return next((made for some in choices if (made := _told_apart(graphs, some, colours, strict))), None)
 
 
 def inside(a: Graph, views: dict[int, View], whole: Sequence[View]) -> list[tuple[int, View]] | None:

@@ -1,7 +1,7 @@
 """Cost matrices of all spaces, brought up to date when they are asked for.
 
-The inner products of a space's slices depend on where the units of its neighbours are. Where tensors join two spaces,
-their products remember the order of the neighbour for which they were made. Asked again, they change by
+The inner products of a space's slices depend on where the units of its neighbours are. Where a block joins two spaces,
+its products remember the order of the neighbour for which they were made. Asked again, they change by
 ``A[ch]ᵀ (B[new] - B[old])`` along the units that moved since: a matrix of low rank, gathered from weights that stay
 where they are. Spaces whose neighbours did not move since they were last solved are clean and are not solved again.
 """
@@ -13,19 +13,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._io.lazy import LazyState
 from ...groups import Element, Representation
 from ...symmetry.action import transform, transform_block
-from ...symmetry.spaces import Space
+from ...symmetry.blocks import align
+from ...symmetry.spaces import Leaf, Space
 from ...symmetry.transformation import Transformation, identity
-from ..coordinates.problem import Problem
+from ..coordinates.problem import Member, Problem, Row, add_to
 from .nearest import LARGE, Units, certified
-from .weight_blocks import Joint, Member, Row, add_to
 
 _AGREE = {torch.float32: 1e-5, torch.float64: 1e-12}  # tracked and fresh costs, relative to the largest
 
 
 class Costs:
     """The inner products of all units of ``a`` with all units of the moved ``b``, which starts at ``g``.
+
+    Of tensors that are read one by one, those of one space are held at a time, computed from scratch.
 
     Attributes:
         still: The identity; steps that keep its elements are known to leave those spaces where they are.
@@ -39,18 +42,24 @@ class Costs:
         self.problem, self.g = problem, g
         self.still = identity(problem.sym)
         self.dirty = {s.name for s in problem.sym.spaces}
+        self._streamed = isinstance(problem.a, LazyState)
         # spaces on which the costs of each depend: itself too where it occurs twice in a block
         self._near: dict[str, set[str]] = {}
         for space, some in problem.members.items():
             others = (m.block.spaces[: m.dim] + m.block.spaces[m.dim + 1 :] for m in some)
             self._near[space] = {s for spaces in others for s in spaces if s is not None}
+        self._tracked = {m for some in problem.members.values() for m in some if self._follows(m)}
         self._now: dict[str, dict[Row, Tensor]] = {}
         self._present: dict[str, Tensor] = {}
-        self._products: dict[Member, _Product] = {}
-        # of units that no neighbour moves, and with all joints of a space; units of b where they were
-        self._totals: dict[str, dict[Row, Tensor]] = {}
-        self._seen: dict[tuple[Joint, int], Element] = {}  # the neighbour for which a joint was multiplied
+        self._totals: dict[str, dict[Row, Tensor]] = {}  # of tracked members; units of b where they were
+        self._seen: dict[Member, Element] = {}  # the neighbour for which a tracked member was multiplied
         self.value, self.fresh = problem.objective(g), True
+
+    def _follows(self, m: Member) -> bool:
+        """Whether a member's products depend on one neighbour at most, whose units only change places and signs."""
+        spaces = [self.problem.sym.space(leaf.space) for _, leaf in m.block.carried]
+        apart = len(spaces) == len({s.name for s in spaces}) <= 2 and not any(s.parents for s in spaces)
+        return not self._streamed and apart and not any(s.group.mixes for s in spaces if s.name != m.space)
 
     def settled(self, space: Space) -> bool:
         """Whether sketches certify that the best step of a large space is none; else its costs have to be computed."""
@@ -67,21 +76,28 @@ class Costs:
     def of(self, space: str) -> dict[Row, Tensor]:
         """By parities of signs, the sum of inner products ``(p..., n, n)``: unit of ``a`` first, present one second."""
         if space not in self._now:
+            if self._streamed:
+                self._now.clear()
             self._now[space] = self._summed(space)
         return self._now[space]
 
     def present(self, name: str) -> Tensor:
         """A tensor of ``b`` as it was moved so far."""
-        if name not in self._present:
-            self._present[name] = transform(self.problem.b[name], self.problem.sym.layouts[name], self.g)
-        return self._present[name]
+        if name in self._present:
+            return self._present[name]
+        found = transform(self.problem.b[name], self.problem.sym.layouts[name], self.g)
+        if not self._streamed:
+            self._present[name] = found
+        return found
 
     def refresh(self) -> None:
         """Compute everything from scratch; spaces whose costs were not what they were taken for become dirty."""
         for space in [*self._totals]:
-            self._follow(space)
-            tracked, self._totals[space] = self._totals[space], self._from_scratch(space)
-            if not _agree(tracked, self._totals[space]):
+            tracked = self._followed(space)
+            for m in self._tracked.intersection(self.problem.members[space]):
+                del self._seen[m]
+            del self._totals[space]
+            if not _agree(tracked, self._followed(space)):
                 self.dirty.add(space)
         self._now.clear()
         self.value, self.fresh = self.problem.objective(self.g), True
@@ -134,119 +150,63 @@ class Costs:
         vars(self).update(saved)
 
     def _summed(self, space: str) -> dict[Row, Tensor]:
-        """Costs as they are now, from what changed."""
-        self._follow(space)
-        found = {row: _placed(x, self.g[space], row) for row, x in self._totals[space].items()}
-        for m in self.problem.parts.members[space]:
-            if m not in self._products:
-                self._products[m] = _Product(m, self.problem)
-            add_to(found, m.row, self._products[m].product(self.g))
+        """Costs as they are now: tracked ones from what changed, the others from the tensors that were moved."""
+        found = {row: _placed(x, self.g[space], row) for row, x in self._followed(space).items()}
+        rest = (m for m in self.problem.members[space] if m not in self._tracked)
+        for name, some in groupby(rest, key=lambda m: m.tensor):
+            ours, theirs = self.problem.a[name], self.present(name)
+            for m in some:
+                add_to(found, m.row, m.view(m.block.read(ours)) @ m.view(m.block.read(theirs)).mT)
+            del ours, theirs  # before the next ones are read
         return found
 
-    def _follow(self, space: str) -> None:
-        """Bring the products of a space's joints up to date with its neighbours."""
-        if space not in self._totals:
-            self._totals[space] = self._from_scratch(space)
-        for joint, side in self.problem.parts.at[space]:
-            known, here = self._seen[joint, side], self.g[joint.spaces[1 - side]]
-            if known is not here:
-                _update(self._totals[space][joint.rows[side]], joint, side, known, here)
-                self._seen[joint, side] = here
-
-    def _from_scratch(self, space: str) -> dict[Row, Tensor]:
-        """The products of a space in all blocks of one or two spaces, computed anew; its units of b where they were."""
-        totals: dict[Row, Tensor] = {}
-        for row, a, b in self.problem.parts.alone[space]:
-            add_to(totals, row, a @ b.mT)
-        for joint, side in self.problem.parts.at[space]:
-            neighbour = self.g[joint.spaces[1 - side]]
-            add_to(totals, joint.rows[side], _product(joint.a, _gathered(joint, side, neighbour), side))
-            self._seen[joint, side] = neighbour
+    def _followed(self, space: str) -> dict[Row, Tensor]:
+        """The products of a space's tracked members brought up to date with their neighbours."""
+        totals = self._totals.setdefault(space, {})
+        for m in self.problem.members[space]:
+            if m in self._tracked:
+                beside = next((one for one in m.block.carried if one[0] != m.dim), None)
+                known, here = self._seen.get(m), (self.still[space] if beside is None else self.g[beside[1].space])
+                if known is not here:
+                    self._seen[m] = here
+                    product = self._changed(m, beside, known, here)
+                    totals[m.row] = totals[m.row].add_(product) if m.row in totals else product
         return totals
 
-
-class Streamed(Costs):
-    """Costs of one space at a time, always from scratch, for networks whose tensors are read one by one."""
-
-    def of(self, space: str) -> dict[Row, Tensor]:
-        """As in ``Costs``; only those of the space that was asked for last are kept."""
-        if space not in self._now:
-            found: dict[Row, Tensor] = {}
-            for name, some in groupby(self.problem.members[space], key=lambda m: m.tensor):
-                ours, theirs = self.problem.a[name], self.present(name)
-                for m in some:
-                    add_to(found, m.row, m.view(m.block.read(ours)) @ m.view(m.block.read(theirs)).mT)
-                del ours, theirs  # before the next ones are read
-            self._now = {space: found}
-        return self._now[space]
-
-    def present(self, name: str) -> Tensor:
-        """A tensor of ``b`` as it was moved so far, read anew."""
-        return transform(self.problem.b[name], self.problem.sym.layouts[name], self.g)
+    def _changed(self, m: Member, beside: tuple[int, Leaf] | None, old: Element | None, new: Element) -> Tensor:
+        """The products of a member's units, less those with the neighbour's where they were if they are known."""
+        a, b = (m.block.read(state[m.tensor]) for state in (self.problem.a, self.problem.b))
+        if beside is None:
+            return m.view(a) @ m.view(b).mT
+        dim, row = beside[0], tuple(e % 2 for e in beside[1].sign)
+        if old is None:
+            return m.view(a) @ m.view(_gathered(b, dim, new, row)).mT
+        one, signs = torch.ones(()), Representation(sign=row)  # how the neighbour's units are flipped
+        before, after = (one if (d := e.diagonal(signs)) is None else d for e in (old, new))
+        moved = (old.permutation != new.permutation) | (before != after)
+        chosen = None  # gathering many from both networks costs more than multiplying by zeros
+        if 2 * int(moved.sum()) <= len(moved):
+            chosen = moved.nonzero().flatten()
+            a = _taken(a, dim, chosen)
+        change = _gathered(b, dim, new, row, chosen) - _gathered(b, dim, old, row, chosen)
+        return m.view(a) @ m.view(change).mT
 
 
-class _Product:
-    """Inner products of one member of any kind, kept until a space that they depend on moves."""
-
-    def __init__(self, member: Member, problem: Problem) -> None:
-        self._member, self._problem = member, problem
-        spaces = {s for s in member.block.spaces if s is not None}
-        holds = any(member.space in s.parents for s in problem.sym.spaces if s.name in spaces)
-        self._own = member.block.spaces.count(member.space) == 1 and not holds  # own moves can be put in afterwards
-        self._depends = sorted(spaces - {member.space} if self._own else spaces)
-        self._still = identity(problem.sym)[member.space]
-        self._known: list[Element] = []
-        self._value: Tensor | None = None
-
-    def product(self, g: Transformation) -> Tensor:
-        """The products ``(p..., n, n)`` with the units of ``b`` where they are now."""
-        m, e = self._member, g[self._member.space]
-        here = [g[name] for name in self._depends]
-        if self._value is None or any(x is not y for x, y in zip(here, self._known)):
-            rest = Transformation({**g.elements, m.space: self._still}) if self._own else g
-            b = transform_block(m.block.read(self._problem.b[m.tensor]), m.block, rest)
-            self._value = m.read(self._problem.a) @ m.view(b).mT
-            self._known = here
-        return _placed(self._value, e, m.row) if self._own else self._value
-
-
-def _update(total: Tensor, joint: Joint, side: int, old: Element, new: Element) -> None:
-    """Add what changes in the products of one side when the units of the other one move."""
-    one, signs = torch.ones(()), Representation(sign=joint.rows[1 - side])  # how the neighbour's units are flipped
-    before, after = (one if (d := e.diagonal(signs)) is None else d for e in (old, new))
-    moved = (old.permutation != new.permutation) | (before != after)
-    changed = moved.nonzero().flatten()
-    if not len(changed):
-        return
-    if 2 * len(changed) > len(moved):  # gathering both networks costs more than multiplying by zeros
-        total.add_(_product(joint.a, _gathered(joint, side, new) - _gathered(joint, side, old), side))
-        return
-    change = _gathered(joint, side, new, changed) - _gathered(joint, side, old, changed)
-    total.add_(_product(_units(joint.a, 1 - side, changed), change, side))
-
-
-def _gathered(joint: Joint, side: int, neighbour: Element, chosen: Tensor | None = None) -> Tensor:
-    """The block of ``b`` with the neighbour's units in their places, or some of these."""
-    index, sign = neighbour.permutation, neighbour.diagonal(Representation(sign=joint.rows[1 - side]))
+def _gathered(b: Tensor, dim: int, neighbour: Element, row: Row, chosen: Tensor | None = None) -> Tensor:
+    """A block of ``b`` with the neighbour's units along ``dim`` in their places, or some of these."""
+    index, sign = neighbour.permutation, neighbour.diagonal(Representation(sign=row))
     if chosen is not None:
         index, sign = index[chosen], None if sign is None else sign[chosen]
-    x = _units(joint.b, 1 - side, index)
-    return x if sign is None else x * (sign.to(x)[:, None, None] if side else sign.to(x))
+    x = _taken(b, dim, index)
+    return x if sign is None else x * align(sign.to(x), [dim], x.ndim)
 
 
-def _units(x: Tensor, side: int, index: Tensor) -> Tensor:
-    """Some units of a block, in that order."""
+def _taken(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Some units of a block along a dimension, in that order."""
     index = index.to(x.device)
-    if side == 0:
-        return x.index_select(0, index)
-    return x.gather(2, index.expand(*x.shape[:2], -1))  # many times faster than index_select on the last dimension
-
-
-def _product(a: Tensor, b: Tensor, side: int) -> Tensor:
-    """Inner products of the units of one side of two blocks, ``(n, n)``."""
-    if side == 0:
-        return a.reshape(len(a), -1) @ b.reshape(len(b), -1).mT
-    return a.reshape(-1, a.shape[2]).mT @ b.reshape(-1, b.shape[2])
+    if dim < x.ndim - 1:
+        return x.index_select(dim, index)
+    return x.gather(dim, index.expand(*x.shape[:-1], -1))  # many times faster than index_select on the last dimension
 
 
 def _placed(product: Tensor, e: Element, row: Row) -> Tensor:
@@ -270,11 +230,5 @@ def _moved_trace(product: Tensor, e: Element, row: Row) -> float:
 
 def _agree(known: dict[Row, Tensor], fresh: dict[Row, Tensor]) -> bool:
     """Whether tracked costs are the fresh ones up to rounding."""
-    for row, x in fresh.items():
-        if row not in known:
-            return False
-        if x is known[row] or not x.numel():
-            continue
-        if not float((x - known[row]).abs().max()) <= _AGREE[x.dtype] * float(x.abs().max()):
-            return False
-    return True
+    pairs = ((x, known[row]) for row, x in fresh.items() if x.numel())
+    return all(float((x - y).abs().max()) <= _AGREE[x.dtype] * float(x.abs().max()) for x, y in pairs)

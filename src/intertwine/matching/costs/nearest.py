@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...groups.assignment import assign_nearly
 from ...symmetry.blocks import inner_products
-from .weight_blocks import Both, Row
+from ..coordinates.problem import Both, Row
 
 LARGE = 512  # units of a space from which on sketches cost less than all inner products
 _SKETCH = 128  # numbers that a sketch keeps of one block: of 10,000 weights, enough for noise of a tenth

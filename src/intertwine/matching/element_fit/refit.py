@@ -16,7 +16,7 @@ from ...symmetry.gauge.scales import Key, LogScales
 from ...symmetry.spaces import Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
-from ..costs.weight_blocks import Member, members
+from ..coordinates.problem import Member, members
 from ..judgement.deviation import gap
 
 _CONDITION = 1e6  # a fitted basis is unidentifiable above this condition number: float32 weights leave it no digit

@@ -15,7 +15,6 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
-from ..._io.lazy import LazyState
 from ..._random import mixed
 from ...groups.assignment import assign_nearly
 from ...symmetry.coupling import Joined
@@ -23,7 +22,7 @@ from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, random, with_parts
 from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem, single_spaces
-from ..costs.incremental import Costs, Streamed
+from ..costs.incremental import Costs
 from .solver import Findings, Solver
 from .starts import outwards, profiles
 from .steps import best_parts, best_signs, nested_step
@@ -201,7 +200,7 @@ def descend(
     Raises:
         RuntimeError: If the objective falls by more than rounding explains, where no bases turn.
     """
-    kept = (Streamed if isinstance(stated.a, LazyState) else Costs)(stated, start)
+    kept = Costs(stated, start)
     history = [kept.value]
     # Bases turn by what rounding leaves of rotations, sweep by sweep: there what is found from scratch counts.
     rigid = not any(space.group.mixes for space in stated.sym.spaces)

@@ -31,8 +31,7 @@ from ...symmetry.action import multiply
 from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.networks import Networks
-from ..coordinates.problem import Problem
-from ..costs.weight_blocks import Member, Row
+from ..coordinates.problem import Member, Problem, Row
 from .coordinate_descent import CoordinateDescent, default, descend
 from .solver import Findings, Solver
 from .starts import profiles

@@ -14,9 +14,8 @@ from ...symmetry.action import transform, transform_block
 from ...symmetry.coupling import narrowed
 from ...symmetry.gauge.signs import signing
 from ...symmetry.transformation import Transformation, identity, with_parts
-from ..coordinates.problem import Problem, single_spaces
+from ..coordinates.problem import Both, Member, Problem, Row, add_to, single_spaces
 from ..costs.nearest import paired, sketched
-from ..costs.weight_blocks import Both, Member, Row, add_to
 from .steps import best_parts
 
 _KERNEL = 4  # positions beside the units of two spaces from which on a block is a kernel

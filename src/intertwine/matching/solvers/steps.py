@@ -17,8 +17,8 @@ from ...symmetry.detection.equations import BinarySpan, word_of
 from ...symmetry.gauge.signs import solve_signs
 from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, with_parts
+from ..coordinates.problem import Member, Row, add_to
 from ..costs.incremental import Costs
-from ..costs.weight_blocks import Member, Row, add_to
 
 _TABLE = 1 << 20  # gains of several combinations that are held at a time
 _MAX_SIGNS = 6  # sign generators of which all combinations are tried where their effects are tangled
