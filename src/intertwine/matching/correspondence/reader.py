@@ -19,15 +19,18 @@ from .terms import Axis, ConflictError, Operand, Spec, Term, View, leaves, lette
 
 Rule: TypeAlias = Callable[["Reader", dict[str, Any]], Any]
 RULES: dict[str, Rule] = {}
+PARTS: set[str] = set()
 _MASKING = -1e4  # numbers below it, added to logits, hide them
 _SEAM = 4  # operations between a product and what was put together
 _FRESH = 0x100  # letters from here on are no letters of rules
 _LARGEST = 1 << 24  # entries of a constant that are looked at
 
 
-def rule(names: str) -> Callable[[Rule], Rule]:
-    """Register the rule of operations of torch, by their plain names in one text."""
-    return registering(RULES, [f"aten::{name}" for name in names.split()])
+def rule(names: str, parts: bool = False) -> Callable[[Rule], Rule]:
+    """Register the rule of operations of torch, by their plain names in one text; some read parts as they are."""
+    called = [f"aten::{name}" for name in names.split()]
+    PARTS.update(called if parts else ())
+    return registering(RULES, called)
 
 
 def rounded(x: Any) -> Any:
@@ -45,6 +48,7 @@ class Reader:
     def __init__(self, program: Program, contents: Mapping[str, Tensor]) -> None:
         self._program, self._contents = program, contents
         self.views: dict[int, View] = {}  # by the number of a value
+        self._parts: dict[int, View] = {}  # of those that are parts of a term
         self._data: dict[int, Tensor] = {}
         self._powers: dict[int, tuple[View, float, View]] = {}
         self._pieces: dict[int, tuple[View, int, list[View]]] = {}  # of what was put together, by the id of its term
@@ -101,21 +105,25 @@ class Reader:
             if made := self._computed(call):
                 self._data.update({out.id: x for out, x in zip((o for o in call.outputs if o is not None), made)})
                 return
+        shapes = [() if out is None else self._program.values[out.id].shape for out in call.outputs]
+        args = {"#shapes": shapes, "#name": call.op.removeprefix("aten::")}
         read = lambda x: self.view(x) if isinstance(x, Ref) else x
-        args = {name: map_leaves(x, read) for name, x in call.args.items()}
-        args["#shapes"] = [() if out is None else self._program.values[out.id].shape for out in call.outputs]
-        args["#name"] = call.op.removeprefix("aten::")
+        args |= {name: map_leaves(x, read) for name, x in call.args.items()}
+        seen = lambda x: self._parts.get(x.id, self.view(x)) if isinstance(x, Ref) else x
+        given = args | {name: map_leaves(x, seen) for name, x in call.args.items()} if call.op in PARTS else args
         pointwise = call.func is not None and torch.Tag.pointwise in call.func.tags
         made_by = RULES.get(call.op, _pointwise if pointwise else _opaque)
         try:
-            found = made_by(self, args)
+            found = made_by(self, given)
         except (ConflictError, NotImplementedError):
             found = _opaque(self, args)
         found = found if isinstance(found, list) else [found]
         for out, view in zip(call.outputs, found):
             if out is not None and view is not None:
-                self.views[out.id] = view
-                _locate(view.term, (call.module, call.line))
+                self.views[out.id] = plain = self.slicer.plain(view)
+                if view.parts:
+                    self._parts[out.id] = view
+                _locate(plain.term, (call.module, call.line))
         for k, out in enumerate(call.outputs):
             if out is not None and out.id not in self.views:
                 self.views[out.id] = _opaque(self, args)[k]
@@ -279,19 +287,24 @@ class Reader:
         for v in views:
             whole, along, pieces = self._pieces.get(id(v.term), (None, dim, []))
             flat += pieces if whole is not None and whole.dims == v.dims and along == dim else [v]
-        flat = side_by_side(self.slicer, flat, dim)
+        flat = side_by_side(flat, dim)
         if len(flat) == 1:
             return flat[0]
         letters = letters_of("d", len(shape))
         sizes = {x: n for (x,), n in zip(letters, shape)} | {f"p{k}": v.shape[dim] for k, v in enumerate(flat)}
         roles: dict[str, Any] = {f"d{dim}": "cat", **{f"p{k}": ("piece", k) for k in range(len(flat))}}
-        given = [(v, [*letters[:dim], (f"p{k}",), *letters[dim + 1 :]]) for k, v in enumerate(flat)]
+        plain = map(self.slicer.plain, flat)
+        given = [(v, [*letters[:dim], (f"p{k}",), *letters[dim + 1 :]]) for k, v in enumerate(plain)]
         made = term("cat", given, letters, sizes, tuple(v.shape[dim] for v in flat), roles)
         self._pieces[id(made.term)] = made, dim, flat
         return made
 
-    def part(self, x: View, dim: int, start: int, stop: int, step: int = 1) -> View:
-        """A slice."""
+    def part(self, x: View, dim: int, start: int, stop: int) -> View:
+        """A slice of neighbours."""
+        return self.slicer.plain(self.slicer.part(x, dim % len(x.dims), start, stop))
+
+    def sliced(self, x: View, dim: int, start: int, stop: int, step: int = 1) -> View:
+        """A slice as a part of a term."""
         dim %= len(x.dims)
         count = len(range(start, stop, step))
         if step > 1 and count * step == x.shape[dim]:

@@ -21,17 +21,17 @@ def _plain(names: frozenset[str]) -> str:
 # ---- views
 
 
-@rule(f"{_plain(COPIES)} dropout native_dropout lift_fresh_copy positive feature_dropout alpha_dropout real")
+@rule(f"{_plain(COPIES)} dropout native_dropout lift_fresh_copy positive feature_dropout alpha_dropout real", True)
 def _same(r: Reader, a: dict[str, Any]) -> View:
     return next(x for x in a.values() if isinstance(x, View))
 
 
-@rule("view _unsafe_view reshape flatten unflatten squeeze unsqueeze view_as _reshape_alias")
+@rule("view _unsafe_view reshape flatten unflatten squeeze unsqueeze view_as _reshape_alias", parts=True)
 def _reshaped(r: Reader, a: dict[str, Any]) -> View:
     return reshaped(r.slicer, a["self"], a["#shapes"][0])
 
 
-@rule("as_strided")
+@rule("as_strided", parts=True)
 def _restrided(r: Reader, a: dict[str, Any]) -> View:
     """The same entries, as pooling to one place lays its result out anew."""
     x: View = a["self"]
@@ -41,7 +41,7 @@ def _restrided(r: Reader, a: dict[str, Any]) -> View:
     return x
 
 
-@rule("permute transpose t movedim")
+@rule("permute transpose t movedim", parts=True)
 def _permuted(r: Reader, a: dict[str, Any]) -> View:
     x: View = a["self"]
     order = list(range(len(x.dims)))
@@ -52,7 +52,7 @@ def _permuted(r: Reader, a: dict[str, Any]) -> View:
     return x.permuted(order)
 
 
-@rule("expand repeat")
+@rule("expand repeat", parts=True)
 def _expanded(r: Reader, a: dict[str, Any]) -> View:
     x, shape = a["self"], a["#shapes"][0]
     old = (1,) * (len(shape) - len(x.dims)) + x.shape
@@ -61,28 +61,28 @@ def _expanded(r: Reader, a: dict[str, Any]) -> View:
     return x.expanded(shape)
 
 
-@rule("select")
+@rule("select", parts=True)
 def _selected(r: Reader, a: dict[str, Any]) -> View:
     x, dim = a["self"], a["dim"] % len(a["self"].dims)
     index = a["index"] % x.shape[dim]
-    found = r.part(x, dim, index, index + 1)
-    return View(found.term, found.dims[:dim] + found.dims[dim + 1 :])
+    found = r.sliced(x, dim, index, index + 1)
+    return found.of(found.dims[:dim] + found.dims[dim + 1 :])
 
 
-@rule("slice narrow")
+@rule("slice narrow", parts=True)
 def _sliced(r: Reader, a: dict[str, Any]) -> View:
     n = a["self"].shape[a["dim"]]
     if a["#name"] == "narrow":
-        return r.part(a["self"], a["dim"], a["start"] % n, a["start"] % n + a["length"])
-    return r.part(a["self"], a["dim"], *slice(a["start"], a["end"], a["step"]).indices(n))
+        return r.sliced(a["self"], a["dim"], a["start"] % n, a["start"] % n + a["length"])
+    return r.sliced(a["self"], a["dim"], *slice(a["start"], a["end"], a["step"]).indices(n))
 
 
-@rule("cat stack concat")
+@rule("cat stack concat", parts=True)
 def _joined(r: Reader, a: dict[str, Any]) -> View:
     views, shape = a["tensors"], a["#shapes"][0]
     dim = a["dim"] % len(shape)
     if a["#name"] == "stack":
-        views = [View(v.term, (*v.dims[:dim], (), *v.dims[dim:])) for v in views]
+        views = [v.of([*v.dims[:dim], (), *v.dims[dim:]]) for v in views]
     views = [v for v in views if prod(v.shape)]
     if len(views) == 1:
         return views[0]
@@ -96,7 +96,7 @@ def _picked(r: Reader, a: dict[str, Any]) -> View:
     times = rows.numel() // n if isinstance(rows, Tensor) else 0  # each entry several times, one after the other
     if not isinstance(rows, Tensor) or not torch.equal(rows, torch.arange(n).repeat_interleave(times)):
         raise NotImplementedError
-    wide = View(x.term, (*x.dims[: d + 1], (), *x.dims[d + 1 :]))
+    wide = x.of([*x.dims[: d + 1], (), *x.dims[d + 1 :]])
     return wide.expanded((*x.shape[: d + 1], times, *x.shape[d + 1 :])).reshaped(a["#shapes"][0])
 
 
@@ -252,10 +252,10 @@ def _attention(r: Reader, a: dict[str, Any]) -> View:
     if n == 4 and k.shape[1] != q.shape[1]:  # several heads read one key
         groups = k.shape[1]
         q = q.reshaped((shape[0], groups, shape[1] // groups, *shape[2:]))
-        k, v = (View(x.term, (*x.dims[:2], (), *x.dims[2:])) for x in (k, v))
+        k, v = (x.of([*x.dims[:2], (), *x.dims[2:]]) for x in (k, v))
         if mask is not None and len(mask.dims) == 4:
             split = (mask.shape[0], groups, shape[1] // groups, *mask.shape[2:])
-            one = View(mask.term, (*mask.dims[:2], (), *mask.dims[2:]))
+            one = mask.of([*mask.dims[:2], (), *mask.dims[2:]])
             mask = mask.reshaped(split) if mask.shape[1] > 1 else one
         n = 5
     batch = "abcdefgh"[: n - 2]

@@ -1,10 +1,9 @@
-"""Slices of terms: carried to the parameters, or before operations of which nothing else is used."""
+"""Slices of terms: parts of them, carried to the parameters, or before operations of which nothing else is used."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -15,6 +14,7 @@ from .terms import (
     ConflictError,
     Factor,
     Operand,
+    Part,
     Term,
     View,
     grouped,
@@ -34,86 +34,89 @@ Cut: TypeAlias = tuple[Term, Axis | None, list[tuple[Axis, Axis]]]
 """A restricted term, the index over what is left, and other indices that became another's, beside these."""
 
 
-@dataclass(frozen=True, eq=False)
-class Origin:
-    """What a slice was cut out of."""
-
-    cut: Term
-    whole: Term
-    row: tuple[Axis, ...]  # Indices of the whole that were cut, as one
-    start: int
-    stop: int
-    left: Axis | None  # The index over what is left
-    pairs: list[tuple[Axis, Axis]] | None  # Other indices, of the whole and of the slice; ``None``: they are the same
-
-
-@dataclass(frozen=True, eq=False)
-class Recast:
-    """A term of which some indices are read as one, that splits in any way."""
-
-    whole: Term
-    made: Term
-    pairs: list[tuple[Axis, Axis]]  # Indices of the whole, and of the new term
-    one: Axis
-
-    @classmethod
-    def of(cls, whole: Term, row: Sequence[Axis]) -> Recast:
-        """The indices of ``row`` as one."""
-        own = leaves(whole.out)
-        pairs, one = [(a, Axis(a.size)) for a in own], Axis(volume(row))
-        for a, b in pairs:
-            join([a], [b])
-        inside = {id(a): k for k, a in enumerate(row)}
-        roles = [(b, ("from", inside[id(a)])) for a, b in pairs if id(a) in inside]
-        out = [b for a, b in pairs if id(a) not in inside]
-        made = Term("reshape", (), [Operand(whole, pairs)], [*out, one], [*roles, (one, ("to",))])
-        return cls(whole, made, pairs, one)
-
-
 class Slicer:
-    """Slices of terms, each made once; their ``origins`` by the id of the slice."""
+    """Slices of terms, each made once."""
 
     def __init__(self) -> None:
-        self.origins: dict[int, Origin] = {}
-        self.recasts: dict[tuple[int, ...], Recast] = {}
         self._made: dict[tuple, Cut | None] = {}
+        self._recast: dict[tuple[int, ...], tuple[Term, list[tuple[Axis, Axis]], Axis]] = {}
         self._kept: list[Any] = []
 
     def part(self, view: View, dim: int, start: int, stop: int, step: int = 1) -> View:
-        """``view[..., start:stop:step, ...]``; carried to the parameters where all operations on the way let it."""
+        """``view[..., start:stop:step, ...]``, as a part of its term where that is one entry or neighbours of a row."""
         count = len(range(start, stop, step))
-        dims = list(view.dims)
-        own = leaves(dims[dim])
+        dims, own, parts = list(view.dims), leaves(view.dims[dim]), view.parts
         if count == volume(own):
             return view
+        known = next((p for p in parts if p.axis in own), None)
+        if known is not None and (step > 1 or len(own) > 1):
+            return self.part(self.plain(view), dim, start, stop, step)
         if step > 1 and count * step == volume(own):  # one entry of an inner index
             with suppress(ConflictError):
                 outer, inner = grouped(own, [count, step])
-                split = View(view.term, (*view.dims[:dim], tuple(outer), tuple(inner), *view.dims[dim + 1 :]))
-                one = self.part(split, dim + 1, start, start + 1)
-                return View(one.term, (*one.dims[: dim + 1], *one.dims[dim + 2 :]))
+                one = self.part(view.of([*dims[:dim], outer, inner, *dims[dim + 1 :]]), dim + 1, start, start + 1)
+                return one.of([*one.dims[: dim + 1], *one.dims[dim + 2 :]])
         if count == 0:
             shape = (*view.shape[:dim], 0, *view.shape[dim + 1 :])
             return stored("constant", shape, zeros(shape))
         if all(axis.free for axis in own):
             dims[dim] = (Axis(count, True),) if count > 1 else ()
-            return View(view.term, tuple(dims))
-        free = any(axis.free for axis in own)
-        found = None if free else self._cut(view.term, own, (start, stop, step), _DEPTH)
-        if found is None:
-            cut = _cut_of(view, dim, start, step, count)
-            read = cut.term.operands[0]
-            if read.term is view.term and step == 1 and not free:
-                left = cut.dims[dim][0] if count > 1 else None
-                self.origins[id(cut.term)] = Origin(cut.term, view.term, tuple(own), start, stop, left, read.pairs)
-            return cut
-        new, fresh, renamed = found
-        if step == 1 and not renamed:
-            self.origins[id(new)] = Origin(new, view.term, tuple(own), start, stop, fresh, None)
+            return view.of(dims)
+        if step > 1 or any(axis.free for axis in own):
+            return self._sliced(self.plain(view), dim, start, stop, step)
+        row, before = (tuple(own), 0) if known is None else (known.row, known.start)
+        made = Part(row, before + start, before + stop, Axis(count) if count > 1 else None)
+        dims[dim] = () if made.axis is None else (made.axis,)
+        return View(view.term, tuple(dims), (*(p for p in parts if p is not known), made))
+
+    def plain(self, view: View) -> View:
+        """The same view of the parts alone, carried to the parameters where all operations on the way let them."""
+        if not view.parts:
+            return view
+        axes = [p.axis for p in view.parts]
+        kept = [x for x in leaves(a for dim in view.dims for a in dim) if x not in axes]
+        flat = View(view.term, (*((x,) for x in kept), *(tuple(leaves(p.row)) for p in view.parts)))
+        for k, p in enumerate(view.parts, len(kept)):
+            flat = self._sliced(flat, k, p.start, p.stop, 1)
+        new = {id(x): leaves(dim) for x, dim in zip([*kept, *axes], flat.dims) if x is not None}
+        return View(flat.term, tuple(tuple(a for x in leaves(dim) for a in new[id(x)]) for dim in view.dims))
+
+    def as_one(self, whole: Term, row: Sequence[Axis]) -> tuple[Term, list[tuple[Axis, Axis]], Axis]:
+        """A term with a row of its indices as one, that splits in any way; its other indices by the old ones."""
+        key = (id(whole), *map(id, row))
+        if key not in self._recast:
+            pairs, one = [(a, Axis(a.size)) for a in leaves(whole.out)], Axis(volume(row))
+            for a, b in pairs:
+                join([a], [b])
+            roles = [(b, ("from", row.index(a))) for a, b in pairs if a in row]
+            out = [b for a, b in pairs if a not in row]
+            made = Term("reshape", (), [Operand(whole, pairs)], [*out, one], [*roles, (one, ("to",))])
+            self._recast[key] = made, pairs, one
+            self._kept.append((whole, row))
+        return self._recast[key]
+
+    def _sliced(self, view: View, dim: int, start: int, stop: int, step: int) -> View:
+        """A slice of a view without parts."""
+        own, region = leaves(view.dims[dim]), (start, stop, step)
+        if any(axis.free for axis in own):
+            return _cut_of(view, dim, start, step, len(range(*region)))
+        new, fresh, renamed = self._cut(view.term, own, region, _DEPTH) or self._apart(view.term, own, region)
         names = _by_id(renamed)
-        changed = [tuple(names.get(id(x), x) for x in leaves(axes)) for axes in dims]
-        changed[dim] = () if fresh is None else (fresh,)
-        return View(new, tuple(changed))
+        dims = [tuple(names.get(id(x), x) for x in leaves(axes)) for axes in view.dims]
+        dims[dim] = () if fresh is None else (fresh,)
+        return View(new, tuple(dims))
+
+    def _apart(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int]) -> Cut:
+        """A slice of a term as an operation of its own."""
+        key = (None, id(old), tuple(map(id, xs)), region)
+        if (known := self._made.get(key)) is None:
+            others = [x for x in leaves(old.out) if x not in xs]
+            view = View(old, (tuple(xs), *((x,) for x in others)))
+            cut = _cut_of(view, 0, region[0], region[2], len(range(*region)))
+            fresh = cut.dims[0][0] if cut.dims[0] else None
+            self._made[key] = known = cut.term, fresh, [(x, axes[0]) for x, (axes) in zip(others, cut.dims[1:])]
+            self._kept.append((old, xs))
+        return known
 
     def _cut(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int], depth: int) -> Cut | None:
         """A term restricted along a row of its indices."""
@@ -293,7 +296,8 @@ def _sink(t: Term, old: Term, made: dict[tuple, View], slicer: Slicer) -> None:
             view = View(operand.term, (tuple(own), *((a,) for a, _ in rest)))
             stop = start + (count - 1) * step + 1
             leaf = bool(operand.term.layout)
-            made[key] = slicer.part(view, 0, start, stop, step) if leaf else _cut_of(view, 0, start, step, count)
+            cut = slicer.plain(slicer.part(view, 0, start, stop, step)) if leaf else None
+            made[key] = _cut_of(view, 0, start, step, count) if cut is None else cut
         found = made[key]
         here = [(dim[0], new.get(id(b), b)) for dim, (_, b) in zip(found.dims[1:], rest)]
         if fresh:

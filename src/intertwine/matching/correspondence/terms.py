@@ -150,30 +150,50 @@ class Term:
 
 
 @dataclass(frozen=True, eq=False)
+class Part:
+    """Of a row of indices of a term, seen as one, the entries from ``start`` to ``stop``."""
+
+    row: tuple[Axis, ...]
+    start: int
+    stop: int
+    axis: Axis | None  # The index that runs over them, ``None`` where there is one
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What it is part of."""
+        return tuple(map(id, leaves(self.row)))
+
+
+@dataclass(frozen=True, eq=False)
 class View:
-    """A value of a program: the indices of a term that make up each of its dimensions."""
+    """A value of a program: the indices of a term, or of parts of it, that make up each of its dimensions."""
 
     term: Term
     dims: tuple[tuple[Axis, ...], ...]
+    parts: tuple[Part, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Lengths of the dimensions."""
         return tuple(volume(leaves(dim)) for dim in self.dims)
 
+    def of(self, dims: Iterable[Iterable[Axis]]) -> View:
+        """The same with other dimensions."""
+        return View(self.term, tuple(map(tuple, dims)), self.parts)
+
     def reshaped(self, shape: Sequence[int]) -> View:
         """The same entries, row by row in the same order; ``ConflictError`` where indices would be cut across."""
-        return View(self.term, tuple(map(tuple, grouped([a for dim in self.dims for a in dim], shape))))
+        return self.of(grouped([a for dim in self.dims for a in dim], shape))
 
     def permuted(self, order: Sequence[int]) -> View:
         """Dimensions in another order."""
-        return View(self.term, tuple(self.dims[i] for i in order))
+        return self.of(self.dims[i] for i in order)
 
     def expanded(self, shape: Sequence[int]) -> View:
         """Dimensions of length one, and new ones in front, repeated."""
         dims = ((),) * (len(shape) - len(self.dims)) + self.dims
         old = (1,) * (len(shape) - len(self.dims)) + self.shape
-        return View(self.term, tuple(d if n in (m, -1) else (Axis(n, True),) for d, n, m in zip(dims, shape, old)))
+        return self.of(d if n in (m, -1) else (Axis(n, True),) for d, n, m in zip(dims, shape, old))
 
 
 def stored(op: str, shape: Sequence[int], source: str | Tensor) -> View:
