@@ -28,7 +28,7 @@ from intertwine.lab.networks import cifar_resnet
 from intertwine.matching import align
 from intertwine.matching.coordinates.networks import Networks
 from intertwine.matching.coordinates.problem import Row
-from intertwine.matching.costs.incremental import Costs
+from intertwine.matching.costs import Costs
 from intertwine.matching.solvers.steps import monomial_step
 from intertwine.symmetry.transformation import identity, with_parts
 

@@ -8,7 +8,7 @@ import intertwine as iw
 from intertwine.features.moments import CrossMoments
 from intertwine.lab import networks
 from intertwine.matching import Activations
-from intertwine.matching.costs.likeness import carriers
+from intertwine.matching.solvers.responses import carriers
 from intertwine.symmetry.action import tensors_of
 
 

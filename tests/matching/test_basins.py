@@ -10,8 +10,7 @@ from upstream import dtype_name, stacked_experts, unscaled_t5
 
 import intertwine as iw
 from intertwine.matching import FrankWolfe, Gates, Learned, Sinkhorn, StraightThrough, gather
-from intertwine.matching.coordinates.gauge import gauge_of
-from intertwine.matching.coordinates.networks import Networks
+from intertwine.matching.coordinates.networks import Networks, gauge_of
 from intertwine.matching.solvers import METHODS
 from intertwine.matching.solvers.coordinate_descent import cooled, descend, profiles
 from intertwine.symmetry.transformation import KINDS

@@ -5,8 +5,7 @@ import torch
 
 from intertwine.groups.assignment import assign
 from intertwine.matching.coordinates.problem import Problem
-from intertwine.matching.costs.incremental import Costs
-from intertwine.matching.costs.nearest import LARGE, certified, paired, sketched
+from intertwine.matching.costs import LARGE, Costs, certified, paired, sketched
 from intertwine.matching.solvers.coordinate_descent import descend
 from intertwine.symmetry import symmetries
 from intertwine.symmetry.transformation import identity, with_parts

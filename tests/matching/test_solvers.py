@@ -14,7 +14,7 @@ from intertwine.groups import assign
 from intertwine.matching import Alignment, CoordinateDescent, StraightThrough, align
 from intertwine.matching.coordinates.networks import Balanced, Networks
 from intertwine.matching.coordinates.problem import Problem
-from intertwine.matching.costs.incremental import Costs
+from intertwine.matching.costs import Costs
 from intertwine.matching.solvers import METHODS
 from intertwine.matching.solvers.coordinate_descent import descend, step_of
 from intertwine.matching.solvers.relaxed import gradient, moved_softly, of_element, sinkhorn

@@ -10,7 +10,7 @@ import intertwine as iw
 from intertwine.matching import align
 from intertwine.matching.coordinates.networks import Networks
 from intertwine.matching.solvers.coordinate_descent import descend
-from intertwine.matching.solvers.starts import outwards
+from intertwine.matching.solvers.steps import outwards
 from intertwine.symmetry.transformation import identity
 
 

@@ -9,8 +9,8 @@ from .._evaluation import in_usual_mode
 from .._result import UNSAVED, Result
 from ..matching import Gates, align
 from ..matching.coordinates.problem import Problem
-from ..matching.costs.incremental import Costs
-from ..matching.costs.likeness import seeing
+from ..matching.costs import Costs
+from ..matching.solvers.responses import seeing
 from ..symmetry import Symmetry, Transformation
 from ..symmetry.transformation import identity
 from .gated_network import GatedNetwork

@@ -2,7 +2,6 @@
 
 from .align import Alignment, align
 from .correspondence.correspond import Correspondence, correspond
-from .costs.likeness import Carrier, carriers
 from .joint import Gathering, gather
 from .judgement.verdict import Match
 from .same import same
@@ -17,6 +16,7 @@ from .solvers import (
     Solver,
     StraightThrough,
 )
+from .solvers.responses import Carrier, carriers
 
 __all__ = [
     "METHODS", "Activations", "Alignment", "Carrier", "CoordinateDescent", "Correspondence", "FrankWolfe", "Gates",

@@ -14,8 +14,7 @@ from ..symmetry import Symmetry, Transformation, symmetries
 from ..symmetry.action import check_states
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.transformation import KINDS, check_kinds, identity
-from .coordinates.gauge import gauge_of
-from .coordinates.networks import Networks, common_symmetry
+from .coordinates.networks import Networks, common_symmetry, gauge_of
 from .correspondence.correspond import carrier_of
 from .judgement.agreement import agreement, cosines_by_chance, unweighted
 from .solvers import CoordinateDescent, Solution, Solver, solver_named

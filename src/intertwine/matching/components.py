@@ -24,13 +24,12 @@ from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .coordinates.networks import Balanced
 from .coordinates.problem import Both, Problem, Row, add_to
-from .costs.nearest import paired, sketched
+from .costs import paired, sketched
 from .element_fit.consensus import by_consensus
 from .element_fit.units import FOUND, UNRELATED, monomial
 from .judgement.agreement import unrelated
 from .judgement.deviation import HALVES, Deviation, above_quantile, constant, deviation, distance, joined
-from .solvers.starts import profiles_of
-from .solvers.steps import best_signs, monomial_step
+from .solvers.steps import best_signs, monomial_step, profiles_of
 
 _COARSE = 1e-3  # relative fall of the residual that is worth another round
 _HARDLY = 5e-3  # the same where nothing was found yet: a search that finds its way explains more

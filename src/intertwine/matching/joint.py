@@ -14,8 +14,7 @@ from ..symmetry import Symmetry, Transformation
 from ..symmetry.action import moved, rewritable, tensors_of, write
 from ..symmetry.find import symmetries
 from ..symmetry.transformation import check_kinds, identity
-from .coordinates.gauge import gauge_of
-from .coordinates.networks import Networks, check_matching
+from .coordinates.networks import Networks, check_matching, gauge_of
 from .solvers import Solver, solver_named
 
 _SETTLED = 1e-6  # relative fall of the distance that is worth another sweep

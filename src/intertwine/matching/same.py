@@ -19,7 +19,7 @@ from ..symmetry.folding.norms import gains_of
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation
 from ..testing import outputs, relative_error, tolerance
-from .coordinates.gauge import gauge_of
+from .coordinates.networks import gauge_of
 from .correspondence.correspond import SETTINGS, correspond, in_code_of, in_one_code
 from .decision import decided, other_architectures
 from .judgement.configurations import differing_settings, settings_of

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .._evaluation import check_module, in_usual_mode
 from .._result import Result, of_networks
 from .._words import counted, listed
-from ..matching.coordinates.gauge import gauge_of
+from ..matching.coordinates.networks import gauge_of
 from ..matching.correspondence.correspond import carrier_of
 from ..matching.judgement.verdict import RELATED, SAME, Match
 from ..symmetry import Symmetry, symmetries

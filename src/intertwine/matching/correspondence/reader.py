@@ -13,8 +13,7 @@ from ..._nested import map_leaves
 from ...programs import Call, Program, Ref
 from ...programs.operations import FILLS, registering
 from ...programs.steps import run_call
-from .pieces import side_by_side, splittable
-from .slices import Slicer
+from .slices import Slicer, side_by_side, splittable
 from .terms import Axis, ConflictError, Operand, Spec, Term, View, leaves, letters_of, recast, stored, term
 
 Rule: TypeAlias = Callable[["Reader", dict[str, Any]], Any]

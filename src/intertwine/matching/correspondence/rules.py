@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ...programs.operations import BATCH_NORMS, COPIES, SCALED_DOT_PRODUCTS
-from .pieces import reshaped
 from .reader import Reader, number_of, rounded, rule
+from .slices import reshaped
 from .terms import Spec, View, letters_of, term
 
 _HIDING = -1e4

@@ -22,7 +22,7 @@ from ..coordinates.networks import Balanced
 from ..coordinates.problem import Problem
 from ..judgement.deviation import combined, distance, sine
 from ..solvers.coordinate_descent import CoordinateDescent, descend, search
-from ..solvers.starts import profiles, signed
+from ..solvers.steps import profiles, signed
 from .refit import Fit, chained, join_bases, upright
 
 _STARTS = 2

@@ -16,7 +16,7 @@ from ...symmetry.transformation import identity
 from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem
 from ..solvers.coordinate_descent import CoordinateDescent, descend
-from ..solvers.starts import profiles
+from ..solvers.steps import profiles
 
 Agreement = tuple[dict[str, Tensor], float, float]
 """By space the cosine of every unit with its partner, ``(p..., n)``, NaN where one has no weights; and the distances

@@ -22,10 +22,9 @@ from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, random, with_parts
 from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem, single_spaces
-from ..costs.incremental import Costs
+from ..costs import Costs
 from .solver import Findings, Solver
-from .starts import outwards, profiles
-from .steps import best_parts, best_signs, nested_step
+from .steps import best_parts, best_signs, nested_step, outwards, profiles
 
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative fall of the objective that rounding explains
 _COPY = 1e-6  # relative distance from the largest objective, |a| |b|, at which nothing is left to find

@@ -31,7 +31,7 @@ from ...symmetry.action import admissible, tensors_of
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem, searched, within
-from ..costs.incremental import Costs
+from ..costs import Costs
 from .coordinate_descent import CoordinateDescent, step_of
 from .solver import Findings, Solver
 from .straight_through import Mixture, cross_entropy, transformed

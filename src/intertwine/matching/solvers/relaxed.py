@@ -34,8 +34,7 @@ from ..coordinates.networks import Networks
 from ..coordinates.problem import Member, Problem, Row
 from .coordinate_descent import CoordinateDescent, default, descend
 from .solver import Findings, Solver
-from .starts import profiles
-from .steps import best_parts
+from .steps import best_parts, profiles
 
 Soft = dict[tuple[str, Row], Tensor]  # space and parities -> (p..., n, n)
 _ITERATIONS = 200

@@ -1,1 +1,0 @@
-"""Cost matrices: inner products of the units of two networks."""
