@@ -50,10 +50,7 @@ class Matched:
 
 
 class Pair:
-    """Tensors to move and tensors to meet, read component by component.
-
-    Components have at most ``limit`` weights, where coupled tensors are not more; by default there is one.
-    """
+    """Tensors to move and to meet, by components of at most ``limit`` weights where coupled tensors are not more."""
 
     def __init__(
         self, sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], limit: int | None = None

@@ -63,11 +63,7 @@ def paired(blocks: Iterable[Both], fast: bool = False) -> Tensor | None:
 
 
 def certified(read: Callable[[], Units], permutes: bool = True) -> bool:
-    """Whether no unit of one network is nearer to another unit than to the one in its place, whatever their signs.
-
-    ``read`` yields, for every block of a space, the parities of its signs and the units ``(n, K)`` of both networks.
-    Where units may not change places only their signs are looked at.
-    """
+    """Whether each unit's nearest of the other network is the one in its place; by signs alone if none ``permutes``."""
     apart = ours = theirs = torch.zeros(())
     inner: dict[Row, Tensor] = {}
     short: dict[Row, list[Both]] = {}
@@ -206,10 +202,7 @@ class Costs:
         return [n for n, e in step.elements.items() if e is not self.still[n] and not e.is_identity(0.0)]
 
     def gain(self, step: Transformation) -> float:
-        """By how much the objective would rise.
-
-        Where one space moves and occurs once in each of its blocks, its costs say it; otherwise the tensors are moved.
-        """
+        """By how much the objective would rise: by the costs where one space moves that each block has once."""
         active = self.moving(step)
         if len(active) == 1 and (space := active[0]) not in self._near[space]:
             e, still = step[space], self.still[space]

@@ -106,10 +106,7 @@ def _judged(
 
 
 def _many(pair: Pair, names: Collection[str]) -> bool:
-    """Whether names hold a tenth of the matrices, by number or weights.
-
-    Matrices in no order alone count: what starts as a function of the unit's number is the same everywhere.
-    """
+    """Whether names hold a tenth of the matrices in no order, by number or weights; patterns are alike everywhere."""
     told = {}
     for name in pair.sym.layouts:
         x = pair.b[name]
@@ -174,11 +171,7 @@ def _agreeing(match: Match, pair: Pair, equal: bool, error: float | None) -> Mat
 
 
 def _cast(pair: Pair, found: Matched, whole: bool) -> bool:
-    """Whether a cast explains the deviation, of the whole or in part, although neither network is in half precision.
-
-    It must then have been moved after the cast. Bases mix entries, so that noise on all weights alike passes for
-    rounding weight by weight: either the residual of the whole is rounding's, or one network, cast, is the other.
-    """
+    """Whether a cast explains the deviation, of the whole or in part, though neither network is in half precision."""
     if (whole and found.residual <= _CAST) or not any(space.group.mixes for space in found.sym.spaces):
         return True
     for half in HALVES:

@@ -206,10 +206,7 @@ def _by_name(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | No
 
 
 def _moved_together(found: Match, sym: Symmetry, a: nn.Module, b: nn.Module, example_inputs: Any) -> bool:
-    """Whether differing tensors make up for one another: outputs are equal, but not those halfway from ``a`` to ``b``.
-
-    Changes that the example does not show, as of rows that it does not read, leave outputs equal halfway, too.
-    """
+    """Whether outputs are equal but not halfway: differing tensors make up for one another, and are not just unread."""
     theirs = outputs(b, example_inputs)
     if found.transformation is None or not _error(outputs(a, example_inputs), theirs) <= PRECISIONS["float32"]:
         return False
@@ -230,10 +227,7 @@ def _error(ours: list[Tensor], theirs: list[Tensor]) -> float:
 
 
 def _in_other_code(a: nn.Module, b: nn.Module, example_inputs: Any, example_inputs_b: Any) -> Match:
-    """The verdict on B's weights in A's code, where the programs correspond.
-
-    Elsewhere the outputs' shapes, or other settings that they show, tell.
-    """
+    """The verdict on B's weights in A's code where programs correspond; else by outputs' shapes and settings."""
     found = correspond(a, b, example_inputs, example_inputs_b)
     if found:
         match = _by_name(a, in_code_of(a, b, found), example_inputs, None)

@@ -43,11 +43,7 @@ class Gauge:
     known: tuple[tuple[nn.Module, nn.Module], ...]  # Networks that were folded already, each with its folded form
 
     def __call__(self, model: nn.Module) -> nn.Module:
-        """A network in this gauge: other weights, the same function.
-
-        Raises:
-            ValueError: If it folds into another form.
-        """
+        """A network in this gauge: other weights, the same function."""
         for one, folded in self.known:
             if model is one or model is folded:
                 return folded
@@ -65,10 +61,7 @@ class Gauge:
 
 
 def gauge_of(models: Sequence[nn.Module], example_inputs: Any, sym: Symmetry) -> Gauge | None:
-    """The gauge in which a space that many tensors share may rotate, where it may not as the networks come.
-
-    ``None`` where no group grows, or the networks do not fold alike.
-    """
+    """The gauge in which a space that many tensors share may rotate; ``None`` where none grows, or none folds alike."""
     program = sym.origin.program if sym.origin is not None else None
     if program is None or not any(call.op in NORMALISING for call in program.calls):
         return None

@@ -185,10 +185,7 @@ def within(g: Transformation, sym: Symmetry) -> Transformation:
 
 
 def searched(sym: Symmetry, kinds: Collection[str]) -> Symmetry:
-    """What is left to search in balanced coordinates: no scales, and orthogonal instead of general matrices.
-
-    Running statistics of batch norms that were not folded are left out.
-    """
+    """What is left to search in balanced coordinates: no scales, rotations for bases, no statistics of batch norms."""
     statistics = {name for norm in sym.batch_norms for name in (norm.mean, norm.variance)}
     linear = {s.name for s in sym.spaces if s.group.mixes} if "linear" in kinds else set()
 

@@ -192,13 +192,7 @@ def in_code_of(a: nn.Module, b: nn.Module, found: Correspondence) -> nn.Module:
 
 
 def carrier_of(a: nn.Module, b: nn.Module, example_inputs: Any) -> Callable[[nn.Module], nn.Module] | None:
-    """What carries weights of networks in the code of ``b`` into copies of ``a``; other networks stay as they are.
-
-    ``None`` where nothing is to be carried, by names and shapes of tensors, or widths alone differ.
-
-    Raises:
-        ValueError: If names differ, and the programs too; the message says where.
-    """
+    """What carries weights in the code of ``b`` into copies of ``a``; ``None`` where at most widths differ."""
     shapes = lambda model: {name: tensor.shape for name, tensor in tensors_of(model).items()}
     ours, theirs = shapes(a), shapes(b)
     if ours == theirs:

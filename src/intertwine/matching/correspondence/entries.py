@@ -114,10 +114,7 @@ class Entry:
 
 
 def entries_of(found: Pairing) -> tuple[Entry, ...]:
-    """The entries that paired leaves give.
-
-    Rows that the example did not read, such as later positions, go with those that it read.
-    """
+    """The entries that paired leaves give; rows that the example did not read go with those that it read."""
     entries: dict[tuple, Entry] = {}
     for n, m in sorted(found.vertices.items()):
         t, s = found.a.vertices[n].term, found.b.vertices[m].term

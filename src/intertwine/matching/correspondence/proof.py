@@ -40,11 +40,7 @@ class Side:
 
     @classmethod
     def of(cls, name: str, model: nn.Module, inputs: Any, borrowed: bool = False) -> Side:
-        """The side of a model, called ``name`` in messages; ``borrowed`` inputs are those of the other side.
-
-        Raises:
-            CaptureError: If the model does not run on its inputs.
-        """
+        """The side of a model, called ``name`` in messages; ``borrowed`` inputs are those of the other side."""
         inner, prefix, wrapped = _unwrapped(model)
         try:
             program = capture(inner, *arguments(each(inputs)[0]))
@@ -81,15 +77,7 @@ def _unwrapped(model: nn.Module) -> tuple[nn.Module, str, tuple[str, ...]]:
 def error_of(
     a: Side, b: Side, entries: Sequence[Entry], values: tuple[Sequence[int], Sequence[int]], as_models: bool
 ) -> tuple[float, float]:
-    """Relative error of A's values with B's weights, beside B's, and that which rounding explains.
-
-    Args:
-        a: The side that takes the weights.
-        b: The side that gives them.
-        entries: Which of them are which.
-        values: The numbers of the values that are compared, of each program.
-        as_models: Whether the models themselves may be run where the programs differ.
-    """
+    """Relative error of A's ``values`` with B's weights, as models where programs differ, and what rounding makes."""
     theirs = _distinct(b)
     made = carried(entries, theirs)
     made |= {alias: made[n] for alias, n in a.program.aliases.items() if n in made}

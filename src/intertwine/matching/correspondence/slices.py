@@ -240,10 +240,7 @@ def _cut_of(view: View, dim: int, start: int, step: int, count: int) -> View:
 
 
 def sink_slices(roots: Sequence[Term]) -> None:
-    """Put slices before the operations of which nothing but one slice is used, as dead code is left out; in place.
-
-    So a norm of all tokens of which one is read is the norm of that token. The roots are read whole.
-    """
+    """Put slices before operations of which one slice is all that is used, in place: the norm of one token."""
     order = ordered(roots)
     users: dict[int, list[Term]] = {}
     for t in order:

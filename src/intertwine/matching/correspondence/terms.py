@@ -111,10 +111,7 @@ class Operand:
 
 @dataclass(eq=False)
 class Factor:
-    """Part of a dimension of a stored tensor: of ``full`` entries those at ``start``, ``start + step``, ...
-
-    ``axis`` runs over them; it is ``None`` where there is one.
-    """
+    """Part of a dimension of a stored tensor: of ``full`` entries those at ``start``, ``start + step``, ..."""
 
     axis: Axis | None
     full: int
@@ -212,11 +209,7 @@ def term(
     attrs: tuple = (),
     roles: Mapping[str, Any] | None = None,
 ) -> View:
-    """An operation written with letters: for every dimension of what it reads and returns those that it consists of.
-
-    A dimension of length one has no letter. Where indices of an operand are split in a way that no common refinement
-    has, it is read through a copy without a past.
-    """
+    """An operation written with letters: of what it reads and returns, each dimension's; none for length one."""
     made = {letter: Axis(n) for letter, n in sizes.items() if n != 1}
     operands = []
     for view, spec in given:

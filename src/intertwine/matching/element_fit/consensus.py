@@ -62,21 +62,14 @@ class _State:
         return frozenset(n for n, d in self.distances.items() if not d <= AGREES)
 
     def loss(self, ridge: float) -> float:
-        """``Σ log(d² + ridge)`` over the distances of tensors, whose majorisers the votes are.
-
-        Few tensors far away cost less than all a little, the more so the smaller the ridge.
-        """
+        """``Σ log(d² + ridge)`` over the distances of tensors, whose majorisers the votes are."""
         return sum(log(min(d, 1.0) ** 2 + ridge) for d in self.distances.values())
 
 
 def by_consensus(
     a: Balanced, b: Balanced, rounded: Collection[str] = (), count: int | None = None, part: bool = False
 ) -> tuple[Transformation, float, Deviation]:
-    """The element that brings ``a`` closest to ``b``, the residual in balanced coordinates, how far weights are apart.
-
-    Where that leaves more than rounding, but parts may be unchanged, those that agree best decide. ``rounded`` and
-    ``count`` are as in ``deviation``; ``part`` says whether these are a part of the networks.
-    """
+    """The element that brings ``a`` closest to ``b``, the balanced residual, and how far weights are apart."""
     start, residual = closest(a, b)
     b.forget()
     g, found = start, deviation(a.folded, b.folded, start, rounded, count)
@@ -145,11 +138,7 @@ def _turned(a: Folded, b: Folded, state: _State) -> _State:
 
 
 def _agreed(a: Balanced, b: Balanced, state: _State) -> _State:
-    """The state in which most tensors agree that can be reached by letting one that is far away decide.
-
-    Where those that are far away hold most weights, as noise on all tensors leaves them, none is more right. Of small
-    networks they are tried where others agree.
-    """
+    """The state in which most tensors agree that is reached by letting one far one decide, where these are few."""
     sizes = {n: x.numel() for n, x in a.folded.state.items()}
     far, all_ = sum(sizes[n] for n in state.far), sum(sizes.values())
     some_agree = 4 * len(state.far) <= 3 * len(sizes) and len(state.far) * all_ <= _QUICK
@@ -212,13 +201,9 @@ def _votes(distances: Mapping[str, float], ridge: float) -> dict[str, float]:
 
 
 def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation, part: bool = False) -> bool:
-    """Whether most tensors, by number or by weights, or all but a few may be unchanged, though not equal under ``g``.
+    """Whether most tensors that tell, all but a few, or one of a ``part``, are unchanged but for scales of their own.
 
-    Tensors with hardly more weights than scales of their own, as gains and biases, do not count where they differ. Of a
-    ``part`` of the networks one tensor is enough: the others that are unchanged may be in other parts.
-
-    Other tensors that were changed blur the scales that were fitted to all. So each tensor gets the scales that suit it
-    alone; if its median weight still differs by more than a cast explains, no element of these units makes it equal.
+    Those that were changed blur the scales fitted to all; no element makes equal what its own scales leave apart.
     """
     spaces = {s.name: s for s in a.sym.spaces}
     telling, near = [], []

@@ -99,10 +99,7 @@ def unflipped(a: Folded, b: Folded, g: Transformation, far: Collection[str]) -> 
 
 
 def _lightest(code: BinarySpan, word: int, others: Iterable[int]) -> tuple[int, ...] | None:
-    """Up to two others whose sum with a word is one of a code, as few as can be; ``None`` where it takes more.
-
-    Of those that are as good the last one is taken.
-    """
+    """The fewest others, two at most, whose sum with a word is one of a code, the last of equals; or ``None``."""
     rest, rests = code.reduced(word)[0], {code.reduced(other)[0]: other for other in others}
     if not rest:
         return ()

@@ -69,11 +69,7 @@ class Fit:
                 self.put("scales", {space.name: self._log_ratios(space, votes)})
 
     def round(self, votes: Mapping[str, float] | None = None) -> None:
-        """Fit the matrices of one space after the other, then the scales of all spaces at once.
-
-        Gauss-Newton steps for the log scales go to the smallest ``Σ v |g a - b|²``: where one tensor joins two spaces,
-        fits of one space after the other hardly move.
-        """
+        """Fit the matrices space by space, then all scales at once: Gauss-Newton for ``Σ v |g a - b|²``."""
         self.each_space(votes, scales=False)
         system = self._joint
         weights = {n: _vote(votes, n) / _mean_square(self.b[n]) for n in self.near}
@@ -98,10 +94,7 @@ class Fit:
                 return
 
     def put(self, kind: str, parts: Mapping[str, Tensor | None]) -> None:
-        """Compose steps of some spaces with the element, where they are known, and move the tensors that carry them.
-
-        At once by the whole element: moved step by step they would gather the rounding of all steps.
-        """
+        """Compose known steps of some spaces with the element; tensors move by all of it, as steps gather rounding."""
         known = {name: x for name, x in parts.items() if x is not None}
         step = self._still
         for name, x in known.items():

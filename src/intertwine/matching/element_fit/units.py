@@ -47,10 +47,7 @@ class UnitMatch(NamedTuple):
 
 
 def monomial(sym: Symmetry) -> Symmetry:
-    """The symmetry that is left in normal bases: linear spaces keep permutations and one sign per unit, turns nothing.
-
-    What neither changes places nor signs is fixed, unless units of other spaces lie in it.
-    """
+    """The symmetry left in normal bases: permutations, a sign per unit; what neither moves nor holds units is fixed."""
     linear = {s.name for s in sym.spaces if s.group.mixes}
     outer = {parent for s in sym.spaces for parent in s.parents}
 
@@ -151,10 +148,7 @@ class _Posed:
         return first if unrelated else self.reweighted(first)
 
     def reweighted(self, first: UnitMatch) -> UnitMatch:
-        """The local optimum where every tensor votes by how well it agrees already, if the residual is smaller.
-
-        So tensors that were replaced do not outvote the others.
-        """
+        """The local optimum where tensors vote by how well they agree, if better: replaced ones outvote no others."""
         near = self._near(first.g)
         squares = {n: 1 - sine(near[n], self.b[n]) ** 2 for n in self.sym.layouts}  # of cosines, 0 beyond a right angle
         del near

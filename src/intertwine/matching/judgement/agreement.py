@@ -26,10 +26,7 @@ _CHUNK = 256  # units that are rotated together: larger rotations cost more and 
 
 
 def agreement(networks: Networks, g: Transformation) -> Agreement:
-    """``a`` compared with the moved ``b`` in the coordinates in which ``a`` is balanced.
-
-    Where scales and bases are not searched, weights are compared as they are.
-    """
+    """``a`` beside the moved ``b`` where ``a`` is balanced, or as they are if scales and bases are not searched."""
     if not {"scale", "linear"} & set(networks.kinds):
         return compared(networks.stated, g)
     left, right = networks.balanced
@@ -38,10 +35,7 @@ def agreement(networks: Networks, g: Transformation) -> Agreement:
 
 
 def compared(stated: Problem, g: Transformation, start: Transformation | None = None) -> Agreement:
-    """The agreement of tensors as they are in ``a``, in ``b`` (moved by ``start``), and in ``b`` moved by ``g``.
-
-    One tensor of each network is read at a time.
-    """
+    """The agreement of ``a`` with ``b`` moved by ``start``, and by ``g``; one tensor of each is read at a time."""
     sym = stated.sym
     size = gap = left = 0.0
     units: dict[str, list[Tensor]] = {}  # <a, b>, <a, a>, <b, b>
@@ -85,10 +79,7 @@ def unweighted(quality: Mapping[str, Tensor]) -> list[str]:
 
 
 def cosines_by_chance(stated: Problem, seed: int, search: bool) -> dict[str, float]:
-    """The mean cosine of matched units, by space, that a short search finds in a network unrelated to ``b``.
-
-    Without ``search`` units are paired as they come.
-    """
+    """By space the mean cosine of units that a short search, or none, finds in a network unrelated to ``b``."""
     names = [name for name in stated.sym.layouts if name in stated.a and name in stated.b]
     sym = replace(stated.sym, layouts={name: stated.sym.layouts[name] for name in names})
     other = replace(stated, sym=sym, b=unrelated(sym, stated.b, seed))

@@ -79,8 +79,7 @@ class Deviation:
     def beyond(self, precision: str) -> dict[str, float]:
         """Tensors that differ by more than rounding to a precision explains, with their relative distances.
 
-        A cast spares no tensor: where most agree much better, one that does not must hold rounded numbers to be
-        explained by it. Nor does it move a single weight of a row alone.
+        A cast spares no tensor: beside much closer ones it must hold rounded numbers. Nor does it move one weight alone.
         """
         limit, shared = PRECISIONS[precision], self.shared()
         spared = limit if shared is None else min(limit, _SPARED * PRECISIONS[shared])
@@ -92,10 +91,7 @@ class Deviation:
         return {name: t.distance for name, t in self.tensors.items() if not explained(t)}
 
     def shared(self, share: float = 0.5) -> str | None:
-        """The finest precision to which a share of the informative tensors agrees, by number or by weights.
-
-        Tensors with hardly more weights than the scales and bases that move them agree by fitting, not by descent.
-        """
+        """The finest precision to which a share of informative tensors agrees, by number or weights, not by fitting."""
         told = {name: t for name, t in self.tensors.items() if t.informative}
         for name, limit in PRECISIONS.items():
             if limit < PRECISIONS[self.finest]:
@@ -156,10 +152,7 @@ def above_quantile(count: int, share: float = _QUANTILE) -> int:
 
 
 def _largest(near: Tensor, right: Tensor, sizes: Tensor, mixed: bool, count: int) -> tuple[Tensor, float]:
-    """The largest deviations of a tensor relative to the sizes of its entries, to a typical one where it is mixed.
-
-    Also the largest relative to the size of an entry and a typical one of its row together.
-    """
+    """The largest deviations relative to an entry's size, or a typical one's, and to both together in its row."""
     typical = 4 * _norm(sizes) / sizes.numel() ** 0.5 if mixed else 0.0
     found, edit = right.new_zeros(0), 0.0
     for x, y, size in _rows(near, right, sizes):
@@ -198,10 +191,7 @@ def apart(near: Tensor, b: Folded, name: str, met: Tensor | None = None) -> floa
 
 
 def meets(near: Callable[[str], Tensor], b: Folded, name: str) -> Tensor:
-    """What a moved tensor should meet: of the bias of a batch norm, the one with the moved gain where that is closer.
-
-    So a gain that was changed alone is told from the bias into which it is folded with the mean.
-    """
+    """What a moved tensor should meet: for a batch norm's bias also the one with the moved gain, if that is closer."""
     if name not in b.means:
         return b.state[name]
     other = b.with_gain(name, near(b.means[name][0]))

@@ -82,10 +82,7 @@ def _on_float8(x: Tensor, y: Tensor, format_: torch.dtype) -> bool:
 
 
 def _on_grid(x: Tensor, y: Tensor) -> str:
-    """The integers that ``y`` is ``x`` rounded to: whole multiples of a step of each piece, from zero or its least.
-
-    Empty where there are none; with a zero point where some piece is not about zero.
-    """
+    """The integers times a step of each piece, from zero or its least, to which ``x`` was rounded; empty for none."""
     low, high = y.amin(1), y.amax(1)
     gaps = y.sort(1).values.diff(dim=1)
     smallest = torch.where(gaps > 0, gaps, torch.inf).amin(1)

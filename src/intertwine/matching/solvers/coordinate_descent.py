@@ -99,10 +99,7 @@ def search(
     starts: Iterable[Transformation],
     enough: float = _COPY,
 ) -> tuple[Descent, tuple[float, ...]]:
-    """The best end of several starts, and the objective of each; one start and no shakes where options do not say.
-
-    A start that ends within ``enough`` of the largest objective, relative to it, is the last one.
-    """
+    """The best end of several starts, up to one ``enough`` near the largest objective, and the objective of each."""
     restarts, shakes = options.restarts or 1, options.shakes or 0
     generator = torch.Generator().manual_seed(seed)
     found: list[Descent] = []
@@ -192,13 +189,7 @@ def descend(
     options: CoordinateDescent = _DEFAULTS,
     shakes: int = 0,
 ) -> Descent:
-    """Solve one space after another, in random order or as they come, until no space can be improved.
-
-    Costs are updated as units move, and computed from scratch before the search is called converged.
-
-    Raises:
-        RuntimeError: If the objective falls by more than rounding explains, where no bases turn.
-    """
+    """Solve one space after another, in random order or as they come, until none is improved, from scratch too."""
     kept = Costs(stated, start)
     history = [kept.value]
     # Bases turn by what rounding leaves of rotations, sweep by sweep: there what is found from scratch counts.

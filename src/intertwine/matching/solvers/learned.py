@@ -131,11 +131,7 @@ class _Course:
         self.at.momenta = {name: torch.zeros_like(log) for name, log in self.logs.items()}
 
     def run(self) -> None:
-        """Learn, from where the checkpoint stands if there is one.
-
-        Raises:
-            ValueError: If it is of another search.
-        """
+        """Learn, from where the checkpoint stands if there is one."""
         file = None if self.options.checkpoint is None else Path(self.options.checkpoint)
         self.at.history = (self.barrier(self.at.base),)  # the losses of the ends are those of the start, also later
         if file is not None and file.exists():
@@ -254,10 +250,7 @@ class _Course:
 
 
 def _polar(x: Tensor) -> Tensor:
-    """About the orthogonal factor of each matrix, by matrix products alone.
-
-    Unlike ``groups.dense.polar_factor`` it leaves directions without a gradient alone: no rotation is drawn for them.
-    """
+    """About the orthogonal factor of each matrix, by products alone; directions without a gradient are left alone."""
     a, b, c = _POLAR
     x = x / (torch.linalg.matrix_norm(x, keepdim=True) + torch.finfo(x.dtype).tiny)
     for _ in range(5):

@@ -167,11 +167,7 @@ class FrankWolfe(Solver):
 
 
 def _line_search(stated: Problem, x: Soft, y: Soft, start: float, degree: int) -> tuple[float, float]:
-    """The ratio in [0, 1] at which the objective is largest between two soft elements, and the gain there.
-
-    Along the way the objective is a polynomial whose degree is the number of moved dimensions of a tensor, at most
-    ``degree``; it is interpolated at that many points and maximised on a grid, which holds both ends.
-    """
+    """The ratio in [0, 1] of the largest objective between two soft elements, a polynomial, and the gain there."""
     points = torch.linspace(0, 1, degree + 1, dtype=torch.float64)
     with torch.no_grad():
         values = [start, *(float(objective(stated, mixed(x, y, float(r)))) for r in points[1:])]
@@ -221,10 +217,7 @@ class Sinkhorn(Solver):
         return Findings(stated.sym, stated.objective, (g, start), stated.lift, (*history, stated.objective(g)))
 
     def _ascended(self, stated: Problem, generator: torch.Generator) -> tuple[Soft, list[float]]:
-        """The soft element that gradient ascent over all scores reaches, and the objective at every step.
-
-        The first scores are near zero: the mean of all permutations.
-        """
+        """The soft element that ascent from about the mean of all reaches, and the objective at every step."""
         scores = _first_scores(stated, generator)
         size = sum(float(x.double().square().sum()) for x in stated.a.values())
         history, soft = list[float](), of_element(stated, identity(stated.sym))
@@ -255,10 +248,6 @@ def sinkhorn(scores: Tensor) -> Tensor:
     Rows and columns are normalised in turn in the log domain until all sums are 1 to 1e-6. The gradient is that of the
     fixed point: with ``G`` the incoming one, ``P ∘ (G - α 1^T - 1 β^T)`` where ``α`` and ``β`` solve
     ``α + P β = (P ∘ G) 1`` and ``P^T α + β = (P ∘ G)^T 1``.
-
-    Examples:
-        >>> sinkhorn(torch.zeros(2, 2, dtype=torch.float64)).tolist()
-        [[0.5, 0.5], [0.5, 0.5]]
     """
     return _FixedPoint.apply(scores)
 

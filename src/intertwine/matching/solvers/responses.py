@@ -302,11 +302,7 @@ def _switched(sym: Symmetry, gates: Mapping[str, Tensor]) -> Iterator[tuple[str,
 
 
 def _ascended(posed: Problem, seen: Mapping[str, Likeness], features: float, weights: float) -> tuple[Problem, Descent]:
-    """The problem with what is seen, and where coordinate descent ends in it.
-
-    It starts where it ends by likeness alone, which tells units apart before those of other spaces are known, or at the
-    identity where that is better.
-    """
+    """The problem with what is seen, and where descent ends in it from the end by likeness alone or the identity."""
     still = identity(posed.sym)
     whole, alone = (seeing(posed, seen, features, share) for share in (weights, 0.0))
     start = max(still, descend(alone, still, None, _OPTIONS).g, key=whole.objective)

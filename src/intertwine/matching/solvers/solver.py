@@ -51,11 +51,7 @@ class Solver(ABC):
         """What the solver's search comes to."""
 
     def solve(self, networks: Networks) -> Solution:
-        """The best element that was seen: none is worse in the solver's objective than leaving ``b`` as it is.
-
-        Raises:
-            ValueError: If there are no batches, and the solver needs labels.
-        """
+        """The best element that was seen: none is worse in the objective than leaving ``b`` as it is."""
         if self.needs_labels:
             if networks.loader is None:
                 raise ValueError(f"loader must yield labelled batches for method {self.name!r}. Got None.")

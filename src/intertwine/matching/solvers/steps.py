@@ -41,11 +41,7 @@ def best_parts(costs: Products, group: SpaceGroup, fast: bool = False) -> dict[s
 
 
 def monomial_step(costs: Products, signs: int, permutable: bool, fast: bool = False) -> tuple[Tensor, Tensor]:
-    """The permutation ``(p..., n)`` and signs ``(k, p..., n)`` with the largest total inner product, on the CPU.
-
-    Costs are, by parities of the sign generators, the inner products ``(p..., n, n)`` of the slices with that parity:
-    new place first, present place second.
-    """
+    """The permutation ``(p..., n)`` and signs ``(k, p..., n)`` with the largest total inner product, on the CPU."""
     gain, choose = best_signs(costs, signs)
     shape = gain.shape[:-1]
     order = assign(gain, fast).cpu() if permutable else torch.arange(shape[-1]).expand(shape).clone()
@@ -53,12 +49,7 @@ def monomial_step(costs: Products, signs: int, permutable: bool, fast: bool = Fa
 
 
 def best_signs(costs: Products, signs: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """For every pair of units the largest inner product that signs can reach.
-
-    Returns:
-        The gains ``(p..., n, n)``, and a function from the permutation to the signs ``(k, p..., n)`` that reach them.
-        Where more than six generators are tangled the gains are upper bounds.
-    """
+    """The most that signs can reach for each pair of units ``(p..., n, n)``, and from a permutation to those signs."""
     signed = {row: c for row, c in costs.items() if any(row)}
     plain = next((c for row, c in costs.items() if not any(row)), None)
     if plain is None:
@@ -227,11 +218,7 @@ _SLAB = 1 << 22  # entries whose profiles are compared at once
 
 
 def profiles(stated: Problem, fast: bool = False) -> Transformation:
-    """Permutations that match units by norms of their weights, then rotations; no signs.
-
-    Norms are taken over the units of other spaces; weights along fixed axes (inputs, kernel positions) stay apart.
-    Spaces that lie in or around others stay. Bases are turned from the ends of a network to its middle.
-    """
+    """Permutations by norms of units' weights over other spaces, then rotations; no signs, nested spaces stay."""
     g = identity(stated.sym)
     free = single_spaces(stated.sym)
     for space in free:
@@ -243,10 +230,7 @@ def profiles(stated: Problem, fast: bool = False) -> Transformation:
 
 
 def signed(stated: Problem, g: Transformation) -> Transformation:
-    """``g`` with the signs that make its products with ``a`` positive, largest first.
-
-    Tensors of spaces that lie in or around others, which ``profiles`` leaves in place, tell nothing yet.
-    """
+    """``g`` with the signs that make its products with ``a`` positive, largest first; nested spaces have no say yet."""
     if not any(s.group.signs for s in stated.sym.spaces):
         return g
     left = {name for s in stated.sym.spaces if s.parents for name in (s.name, *s.parents)}
@@ -286,10 +270,7 @@ def _placed(stated: Problem, g: Transformation, known: set[str], waiting: list[s
 
 
 def profiles_of(stated: Problem, space: str) -> Iterator[Both]:
-    """Profiles of all units of one space, sketched; their squared distances add up.
-
-    They come block by block; each block is freed before the next one is read.
-    """
+    """Profiles of all units of a space, sketched block by block; their squared distances add up."""
     linear = {s.name for s in stated.sym.spaces if s.group.mixes}
     still = {s.name for s in stated.sym.spaces if not s.group.permutes} - linear  # units in place, up to signs
     for m in stated.members[space]:
