@@ -79,7 +79,7 @@ class Deviation:
     def beyond(self, precision: str) -> dict[str, float]:
         """Tensors that differ by more than rounding to a precision explains, with their relative distances.
 
-        A cast spares no tensor: beside much closer ones it must hold rounded numbers. Nor does it move one weight alone.
+        A cast spares no tensor: beside closer ones it must hold rounded numbers. Nor does it move one weight alone.
         """
         limit, shared = PRECISIONS[precision], self.shared()
         spared = limit if shared is None else min(limit, _SPARED * PRECISIONS[shared])
