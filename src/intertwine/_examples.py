@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ._nested import map_tensors
 from ._words import first_line
@@ -60,7 +60,7 @@ def arguments(inputs: Any) -> tuple[tuple, dict[str, Any]]:
     return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
 
 
-def run(model: nn.Module, inputs: Any, device: torch.device | None = None) -> Any:
+def run(model: Callable[..., Any], inputs: Any, device: torch.device | None = None) -> Any:
     """What a model returns for a copy of the inputs on ``device`` (``None``: where they are).
 
     A copy, since models that begin with an in-place operation would change the caller's data.

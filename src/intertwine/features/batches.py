@@ -1,6 +1,6 @@
 """Batches and how they enter a model: a tensor, ``(inputs, labels, ...)``, or keyword arguments."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -14,7 +14,7 @@ from .._random import Stream
 _LABELS = ("labels", "label")  # left out of keyword batches: with them, models compute losses that nobody asked for
 
 
-def call(model: nn.Module, batch: Any, device: torch.device | None) -> Any:
+def call(model: Callable[..., Any], batch: Any, device: torch.device | None) -> Any:
     """Run ``model`` on a copy of the inputs of ``batch`` on ``device`` (``None``: where they are)."""
     return run(model, _inputs(batch), device)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -211,9 +210,13 @@ def join_bases(fit: Fit) -> None:
 
     system = _System(fit)
     shape = len(system.gaps), sum(system.sizes)
-    operator = LinearOperator(shape, system.image, system.adjoint, dtype="float64")
+    _, adjoint = torch.func.vjp(system.image, torch.zeros(shape[1], dtype=torch.float64))
+    flat = lambda array: torch.from_numpy(array).flatten()
+    operator = LinearOperator(
+        shape, lambda z: system.image(flat(z)).numpy(), lambda y: adjoint(flat(y))[0].numpy(), dtype="float64"
+    )
     z = lsmr(operator, system.gaps.numpy(), atol=_EXACT, btol=_EXACT, conlim=1 / _EXACT, maxiter=_ITERATIONS)[0]
-    for name, step in system.matrices(z).items():
+    for name, step in system.matrices(flat(z)).items():
         fit.put("linear", {name: step + torch.eye(step.shape[-1]).to(step)})
 
 
@@ -250,25 +253,15 @@ class _System:
             self._scaled[name] = u, torch.where(known, sums.clamp_min(1e-300).rsqrt(), 0.0), v
         self.sizes = [scale.numel() for _, scale, _ in self._scaled.values()]
 
-    def matrices(self, unknowns: Any) -> dict[str, Tensor]:
+    def matrices(self, unknowns: Tensor) -> dict[str, Tensor]:
         """What the matrix ``(p..., n, n)`` of every space changes by."""
-        parts = torch.from_numpy(unknowns).flatten().split(self.sizes)
+        parts = unknowns.split(self.sizes)
         return {n: u @ (scale * z.view_as(scale)) @ v.mT for (n, (u, scale, v)), z in zip(self._scaled.items(), parts)}
 
-    def image(self, unknowns: Any) -> Any:
+    def image(self, unknowns: Tensor) -> Tensor:
         """What every entry changes by."""
         steps, found = self.matrices(unknowns), []
         for some in self._terms:
             turned = [s * multiply(x, steps[m.space] if s > 0 else steps[m.space].mT, [*m.dims]) for m, s, x in some]
             found.append(torch.stack(turned).sum(0).flatten())
-        return torch.cat(found).numpy()
-
-    def adjoint(self, changes: Any) -> Any:
-        """The transposed map."""
-        found = {name: torch.zeros_like(scale) for name, (_, scale, _) in self._scaled.items()}
-        parts = torch.from_numpy(changes).flatten().split([some[0][2].numel() for some in self._terms])
-        for some, part in zip(self._terms, parts):
-            for m, sign, x in some:
-                product = m.view(part.view_as(x)) @ m.view(x).mT
-                found[m.space] += product if sign > 0 else -product.mT
-        return torch.cat([(s * (u.mT @ found[n] @ v)).flatten() for n, (u, s, v) in self._scaled.items()]).numpy()
+        return torch.cat(found)

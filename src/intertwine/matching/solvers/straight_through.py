@@ -12,6 +12,7 @@ statistics of the batch, as they will after recalibration. Scales and bases stay
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -122,7 +123,7 @@ class Mixture:
         }
         state |= {alias: state[name] for alias, name in self.sym.aliases.items() if name in state}
         rest = {name: t.clone() for name, t in self.a.items() if name not in state}
-        return call(_WithState(self.net, {**rest, **state}), batch, self.device)
+        return call(partial(run_with, self.net, {**rest, **state}), batch, self.device)
 
     def usable(self, loader: Iterable[Any]) -> Iterator[Any]:
         """The batches that batch norms can normalise by, of which a label counts."""
@@ -153,17 +154,6 @@ class Mixture:
         heights = [self.loss(near, loader, loss, t) - (1 - t) * one - t * other for t in ratios]
         highest = max(heights, key=lambda h: (h != h, h))  # NaN is highest
         return 0.0 if highest <= rounding * abs(one) else highest
-
-
-class _WithState(nn.Module):
-    """A network that runs with other tensors than its own."""
-
-    def __init__(self, net: nn.Module, state: dict[str, Tensor]) -> None:
-        super().__init__()
-        self.net, self.state = net, state
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return run_with(self.net, self.state, *args, **kwargs)
 
 
 def transformed(sym: Symmetry, g: Transformation, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
