@@ -34,8 +34,7 @@ class Alignment(Result):
     ``transformation`` acts on ``b``: ``symmetry.act(transformation, b)`` computes the function of ``b`` with units in
     the order, at the scale and in the bases of ``a``. ``~transformation`` moves ``a`` into the basis of ``b``.
 
-    Where streams rotate, both act on networks whose gains are folded (``folded``): ``apply(b)`` folds and moves, and is
-    close to ``alignment.a``.
+    Where streams rotate, both act on networks whose gains are folded (``folded``), as ``apply`` and ``.a`` are.
 
     Attributes:
         method: Name of the solver.
@@ -173,11 +172,10 @@ def align(
     """Find the element of the symmetry group that moves ``b`` as close to ``a`` as the method can.
 
     Args:
-        a: The network whose basis is kept. Both are left as they are. Of two state dicts, which may be read from disk
-            when they are needed (``StoredState``), one tensor each is in memory, and units are permuted and flipped
-            only (``method="weights"``, ``sym`` given, no ``chance``).
-        b: The network that is to move; of the same architecture, or the same program in other code (see
-            ``correspond``): its weights are carried into a copy of ``a`` then, and what is moved is that.
+        a: The network whose basis is kept. Both are left as they are. Of two state dicts one tensor each is in memory
+            (``StoredState``), and units are permuted and flipped only (``method="weights"``, ``sym``, no ``chance``).
+        b: The network that is to move; of the same architecture, or the same program in other code: its weights are
+            then carried into a copy of ``a`` (``correspond``).
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
         method: A solver with its options, such as ``Sinkhorn(temperature=0.05)``, or the name of one with its
             defaults: ``"weights"`` (``CoordinateDescent``), ``"activations"`` (``Activations``), ``"mixed"``
@@ -188,12 +186,7 @@ def align(
             searches all that the spaces allow.
         sym: The symmetry of both where it is known already; the search then keeps to its group. Otherwise networks
             whose streams may rotate once gains of norms are folded (transformers) are folded first.
-        chance: Whether to say what the mean cosine of matched units would be by chance: one short search more, against
-            a network whose units are unrelated to those of ``b``.
-
-    Returns:
-        The alignment; ``alignment.apply(b)`` is the moved network, ``alignment.a`` the one that it is close to: ``a``
-        itself where nothing was folded.
+        chance: Whether to say what the mean cosine of matched units would be by chance, by one short search more.
 
     Raises:
         TypeError: If only one is a state dict, or the symmetry of two is not given.

@@ -42,30 +42,26 @@ def same(
 ) -> Match:
     """Decide whether two networks are one network up to symmetry, and find the element between them.
 
-    Both are brought into balanced form (scales and bases are then almost fixed), units are matched by assignment from
-    several starts, and the matched weights are compared one by one. Rounding changes every weight by a share of itself,
-    training does not; so a copy that was cast to bfloat16 and back is told from a fine-tuned one. Dead and duplicate
-    units are matched with any of their equals. Batch norms are compared as the affine maps that they are in eval mode.
+    In balanced form, where scales and bases are almost fixed, units are matched by assignment from several starts, and
+    the weights are compared one by one. Rounding changes every weight by a share of itself, training does not; so a
+    copy that was cast to bfloat16 and back is told from a fine-tuned one. Dead and duplicate units are matched with any
+    of their equals. Batch norms are compared as the affine maps that they are in eval mode.
 
-    "Related" has two grounds. Either most tensors agree as well as rounding allows and some were changed, as by a
-    linear probe, tuned biases or norms, or a replaced head (also one with another number of classes); ``differing``
-    names those. Or all are clearly closer than by chance: the same search is run against networks whose tensors have
-    the same statistics and unrelated units (each rotated at random along its hidden axes), and the residual must be
-    below 0.75 of what they leave (0.5 for purely linear networks, whose bases absorb much), or below 0.8 unit by unit
-    in place; or a tenth of the matrices, by number or by weights, agree exactly.
+    "Related" has two grounds. Either most tensors agree as well as rounding allows, and ``differing`` names those that
+    were changed, also a head with another number of classes. Or all are clearly closer than by chance: the residual is
+    below 0.75 of what the same search leaves for networks of the same statistics and unrelated units (0.5 for purely
+    linear networks, whose bases absorb much), or below 0.8 unit by unit in place; or a tenth of the matrices, by number
+    or by weights, agree exactly.
 
     Where names, shapes or classes differ, the programs are compared first (``correspond``): B's weights are then judged
     in A's code, and one network may be part of the other. Programs that do not correspond are "not comparable", which
-    is no answer: ``bool()`` of it raises. They are different only where their outputs have other shapes, or where one
-    program has other settings and so computes something else.
+    is no answer: ``bool()`` of it raises. They are different only where their outputs have other shapes or settings
+    make one compute something else. Gains and biases folded out of norms are no element of the group: where outputs are
+    equal, or gains are written ``1 + w``, networks that do not agree are folded (``fold``) and compared once more.
 
-    Gains and biases that were folded out of norms are no element of the group: where both put out the same, or gains
-    are written ``1 + w``, networks that do not agree are folded (``fold``) and compared once more.
-
-    "Different" is only said where the symmetry is known and the outputs on the example differ. Where operations have no
-    rule, the two runs took different paths, or the outputs are equal, copies may differ by more than the group that was
-    found: then networks that do not agree "cannot be told", unless the tensors whose symmetry is known tell them apart.
-    Nor can it be told of related ones whose outputs are equal, but not those of the network halfway between them.
+    "Different" is only said where the symmetry is known and outputs on the example differ. Where operations have no
+    rule, the runs took different paths, or outputs are equal, networks that do not agree "cannot be told", unless the
+    tensors whose symmetry is known tell them apart; nor can related ones whose equal outputs the one halfway has not.
 
     Args:
         a: One network. Both are left as they are. Of two state dicts, with ``sym`` given, the weights alone are
@@ -77,9 +73,8 @@ def same(
         example_inputs_b: What ``b`` is called with, where its code takes the same numbers in another form.
 
     Returns:
-        The match. Matching is a local search: "the same" is proved by the weights, the other verdicts are not proofs.
-        Networks with large changes (noise beyond about 0.6 of the weights, averages with an unaligned network that were
-        then permuted) are called different.
+        The match. The search is local: "the same" is proved by the weights, the other verdicts are no proofs. Networks
+        with large changes (noise beyond about 0.6 of the weights) are called different.
 
     Raises:
         TypeError: If only one is a state dict, or the symmetry of two is not given.
