@@ -36,28 +36,6 @@ class Alignment(Result):
 
     Where streams rotate, both act on networks whose gains are folded (``folded``), as ``apply`` and ``.a`` are.
 
-    Attributes:
-        method: Name of the solver.
-        symmetry: The symmetry of the architecture.
-        transformation: The element that moves ``b``.
-        objective: What the solver maximised; by weights it is the sum of ``<a, g b>`` over tensors in balanced
-            coordinates.
-        history: The objective along the way of the best start.
-        starts: The objective that every start reached.
-        quality: By space, for every unit of ``a`` the cosine in [-1, 1] between its weights and those of the unit of
-            ``b`` that was moved to its place, ``(p..., n)``; NaN for a unit without weights.
-        before: Distance ``|a - b| / |a|`` of the weights in balanced coordinates, before.
-        after: The same after ``b`` was moved.
-        kinds: Kinds of elements that were searched.
-        seconds: Time taken; it is not saved, so that the same seed gives the same file.
-        seed: Seed of starts and orders.
-        notes: What a reader must know.
-        chance: By space the mean cosine that the same kind of search reaches between unrelated networks: ``a``, and
-            ``b`` with its weights mixed; empty where it was not asked for. A mean cosine says something above it only.
-        a: The network ``a`` in the gauge of the alignment: itself where nothing was folded. Not saved.
-        gauge: How networks are folded, or ``None``. Not saved: of a loaded alignment ``apply`` takes folded networks.
-        carry: What carries the weights of ``b`` into the code of ``a`` first, where the two differ. Not saved either.
-
     Examples:
         >>> import torch, intertwine as iw
         >>> a = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -69,22 +47,31 @@ class Alignment(Result):
         True
     """
 
-    method: str
-    symmetry: Symmetry
-    transformation: Transformation
+    method: str  # Name of the solver
+    symmetry: Symmetry  # The symmetry of the architecture
+    transformation: Transformation  # The element that moves ``b``
+    # What the solver maximised; by weights it is the sum of ``<a, g b>`` over tensors in balanced coordinates
     objective: float
-    history: tuple[float, ...]
+    history: tuple[float, ...]  # The objective along the way of the best start
+    # By space, for every unit of ``a`` the cosine in [-1, 1] between its weights and those of the unit of ``b`` that
+    # was moved to its place, ``(p..., n)``; NaN for a unit without weights
     quality: Mapping[str, Tensor]
-    before: float
-    after: float
-    kinds: tuple[str, ...]
+    before: float  # Distance ``|a - b| / |a|`` of the weights in balanced coordinates, before
+    after: float  # The same after ``b`` was moved
+    kinds: tuple[str, ...]  # Kinds of elements that were searched
+    # Time taken; it is not saved, so that the same seed gives the same file
     seconds: float = field(default=0.0, metadata=UNSAVED)
-    seed: int = 0
-    starts: tuple[float, ...] = ()
-    notes: tuple[str, ...] = ()
+    seed: int = 0  # Seed of starts and orders
+    starts: tuple[float, ...] = ()  # The objective that every start reached
+    notes: tuple[str, ...] = ()  # What a reader must know
+    # By space the mean cosine that the same kind of search reaches between unrelated networks: ``a``, and ``b`` with
+    # its weights mixed; empty where it was not asked for. A mean cosine says something above it only
     chance: Mapping[str, float] = field(default_factory=dict)
+    # The network ``a`` in the gauge of the alignment: itself where nothing was folded. Not saved
     a: Any = field(default=None, metadata=UNSAVED)
+    # How networks are folded, or ``None``. Not saved: of a loaded alignment ``apply`` takes folded networks
     gauge: Any = field(default=None, metadata=UNSAVED)
+    # What carries the weights of ``b`` into the code of ``a`` first, where the two differ. Not saved either
     carry: Any = field(default=None, metadata=UNSAVED)
 
     def apply(self, b: Any) -> Any:

@@ -47,30 +47,23 @@ _CONDITION = 1e6  # of a basis, beyond which single precision keeps nothing of i
 
 @dataclass(frozen=True)
 class Learned(Solver):
-    """Minimises the loss of the networks ``(1 - t) a + t g b`` for random ``t``, on labelled batches.
-
-    Attributes:
-        steps: Steps of the search, one batch each.
-        rate: How far logarithms move in a step where the one cycle is highest. A step then turns the planes of a
-            rotation by about 1.75 times as many radians, most of them by 1.4 to 2.2 times as many.
-        every: Steps after which assignments are solved again and the barrier is measured on the held-out batch.
-        loss: ``loss(output, batch)`` of a batch; cross-entropy of ``(inputs, labels)`` by default.
-        checkpoint: A ``.safetensors`` file that is written at every measurement, and from which a search that was
-            broken off goes on, to the same end. It is of one pair of networks, one seed and these options.
-    """
+    """Minimises the loss of the networks ``(1 - t) a + t g b`` for random ``t``, on labelled batches."""
 
     name: ClassVar[str] = "learned"
     by_weights: ClassVar[bool] = False
     needs_labels: ClassVar[bool] = True
 
-    steps: int = 2400
+    steps: int = 2400  # Steps of the search, one batch each
+    # How far logarithms move in a step where the one cycle is highest. A step then turns the planes of a rotation by
+    # about 1.75 times as many radians, most of them by 1.4 to 2.2 times as many
     rate: float = 0.01
-    every: int = 50
-    loss: Loss | None = None
+    every: int = 50  # Steps after which assignments are solved again and the barrier is measured on the held-out batch
+    loss: Loss | None = None  # ``loss(output, batch)`` of a batch; cross-entropy of ``(inputs, labels)`` by default
+    # A ``.safetensors`` file that is written at every measurement, and from which a search that was broken off goes on,
+    # to the same end. It is of one pair of networks, one seed and these options
     checkpoint: str | None = None
 
     def __post_init__(self) -> None:
-        """Check the options."""
         if self.steps < 1 or self.every < 1 or not self.rate > 0:
             raise ValueError(f"steps, every and rate must be positive. Got {self.steps}, {self.every}, {self.rate}.")
         if self.checkpoint is not None and Path(self.checkpoint).suffix != ".safetensors":
