@@ -124,19 +124,12 @@ class Costs:
     """The inner products of all units of ``a`` with all units of the moved ``b``, which starts at ``g``.
 
     Of tensors that are read one by one, those of one space are held at a time, computed from scratch.
-
-    Attributes:
-        still: The identity; steps that keep its elements are known to leave those spaces where they are.
-        g: How ``b`` was moved so far.
-        value: The objective: computed at the start and by ``refresh``, and raised by the gain of every move between.
-        dirty: Spaces whose costs changed since they were solved.
-        fresh: Whether nothing moved since everything was computed from scratch.
     """
 
     def __init__(self, problem: Problem, g: Transformation) -> None:
-        self.problem, self.g = problem, g
-        self.still = identity(problem.sym)
-        self.dirty = {s.name for s in problem.sym.spaces}
+        self.problem, self.g = problem, g  # how ``b`` was moved so far
+        self.still = identity(problem.sym)  # steps that keep its elements are known to leave those spaces in place
+        self.dirty = {s.name for s in problem.sym.spaces}  # whose costs changed since they were solved
         self._streamed = isinstance(problem.a, LazyState)
         # spaces on which the costs of each depend: itself too where it occurs twice in a block
         self._near: dict[str, set[str]] = {}
@@ -148,6 +141,7 @@ class Costs:
         self._present: dict[str, Tensor] = {}
         self._totals: dict[str, dict[Row, Tensor]] = {}  # of tracked members; units of b where they were
         self._seen: dict[Member, Element] = {}  # the neighbour for which a tracked member was multiplied
+        # the objective, raised by the gain of every move; and whether nothing moved since all was computed from scratch
         self.value, self.fresh = problem.objective(g), True
 
     def _follows(self, m: Member) -> bool:

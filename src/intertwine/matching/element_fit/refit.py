@@ -34,10 +34,6 @@ class Fit:
 
     Balanced forms fix scales by norms, one vote per slice; here every weight has one, so that rounding averages out.
     Numbers are those of the networks; sums over them are taken in float64. Tensors vote alike where no votes are given.
-
-    Attributes:
-        g: The element so far.
-        near: The tensors that scales or matrices move, moved by ``g``; the others are not held.
     """
 
     def __init__(self, a: Folded, b: Folded, g: Transformation) -> None:
@@ -47,6 +43,7 @@ class Fit:
         self._still = identity(a.sym)
         leaves = {n: [leaf for block in blocks(x) for _, leaf in block.carried] for n, x in a.sym.layouts.items()}
         moving = {n: a.sym.layouts[n] for n, some in leaves.items() if any(any(x.scale) or x.variance for x in some)}
+        # the tensors that scales or matrices move, moved by ``g``, the element so far; the others are not held
         self.near = {name: transform(a.state[name], layout, g) for name, layout in moving.items()}
         self._members = members(a.sym)
         self._joint = LogScales(a.sym, self.near, bases=False)  # heads take up at once what bases would step by step
@@ -138,7 +135,8 @@ class Fit:
                 right = right + vote * y @ x.mT
         if space.group.is_orthogonal:
             return polar_factor(right, space.group.turns)
-        fitted = _sylvester(written, read, right)
+        u, v, sums, known = _eigenbases(written, read)  # what nothing determines stays as it is
+        fitted = u @ torch.where(known, u.mT @ right @ v / sums.clamp_min(1e-300), u.mT @ v) @ v.mT
         return fitted if bool((torch.linalg.cond(fitted) < _CONDITION).all()) else None
 
     def _slices(self, space: Space) -> list[tuple[Member, Tensor, Tensor]]:
@@ -164,12 +162,6 @@ def _mean_square(x: Tensor) -> Tensor:
 
 def _vote(votes: Mapping[str, float] | None, name: str) -> float:
     return 1.0 if votes is None else votes[name]
-
-
-def _sylvester(written: Tensor, read: Tensor, right: Tensor) -> Tensor:
-    """The solution of ``M written + read M = right``; the identity along directions that nothing determines."""
-    u, v, sums, known = _eigenbases(written, read)
-    return u @ torch.where(known, u.mT @ right @ v / sums.clamp_min(1e-300), u.mT @ v) @ v.mT
 
 
 def _eigenbases(written: Tensor, read: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
