@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.features.moments import CrossMoments
 from intertwine.lab import networks
 from intertwine.matching import Activations
 from intertwine.matching.solvers.responses import carriers
@@ -103,18 +102,6 @@ def test_places_of_heads_and_of_the_stream():
     found = {place.point.name: place.spaces for place in carriers(model, sym, x)}
     assert found["embed"] == found["norm"] == found["proj"] == {"embed.weight[0]"}
     assert len(found["qkv"]) == 3
-
-
-def test_streamed_moments_are_those_of_all_data():
-    x = torch.randn(50, 3, 4, dtype=torch.float64) + 1e6
-    y = x[:, :2] * 2 + torch.randn(50, 2, 4, dtype=torch.float64)
-    moments = CrossMoments()
-    for part, other in zip(x.split(7), y.split(7)):
-        moments.add(part, other)
-    flat = torch.cat([x.movedim(1, 0).reshape(3, -1), y.movedim(1, 0).reshape(2, -1)])
-    whole = torch.cov(flat)
-    assert torch.allclose(moments.covariance, whole[:3, 3:], rtol=1e-6)
-    assert torch.allclose(moments.a.variance, whole.diagonal()[:3], rtol=1e-6)
 
 
 def test_scales_follow_the_responses():
