@@ -260,8 +260,8 @@ def pairing(a: Graph, b: Graph, strict: bool = True) -> Pairing | None:
     if painted is None:
         return None
     ours, theirs = painted
-    order = [sorted(g.live, key=p.vertices.__getitem__) for g, p in zip((a, b), painted)]
-    vertices = dict(zip(*order))
+    first, second = (sorted(g.live, key=p.vertices.__getitem__) for g, p in zip((a, b), painted))
+    vertices = dict(zip(first, second))
     places = {n: {c: i for i, c in enumerate(theirs.letters[m])} for n, m in vertices.items()}
     letters = {n: {i: places[n][c] for i, c in enumerate(ours.letters[n]) if c in places[n]} for n in vertices}
     return Pairing(a, b, vertices, letters)

@@ -119,7 +119,7 @@ class Slicer:
             view = View(old, (tuple(xs), *((x,) for x in others)))
             cut = _cut_of(view, 0, region[0], region[2], len(range(*region)))
             fresh = cut.dims[0][0] if cut.dims[0] else None
-            self._made[key] = known = cut.term, fresh, [(x, axes[0]) for x, (axes) in zip(others, cut.dims[1:])]
+            self._made[key] = known = cut.term, fresh, [(x, axes[0]) for x, axes in zip(others, cut.dims[1:])]
             self._kept.append((old, xs))
         return known
 
@@ -338,8 +338,8 @@ def _both(one: View, other: View, dim: int) -> View | None:
         return None
     row, parts = tuple(leaves(first.row)), [p for p in one.parts if p is not first]
     if first.start > 0 or last.stop < volume(row):
-        parts.append(Part(row, first.start, last.stop, axis := Axis(last.stop - first.start)))
-        row = (axis,)
+        whole, row = row, (Axis(last.stop - first.start),)
+        parts.append(Part(whole, first.start, last.stop, row[0]))
     rest[dim] = (*row, *rest[dim])
     return View(one.term, tuple(rest), tuple(parts))
 
@@ -361,11 +361,11 @@ def _names(view: View, rows: Sequence[Sequence[Axis]]) -> list[list]:
 
 def splittable(slicer: Slicer, view: View, dim: int, sizes: Sequence[int]) -> View:
     """The same, with a dimension that splits into given sizes: as one index where its own do not."""
+    if any(p.axis in leaves(view.dims[dim]) for p in view.parts):
+        view = slicer.plain(view)
     with suppress(ConflictError):
         grouped(view.dims[dim], sizes)
         return view
-    if any(p.axis in leaves(view.dims[dim]) for p in view.parts):
-        view = slicer.plain(view)
     row = leaves(view.dims[dim])
     if any(x.free for x in row):
         return view
