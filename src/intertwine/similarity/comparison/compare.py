@@ -1,9 +1,9 @@
 """Two networks, layer by layer: every pair of layers, with chance levels and confidence intervals."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import chain, combinations
 from math import prod
 from operator import attrgetter
@@ -133,20 +133,26 @@ def compare(
         check_memory(chosen, points[0], points[1], count, memory)
     own = batching.device_of(a)
     device = own if own is not None and own.type == "cuda" else torch.device("cpu")  # which has float64
-    statistics = Wanted.of(chosen, points, count, options.seed)
-    reader = _Reader(chosen, statistics, count, exactly, device, memory, reading, progress)
+    wanted = Wanted.of(chosen, points, count, options.seed)
+
+    def read(models: Running, batches: Iterable[Any], examples: int | None, share: int) -> dict[str, Network]:
+        """Run networks over the data; features of one take up to one ``share``-th of the memory."""
+        kept = lambda *of: Features(*of, memory // share, count, device) if exactly else Collector(*of, wanted)
+        keepers = {name: kept(name, some) for name, (_, some) in models.items()}
+        asked: dict[str, Any] = {"examples": examples, "progress": progress, "joined": not exactly}
+        return gather(models, keepers, batches, reading, **asked)
+
     fresh, groups = untrained_pairs((a, b), points, options) if untrained is None else (Fresh(), [])
     most = 0 if not fresh else sys.maxsize if exactly else brief(points, count or 0)
     models: Running = {"A": (a, points[0]), "B": (b, points[1])}
     if a is b and points[0] == points[1]:
         del models["B"]
-    with ExitStack() as stack:
-        found = reader.read(models, _holding(stream, held, most, memory // _SHARE), count, _SHARE, stack)
-        one, other = found["A"], found.get("B", found["A"])
-        intervals = options.bootstrap > 0 and one.examples >= 2 * FEWEST
-        draws = Draws.make(one.examples, options.null, options.bootstrap, options.seed) if exactly else None
-        how = How(draws, options.null > 0, intervals, options.seed, memory, progress)
-        scored = score_all(chosen, one, other, how)
+    found = read(models, _holding(stream, held, most, memory // _SHARE), count, _SHARE)
+    one, other = found["A"], found.get("B", found["A"])
+    intervals = options.bootstrap > 0 and one.examples >= 2 * FEWEST
+    draws = Draws.make(one.examples, options.null, options.bootstrap, options.seed) if exactly else None
+    how = How(draws, options.null > 0, intervals, options.seed, memory, progress)
+    scored = score_all(chosen, one, other, how)
     for layer in (*one.layers, *other.layers):
         layer.forget()
     notes += [*unknown, *one.notes, *other.notes, *(x.silent for x in (*one.layers, *other.layers) if x.silent)]
@@ -154,7 +160,7 @@ def compare(
     if untrained is None and any(note.startswith("Interrupted") for note in notes):
         untrained = {}  # more work would be no answer to Control-C
     elif untrained is None:
-        untrained, said = _untrained_scores(reader, fresh, groups, held)
+        untrained, said = _untrained_scores(chosen, read, how, fresh, groups, held, reading.max_examples)
         notes, networks = notes + said, len(fresh)
         if known and not said:
             UNTRAINED[known] = untrained, networks
@@ -225,35 +231,6 @@ def settings_of(
     return found if exactly else {**found, "estimated": True}
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Reads networks: all of their features, or statistics."""
-
-    measures: Sequence[Measure[Any]]
-    want: Wanted
-    count: int | None  # examples that are expected
-    exactly: bool
-    device: torch.device  # of exact scores
-    memory: int
-    reading: Reading
-    progress: bool | None
-
-    def read(
-        self, running: Running, batches: Iterable[Any], examples: int | None, share: int, stack: ExitStack
-    ) -> dict[str, Network]:
-        """Run networks over the data; features of one take up to one ``share``-th of the memory."""
-        keepers: dict[str, Any] = {}
-        for name, (_, some) in running.items():
-            keepers[name] = (
-                stack.enter_context(Features(name, some, self.memory // share, self.count, self.device))
-                if self.exactly
-                else Collector(name, some, self.want)
-            )
-        return gather(
-            running, keepers, batches, self.reading, examples=examples, progress=self.progress, joined=not self.exactly
-        )
-
-
 def _holding(stream: Iterable[Any], held: list[Any], most: int, room: int) -> Iterator[Any]:
     """All batches, of which the beginning is held for later: so many examples, in so many bytes."""
     for batch in stream:
@@ -273,31 +250,30 @@ def brief(points: Points, count: int) -> int:
 
 
 def _untrained_scores(
-    reader: _Reader, fresh: Fresh, groups: Sequence[Sequence[str]], held: Sequence[Any]
-) -> tuple[dict[str, Tensor], list[str]]:
-    """Scores of untrained networks, which live one at a time, and why there are none."""
-    found, count = dict[str, Network](), sum(map(batching.size, held))
-    count = min(count, reader.reading.max_examples or count)
-    with ExitStack() as stack:
-        for name, (make, points, _) in fresh.items():
-            model = make()
-            if isinstance(model, str):
-                return {}, [model]
-            with suppress(KeyboardInterrupt):
-                found |= reader.read({name: (model, points)}, held, count, _SHARE * -(-len(fresh) // 2), stack)
-            if name not in found or found[name].examples < count:
-                return {}, [CUT_SHORT]
-            del model  # before the next one is made
-        counts = {network.examples for network in found.values()}
-        draws = Draws.make(counts.pop(), 0, 0, 0) if reader.exactly and counts else None
-        how = How(draws, shuffled=False, intervals=False, memory=reader.memory, progress=reader.progress)
-        every = []
-        for k, (x, y) in enumerate(chain.from_iterable(combinations(group, 2) for group in groups)):
-            how = replace(how, paired=k > 0 and fresh[x][1] == fresh[y][1] and not reader.exactly)
-            every.append(score_all(reader.measures, found[x], found[y], how, "Comparing untrained networks"))
-        cut = any(INTERRUPTED in some.notes for each in every for some in each.values())
-        scores = {m.name: torch.stack([each[m.name].scores for each in every]) for m in reader.measures if every}
-        return scores, ["Interrupted: some pairs of untrained networks have no score."] if cut else []
+    measures: Sequence[Measure[Any]], read: Callable[..., dict[str, Network]], how: How, fresh: Fresh,
+    groups: Sequence[Sequence[str]], held: Sequence[Any], most: int | None,
+) -> tuple[dict[str, Tensor], list[str]]:  # fmt: skip
+    """Scores of untrained networks, which live one at a time, and why there are none; judged by no more than needed."""
+    found, count, exactly = dict[str, Network](), sum(map(batching.size, held)), how.draws is not None
+    count = min(count, most or count)
+    for name, (make, points, _) in fresh.items():
+        model = make()
+        if isinstance(model, str):
+            return {}, [model]
+        with suppress(KeyboardInterrupt):
+            found |= read({name: (model, points)}, held, count, _SHARE * -(-len(fresh) // 2))
+        if name not in found or found[name].examples < count:
+            return {}, [CUT_SHORT]
+        del model  # before the next one is made
+    draws = Draws.make(count, 0, 0, 0) if exactly and found else None
+    how = How(draws, shuffled=False, intervals=False, memory=how.memory, progress=how.progress)
+    every = []
+    for k, (x, y) in enumerate(chain.from_iterable(combinations(group, 2) for group in groups)):
+        how = replace(how, paired=k > 0 and fresh[x][1] == fresh[y][1] and not exactly)
+        every.append(score_all(measures, found[x], found[y], how, "Comparing untrained networks"))
+    cut = any(INTERRUPTED in some.notes for each in every for some in each.values())
+    scores = {m.name: torch.stack([each[m.name].scores for each in every]) for m in measures if every}
+    return scores, ["Interrupted: some pairs of untrained networks have no score."] if cut else []
 
 
 def points_of(model: nn.Module, wanted: Any, reading: Reading, first: Any) -> list[Point]:

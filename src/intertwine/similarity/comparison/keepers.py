@@ -2,16 +2,16 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
+from mmap import ACCESS_COPY, mmap
 from pathlib import Path
+from tempfile import SpooledTemporaryFile, gettempdir
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..._io.scratch import Scratch, sweep
 from ..._memory import readable
 from ...features import Point
 from .._features import double, positions_last, unit_scale, working_dtype
@@ -201,30 +201,40 @@ class WholeLayer(Layer):
         return [positions_last(self.features(space)).mT]
 
 
-class Features(ExitStack):
+class Features:
     """Features of some layers, appended batch by batch, then each read as one tensor.
 
-    They live in memory while they fit the budget; what does not fit moves all of them to temporary files, which are
-    then mapped into memory: the numbers are the same. Features of 16 or 8 bits are kept in float32. A disk in the
-    ``folder``, or else the system's place, that is too small for the ``examples`` expected is refused before the work.
+    They live in memory while they fit the budget, and in temporary files without names, which end with the process,
+    where they do not: the numbers are the same. Features of 16 or 8 bits are kept in float32. A disk in the ``folder``,
+    or else the system's place, that is too small for the ``examples`` expected is refused before the work.
     """
 
     def __init__(
         self, side: str, points: Sequence[Point], budget: int, examples: int | None = None,
         device: torch.device | None = None, folder: str | Path | None = None,
     ) -> None:  # fmt: skip
-        super().__init__()
-        self._side, self._budget, self._expected, self._parent = side, budget, examples or 0, folder
+        self._side, self._count = side, 0
         self._points = {p.name: p for p in points}
         self._layers = {p.name: WholeLayer(p, side, device) for p in points}
         self._dtypes = {p.name: working_dtype(p) for p in points}
-        self._parts: dict[str, list[Tensor]] = {p.name: [] for p in points}
-        self._files: dict[str, Any] = {}
-        self._count = 0
-        self.on_disk = False  # whether the features are in temporary files
-        self.callback(self._parts.clear)
-        if self._bytes(self._expected) > budget:
-            self._move_to_disk()
+        sizes = {p.name: p.size * self._dtypes[p.name].itemsize for p in points}
+        whole, place = sum(sizes.values()), folder or gettempdir()
+        needed, free = (examples or 0) * whole, shutil.disk_usage(place).free
+        if needed > max(budget, free):
+            raise ValueError(
+                f"memory must hold the features where the disk does not. Got {readable(budget)} of memory and "
+                f"{readable(free)} free in {place}; the features take {readable(needed)}. "
+                "Use fewer examples or layers, more memory, or set TMPDIR to a larger disk."
+            )
+        kept = lambda size: SpooledTemporaryFile(max(1, budget * size // whole), dir=place)  # noqa: SIM115 - read later
+        self._files = {name: kept(size) for name, size in sizes.items()}
+        for file in self._files.values() if needed > budget else ():
+            file.rollover()
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether features are in temporary files."""
+        return any(file.name is not None for file in self._files.values())
 
     def keep(self, name: str, features: Tensor) -> Tensor:
         """Append a copy of a batch of a layer's features; returns an empty tensor, since nothing is left to keep."""
@@ -235,53 +245,29 @@ class Features(ExitStack):
         others = [d for d in range(features.ndim) if d != point.channel_dim % features.ndim]
         self._layers[name].widen(features.amin(others).cpu(), features.amax(others).cpu())  # NaN spreads
         self._dtypes[name] = working_dtype(features)
-        kept = features.to("cpu", self._dtypes[name], copy=True).contiguous()
-        if self.on_disk:
-            self._write(name, kept)
-        else:
-            self._parts[name].append(kept)
+        self._files[name].write(_bytes(features.to("cpu", self._dtypes[name]).contiguous()))
         return torch.empty(0)
 
     def commit(self, examples: int) -> None:
         """Count the batch."""
         self._count += examples
-        if not self.on_disk and self._bytes(self._count) > self._budget:
-            self._move_to_disk()
 
     def finished(self) -> Network:
         """The layers with all features of the batches that count."""
-        for name, layer in self._layers.items():
-            if self.on_disk:
-                self._files[name].flush()
-                shape = (self._count, *self._points[name].shape)
-                path, size = self._files[name].name, prod(shape)
-                layer.stored = torch.from_file(path, shared=False, size=size, dtype=self._dtypes[name]).view(shape)
-            else:
-                layer.stored = torch.cat(self._parts.pop(name))[: self._count]
         said = [f"The features of network {self._side} went to temporary files."] if self.on_disk else []
+        for name, layer in self._layers.items():
+            file, shape = self._files.pop(name), (self._count, *self._points[name].shape)
+            if file.name is None:
+                layer.stored = torch.empty(shape, dtype=self._dtypes[name])
+                file.seek(0)
+                file.readinto(_bytes(layer.stored))
+            else:
+                file.flush()
+                mapped = mmap(file.fileno(), 0, access=ACCESS_COPY)  # lives as long as the tensor
+                layer.stored = torch.frombuffer(mapped, dtype=self._dtypes[name], count=prod(shape)).view(shape)
         return Network(list(self._layers.values()), [self._count], said)
 
-    def _bytes(self, examples: int) -> int:
-        return examples * sum(p.size * self._dtypes[name].itemsize for name, p in self._points.items())
 
-    def _move_to_disk(self) -> None:
-        sweep(self._parent)
-        scratch = Scratch(self._parent, "intertwine-", directory=True)
-        self.callback(scratch.close)
-        needed, free = self._bytes(self._expected), shutil.disk_usage(scratch.path).free
-        if needed > free:
-            scratch.close()
-            raise ValueError(
-                f"memory must hold the features where the disk does not. Got {readable(self._budget)} of memory and "
-                f"{readable(free)} free in {scratch.path.parent}; the features take {readable(needed)}. "
-                "Use fewer examples or layers, more memory, or set TMPDIR to a larger disk."
-            )
-        for i, name in enumerate(self._points):
-            self._files[name] = self.enter_context((scratch.path / str(i)).open("wb"))
-            for part in self._parts.pop(name):
-                self._write(name, part)
-        self.on_disk = True
-
-    def _write(self, name: str, features: Tensor) -> None:
-        rows: Any = features.numpy()
-        self._files[name].write(memoryview(rows).cast("B"))
+def _bytes(features: Tensor) -> memoryview:
+    rows: Any = features.numpy()
+    return memoryview(rows).cast("B")
