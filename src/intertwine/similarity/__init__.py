@@ -4,8 +4,7 @@ from . import inference
 from .base import Measure, Prepared
 from .comparison.compare import compare
 from .comparison.many import MANY, compare_many
-from .comparison.networks import ComparisonSet
-from .comparison.result import Comparison
+from .comparison.result import Comparison, ComparisonSet
 from .distances import Distances, Embedding, distances
 from .hsic import hsic
 from .inference import Resampling

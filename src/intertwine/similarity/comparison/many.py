@@ -28,7 +28,7 @@ from .compare import READING, brief, check_options, chosen_measures, points_of, 
 from .estimates import How
 from .keepers import Collector, Wanted, read_layer, to_tensors
 from .layers import FEWEST, Network, Running, gather, limited
-from .networks import ComparisonSet
+from .result import ComparisonSet
 from .untrained import CUT_SHORT, Fresh, Make, Redrawn, architecture, grouped, makers
 
 MANY = ("linear_cka", "orthogonal_procrustes_centered")

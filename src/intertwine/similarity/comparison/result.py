@@ -1,25 +1,36 @@
-"""The result of comparing two networks layer by layer."""
+"""Results of comparing two networks, every layer with every layer, and many networks, each with each at each layer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations, combinations_with_replacement, product
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..._result import Result
-from ..._words import columns, counted, layer_title
+from ..._words import columns, counted, layer_title, listed
+from ..distances import Embedding
+from ..registry import measure_title
 from . import verdict
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_NAMED = 12  # layers that a summary names
+_NAMED = 12  # layers, or pairs of networks, that a summary names
 _NOTHING = "-"  # where a number is not known
 _SMALL = 0.001  # p-values below are not told apart in a table
 _MATRICES = ("error", "low", "high", "chance", "untrained", "null_p", "calibrated", "floor")
+
+
+def _place(what: str, name: str, known: tuple[str, ...]) -> int:
+    if name not in known:
+        raise ValueError(f"{what} must be one of {list(known)}. Got {name!r}.")
+    return known.index(name)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,14 +101,10 @@ class Comparison(Result):
         """The layer of B that each layer of A is most similar to, by the first measure unless told otherwise.
 
         Scores are ranked by their excess over chance, which differs with widths. The highest of many is biased upwards:
-        ``null_p`` is ``best_p`` here, which takes that into account. ``layer_b`` is missing where there is no score.
-
-        Raises:
-            ValueError: If there is no such measure here.
+        ``null_p`` is ``best_p`` here, which takes that into account. ``layer_b`` is missing where there is no score. A
+        measure that is not here is a ``ValueError``.
         """
-        measure = self.measures[0] if measure is None else measure
-        if measure not in self.measures:
-            raise ValueError(f"measure must be one of {list(self.measures)}. Got {measure!r}.")
+        measure = self.measures[0 if measure is None else _place("measure", measure, self.measures)]
         frame = self.to_frame()
         frame = frame[frame["measure"] == measure].reset_index(drop=True)
         best = verdict.best_partners(self, measure)
@@ -113,28 +120,20 @@ class Comparison(Result):
         rows = []
         for measure in self.measures:
             cells = {k: (nan if v.get(measure) is None else v[measure]).tolist() for k, v in columns.items()}
-            rows += [
-                {"measure": measure, "layer_a": a, "layer_b": b, **{k: matrix[i][j] for k, matrix in cells.items()}}
-                for i, a in enumerate(self.layers_a)
-                for j, b in enumerate(self.layers_b)
-            ]
+            for (i, a), (j, b) in product(enumerate(self.layers_a), enumerate(self.layers_b)):
+                rows.append({"measure": measure, "layer_a": a, "layer_b": b, **{k: x[i][j] for k, x in cells.items()}})
         return rows
 
     def summary(self) -> str:
         """The verdict, and for every measure and layer of A the most similar layer of B."""
-        yes, no = verdict.agreeing(self)
-        which = (
-            [f"Beyond {verdict.judged_by(bool(self.untrained_pairs))}: {_listed(yes)}; not: {_listed(no)}."]
-            if yes or no
-            else []
-        )
-        head = "\n".join([verdict.headline(self), *which]) + (
-            f"\nComparison of {len(self.layers_a)} with {counted(len(self.layers_b), 'layer')} on "
-            f"{counted(self.examples, 'example')}, seed {self.seed}"
-        )
-        tables = [_table(self, measure) for measure in self.measures]
-        notes = [f"Note: {note}" for note in self.notes]
-        return "\n\n".join([head, *tables, *(["\n".join(notes)] if notes else [])])
+        head, (yes, no) = [verdict.headline(self)], verdict.agreeing(self)
+        if yes or no:
+            head.append(f"Beyond {verdict.judged_by(bool(self.untrained_pairs))}: {_listed(yes)}; not: {_listed(no)}.")
+        sizes = f"{len(self.layers_a)} with {counted(len(self.layers_b), 'layer')}"
+        head.append(f"Comparison of {sizes} on {counted(self.examples, 'example')}, seed {self.seed}")
+        notes = "\n".join(f"Note: {note}" for note in self.notes)
+        tables = (_table(self, measure) for measure in self.measures)
+        return "\n\n".join(["\n".join(head), *tables, *filter(None, [notes])])
 
 
 def _table(result: Comparison, measure: str) -> str:
@@ -153,12 +152,163 @@ def _table(result: Comparison, measure: str) -> str:
 
 
 def _listed(names: list[str]) -> str:
-    return (
-        ", ".join(map(layer_title, names[:_NAMED]))
-        + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-        or "no layer"
-    )
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(map(layer_title, names[:_NAMED])) + more or "no layer"
 
 
 def _number(value: float) -> str:
     return _NOTHING if value != value else f"{round(value, 3) + 0.0:.3f}"  # no "-0.000"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ComparisonSet(Result):
+    """Similarities of every network with every other at each layer."""
+
+    names: tuple[str, ...]  # Names of the networks
+    layers: tuple[str, ...]  # Names of the layers, which all of them have
+    measures: tuple[str, ...]  # Names of the measures
+    scores: Mapping[str, Tensor]  # By measure, ``(L, n, n)`` in float64, NaN where ``notes`` says why
+    error: Mapping[str, Tensor]  # By measure, within which the exact score lies, 19 times of 20
+    low: Mapping[str, Tensor]  # By measure, lower ends of the confidence intervals over examples
+    high: Mapping[str, Tensor]  # By measure, upper ends
+    chance: Mapping[str, Tensor]  # By measure, the mean score of shuffled examples
+    null_p: Mapping[str, Tensor]  # By measure, the share of shuffles that score at least as high
+    groups: Mapping[str, str]  # By measure, the group that its score is invariant under, in words
+    examples: int  # Number of examples
+    settings: Mapping[str, Any] = field(default_factory=dict)  # Options of the run
+    notes: tuple[str, ...] = ()  # What a reader must know
+    versions: Mapping[str, str] = field(default_factory=dict)  # Versions of the software
+    architectures: tuple[int, ...] = ()  # Of each network its architecture, by number
+    # By measure, scores of networks with fresh weights by their architectures, ``(pairs, L, K, K)``, NaN where none is
+    untrained_pairs: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def matrix(self, measure: str | None = None, layer: str | None = None) -> Tensor:
+        """Scores of all pairs of networks ``(n, n)`` at a layer, or their mean; ``ValueError`` for unknown names."""
+        scores = self.scores[self._measure(measure)]
+        if layer is None:
+            return scores.nanmean(0)
+        return scores[_place("layer", layer, self.layers)]
+
+    def against(self, name: str | None = None, measure: str | None = None) -> Tensor:
+        """Scores of every network with one of them, layer by layer ``(n, L)``; with the last unless told otherwise.
+
+        Of checkpoints of one training, in their order, the rows say when each layer became what it is at the end. An
+        unknown name is a ``ValueError``.
+        """
+        last = -1 if name is None else _place("name", name, self.names)
+        return self.scores[self._measure(measure)][:, :, last].T
+
+    def _measure(self, measure: str | None) -> str:
+        return self.measures[0 if measure is None else _place("measure", measure, self.measures)]
+
+    def untrained(self, measure: str | None = None, reached: bool = False) -> Tensor:
+        """Mean scores of untrained networks of the architectures of each pair, ``(L, n, n)``; NaN where none is known.
+
+        ``reached`` is what another pair of them stays below in 19 of 20 cases, as :func:`intertwine.compare` judges.
+        """
+        name, kinds = self._measure(measure), torch.tensor(self.architectures)
+        if name not in self._levels:
+            return torch.full_like(self.scores[name], torch.nan)
+        return self._levels[name][int(reached)][:, kinds[:, None], kinds]
+
+    @cached_property
+    def _levels(self) -> dict[str, Tensor]:
+        """By measure the means of untrained networks and what another pair stays below, ``(2, L, K, K)``."""
+        found = {}
+        for name, pairs in self.untrained_pairs.items():
+            found[name] = torch.full_like(pairs[:1], torch.nan).repeat(2, 1, 1, 1)
+            for s, t in combinations_with_replacement(range(pairs.shape[-1]), 2):
+                levels = pairs[:, :, s, t][~pairs[:, :, s, t].isnan().all(1)]
+                apart = 2 * len(levels) if s != t else 0  # such pairs share no network
+                found[name][:, :, s, t] = torch.stack([levels.nanmean(0), verdict.reach(levels, apart)])
+                found[name][:, :, t, s] = found[name][:, :, s, t]
+        return found
+
+    def agreement(self, measure: str | None = None) -> Tensor:
+        """1 where networks agree beyond shuffled examples and untrained networks, else 0; NaN where that is not known.
+
+        ``(L, n, n)``. Without any untrained networks, beyond shuffled examples alone.
+        """
+        name = self._measure(measure)
+        reached = self.untrained(name, reached=True) if self.untrained_pairs else None
+        return verdict.agreement(self.scores[name], self.null_p[name], reached)
+
+    def agreeing(self, measure: str | None = None) -> str:
+        """Which networks agree, and at how many layers; empty where nothing is known."""
+        by: dict[str, list[str]] = {"every layer": [], "some layers": [], "no layer": []}
+        found = self.agreement(measure)[:, *self._upper]
+        for (a, b), count, known in zip(combinations(self.names, 2), found.nansum(0).int(), (~found.isnan()).sum(0)):
+            kind = "every layer" if count == known else "some layers" if count else "no layer"
+            least = " known" if known < len(found) else ""  # of a layer without a score nobody knows
+            which = f" ({count} of {known}{least})" if least or kind == "some layers" else ""
+            by[kind] += [f"{a} and {b}{which}"] if known else []
+        said = "; ".join(f"{counted(len(x), 'pair')} at {kind} ({listed(x, _NAMED)})" for kind, x in by.items() if x)
+        return said and f"Beyond {verdict.judged_by(bool(self.untrained_pairs))}: {said}."
+
+    def distances(self, measure: str | None = None, layer: str | None = None) -> Tensor:
+        """``1 - score``, 0 on the diagonal, symmetric; 1 where there is no score."""
+        found = (1 - self.matrix(measure, layer)).nan_to_num(nan=1.0).clamp(min=0)
+        return ((found + found.T) / 2).fill_diagonal_(0)
+
+    def embedding(self, measure: str | None = None, layer: str | None = None, dimensions: int = 2) -> Embedding:
+        """Place the networks in a space of few dimensions, so that distances there are like these (SMACOF)."""
+        return Embedding.of(self.names, self.distances(measure, layer), dimensions)
+
+    def dendrogram(self, measure: str | None = None, layer: str | None = None) -> Tensor:
+        """Average linkage of the networks: the rows of ``scipy.cluster.hierarchy.linkage``, ``(n - 1, 4)``."""
+        from scipy.cluster.hierarchy import linkage
+        from scipy.spatial.distance import squareform
+
+        condensed = squareform(self.distances(measure, layer).numpy(), checks=False)
+        return torch.from_numpy(linkage(condensed, method="average", optimal_ordering=True))
+
+    def order(self, measure: str | None = None, layer: str | None = None) -> list[int]:
+        """The networks in the order of the leaves of the dendrogram: like ones beside each other."""
+        from scipy.cluster.hierarchy import leaves_list
+
+        return [int(k) for k in leaves_list(self.dendrogram(measure, layer).numpy())]
+
+    def judged(self, measure: str | None = None) -> dict[str, Tensor]:
+        """Scores and all that they are judged by, by name, ``(L, n, n)`` each; NaN where it is not known."""
+        name = self._measure(measure)
+        found = {part: getattr(self, part)[name] for part in ("error", "low", "high", "chance", "null_p")}
+        judged = {"untrained": self.untrained(name), "agree": self.agreement(name)}
+        return {"score": self.scores[name], **found, **judged}
+
+    @property
+    def _upper(self) -> Tensor:
+        """Rows and columns of the pairs of different networks, ``(2, pairs)``."""
+        return torch.triu_indices(len(self.names), len(self.names), 1)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """One row per measure, layer and pair of different networks."""
+        rows = []
+        for m in self.measures:
+            cells = {part: matrix[:, *self._upper].tolist() for part, matrix in self.judged(m).items()}
+            for (k, layer), (at, (a, b)) in product(enumerate(self.layers), enumerate(combinations(self.names, 2))):
+                rows.append({"measure": m, "layer": layer, "a": a, "b": b, **{p: x[k][at] for p, x in cells.items()}})
+        return rows
+
+    def summary(self) -> str:
+        """Which networks are alike, by the first measure, and where."""
+        name, n = self.measures[0], len(self.names)
+        off = self.matrix(name).clone().fill_diagonal_(-torch.inf).nan_to_num(nan=-torch.inf)
+        i, j = divmod(int(off.argmax()), n)
+        title, where = measure_title(name), counted(len(self.layers), "layer")
+        head = f"No pair of {counted(n, 'network')} could be compared by {title}; the notes say why"
+        if i != j:
+            found = f"{self.names[i]} and {self.names[j]} are most alike: {title} {float(off.max()):.2f}"
+            head = f"Of {counted(n, 'network')}, {found}, the mean over {where} on {counted(self.examples, 'example')}"
+        judged = {part: matrix[:, *self._upper] for part, matrix in self.judged(name).items()}
+        scores, mean = judged["score"], lambda part: judged[part].nanmean(1)
+        ends = {
+            "lowest": scores.nan_to_num(nan=torch.inf).amin(1),
+            "highest": scores.nan_to_num(nan=-torch.inf).amax(1),
+        }
+        table = {"mean of pairs": mean("score"), **ends, "from": mean("low"), "to": mean("high")}
+        table |= {part: mean(part) for part in ("chance", "untrained", "agree")}
+        table = {title: column for title, column in table.items() if column.isfinite().any()}
+        number = lambda x: f"{x + 0.0:.3f}" if isfinite(x) else "-"
+        rows = zip(map(layer_title, self.layers), *(map(number, column.tolist()) for column in table.values()))
+        lines = [head, *filter(None, [self.agreeing(name)]), "", *columns([("layer", *table), *rows])]
+        return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
