@@ -11,30 +11,26 @@ from ._features import check_same_examples
 
 
 class Prepared(Protocol):
-    """Everything that a measure needs to know of one side of a pair, computed once.
-
-    Attributes:
-        n: Number of examples.
-        channels: Number of channels that were given, dead ones included.
-        dead: Number of dead channels. They are left out and never count as agreement.
-        details: What the measure chose by itself, for example a kernel's ``bandwidth``.
-    """
+    """Everything that a measure needs to know of one side of a pair, computed once."""
 
     @property
-    def n(self) -> int: ...  # noqa: D102
+    def n(self) -> int:
+        """Number of examples."""
 
     @property
-    def channels(self) -> int: ...  # noqa: D102
+    def channels(self) -> int:
+        """Number of channels that were given, dead ones included."""
 
     @property
-    def dead(self) -> int: ...  # noqa: D102
+    def dead(self) -> int:
+        """Number of dead channels. They are left out and never count as agreement."""
 
     @property
-    def details(self) -> Mapping[str, Any]: ...  # noqa: D102
+    def details(self) -> Mapping[str, Any]:
+        """What the measure chose by itself, for example a kernel's ``bandwidth``."""
 
     def take(self, index: Tensor) -> Self:
         """Return the same preparation with the examples ``index`` (distinct): a permutation or a subsample."""
-        ...
 
 
 P = TypeVar("P", bound=Prepared)

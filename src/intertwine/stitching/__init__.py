@@ -5,8 +5,7 @@ from .families import families, family_of
 from .layer import Fixed, StitchingLayer
 from .options import RECIPES, Recipe, StitchOptions
 from .pair import Cut, Pair, stream_moments
-from .penalty import Drift, Evaluation, accuracies, drift, evaluate, penalty
-from .recalibrate import recalibrate
+from .penalty import Drift, Evaluation, accuracies, drift, evaluate, penalty, recalibrate
 from .result import Stitching, StitchingStudy
 from .stitch import stitch
 from .stitched import Stitched

@@ -14,8 +14,7 @@ from .closed_form import Moments
 from .families import family_of, takes
 from .options import RECIPES, Recipe, StitchOptions, recipe_of
 from .pair import Cut
-from .penalty import accuracies, labels_of
-from .recalibrate import recalibrate
+from .penalty import accuracies, labels_of, recalibrate
 from .stitched import Stitched
 from .train_layers import train_layers
 
@@ -39,13 +38,9 @@ class AlphaChoice:
 
 
 class InMemory:
-    """Examples in memory as repeatable batches in an order that torch's global random numbers shuffle at every pass.
+    """Examples in memory as repeatable batches, ``inputs`` ``(N, ...)`` each and ``labels`` ``(N,)``.
 
-    Args:
-        inputs: ``(N, ...)``, one tensor for each input of the models.
-        labels: ``(N,)``.
-        batch_size: Examples of a batch; the last one may be smaller.
-        shuffle: Whether to shuffle.
+    Torch's global random numbers ``shuffle`` them at every pass.
     """
 
     def __init__(self, inputs: tuple[Tensor, ...], labels: Tensor, batch_size: int, shuffle: bool) -> None:
@@ -66,13 +61,9 @@ class InMemory:
 def split_examples(
     loader: Iterable[Any], share: float = 0.8, *, batch_size: int = 32, seed: int = 0
 ) -> tuple[InMemory, InMemory]:
-    """Split the examples of a loader at random into two parts, both kept in memory.
+    """Split the examples of a loader of batches ``(inputs, labels, ...)`` at random into two parts, both in memory.
 
-    Args:
-        loader: Batches ``(inputs, labels, ...)`` of training data; read once.
-        share: Of the first part, which is shuffled at every pass; the other one is held out.
-        batch_size: Of both parts.
-        seed: Of the split.
+    The first, a ``share`` of them, is shuffled at every pass; the other one is held out.
 
     Raises:
         ValueError: If a part would be empty, or a batch has no labels or keyword inputs.
@@ -119,16 +110,9 @@ def choose_alpha(
     One layer for each alpha, trained at once behind one trunk on the other four fifths: 5 epochs and no head start, as
     in the paper. Every layer is rounded and batch norm recalibrated on the four fifths before it is judged.
 
-    Args:
-        cut: Where to stitch; skip connections as they are.
-        family: One that takes ``alpha``, such as ``"g_relu"``.
-        loader: Training data; all of it is held in memory.
-        alphas: What to try. The paper tries 10^-3 to 10.
-        recipe: Of the training; v1 with 5 epochs and no head start if ``None``.
-        share: Of the examples that layers are trained on.
-        moments: Where training starts; from the random start, as in the paper, if ``None``.
-        seed: Of the split, the starts and the training order.
-        options: Of which the tail's batch norm, other settings of the family and progress count.
+    Training starts at the closed form for ``moments``, or at random, as in the paper, without them. The ``seed`` is of
+    the split, the starts and the training order. Skip connections stay as they are; of the options, the tail's batch
+    norm, other settings of the family and progress count. The data is held in memory.
 
     Raises:
         ValueError: If the family has no alpha, or there is nothing to try.

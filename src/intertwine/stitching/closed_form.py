@@ -111,10 +111,8 @@ def least_squares(moments: Moments) -> Tensor:
 def reduced_rank(moments: Moments, rank: int) -> tuple[Tensor, Tensor]:
     """Matrices of rank ``<= r``: reduced-rank regression.
 
-    The fitted ``A X`` of ordinary least squares is projected on its ``r`` strongest directions ``V``: ``V V^T A``.
-
-    Returns:
-        Factors ``(C_out, r)`` with orthonormal columns and ``(r, C_in)``, whose product is ``A_r``.
+    The fitted ``A X`` of ordinary least squares is projected on its ``r`` strongest directions ``V``: ``V V^T A``, as
+    factors ``(C_out, r)`` with orthonormal columns and ``(r, C_in)``.
 
     Raises:
         ValueError: If ``rank`` is out of range.
@@ -172,15 +170,8 @@ def group_procrustes(group: Group, moments: Moments, objective: Objective = "lea
     match dead ones where there are as many; a scale that nothing determines is 1 behind a dead channel of A and
     ``1e-6`` elsewhere. For ``GeneralLinear`` the answer is ``least_squares``, which is singular where a channel is dead
     and then only a limit of elements; so is ``unit_row_sum`` for ``UnitRowSum`` where two are. For ``Orthogonal`` with
-    a wider A it is the polar factor, which is no least-squares solution then: none is known in closed form.
-
-    Args:
-        group: On ``max(C_in, C_out)`` channels.
-        moments: Of the features.
-        objective: ``"least_squares"``, or ``"cosine"`` for the paper's measure (permutation kinds).
-
-    Returns:
-        ``(C_out, C_in)``.
+    a wider A it is the polar factor, which is no least-squares solution then: none is known in closed form. The
+    ``"cosine"`` objective is that of the paper's measure (permutation kinds).
 
     Raises:
         ValueError: If the group acts on another number of channels, or cannot be fitted.

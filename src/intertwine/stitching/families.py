@@ -45,17 +45,11 @@ def family_of(
     seed: int | torch.Generator = 0,
     **settings: Any,
 ) -> StitchingLayer:
-    """A stitching layer at its random start.
+    """A stitching layer at its random start, from ``c_in`` channels of network A to ``c_out`` of B.
 
-    Args:
-        family: One of ``families()``, such as ``"rank-4"`` or ``"lasso-0.01"``; or any group, from which a layer is
-            generated: permutations and signs are relaxed, and every other group projects after each step.
-        c_in: Channels of network A; those of the group if ``None``.
-        c_out: Channels of network B; those of the group if ``None``.
-        bias: Whether to add a bias. The paper does not.
-        channel_dim: The channel axis, 1 or -1.
-        seed: Of the random start.
-        **settings: Of the family, such as ``alpha=0.1`` for ``"g_relu"`` or ``tau`` for ``"softsort"``. See its class.
+    The family is one of ``families()``, such as ``"rank-4"`` or ``"lasso-0.01"``; or any group, whose channels are
+    those of both sides, and from which a layer is generated: permutations and signs are relaxed, and every other group
+    projects after each step. Its settings, such as ``alpha=0.1`` for ``"g_relu"``, are those of its class.
 
     Raises:
         ValueError: If the family is unknown, a setting is none of its own, the widths are missing, or the family is of

@@ -26,28 +26,21 @@ class StitchingLayer(nn.Module, ABC):
 
     In training mode a layer uses ``matrix()``, which may be a relaxation (a doubly stochastic matrix for a
     permutation). In evaluation mode it uses ``rounded()``, a member of the family, computed anew from the parameters
-    at every call: nothing is cached that could go stale.
-
-    Args:
-        c_in: Channels of network A at its tap.
-        c_out: Channels of network B at its tap.
-        bias: Whether to add ``b``. The paper does not (D.2: "to stick closely to the statement of theorem 4.2").
-        channel_dim: The channel axis: 1, or -1 for tokens.
-        generator: Source of the random start, where there is one.
-
-    Attributes:
-        family: The family by its name on the command line, such as ``"rank-4"``.
-        c_in: Channels read.
-        c_out: Channels written.
-        channel_dim: The channel axis.
-        bias: ``b (C_out,)`` or ``None``.
+    at every call. The random start, where there is one, comes from ``generator``.
 
     Raises:
         ValueError: If a width is not positive or ``channel_dim`` is neither 1 nor -1.
     """
 
-    family: str = ""
+    family: str = ""  # By its name on the command line, such as ``"rank-4"``
+    c_in: int  # Channels of network A at its tap
+    c_out: int  # Channels of network B at its tap
+    channel_dim: int  # The channel axis: 1, or -1 for tokens
+    # ``b (C_out,)``, or ``None`` as in the paper (D.2: "to stick closely to the statement of theorem 4.2")
     bias: Tensor | None
+    dim: int  # Dimension of the family: the free numbers of one member, such as ``n`` for G_ReLU
+    # Logarithm of the number of pieces of the family (``log n!`` where permutations are free)
+    log_components: float = 0.0
 
     def __init__(
         self,
@@ -74,16 +67,6 @@ class StitchingLayer(nn.Module, ABC):
     def matrix(self) -> Tensor:
         """The map that is trained, ``(C_out, C_in)``, differentiable in the parameters."""
 
-    @property
-    @abstractmethod
-    def dim(self) -> int:
-        """Dimension of the family: the free numbers of one member, such as ``n`` for G_ReLU."""
-
-    @property
-    def log_components(self) -> float:
-        """Logarithm of the number of pieces of the family (``log n!`` where permutations are free)."""
-        return 0.0
-
     def rounded(self) -> Tensor:
         """The map that is evaluated, ``(C_out, C_in)``: ``matrix()`` unless the family is relaxed in training."""
         return self.matrix().detach()
@@ -104,10 +87,9 @@ class StitchingLayer(nn.Module, ABC):
 
     @torch.no_grad()
     def start(self, moments: Moments) -> None:
-        """Set the parameters to the family's closed-form solution for these second moments (direct matching).
+        """Set the parameters to the family's closed-form solution for the features' second moments (direct matching).
 
-        Args:
-            moments: Of the features at both taps; a layer with a bias is fitted about their means.
+        A layer with a bias is fitted about their means.
 
         Raises:
             ValueError: If the family has no closed form, or widths differ.
@@ -159,18 +141,13 @@ class StitchingLayer(nn.Module, ABC):
 
 
 class Fixed(StitchingLayer):
-    """A given map: a closed-form solution, an element of a group, or what a trained layer became.
-
-    Args:
-        matrix: ``(C_out, C_in)``.
-        bias: ``(C_out,)`` or ``None``.
-        family: What it is a member of.
-        channel_dim: The channel axis.
+    """A given map ``(C_out, C_in)``: a closed-form solution, an element of a group, or what a trained layer became.
 
     Raises:
         ValueError: If ``matrix`` is not a matrix.
     """
 
+    dim = 0  # nothing is free
     _matrix: Tensor
 
     def __init__(
@@ -183,11 +160,6 @@ class Fixed(StitchingLayer):
         self.register_buffer("_matrix", matrix.detach())
         del self.bias
         self.register_buffer("bias", None if bias is None else bias.detach())
-
-    @property
-    def dim(self) -> int:
-        """0: nothing is free."""
-        return 0
 
     def matrix(self) -> Tensor:
         """The map."""

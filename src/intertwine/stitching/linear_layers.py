@@ -31,13 +31,8 @@ class Full(WeightLayer):
     family = "full"
 
     def create(self, generator: torch.Generator | None) -> None:
-        """Uniform in ``+-1 / sqrt(C_in)``."""
-        self.weight = nn.Parameter(uniform(self.c_out, self.c_in, generator))
-
-    @property
-    def dim(self) -> int:
-        """``C_out C_in``."""
-        return self.c_in * self.c_out
+        """Uniform in ``+-1 / sqrt(C_in)``, of dimension ``C_out C_in``."""
+        self.weight, self.dim = nn.Parameter(uniform(self.c_out, self.c_in, generator)), self.c_in * self.c_out
 
     def fit(self, moments: Moments) -> None:
         """Least squares: ``min sum |y - A x|^2``, the solution of smallest norm."""
@@ -50,18 +45,10 @@ def uniform(rows: int, columns: int, generator: torch.Generator | None) -> Tenso
 
 
 class Rank(StitchingLayer):
-    """Maps of rank at most ``r``: two 1x1 convolutions, ``C_in -> r -> C_out`` (paper 1, v2 D.2).
+    """Maps of rank at most ``r``: two 1x1 convolutions, ``V`` ``(r, C_in)`` and ``U`` ``(C_out, r)`` (paper 1, v2 D.2).
 
     Their dimension is ``r (C_in + C_out) - r^2``, less than the numbers stored, since ``U G`` and ``G^-1 V`` make the
     same map (v2 E.30). Widths may differ.
-
-    Args:
-        rank: ``r``.
-        **common: Of every ``StitchingLayer``.
-
-    Attributes:
-        down: ``V``, ``(r, C_in)``.
-        up: ``U``, ``(C_out, r)``.
 
     Raises:
         ValueError: If the rank is not between 1 and the smaller width.
@@ -72,14 +59,9 @@ class Rank(StitchingLayer):
         generator = common.get("generator")
         if not 1 <= rank <= min(c_in, c_out):
             raise ValueError(f"rank must be from 1 to {min(c_in, c_out)}, the smaller width. Got {rank}.")
-        self.family, self.rank = f"rank-{rank}", rank
+        self.family, self.rank, self.dim = f"rank-{rank}", rank, rank * (c_in + c_out) - rank**2
         self.down = nn.Parameter(uniform(rank, c_in, generator))
         self.up = nn.Parameter(uniform(c_out, rank, generator))
-
-    @property
-    def dim(self) -> int:
-        """``r (C_in + C_out) - r^2``."""
-        return self.rank * (self.c_in + self.c_out) - self.rank**2
 
     def matrix(self) -> Tensor:
         """``U V``."""
@@ -95,16 +77,11 @@ class Rank(StitchingLayer):
 
 
 class Lasso(Full):
-    """A full map with the penalty ``lambda |A|_1`` (paper 1, v2 D.6).
+    """A full map with the penalty ``lambda |A|_1`` (paper 1, v2 D.6, which takes a ``strength`` of 1e-4 to 1e-1).
 
     Differs from the paper: the penalty acts by its proximal step, ``a <- sign(a) max(|a| - lr lambda, 0)`` after each
     step on the loss, so that zeros *are* zeros; a gradient step on ``|a|`` jumps over zero for ever. Same minimiser;
-    ``proximal=False`` is as printed. A bias is not penalised.
-
-    Args:
-        strength: ``lambda``. The paper takes 1e-4, 1e-3, 1e-2 and 1e-1.
-        proximal: Whether the penalty acts by its proximal step, or as a term of the loss.
-        **common: Of every ``StitchingLayer``.
+    ``proximal=False``, a term of the loss, is as printed. A bias is not penalised.
 
     Raises:
         ValueError: If the strength is negative.
@@ -145,24 +122,17 @@ def sparsity(matrix: Tensor, threshold: float = 1e-3) -> float:
 
 
 class Diagonal(StitchingLayer):
-    """``y_i = d_i x_i``, any signs: for networks whose channels correspond already.
+    """``y_i = d_i x_i``, any signs, ``d`` its ``scale``: for networks whose channels correspond already.
 
     Of unequal widths the channels that both have, and zeros.
-
-    Attributes:
-        scale: ``d``, ``(min(C_in, C_out),)``.
     """
 
     family = "diagonal"
 
     def create(self, generator: torch.Generator | None) -> None:
-        """The identity."""
-        self.scale = nn.Parameter(torch.ones(min(self.c_in, self.c_out)))
-
-    @property
-    def dim(self) -> int:
-        """The smaller width."""
-        return len(self.scale)
+        """The identity, of as many dimensions as the smaller width."""
+        self.dim = min(self.c_in, self.c_out)
+        self.scale = nn.Parameter(torch.ones(self.dim))
 
     def matrix(self) -> Tensor:
         """``diag(d)``."""
@@ -177,11 +147,7 @@ class Identity(StitchingLayer):
     """``y = x``; of unequal widths the channels that both have, and zeros."""
 
     family = "identity"
-
-    @property
-    def dim(self) -> int:
-        """0."""
-        return 0
+    dim = 0
 
     def matrix(self) -> Tensor:
         """Ones on the diagonal."""
@@ -194,27 +160,19 @@ class Identity(StitchingLayer):
 class Orthogonal(WeightLayer):
     """Orthogonal matrices, by gradient steps each followed by the polar factor, the nearest orthogonal matrix.
 
-    Of unequal widths: matrices with orthonormal columns (``C_in < C_out``) or rows.
+    Of unequal widths: matrices with orthonormal columns (``C_in < C_out``) or rows. Their dimension is
+    ``N m - m (m + 1) / 2`` for widths ``m <= N``, and they are one piece; ``n (n - 1) / 2`` and two for equal ones.
     """
 
     family = "orthogonal"
 
     def create(self, generator: torch.Generator | None) -> None:
         """Uniform over the family."""
-        self._group = groups.Orthogonal(max(self.c_in, self.c_out))
+        small, large = sorted((self.c_in, self.c_out))
+        self._group, self.log_components = groups.Orthogonal(large), log(2) if small == large else 0.0
+        self.dim = large * small - small * (small + 1) // 2
         drawn = self._group.random(generator, torch.get_default_dtype()).matrix()
         self.weight = nn.Parameter(drawn[: self.c_out, : self.c_in].clone())
-
-    @property
-    def dim(self) -> int:
-        """``N m - m (m + 1) / 2`` for widths ``m <= N``: ``n (n - 1) / 2`` where they are equal."""
-        small, large = sorted((self.c_in, self.c_out))
-        return large * small - small * (small + 1) // 2
-
-    @property
-    def log_components(self) -> float:
-        """``log 2`` for the two determinants; unequal widths make one piece."""
-        return log(2) if self.c_in == self.c_out else 0.0
 
     @torch.no_grad()
     def after_step(self, lr: float) -> None:
@@ -227,37 +185,19 @@ class Orthogonal(WeightLayer):
 
 
 class Projected(WeightLayer):
-    """A layer generated from a group: ``group.project`` after each step, ``group.procrustes`` to start.
+    """A layer generated from any group: ``group.project`` after each step, ``group.procrustes`` to start.
 
     Made for groups in which one can move continuously (rotations, all invertible matrices, unit row sums). Permutations
-    need a relaxation: small steps never leave a permutation that is rounded after each of them.
-
-    Args:
-        group: Any group of this library, or one of your own.
-        bias: Whether to add a bias.
-        channel_dim: The channel axis.
-        generator: Source of the random start, ``group.random``.
-
-    Attributes:
-        group: The group.
+    need a relaxation: small steps never leave a permutation that is rounded after each of them. The random start is
+    ``group.random``.
     """
 
     def __init__(
         self, group: Group, *, bias: bool = False, channel_dim: int = 1, generator: torch.Generator | None = None
     ) -> None:
         super().__init__(group.n, group.n, bias=bias, channel_dim=channel_dim)
-        self.family, self.group = repr(group), group
+        self.family, self.group, self.dim, self.log_components = repr(group), group, group.dim, group.log_components
         self.weight = nn.Parameter(group.random(generator, torch.get_default_dtype()).matrix().clone())
-
-    @property
-    def dim(self) -> int:
-        """Of the group."""
-        return self.group.dim
-
-    @property
-    def log_components(self) -> float:
-        """Of the group."""
-        return self.group.log_components
 
     @torch.no_grad()
     def after_step(self, lr: float) -> None:

@@ -80,10 +80,7 @@ class Cut:
     ) -> Stitched:
         """A stitched network with its own tail statistics; trunk and weights are shared.
 
-        Args:
-            layer: For the widths and the channel axis of ``tap``.
-            skip_layers: With ``skip="mapped"`` one for each of ``skips``.
-            tail_norm: See :class:`Stitched`.
+        With ``skip="mapped"`` there is a layer for each of ``skips``.
 
         Raises:
             ValueError: If widths or the number of skip layers do not fit.
@@ -105,17 +102,9 @@ At = str | tuple[str, str]
 
 
 class Pair:
-    """Two models, captured once, to be cut at any number of layers. Neither is changed.
+    """Two models, captured once on a batch that both take, to be cut at any number of layers. Neither is changed.
 
-    Args:
-        a: Network A, whose early layers are used.
-        b: Network B, whose late layers are used.
-        batch: Inputs that both take: a tensor, a tuple ``(inputs, labels, ...)`` or a dict.
-
-    Attributes:
-        models: A and B.
-        a: A's program.
-        b: B's program.
+    ``models`` are both, ``a`` and ``b`` the programs of A, whose early layers are used, and of B.
 
     Examples:
         >>> from intertwine.stitching.layer import Fixed
@@ -179,15 +168,12 @@ class Pair:
         return tuple(found)
 
     def cut(self, at: At, skip: Skip = "a") -> Cut:
-        """Cut both models.
+        """Cut both models at a layer that both have, or ``(layer of A, layer of B)``; ``#k`` for one call of several.
 
         Values are cut, not modules: one that hands its input on unchanged (``nn.Identity`` as a shortcut) has the same
-        value as what it was given, and a cut behind it replaces that value wherever it is read.
-
-        Args:
-            at: A layer that both have, or ``(layer of A, layer of B)``. Modules that run several times need ``#k``.
-            skip: Values that cross the cut beside the tap (skip connections): ``"a"`` uses A's as they are (the paper,
-                E.54), ``"mapped"`` maps each by a layer of its own, ``"b"`` lets B compute them from the input.
+        value as what it was given, and a cut behind it replaces that value wherever it is read. Of values that cross
+        the cut beside the tap (skip connections), ``skip="a"`` uses A's as they are (the paper, E.54), ``"mapped"``
+        maps each by a layer of its own, ``"b"`` lets B compute them from the input.
 
         Raises:
             ValueError: If a layer is unknown, B's output does not depend on it, A's features cannot be laid out as
@@ -291,17 +277,10 @@ class Pair:
 def stream_moments(
     pair: Pair, cuts: Sequence[Cut], loader: Iterable[Any], *, progress: bool | None = None
 ) -> list[tuple[Moments, ...]]:
-    """Second moments of A's and B's features at several cuts, in one pass with one run of each model per batch.
+    """Second moments of A's and B's features at several cuts of a pair, in one pass with one run of each per batch.
 
-    Args:
-        pair: The models.
-        cuts: Made by ``pair``.
-        loader: Training data; labels are not read.
-        progress: Whether to show progress.
-
-    Returns:
-        For every cut the moments of the tap, then of each value that crosses it beside the tap where
-        ``skip="mapped"``.
+    For every cut those of the tap, then of each value that crosses it beside the tap where ``skip="mapped"``. Labels
+    are not read.
 
     Raises:
         ValueError: If the loader is empty, or features are not finite.

@@ -1,21 +1,24 @@
-"""Penalty and drift: what the stitched network loses, as a fraction of accuracy, and how far its features go."""
+"""What a stitched network loses: its accuracy and loss as it is evaluated, batch norms measured anew, and its drift."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .._progress import track
 from ..features.batches import check_repeatable, labels_in, length, repeatable
 from ..features.evaluate import correct, known
+from ..features.norm_statistics import normalisable
 from ..programs import Part, check_path, flat_inputs
 from .closed_form import Moments, pseudo_inverse
 from .pair import Pair
-from .stitched import Stitched, by_trunk
+from .stitched import Stitched, Trunk
 
-__all__ = ["Evaluation", "accuracies", "evaluate", "penalty", "Drift", "drift"]
+__all__ = ["Evaluation", "accuracies", "evaluate", "penalty", "recalibrate", "Drift", "drift"]
 
 
 def labels_of(batch: Any, classes: int | None = None) -> Tensor:
@@ -62,33 +65,59 @@ def penalty(accuracy_a: float, accuracy_b: float, stitched: float) -> float:
     return (accuracy_a + accuracy_b) / 2 - stitched
 
 
-def accuracies(networks: Sequence[Stitched], loader: Iterable[Any], *, progress: bool | None = None) -> list[float]:
-    """Accuracy of stitched networks, each trunk run once per batch.
+class AsEvaluated:
+    """Stitched networks as they are evaluated, maps rounded and each trunk run once a batch; tails are copies."""
 
-    Args:
-        networks: Evaluated with the rounded maps, batch norm in evaluation mode; their own modes do not matter.
-        loader: Batches ``(inputs, labels, ...)``.
-        progress: Whether to show progress.
+    def __init__(self, networks: Sequence[Stitched], copied: bool = True) -> None:
+        self._networks = networks
+        self._order = sorted(range(len(networks)), key=lambda i: id(networks[i].trunk))
+        self._maps = [net.evaluated() for net in networks]
+        self._tails = [net.tail.fork().eval() if copied else net.tail for net in networks]
+        self.device = next((tensor.device for net in networks for tensor in net.tail.buffers()), None)
+
+    def __call__(self, inputs: tuple[Tensor, ...], normed: bool = False) -> list[Tensor]:
+        """The outputs of all networks, or of those that have batch norms."""
+        found: dict[int, Tensor] = {}
+        trunk: Trunk | None = None
+        crossing: tuple[Tensor, ...] = ()
+        for i in self._order:
+            if self._tails[i].norms or not normed:
+                if self._networks[i].trunk is not trunk:
+                    trunk = self._networks[i].trunk
+                    crossing = trunk(*inputs)
+                found[i] = self._tails[i](*self._maps[i](crossing))[0]
+        return [found[i] for i in sorted(found)]
+
+    @torch.no_grad()
+    def measure_norms(self, batches: Iterable[Any]) -> None:
+        """Give the tails the batch-norm statistics of these batches."""
+        with ExitStack() as stack:
+            for tail in self._tails:
+                stack.enter_context(tail.measuring_norms())
+            for batch in normalisable(batches) if any(tail.norms for tail in self._tails) else ():
+                self(flat_inputs(batch, self.device), normed=True)
+
+
+def accuracies(networks: Sequence[Stitched], loader: Iterable[Any], *, progress: bool | None = None) -> list[float]:
+    """Accuracy of stitched networks on batches ``(inputs, labels, ...)``, each trunk run once per batch.
+
+    They are evaluated with the rounded maps, batch norm in evaluation mode; their own modes do not matter.
 
     Raises:
         ValueError: If the loader is empty.
     """  # noqa: DOC502 - raised by the count
     check_repeatable(loader)
-    device = next((t.device for net in networks for t in net.tail.buffers()), None)
-    rights = _hits(_together(networks), loader, device, networks[0].classes, progress)
+    run = AsEvaluated(networks)
+    rights = _hits(lambda inputs, _: run(inputs), loader, run.device, networks[0].classes, progress)
     return [int(right.sum()) / len(right) for right in rights]
 
 
 def evaluate(
     pair: Pair, networks: Sequence[Stitched], loader: Iterable[Any], *, progress: bool | None = None
 ) -> Evaluation:
-    """Accuracy of A, of B and of stitched networks in one pass over the data: whole models and trunks run once a batch.
+    """Accuracy of A, of B and of networks stitched from them, at any layers, as by :func:`accuracies`.
 
-    Args:
-        pair: The models.
-        networks: Stitched from them, at any layers; evaluated as by :func:`accuracies`.
-        loader: Batches ``(inputs, labels, ...)``.
-        progress: Whether to show progress.
+    In one pass over batches ``(inputs, labels, ...)``, in which whole models and trunks run once a batch.
 
     Raises:
         ValueError: If the loader is empty.
@@ -97,13 +126,13 @@ def evaluate(
     check_repeatable(loader)
     programs = pair.a, pair.b
     whole = [Part(program, outputs=program.outputs[:1]) for program in programs]
-    stitched = _together(networks)
+    stitched = AsEvaluated(networks)
 
     def run(inputs: tuple[Tensor, ...], batch: Any) -> list[Tensor]:
         outputs = [part(*inputs)[0] for part in whole]
         for model, program, output, name in zip(pair.models, programs, outputs, "AB"):
             check_path(model, program, batch, output, name)
-        return [*outputs, *stitched(inputs, batch)]
+        return [*outputs, *stitched(inputs)]
 
     right_a, right_b, *rights = _hits(run, loader, pair.device, pair.classes, progress)
     lost = [(right_a.double() + right_b.double()) / 2 - right.double() for right in rights]
@@ -112,30 +141,11 @@ def evaluate(
     return Evaluation(share(right_a), share(right_b), tuple(map(share, rights)), tuple(errors), len(right_a))
 
 
-def _together(networks: Sequence[Stitched]) -> Callable[[tuple[Tensor, ...], Any], list[Tensor]]:
-    """All networks as they are evaluated, each trunk run once."""
-    tails = {id(net): net.tail.fork().eval() for net in networks}
-    maps = {id(net): net.evaluated() for net in networks}
-    groups = by_trunk(networks)
-
-    def run(inputs: tuple[Tensor, ...], _: Any) -> list[Tensor]:
-        found: dict[int, Tensor] = {}
-        for group in groups:
-            crossing = group[0].trunk(*inputs)
-            found |= {id(net): tails[id(net)](*maps[id(net)](crossing))[0] for net in group}
-        return [found[id(net)] for net in networks]
-
-    return run
-
-
 @torch.no_grad()
 def _hits(
-    run: Callable[[tuple[Tensor, ...], Any], list[Tensor]],
-    loader: Iterable[Any],
-    device: torch.device | None,
-    classes: int,
-    progress: bool | None,
-) -> list[Tensor]:
+    run: Callable[[tuple[Tensor, ...], Any], list[Tensor]], loader: Iterable[Any], device: torch.device | None,
+    classes: int, progress: bool | None,
+) -> list[Tensor]:  # fmt: skip
     """For every network, which examples it gets right, those whose labels are ignored left out."""
     rights: list[list[Tensor]] = []
     for batch in track(repeatable(loader), "Evaluating", length(loader), progress):
@@ -144,6 +154,50 @@ def _hits(
     if not rights or not sum(len(batch[0]) for batch in rights):
         raise ValueError("loader must yield at least one example with a label. Got none.")
     return [torch.cat(parts) for parts in zip(*rights)]
+
+
+def recalibrate(
+    networks: Stitched | Sequence[Stitched], loader: Iterable[Any], *, progress: bool | None = None
+) -> None:
+    """Give every stitched network the batch-norm statistics of what its tail really sees (paper 1, D.2.1).
+
+    One pass over training data without gradients, the stitching layer as it is evaluated (a true permutation). The
+    paper calls it critical: else the statistics are those of a layer no longer in use. It is done for *every* family
+    here; the reference code did it for G_ReLU only. Only the stitched networks' own copies of the statistics change.
+
+    Differs from the paper, whose pass goes on from the present statistics with PyTorch's momentum 0.1 and so depends on
+    the order of the data: here they are the moments of all examples. A batch of one example joins its neighbour; labels
+    are not read.
+
+    Raises:
+        ValueError: If there are fewer than two examples.
+    """  # noqa: DOC502 - raised where batches are read
+    nets = [net for net in ([networks] if isinstance(networks, Stitched) else networks) if net.tail.norms]
+    check_repeatable(loader)
+    if nets:
+        batches = track(repeatable(loader), "Recalibrating batch norm", length(loader), progress)
+        AsEvaluated(nets, copied=False).measure_norms(batches)
+
+
+@torch.no_grad()
+def evaluated_losses(
+    networks: Sequence[Stitched], batches: Sequence[Any], *, recalibration: bool = True
+) -> list[float]:
+    """Mean cross-entropy of stitched networks as :func:`evaluate` would run them; NaN or infinity where they give them.
+
+    With ``recalibration`` batch norm of the tail is measured anew on the same batches. What a relaxed map reaches in
+    training says little of this: a doubly stochastic matrix far from every permutation may fit the task well, and its
+    nearest permutation badly.
+    """
+    run, sums, count = AsEvaluated(networks), [0.0] * len(networks), 0
+    if recalibration:
+        run.measure_norms(batches)
+    for batch in batches if networks else ():
+        outputs, labels = run(flat_inputs(batch, run.device)), labels_of(batch, networks[0].classes)
+        count += int(known(labels).sum())
+        for i, output in enumerate(outputs):
+            sums[i] += float(F.cross_entropy(output, labels.to(output.device), reduction="sum"))
+    return [total / max(count, 1) for total in sums]
 
 
 @dataclass(frozen=True)
@@ -167,12 +221,8 @@ def drift(moments: Moments, matrix: Tensor, bias: Tensor | None = None) -> Drift
     """Measure how far a stitching layer carries A's features from what B's tail was trained on.
 
     A layer trained on the task loss may reach a good accuracy with features that B never makes; the penalty does not
-    show that, these distances do. A closed-form layer is what they should be compared with.
-
-    Args:
-        moments: Of both taps, best on data that the layer was not fitted to.
-        matrix: ``(C_out, C_in)``, as evaluated.
-        bias: ``(C_out,)`` or ``None``.
+    show that, these distances do. A closed-form layer is what they should be compared with. The map ``(C_out, C_in)``
+    is taken as evaluated, and moments best of data that it was not fitted to.
 
     Raises:
         ValueError: If B's features do not vary.

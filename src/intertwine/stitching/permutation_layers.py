@@ -20,15 +20,13 @@ _SUPPORT = 1e-9  # of a uniform entry; added everywhere, so that every row and c
 
 
 def sinkhorn(matrix: Tensor, steps: int = 16) -> Tensor:
-    """Bring a matrix to the Birkhoff polytope: negative entries to 0, then Sinkhorn's iteration.
+    """Bring a matrix ``(n, n)`` to the Birkhoff polytope: negative entries to 0, then Sinkhorn's iteration.
 
     ``A <- relu(A)``, then ``steps`` times ``A <- A diag(1^T A)^-1`` and ``A <- diag(A 1)^-1 A`` (paper 1, v2 D.2.1; the
-    paper takes 16 steps). Differs from the paper in one point: ``1e-9`` of a uniform entry is added everywhere. With
-    true zeros the iteration has no limit where no permutation fits on the support, and a row of zeros cannot be scaled
-    at all; here such a row becomes uniform. The result is no Euclidean projection, and doubly stochastic only as far as
-    ``doubly_stochastic_error`` says.
-
-    Of a matrix ``(n, n)``, ``steps`` rounds of columns and rows give a new one whose rows sum to one.
+    paper takes 16 steps), so that rows sum to one, and columns as far as ``doubly_stochastic_error`` says. Differs from
+    the paper in one point: ``1e-9`` of a uniform entry is added everywhere. With true zeros the iteration has no limit
+    where no permutation fits on the support, and a row of zeros, here uniform, cannot be scaled at all. The result is
+    no Euclidean projection.
 
     Examples:
         >>> import torch
@@ -50,29 +48,20 @@ class RelaxedPermutation(StitchingLayer):
     """Base of ``A = P D``: ``P`` a permutation, relaxed in training; ``D`` diagonal scales, or none.
 
     Of unequal widths the narrower side is padded with channels that are always zero, so that ``P`` is square of size
-    ``n = max(C_in, C_out)``; what is paired with padding is dropped, or receives zeros.
-
-    Attributes:
-        relaxes: The group that is relaxed, on one channel: its scales are those of ``D``, its signs those of ``P``.
+    ``n = max(C_in, C_out)``; what is paired with padding is dropped, or receives zeros. The dimension is that of the
+    scales of channels that are passed on; pieces are the ``n! / |C_in - C_out|!`` injections of the narrower side, for
+    each choice of signs.
     """
 
-    relaxes = groups.PositiveMonomial(1)
+    # The group that is relaxed, on one channel: its scales are those of ``D``, its signs those of ``P``
+    relaxes: groups.Monomial = groups.PositiveMonomial(1)
+    n: int  # Side of the square ``P``
 
-    @property
-    def n(self) -> int:
-        """Side of the square ``P``."""
-        return max(self.c_in, self.c_out)
-
-    @property
-    def dim(self) -> int:
-        """The free scales: those of channels that are passed on."""
-        return self.relaxes.on(min(self.c_in, self.c_out)).dim
-
-    @property
-    def log_components(self) -> float:
-        """``log (n! / |C_in - C_out|!)``, injections of the narrower side, and the group's own for signs."""
-        signs = self.relaxes.on(min(self.c_in, self.c_out)).reduced(permutes=False)
-        return lgamma(self.n + 1) - lgamma(abs(self.c_in - self.c_out) + 1) + signs.log_components
+    def create(self, generator: torch.Generator | None) -> None:
+        """Sizes alone."""
+        self.n, passed = max(self.c_in, self.c_out), self.relaxes.on(min(self.c_in, self.c_out))
+        injections = lgamma(self.n + 1) - lgamma(abs(self.c_in - self.c_out) + 1)
+        self.dim, self.log_components = passed.dim, injections + passed.reduced(permutes=False).log_components
 
     @abstractmethod
     def relaxed(self) -> Tensor:
@@ -84,10 +73,7 @@ class RelaxedPermutation(StitchingLayer):
 
     @abstractmethod
     def set_element(self, index: Tensor, sign: Tensor, scale: Tensor) -> None:
-        """Set the parameters to ``(A x)_i = sign_i scale_{index_i} x_{index_i}``, ``(n,)`` each.
-
-        ``index`` is a permutation, ``sign`` of -1 and 1, and ``scale`` positive, of *input* channels.
-        """
+        """Set the parameters to ``(A x)_i = sign_i scale_{index_i} x_{index_i}``, ``scale`` positive, ``(n,)`` each."""
 
     def matrix(self) -> Tensor:
         """``P D`` with the relaxed ``P``, cut to ``(C_out, C_in)``."""
@@ -149,23 +135,15 @@ class Birkhoff(RelaxedPermutation):
     but divide the learning rate by ``1 + lr alpha / |P|_F``, since Sinkhorn undoes every step along ``P``. So
     ``alpha=0`` gives what the paper's own update gives.
 
-    The random start is uniform in the polytope's interior with ``D = 1``; the paper does not state its own.
-
-    Args:
-        alpha: Weight of ``-|P|_F``. The paper takes 0.1.
-        sinkhorn_steps: ``T``. The paper takes 16.
-        norm: ``"polytope"``, ours, or ``"printed"``.
-        **common: Of every ``StitchingLayer``.
-
-    Attributes:
-        permutation: ``P``, ``(n, n)``.
-        scale: The diagonal of ``D``, ``(n,)``, or ``None`` where scales are not free.
+    The random start is uniform in the polytope's interior with ``D = 1``; the paper does not state its own. Its
+    ``alpha`` is 0.1, and its ``T`` (``sinkhorn_steps``) 16. The ``norm`` is ``"polytope"``, ours, or ``"printed"``.
 
     Raises:
         ValueError: If ``alpha`` is negative, there are no Sinkhorn steps, or ``norm`` is unknown.
     """
 
-    scale: Tensor | None
+    permutation: nn.Parameter  # ``P``, ``(n, n)``
+    scale: Tensor | None  # The diagonal of ``D``, ``(n,)``, or ``None`` where scales are not free
 
     def __init__(
         self,
@@ -302,21 +280,16 @@ def soft_sort(scores: Tensor, tau: float) -> Tensor:
 class SoftSort(RelaxedPermutation):
     """``P D`` with ``P`` from SoftSort and ``D = diag(exp lambda)`` (paper 1, v2 D.2.2, corrected as said above).
 
-    The paper rounds by the largest entry of each row, which need not give a permutation; here by assignment.
-
-    Args:
-        tau: Temperature; ``1 / n`` if ``None``, as the paper found necessary.
-        **common: Of every ``StitchingLayer``.
-
-    Attributes:
-        scores: ``s``, ``(n,)``.
-        log_scale: ``lambda``, ``(n,)``.
+    The paper rounds by the largest entry of each row, which need not give a permutation; here by assignment. The
+    temperature ``tau`` is ``1 / n`` unless given, as the paper found necessary.
 
     Raises:
         ValueError: If ``tau`` is not positive.
     """
 
     family = "softsort"
+    scores: nn.Parameter  # ``s``, ``(n,)``
+    log_scale: nn.Parameter  # ``lambda``, ``(n,)``
 
     def __init__(self, c_in: int, c_out: int, *, tau: float | None = None, **common: Unpack[Common]) -> None:
         super().__init__(c_in, c_out, **common)

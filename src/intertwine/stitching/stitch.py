@@ -21,9 +21,8 @@ from .layer import StitchingLayer
 from .linear_layers import sparsity
 from .options import RECIPES, Recipe, StitchOptions
 from .pair import At, Cut, Pair, stream_moments
-from .penalty import Evaluation, drift, evaluate, labels_of
+from .penalty import Evaluation, drift, evaluate, labels_of, recalibrate
 from .permutation_layers import Birkhoff
-from .recalibrate import recalibrate
 from .result import Stitching, StitchingStudy, paired_with, pairing_of
 from .stitched import Stitched
 from .train_layers import Trained, train_layers

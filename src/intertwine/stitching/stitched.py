@@ -82,31 +82,19 @@ class Trunk(nn.Module):
 
     @torch.no_grad()
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Run what lies before the cut on the models' input tensors.
-
-        Gives the tap's value, laid out as B's, then the skip connections, then what B computes from the input alone.
-        """
+        """The tap's value, laid out as B's, the skip connections, and what B computes from the input alone."""
         tap, *skips = self.a(*inputs)
         others = () if self.b is None else self.b(*inputs)
         return self.relation(tap).to(self._dtype), *(s.to(self._dtype) for s in skips), *others
 
 
 class Stitched(nn.Module):
-    """A stitched network: trunk of A, stitching layer, tail of B.
+    """A stitched network: trunk of A, stitching layer, tail of B, and maps of the skip connections, which may be none.
 
     Trunk and tail hold copies of the models' weights, shared by all networks of a pair and never written; the tail's
-    batch-norm statistics are its own. Only the layer has parameters. ``train()`` puts the layer in training mode, the
-    tail as ``tail_norm`` says, the trunk never.
-
-    Args:
-        trunk: May be shared by many stitched networks.
-        layer: Maps the tap's channels.
-        tail: Of B.
-        skip_layers: Maps of the skip connections that cross the cut, in order; empty leaves them as they are.
-        tail_norm: Batch norm of the tail while the layer is trained: ``"eval"`` uses B's statistics, ``"train"`` the
-            batch's and updates the running ones (the reference code's way).
-
-    All arguments are attributes.
+    batch-norm statistics are its own. Only the layers have parameters. ``train()`` puts them in training mode, the
+    trunk never; the tail's batch norms, by ``tail_norm="train"``, use the batch's statistics and update the running
+    ones (the reference code's way), and B's by ``"eval"``. All arguments are attributes.
     """
 
     def __init__(
@@ -165,11 +153,3 @@ class Stitched(nn.Module):
     def trainable(self) -> list[nn.Parameter]:
         """Parameters of the stitching layers."""
         return [*self.layer.parameters(), *self.skip_layers.parameters()]
-
-
-def by_trunk(networks: Sequence[Stitched]) -> list[list[Stitched]]:
-    """Networks grouped by the trunk that they share."""
-    groups: dict[int, list[Stitched]] = {}
-    for net in networks:
-        groups.setdefault(id(net.trunk), []).append(net)
-    return list(groups.values())

@@ -31,8 +31,7 @@ from ..features.evaluate import known
 from ..programs import flat_inputs
 from .layer import StitchingLayer
 from .options import Recipe, recipe_of
-from .penalty import labels_of
-from .recalibrate import evaluated_losses, some_batches
+from .penalty import evaluated_losses, labels_of
 from .stitched import Stitched, Trunk
 from .training_state import Epoch, TrainingState
 
@@ -128,7 +127,7 @@ def train_layers(
     }  # fmt: skip
     done, step = _resumed(path, settings, runs)
     wanted = chosen.keep == "best" and chosen.epochs > 0 and any(run.live for run in runs)
-    judged = some_batches(loader, chosen.judged) if wanted else []  # the same ones every time
+    judged = _first(loader, chosen.judged) if wanted else []  # the same ones every time
 
     def judge(epoch: int) -> None:
         live = [run for run in runs if run.live and judged]
@@ -189,6 +188,16 @@ def _update(
             run.network.eval()
 
 
+def _first(loader: Iterable[Any], examples: int) -> list[Any]:
+    """The first whole batches, until they hold so many examples or there are no more."""
+    found = list[Any]()
+    for batch in repeatable(loader):
+        found.append(batch)
+        if sum(map(size, found)) >= examples:
+            break
+    return found
+
+
 def _passes(loader: Iterable[Any], epochs: range, seed: int) -> Iterator[tuple[int, bool, bool, Any]]:
     """Epoch, whether it is the first or the last one there, and batch; each epoch in an order of its own."""
     for epoch in epochs:
@@ -203,10 +212,8 @@ def _passes(loader: Iterable[Any], epochs: range, seed: int) -> Iterator[tuple[i
 def _identity(networks: Sequence[Stitched], loader: Iterable[Any], batch: Any, labels: Tensor) -> dict[str, Any]:
     """What the run is about, so that no file of other networks or data is taken for it.
 
-    Returns:
-        A hash of weights, labels, lengths and whole numbers of the first batch. Of its real inputs, which another
-        machine normalises to other last bits, for each example the root-mean-square, and in units of it a mean with
-        weights that tell places apart.
+    A hash of weights, labels, lengths and whole numbers of the first batch; of its real inputs, which another machine
+    normalises to other last bits, sizes for each example, and in units of them means that tell places apart.
     """
     tail, inputs = networks[0].tail, flat_inputs(batch)
     moving = tail.statistics()  # these change in training

@@ -121,13 +121,14 @@ def partners(comparison: Compared, measure: str) -> Tensor:
     return every if paired(comparison) else best_partners(comparison, measure)
 
 
-def _along(comparison: Compared, measure: str) -> dict[str, Tensor | None]:
-    """What is known of each layer of A with its partner, ``(L_a,)`` each; of a best match the p-value of the best."""
-    at = torch.arange(len(comparison.layers_a)), partners(comparison, measure)
-    every = {name: getattr(comparison, name)[measure] for name in _KNOWN}
-    found = {name: None if matrix is None else matrix[at] for name, matrix in every.items()}
-    best_p = comparison.best_p.get(measure)
-    return found if best_p is None or paired(comparison) else {**found, "null_p": best_p}
+def _along(comparison: Compared, measure: str, rows: Any = slice(None)) -> list[Tensor | None]:
+    """What is known of layers of A with their partners, ``(L_a,)`` each; of a best match the p-value of the best."""
+    every, at = torch.arange(len(comparison.layers_a)), partners(comparison, measure)
+    found = {name: getattr(comparison, name)[measure] for name in _KNOWN}
+    found = {name: None if matrix is None else matrix[every, at] for name, matrix in found.items()}
+    if not paired(comparison) and comparison.best_p.get(measure) is not None:
+        found["null_p"] = comparison.best_p[measure]
+    return [None if x is None else x[rows] for x in found.values()]
 
 
 def agreeing(comparison: Compared) -> tuple[list[str], list[str]]:
@@ -135,18 +136,14 @@ def agreeing(comparison: Compared) -> tuple[list[str], list[str]]:
 
     Each by the measure that judges it; both are empty without chance.
     """
-    yes: list[int] = []
-    no: list[int] = []
+    found = torch.full((len(comparison.layers_a),), torch.nan)
     for name, rows in judges(comparison).items():
-        along = _along(comparison, name)
-        scores, p = along["scores"], along["null_p"]
-        if scores is None or p is None or too_few_shuffles(comparison):
-            continue
-        reached = reach(untrained_levels(comparison, name), comparison.untrained_networks)
-        found = agreement(scores, p, reached if comparison.untrained_pairs else None)
-        yes += [row for row in rows if found[row] == 1]
-        no += [row for row in rows if found[row] == 0]
-    return tuple([comparison.layers_a[k] for k in sorted(some)] for some in (yes, no))  # type: ignore[return-value]
+        scores, _, _, _, p, _ = _along(comparison, name)
+        if scores is not None and p is not None and not too_few_shuffles(comparison):
+            reached = reach(untrained_levels(comparison, name), comparison.untrained_networks)
+            found[rows] = agreement(scores, p, reached if comparison.untrained_pairs else None)[rows].to(found)
+    yes, no = ([name for name, one in zip(comparison.layers_a, found.tolist()) if one == value] for value in (1, 0))
+    return yes, no
 
 
 def reach(levels: Tensor, networks: int = 0) -> Tensor:
@@ -212,8 +209,7 @@ def spread(levels: Tensor, networks: int = 0, together: bool = False) -> float:
 def summarise(comparison: Compared, measure: str, rows: list[int] | None = None) -> Summary:
     """Average one measure over the layers of A, or over some of them."""
     chosen = torch.tensor(range(len(comparison.layers_a)) if rows is None else rows)
-    along = {name: None if x is None else x[chosen] for name, x in _along(comparison, measure).items()}
-    own, low, high, chance, p, calibrated = (along[name] for name in _KNOWN)
+    own, low, high, chance, p, calibrated = _along(comparison, measure, chosen)
     assert own is not None
     known, beyond_level = ~own.isnan(), above_chance(comparison, measure)[chosen]
     levels = untrained_levels(comparison, measure)[:, chosen]
@@ -273,9 +269,7 @@ def _spoken(comparison: Compared, measure: str, rows: list[int] | None) -> str:
         return _equal(comparison, summary, rows)
     whose = {"name": "corresponding layers", "order": "layers, paired by their order,"}
     said = f"by {title}, {whose.get(paired(comparison), 'layers and their best matches')} score {_two(summary.score)}"
-    levels = []
-    if summary.chance is not None:
-        levels.append(f"unrelated features would get {_two(summary.chance)}")
+    levels = [] if summary.chance is None else [f"unrelated features would get {_two(summary.chance)}"]
     if summary.untrained:
         ends = dict.fromkeys(map(_two, (min(summary.untrained), max(summary.untrained))))
         alike = "the same architecture" if paired(comparison) else "these architectures"
@@ -283,8 +277,7 @@ def _spoken(comparison: Compared, measure: str, rows: list[int] | None) -> str:
     where = f", where {' and '.join(levels)}" if levels else ""
     word = _word(summary, comparison.examples)
     about = "How similar the two networks are" if word.startswith("cannot") else "The two networks are"
-    found = [f"{about} {word}: {said}" if word else f"{said[:1].upper()}{said[1:]}"]
-    found[0] += f" on average{where}."
+    found = [(f"{about} {word}: {said}" if word else f"{said[:1].upper()}{said[1:]}") + f" on average{where}."]
     every, matched, beyond = summary.layers, summary.matched, summary.beyond
     if matched is not None:
         all_ = "Every layer resembles its" if matched == every else f"{matched} of {every} layers resemble their"
