@@ -61,14 +61,12 @@ def compare(
 
     The loader is read once and each batch goes to both networks. Of the features, statistics are kept: Gram matrices of
     blocks of examples, and channels at sampled positions, from which all scores follow with an ``error``, within which
-    the exact score lies 19 times of 20, an interval over examples, and a chance level. With ``exact=True`` all features
-    are kept, in memory or in temporary files, and all pairs of examples and positions count; so it is by default where
-    data and networks are small, or a measure has no estimator.
-
-    Cost: a few forward passes, in memory that does not depend on the number of examples but for the statistics: about
-    128 numbers per example and layer, and 16 positions of its channels. Untrained networks run on a quarter of them,
-    and their scores are kept for later comparisons of the same architectures on the same data. Exactly, with ``F``
-    numbers per example in all layers, a CKA takes ``N^2 F``, and Procrustes a pass over all pairs for each shuffle.
+    the exact score lies 19 times of 20, an interval over examples, and a chance level: about 128 numbers per example
+    and layer, and 16 positions of its channels. Untrained networks run on a quarter of the examples, and their scores
+    are kept for later comparisons of the same architectures on the same data. With ``exact=True`` all features are
+    kept, in memory or in temporary files, and all pairs of examples and positions count; so it is by default where data
+    and networks are small, or a measure has no estimator. With ``F`` numbers per example in all layers, a CKA then
+    takes ``N^2 F``, and Procrustes a pass over all pairs for each shuffle.
 
     Measures that compare channels position by position (Procrustes) need feature maps of one size: the finer side is
     averaged down to the coarser one, and to a vector where the other side has no space. CKA compares any two sizes as
@@ -76,7 +74,7 @@ def compare(
 
     Args:
         a: Network A: any module, on any device.
-        b: Network B; widths, depths and resolutions may differ.
+        b: Network B.
         loader: Batches: tensors, tuples ``(inputs, labels, ...)`` or dicts of keyword arguments.
         layers: Layer names or patterns, for both networks; ``name#k`` for the ``k``-th call of a module that runs more
             than once. ``None`` takes what the nonlinearities return, whether they are modules or called as functions,
@@ -205,14 +203,9 @@ def _fitting(points: Points, kinds: Sequence[tuple[str, ...]], unknown: Sequence
 
 def _described(side: str, network: Network, kinds: tuple[str, ...]) -> dict[str, Any]:
     """What a comparison says of the layers of one network."""
-    layers = network.layers
-    return {
-        f"layers_{side}": tuple(layer.name for layer in layers),
-        f"channels_{side}": tuple(layer.shape[0] for layer in layers),
-        f"dead_{side}": tuple(int(layer.dead.sum()) for layer in layers),
-        f"shapes_{side}": tuple(layer.shape for layer in layers),
-        f"acting_{side}": kinds,
-    }
+    keys = (f"{key}_{side}" for key in ("layers", "channels", "dead", "shapes"))
+    known = zip(*((x.name, x.shape[0], int(x.dead.sum()), x.shape) for x in network.layers))
+    return {**dict(zip(keys, known)), f"acting_{side}": kinds}
 
 
 def settings_of(

@@ -60,71 +60,73 @@ class Wanted:
         return {space: enough(space, self.examples, max(channels)) for space, channels in met.items()}
 
 
+class _Told(Layer):
+    """A layer of which statistics are taken, and what they still wait for."""
+
+    def __init__(self, point: Point, side: str) -> None:
+        super().__init__(point.name, side, channels_first_shape(point))
+        self.point, self.sums = point, ChannelSums()
+        self.unit = 0.0  # by which kernels see features whose squares leave float32, 1 mostly; 0 before the first
+        self.waiting: tuple[Tensor, ...] = ()  # features of a group, and those of it still to come
+        self.held: list[Held] = []  # until the moments of all examples are known
+
+
 class Collector:
     """Turns the features of one network into statistics while the network runs: nothing else is kept of them."""
 
     def __init__(self, side: str, points: Sequence[Point], wanted: Wanted) -> None:
-        self._points = {p.name: p for p in points}
-        self._wanted = wanted
-        self._layers = {p.name: Layer(p.name, side, channels_first_shape(p)) for p in points}
-        self._sums = {p.name: ChannelSums() for p in points}
-        self._units: dict[str, float] = {}  # factors by which kernels see features whose squares leave float32
-        self._waiting: dict[str, tuple[Tensor, Tensor]] = {}  # features of a group, and those still to come, by layer
-        self._held: dict[str, list[Held]] = {p.name: [] for p in points}  # until the moments of all examples are known
+        self._wanted, self._layers = wanted, {p.name: _Told(p, side) for p in points}
         self.coming = 0  # examples of the group; none where each batch is one
         self._blocks: list[int] = []  # examples of those that count
 
     def keep(self, name: str, features: Tensor) -> Tensor:
         """Take the statistics of a layer's features on one group of batches, with the last of them."""
-        layer, point, w = self._layers[name], self._points[name], self._wanted
-        check_shape(point, features)
+        layer, w, nothing = self._layers[name], self._wanted, features.new_empty(0)
+        check_shape(layer.point, features)
         if len(features) < self.coming:
-            whole, rest = self._waiting.pop(name, ()) or [features.new_empty(self.coming, *point.shape)] * 2
+            whole, rest = layer.waiting or [features.new_empty(self.coming, *layer.point.shape)] * 2
             rest[: len(features)] = features
-            if len(rest) > len(features):
-                self._waiting[name] = whole, rest[len(features) :]
-                return features.new_empty(0)
+            layer.waiting = (whole, rest[len(features) :]) if len(rest) > len(features) else ()
+            if layer.waiting:
+                return nothing
             features = whole
-        x = features.detach().movedim(point.channel_dim, 1)
+        x = features.detach().movedim(layer.point.channel_dim, 1)
         x = x if x.dtype in (torch.float32, torch.float64) else x.float()
         x = x.cpu() if x.device.type == "mps" else x
-        sums, unit = self._sums[name], self._unit(name, x)
-        scaled = x if unit == 1 else x * unit
-        layer.widen(*(end / unit for end in sums.extend(scaled)))
+        if not layer.unit:
+            top = torch.stack(torch.aminmax(x)).abs().max().double().cpu()
+            usual = _TINY < top < 1 / _TINY or not 0 < top < torch.inf
+            layer.unit = 1.0 if usual else float(unit_scale(top[None]))
+        scaled = x if layer.unit == 1 else x * layer.unit
+        layer.widen(*(end / layer.unit for end in layer.sums.extend(scaled)))
         counts = w.counts(layer.space)
         for k, rows in enumerate(self._parts(len(x))):
-            grams, held = block_grams(scaled[rows], w.kernels, sums)
+            grams, held = block_grams(scaled[rows], w.kernels, layer.sums)
             _append(layer.grams, grams)
-            self._held[name] += [] if held is None else [held]
+            layer.held += [] if held is None else [held]
             if counts:
                 new = sampled(x[rows], counts, w.seed + len(self._blocks) + k)
                 _append(layer.sampled, {space: one.contiguous() for space, one in zip(counts, new)})
-        return features.new_empty(0)
+        return nothing
 
     def _parts(self, examples: int) -> list[slice]:
         """The blocks of a batch."""
         return parts_of(examples, max(1, round(examples / self._wanted.block)))
 
-    def _unit(self, name: str, x: Tensor) -> float:
-        if name not in self._units:
-            top = torch.stack(torch.aminmax(x)).abs().max().double().cpu()
-            usual = _TINY < top < 1 / _TINY or not 0 < top < torch.inf
-            self._units[name] = 1.0 if usual else float(unit_scale(top[None]))
-        return self._units[name]
-
     def commit(self, examples: int) -> None:
         """Count the batch."""
         self._blocks += [part.stop - part.start for part in self._parts(examples)]
-        if sum(strip.nbytes for some in self._held.values() for held in some for strip in held.products) > _HELD:
+        layers = self._layers.values()
+        if sum(strip.nbytes for x in layers for held in x.held for strip in held.products) > _HELD:
             self._release()
 
     def _release(self) -> None:
         """Turn what is held into Gram matrices by the moments of all batches so far."""
-        for name, some in self._held.items():
-            for held in some:
-                grams = held.grams(self._wanted.kernels, self._sums[name])
-                _append(self._layers[name].grams, {kernel: gram.to(held.rows) for kernel, gram in grams.items()})
-            some.clear()
+        for layer in self._layers.values():
+            for held in layer.held:
+                grams = held.grams(self._wanted.kernels, layer.sums)
+                _append(layer.grams, {kernel: gram.to(held.rows) for kernel, gram in grams.items()})
+            layer.held.clear()
 
     def finished(self) -> Network:
         """The statistics of all layers, their extremes in float64 on the CPU: the only copies to the host."""

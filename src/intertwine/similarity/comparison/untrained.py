@@ -68,10 +68,10 @@ class Redrawn:
             for parameter in fresh.parameters():
                 parameter.fill_(torch.nan)
             failed = _reset(fresh)
-        left = [name for name, parameter in fresh.named_parameters() if parameter.isnan().any()]
-        if failed or left:
-            return failed or f"its code does not say how to draw {', '.join(left[:3])}{' ...' if len(left) > 3 else ''}"
-        return fresh.to(device)
+        if left := [name for name, parameter in fresh.named_parameters() if parameter.isnan().any()]:
+            more = " ..." if len(left) > 3 else ""
+            failed = failed or f"its code does not say how to draw {', '.join(left[:3])}{more}"
+        return failed or fresh.to(device)
 
 
 Make = Callable[[], nn.Module | str]  # makes a network, or says in words why it cannot
@@ -115,11 +115,13 @@ def makers(name: str, draw: Callable[[int], nn.Module | str], drawn: Resampling,
 
     def make(seed: int) -> nn.Module | str:
         found = draw(seed)
-        why = (
-            f"No untrained networks stand beside these: {name} cannot be drawn anew, {found}. Give freshly built ones, "
-            "Resampling(untrained=([a0, a1], [b0, b1])), to see how much of the similarity comes from training."
-        )
-        return why if isinstance(found, str) else found
+        if isinstance(found, str):
+            found = (
+                f"No untrained networks stand beside these: {name} cannot be drawn anew, {found}. Give freshly "
+                "built ones, Resampling(untrained=([a0, a1], [b0, b1])), to see how much of the similarity comes from "
+                "training."
+            )
+        return found
 
     asked = drawn.untrained if isinstance(drawn.untrained, int) and drawn.null else 0
     start = asked * (2 * drawn.seed + k)
@@ -158,15 +160,17 @@ def _of_torchvision(model: nn.Module) -> Iterator[Callable[[], nn.Module]]:
     """Functions of torchvision that may have built a model: those beside its class, for as many classes."""
     ends = [getattr(m, "out_features", getattr(m, "out_channels", None)) for m in model.modules()]
     classes = [size for size in ends if size is not None][-1:]
-    beside = sys.modules[type(model).__module__]
-    own = {name: x.shape for name, x in model.state_dict().items()}
+    beside, own = sys.modules[type(model).__module__], _shapes(model.state_dict())
     for build in vars(beside).values():
-        if getattr(build, "__module__", "") != beside.__name__ or "weights" not in _parameters(build):
-            continue
-        again = partial(build, **({"num_classes": classes[0]} if classes else {}))
-        with suppress(Exception), torch.device("meta"):
-            if {name: x.shape for name, x in again().state_dict().items()} == own:
-                yield again
+        if getattr(build, "__module__", "") == beside.__name__ and "weights" in _parameters(build):
+            again = partial(build, **dict(zip(["num_classes"], classes)))
+            with suppress(Exception), torch.device("meta"):
+                if _shapes(again().state_dict()) == own:
+                    yield again
+
+
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: x.shape for name, x in state.items()}
 
 
 def _draws_by_hand(kind: type) -> bool:
@@ -212,18 +216,15 @@ def _built(build: Callable[[], nn.Module], model: nn.Module, seed: int, sure: bo
                 state = {name: tensor.detach() for name, tensor in build().state_dict().items()}
             except Exception:  # what cannot be built in this way: the modules reset themselves
                 return None
-        if {name: x.shape for name, x in state.items()} != {name: x.shape for name, x in own.items()}:
-            return None
-        if any(x.is_meta for x in state.values()):  # shapes without numbers
+        if _shapes(state) != _shapes(own) or any(x.is_meta for x in state.values()):  # these have no numbers
             return None
         marks.append({name: x.flatten()[:: max(1, x.numel() // _MARKS)].clone() for name, x in state.items()})
     varied = [name for name, x in marks[-1].items() if x.is_floating_point() and len(x) > 1 and x.min() < x.max()]
     same = sum(own[name].numel() for name in varied if torch.equal(marks[0][name], marks[-1][name]))
     if not sure and same > _SHARE * sum(own[name].numel() for name in varied):  # loaded, not drawn
         return None
-    drawn = {name: state[name].to(x.device, x.dtype) for name, x in own.items()}
     kind = lambda x, new: nn.Parameter(new, x.requires_grad) if isinstance(x, nn.Parameter) else new
-    return {id(x): kind(x, drawn[name]) for name, x in own.items()}
+    return {id(x): kind(x, state[name].to(x.device, x.dtype)) for name, x in own.items()}
 
 
 def _parameters(call: Any) -> dict[str, inspect.Parameter]:
