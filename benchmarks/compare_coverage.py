@@ -17,13 +17,12 @@ import intertwine as iw
 from intertwine.features import Reading
 from intertwine.lab.networks import build
 from intertwine.similarity import Measure, Procrustes, Resampling, measure
-from intertwine.similarity._sides import placed
+from intertwine.similarity.base import placed
 from intertwine.similarity.comparison.all_pairs import score_all
 from intertwine.similarity.comparison.compare import points_of
 from intertwine.similarity.comparison.estimates import How
 from intertwine.similarity.comparison.keepers import Collector, Wanted
-from intertwine.similarity.comparison.layers import Network, gather
-from intertwine.similarity.comparison.positions import common_space, pool
+from intertwine.similarity.comparison.layers import Network, common_space, gather, pool
 
 MEASURES = ("linear_cka", "g_relu_cka", "orthogonal_procrustes_centered", "g_relu_procrustes_centered")
 EXAMPLES, DRAWS = 600, 3

@@ -15,8 +15,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the memory profiler'
 import torch
 from _timing import best_of, describe, sgemm_rate, verdict
 
-from intertwine.similarity.measures.channel_kernels import max_gram
-from intertwine.similarity.measures.kernels import add_product, mirror
+from intertwine.similarity.measures.kernels import add_product, max_gram, mirror
 
 # N, C, H = W (0: no spatial axes), budget
 SHAPES = [

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from intertwine.features.norm_statistics import NormStatistics
+from intertwine.features.moments import NormStatistics
 
 
 def run(norm, statistics, batches):

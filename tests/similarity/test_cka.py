@@ -129,7 +129,7 @@ def test_biased_max_cka_may_be_negative_and_says_so():
 
 def test_max_cka_of_noise_stays_at_zero_as_channels_grow():
     """v2 D.8: the maximum over more channels drifts, as sqrt(2 log C); its CKA does not."""
-    from intertwine.similarity.measures.channel_kernels import max_gram
+    from intertwine.similarity.measures.kernels import max_gram
 
     means = []
     for c in (16, 256):

@@ -11,7 +11,7 @@ from torch import nn
 import intertwine as iw
 from intertwine.features import Reading, collect
 from intertwine.similarity import DEFAULT, Comparison, Resampling, measure
-from intertwine.similarity.comparison.positions import common_space, pool
+from intertwine.similarity.comparison.layers import common_space, pool
 from intertwine.similarity.inference import Draws, calibrate, p_value
 
 MEASURES = (

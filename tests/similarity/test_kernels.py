@@ -7,8 +7,15 @@ import torch
 from numeric import normal
 
 from intertwine.similarity import kernel, kernel_names
-from intertwine.similarity.measures.channel_kernels import LaplaceKernel, MaxKernel, channel_distances, max_gram
-from intertwine.similarity.measures.kernels import RBFKernel, linear_gram, square_distances
+from intertwine.similarity.measures.kernels import (
+    LaplaceKernel,
+    MaxKernel,
+    RBFKernel,
+    channel_distances,
+    linear_gram,
+    max_gram,
+    square_distances,
+)
 
 SHAPES = [(33, 5), (33, 5, 7), (21, 4, 3, 3), (19, 3, 9, 9)]
 
@@ -30,9 +37,7 @@ def test_max_gram_shifts_and_scales_channels(shape):
 
 
 def test_max_gram_in_several_blocks_of_channels(monkeypatch):
-    monkeypatch.setattr(
-        "intertwine.similarity.measures.channel_kernels._BYTES", 2 * 21 * 9 * 8
-    )  # two channels at a time
+    monkeypatch.setattr("intertwine.similarity.measures.kernels._BYTES", 2 * 21 * 9 * 8)  # two channels at a time
     x, zero = normal(21, 5, 3, 3), torch.zeros(5)
     torch.testing.assert_close(max_gram(x, zero, tile=4), slow.max_kernel(x))
 

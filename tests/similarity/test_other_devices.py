@@ -7,7 +7,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.similarity import Resampling
-from intertwine.similarity.comparison.kernel_alignment import _ROUNDING
+from intertwine.similarity.comparison.all_pairs import _ROUNDING
 
 MEASURES = ("linear_cka", "g_relu_cka", "gates_cka", "orthogonal_procrustes_centered", "g_relu_procrustes")
 HOW = Resampling(null=4, bootstrap=4, untrained=0)

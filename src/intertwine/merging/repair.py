@@ -19,8 +19,7 @@ from .._evaluation import evaluating, in_usual_mode
 from .._nested import tensors_in
 from ..features.activations import watching
 from ..features.batches import call, check_repeatable, device_of, head, peek, repeatable, size
-from ..features.moments import ChannelMoments
-from ..features.norm_statistics import NormStatistics, fewest, normalisable
+from ..features.moments import ChannelMoments, NormStatistics, fewest, normalisable
 
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 _DEAD = 1e-12  # share of the parents' spread below which a channel of the merged network cannot be rescaled

@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from ..features.norm_statistics import NormStatistics
+from ..features.moments import NormStatistics
 from .calls import Call, Ref, grows
 from .program import Program
 from .steps import Handler, Step

@@ -9,10 +9,17 @@ from .distances import Distances, Embedding, distances
 from .hsic import hsic
 from .inference import Resampling
 from .measures.canonical import PWCCA, R2CCA, SVCCA, LinearRegression
-from .measures.channel_kernels import LaplaceKernel, MaxKernel
 from .measures.cka import CKA, GramSide, cka, kernel, kernel_names, location_cka, prepare_gram
 from .measures.example_distances import CKNNA, RSA, DistanceCorrelation, MutualKNN, NeighbourJaccard
-from .measures.kernels import ChannelNormalizedKernel, GatesKernel, Kernel, LinearKernel, RBFKernel
+from .measures.kernels import (
+    ChannelNormalizedKernel,
+    GatesKernel,
+    Kernel,
+    LaplaceKernel,
+    LinearKernel,
+    MaxKernel,
+    RBFKernel,
+)
 from .measures.procrustes import Procrustes, SoftMatching, procrustes
 from .registry import DEFAULT, measure, measure_names, register
 

@@ -1,8 +1,22 @@
-"""Similarity measures by name."""
+"""Similarity measures by name, and those that forgive just what a network's symmetries do to its features."""
 
+from collections.abc import Sequence
+from functools import cache, reduce
+from itertools import chain, repeat
 from typing import Any
 
+import torch
+from torch import nn
+
+from .._nested import map_tensors
 from .._words import near
+from ..errors import CaptureError
+from ..features import Point
+from ..features import batches as batching
+from ..features.activations import unwrap
+from ..groups import Group, Monomial, Semidirect, Trivial, name_of, named
+from ..symmetry import Symmetry, symmetries
+from ..symmetry.spaces import Leaf, leaves
 from .base import Measure
 from .measures.canonical import PWCCA, R2CCA, SVCCA, LinearRegression
 from .measures.cka import CKA, kernel, kernel_names
@@ -74,3 +88,109 @@ _EVERY: tuple[Measure[Any], ...] = (
     *(MutualKNN(), NeighbourJaccard(), CKNNA(), SoftMatching(), RSA(), RSA("euclidean")),
 )
 _REGISTRY: dict[str, Measure[Any]] = {one.name: one for one in _EVERY}
+
+
+_OWN: dict[str, tuple[str, ...]] = {  # by the group that they forgive; the first one that holds a layer's is taken
+    "permutation": ("permutation_procrustes_centered",),
+    "signed_permutation": ("signed_permutation_procrustes_centered",),
+    "orthogonal": ("linear_cka", "orthogonal_procrustes_centered"),
+    "positive_monomial": ("g_relu_cka", "g_relu_procrustes_centered"),
+    "monomial": ("monomial_procrustes_centered",),
+    "general_linear": ("r2_cca",),
+}
+SPACES = _OWN["orthogonal"]  # measured always
+_UNKNOWN = ("g_relu_cka", "linear_cka", "g_relu_procrustes_centered")
+_DRAWN = 16  # channels of drawn features, the last of which measures that cut small directions off leave out
+_EQUAL = 1e-6  # scores of drawn features that differ by less are one score
+_CHANNELS = 2  # on which kinds of groups are compared: as on any number of channels but 1, where they coincide
+
+
+def acting(model: nn.Module, points: Sequence[Point], batch: Any) -> tuple[tuple[str, ...], str]:
+    """The groups by which other weights of the same function may move each layer's features, by name.
+
+    Empty where one is not known; and why, where the model could not be captured.
+    """
+    model, device = unwrap(model), batching.device_of(model)
+    inputs = map_tensors(batching.example(batch, 2), lambda x: x.to(device or x.device))
+    try:
+        sym = symmetries(model, inputs)
+    except CaptureError as error:
+        return ("",) * len(points), str(error)
+    return tuple(_kind(sym, point) for point in points), ""
+
+
+def _kind(sym: Symmetry, point: Point) -> str:
+    """The group on the channels of a layer, from its features or else from the one space that reads them."""
+    if layout := sym.features.get(point.name):
+        carried: list[Group] = [Trivial(_CHANNELS)]
+        for leaf in (leaf for _, leaf in leaves(layout.axes[point.channel_dim]) if isinstance(leaf, Leaf)):
+            group = sym.space(leaf.space).group
+            carried.append(Monomial(_CHANNELS, scales=int(any(leaf.scale)), signs=int(any(leaf.sign))))
+            carried += [group.linear.on(_CHANNELS)] if leaf.variance and isinstance(group, Semidirect) else []
+        return _name(*carried)
+    readers = (wire for vertex in sym.graph for wire in vertex.inputs if sym.graph[wire.source].module == point.name)
+    spaces = {name for wire in readers for name in wire.spaces}
+    if len(spaces) != 1:
+        return ""
+    group = sym.space(spaces.pop()).group
+    return _name(group.linear if isinstance(group, Semidirect) else group.reduced(scales=1, signs=1).closed)
+
+
+def _name(*groups: Group) -> str:
+    """The smallest group that holds several, by name; empty where there is none."""
+    return (name_of(reduce(Group.join, groups)) or "") if groups else ""
+
+
+def larger(*kinds: str) -> str:
+    """The smallest group that holds several, all by name; empty where nothing is known of any.
+
+    Examples:
+        >>> larger("signed_permutation", "positive_monomial", "")
+        'monomial'
+    """
+    return _name(*(named(kind, _CHANNELS) for kind in kinds if kind))
+
+
+def joined(a: Sequence[str], b: Sequence[str], paired: bool) -> tuple[str, ...]:
+    """The groups that may move either side of each layer of A and its partner: the next of B, or else any."""
+    return tuple(larger(kind, *others) for kind, others in zip(a, zip(b) if paired else repeat(b)))
+
+
+def default_measures(kinds: Sequence[str], otherwise: Sequence[str]) -> tuple[str, ...]:
+    """What to compare by: measures of whole spaces, and those whose group is the networks' own.
+
+    In the order of those that layers are compared by ``otherwise``, where nothing is known of them.
+    """
+    own = [name for kind, names in _OWN.items() if kind in kinds for name in names]
+    wanted = {*SPACES, *own} if own else {*otherwise}
+    return (*(name for name in otherwise if name in wanted), *(name for name in own if name not in otherwise))
+
+
+def own_measure(kind: str, measures: Sequence[str]) -> str:
+    """The measure, of those that there are, that forgives this group and little else, centred or not.
+
+    One of whole spaces where there is none, though it sees some of the group.
+    """
+    known = (name for own, names in _OWN.items() if larger(kind, own) == own for name in names) if kind else _UNKNOWN
+    either = (one for name in known for one in (name, name.removesuffix(CENTRED)))
+    forgiving = (name for name in measures if kind and forgives(name, kind))
+    return next((name for name in chain(either, forgiving, SPACES) if name in measures), measures[0])
+
+
+@cache
+def forgives(name: str, kind: str) -> bool:
+    """Whether a measure scores drawn features alike once a random element of a group has moved either side of them.
+
+    Examples:
+        >>> forgives("laplace_cka", "positive_monomial"), forgives("linear_cka", "positive_monomial")
+        (True, False)
+    """
+    if name not in measure_names():
+        return False
+    generator, one = torch.Generator().manual_seed(0), measure(name)
+    x, y = torch.randn(2, 60, _DRAWN, generator=generator, dtype=torch.float64) * torch.arange(1, _DRAWN + 1) ** -2.0
+    moved = named(kind, _DRAWN).random(generator).apply(x)
+    try:
+        return max(abs(one(moved, y) - one(x, y)), abs(one(y, moved) - one(y, x))) < _EQUAL
+    except (ValueError, TypeError, IndexError, RuntimeError):  # features of another form
+        return False

@@ -12,7 +12,7 @@ from torch import Tensor
 from .._progress import track
 from ..features.batches import check_repeatable, labels_in, length, repeatable
 from ..features.evaluate import correct, known
-from ..features.norm_statistics import normalisable
+from ..features.moments import normalisable
 from ..programs import Part, check_path, flat_inputs
 from .closed_form import Moments, pseudo_inverse
 from .pair import Pair

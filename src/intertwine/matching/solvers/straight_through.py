@@ -22,7 +22,7 @@ from ..._evaluation import copied, run_with
 from ..._random import mixed
 from ...features.batches import call, device_of, labels_in, peek, repeatable, size
 from ...features.evaluate import Loss, known, logits_of
-from ...features.norm_statistics import fewest
+from ...features.moments import fewest
 from ...symmetry.action import tensors_of, transform
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation

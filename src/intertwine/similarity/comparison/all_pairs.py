@@ -1,24 +1,236 @@
-"""All pairs of layers of two networks by every measure, by the way that is fastest for each."""
+"""All pairs of layers of two networks by every measure, by the way that is fastest for each; CKA from Gram matrices."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import product, repeat
+from math import perm
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..._progress import track
+from ..._zoo_intervals import student_t
 from ...features import Point
 from ..base import Measure
+from ..inference import CONFIDENCE
 from ..measures.cka import CKA
 from ..measures.procrustes import Procrustes
-from .block_grams import ESTIMATED
-from .estimates import Estimates, How
+from .block_grams import ESTIMATED, NORMALISED
+from .estimates import Estimates, How, folds_of
 from .keepers import WholeLayer
-from .kernel_alignment import estimate_cka
-from .layers import Layer, Network, channels_first_shape, chunks
-from .positions import common_space, pooling_note
+from .layers import Layer, Network, channels_first_shape, chunks, common_space, pooling_note
 from .procrustes import SHARE, estimate_procrustes, stack_sizes
+
+_SURE = 1.959963984540054  # standard deviations of an error that is exceeded once in 20 times
+_UPPER = 1.6448536269514722  # and of a value that is exceeded once in 20 times
+_NUMBERS = 1 << 24  # of a side that are upcast to float64 at a time: 128 MB
+_ROUNDING = 6e-4  # what products of channels in bfloat16 leave of a score's digits, and of that of their sum
+_NORMAL = 1e-4  # skewness below which the tail is a normal one's
+_SQUARE = 0.5**0.5
+# How three edges of a graph may meet: how many labelled ways, how many vertices, and the sum over distinct vertices of
+# the product of three entries in terms of a = sum K_ij^3 and b = tr K^3, since the rows of K sum to zero.
+_MEETINGS = (
+    (4, 2, (1, 0)),  # one edge three times
+    (8, 3, (0, 1)),  # a triangle
+    (24, 3, (-1, 0)),  # one edge twice and a neighbour
+    (6, 4, (2, 0)),  # one edge twice and one apart
+    (24, 4, (1, -1)),  # a path
+    (8, 4, (2, 0)),  # a star
+    (12, 5, (-4, 2)),  # two that meet and one apart
+    (1, 6, (16, -8)),  # three apart
+)
+
+
+def estimate_cka(measure: CKA, a: Network, b: Network, how: How, found: Estimates, at: tuple[int, int]) -> None:
+    r"""Score all pairs of layers by a CKA, from a row and column of ``found`` on, with errors, intervals and chance.
+
+    With U-centred Gram matrices :math:`K_g, L_g` of blocks :math:`g` of examples the estimate is :math:`\sum_g
+    \langle K_g, L_g \rangle / \sqrt{\sum_g |K_g|^2 \sum_g |L_g|^2}` (Nguyen, Raghu, Kornblith 2021): all examples are
+    seen, and of their pairs those within a block; with one block it is the unbiased CKA itself. The interval is that of
+    the infinitesimal jackknife over examples. The *error*, against the score of all pairs, is that of an incomplete
+    U-statistic: with ``psi_ij`` what a pair of examples adds to the score, its variance is ``2 sum psi_ij^2`` times the
+    share of pairs that were left out. Chance is that of shuffles within blocks, whose first three moments are closed
+    forms; with ``how.draws`` of one block, that of their shuffles.
+    """
+    draws, in_moments = how.draws, how.shuffled and how.draws is None
+    rows, columns = a.living, b.living
+    stacks: list[tuple[Tensor, Tensor]] = []
+    for g, n in enumerate(a.blocks):
+        if n >= 4:
+            x, rows = _stacked(measure, a.layers, rows, g, found.notes)
+            y, columns = (x, rows) if a is b else _stacked(measure, b.layers, columns, g, found.notes)
+            stacks.append((x, y.to(x.device)))
+    if not rows or not columns:
+        return
+    index = torch.tensor(rows)[:, None] + at[0], torch.tensor(columns) + at[1]
+    least, most = measure.range
+    table = _PairSums(len(rows), len(columns), len(a.blocks) > 1)
+    for (x, y), folds in zip(stacks, (f for f, n in zip(folds_of(a.blocks), a.blocks) if n >= 4)):
+        table.add(x, y, folds, in_moments)
+        for p, order in enumerate(() if draws is None else draws.permutations.to(x.device)):
+            shuffled = torch.stack([one.index_select(0, order).index_select(1, order) for one in y])
+            found.null[(*index, p)] = _products(x, shuffled, x.dtype).clamp(least, most)  # centring commutes with it
+    scores, error, width = table.finish(a.blocks)
+    found.scores[index] = scores.clamp(least, most)
+    rounded = measure.kernel.name != "gates" and any(name in a.layers[rows[0]].grams for name in NORMALISED)
+    found.error[index] = error + (_ROUNDING if rounded else 0.0)
+    found.low[index], found.high[index] = (scores - width).clamp(least, most), (scores + width).clamp(least, most)
+    if in_moments:
+        chance = table.chance()
+        found.chance[index], found.upper[index], found.p[index] = 0.0, chance.quantile(), chance.p_value(scores)
+    for layers, some, size in ((a.layers, rows, table.aa), (b.layers, columns, table.bb)):
+        for k, nothing in zip(some, (size <= 0).tolist()):
+            if nothing:
+                found.notes.append(_no_score(measure, layers[k], "features must tell examples apart."))
+
+
+def _stacked(
+    measure: CKA, layers: Sequence[Layer], chosen: list[int], block: int, notes: list[str]
+) -> tuple[Tensor, list[int]]:
+    """Gram matrices of the layers that have one, ``(L, n, n)``, and which these are; a note for each other one."""
+    found, kept = [], []
+    for k in chosen:
+        try:
+            found.append(layers[k].gram(measure, block))
+            kept.append(k)
+        except ValueError as error:
+            notes.append(_no_score(measure, layers[k], error))
+    return torch.stack(found) if found else torch.empty(0), kept
+
+
+def _no_score(measure: CKA, layer: Layer, why: object) -> str:
+    return f"{measure.name} has no score for {layer.title}: {why}"
+
+
+def _products(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
+    """Inner products of rows of some matrices, ``(L_a, L_b)`` in float64; so many rows at a time in ``dtype``."""
+    height = max(1, _NUMBERS // (x.shape[2] * (len(x) + len(y))))
+    total = torch.zeros(len(x), len(y), dtype=torch.float64, device=x.device)
+    for u, v in zip(x.split(height, 1), y.split(height, 1)):
+        total += (u.to(dtype).flatten(1) @ v.to(dtype).flatten(1).mT).double()
+    return total.cpu()
+
+
+class _PairSums:
+    """Sums over blocks, in float64."""
+
+    def __init__(self, rows: int, columns: int, incomplete: bool) -> None:
+        self._incomplete = incomplete  # whether pairs of examples are left out
+        self._folds: list[tuple[Tensor, Tensor, Tensor]] = []  # <K, L>, |K|^2, |L|^2
+        self._fourth: list[tuple[Tensor, ...]] = []  # by block: K^2 L^2, K^3 L, K L^3, K^4, L^4
+        self._second, self._third = torch.zeros(2, rows, columns, dtype=torch.float64)
+
+    def add(self, x: Tensor, y: Tensor, folds: Sequence[slice], moments: bool) -> None:
+        """Take the Gram matrices of a block in, ``(L_a, n, n)`` and ``(L_b, n, n)``."""
+        n = x.shape[1]
+        for rows in folds:
+            u, v = x[:, rows], y[:, rows]
+            own = [torch.stack([z.double().square().sum() for z in side]).cpu() for side in (u, v)]
+            self._folds.append((_products(u, v, torch.float64), own[0], own[1]))
+        if self._incomplete:
+            u, v = x.flatten(1), y.flatten(1)
+            size_u, size_v = (z.abs().amax(1, keepdim=True).clamp(min=1e-30) for z in (u, v))
+            u, v = u / size_u, v / size_v  # fourth powers stay in the range of float32
+            scale = [size_u.double() ** p @ size_v.double().mT ** q for p, q in ((2, 2), (3, 1), (1, 3))]
+            powers = (u.square(), v.square()), (u.pow(3), v), (u, v.pow(3))
+            crossed = [((p @ q.mT).double() * s).cpu() for (p, q), s in zip(powers, scale)]
+            fourth = [(z.pow(4).sum(1).double() * s[:, 0].double() ** 4).cpu() for z, s in ((u, size_u), (v, size_v))]
+            self._fourth.append((*crossed, *fourth))
+        if moments:
+            self._second += spread_factor(n) * torch.outer(*(z.double().square().sum((1, 2)) for z in (x, y))).cpu()
+            self._third += third_moment(n, third_sums(x).cpu(), third_sums(y).cpu())
+
+    def finish(self, blocks: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores, errors, and half-widths of the intervals."""
+        ab, aa, bb = (torch.stack(parts) for parts in zip(*self._folds))
+        self.aa, self.bb = aa.sum(0), bb.sum(0)
+        size = torch.outer(self.aa, self.bb).sqrt()
+        self.size = size = torch.where(size > 0, size, torch.nan)
+        scores = ab.sum(0) / size
+        share_a, share_b = aa / self.aa.clamp(min=1e-300), bb / self.bb.clamp(min=1e-300)
+        pull = ab / size - scores / 2 * (share_a[:, :, None] + share_b[:, None, :])  # what each fold adds, about 0
+        count = len(pull)
+        width = (4 * pull.square().sum(0) * count / max(1, count - 1)).sqrt() * student_t(CONFIDENCE, max(1, count - 1))
+        if not self._incomplete:
+            return scores, torch.zeros_like(scores), width
+        k22, k31, k13, k40, k04 = (torch.stack(parts) for parts in zip(*self._fourth))
+        ends = (k40 / self.aa.square())[:, :, None] + (k04 / self.bb.square())[:, None, :]
+        mixed = scores * (k31 / (self.aa[:, None] * size) + k13 / (self.bb * size))
+        spread = (k22 * (1 + scores.square() / 2) / size.square() + scores.square() / 4 * ends - mixed).clamp(min=0)
+        seen = sum(n * n for n in blocks) / sum(blocks) ** 2
+        return scores, _quantiles(spread) * (2 * spread.sum(0) * (1 - seen)).sqrt(), width
+
+    def chance(self) -> "Chance":
+        """Scores of shuffles within blocks."""
+        second, third = self._second / self.size.square(), self._third / self.size.pow(3)
+        return Chance(second.sqrt(), third / second.pow(1.5))
+
+
+def _quantiles(spread: Tensor) -> Tensor:
+    """How many deviations an error takes: more where few pairs of examples make most of the spread, ``(L_a, L_b)``.
+
+    As many degrees of freedom as make the spreads of the blocks, ``(blocks, L_a, L_b)``, vary as they do
+    (Satterthwaite), and no more than blocks, in Student's distribution, by the expansion of its quantile.
+    """
+    count, z = len(spread), _SURE
+    if count < 2:
+        return torch.full(spread.shape[1:], z, dtype=torch.float64)
+    mean, variance = spread.mean(0), spread.var(0)
+    freedom = (2 * count * mean.square() / variance.clamp(min=1e-300)).clamp(min=3, max=max(3, count - 1))
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom.square())
+
+
+@dataclass(frozen=True)
+class Chance:
+    """The distribution of scores over permutations, of mean 0, by its standard deviation and skewness."""
+
+    deviation: Tensor
+    skewness: Tensor
+
+    def p_value(self, scores: Tensor) -> Tensor:
+        """Share of permutations that score at least as high, by the tail of a Pearson III variable; never 0."""
+        z, g = scores / self.deviation, self.skewness.clamp(-20, 20)
+        flat = g.abs() < 1e-3
+        safe = torch.where(flat, 1.0, g)
+        shape = 4 / safe.square()
+        upper = torch.special.gammaincc(shape, (shape + shape.sqrt() * z * safe.sign()).clamp(min=0))
+        curved = torch.where(safe > 0, upper, 1 - upper)
+        return torch.where(flat, torch.special.erfc(z * _SQUARE) / 2, curved).clamp(min=1e-300)
+
+    def quantile(self) -> Tensor:
+        """The 95 % quantile, from that of the normal distribution (Wilson and Hilferty)."""
+        g = torch.where(self.skewness.abs() < _NORMAL, _NORMAL, self.skewness)
+        return self.deviation * (2 / g * ((1 + g * _UPPER / 6 - g.square() / 36) ** 3 - 1))
+
+
+def spread_factor(n: int) -> float:
+    """Variance of ``<K, P L P^T>`` over all permutations, in units of ``|K|^2 |L|^2``: ``2 / (n (n - 3))``.
+
+    For symmetric ``K`` and ``L`` with zero diagonals and rows that sum to zero (U-centred), whatever their entries: of
+    the pairs of entries that a permutation may bring together, those with one or no index in common follow from those
+    with both (Mantel's variance; Kazi-Aoual, Hitier, Sabatier, Lebreton, "Refined approximations to permutation tests
+    for multivariate inference", 1995). The mean is 0. Needs ``n >= 4``.
+    """
+    return 2 / (n * (n - 3))
+
+
+def third_sums(k: Tensor) -> Tensor:
+    """``sum_ij K_ij^3`` and ``tr K^3`` of U-centred matrices ``(L, n, n)``: ``(L, 2)``, in float64."""
+    k = k.double()
+    return torch.stack([k.pow(3).sum((1, 2)), ((k @ k) * k).sum((1, 2))], 1)
+
+
+def third_moment(n: int, sums_k: Tensor, sums_l: Tensor) -> Tensor:
+    """``E <K, P L P^T>^3`` over all permutations, from the :func:`third_sums` of both sides: ``(L_a, L_b)``."""
+    total = sums_k.new_zeros(len(sums_k), len(sums_l))
+    for ways, vertices, (a, b) in _MEETINGS:
+        if n >= vertices:
+            weights = sums_k.new_tensor([a, b])
+            total += ways / perm(n, vertices) * torch.outer(sums_k @ weights, sums_l @ weights)
+    return total
+
 
 INTERRUPTED = "Interrupted: pairs of layers that were not reached have no score."
 _GRAMS = 4  # of the memory, for the Gram matrices of each network

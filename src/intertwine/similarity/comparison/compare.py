@@ -23,9 +23,8 @@ from ...features import batches as batching
 from ...features.activations import additions
 from ..base import Measure
 from ..inference import CONFIDENCE, NO_RESAMPLING, RESAMPLING, Draws, Resampling
-from ..layer_groups import SPACES, acting, default_measures, joined
 from ..measures.cka import CKA
-from ..registry import DEFAULT
+from ..registry import DEFAULT, SPACES, acting, default_measures, joined
 from ..registry import measure as find
 from .all_pairs import INTERRUPTED, check_memory, has_estimator, score_all
 from .estimates import How

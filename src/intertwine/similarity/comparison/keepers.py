@@ -21,8 +21,7 @@ from ..measures.kernels import LinearKernel, linear_gram
 from ..measures.procrustes import Procrustes
 from .block_grams import ChannelSums, Held, block_grams
 from .estimates import parts_of
-from .layers import Layer, Network, channels_first_shape, check_shape
-from .positions import common_space, enough, pool, sampled
+from .layers import Layer, Network, channels_first_shape, check_shape, common_space, enough, pool, sampled
 
 BLOCK = 128  # examples whose pairs a kernel sees, where one example's features are few
 _HELD = 160 << 20  # bytes of products of channels of a network that wait for the moments of all batches

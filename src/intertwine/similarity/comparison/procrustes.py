@@ -17,8 +17,7 @@ from ..inference import CONFIDENCE
 from ..measures.procrustes import Procrustes
 from .channel_products import WIDE, Stack, Table
 from .estimates import Estimates, How, Pairs, is_asked, judge, one_in, tell
-from .layers import Network, chunks
-from .positions import common_space, pooling_note
+from .layers import Network, chunks, common_space, pooling_note
 
 SHUFFLES = 4
 _WIDTH = 512  # channels that are stacked in one product

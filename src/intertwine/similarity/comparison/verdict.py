@@ -10,8 +10,7 @@ from torch import Tensor
 
 from ..._zoo_intervals import student_t
 from ..inference import excess
-from ..layer_groups import joined, own_measure
-from ..registry import CENTRED, measure_title
+from ..registry import CENTRED, joined, measure_title, own_measure
 
 _LEVEL = 0.05
 _STILL = ("", "trivial")  # groups of layers that nothing moves, or nothing that is known

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from .._features import check_distinct
 from .._linalg import eigen, singular
-from .._sides import FeatureSide, cross_moments, feature_side
-from ..base import Measure
+from ..base import FeatureSide, Measure, cross_moments, feature_side
 
 _NULL = 1e-9  # share of the largest variance below which a direction is taken for rounding
 _Directions = tuple[Tensor, Tensor, Tensor | None]

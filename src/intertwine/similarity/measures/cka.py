@@ -10,11 +10,9 @@ from torch import Tensor
 
 from ..._words import near
 from .._features import Moments, channels_first, check_distinct, check_same_examples, positions_last
-from .._sides import PairwiseSide, check_same_size, living_channels
-from ..base import Measure, P
+from ..base import Measure, P, PairwiseSide, check_same_size, living_channels
 from ..hsic import center_gram, check_estimator, check_gram, inner
-from .channel_kernels import LaplaceKernel, MaxKernel
-from .kernels import ChannelNormalizedKernel, GatesKernel, Kernel, LinearKernel, RBFKernel
+from .kernels import ChannelNormalizedKernel, GatesKernel, Kernel, LaplaceKernel, LinearKernel, MaxKernel, RBFKernel
 
 _LEAST = 1e-8  # share of <K, K> that U-centring must leave: the formula takes differences
 _EVERY = (LinearKernel(), MaxKernel(), LaplaceKernel(), RBFKernel(), GatesKernel(), ChannelNormalizedKernel())

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from .._features import double
-from .._sides import PairwiseSide, living_channels
-from ..base import Measure
+from ..base import Measure, PairwiseSide, living_channels
 from ..hsic import center_gram, inner
 from .cka import Aligned, GramSide, prepare_gram
 from .kernels import linear_gram, square_distances, unit_gram

@@ -13,8 +13,7 @@ from ...groups import Group, SpaceGroup, assign, canonical_name, name_of
 from ...groups.assignment import couple
 from .._features import double
 from .._linalg import eigen, quick_nuclear_norm, rounding, singular, singular_values
-from .._sides import FeatureSide, cross_moments, feature_side, placed
-from ..base import Measure
+from ..base import FeatureSide, Measure, cross_moments, feature_side, placed
 
 _LARGE = 256  # channels from which on singular values are worth avoiding
 _FEW, _WIDE = 8, 96  # channels from which on quick values, and maps, are not those of a singular decomposition
