@@ -49,19 +49,12 @@ class ConceptBatch:
 
 
 class ConceptSet(ABC):
-    """Base of all concept sets: a subclass says how many images it has and reads one.
+    """Base of all concept sets: a subclass says how many images it has and reads one."""
 
-    Attributes:
-        name: For reports.
-        concepts: All concepts; labels index them.
-        planes: Number ``K`` of pixel label planes.
-        whole: Number ``J`` of labels for the whole image.
-    """
-
-    name: str
-    concepts: tuple[Concept, ...]
-    planes: int
-    whole: int = 0
+    name: str  # For reports
+    concepts: tuple[Concept, ...]  # All concepts; labels index them
+    planes: int  # Number ``K`` of pixel label planes
+    whole: int = 0  # Number ``J`` of labels for the whole image
 
     @abstractmethod
     def __len__(self) -> int:
@@ -163,12 +156,8 @@ class Subset(ConceptSet):
 class TensorConcepts(ConceptSet):
     """A concept set from tensors in memory.
 
-    Args:
-        images: ``(N, 3, H, W)`` in ``uint8``.
-        labels: ``(N, K, h, w)`` or ``(N, h, w)``: concept indices, -1 for none.
-        concepts: What the indices mean; a plain name becomes a concept of the category ``"concept"``.
-        image_labels: ``(N, J)``: concepts of whole images, if there are any.
-        name: For reports.
+    Images are ``(N, 3, H, W)`` in ``uint8``; labels ``(N, K, h, w)`` or ``(N, h, w)`` and ``image_labels`` ``(N, J)``
+    concept indices, -1 for none. A plain name becomes a concept of the category ``"concept"``.
 
     Examples:
         >>> images = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)

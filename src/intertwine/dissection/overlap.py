@@ -29,13 +29,9 @@ _GATHERED = 4096  # values of a unit that are gathered before the largest are pi
 
 
 def top_thresholds(stream: Callable[[], Iterable[Tensor]], q: float, count: int, memory: int = 2**30) -> Tensor:
-    """The value of every unit that a share ``q`` of its values exceeds, ``(U,)``.
+    """The value of every unit that a share ``q`` of its ``count`` values exceeds, ``(U,)``.
 
-    Args:
-        stream: Called for each pass; gives tensors ``(U, m)``, the same values each time.
-        q: Share of values above the threshold.
-        count: Values of each unit in the whole stream.
-        memory: Bytes for the largest values.
+    The stream is called for each pass and gives tensors ``(U, m)``, the same values each time; ``memory`` is in bytes.
 
     Raises:
         ValueError: If the share is not in (0, 1), a value is not finite, or the stream holds another number of them.
@@ -83,15 +79,11 @@ _MARGIN = 2.0**-30
 
 
 class Tally:
-    """Running counts of pixels for ``U`` units and the ``C`` concepts of a set.
+    """Running counts of pixels for ``U`` units, on where upsampled maps exceed ``thresholds``, and the ``C`` concepts.
 
-    Args:
-        concepts: The concept set.
-        thresholds: ``(U,)``: a unit is on where its upsampled map is larger. "Larger" leaves a relative margin of
-            2^-30, between float32's resolution and float64's: interpolation rounds, and where a map is constant it must
-            not push a value that equals the threshold over it.
-        memory: Bytes that the masks of a chunk of images may take; by default 16 MB on a CPU, whose caches they then
-            nearly fit (twice as fast as 256 MB), and 256 MB elsewhere.
+    They exceed them by a relative margin of 2^-30, between the resolutions of float32 and float64: interpolation rounds
+    and must not push a value that equals the threshold over it. The masks of a chunk of images take ``memory`` bytes, by
+    default 16 MB on a CPU, whose caches they then nearly fit (twice as fast as 256 MB), and 256 MB elsewhere.
     """
 
     def __init__(self, concepts: ConceptSet, thresholds: Tensor, memory: int | None = None) -> None:

@@ -153,12 +153,7 @@ class _Operations(TorchDispatchMode):
 
 
 def additions(model: nn.Module, example: Any) -> int:
-    """How many sums of a run skip a nonlinearity and are not the input of one: ends of residual blocks.
-
-    Args:
-        model: Any module; it runs once, on the first two examples.
-        example: As in ``layers``.
-    """
+    """How many sums of a run on the first two examples skip a nonlinearity and do not enter one: ends of blocks."""
     made = WeakTensorKeyDictionary()  # step at which a tensor was made; activations are not kept for it
     ends: set[int] = set()  # steps at which the sums were made
     step = latest = 0  # steps so far, and that of the latest nonlinearity

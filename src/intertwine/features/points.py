@@ -138,11 +138,9 @@ def layers(
     those with an output of the same shape has them. Failing that, rank 3 is read as tokens ``(N, T, C)``, everything
     else as ``(N, C, *S)``. Functions that compare layers let you override it.
 
-    Args:
-        model: Any module, on any device.
-        batch: One batch: a tensor, a tuple ``(inputs, labels, ...)`` or a dict of keyword arguments.
-        outputs: Which tensor of a tuple or mapping to read: an index, a key or a function, for all layers or by name.
-            By default the first floating-point tensor, and ``last_hidden_state`` before others.
+    A batch is a tensor, a tuple ``(inputs, labels, ...)`` or a dict of keyword arguments. Of a tuple or mapping that a
+    module returns, ``outputs`` says which tensor to read, an index, a key or a function, for all layers or by name: by
+    default the first floating-point tensor, and ``last_hidden_state`` before others.
 
     Examples:
         >>> import torch

@@ -22,19 +22,12 @@ class Tapped:
     afterwards every module has the training flag that it had. Features are copied when the module returns, so that a
     later in-place activation or ``+=`` cannot change them.
 
-    Args:
-        model: Any module, on any device; batches are moved to it.
-        layers: Layer names, ``name#k`` for the ``k``-th call of a module that runs more than once, or patterns such as
-            ``"layer1.*"``. ``None`` takes what all nonlinearities return, modules and functions, and the residual
-            stream behind each of several equal blocks where no nonlinearity made it; in a model without any, all leaf
-            modules that do more than hand on what they were given.
-        outputs: Which tensor of a tuple or mapping to read; see :func:`intertwine.features.layers`.
-        keep: What to keep of the features of a layer, ``keep(name, features)``; it sees the live tensor and must not
-            keep or change it. By default a copy.
-        device: Where batches go; by default where the model is.
-
-    Attributes:
-        points: The chosen points; known from the first batch on.
+    Layers are names, ``name#k`` for the ``k``-th call of a module that runs more than once, or patterns such as
+    ``"layer1.*"``. ``None`` takes what all nonlinearities return, modules and functions, and the residual stream behind
+    each of several equal blocks where no nonlinearity made it; in a model without any, all leaf modules that do more
+    than hand on what they were given. ``outputs`` are as in :func:`intertwine.features.layers`. What is kept of the
+    features of a layer, by default a copy, is ``keep(name, features)``, which sees the live tensor and must not keep or
+    change it. Batches go to the ``device``, by default where the model is.
 
     Examples:
         >>> import torch
@@ -55,7 +48,7 @@ class Tapped:
         keep: Callable[[str, Tensor], Tensor] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        self.points: tuple[Point, ...] = ()
+        self.points: tuple[Point, ...] = ()  # the chosen points; known from the first batch on
         check_module(model)
         self._model = unwrap(model)
         self._layers = layers

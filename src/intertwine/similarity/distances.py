@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .._io import versions
 from .._progress import track
 from .._result import Result
-from .._words import counted
+from .._words import columns, counted
 from .base import Measure
 from .registry import measure as find
 
@@ -58,11 +58,9 @@ class Embedding(Result):
 
     def summary(self) -> str:
         """The stress, and the coordinates of every point."""
-        places = ("  ".join(f"{v:8.3f}" for v in point) for point in self.points.tolist())
-        width = max(map(len, self.names))
+        rows = [(name, *(f"{v:8.3f}" for v in point)) for name, point in zip(self.names, self.points.tolist())]
         space = counted(self.points.shape[1], "dimension")
-        head = f"{counted(len(self.names), 'point')} in {space}, stress {self.stress:.3f}"
-        return "\n".join([head, *(f"{name:<{width}}  {place}" for name, place in zip(self.names, places))])
+        return "\n".join([f"{counted(len(rows), 'point')} in {space}, stress {self.stress:.3f}", *columns(rows)])
 
 
 def classical_scaling(distances: Tensor, dimensions: int) -> Tensor:
@@ -129,11 +127,9 @@ class Distances(Result):
             f"Distances of {counted(len(self.names), 'network')} by {self.measure} (invariant under: {self.group}) on "
             f"{counted(self.examples, 'example')}"
         )
-        width = max(map(len, ("name", *self.names)))
-        rows = [f"{'name':<{width}}  {'nearest':<{width}}  distance"]
-        for name, nearest, distance in self.nearest().itertuples(index=False):
-            rows.append(f"{name:<{width}}  {nearest:<{width}}  {distance:.3f}")
-        return "\n".join([head, *rows, *(f"Note: {note}" for note in self.notes)])
+        rows = [(*names, f"{distance:.3f}") for *names, distance in self.nearest().itertuples(index=False)]
+        lines = columns([("name", "nearest", "distance"), *rows])
+        return "\n".join([head, *lines, *(f"Note: {note}" for note in self.notes)])
 
 
 def distances(

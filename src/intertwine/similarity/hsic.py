@@ -1,9 +1,8 @@
 """The Hilbert-Schmidt independence criterion of two Gram matrices, unbiased or biased.
 
 Both estimators are inner products of *centred* Gram matrices, ``<center(K), center(L)>`` over a constant. Centring
-commutes with permutations of the examples, and centring a submatrix of a centred matrix gives the submatrix's own
-centring: additive row and column effects are all that it removes. So one centred matrix per side serves scores, nulls
-and subsamples.
+commutes with permutations of the examples, and that of a submatrix of a centred matrix is the submatrix's own: one
+centred matrix per side serves scores, nulls and subsamples.
 """
 
 import torch

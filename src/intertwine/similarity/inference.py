@@ -210,8 +210,7 @@ def excess(scores: Tensor, level: Tensor) -> Tensor:
 def calibrate(score: float, null: Tensor, quantile: float = 0.95) -> float:
     """Score on a scale where chance is 0: ``max(0, (score - c) / (1 - c))``, ``c`` the ``quantile`` of the null.
 
-    Scores of different measures, widths and layers can be compared on it: raw ones cannot, since chance is 0.3 to 0.65
-    for G_ReLU-Procrustes and 0 for unbiased CKA. It is 0 where even chance reaches 1, which tells nothing.
+    Scores of different measures, widths and layers can be compared on it; it is 0 where even chance reaches 1.
     """
     c = float(null.sort().values[ceil(quantile * (len(null) - 1))])  # between two values the higher one
     return (score - c) / (1 - c) if c < min(score, 1.0) - _TIE else 0.0
@@ -238,11 +237,10 @@ def interval(
 
         s - mean(e) -+ t sd(e) sqrt(1 + 1/K)
 
-    with Student's ``t`` for the few draws and the few parts that the halves are made of, ``1 / df = 1 / (K - 1) + 1 /
-    (parts - 1)``. Taking ``mean(e)`` off removes a bias that falls like 1/N. Where that moves the interval past the
-    score, the interval is extended to the score: a score at the very end of its interval is inflated by too few
-    examples. The interval covers examples as the source of chance, not the training of the networks: for that, resample
-    networks. ``parts`` is the number of folds that the halves are made of; the examples themselves unless given.
+    with Student's ``t`` for the few draws and the few ``parts`` that the halves are made of (the examples unless
+    given), ``1 / df = 1 / (K - 1) + 1 / (parts - 1)``. Taking ``mean(e)`` off removes a bias that falls like 1/N. Where
+    that moves the interval past the score, the interval is extended to the score, which too few examples inflate. The
+    interval covers examples as the source of chance, not the training of the networks: for that, resample networks.
 
     Raises:
         ValueError: If ``confidence`` is not inside 0 to 1, or there are fewer than 2 half-samples.

@@ -17,10 +17,8 @@ _Directions = tuple[Tensor, Tensor, Tensor | None]
 class FactorSide(FeatureSide):
     """One side with its principal directions: centred features ``U S V^T``, by the smaller of their two products.
 
-    With more rows than channels they follow from the second moments, and ``U`` is features times ``V / S``; with fewer,
-    from the products of rows, and ``U`` itself is kept. ``weights`` are ``S V^T``, ``(k, C)`` of the living channels:
-    what each direction contributes to each channel; ``sizes`` are ``S``, ``(k,)``, the largest first; ``basis`` is
-    ``U`` as ``(N, P, k)``, where there are fewer rows than living channels.
+    ``weights`` are ``S V^T``, ``(k, C)`` of the living channels; ``sizes`` are ``S``, ``(k,)``, the largest first;
+    ``basis`` is ``U`` as ``(N, P, k)`` where there are fewer rows than channels, else features times ``V / S``.
     """
 
     def __init__(self, side: FeatureSide, share: float, known: _Directions | None = None) -> None:
@@ -95,7 +93,7 @@ class SVCCA(_ByDirections):
 
     ``sum of rho_i / min(k, k')`` over the canonical correlations of the ``k`` and ``k'`` singular directions that hold
     ``share`` of each side's variance. Every position of an example counts as a row, so both sides need one spatial
-    size. About ten rows per direction are needed at least: with fewer, unrelated sides correlate by chance.
+    size. With fewer than ten rows per direction unrelated sides correlate by chance.
 
     Raises:
         ValueError: If the share is outside (0, 1].

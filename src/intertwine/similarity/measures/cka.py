@@ -40,11 +40,10 @@ def kernel_names() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class GramSide(PairwiseSide):
-    """One side of a CKA: its centred Gram matrix at Frobenius norm 1.
+    """One side of a CKA: its centred Gram matrix at Frobenius norm 1; two sides' CKA is their inner product.
 
-    Two sides' CKA is the inner product of their ``gram``; all pairs of many layers are one matrix product of the
-    flattened matrices. Of some of the examples the submatrix is centred and normalised anew, and what the kernel
-    learned from all of them (channel means and norms, a bandwidth) stays.
+    Of some of the examples the submatrix is centred and normalised anew, and what the kernel learned from all of them
+    (channel means and norms, a bandwidth) stays.
     """
 
     estimator: str = field(kw_only=True)
@@ -242,9 +241,8 @@ def location_cka(
 
     Differs from the other CKAs: nothing is summed over space, so positions of ``(N, C, *S)`` and ``(N, C', *S)`` must
     correspond, and the ``P`` rows of one example are not independent; channels are centred, and normalised, over the
-    locations that are drawn. With a kernel of channels it takes time ``n^2 C`` and memory ``n^2`` for ``n`` locations:
-    all ``N P`` of the paper's validation set at an early layer would take 7e15 multiplications. So ``samples`` pairs of
-    example and position are drawn without replacement, by a ``seed``, where there are more; ``None`` takes all.
+    ``samples`` locations that are drawn without replacement, by a ``seed``, where there are more; ``None`` takes all.
+    With a kernel of channels it takes time ``n^2 C`` and memory ``n^2`` for ``n`` locations.
 
     Raises:
         TypeError: If ``x`` or ``y`` is no dense floating-point tensor.

@@ -25,13 +25,9 @@ _GROUPS = {
 class DistanceCorrelation(Aligned[GramSide]):
     """Correlation of centred Euclidean distances between examples: 0 in the limit only for independent sides.
 
-    With distances ``D`` over channels and space, ``A`` the double-centred and ``U`` the U-centred matrix (zero
-    diagonal) of each side:
-
-        biased:   dCor   = sqrt(<A_x, A_y> / (|A_x| |A_y|))        the sample distance correlation, 0 to 1
-        unbiased: dCor^2 = <U_x, U_y> / (|U_x| |U_y|)              bias-corrected and *squared*, -1 to 1
-
-    The biased one of wide independent features is near 1, as that of CKA. It is CKA with the kernel ``-|x - y|``.
+    It is CKA with the kernel ``-|x - y|``. With ``A`` the double-centred and ``U`` the U-centred matrix of distances
+    over channels and space, the biased one is ``sqrt(<A_x, A_y> / (|A_x| |A_y|))``, 0 to 1, and near 1 for wide
+    independent features; the unbiased one is *squared*, ``<U_x, U_y> / (|U_x| |U_y|)``, -1 to 1.
 
     Raises:
         ValueError: If the estimator is unknown.
@@ -70,10 +66,9 @@ class RSA(Measure[PairwiseSide]):
     With ``"correlation"``, the dissimilarity of two examples is 1 minus the Pearson correlation of their features over
     channels and space, and the score is *not* invariant to rotations or to rescaled channels.
 
-    Constant channels are left out, where rsatoolbox and others keep them: with ``"correlation"``, which centres every
-    example over its channels, a constant channel changes the score, though it says nothing about examples; with
-    ``"euclidean"`` it changes nothing. An example without any living activity has no correlation with another and is
-    refused by name; ``"euclidean"`` takes it.
+    Constant channels are left out, where rsatoolbox and others keep them: they say nothing about examples, but would
+    change correlations. An example without any living activity has no correlation with another and is refused;
+    ``"euclidean"`` takes it.
 
     Raises:
         ValueError: If either is unknown.
@@ -147,10 +142,7 @@ def _correlation_distances(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class NeighbourSide(PairwiseSide):
-    """One side as the neighbourhoods of its examples.
-
-    ``gram`` holds inner products of the features, centred over the examples that they were of, ``(N, N)`` in float64.
-    """
+    """One side as the neighbourhoods of its examples; ``gram`` holds inner products of centred features in float64."""
 
     k: int = field(kw_only=True)  # Number of neighbours
 
@@ -180,15 +172,6 @@ def neighbourhoods(distances: Tensor, k: int) -> Tensor:
 
     Examples that are equally far share the places that are left, so that the order of the examples decides nothing: a
     layer that gives most examples the same features would seem to agree with any other such layer.
-
-    Examples:
-        >>> import torch
-        >>> x = torch.tensor([0.0, 1.0, 1.0, 5.0])
-        >>> neighbourhoods((x[:, None] - x) ** 2, 1)
-        tensor([[0.0000, 0.5000, 0.5000, 0.0000],
-                [0.0000, 0.0000, 1.0000, 0.0000],
-                [0.0000, 1.0000, 0.0000, 0.0000],
-                [0.0000, 0.5000, 0.5000, 0.0000]])
     """
     rounding = _ROUNDING * distances.max()
     distances = distances.clone().fill_diagonal_(torch.inf)
@@ -230,8 +213,7 @@ class MutualKNN(_ByNeighbours):
     ``sum over i, j of min(a_ij, b_ij) / (N k)``, where ``a_ij`` says whether ``j`` is a neighbour of ``i``. Differs
     from its source, which takes cosines of uncentred features: distances are Euclidean over channels and space, so that
     translations change nothing. Examples that are equally far share the places that are left, with weights ``a_ij``
-    between 0 and 1 (examples without any living activity are such: all in one place); elsewhere the order of the
-    examples would decide, and make unrelated layers agree. Unrelated sides score about ``k / (N - 1)``.
+    between 0 and 1. Unrelated sides score about ``k / (N - 1)``.
 
     Raises:
         ValueError: If ``k`` is less than 1.
@@ -261,9 +243,8 @@ class NeighbourJaccard(_ByNeighbours):
         ValueError: If ``k`` is less than 1.
 
     References:
-        Schumacher et al., "The effects of randomness on the stability of node embeddings", 2020; Wang et al., "Towards
-        understanding the instability of network embedding", TKDE 2022; "Jaccard similarity" of Klabunde et al., "ReSi",
-        ICLR 2025.
+        Wang et al., "Towards understanding the instability of network embedding", TKDE 2022; "Jaccard similarity" of
+        Klabunde et al., "ReSi", ICLR 2025.
     """
 
     stem = "neighbour_jaccard"
@@ -287,8 +268,7 @@ class CKNNA(_ByNeighbours):
 
     Differs from the authors' code, which puts the masked Gram matrices, no longer symmetric, into the formula of the
     unbiased HSIC for symmetric ones: centring comes first here, so that ``k = N - 1`` is unbiased linear CKA exactly,
-    and Cauchy and Schwarz bound the score. Neighbours are those of the Euclidean distance. Near examples have positive
-    products on either side, so that chance is not 0 but a little less than ``k / (N - 1)``.
+    and Cauchy and Schwarz bound the score. Chance is a little less than ``k / (N - 1)``.
 
     Raises:
         ValueError: If ``k`` is less than 1.

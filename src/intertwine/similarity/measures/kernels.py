@@ -126,14 +126,11 @@ def square_distances(products: Tensor) -> Tensor:
 class GatesKernel(_OfNumbers):
     """``k(x, y) = sum over c, s of 1{x_cs > 0} 1{y_cs > 0}``: one layer's overlap of active units (paper 2, section 2).
 
-    Give it features behind a ReLU, whose signs are the layer's gates: ``q > 0`` and ``relu(q) > 0`` are the same, and
-    so they are behind leaky ReLUs and all activations that keep signs. The Gram matrix is what one layer contributes to
-    the neural path kernel of a fully connected network (theorem 3.1), so that this CKA compares what two layers switch
-    on, not how strongly, and sees no scale at all. A channel that is positive for all examples, or for none, says
-    nothing and is centred away.
-
-    Behind a ReLU the group is exactly that of the ReLU. On features without zeros, such as pre-activations, it is
-    larger: a flipped sign exchanges on and off, which centring cannot tell apart.
+    Give it features behind a ReLU, or another activation that keeps signs: these are the layer's gates. The Gram matrix
+    is what one layer contributes to the neural path kernel of a fully connected network (theorem 3.1), so that this CKA
+    compares what two layers switch on, not how strongly, and sees no scale at all. Behind a ReLU the group is exactly
+    that of the ReLU; on features without zeros, such as pre-activations, a flipped sign exchanges on and off, which
+    centring cannot tell apart.
 
     Examples:
         >>> import torch
@@ -251,10 +248,9 @@ class MaxKernel(Kernel):
     ``z[n, c, s] = (x[n, c, s] - mean_c) / |x_c - mean_c|``, one mean and one norm for each channel, over all examples
     and positions.
 
-    Differs from the paper's claim in v1 (lemma 5.5), which v2 withdraws: this kernel is *not* positive semi-definite.
-    On ``(1, 0), (0, 1), (1, 1)`` the weights ``(1, 1, -1)`` give -1 (v2 example E.44). A CKA with it can be negative in
-    its biased form too. And at one level of noise its CKA falls as channels grow (what v2 D.8 asks), since the maximum
-    over more noise is larger. The ``"laplace"`` kernel has the same symmetry and neither fault.
+    Differs from the paper's claim in v1 (lemma 5.5), which v2 withdraws: this kernel is *not* positive semi-definite
+    (v2 example E.44), so that a CKA with it can be negative in its biased form too. And at one level of noise its CKA
+    falls as channels grow (what v2 D.8 asks). The ``"laplace"`` kernel has the same symmetry and neither fault.
     """
 
     name = "max"
@@ -272,9 +268,7 @@ def max_gram(x: Tensor, shift: Tensor | None = None, scale: Tensor | None = None
 
     ``z = scale (x - shift)`` of features ``(N, C, *S)``, with a shift and a scale for each channel, ``(C,)``. Half
     precision is computed in float32, and NaN spreads to its whole row and column. One triangle of tiles, of ``tile``
-    rows unless chosen by shape and device; in each, a running maximum over channels of small matrix products. Beside
-    the result it needs two tiles and a buffer of channels, at most 64 MB together as long as one channel of all
-    examples fits into 24 MB.
+    rows unless chosen by shape and device; in each, a running maximum over channels of small matrix products.
     """
     n, channels = x.shape[:2]
     x = x.reshape(n, channels, -1)
@@ -317,10 +311,9 @@ class LaplaceKernel(OfDistances):
     divided by their norm, without which it is not G_ReLU invariant; and the bandwidth is the median distance between
     different examples unless given, told in the side's ``details``.
 
-    It is positive semi-definite: each ``exp(-|x_c - y_c|)`` is, by Schoenberg's theorem, and so is their product. The
-    paper asks about ``exp(-|x - y|_p)`` for other ``p``: positive semi-definite in every dimension for
-    ``1 <= p <= 2``; not from dimension 2 on for ``p < 1``; not from dimension 3 on for ``p > 2``. At ``p = 2`` the
-    symmetry is all of O(n).
+    It is positive semi-definite: each ``exp(-|x_c - y_c|)`` is, by Schoenberg's theorem, and so is their product. Of
+    ``exp(-|x - y|_p)`` the paper asks for other ``p``: it is in every dimension for ``1 <= p <= 2``; not from dimension
+    2 on for ``p < 1``; not from dimension 3 on for ``p > 2``.
     """
 
     name = "laplace"

@@ -41,11 +41,9 @@ class Procrustes(Measure[FeatureSide]):
     """Procrustes similarity under a group of channel maps (paper 1, definition 5.2 and section D.7.1).
 
     Differs from the paper where it is silent or cannot hold: features are *not* centred unless asked, as in the paper's
-    own figures, so translations change the score (:func:`intertwine.compare` asks: see ``center``); dead channels are
-    left out on each side (``"trivial"``, which compares by position, leaves them where they are); the narrower side is
-    padded with zero channels; the orthogonal kind divides by the global norm. Scores of different kinds have different
-    scales: none bounds another. An example without any living activity adds nothing to the products of uncentred
-    channels.
+    own figures, so translations change the score (:func:`intertwine.compare` asks); dead channels are left out on each
+    side (``"trivial"``, which compares by position, leaves them where they are); the narrower side is padded with zero
+    channels; the orthogonal kind divides by the global norm. Scores of different kinds have different scales.
 
     ``mu(X, Y) = 1 - delta / 2`` with ``delta = min_g |X/|X| - (Y/|Y|) g|`` over the group, Frobenius norms; or, where
     the group holds scales per channel, ``mu(X, Y) = 1 - delta / (2 sqrt(max(d, d')))`` with each of the ``d`` and
@@ -69,10 +67,8 @@ class Procrustes(Measure[FeatureSide]):
     # (``"g_relu"``), ``"monomial"``, ``"permutation"``, ``"signed_permutation"`` or ``"trivial"`` (no alignment); or
     # ``"size_and_shape"`` (orthogonal maps, no scales)
     kind: str | Group = "orthogonal"
-    # Subtract each channel's mean over examples and positions first. A translation of a layer's features is absorbed by
-    # the bias of the next layer, or by the mean of its norm, so that a comparison of networks should not see it (paper
-    # 1, section 5, asks this of a measure; Williams et al. and Ding, Denain and Steinhardt, "Grounding representation
-    # similarity through statistical testing", NeurIPS 2021, centre too)
+    # Subtract each channel's mean over examples and positions first. The bias of the next layer absorbs a translation,
+    # so that a comparison of networks should not see it (paper 1, section 5, asks this of a measure)
     center: bool = False
 
     metric = True
@@ -233,8 +229,7 @@ def procrustes(
 ) -> float:
     """Procrustes similarity of two sets of features ``(N, C, *S)`` and ``(N, C', *S)`` of the same examples.
 
-    It is 1 where an element of the group makes the two equal, less elsewhere, and not 0 at chance (see
-    ``similarity.inference``). The groups are the kinds of :class:`Procrustes`.
+    It is 1 where an element of the group, a kind of :class:`Procrustes`, makes the two equal, and not 0 at chance.
 
     Raises:
         TypeError: If ``x`` or ``y`` is no dense floating-point tensor.
