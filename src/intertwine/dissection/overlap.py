@@ -82,7 +82,7 @@ class Tally:
     """Running counts of pixels for ``U`` units, on where upsampled maps exceed ``thresholds``, and the ``C`` concepts.
 
     They exceed them by a relative margin of 2^-30, between the resolutions of float32 and float64: interpolation rounds
-    and must not push a value that equals the threshold over it. The masks of a chunk of images take ``memory`` bytes, by
+    and must not push a value that equals the threshold over it. Masks of a chunk of images take ``memory`` bytes, by
     default 16 MB on a CPU, whose caches they then nearly fit (twice as fast as 256 MB), and 256 MB elsewhere.
     """
 
