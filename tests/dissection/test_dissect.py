@@ -348,12 +348,7 @@ def test_layers_of_constants_or_nan_are_refused(concept_set, network):
         dissect(network, "2", concept_set, Bases([0]), **FAST)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"layer": "9"}, "layers must be names of modules"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [({"layer": "9"}, "layers must be names of modules")])
 def test_bad_arguments_are_refused(network, concept_set, options, message):
     with pytest.raises(ValueError, match=message):
         dissect(network, options.pop("layer", "3"), concept_set, **options)

@@ -285,10 +285,7 @@ def test_a_model_that_cannot_be_drawn_anew_says_so_and_how_to_help():
     assert not found.untrained
     assert any("does not say how to draw token" in note and "untrained=([a0, a1]" in note for note in found.notes)
     assert iw.compare(
-        Owner(5),
-        Owner(5),
-        [X],
-        resampling=Resampling(null=2, bootstrap=0, untrained=(Owner(5), Owner(5))),
+        Owner(5), Owner(5), [X], resampling=Resampling(null=2, bootstrap=0, untrained=(Owner(5), Owner(5)))
     ).untrained
 
 

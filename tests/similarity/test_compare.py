@@ -583,11 +583,7 @@ def test_a_best_match_is_judged_by_the_best_matches_of_the_shuffles():
         torch.manual_seed(seed)
         a, b, x = Apart(0, 3, 6), Apart(12, 8, 7), torch.randn(60, 44)
         found = iw.compare(
-            a,
-            b,
-            [x],
-            measures="linear_cka",
-            resampling=Resampling(null=20, bootstrap=0, seed=seed, untrained=0),
+            a, b, [x], measures="linear_cka", resampling=Resampling(null=20, bootstrap=0, seed=seed, untrained=0)
         )
         best = found.best()
         assert (best["null_p"].to_numpy() == found.best_p["linear_cka"].numpy()).all()

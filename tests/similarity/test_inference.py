@@ -7,13 +7,7 @@ import torch
 
 from intertwine.similarity import cka, measure
 from intertwine.similarity.hsic import center_gram, inner
-from intertwine.similarity.inference import (
-    Draws,
-    calibrate,
-    infer,
-    interval,
-    p_value,
-)
+from intertwine.similarity.inference import Draws, calibrate, infer, interval, p_value
 
 
 def normal(*shape, generator):

@@ -43,14 +43,7 @@ def test_one_layer_and_family_is_a_stitching_and_lists_are_a_study(pair):
 
 def test_models_loaders_and_random_numbers_are_left_alone(pair):
     before, random = tuple(map(fingerprint, pair)), torch.get_rng_state()
-    stitch(
-        *pair,
-        "2",
-        ["softsort"],
-        loader=data(),
-        method=SHORT,
-        options=StitchOptions(tail_norm="train"),
-    )
+    stitch(*pair, "2", ["softsort"], loader=data(), method=SHORT, options=StitchOptions(tail_norm="train"))
     assert tuple(map(fingerprint, pair)) == before
     assert torch.equal(torch.get_rng_state(), random)
 

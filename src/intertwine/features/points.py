@@ -13,14 +13,7 @@ from torch import Tensor, nn
 
 from .._evaluation import check_module, evaluating
 from .._nested import tensors_in
-from .activations import (
-    function_names,
-    is_activation,
-    is_one_function,
-    unwrap,
-    watching,
-    watching_functions,
-)
+from .activations import function_names, is_activation, is_one_function, unwrap, watching, watching_functions
 from .batches import call, device_of, head, size
 
 Selector: TypeAlias = int | str | Callable[[Any], Any]
