@@ -62,13 +62,13 @@ class Plan:
     def of(cls, at: Any, family: Any, method: Any, seeds: Any, options: StitchOptions) -> Plan:
         """The plan of what a user gave; refused where something is missing or unknown."""
         pair = isinstance(at, tuple) and len(at) == 2 and all(isinstance(x, str) for x in at)
-        layers = (at,) if isinstance(at, str) or pair else tuple(at)
-        families = (family,) if isinstance(family, str | Group) else tuple(family)
-        given = (method,) if isinstance(method, str | Recipe) else tuple(method)
-        numbers = (seeds,) if isinstance(seeds, int) else tuple(seeds)
-        for name, values in (("at", layers), ("family", families), ("method", given), ("seeds", numbers)):
+        asked = {"at": at, "family": family, "method": method, "seeds": seeds}
+        alone: tuple[Any, ...] = (tuple if pair else str, str | Group, str | Recipe, int)
+        several = [(x,) if isinstance(x, kind) else tuple(x) for x, kind in zip(asked.values(), alone)]
+        for name, values in zip(asked, several):
             if not values:
                 raise ValueError(f"{name} must hold at least one. Got none.")
+        layers, families, given, numbers = several
         methods = tuple("task_loss" if isinstance(one, Recipe) else one for one in given)
         for one in methods:
             if one not in ("task_loss", "direct"):
@@ -79,10 +79,7 @@ class Plan:
         if unknown:
             raise ValueError(f"settings must be of the families {families}. Got {', '.join(unknown)}.")
         recipe = next((one for one in given if isinstance(one, Recipe)), RECIPES["v1"])
-        single = all(
-            not isinstance(value, list) and len(values) == 1
-            for value, values in ((at, layers), (family, families), (method, given), (seeds, numbers))
-        )
+        single = all(not isinstance(x, list) and len(values) == 1 for x, values in zip(asked.values(), several))
         return cls(layers, families, methods, numbers, recipe, options, single)
 
     @property
@@ -138,7 +135,7 @@ def stitch(
     solution, because from a random start on little data projected gradient descent does not find a planted permutation;
     ``StitchOptions(start="random")`` is the paper's. The best of the start and all epochs counts, judged on *training*
     data by maps rounded and batch norm measured anew, because rounding can lose what the relaxed map gained;
-    ``Recipe(keep="last")`` is the paper's.
+    ``Recipe(keep="last")`` is the paper's. One layer, family, method and seed give a ``Stitching``, several a study.
 
     Args:
         a: Network A, whose early layers are used.
@@ -152,9 +149,6 @@ def stitch(
             one; ``"direct"`` takes the closed-form solution on activations. A list does several.
         seeds: Of starts and training order; one stitched network for each (trained ones only).
         options: Skip connections, starts, batch norm, settings of families, names: see ``StitchOptions``.
-
-    Returns:
-        A ``Stitching`` where one layer, family, method and seed are given, a ``StitchingStudy`` otherwise.
 
     Raises:
         ValueError: If a layer is unknown, cannot be cut, or has features that cannot be related; if a family or option

@@ -2,12 +2,9 @@
 
 Differs from the paper's reference code, which trains the tail's batch norms along, has weight decay that the paper does
 not mention, and keeps the epoch with the best *test* accuracy: here nothing but the layers learns (``tail_norm`` of the
-stitched network says what batch norms do meanwhile), and the epoch that counts is chosen by *training* loss.
-
-Differs from the paper, which takes the last epoch (``Recipe(keep="last")``): what training lowers is the loss of a
-relaxed map, what is evaluated is its nearest permutation behind batch norms measured anew, and the second can get worse
-while the first gets better. So the start and every epoch's map are judged as they would be evaluated, on training data,
-and the best one is kept, in every family alike.
+stitched network says what batch norms do meanwhile). Differs from the paper, which takes the last epoch
+(``Recipe(keep="last")``): the start and every epoch's map are judged as they would be evaluated, on *training* data,
+and the best one is kept, since a relaxed map can get better while its nearest permutation gets worse.
 """
 
 import hashlib
@@ -88,9 +85,6 @@ def train_layers(
     For every batch the frozen trunk runs once and every tail once, forwards and backwards. A layer's result does not
     depend on which others are trained along: random numbers are drawn anew for each step of each. Layers without
     parameters pass through. A layer whose loss or gradient stops being finite stops alone.
-
-    A layer ends as the best of its start and its epochs, judged on training data as it is evaluated, so that its
-    training loss is never above that of its start; ``Recipe(keep="last")`` takes the last epoch.
 
     Args:
         networks: From ``Cut.stitch`` of one cut; their layers are trained in place.
