@@ -1,7 +1,7 @@
 """Similarities of channels that are moved or matched: Procrustes under a group, and soft matching of any two widths."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import lcm, sqrt
 
 import torch
@@ -70,6 +70,10 @@ class Procrustes(Measure[FeatureSide]):
     # Subtract each channel's mean over examples and positions first. The bias of the next layer absorbs a translation,
     # so that a comparison of networks should not see it (paper 1, section 5, asks this of a measure)
     center: bool = False
+    permutes: bool = field(init=False, repr=False, compare=False)  # Whether channels may take each other's places
+    scales: bool = field(init=False, repr=False, compare=False)  # Whether every channel has a scale of its own
+    sized: bool = field(init=False, repr=False, compare=False)  # Whether the score depends on the sizes of the sides
+    _group: SpaceGroup = field(init=False, repr=False, compare=False)
 
     metric = True
 
@@ -80,13 +84,11 @@ class Procrustes(Measure[FeatureSide]):
             raise ValueError(
                 f"group must be one of {', '.join(map(repr, known))}. Got {self.kind!r}.{near(str(self.kind), known)}"
             )
-        group = KINDS[name][1] + (", and translations" if self.center else "")
-        least = 1 - sqrt(0.5) if KINDS[name][0].signs else 0.0  # where signs can be chosen
-        vars(self).update(kind=name, group=group, range=(least, 1.0))
-
-    @property
-    def _group(self) -> SpaceGroup:
-        return KINDS[str(self.kind)][0]
+        found, group = KINDS[name]
+        least = 1 - sqrt(0.5) if found.signs else 0.0  # where signs can be chosen
+        forgiven = group + (", and translations" if self.center else "")
+        vars(self).update(kind=name, group=forgiven, range=(least, 1.0), sized=name == "size_and_shape", _group=found)
+        vars(self).update(permutes=found.permutes, scales=bool(found.scales))
 
     @property
     def name(self) -> str:
@@ -101,7 +103,7 @@ class Procrustes(Measure[FeatureSide]):
     def lowest(self, d: int, e: int, non_negative: bool) -> float:
         """Lowest score for ``d`` and ``e`` living channels, by whether all features are non-negative."""
         worst = 0.0 if self._group.signs or (non_negative and not self.center) else -1.0
-        d, e = (d, e) if self._group.scales else (1, 1)
+        d, e = (d, e) if self.scales else (1, 1)
         return 1 - sqrt(d + e - 2 * worst * min(d, e)) / (2 * sqrt(max(d, e)))
 
     def prepare(self, x: Tensor, channel_dim: int = 1) -> FeatureSide:
@@ -119,7 +121,7 @@ class Procrustes(Measure[FeatureSide]):
 
         Between wider sides, two channels that point in opposite directions may both be left without a partner.
         """
-        return self._group.mixes or not self._group.permutes or len({int(s.kept.sum()) for s in sides}) == 1
+        return self._group.mixes or not self.permutes or len({int(s.kept.sum()) for s in sides}) == 1
 
     def to_distance(self, score: float, a: FeatureSide, b: FeatureSide) -> float:
         """``delta``, the least distance over the group; of ``"size_and_shape"`` in units of the features.
@@ -132,27 +134,12 @@ class Procrustes(Measure[FeatureSide]):
         x, y = (float(side.norms.norm()) / side.unit for side in (a, b))
         return delta * sqrt((x**2 + y**2) / 2)
 
-    @property
-    def permutes(self) -> bool:
-        """Whether channels may take each other's places."""
-        return self._group.permutes
-
-    @property
-    def scales(self) -> bool:
-        """Whether every channel has a scale of its own."""
-        return bool(self._group.scales)
-
-    @property
-    def sized(self) -> bool:
-        """Whether the score depends on the sizes of the two sides."""
-        return self.kind == "size_and_shape"
-
     def places(self, norms: Tensor) -> Tensor:
         """Places of the channels that are compared, of norms ``(..., C)``: ``(..., c)``, ``c`` the same in all rows.
 
         Where channels change places, those of norm 0 are left out.
         """
-        kept = norms > 0 if self._group.permutes else torch.ones_like(norms, dtype=torch.bool)
+        kept = norms > 0 if self.permutes else torch.ones_like(norms, dtype=torch.bool)
         return kept.nonzero()[:, -1].view(*norms.shape[:-1], -1)
 
     def gains(self, cross: Tensor, norm_a: Tensor, norm_b: Tensor) -> Tensor:
@@ -164,7 +151,7 @@ class Procrustes(Measure[FeatureSide]):
         if rows.shape != norm_a.shape or columns.shape != norm_b.shape:
             cross = cross.take_along_dim(rows[..., :, None], -2).take_along_dim(columns[..., None, :], -1)
             norm_a, norm_b = norm_a.take_along_dim(rows, -1), norm_b.take_along_dim(columns, -1)
-        if not self._group.scales:
+        if not self.scales:
             norm_a, norm_b = (norm.norm(dim=-1, keepdim=True) for norm in (norm_a, norm_b))
         return cross / (norm_a[..., :, None] * norm_b[..., None, :])
 
