@@ -137,11 +137,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Bases:
-    """The bases in which a layer is dissected.
-
-    Raises:
-        ValueError: If one is out of range.
-    """
+    """The bases in which a layer is dissected; a ``ValueError`` if a number is out of range."""
 
     # Powers ``alpha`` in [0, 1] of random rotations; 0, the basis of the network, is always done
     rotations: Sequence[float] = (0, 0.25, 0.5, 0.75, 1)

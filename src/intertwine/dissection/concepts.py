@@ -83,11 +83,7 @@ class ConceptSet(ABC):
         return sample
 
     def batches(self, size: int) -> Iterator[ConceptBatch]:
-        """Go through the set in order.
-
-        Raises:
-            DataError: If the images or the label planes of a set differ in size.
-        """
+        """Go through the set in order; a ``DataError`` if images or label planes differ in size."""
         for start in range(0, len(self), size):
             index = tuple(range(start, min(start + size, len(self))))
             samples = [self[i] for i in index]
@@ -232,11 +228,7 @@ def name_colours(image: Tensor) -> Tensor:
 
 
 class WithColours(ConceptSet):
-    """A concept set with one more plane: the colour of every pixel, computed from the image.
-
-    Raises:
-        ValueError: If it has one.
-    """
+    """A concept set with one more plane: the colour of every pixel, from the image; a ``ValueError`` if it has one."""
 
     def __init__(self, base: ConceptSet) -> None:
         if "colour" in base.categories:

@@ -15,11 +15,7 @@ from .concepts import ConceptBatch, ConceptSet
 
 @dataclass(frozen=True)
 class Criterion:
-    """When a unit is a detector of a concept.
-
-    Raises:
-        ValueError: If one is out of range.
-    """
+    """When a unit is a detector of a concept; a ``ValueError`` if a number is out of range."""
 
     quantile: float = 0.005  # Share of a unit's values above its threshold
     iou: float = 0.04  # Intersection over union above which a unit is a detector
@@ -41,11 +37,7 @@ class Criterion:
 
 @dataclass(frozen=True)
 class Maps:
-    """How the maps of a layer are read from images.
-
-    Raises:
-        ValueError: If the batch size is less than 1.
-    """
+    """How the maps of a layer are read from images; a ``ValueError`` if the batch size is less than 1."""
 
     # Turns images ``(B, 3, H, W)`` in [0, 1] into the model's input, such as a normalisation; ``None`` passes them as
     # they are

@@ -74,12 +74,7 @@ def is_activation(module: nn.Module) -> bool:
 
 
 def nonlinearity(op: str, low: Any = None, high: Any = None) -> str | None:
-    """The name of the nonlinearity that an operation is, a clamp from ``low`` to ``high`` too; ``None`` for any other.
-
-    Examples:
-        >>> nonlinearity("aten::relu"), nonlinearity("clamp_min", 0), nonlinearity("clamp", -1, 1)
-        ('relu', 'relu', None)
-    """
+    """The name of the nonlinearity that an operation is, a clamp from ``low`` to ``high`` too, or else ``None``."""
     name = op.removeprefix("aten::")
     if f"aten::{name}" in CLAMPS:
         return "relu" if isinstance(low, int | float) and low == 0 and high is None else None

@@ -119,13 +119,6 @@ class Repeatable:
 
     Shuffling and augmentation by torch's global random numbers are then the same in every pass. A loader with a
     generator of its own goes on from where that stands.
-
-    Examples:
-        >>> import torch
-        >>> loader = torch.utils.data.DataLoader(torch.arange(6), batch_size=3, shuffle=True)
-        >>> one, two = ([batch.tolist() for batch in Repeatable(loader, seed=0)] for _ in range(2))
-        >>> one == two
-        True
     """
 
     def __init__(self, loader: Iterable[Any], seed: int) -> None:

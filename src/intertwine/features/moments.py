@@ -21,15 +21,7 @@ def double(x: Tensor) -> Tensor:
 
 
 class ChannelMoments:
-    """Mean and variance of every channel over all that was added: ``count`` values of each.
-
-    Examples:
-        >>> moments = ChannelMoments()
-        >>> for x in torch.arange(12.0).reshape(6, 2).split(4):
-        ...     moments.add(x)
-        >>> moments.mean, moments.variance
-        (tensor([5., 6.], dtype=torch.float64), tensor([14., 14.], dtype=torch.float64))
-    """
+    """Mean and variance of every channel over all that was added: ``count`` values of each."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -77,16 +69,7 @@ def _seen(found: Tensor | None) -> Tensor:
 
 
 class CrossMoments:
-    """Means, variances and covariances of the channels of two feature maps ``a`` and ``b`` of the same examples.
-
-    Examples:
-        >>> import torch
-        >>> moments = CrossMoments(within=True)
-        >>> moments.add(torch.tensor([[0.1, 1.0], [0.1, 2.0], [0.1, 3.0]]), torch.tensor([[1.0], [0.0], [2.0]]))
-        >>> moments.products()[1]  # within the first: its first channel is constant
-        tensor([[0., 0.],
-                [0., 2.]], dtype=torch.float64)
-    """
+    """Means, variances and covariances of the channels of two feature maps ``a`` and ``b`` of the same examples."""
 
     def __init__(self, within: bool = False) -> None:  # covariances within each map as well
         self.a, self.b = ChannelMoments(), ChannelMoments()

@@ -144,11 +144,6 @@ def unit_scale(sizes: Tensor) -> Tensor:
     """The power of 2 that brings the largest of some sizes to 1 or a little below; changes no digit of a product.
 
     Of sizes ``(..., n)``, 0 or more: one factor ``(..., 1)`` for all, 1 where the size is 0.
-
-    Examples:
-        >>> import torch
-        >>> float(unit_scale(torch.tensor([3.0, 5.0])))
-        0.125
     """
     largest = sizes.amax(-1, keepdim=True)
     return torch.ldexp(torch.ones_like(largest), -torch.frexp(largest).exponent.clamp(min=-1000, max=1000))

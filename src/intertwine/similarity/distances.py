@@ -35,11 +35,7 @@ class Embedding(Result):
 
     @classmethod
     def of(cls, names: Sequence[str], distances: Tensor, dimensions: int) -> Self:
-        """Points of classical scaling, moved to least stress (SMACOF) and turned to their principal axes.
-
-        Raises:
-            ValueError: If the dimensions are fewer than 1.
-        """
+        """Points of classical scaling, moved to least stress (SMACOF), along principal axes; at least one dimension."""
         if dimensions < 1:
             raise ValueError(f"dimensions must be at least 1. Got {dimensions}.")
         points = majorised(distances, classical_scaling(distances, dimensions))

@@ -33,11 +33,7 @@ _TITLES = {"knn": "k-NN", **{word.lower(): word for word in _WRITTEN}}  # words 
 
 
 def register(new: Measure[Any]) -> Measure[Any]:
-    """Give a measure its name in the registry, and return it.
-
-    Raises:
-        ValueError: If another measure has the name.
-    """
+    """Give a measure its name in the registry, a ``ValueError`` if another has it, and return it."""
     if _REGISTRY.get(new.name, new) != new:
         raise ValueError(f"measure name must be free. Got {new.name!r}, which is {_REGISTRY[new.name]!r}.")
     _REGISTRY[new.name] = new
@@ -69,12 +65,7 @@ def measure_names() -> tuple[str, ...]:
 
 
 def measure_title(name: str) -> str:
-    """A measure's name for people.
-
-    Examples:
-        >>> measure_title("g_relu_cka"), measure_title("orthogonal_procrustes_centered")
-        ('G-ReLU CKA', 'Orthogonal Procrustes (centred)')
-    """
+    """A measure's name for people."""
     words = name.removesuffix(CENTRED).replace("g_relu", "G-ReLU").split("_")
     title = " ".join(_TITLES.get(word, word) for word in words)
     return title[:1].upper() + title[1:] + (" (centred)" if name.endswith(CENTRED) else "")
@@ -142,12 +133,7 @@ def _name(*groups: Group) -> str:
 
 
 def larger(*kinds: str) -> str:
-    """The smallest group that holds several, all by name; empty where nothing is known of any.
-
-    Examples:
-        >>> larger("signed_permutation", "positive_monomial", "")
-        'monomial'
-    """
+    """The smallest group that holds several, all by name; empty where nothing is known of any."""
     return _name(*(named(kind, _CHANNELS) for kind in kinds if kind))
 
 
@@ -179,12 +165,7 @@ def own_measure(kind: str, measures: Sequence[str]) -> str:
 
 @cache
 def forgives(name: str, kind: str) -> bool:
-    """Whether a measure scores drawn features alike once a random element of a group has moved either side of them.
-
-    Examples:
-        >>> forgives("laplace_cka", "positive_monomial"), forgives("linear_cka", "positive_monomial")
-        (True, False)
-    """
+    """Whether a measure scores drawn features alike once a random element of a group has moved either side of them."""
     if name not in measure_names():
         return False
     generator, one = torch.Generator().manual_seed(0), measure(name)

@@ -38,11 +38,7 @@ class Moments:
 
     @classmethod
     def of(cls, sums: CrossMoments) -> Moments:
-        """What was added up, A's features first, products within each side included.
-
-        Raises:
-            ValueError: If nothing was added, or a feature was NaN or infinite.
-        """
+        """What was added up, A's features first, products within each side too; a ``ValueError`` if not finite."""
         xy, xx, yy = sums.products()
         for side, square in (("A", xx), ("B", yy)):
             if not bool(torch.isfinite(square).all()):

@@ -90,12 +90,7 @@ def family_of(
 
 
 def takes(family: str | Group, setting: str) -> bool:
-    """Whether a family, as for ``family_of``, has a setting, such as ``"alpha"``.
-
-    Examples:
-        >>> takes("g_relu", "alpha"), takes("full", "alpha")
-        (True, False)
-    """
+    """Whether a family, as for ``family_of``, has a setting, such as ``"alpha"``."""
     if isinstance(family, Group):
         return isinstance(family, groups.Monomial) and setting in _settings(_relaxed(family))
     name = _OF_GROUP.get(groups.canonical_name(family), family)

@@ -104,11 +104,7 @@ class StitchingLayer(nn.Module, ABC):
             self.bias.copy_(intercept(self.rounded(), moments))
 
     def fit(self, moments: Moments) -> None:
-        """Set the parameters of ``matrix`` to the family's least-squares solution.
-
-        Raises:
-            ValueError: If there is none in closed form.
-        """
+        """Set the parameters to the least-squares solution of ``matrix``; a ``ValueError`` if it has no closed form."""
         raise ValueError(
             f"a start from moments must have a closed form. Got the family {self.family!r}, which has none."
         )

@@ -11,11 +11,7 @@ from .stitched import TailNorm
 
 @dataclass(frozen=True)
 class Recipe:
-    """How stitching layers are trained (paper 1, D.2).
-
-    Raises:
-        ValueError: If a number is out of range.
-    """
+    """How stitching layers are trained (paper 1, D.2); a number out of range is a ``ValueError``."""
 
     epochs: int = 20  # Passes over the training data
     learning_rate: float = 1e-3  # Constant
@@ -53,11 +49,7 @@ def recipe_of(recipe: Recipe | str) -> Recipe:
 
 @dataclass(frozen=True)
 class StitchOptions:
-    """How networks are stitched, and what the run is called.
-
-    Raises:
-        ValueError: If ``start`` is unknown.
-    """
+    """How networks are stitched, and what the run is called; a ``start`` that is unknown is a ``ValueError``."""
 
     # Inside residual blocks: A's skip connections as they are (``"a"``, the paper), each mapped by a layer of the
     # family (``"mapped"``), or B's own (``"b"``)

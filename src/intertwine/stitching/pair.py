@@ -140,11 +140,7 @@ class Pair:
 
     @property
     def classes(self) -> int:
-        """Number of classes that B tells apart.
-
-        Raises:
-            ValueError: If its output is not one number for each example and class.
-        """
+        """Number of classes that B tells apart; a ``ValueError`` unless it gives one number for each of an example."""
         shape = self.b.values[self.b.outputs[0].id].shape
         if len(shape) != 2:
             raise ValueError(f"B's (first) output must have shape (N, classes). Got {('N', *shape[1:])}.")

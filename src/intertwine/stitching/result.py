@@ -110,11 +110,7 @@ class Stitching(Result):
         return self.penalty - half, self.penalty + half
 
     def rebuild(self, a: nn.Module, b: nn.Module, batch: Any) -> Stitched:
-        """The stitched network of a loaded result, as it was evaluated, from the models that it was made of.
-
-        Raises:
-            ValueError: If the map was not saved.
-        """
+        """The stitched network of a loaded result, from its models; a ``ValueError`` if no map was saved."""
         if self.matrix is None:
             raise ValueError(
                 "a result must hold its map to be rebuilt, which is saved as a .safetensors file beside the .json. "

@@ -40,10 +40,6 @@ def common_space(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     The paper compares layers of equal size only (v2 D.7.1, v1 D.3.1). Here the finer side is averaged down to the
     coarser one, axis by axis. Tokens and a map of as many positions are matched in row-major order; for any other
     difference in the number of axes (a vector against a map) space is averaged away.
-
-    Examples:
-        >>> common_space((32, 32), (16, 16)), common_space((8, 8), ()), common_space((64,), (8, 8))
-        ((16, 16), (), (64,))
     """
     if len(a) == len(b) and len(a) in {0, *_POOLS}:
         return tuple(map(min, a, b))
@@ -74,12 +70,7 @@ def pooling_note(measure: str, a: Sequence[Any], b: Sequence[Any]) -> list[str]:
 
 
 def enough(space: Sequence[int], examples: int, channels: int) -> int:
-    """How many positions of a map are sampled.
-
-    Examples:
-        >>> enough((32, 32), 1000, 64), enough((112, 112), 100, 64), enough((7, 7), 100, 512)
-        (17, 164, 49)
-    """
+    """How many positions of a map are sampled."""
     rows = max(_ROWS, _PER_CHANNEL * channels)
     return min(prod(space), max(_POSITIONS, -(-rows // max(1, examples))))
 

@@ -253,11 +253,7 @@ class Tile:
     intervals: bool
 
     def scored(self) -> dict[str, Any]:
-        """By measure the scores and what judges them as nested lists ``(6, rows, columns)``; and the ``notes``.
-
-        Raises:
-            KeyboardInterrupt: If that came while pairs were scored: part of a tile is no tile.
-        """
+        """By measure scores and what judges them, lists ``(6, rows, columns)``; and ``notes``. Control-C ends it."""
         chosen, how = chosen_measures(self.measures), How(None, self.shuffled, self.intervals, self.seed)
         read = lambda some: [read_layer(Path(path), self.layer, name) for name, path in some]
         joined = lambda networks: Network([one.layers[0] for one in networks], networks[0].blocks)

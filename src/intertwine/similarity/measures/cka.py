@@ -20,11 +20,7 @@ _KERNELS: dict[str, Kernel] = {k.name: k for k in _EVERY}
 
 
 def kernel(name: str | Kernel) -> Kernel:
-    """Find a kernel by name; kernels pass through.
-
-    Raises:
-        ValueError: If no kernel has this name.
-    """
+    """Find a kernel by name, a ``ValueError`` if there is none; kernels pass through."""
     if isinstance(name, Kernel):
         return name
     if name not in _KERNELS:

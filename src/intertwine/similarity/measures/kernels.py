@@ -154,11 +154,7 @@ class GatesKernel(_OfNumbers):
 
 @dataclass(frozen=True)
 class OfDistances(Kernel):
-    """A kernel that falls with a distance in units of a bandwidth, the median between different examples unless given.
-
-    Raises:
-        ValueError: If the bandwidth is not positive.
-    """
+    """A kernel that falls with a distance in units of a positive bandwidth, the median between different examples."""
 
     bandwidth: float | None = None
     psd = True
