@@ -105,11 +105,7 @@ def _find_grid(tokens: int, image_size: tuple[int, int], layer: str) -> tuple[in
 
 
 class MapStream:
-    """The maps of one layer over a concept set: iterate over it as often as needed.
-
-    The model runs once if maps and labels fit into ``memory``; otherwise once for each iteration. Nothing is written
-    to disk.
-    """
+    """The maps of a layer over a concept set, for many passes: the model runs once if they fit into ``memory``."""
 
     def __init__(self, model: nn.Module, layer: str, concepts: ConceptSet, maps: Maps) -> None:
         self.model, self.layer, self.concepts, self.memory, self._maps = model, layer, concepts, maps.memory, maps

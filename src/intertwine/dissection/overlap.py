@@ -161,19 +161,13 @@ def masks_above(maps: Tensor, limit: Tensor, size: torch.Size | tuple[int, int])
 
 
 def _interpolation(before: int, after: int, device: torch.device) -> Tensor:
-    """Linear interpolation from ``before`` to ``after`` points as a matrix ``(after, before)``.
-
-    Two products with it are bilinear interpolation, several times as fast as torch's own in float64 on a CPU.
-    """
+    """Linear interpolation as a matrix ``(after, before)``: two products are several times as fast as torch's own."""
     eye = torch.eye(before, dtype=torch.float64, device=device)
     return F.interpolate(eye[None], size=after, mode="linear", align_corners=False)[0].T
 
 
 def _one_hot(labels: Tensor, whole: Tensor, concepts: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Which concepts occur in each image, the column of each, and one-hot labels over those columns.
-
-    Shapes ``(B, C)`` in bool, ``(B, C)``, and ``(B, columns, P)`` in float32.
-    """
+    """Which concepts occur ``(B, C)``, the column of each ``(B, C)``, and one-hot labels ``(B, columns, P)``."""
     images, _, pixels = labels.shape
     named = torch.cat([labels.flatten(1), whole], 1) % (concepts + 1)  # -1 becomes C, a column of its own
     present = torch.zeros(images, concepts + 1, dtype=torch.bool, device=labels.device).scatter_(1, named, True)

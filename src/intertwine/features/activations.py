@@ -62,11 +62,7 @@ def watching(watched: Mapping[str, nn.Module], see: Callable[[str, int, nn.Modul
 
 
 def is_activation(module: nn.Module) -> bool:
-    """Whether a module applies a nonlinearity to each entry: torch's own, and classes named ``...Activation``.
-
-    One that holds other modules is none: torchvision's ``Conv2dNormActivation`` ends with the nonlinearity that it
-    holds.
-    """
+    """Whether a module without others applies a nonlinearity: torch's own, and classes named ``...Activation``."""
     if isinstance(module, _NOT_ACTIVATIONS):
         return False
     named = type(module).__name__.endswith("Activation") and next(module.children(), None) is None
@@ -88,11 +84,7 @@ def nonlinearity_run(func: Any, args: Any, kwargs: Any) -> str | None:
 
 
 def function_names(modules: Mapping[str, nn.Module]) -> Names:
-    """The rule that names what a module calls: ``names("layer1.0", "relu")`` is ``"layer1.0.relu"``.
-
-    It is ``"layer1.0.F.relu"`` where a module has the name, and ``None`` where the module that calls is one function
-    itself.
-    """
+    """The rule that names what a module calls, such as ``layer1.0.relu``; ``None`` for one function itself."""
 
     def names(caller: str, function: str) -> str | None:
         module = modules[caller]

@@ -93,10 +93,7 @@ def _scored(
 
 
 def _averaged(own: float, logits: Tensor | None, labels: Tensor, examples: int) -> int:
-    """How many labels a model's own loss is the mean of; that of examples where labels are no classes.
-
-    Models of text predict label ``t + 1`` at position ``t``, so that the first ones do not count; others label ``t``.
-    """
+    """How many labels a model's own loss is the mean of: models of text predict label ``t + 1`` at ``t``."""
     if not _fit(logits, labels):
         return examples
     if labels.ndim > 1:

@@ -121,10 +121,7 @@ def normalisable(batches: Iterable[Any], least: int = 2) -> Iterator[Any]:
 
 
 def fewest(model: nn.Module, layers: Mapping[str, int], batch: Any) -> int:
-    """How many examples have a spread at layers: one where each, with channels at an axis, has several positions of it.
-
-    Else two. The model runs on the first example of the batch.
-    """
+    """How many examples have a spread at layers with channels at an axis: one where each has several positions."""
     values: list[int] = []
     see = lambda name, k, module, inputs, output: values.append(output.numel() // output.shape[layers[name]])
     watched = {name: model.get_submodule(name) for name in layers}

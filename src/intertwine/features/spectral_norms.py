@@ -44,10 +44,7 @@ def spectral_norms(model: nn.Module) -> dict[str, SpectralNorm]:
 
 
 def follow_(merged: nn.Module, parents: Iterable[nn.Module]) -> nn.Module:
-    """Measure the spectral norms of a merged network anew, those left out that one of its parents has bit for bit.
-
-    A mean of singular vectors is none: the merged layer would not have the norm 1 that its spectral norm is there for.
-    """
+    """Measure the spectral norms of a merged network anew, those left out that a parent has bit for bit."""
     found = spectral_norms(merged)
     known = [spectral_norms(parent) for parent in parents] if found else []
     for name, norm in found.items():

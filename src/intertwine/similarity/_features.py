@@ -73,8 +73,8 @@ def working_dtype(x: Tensor | Point) -> torch.dtype:
 def subtract(x: Tensor, shift: Tensor) -> Tensor:
     """Subtract a float64 ``shift`` from ``x`` in place, at the precision of the difference.
 
-    A mean that is rounded to float32 is off by 6e-8 of its size: a tenth of the spread of a channel whose offset is a
-    million times that. So what rounding leaves of the shift is subtracted too; the first difference is exact near it.
+    A mean that is rounded to float32 is a tenth of the spread of a channel off whose offset is a million times that:
+    what rounding leaves of the shift is subtracted too.
     """
     first = shift.to(x)
     x -= first
@@ -84,11 +84,7 @@ def subtract(x: Tensor, shift: Tensor) -> Tensor:
 
 
 def is_constant(low: Tensor, high: Tensor) -> Tensor:
-    """Whether channels have one value everywhere, by their extremes: up to two last places of the larger one.
-
-    The test is the same for any number of examples; one by mean and spread is not, since the mean itself is rounded.
-    Half-precision values count as exact.
-    """
+    """Whether channels have one value, by their extremes: up to two last places of the larger one, for any count."""
     size = torch.maximum(-low, high).to(working_dtype(low))
     return (high - low).to(size) <= 2 * torch.finfo(size.dtype).eps * size
 
@@ -141,9 +137,6 @@ def moments(x: Tensor, name: str = "features") -> Moments:
 
 
 def unit_scale(sizes: Tensor) -> Tensor:
-    """The power of 2 that brings the largest of some sizes to 1 or a little below; changes no digit of a product.
-
-    Of sizes ``(..., n)``, 0 or more: one factor ``(..., 1)`` for all, 1 where the size is 0.
-    """
+    """The power of 2 ``(..., 1)`` that brings the largest of sizes ``(..., n)`` to 1 or a little below; 1 for 0."""
     largest = sizes.amax(-1, keepdim=True)
     return torch.ldexp(torch.ones_like(largest), -torch.frexp(largest).exponent.clamp(min=-1000, max=1000))

@@ -28,20 +28,14 @@ def singular_values(matrix: Tensor) -> Tensor:
 
 
 def quick_nuclear_norm(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums of the singular values of matrices ``(..., c, d)`` as roots of eigenvalues, and bounds on their rounding.
-
-    A quarter of the work of singular values.
-    """
+    """Sums of the singular values of ``(..., c, d)`` as roots of eigenvalues, and bounds on their rounding."""
     short = matrix if matrix.shape[-2] <= matrix.shape[-1] else matrix.mT
     sizes = _robust("eigvalsh", short @ short.mT).clamp(min=0).sqrt()
     return sizes.sum(-1), rounding(sizes)
 
 
 def rounding(sizes: Tensor) -> Tensor:
-    """Bounds on the rounding error of sums of roots of eigenvalues ``(..., c)``, in practice a hundred times smaller.
-
-    An eigenvalue is right to some ``eps`` of the largest one, so that small roots lose digits.
-    """
+    """Bounds on the rounding of sums of roots of eigenvalues ``(..., c)``, right to some ``eps`` of the largest."""
     error = _ROUNDING * torch.finfo(sizes.dtype).eps * sizes.amax(-1, keepdim=True) ** 2
     return torch.minimum(error.sqrt(), error / sizes.clamp(min=1e-30)).sum(-1)
 

@@ -85,10 +85,7 @@ class Measure(ABC, Generic[P]):
 
     @abstractmethod
     def prepare(self, x: Tensor, channel_dim: int = 1) -> P:
-        """Compute what depends on one side alone: on features ``(N, C, *S)``.
-
-        ``channel_dim`` is the axis of the channels; ``-1`` for tokens ``(N, T, C)``.
-        """
+        """Compute what depends on one side alone: ``(N, C, *S)``, or tokens ``(N, T, C)`` by ``channel_dim=-1``."""
 
     def score(self, a: P, b: P) -> float:
         """Compare two preparations over the same examples in the same order; rounding takes no score out of range."""

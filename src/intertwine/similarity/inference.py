@@ -72,12 +72,10 @@ def given(untrained: Any) -> tuple[list[nn.Module], list[nn.Module]]:
 class Draws:
     """Shuffles of the examples and halves of them, drawn once and used for all pairs of layers.
 
-    Halves are unions of random folds, and no example occurs twice: duplicates would put a kernel's diagonal off the
-    diagonal, and the unbiased CKA of independent features would go from 0 to 0.97.
-
-    Shuffles are turns of one random wheel. Turns are a group, of which random ones are drawn without replacement, so
-    that p-values are exact (Hemerik and Goeman, "Exact testing with random permutations", TEST 2018). The ``N mod
-    parts`` examples that fit no part, of which there are as few as can be, keep their partners.
+    Halves are unions of random folds, without example twice: duplicates would lift the unbiased CKA of independent
+    features from 0 to 0.97. Shuffles are turns of one random wheel, drawn without replacement from that group, so that
+    p-values are exact (Hemerik and Goeman, "Exact testing with random permutations", TEST 2018). The ``N mod parts``
+    examples that fit no part, of which there are as few as can be, keep their partners.
     """
 
     permutations: Tensor  # ``(shuffles, N)``
@@ -182,19 +180,14 @@ def infer(
 
 
 def p_value(score: float, null: Tensor) -> float:
-    """Share of null scores at least as high as ``score``, the score itself counted as one of them (so never 0).
-
-    A score within 1e-6 counts as as high: where few examples respond, shuffles give the very same score, and engines
-    round it differently.
-    """
+    """Share of null scores as high as ``score``, up to rounding of 1e-6, the score counted as one (so never 0)."""
     return (1 + int((null >= score - _TIE).sum())) / (1 + len(null))
 
 
 def best_p_values(scores: Tensor, null: Tensor) -> Tensor:
     """For every row the p-value of its highest score ``(L_a,)``: that of the best of each shuffle, not of one column.
 
-    The best of many scores is high by chance more often than any of them. ``scores`` are ``(L_a, L_b)``, NaN where
-    there is none; ``null`` are those of the shuffles, the same for all pairs, ``(L_a, L_b, shuffles)``.
+    ``scores`` are ``(L_a, L_b)``, NaN where there is none; ``null`` those of the shuffles ``(L_a, L_b, shuffles)``.
     """
     known = lambda x: torch.where(x > -torch.inf, x, torch.nan)
     left_out = null.isnan() | scores.isnan()[:, :, None]

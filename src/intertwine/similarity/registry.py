@@ -97,10 +97,7 @@ _CHANNELS = 2  # on which kinds of groups are compared: as on any number of chan
 
 
 def acting(model: nn.Module, points: Sequence[Point], batch: Any) -> tuple[tuple[str, ...], str]:
-    """The groups by which other weights of the same function may move each layer's features, by name.
-
-    Empty where one is not known; and why, where the model could not be captured.
-    """
+    """Groups that may move each layer's features, by name, empty where one is not known; and why a capture failed."""
     model, device = unwrap(model), batching.device_of(model)
     inputs = map_tensors(batching.example(batch, 2), lambda x: x.to(device or x.device))
     try:
@@ -143,20 +140,14 @@ def joined(a: Sequence[str], b: Sequence[str], paired: bool) -> tuple[str, ...]:
 
 
 def default_measures(kinds: Sequence[str], otherwise: Sequence[str]) -> tuple[str, ...]:
-    """What to compare by: measures of whole spaces, and those whose group is the networks' own.
-
-    In the order of those that layers are compared by ``otherwise``, where nothing is known of them.
-    """
+    """What to compare by: measures of whole spaces and those of the networks' own groups, or else ``otherwise``."""
     own = [name for kind, names in _OWN.items() if kind in kinds for name in names]
     wanted = {*SPACES, *own} if own else {*otherwise}
     return (*(name for name in otherwise if name in wanted), *(name for name in own if name not in otherwise))
 
 
 def own_measure(kind: str, measures: Sequence[str]) -> str:
-    """The measure, of those that there are, that forgives this group and little else, centred or not.
-
-    One of whole spaces where there is none, though it sees some of the group.
-    """
+    """The measure, of those that there are, that forgives a group and little else; or else one of whole spaces."""
     known = (name for own, names in _OWN.items() if larger(kind, own) == own for name in names) if kind else _UNKNOWN
     either = (one for name in known for one in (name, name.removesuffix(CENTRED)))
     forgiving = (name for name in measures if kind and forgives(name, kind))

@@ -38,10 +38,7 @@ class AlphaChoice:
 
 
 class InMemory:
-    """Examples in memory as repeatable batches, ``inputs`` ``(N, ...)`` each and ``labels`` ``(N,)``.
-
-    Torch's global random numbers ``shuffle`` them at every pass.
-    """
+    """Examples in memory as repeatable batches, shuffled by torch's global random numbers at every pass or not."""
 
     def __init__(self, inputs: tuple[Tensor, ...], labels: Tensor, batch_size: int, shuffle: bool) -> None:
         self.inputs, self.labels = inputs, labels

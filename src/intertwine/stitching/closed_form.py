@@ -97,10 +97,7 @@ FLOOR = 1e-6  # scale of a pair that would best have none: group elements have n
 
 
 def least_squares(moments: Moments) -> Tensor:
-    """All matrices: linear regression ``A = Y^T X (X^T X)^+``.
-
-    The pseudo-inverse leaves directions out in which A's features do not vary: nothing can be read there.
-    """
+    """All matrices: linear regression ``A = Y^T X (X^T X)^+``, without directions in which A does not vary."""
     return moments.xy.T @ pseudo_inverse(moments.xx)
 
 
@@ -124,10 +121,7 @@ def reduced_rank(moments: Moments, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def diagonal(moments: Moments) -> Tensor:
-    """Diagonal matrices: every channel of B reads the channel of A with its number, ``a_i = <x_i, y_i> / |x_i|^2``.
-
-    Of channels of A that never respond it is 1.
-    """
+    """Diagonal matrices: ``a_i = <x_i, y_i> / |x_i|^2``, and 1 of channels of A that never respond."""
     k = min(moments.c_in, moments.c_out)
     energy = moments.xx.diagonal()[:k]
     scales = torch.where(energy > 0, moments.xy.diagonal()[:k] / energy.clamp_min(_TINY), 1.0)
@@ -198,18 +192,12 @@ def group_procrustes(group: Group, moments: Moments, objective: Objective = "lea
 
 
 def intercept(matrix: Tensor, moments: Moments) -> Tensor:
-    """The bias ``(C_out,)`` that belongs to ``A``, ``b = mean(y) - A mean(x)``, of the moments of features as they are.
-
-    The pair is best where ``A`` was fitted to ``moments.centred()``.
-    """
+    """The bias ``b = mean(y) - A mean(x)`` ``(C_out,)`` of ``A``, best where that was fitted to centred moments."""
     return (moments.sum_y - matrix.to(moments.xx) @ moments.sum_x) / moments.count
 
 
 def pseudo_inverse(xx: Tensor) -> Tensor:
-    """``X^+`` of a symmetric positive semidefinite ``(C, C)``, directions without energy left out.
-
-    Channels are scaled to unit energy first, so that a weak channel is not taken for a missing one.
-    """
+    """``X^+`` of a symmetric positive semidefinite ``(C, C)`` without dead directions, at unit energy of channels."""
     scale = xx.diagonal().clamp_min(0).sqrt()
     weight = torch.where(scale > 0, 1 / scale.clamp_min(_TINY), 0.0)
     values, vectors = torch.linalg.eigh(xx * weight[:, None] * weight)

@@ -81,10 +81,7 @@ class RelaxedPermutation(StitchingLayer):
 
     @torch.no_grad()
     def element(self) -> tuple[Tensor, Tensor]:
-        """The permutation that is evaluated: ``index (n,)`` and ``sign (n,)``, nearest to the relaxed one.
-
-        ``argmax over permutations Q of tr(P Q^T)`` by the Hungarian method (paper 1, v2 D.2.1); on ``|P|`` with signs.
-        """
+        """``index`` of the permutation ``argmax tr(P Q^T)`` (v2 D.2.1), on ``|P|`` with signs, and ``sign``."""
         p = self.relaxed()
         index = groups.assign(p.abs() if self.relaxes.signs else p)
         matched = p.gather(1, index[:, None])[:, 0]
@@ -238,11 +235,7 @@ class Permutation(Birkhoff):
 
 
 class SignedPermutation(Birkhoff):
-    """Entries -1 or 1, one in every row and column: the intertwiner group of tanh, erf and sin.
-
-    In training magnitudes are doubly stochastic, and an entry changes sign when a step carries it through zero.
-    Arguments as of ``Birkhoff``.
-    """
+    """Entries -1 or 1, one in every row and column: the intertwiner group of tanh, erf and sin. See ``Birkhoff``."""
 
     family = "signed_permutation"
     relaxes = groups.SignedPermutation(1)

@@ -46,13 +46,12 @@ _MEETINGS = (
 def estimate_cka(measure: CKA, a: Network, b: Network, how: How, found: Estimates, at: tuple[int, int]) -> None:
     r"""Score all pairs of layers by a CKA, from a row and column of ``found`` on, with errors, intervals and chance.
 
-    With U-centred Gram matrices :math:`K_g, L_g` of blocks :math:`g` of examples the estimate is :math:`\sum_g
-    \langle K_g, L_g \rangle / \sqrt{\sum_g |K_g|^2 \sum_g |L_g|^2}` (Nguyen, Raghu, Kornblith 2021): all examples are
-    seen, and of their pairs those within a block; with one block it is the unbiased CKA itself. The interval is that of
-    the infinitesimal jackknife over examples. The *error*, against the score of all pairs, is that of an incomplete
-    U-statistic: with ``psi_ij`` what a pair of examples adds to the score, its variance is ``2 sum psi_ij^2`` times the
-    share of pairs that were left out. Chance is that of shuffles within blocks, whose first three moments are closed
-    forms; with ``how.draws`` of one block, that of their shuffles.
+    With U-centred Gram matrices :math:`K_g, L_g` of blocks :math:`g` of examples the estimate is :math:`\sum_g \langle
+    K_g, L_g \rangle / \sqrt{\sum_g |K_g|^2 \sum_g |L_g|^2}` (Nguyen, Raghu, Kornblith 2021): of the pairs of examples
+    those within a block; with one block it is the unbiased CKA itself. The interval is that of the infinitesimal
+    jackknife over examples. The *error*, against the score of all pairs, is that of an incomplete U-statistic: ``2 sum
+    psi_ij^2`` times the share of pairs left out, ``psi_ij`` what a pair adds to the score. Chance is that of shuffles
+    within blocks, whose first three moments are closed forms, or of ``how.draws``.
     """
     draws, in_moments = how.draws, how.shuffled and how.draws is None
     rows, columns = a.living, b.living
@@ -244,10 +243,7 @@ def has_estimator(measure: Measure[Any]) -> bool:
 def score_all(
     measures: Sequence[Measure[Any]], a: Network, b: Network, how: How, what: str = "Comparing layers"
 ) -> dict[str, Estimates]:
-    """Scores of all measures for all pairs of layers of two networks.
-
-    Control-C ends the work: what has been scored counts, and a note says so.
-    """
+    """Scores of all measures for all pairs of layers of two networks; Control-C leaves what has been scored."""
     size, draws = (len(a.layers), len(b.layers)), how.draws
     shuffles, halves, folds = (len(draws.permutations), len(draws.halves), len(draws.folds)) if draws else (0, 0, 0)
     crosses = [m for m in measures if isinstance(m, Procrustes)]

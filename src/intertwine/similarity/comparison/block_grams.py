@@ -26,10 +26,7 @@ NORMALISED = ("max", "channel_normalized")
 
 
 class ChannelSums(ChannelMoments):
-    """Moments of the channels of a layer over all batches so far, and their extremes, on the device of the features.
-
-    The sums are taken about the first example's means, so that large offsets take no digits.
-    """
+    """Moments and extremes of the channels over all batches so far, about the first means, on their device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,10 +35,7 @@ class ChannelSums(ChannelMoments):
         self.shared = False  # whether much of a channel's spread over space is the same in all examples, by that batch
 
     def extend(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Take a batch ``(N, C, *S)`` in; return values that bound its extremes from inside, ``(C,)`` each.
-
-        They differ wherever the channel varies, and are NaN or infinite where a value is.
-        """
+        """Take a batch ``(N, C, *S)`` in; return values within its extremes, ``(C,)`` each, that differ if these do."""
         flat = positions_last(x)
         if not self.count:
             self._about = flat[0].mean(1)
@@ -88,11 +82,7 @@ def _energy(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Held:
-    """Products of centred channels within a block, until the means and norms over all examples are known.
-
-    They are kept in bfloat16: its rounding, 0.2 % of each of thousands of pairs and nearly independent of one another,
-    is in the error of a score.
-    """
+    """Products of centred channels of a block, in bfloat16, until the means and norms over all examples are known."""
 
     products: tuple[Tensor, ...]  # ``(C, rows, columns)`` of strips of the lower triangle
     rows: Tensor  # sums over space about the mean so far, ``(C, n)``
@@ -118,10 +108,7 @@ class Held:
 
 
 def block_grams(x: Tensor, names: Sequence[str], sums: ChannelSums) -> tuple[dict[str, Tensor], Held | None]:
-    """U-centred Gram matrices ``(n, n)`` of a block of examples ``(n, C, *S)``, by kernel.
-
-    Those of kernels that normalise channels by all examples come later, from what is held.
-    """
+    """U-centred Gram matrices ``(n, n)`` of a block ``(n, C, *S)``, by kernel, and what is held for the others."""
     found: dict[str, Tensor] = {}
     held = None
     if "gates" in names:
@@ -141,10 +128,10 @@ def _product(x: Tensor) -> Tensor:
 
 
 def _told_apart(gram: Tensor, x: Tensor) -> Tensor:
-    """A Gram matrix that U-centring turns into that of the features, taken about means where these are large.
+    """A Gram matrix that U-centring turns into that of the features, zeros where only rounding tells them apart.
 
-    Centring takes a tenth of the time of the product. Without it, rounding loses the digits by which what all examples
-    share is larger than what tells them apart. Zeros where nothing but rounding does.
+    It is taken about means where these are large: rounding would lose what tells examples apart. Centring takes a tenth
+    of the time.
     """
     spread = double(gram.diagonal()).sum() - double(gram).mean(0).sum()
     if x.device.type == "cpu" and spread > double(gram.diagonal()).sum() / _OFFSET:  # false for NaN
@@ -163,8 +150,7 @@ def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
     """Products of one channel at a time, about its mean so far, and their sum, which is the linear kernel.
 
     Processors that multiply bfloat16 do it twice as fast as float32. Values are rounded about a mean that is rounded as
-    well: many features are 0, and these must not all be off to one side. What all examples share at a position is taken
-    out where it is much: rounded with it, products would lose what tells examples apart.
+    well: zeros must not all be off to one side. What all examples share at a position is taken out where it is much.
     """
     x = positions_last(x)
     n, channels, width = x.shape

@@ -24,9 +24,9 @@ _NUMBERS = 1 << 22  # of a side that are upcast to float64 at a time
 class Stack:
     """Rows of some layers of as many channels at one size, their channels beside each other, about their means.
 
-    Each layer is multiplied by the power of 2 that brings its largest value near 1, so that no product overflows; the
-    scores are told where sizes count. Many centred channels of many rows are rounded to 16 bits where the processor
-    multiplies them: their norms are rounded with them, and 0.2 % of each number, at random, is in the error of a score.
+    Each layer is multiplied by the power of 2 that brings its largest value near 1. Many centred channels of many rows
+    are rounded to 16 bits where the processor multiplies them: 0.2 % of each number, at random, is in the error of a
+    score.
     """
 
     def __init__(self, layers: Sequence[Layer], space: tuple[int, ...], center: bool, exact: bool) -> None:

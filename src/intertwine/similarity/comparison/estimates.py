@@ -55,10 +55,7 @@ class Estimates:
         self.notes: list[str] = []
 
     def judge(self, measure: Measure[Any], blocks: Sequence[int], folds: int) -> None:
-        """Fill in chance from single shuffles, and intervals from halves, where there are any.
-
-        Nothing is known of pairs without a score, and no p-value is below one of all orders within the blocks.
-        """
+        """Fill in chance from single shuffles and intervals from halves, where there are any, of known scores."""
         if self.null.shape[2]:
             self.chance = self.null.nanmean(2)
             self.p = by_cell(p_value, self.scores, self.null)

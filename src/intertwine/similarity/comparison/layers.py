@@ -38,8 +38,8 @@ def common_space(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     """The spatial size at which features of sizes ``a`` and ``b`` are compared.
 
     The paper compares layers of equal size only (v2 D.7.1, v1 D.3.1). Here the finer side is averaged down to the
-    coarser one, axis by axis. Tokens and a map of as many positions are matched in row-major order; for any other
-    difference in the number of axes (a vector against a map) space is averaged away.
+    coarser one, axis by axis. Tokens and a map of as many positions are matched in row-major order; else space is
+    averaged away.
     """
     if len(a) == len(b) and len(a) in {0, *_POOLS}:
         return tuple(map(min, a, b))
@@ -98,10 +98,7 @@ def ordering(space: tuple[int, ...], seed: int) -> Tensor:
 
 
 def sampled(x: Tensor, counts: Mapping[tuple[int, ...], int], seed: int) -> list[Tensor]:
-    """Features ``(N, C, *S)`` at so many positions of each of some sizes, rows of channels: ``(N, count, C)`` each.
-
-    Where the map is finer than a size, each position is the mean over what it covers, as :func:`pool` takes it.
-    """
+    """Features ``(N, C, *S)`` at so many positions of each of some sizes, pooled: ``(N, count, C)`` each."""
     own = tuple(x.shape[2:])
     if not own:
         return [x[:, None, :] for _ in counts]
@@ -263,16 +260,8 @@ def gather(
     progress: bool | None = False,
     joined: bool = True,
 ) -> dict[str, Network]:
-    """Run networks over the data once and keep what their keepers keep of the layers at these points.
-
-    About so many ``examples`` will come. ``joined`` counts small batches together, run one by one where all features
-    of a network fit. Control-C ends the pass: what has been read counts, and a note says so. What will take more than a
-    minute is told after the first batch.
-
-    Raises:
-        KeyboardInterrupt: If it comes before enough examples for any score.
-        ValueError: If too few examples come.
-    """
+    """Run networks over the data once, about so many ``examples``; Control-C ends it, and what was read counts."""
+    # ``joined`` counts small batches together, run one by one where all features of a network fit
     seen, notes, began = 0, list[str](), time.monotonic()
     with ExitStack() as stack:
         taps = {}

@@ -196,10 +196,7 @@ def _passed(
     folder: Path, loader: Iterable[Any], measures: Sequence[Measure[Any]], seed: int, progress: bool | None,
     networks: Fresh, reading: Reading, of: int = 0,
 ) -> tuple[dict[str, Path], list[int], list[str]]:  # fmt: skip
-    """The file of what each network's pass keeps, the examples of its blocks, and why networks cannot be made.
-
-    A pass that was made is not made again. As many positions of maps are kept as of so many examples, these by default.
-    """  # noqa: DOC501 - said where it is called
+    """Files of what passes keep, as of so many examples, made once; blocks; and why networks cannot be made."""
     files, notes, blocks, read = dict[str, Path](), list[str](), list[int](), hashlib.sha256()
     examples = sum(map(batching.size, limited(_read(loader, read), reading.max_examples)))
     wanted = Wanted.of(measures, [points for _, points, _ in networks.values()], of or examples, seed)

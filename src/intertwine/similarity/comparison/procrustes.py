@@ -37,11 +37,10 @@ def estimate_procrustes(
 
     All follow from products of channels ``X^T Y`` (v2 D.2), taken by folds of examples and parts of the positions. The
     best map of a pair is found once; by the envelope theorem what a fold or a part adds to the score is what that map
-    gives there, so that the infinitesimal jackknife over folds is the interval over examples, and that over parts of
-    the positions the error of their sampling. The upward bias of a best map, which is fitted to noise as well, falls
-    like one over the number of rows: maps of half of the positions and of half of the folds tell it. Chance comes from
-    a few shuffles within blocks and Student's distribution, or from the shuffles of ``how.draws``. Many pairs of wide
-    layers of equal shapes tell each other's: see ``estimates``.
+    gives there: the infinitesimal jackknife over folds is the interval over examples, over parts the error of sampled
+    positions. The upward bias of a best map falls like one over the number of rows: maps of half of the positions and
+    of half of the folds tell it. Chance comes from a few shuffles within blocks and Student's distribution, or from
+    ``how.draws``. Many pairs of wide layers of equal shapes tell each other's: see ``estimates``.
     """
     for center in dict.fromkeys(m.center for m in measures):
         some = [m for m in measures if m.center == center]

@@ -225,10 +225,7 @@ class ComparisonSet(Result):
         return found
 
     def agreement(self, measure: str | None = None) -> Tensor:
-        """1 where networks agree beyond shuffled examples and untrained networks, else 0; NaN where that is not known.
-
-        ``(L, n, n)``. Without any untrained networks, beyond shuffled examples alone.
-        """
+        """1 where networks agree beyond chance and untrained networks, else 0, NaN if unknown: ``(L, n, n)``."""
         name = self._measure(measure)
         reached = self.untrained(name, reached=True) if self.untrained_pairs else None
         return verdict.agreement(self.scores[name], self.null_p[name], reached)

@@ -30,10 +30,9 @@ _SHARE = 0.5  # of the weights: more may not stay the same from seed to seed
 class Redrawn:
     """Copies of a model with new random weights, as its own code draws them, each made when it is asked for.
 
-    It is built again by one of ``builds``, by its class where that takes no more than the model's ``config``, or by
-    torchvision's function for it, if this gives tensors of the same shapes and another seed gives other ones. Else
-    every module resets itself, by ``reset_parameters``, ``init_weights`` or the model's ``_init_weights(module)``;
-    unless a class draws weights where it is built, which nothing can repeat.
+    It is built again by one of ``builds``, by its class from the model's ``config`` or nothing, or by torchvision's
+    function for it, if this gives tensors of the same shapes and another seed other ones. Else every module resets
+    itself, unless a class draws weights where it is built, which nothing can repeat.
     """
 
     def __init__(self, model: nn.Module, builds: Sequence[Callable[[], nn.Module]] = ()) -> None:
@@ -98,11 +97,7 @@ def untrained_pairs(
 def grouped(
     made: Mapping[str, Sequence[Make]], points: Sequence[Sequence[Point]], alike: Sequence[bool]
 ) -> tuple[Fresh, list[list[str]]]:
-    """Untrained networks by name, each made when its turn comes; and groups that are compared, each with each other.
-
-    Those of two architectures are compared in groups that share no network. Those of one are compared where several
-    networks have it, ``alike``.
-    """
+    """Untrained networks by name; and groups that are compared, across architectures, and within those of several."""
     names = [[f"untrained {name}{i}" for i, _ in enumerate(some)] for name, some in made.items()]
     own = ((name, (make, points[k], k)) for k, one in enumerate(zip(names, made.values())) for name, make in zip(*one))
     across = [[name for name in some if name] for some in zip_longest(*names)]
@@ -144,10 +139,7 @@ def known_by(
     models: Sequence[nn.Module], points: Sequence[Sequence[Point]], measures: Sequence[str], drawn: Resampling,
     first: Any, *facts: Any,
 ) -> str:  # fmt: skip
-    """What scores of untrained networks depend on: architectures, layers, measures, seeds, and the data's beginning.
-
-    Empty for networks that the caller built.
-    """
+    """What scores of untrained networks depend on, in a hash; empty for networks that the caller built."""
     if not isinstance(drawn.untrained, int):
         return ""
     layers = [[(p.name, p.channel_dim) for p in some] for some in points]
@@ -201,10 +193,7 @@ def _reset(model: nn.Module) -> str:
 
 
 def _built(build: Callable[[], nn.Module], model: nn.Module, seed: int, sure: bool) -> dict[int, Tensor] | None:
-    """Tensors of a newly built model, by the ``id`` of those of ``model`` in whose place they stand.
-
-    ``None`` where it is another model, or, unless that is ``sure``, not random.
-    """
+    """Tensors of a new model, by the ``id`` of those of ``model``; ``None`` of another, or if not random."""
     own = model.state_dict(keep_vars=True)
     marks: list[dict[str, Tensor]] = []  # numbers of each tensor, by which two draws are told apart
     state: dict[str, Tensor] = {}

@@ -37,10 +37,7 @@ Compared: TypeAlias = Any  # a Comparison, whose file imports this one
 
 @dataclass(frozen=True)
 class Summary:
-    """One measure over layers of A, each with its partner in B.
-
-    The partner is the layer of the same name, or of the same place, where layers are paired; else the most similar one.
-    """
+    """One measure over layers of A, each with its partner in B: its counterpart where paired, else the most similar."""
 
     measure: str
     score: float
@@ -60,10 +57,7 @@ class Summary:
 
 
 def paired(comparison: Compared) -> str:
-    """How each layer of A has its counterpart in B: by ``"name"``, by ``"order"``, or not at all, which is empty.
-
-    Layers with other names are paired by their order where there are as many of the same shapes.
-    """
+    """How layers of A have counterparts in B: by ``"name"``, by ``"order"`` of the same shapes, or not: empty."""
     if comparison.layers_a == comparison.layers_b:
         return "name"
     return "order" if comparison.shapes_a == comparison.shapes_b else ""
@@ -131,10 +125,7 @@ def _along(comparison: Compared, measure: str, rows: Any = slice(None)) -> list[
 
 
 def agreeing(comparison: Compared) -> tuple[list[str], list[str]]:
-    """Layers of A that agree with their partner beyond shuffled examples and untrained networks, and those that do not.
-
-    Each by the measure that judges it; both are empty without chance.
-    """
+    """Layers of A that agree with their partner beyond chance and untrained networks, and those that do not."""
     found = torch.full((len(comparison.layers_a),), torch.nan)
     for name, rows in judges(comparison).items():
         scores, _, _, _, p, _ = _along(comparison, name)
@@ -157,10 +148,7 @@ def judged_by(untrained: bool) -> str:
 
 
 def agreement(scores: Tensor, p: Tensor, reached: Tensor | None) -> Tensor:
-    """1 where scores are beyond shuffled examples at the 5 % level and beyond what untrained networks reach, else 0.
-
-    NaN where that is not known. Without untrained networks at all, beyond shuffled examples alone.
-    """
+    """1 where scores are beyond shuffled examples and what untrained networks reach, else 0; NaN if unknown."""
     yes, unknown = p <= _LEVEL, (scores + p).isnan()
     if reached is not None:
         yes, unknown = yes & (scores > reached), unknown | ~reached.isfinite()

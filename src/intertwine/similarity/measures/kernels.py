@@ -36,10 +36,7 @@ class Kernel(ABC):
         """Gram matrix ``(N, N)`` of features without constant channels, and what was chosen on the way."""
 
     def explicit(self, x: Tensor, moments: Moments) -> Tensor | None:
-        """Numbers of each example whose inner products are the Gram matrix, ``(N, ...)``, where there are such.
-
-        Where they are fewer than examples, a CKA needs no Gram matrix.
-        """
+        """Numbers of each example ``(N, ...)`` whose inner products are the Gram matrix, where there are such."""
         return None
 
 
@@ -325,8 +322,7 @@ class LaplaceKernel(OfDistances):
 def channel_distances(x: Tensor, scale: Tensor | None = None) -> Tensor:
     """Sum over channels of the Euclidean distance over space: ``D[m, n] = sum over c of s_c |x[m, c] - x[n, c]|``.
 
-    From per-channel Gram matrices in float64, so memory is that of the result and one tile. Squared distances that
-    rounding made negative are raised to 0, and the diagonal is exactly 0.
+    From per-channel Gram matrices in float64; the diagonal is exactly 0, and nothing is below.
     """
     n, channels = x.shape[:2]
     x = x.reshape(n, channels, -1)

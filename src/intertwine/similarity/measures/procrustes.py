@@ -117,10 +117,7 @@ class Procrustes(Measure[FeatureSide]):
         return float(self.score_trace(trace, a.norms, b.norms, ratio))
 
     def obeys_triangle(self, sides: Sequence[FeatureSide]) -> bool:
-        """Rotations and comparison by position do; assigned channels where each side has as many living ones.
-
-        Between wider sides, two channels that point in opposite directions may both be left without a partner.
-        """
+        """Rotations and comparison by position do; assigned channels where each side has as many living ones."""
         return self._group.mixes or not self.permutes or len({int(s.kept.sum()) for s in sides}) == 1
 
     def to_distance(self, score: float, a: FeatureSide, b: FeatureSide) -> float:
@@ -135,18 +132,12 @@ class Procrustes(Measure[FeatureSide]):
         return delta * sqrt((x**2 + y**2) / 2)
 
     def places(self, norms: Tensor) -> Tensor:
-        """Places of the channels that are compared, of norms ``(..., C)``: ``(..., c)``, ``c`` the same in all rows.
-
-        Where channels change places, those of norm 0 are left out.
-        """
+        """Places ``(..., c)`` of the channels that are compared, of norms ``(..., C)``: not 0 where permuted."""
         kept = norms > 0 if self.permutes else torch.ones_like(norms, dtype=torch.bool)
         return kept.nonzero()[:, -1].view(*norms.shape[:-1], -1)
 
     def gains(self, cross: Tensor, norm_a: Tensor, norm_b: Tensor) -> Tensor:
-        """What each channel of the first side gains with each of the second: the group seeks the largest trace.
-
-        From the products of the channels ``(..., C, C')`` and their norms, at their :meth:`places`.
-        """
+        """What each channel of one side, at its :meth:`places`, gains with each of the other, from their products."""
         rows, columns = self.places(norm_a), self.places(norm_b)
         if rows.shape != norm_a.shape or columns.shape != norm_b.shape:
             cross = cross.take_along_dim(rows[..., :, None], -2).take_along_dim(columns[..., None, :], -1)
@@ -166,10 +157,7 @@ class Procrustes(Measure[FeatureSide]):
         return float(singular_values(gains).sum())
 
     def best_traces(self, gains: Tensor, quick: bool = True) -> Tensor:
-        """The same for matrices ``(..., c, c')``, in float64 to a precision that is enough far from 1.
-
-        Not ``quick`` where many singular values are 0, each of which float32 takes for a little.
-        """
+        """The same for matrices ``(..., c, c')``, precise far from 1; not ``quick`` where many values are 0."""
         if not self._group.mixes:
             return self.best(gains)[0]
         if (least := min(gains.shape[-2:])) < _FEW:
@@ -181,10 +169,7 @@ class Procrustes(Measure[FeatureSide]):
         return double(quick_nuclear_norm(gains.double())[0])
 
     def best(self, gains: Tensor, quick: bool = False, sure: bool = False) -> tuple[Tensor, Tensor]:
-        """The best traces ``(...)`` in float64 and their elements of the group, as matrices ``(..., c, c')``.
-
-        Those of rotations as :func:`polar` says.
-        """
+        """The best traces ``(...)`` in float64 and their elements ``(..., c, c')``, of rotations by :func:`polar`."""
         if self._group.mixes:
             return polar(gains, quick, sure)
         chosen = torch.zeros_like(gains)
@@ -198,11 +183,7 @@ class Procrustes(Measure[FeatureSide]):
         return double(chosen * gains).sum((-2, -1)), chosen
 
     def score_trace(self, trace: Tensor, norm_a: Tensor, norm_b: Tensor, ratio: Tensor | float = 1.0) -> Tensor:
-        """The scores that belong to traces ``(...)``, from the norms of the channels of both sides ``(..., C)``.
-
-        They are in the measure's range. ``ratio`` is the unit of the first side over that of the second, where sizes
-        count.
-        """
+        """The scores of traces ``(...)``, by the norms of both sides ``(..., C)`` and the ``ratio`` of their units."""
         if self.sized:
             size = norm_a.norm(dim=-1) / norm_b.norm(dim=-1) / ratio  # of the first side over the second: may be any
             trace = trace * 2 / (size + 1 / size)
