@@ -123,9 +123,11 @@ class Distances(Result):
             f"Distances of {counted(len(self.names), 'network')} by {self.measure} (invariant under: {self.group}) on "
             f"{counted(self.examples, 'example')}"
         )
-        rows = [(*names, f"{distance:.3f}") for *names, distance in self.nearest().itertuples(index=False)]
-        lines = columns([("name", "nearest", "distance"), *rows])
-        return "\n".join([head, *lines, *(f"Note: {note}" for note in self.notes)])
+        width = max(map(len, ("name", *self.names)))
+        rows = [f"{'name':<{width}}  {'nearest':<{width}}  distance"]
+        for name, nearest, distance in self.nearest().itertuples(index=False):
+            rows.append(f"{name:<{width}}  {nearest:<{width}}  {distance:.3f}")
+        return "\n".join([head, *rows, *(f"Note: {note}" for note in self.notes)])
 
 
 def distances(
