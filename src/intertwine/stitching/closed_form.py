@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from ..features.moments import CrossMoments
 from ..groups import GeneralLinear, Group, Monomial, Orthogonal, UnitRowSum, assign
 from ..groups.dense import polar_factor
-from ..groups.group import Objective
 
 __all__ = [
     "diagonal", "group_procrustes", "identity", "intercept", "least_squares", "pseudo_inverse", "reduced_rank",
@@ -151,7 +150,7 @@ def identity(moments: Moments) -> Tensor:
     return torch.eye(moments.c_out, moments.c_in, dtype=torch.float64, device=moments.xx.device)
 
 
-def group_procrustes(group: Group, moments: Moments, objective: Objective = "least_squares") -> Tensor:
+def group_procrustes(group: Group, moments: Moments) -> Tensor:
     """The element ``g`` of a group with ``g x ~ y`` (see ``Group.procrustes``).
 
     Unequal widths: both sides are padded with zero channels to ``n = max(C_in, C_out)`` and the element's ``C_out x
@@ -160,8 +159,7 @@ def group_procrustes(group: Group, moments: Moments, objective: Objective = "lea
     match dead ones where there are as many; a scale that nothing determines is 1 behind a dead channel of A and
     ``1e-6`` elsewhere. For ``GeneralLinear`` the answer is ``least_squares``, which is singular where a channel is dead
     and then only a limit of elements; so is ``unit_row_sum`` for ``UnitRowSum`` where two are. For ``Orthogonal`` with
-    a wider A it is the polar factor, which is no least-squares solution then: none is known in closed form. The
-    ``"cosine"`` objective is that of the paper's measure (permutation kinds).
+    a wider A it is the polar factor, which is no least-squares solution then: none is known in closed form.
 
     Raises:
         ValueError: If the group acts on another number of channels, or cannot be fitted.
@@ -176,18 +174,17 @@ def group_procrustes(group: Group, moments: Moments, objective: Objective = "lea
     xx, xy, yy = (_pad(m, n) for m in (moments.xx, moments.xy, moments.yy))
     if isinstance(group, Orthogonal) and moments.c_in != moments.c_out:
         return polar_factor(moments.xy.T)
-    unread = moments.c_in > moments.c_out and objective == "least_squares"
-    if unread and isinstance(group, Monomial) and group.permutes and not group.scales:
+    if moments.c_in > moments.c_out and isinstance(group, Monomial) and group.permutes and not group.scales:
         return _best_injection(moments, group.signs > 0)
     dead = ~(xx.diagonal() > 0)
     xx, yy = _with_energy(xx), _with_energy(yy)
     if isinstance(group, Monomial) and group.permutes:
-        element = group.procrustes(xy, xx, yy, objective=objective, floor=FLOOR)
+        element = group.procrustes(xy, xx, yy, floor=FLOOR)
         scale = torch.where(dead[element.index], 1.0, element.scales()) if group.dim else element.scales()
         matrix = torch.zeros_like(xx)
         matrix[torch.arange(n, device=xx.device), element.index] = scale.to(xx)
     else:
-        matrix = group.procrustes(xy, xx, yy, objective=objective).matrix(torch.float64)
+        matrix = group.procrustes(xy, xx, yy).matrix(torch.float64)
     return matrix[: moments.c_out, : moments.c_in].clone()
 
 
