@@ -1,4 +1,4 @@
-"""What a stitched network loses: its accuracy and loss as it is evaluated, batch norms measured anew, and its drift."""
+"""Losses of a stitched network: accuracy and loss as it is evaluated, batch norms measured anew, and its drift."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
