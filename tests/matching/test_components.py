@@ -1,4 +1,4 @@
-"""Networks matched component by component, shared spaces held still, as whole ones; checkpoints read tensor by tensor."""
+"""Networks matched component by component, shared spaces held still, as whole ones; checkpoints read one by one."""
 
 import copy
 import json
