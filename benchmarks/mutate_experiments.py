@@ -42,14 +42,14 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("p2-table2",),
     ),
     (
-        f"{E}/setting.py",
+        f"{E}/plan.py",
         '"learning_rate": 1e-2, "batch_size": 128',
         '"learning_rate": 1e-3, "batch_size": 128',
         (PLANS,),
     ),
-    (f"{E}/setting.py", "epochs=6 if deep else 4", "epochs=2 if deep else 1", (PLANS,)),
+    (f"{E}/plan.py", "epochs=6 if deep else 4", "epochs=2 if deep else 1", (PLANS,)),
     (
-        f"{E}/setting.py",
+        f"{E}/plan.py",
         "self.by_scale(2 if deep else 10, 20, 20)",
         "self.by_scale(2 if deep else 4, 20, 20)",
         ("fig15-lasso",),
@@ -90,8 +90,8 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (f"{P1}/dissimilarity.py", "s.by_scale(128, 1000, 10_000)", "s.by_scale(128, 100, 10_000)", (PLANS,)),
     (f"{P1}/rotation_figure.py", "s.by_scale(3, 8, 5)", "s.by_scale(3, 3, 5)", (PLANS,)),
-    (f"{P1}/lasso_stitching.py", "STRENGTHS = (1e-4,", "STRENGTHS = (1e-5,", (PLANS,)),
-    (f"{P1}/leaky_slopes.py", "_FEW = (1e-2, 0.1, 0.5, 0.9, 1.0)", "_FEW = (1e-2, 0.5, 0.9, 1.0)", (PLANS,)),
+    (f"{P1}/alpha_choice.py", "STRENGTHS = (1e-4,", "STRENGTHS = (1e-5,", (PLANS,)),
+    (f"{P1}/stitching.py", "_FEW = (1e-2, 0.1, 0.5, 0.9, 1.0)", "_FEW = (1e-2, 0.5, 0.9, 1.0)", (PLANS,)),
     (f"{P2}/tables.py", "(128, 5, 23))", "(128, 5, 2))", (PLANS,)),
     # splits that leak, data, baselines
     (
@@ -191,7 +191,7 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         (ONE,),
     ),
     (
-        f"{P1}/leaky_slopes.py",
+        f"{P1}/stitching.py",
         "mean_of([*by.values()][:-2]) - mean_of([*by.values()][-2:])",
         "mean_of([*by.values()][:-1]) - mean_of([*by.values()][-1:])",
         (ONE,),
@@ -213,7 +213,7 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         'usual["ResNet20"][f])) for f, e in usual["ResNet18"]',
         (ONE,),
     ),
-    (f"{P1}/leaky_slopes.py", "_EQUAL, _FAR = 0.03, 0.2", "_EQUAL, _FAR = 0.3, 0.2", (ONE,)),
+    (f"{P1}/stitching.py", "_EQUAL, _FAR = 0.03, 0.2", "_EQUAL, _FAR = 0.3, 0.2", (ONE,)),
     (
         f"{P1}/rotation_figure.py",
         'lost["rotation"][layer] - lost["G_ReLU"][layer]',
@@ -240,7 +240,7 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (f"{L}/statistics/statements.py", "holm([s.p_holds for s in judged])", "[s.p_holds for s in judged]", (RULE,)),
     (f"{E}/experiment.py", '"cifar10": 0.75', '"cifar10": 0.05', (RULE, ONE, TWO)),
     (f"{E}/reproduction.py", "claim.held is True for claim", "claim.held is not False for claim", (RULE, ONE, TWO)),
-    (f"{E}/printed.py", "0.6208±0.008", "0.6028±0.008", ("tests/lab/test_printed.py",)),
+    (f"{E}/reproduction.py", "0.6208±0.008", "0.6028±0.008", ("tests/lab/test_printed.py",)),
     # the libraries that experiments stand on
     (
         "src/intertwine/stitching/permutation_layers.py",

@@ -36,7 +36,7 @@ def test_no_plan_is_kept_of_what_is_not_there():
 
 def test_a_plan_does_nothing_and_looks_at_no_data(tmp_path, monkeypatch):
     monkeypatch.setattr("intertwine.lab.experiments.plan.load", None)
-    monkeypatch.setattr("intertwine.lab.experiments.setting.load", None)
+    monkeypatch.setattr("intertwine.lab.experiments.plan.load", None)
     found = experiments()["fig1-stitching-myrtle"].planned(Setting("paper", tmp_path, "cifar10:/nowhere"))
     assert found.zoos
     assert found.tasks

@@ -2,7 +2,7 @@
 
 import pytest
 
-from intertwine.lab.experiments import printed as p
+from intertwine.lab.experiments import reproduction as p
 
 
 def cells_of(table):

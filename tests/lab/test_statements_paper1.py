@@ -6,7 +6,7 @@ import pytest
 from planted import floor_of, rows_of, spread_over, told, values_of
 
 from intertwine.lab.experiments import experiment
-from intertwine.lab.experiments import printed as p
+from intertwine.lab.experiments import reproduction as p
 from intertwine.lab.experiments.experiment import CEILING
 from intertwine.lab.experiments.paper1 import alpha_choice
 from intertwine.lab.experiments.paper1.dissimilarity import MEASURES

@@ -4,7 +4,7 @@ import pytest
 from planted import floor_of, rows_of, told, values_of
 
 from intertwine.lab.experiments import experiment
-from intertwine.lab.experiments import printed as p
+from intertwine.lab.experiments import reproduction as p
 from intertwine.lab.experiments.experiment import CEILING
 from intertwine.lab.experiments.paper1 import dissection_figure as dissection
 

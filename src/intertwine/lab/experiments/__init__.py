@@ -21,7 +21,7 @@ inside the function.
 
 from ..statistics import Claim, Guard, Statement, judge
 from .experiment import Experiment, Findings, measure
-from .plan import Design, PairJob, PlannedZoo, activations_of, cyclic_pairs, unordered_pairs
+from .plan import SCALES, Design, PairJob, PlannedZoo, Scale, Setting, activations_of, cyclic_pairs, unordered_pairs
 from .registry import (
     check_against,
     compare,
@@ -34,7 +34,6 @@ from .registry import (
     values_path,
 )
 from .reproduction import Map, Reproduction, Row
-from .setting import SCALES, Scale, Setting
 from .values import COLUMNS, Values
 
 __all__ = [

@@ -21,10 +21,8 @@ from ..runs import InProcess, Job, Jobs, Local, RunReport, job_key, run
 from ..runs.store import remove
 from ..statistics import Estimate, Guard, Sample, Statement, estimates, judge
 from ..training import choose_device
-from .plan import BASELINE, Design, PlannedZoo
-from .printed import Printed
-from .reproduction import Map, Reproduction, Row
-from .setting import SCALES, Scale, Setting
+from .plan import BASELINE, SCALES, Design, PlannedZoo, Scale, Setting
+from .reproduction import Map, Printed, Reproduction, Row
 from .values import Values
 
 # Networks that say something train to this accuracy: well above chance, below what a few epochs reach.
@@ -34,21 +32,13 @@ CEILING = "trained to the end"
 
 @dataclass
 class Findings:
-    """What an analysis says of values: filled line by line.
-
-    Attributes:
-        values: The table.
-        rows: Numbers.
-        statements: Not judged yet.
-        maps: Layer-by-layer matrices.
-        notes: What a reader must know, beside the plan's notes.
-    """
+    """What an analysis says of a table of values: filled line by line."""
 
     values: Values
     rows: list[Row] = field(default_factory=list)
-    statements: list[Statement] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)  # Not judged yet
     maps: list[Map] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # What a reader must know, beside the plan's
 
     @property
     def data(self) -> str:
@@ -84,11 +74,8 @@ class Findings:
     ) -> Guard:
         """Networks that a statement is about: above the trivial baseline, trained, and not all at the ceiling.
 
-        Args:
-            arms: All that have an accuracy if none is named.
-            compared: Whether the statement compares arms by their accuracies, so that a ceiling matters.
-            least: Accuracy from which they count as trained; by the data if ``None``.
-            ended: Arms whose networks the ceiling is of, trained longer: they must have gone most of the way to it.
+        These are all arms that have an accuracy, if none is named; trained from the accuracy ``least`` on. A ceiling
+        matters where arms are ``compared``; those that ``ended`` are of, trained longer, went most of the way to it.
         """
         chosen = arms or [a for a in self.values.arms("accuracy") if a not in (BASELINE, CEILING)]
         floor = max((s.mean for s in self.values.by_layer("accuracy", BASELINE).values()), default=0.0)
@@ -135,11 +122,7 @@ class Experiment:
         return plan
 
     def check(self, setting: Setting) -> None:
-        """Refuse, before any work, what cannot be run.
-
-        Raises:
-            ValueError: If something is needed that is not there; the message says what to put where.
-        """
+        """Refuse, before any work, what cannot be run: the ``ValueError`` says what to put where."""
         own = self.at(setting)
         if missing := self.needs(own):
             raise ValueError(missing)
@@ -147,11 +130,7 @@ class Experiment:
             load(own.data_spec)
 
     def page(self, values: Values) -> Reproduction:
-        """Analysis of values: intervals, verdicts and everything that a page shows.
-
-        Raises:
-            DataError: If the values are of another experiment.
-        """
+        """Analysis of values of this experiment: intervals, verdicts and everything that a page shows."""
         if others := {*values.frame["experiment"].unique()} - {"", self.name}:
             raise DataError(f"values must be of {self.name}. Got those of {', '.join(sorted(others))}.")
         found, facts = Findings(values), dict(sorted(values.facts.items()))  # in the order of the file
@@ -166,52 +145,43 @@ class Experiment:
 def measure(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[str, Values], dict[str, str]]:
     """Train the networks and run the jobs of several experiments: networks first, then all jobs, in one queue each.
 
-    Everything that is finished is kept, and the same call goes on from there.
-
-    Returns:
-        Values by the name of the experiment, and errors of those of which something failed.
+    Gives values by name, and errors of those of which something failed. What is finished is kept.
     """
     plans = {one.name: one.planned(setting) for one in chosen}
     zoos: dict[Path, PlannedZoo] = {}  # experiments share networks
     for zoo in (z for plan in plans.values() for z in plan.zoos):
-        seeds = sorted({*zoo.seeds, *(zoos[zoo.folder].seeds if zoo.folder in zoos else ())})
-        zoos[zoo.folder] = replace(zoo, seeds=tuple(seeds))
+        seeds = {*zoo.seeds, *(zoos[zoo.folder].seeds if zoo.folder in zoos else ())}
+        zoos[zoo.folder] = replace(zoo, seeds=tuple(sorted(seeds)))
     # One job trains small networks together, where a CPU gains by it; one by one on other devices.
     on_gpu = choose_device(setting.device).type == "cuda"
     size = 1 if on_gpu else max((len(zoo.seeds) for zoo in zoos.values()), default=1)
-    parts = [
-        replace(zoo, seeds=zoo.seeds[k : k + size]) for zoo in zoos.values() for k in range(0, len(zoo.seeds), size)
-    ]
+    parts = [replace(z, seeds=z.seeds[k : k + size]) for z in zoos.values() for k in range(0, len(z.seeds), size)]
     training = [part.job(setting.device) for part in parts]
     lost = [job_key(job) for part, job in zip(parts, training) if not all(m.path.is_file() for m in part.members)]
     remove(setting.folder / "runs" / "networks", lost)  # results whose networks were moved away
     trained = _run("networks", training, setting)
-    trained_rows: dict[Path, dict[str, list[dict[str, Any]]]] = {}
-    spent: dict[Path, float] = {}
-    machines: dict[Path, set[str]] = {}
+    # Rows, seconds and machine of each network, by folder and seed.
+    made: dict[tuple[Path, str], tuple[list[dict[str, Any]], float, str]] = {}
     for part, rows, took, machine in zip(parts, trained.values, trained.spent, trained.machines):
-        machines.setdefault(part.folder, set()).add(machine)
         for row in rows or ():
-            trained_rows.setdefault(part.folder, {}).setdefault(row["network"], []).append(row)
-        spent[part.folder] = spent.get(part.folder, 0.0) + took * (rows is not None)
-    ready = lambda plan: all({f"{s}" for s in z.seeds} <= set(trained_rows.get(z.folder, ())) for z in plan.zoos)
-    jobs = _run("jobs", [t.job for plan in plans.values() if ready(plan) for t in plan.tasks], setting)
+            own = made.setdefault((part.folder, row["network"]), ([], took / len(part.seeds), machine))
+            own[0].append(row)
+    members = lambda plan: {(zoo.folder, f"{seed}") for zoo in plan.zoos for seed in zoo.seeds}
+    ready = {name for name, plan in plans.items() if members(plan) <= made.keys()}
+    jobs = _run("jobs", [t.job for name, plan in plans.items() if name in ready for t in plan.tasks], setting)
     done = iter(zip(jobs.values, jobs.spent, jobs.machines))
     failures = "; ".join([*trained.failed.values(), *jobs.failed.values()][:1])
     found, failed = {}, {}
-    for one in chosen:
-        plan = plans[one.name]
-        results = [next(done) for _ in plan.tasks] if ready(plan) else [(None, 0.0, "")]
+    for name, plan in plans.items():
+        results = [next(done) for _ in plan.tasks] if name in ready else [(None, 0.0, "")]
         if any(rows is None for rows, *_ in results):
-            failed[one.name] = f"a network or job failed ({failures}); the others are kept: run the same again"
+            failed[name] = f"a network or job failed ({failures}); the others are kept: run the same again"
             continue
-        rows = [{**row, "arm": z.arm} for z in plan.zoos for s in z.seeds for row in trained_rows[z.folder][f"{s}"]]
+        rows = [{**row, "arm": z.arm} for z in plan.zoos for s in z.seeds for row in made[z.folder, f"{s}"][0]]
         rows += [{**task.columns, **row} for task, (listed, *_) in zip(plan.tasks, results) for row in listed]
-        own = {(zoo.folder, seed) for zoo in plan.zoos for seed in zoo.seeds}
-        networks = sum(spent[folder] / len(zoos[folder].seeds) for folder, _ in own)
-        used = {machine for *_, machine in results}.union(*(machines[folder] for folder, _ in own))
-        facts = facts_of(plan, networks + sum(took for _, took, _ in results), used)
-        found[one.name] = Values.of(({"experiment": one.name, **row} for row in rows), facts)
+        spent = [*(made[member] for member in members(plan)), *results]
+        facts = facts_of(plan, sum(took for _, took, _ in spent), {machine for *_, machine in spent})
+        found[name] = Values.of(({"experiment": name, **row} for row in rows), facts)
     return found, failed
 
 

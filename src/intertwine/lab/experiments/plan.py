@@ -1,4 +1,4 @@
-"""Plan of an experiment: networks to train and jobs on them, as values; nothing is done when it is made."""
+"""Setting of an experiment, and its plan: networks to train and jobs on them; nothing is done when it is made."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,10 +16,92 @@ from torch import nn
 
 from ...features.evaluate import evaluate
 from ..data import Batches, DataSplits, load
-from ..networks import build
+from ..networks import build, fit_to
 from ..runs import Job
-from ..training import Recipe, choose_device, load_checkpoint, member_path, read_card, train_many
-from .setting import Setting
+from ..training import (
+    RECIPES,
+    Recipe,
+    choose_device,
+    fast_precision,
+    load_checkpoint,
+    member_path,
+    read_card,
+    train_many,
+)
+
+Scale = Literal["smoke", "small", "paper"]
+SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
+SHAPES = {"digits": ((1, 8, 8), 10), "cifar10": ((3, 32, 32), 10), "cifar100": ((3, 32, 32), 100)}
+_DEEP = ("resnet", "vgg")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How big an experiment is and where it may work.
+
+    Args:
+        scale: ``smoke`` is seconds on digits, ``small`` hours of a CPU on CIFAR-10, ``paper`` the papers' sizes.
+        folder: Holds networks, finished jobs and values, so that the same experiment goes on after a kill.
+        data: Images with labels, as ``lab.data.load`` takes them; not used at smoke scale, which has digits.
+        seed: Of everything random.
+        device: ``auto``, ``cpu``, ``cuda`` ...
+        workers: Processes; one for each core if ``None``, and at 0 jobs run in this process.
+        progress: Whether to show progress.
+        concepts: Images with labelled pixels, as ``lab.data.load_concepts`` takes them; generated at smoke scale.
+    """
+
+    scale: Scale = "smoke"
+    folder: Path = field(default_factory=lambda: Path("reproduction"))
+    data: str = "cifar10"
+    seed: int = 0
+    device: str = "auto"
+    workers: int | None = 0
+    progress: bool = False
+    concepts: str = "generated"
+
+    @property
+    def data_spec(self) -> str:
+        """``digits`` at smoke scale, otherwise ``data``."""
+        return "digits" if self.scale == "smoke" else self.data
+
+    @property
+    def data_name(self) -> str:
+        """The data without the place where they lie."""
+        return self.data_spec.partition(":")[0]
+
+    @property
+    def digits(self) -> bool:
+        """Whether it works on digits, which are neither moved, mirrored nor cropped."""
+        return self.data_name == "digits"
+
+    def by_scale(self, smoke: Any, small: Any, paper: Any) -> Any:
+        """One of three values: ``Setting("small").by_scale(1, 2, 3)`` is 2."""
+        return {"smoke": smoke, "small": small, "paper": paper}[self.scale]
+
+    def fitted(self, *networks: str) -> str:
+        """The network of this scale, fitted to the data (their shape is looked up, where it is not known by name)."""
+        network = self.by_scale(*networks) if len(networks) > 1 else networks[0]
+        if self.data_name in SHAPES:
+            return fit_to(network, *SHAPES[self.data_name])
+        data = load(self.data_spec)
+        return fit_to(network, data.shape, len(data.classes))
+
+    def recipe(self, network: str = "", **changes: Any) -> Recipe:
+        """How experiments train their networks, unless they are about training; with ``changes`` at every scale.
+
+        A few epochs on digits; at the scale ``small`` a few with one cycle of a large rate, in mixed precision where
+        that is fast; the first paper's own. Deep networks need more, and only need to be there at smoke scale.
+        """
+        deep = network.startswith(_DEEP)
+        if self.digits:
+            chosen = RECIPES["digits"].but(epochs=self.by_scale(2 if deep else 10, 20, 20), batch_size=64)
+        elif self.scale == "paper":
+            chosen = RECIPES["paper"]
+        else:
+            cycle: dict[str, Any] = {"schedule": "cyclic", "warmup": 1, "learning_rate": 1e-2, "batch_size": 128}
+            chosen = RECIPES["paper"].but(epochs=6 if deep else 4, precision=fast_precision(self.device), **cycle)
+        return chosen.but(**changes)
+
 
 BASELINE = "trivial baseline"
 _BLOCKS = 20  # of test images, at most
@@ -31,6 +113,9 @@ class PlannedMember(NamedTuple):
 
     path: Path  # Of its checkpoint
     name: str  # By its seed
+
+
+Pairs = list[tuple[PlannedMember, PlannedMember]]
 
 
 @dataclass(frozen=True)
@@ -74,33 +159,21 @@ class PlannedJob(NamedTuple):
 
 @dataclass
 class Design:
-    """All that an experiment would do.
-
-    Attributes:
-        setting: Scale, data, folder.
-        zoos: Networks to train first; their test accuracies are values too.
-        tasks: Jobs, most of them on these networks.
-        notes: What a reader must know.
-    """
+    """All that an experiment would do."""
 
     setting: Setting
-    zoos: list[PlannedZoo] = field(default_factory=list)
-    tasks: list[PlannedJob] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    zoos: list[PlannedZoo] = field(default_factory=list)  # To train first; their test accuracies are values too
+    tasks: list[PlannedJob] = field(default_factory=list)  # Most of them on these networks
+    notes: list[str] = field(default_factory=list)  # What a reader must know
 
     def zoo(
         self, arm: str, network: str, count: int, recipe: Recipe | None = None, *, first: int = 0,
         examples: int | None = None,
     ) -> PlannedZoo:  # fmt: skip
-        """Networks from the seeds ``setting.seed + first, ...``.
+        """So many networks from the seeds ``setting.seed + first, ...``, under the name ``arm`` in the table.
 
-        Args:
-            arm: Their name in the table.
-            network: Text for ``networks.build``; it is fitted to the data.
-            count: Number of networks.
-            recipe: How they are trained; ``setting.recipe(network)`` if ``None``.
-            first: Number of the first, where they must differ from another zoo's.
-            examples: Training examples; all of them if ``None``.
+        ``network`` is text for ``networks.build`` and is fitted to the data; the recipe is ``setting.recipe(network)``
+        unless given, and so many training ``examples`` are used: all of them if ``None``.
         """
         s = self.setting
         network, recipe = s.fitted(network), recipe or s.recipe(network)
@@ -227,16 +300,13 @@ def row(statistic: str, value: float | None, **where: Any) -> dict[str, Any]:
     return {"statistic": statistic, "value": value, **where}
 
 
-def cyclic_pairs(zoo: PlannedZoo) -> list[tuple[PlannedMember, PlannedMember]]:
-    """Each network with the next one, the last with the first: the fewest pairs that hold all equally often.
-
-    A single network makes no pair. Intervals leave out networks, not pairs.
-    """
+def cyclic_pairs(zoo: PlannedZoo) -> Pairs:
+    """Each network with the next one, the last with the first: the fewest pairs that hold all equally often."""
     members, n = zoo.members, len(zoo.seeds)
     return [(members[k], members[(k + 1) % n]) for k in range(n)] if n > 1 else []
 
 
-def unordered_pairs(zoo: PlannedZoo) -> list[tuple[PlannedMember, PlannedMember]]:
+def unordered_pairs(zoo: PlannedZoo) -> Pairs:
     """Every pair of distinct networks once, for what does not depend on their order."""
     return list(itertools.combinations(zoo.members, 2))
 

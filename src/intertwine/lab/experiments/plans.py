@@ -17,9 +17,8 @@ from ..runs.store import finished
 from ..statistics import Statement
 from ..training import Recipe, member_path
 from .experiment import Experiment, Findings
-from .plan import Design, PlannedZoo
+from .plan import SCALES, SHAPES, Design, PlannedZoo, Setting
 from .registry import experiments, source_version, values_path
-from .setting import SCALES, SHAPES, Setting
 from .values import Values
 
 _TRAINING = {"digits": 1295, "cifar10": 45_000, "cifar100": 45_000}  # examples of the training split
@@ -77,10 +76,9 @@ def _short(value: Any) -> Any:
 
 
 def tell_plan(one: Experiment, setting: Setting, out: Path) -> list[str]:
-    """What would be trained and run, and for each statement the distance from its limit that so many networks tell.
+    """What would be trained and run, and for each statement the distance from its limit that is told, with power 0.8.
 
-    That is with power 0.8, on a page of as many statements; spreads are those of values that the folder ``out`` keeps,
-    of the same scale, else at smoke scale.
+    Spreads are those of values that the folder ``out`` keeps, of the same scale, else at smoke scale.
     """
     design, own = one.planned(setting), one.at(setting)
     kept = [s for s in (own.scale, "smoke") if values_path(out, one.name, s).is_file()]

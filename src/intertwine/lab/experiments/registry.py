@@ -22,7 +22,7 @@ from ..._words import near
 from ..runs import job_key
 from ..runs.store import result_path
 from .experiment import Experiment, measure
-from .setting import Setting
+from .plan import Setting
 from .values import Values, first_difference
 
 # Files that hold a tuple EXPERIMENTS, in the order in which the page shows them.
@@ -31,10 +31,7 @@ _MODULES: tuple[str, ...] = (
     "paper1.dissimilarity",
     "paper1.rotation_figure",
     "paper1.stitching",
-    "paper1.leaky_slopes",
-    "paper1.cct_stitching",
     "paper1.alpha_choice",
-    "paper1.lasso_stitching",
     "paper1.dissection_figure",
     "paper1.demonstrations",
     "paper2.tables",
@@ -58,11 +55,7 @@ def experiments() -> dict[str, Experiment]:
 
 
 def experiment(name: str) -> Experiment:
-    """One experiment.
-
-    Raises:
-        ValueError: If there is none of this name.
-    """
+    """One experiment; a ``ValueError`` if there is none of this name."""
     known = experiments()
     if name not in known:
         raise ValueError(f"experiment must be one of {', '.join(known)}. Got {name!r}.{near(name, known)}")
@@ -72,16 +65,9 @@ def experiment(name: str) -> Experiment:
 def run_experiments(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[str, Values], dict[str, str]]:
     """Values of experiments at one scale, saved as ``SCALE/NAME.parquet``; those at smoke scale are their fingerprints.
 
-    Args:
-        chosen: Experiments; one that does not have the scale runs at the nearest that it has.
-        setting: ``folder`` holds everything, with one folder for each scale.
-
-    Returns:
-        Values by name, and errors of those that failed; what is finished is kept.
-
-    Raises:
-        ValueError: If something is needed that is not there, before any work.
-    """  # noqa: DOC502 - raised by check()
+    One that does not have the scale runs at the nearest that it has. Gives values by name, and errors of those that
+    failed; what is finished is kept. What is needed and not there is a ``ValueError`` before any work.
+    """
     for one in chosen:
         one.check(setting)
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
@@ -92,14 +78,14 @@ def run_experiments(chosen: Sequence[Experiment], setting: Setting) -> tuple[dic
         larger = [one for one in chosen if one.at(setting).scale != "smoke" and one.name in found]
         if larger:
             own = replace(setting, folder=setting.folder / setting.scale)
-            today = {one.name: found[one.name] for one in larger}
+            today = {one.name: found.pop(one.name) for one in larger}
             for one in larger:
                 set_aside(one, one.at(own), today[one.name])
             measured, errors = measure(larger, own)
             for name, values in measured.items():
                 values.facts["fingerprint"] = today[name].digest()
                 values.save(values_path(setting.folder, name, setting.scale))
-            found, failed = {**{n: v for n, v in found.items() if n not in today}, **measured}, {**failed, **errors}
+            found, failed = found | measured, failed | errors
     return found, failed
 
 
@@ -109,10 +95,9 @@ def values_path(folder: Path, name: str, scale: str) -> Path:
 
 
 def validity(folder: Path, name: str, scale: str) -> str:
-    """Whether the values in a folder are those of today's code, by the fingerprint beside them.
+    """Whether values in a folder are ``valid`` or ``older than its code``, by the fingerprint beside them.
 
-    Returns:
-        ``valid``, ``older than its code``, or ``not checked`` where the fingerprint was not taken of today's source.
+    ``not checked`` where the fingerprint was not taken of today's source.
     """
     values, kept = (Values.load(values_path(folder, name, s)) for s in (scale, "smoke"))
     if kept.facts.get("source") != source_version():
@@ -121,19 +106,13 @@ def validity(folder: Path, name: str, scale: str) -> str:
 
 
 def reproduce(name: str, setting: Setting | None = None) -> Values:
-    """Run one experiment at the scale that is asked for, or the nearest that it has.
+    """Run one experiment at the scale that is asked for, or the nearest that it has; at smoke scale by default.
 
-    Args:
-        name: Of the experiment.
-        setting: Scale, folder, data; smoke scale if ``None``.
-
-    Returns:
-        Its values; ``experiment(name).page(values)`` judges them.
+    ``experiment(name).page(values)`` judges the values.
 
     Raises:
-        ValueError: If there is no such experiment.
         RuntimeError: If a network or job failed; the rest is kept.
-    """  # noqa: DOC502 - raised by experiment()
+    """
     found, failed = run_experiments([experiment(name)], setting or Setting())
     if failed:
         raise RuntimeError(f"jobs must all finish. Got {failed[name]}.")
@@ -152,15 +131,7 @@ def source_version() -> str:
 
 
 def fingerprints(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[str, Values], dict[str, str]]:
-    """Values at smoke scale by today's code; finished jobs of the very same source are found.
-
-    Args:
-        chosen: Experiments.
-        setting: ``folder`` holds everything, with one folder for each scale.
-
-    Returns:
-        Values by name, and errors of those that failed.
-    """
+    """Values at smoke scale by today's code, by name, and errors; finished jobs of the very same source are found."""
     home = setting.folder / "smoke" / "work"
     for other in home.glob("*"):
         if other.name != source_version():
@@ -170,14 +141,11 @@ def fingerprints(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[s
 
 
 def compare(kept: Values, today: Values) -> tuple[Validity, str]:
-    """Whether a fingerprint is today's, and where it is not.
+    """Whether a fingerprint is today's, and the first number that differs; also where rounding is all.
 
     Numbers are the same where they differ by rounding only, 1e-5 of the largest of their statistic: a redesign may sum
     in another order. Larger differences lose a result with the same PyTorch and processor; with others, whose roundings
     training can make large, they leave it open.
-
-    Returns:
-        The state, and the first number that differs; also where rounding is all.
     """
     difference = first_difference(kept, today, _ROUNDING)
     if not difference:

@@ -36,11 +36,9 @@ _KEY = b"intertwine"
 
 
 class Values:
-    """All numbers that an experiment measured, and the facts of its run.
+    """All numbers that an experiment measured, a row each with ``COLUMNS``, and the facts of its run.
 
-    Args:
-        frame: One row for each number, with the columns ``COLUMNS``.
-        facts: Of the run: scale, data, seed, versions, commit, hours, notes.
+    Facts are scale, data, seed, versions, commit, hours, notes.
     """
 
     def __init__(self, frame: pd.DataFrame, facts: Mapping[str, Any]) -> None:
@@ -48,11 +46,7 @@ class Values:
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], facts: Mapping[str, Any]) -> Values:
-        """From rows as dictionaries; columns that a row does not name are empty.
-
-        Raises:
-            ValueError: If a row names a column that there is not.
-        """
+        """From rows as dictionaries; columns that a row does not name are empty, and others a ``ValueError``."""
         import pandas as pd
 
         listed = [{**_DEFAULTS, **row} for row in rows]
@@ -72,11 +66,7 @@ class Values:
 
     @classmethod
     def load(cls, path: str | Path) -> Values:
-        """Read a table that ``save`` wrote.
-
-        Raises:
-            DataError: If the file is missing or damaged, of another version, or lacks a column or rows.
-        """  # noqa: DOC502 - made by ``refused``
+        """Read a table that ``save`` wrote; a ``DataError`` if it is missing, damaged, or of another version."""
         from pyarrow import ArrowException, parquet
 
         path = Path(path)
@@ -129,13 +119,7 @@ class Values:
         return Sample(numbers, share * (1 - share) / images if images else 0.0)
 
     def by_layer(self, statistic: str, arm: str = "", diagonal: bool = False) -> dict[str, Sample]:
-        """A sample for each layer, in the order of the file.
-
-        Args:
-            statistic: Which one.
-            arm: Of which arm.
-            diagonal: Whether it is of every layer against every layer, of which equal ones are wanted.
-        """
+        """A sample for each layer, in the order of the file; with ``diagonal``, of each layer against itself."""
         found = {}
         for s, a, layer, other in self._groups:
             if (s, a) == (statistic, arm) and other == (layer if diagonal else ""):
@@ -155,11 +139,7 @@ class Values:
         return mean_of(self.by_layer(statistic, arm).values())
 
     def number(self, statistic: str, arm: str = "", layer: str = "") -> float:
-        """One number that is of no network, such as one of mathematics.
-
-        Raises:
-            ValueError: If there is none, or there are several.
-        """
+        """One number that is of no network, such as one of mathematics; there must be exactly one."""
         found = self._groups.get((statistic, arm, layer, ""), [])
         if len(found) != 1:
             raise ValueError(f"values must hold one {statistic!r}. Got {len(found)}.")

@@ -47,14 +47,10 @@ _NEEDED = (
 
 @dataclass(frozen=True)
 class Situation:
-    """One of the paper's networks at small scale.
+    """One of the paper's networks at small scale."""
 
-    Attributes:
-        build: Makes the network for a number of concepts.
-        places: Layers: the last residual output, and a convolution inside the last residual block where there is one.
-    """
-
-    build: Callable[[int], nn.Module]
+    build: Callable[[int], nn.Module]  # Makes the network for a number of concepts
+    # Layers: the last residual output, and a convolution inside the last residual block where there is one
     places: Mapping[str, str]
 
 

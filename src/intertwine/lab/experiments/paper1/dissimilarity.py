@@ -11,8 +11,7 @@ from ...data import load
 from ...statistics import Sample, jackknife, mean_of, spearman
 from ..experiment import Experiment, Findings
 from ..plan import Design, PairJob, activations_of, row, unordered_pairs
-from ..printed import TABLE_2, TABLE_4, V1_FIG_5, Printed
-from ..reproduction import Map, Row
+from ..reproduction import TABLE_2, TABLE_4, V1_FIG_5, Map, Printed, Row
 from .stitched import pairs_of
 
 # The figures' orthogonal CKA divides channels by their norm: the last measure, not linear CKA.
@@ -37,10 +36,9 @@ class LayerSimilarity(PairJob):
     examples: int  # Test images
 
     def run(self, files: Path) -> list[dict[str, Any]]:
-        """Compare, with exact scores: every layer of the first against every layer of the second.
+        """Exact scores of every layer of the first against every one of the second, by measure.
 
-        Returns:
-            For each measure the scores, and those of equal layers with chance (20 shuffles) taken out.
+        Those of equal layers also with chance (20 shuffles) taken out.
         """
         from ....similarity import Resampling, compare
 

@@ -10,8 +10,7 @@ from ...statistics import Estimate, Sample
 from ...training import Augmented
 from ...zoo import draw_pairs
 from ..experiment import Findings
-from ..plan import Design, PairJob, PlannedMember, PlannedZoo, activations_of, cyclic_pairs, row
-from ..setting import Setting
+from ..plan import Design, PairJob, Pairs, PlannedZoo, Setting, activations_of, cyclic_pairs, row
 from ..values import Values
 
 FLAT = 0.02  # nats: the training loss changes by less in the last epoch, as a mean over layers and pairs
@@ -104,9 +103,7 @@ def length_of(setting: Setting, arm: Arm) -> dict[str, Any]:
     return dict(zip(("examples", "recipe"), setting.by_scale((96, {"epochs": 2, "head_start": 1}), small, (None, {}))))
 
 
-def pairs_of(
-    setting: Setting, zoo: PlannedZoo, arm: Arm = OURS, most: int = 32
-) -> list[tuple[PlannedMember, PlannedMember]]:
+def pairs_of(setting: Setting, zoo: PlannedZoo, arm: Arm = OURS, most: int = 32) -> Pairs:
     """Each network with the next, fewer where maps are trained longer; at the scale paper as the papers draw them."""
     members = zoo.members
     if setting.scale != "paper":
@@ -118,7 +115,7 @@ def pairs_of(
 
 def enter(
     plan: Design, zoo: PlannedZoo, arm: Arm, families: Sequence[str], layers: Sequence[str] = (), name: str = "",
-    pairs: Sequence[tuple[PlannedMember, PlannedMember]] = (), most: int = 32, **how: Any,
+    pairs: Pairs | None = None, most: int = 32, **how: Any,
 ) -> None:  # fmt: skip
     """A job for each pair of a zoo (or those given, at most ``most`` at the scale paper), and a note on the arm.
 

@@ -20,7 +20,7 @@ from ...statistics import Guard
 from ...training import RECIPES, Recipe, choose_device, digest, fast_precision, train
 from ..experiment import Experiment, Findings
 from ..plan import BASELINE, DataJob, Design, accuracy_rows, blocks, logistic_regression, row
-from ..printed import FIG_2_CHAIN
+from ..reproduction import FIG_2_CHAIN
 
 _NEAR = 0.02  # within which networks are near
 _TRAINED = 0.5  # accuracy from which networks without batch norm count as trained

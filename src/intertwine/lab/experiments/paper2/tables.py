@@ -10,9 +10,8 @@ from ...networks import Ensemble, parse
 from ...statistics import Guard, Sample, independent
 from ...training import RECIPES, Recipe, fast_precision, train
 from ..experiment import CEILING, Experiment, Findings
-from ..plan import DataJob, Design, accuracy_rows
-from ..printed import COLUMNS, TABLE_I, TABLE_I_PERMUTED, TABLE_II
-from ..setting import Setting
+from ..plan import DataJob, Design, Setting, accuracy_rows
+from ..reproduction import COLUMNS, TABLE_I, TABLE_I_PERMUTED, TABLE_II
 
 # Equivalence margins, as fractions: about four times the largest spread that the tables print.
 _CONSTANT, _PERMUTED = 0.01, {"cifar100": 0.04}
