@@ -30,7 +30,7 @@ from intertwine.lab.data.concept_files import CocoConcepts
 from intertwine.lab.data.concepts import load_concepts
 from intertwine.lab.data.load import load
 from intertwine.lab.data.pictures import Preprocessing
-from intertwine.lab.data.text import TextBlocks
+from intertwine.lab.data.tables import TextBlocks
 from intertwine.lab.networks.hugging_face import load_pretrained
 from intertwine.lab.networks.registry import build
 from intertwine.lab.runs.job import load_plan

@@ -14,10 +14,16 @@ from PIL import Image
 
 from intertwine.dissection import COLOURS, Bases, Concept, Criterion, TensorConcepts, WithColours, name_colours
 from intertwine.errors import DataError
-from intertwine.lab.data.concept_files import BrodenConcepts, CocoConcepts, FolderConcepts, ParquetConcepts
+from intertwine.lab.data.concept_files import (
+    BrodenConcepts,
+    CocoConcepts,
+    FolderConcepts,
+    ParquetConcepts,
+    decode_runs,
+    fill_polygons,
+)
 from intertwine.lab.data.concepts import load_concepts
 from intertwine.lab.data.generated import GeneratedConcepts
-from intertwine.lab.data.segmentations import decode_runs, fill_polygons
 
 
 def png(array, mode=None):

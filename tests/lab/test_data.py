@@ -14,7 +14,7 @@ from PIL import Image
 from intertwine.errors import DataError
 from intertwine.lab import data, training
 from intertwine.lab.data import Split, make_splits, pictures
-from intertwine.lab.data.cifar import read_array_pickle
+from intertwine.lab.data.load import read_array_pickle
 from intertwine.lab.data.pictures import pixels
 
 

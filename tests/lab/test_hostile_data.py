@@ -6,6 +6,7 @@ import io
 import json
 import os
 import struct
+import sys
 import tarfile
 import time
 import zipfile
@@ -20,7 +21,7 @@ from PIL import Image
 
 from intertwine.errors import DataError
 from intertwine.lab.data import CocoConcepts, Split, load, make_splits
-from intertwine.lab.data.cifar import read_array_pickle
+from intertwine.lab.data.load import read_array_pickle
 from intertwine.lab.data.pictures import numbers, pixels
 
 RAMP = np.arange(0, 65536, 257, dtype=np.uint16).reshape(16, 16)  # 0 to 255 in 16 bits
@@ -196,7 +197,7 @@ class Zeros:
 
 @pytest.mark.parametrize("name", ["cifar-10-batches-py/data_batch_1", "cifar-10-batches-py/filler"])
 def test_an_archive_that_unpacks_without_end_is_refused(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("intertwine.lab.data.cifar._LONGEST", 2**24)
+    monkeypatch.setattr(sys.modules[load.__module__], "_LONGEST", 2**24)
     path = tmp_path / "cifar-10-python.tar.gz"
     member = tarfile.TarInfo(name)
     member.size = 2**27

@@ -34,10 +34,8 @@ def by_jobs(folder: str | Path, executor: Executor | None = None, *, progress: b
     A call that was stopped, or a worker that died, loses no tile that was finished; another call with the same folders
     scores what is missing, and so does ``intertwine runs resume pairs --runs FOLDER``.
 
-    Args:
-        folder: Of the runs; workers must see it, and the folder of ``compare_many``, under the same path.
-        executor: Who scores; ``Local()`` unless given. It is closed at the end.
-        progress: Whether to show progress.
+    Workers must see this folder of runs, and that of ``compare_many``, under the same path. ``Local()`` scores unless
+    another executor is given, which is closed at the end.
 
     Examples:
         >>> import tempfile

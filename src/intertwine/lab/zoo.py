@@ -51,14 +51,7 @@ def draw_pairs(models: int, count: int, seed: int = 0) -> list[tuple[int, int]]:
 
 
 def read_zoo(folder: str | Path) -> list[Member]:
-    """Find the members of a zoo, by seed.
-
-    Args:
-        folder: Where ``train_many`` wrote them.
-
-    Raises:
-        ValueError: If there are none, or they are of several architectures or data sets.
-    """
+    """Find the members of a zoo that ``train_many`` wrote, by seed: of one architecture on one data set."""
     folder = Path(folder)
     found = [Member(path, card) for path in sorted(folder.glob("*.safetensors")) if (card := read_card(path))]
     if not found:

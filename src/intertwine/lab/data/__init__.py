@@ -6,13 +6,11 @@ Images with a label for every pixel, which dissection needs, are loaded when the
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .cifar import load_cifar
 from .images import load_images
-from .load import FORMS, load, load_digits, load_npz
+from .load import FORMS, load, load_cifar, load_digits, load_npz
 from .pictures import Preprocessing
 from .splits import Batches, DataSplits, Split, make_splits
-from .tables import load_parquet, load_saved_dataset
-from .text import TextBlocks, load_text
+from .tables import TextBlocks, load_parquet, load_saved_dataset, load_text
 
 if TYPE_CHECKING:
     from .concepts import (

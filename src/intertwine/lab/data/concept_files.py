@@ -25,7 +25,6 @@ from ...dissection import Concept, ConceptSet, Sample
 from ...errors import DataError
 from .images import image_files
 from .pictures import in_colour, numbers, pixels
-from .segmentations import segmentation
 from .splits import MOST_CLASSES
 from .tables import whole_table
 
@@ -86,27 +85,19 @@ class _Masked(_InFiles):
 class ParquetConcepts(_Masked):
     """A segmentation set in the Hugging Face layout: columns ``image`` and ``mask``, structs of ``bytes`` and ``path``.
 
-    Concept names come from ``names``, or from the schema metadata under ``concepts`` (a JSON list). Names such as
-    "unlabelled" and the number 255 mean no label. The file's compressed bytes are held in memory; images are decoded
-    when they are read.
-
-    Args:
-        path: The parquet file.
-        split: Keep rows whose column ``split`` has this value; ``None`` keeps all.
-        size: ``(height, width)`` to bring images and masks to; ``None`` leaves them.
-        names: Names of the label numbers 0, 1, ...
+    Concepts, the names of the label numbers 0, 1, ..., come from ``names``, or from the schema metadata under
+    ``concepts`` (a JSON list). Names such as "unlabelled" and the number 255 mean no label. With ``split``, rows are
+    kept whose column ``split`` has this value; images and masks are brought to ``size``, ``(height, width)``. The
+    file's compressed bytes are held in memory; images are decoded when they are read.
 
     Raises:
         DataError: If the file, a column, the names or the rows of the split are missing.
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        split: str | None = None,
-        size: tuple[int, int] | None = None,
+        self, path: str | Path, split: str | None = None, size: tuple[int, int] | None = None,
         names: Sequence[str] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         table = whole_table(Path(path))
         if missing := {"image", "mask"} - set(table.column_names):
             raise DataError(f"{str(path)!r} must have a column {sorted(missing)[0]!r}. Got {table.column_names}.")
@@ -142,11 +133,8 @@ class ParquetConcepts(_Masked):
 class FolderConcepts(_Masked):
     """A folder with ``images/``, ``masks/`` (for each image a PNG of label numbers with its stem) and ``labels.txt``.
 
-    The text has one name a line, of the label numbers 0, 1, ...
-
-    Args:
-        path: The folder.
-        size: ``(height, width)`` to bring images and masks to; ``None`` leaves them.
+    The text has one name a line, of the label numbers 0, 1, ... Images and masks are brought to ``size``, ``(height,
+    width)``, where one is given.
 
     Raises:
         DataError: If a folder, the names or the mask of an image is missing, or there is no image.
@@ -179,13 +167,9 @@ class CocoConcepts(_InFiles):
     """Images with object annotations in the COCO format: polygons and run-length masks, several on one pixel.
 
     A concept is a category; its category is the ``supercategory``. Polygons are filled by Pillow, which counts the
-    pixels on the border as inside: borders can differ by a pixel from those of COCO's own tools.
-
-    Args:
-        annotations: The JSON file with ``images``, ``annotations`` and ``categories``.
-        images: The folder with the image files.
-        size: ``(height, width)`` to bring images and labels to; ``None`` leaves them.
-        planes: How many categories one pixel may carry.
+    pixels on the border as inside: borders can differ by a pixel from those of COCO's own tools. ``annotations`` is
+    the JSON file with ``images``, ``annotations`` and ``categories``, ``images`` the folder of the image files, which
+    are brought to ``size``, ``(height, width)``; one pixel may carry so many categories as there are ``planes``.
 
     Raises:
         DataError: If the file or folder is missing or the file lacks a part.
@@ -221,7 +205,7 @@ class CocoConcepts(_InFiles):
             category = annotation.get("category_id")
             if category not in self._number:
                 raise DataError(f"category_id must be one of the file's categories. Got {category} in image {name}.")
-            concept, mask = self._number[category], segmentation(annotation.get("segmentation"), (height, width), name)
+            concept, mask = self._number[category], _segmentation(annotation.get("segmentation"), (height, width), name)
             masks[concept] = masks[concept] | mask if concept in masks else mask
         labels = np.full((self.planes, height, width), -1)
         for concept, mask in masks.items():
@@ -237,6 +221,63 @@ class CocoConcepts(_InFiles):
         return _fitted(image, torch.from_numpy(labels), self._size)
 
 
+def _segmentation(value: Any, shape: tuple[int, int], name: str) -> np.ndarray:
+    """The mask ``(height, width)`` in bool of an annotation: polygons, or runs of COCO in either of their forms."""
+    got = f"{type(value).__name__}."
+    try:
+        if isinstance(value, list):
+            return fill_polygons(value, shape)
+        if isinstance(value, dict):
+            if tuple(value["size"]) != shape:
+                raise ValueError(f"the mask must have the size {shape} of its image. Got {tuple(value['size'])}.")
+            return decode_runs(value["counts"], shape)
+    except (ValueError, KeyError, TypeError) as error:
+        got = f"one that does not read: {error}"
+    raise DataError(f"segmentation in {name} must be polygons or runs. Got {got}") from None
+
+
+def fill_polygons(polygons: Sequence[Sequence[float]], shape: tuple[int, int]) -> np.ndarray:
+    """The union of polygons ``[x1, y1, x2, y2, ...]`` in pixels as a mask ``(height, width)`` in bool."""
+    from PIL import Image, ImageDraw
+
+    canvas = Image.new("1", (shape[1], shape[0]))
+    for polygon in polygons:
+        if len(polygon) < 6 or len(polygon) % 2:
+            raise ValueError(f"a polygon must have x and y of at least three corners. Got {len(polygon)} numbers.")
+        ImageDraw.Draw(canvas).polygon([float(v) for v in polygon], fill=1, outline=1)
+    return np.array(canvas, dtype=bool)
+
+
+def decode_runs(counts: Sequence[int] | str | bytes, shape: tuple[int, int]) -> np.ndarray:
+    """A run-length mask ``(height, width)`` in bool: lengths of runs of 0 and 1 in turn, column by column.
+
+    The text form writes each length in groups of five bits, the lowest first, as characters from ``"0"`` on; a further
+    bit says that more groups follow. From the fourth run on, it writes the difference to the run two before.
+    """  # noqa: DOC501
+    runs = _runs_from_text(counts) if isinstance(counts, str | bytes) else list(counts)
+    height, width = shape
+    if sum(runs) != height * width or any(r < 0 for r in runs):
+        raise ValueError(f"runs must cover {height} x {width} pixels. Got {sum(runs)} in {len(runs)} runs.")
+    flat = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
+    return flat.reshape(width, height).T.copy()
+
+
+def _runs_from_text(text: str | bytes) -> list[int]:
+    runs: list[int] = []
+    value = shift = 0
+    for character in text.encode() if isinstance(text, str) else text:
+        group = character - 48
+        value |= (group & 31) << shift
+        shift += 5
+        if group & 32:
+            continue
+        if group & 16:  # the sign of the last group
+            value -= 1 << shift
+        runs.append(value + runs[-2] if len(runs) > 2 else value)
+        value = shift = 0
+    return runs
+
+
 class BrodenConcepts(_InFiles):
     """The Broden set, or any other set written in its layout.
 
@@ -244,11 +285,8 @@ class BrodenConcepts(_InFiles):
     lists, separated by ``;``, label numbers for the whole image and names of PNG files with a label for each pixel,
     coded ``red + 256 * green``; 0 means none. ``label.csv`` names the label numbers, ``category.csv`` the categories,
     and ``c_<category>.csv`` the labels of each category. A label that belongs to several categories counts in the one
-    where it is most frequent. Source: Bau et al. 2017, section 2.1, and the files that its authors distribute.
-
-    Args:
-        path: The folder that holds ``index.csv``.
-        split: ``"train"`` or ``"val"``; ``None`` takes both.
+    where it is most frequent. The ``split`` is ``"train"`` or ``"val"``, else both. Source: Bau et al. 2017, section
+    2.1, and the files that its authors distribute.
 
     Raises:
         DataError: If a file or column is missing, a label is unknown, or images differ in size.

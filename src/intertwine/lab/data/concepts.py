@@ -23,10 +23,10 @@ def load_concepts(
     Args:
         spec: ``generated``, ``parquet:FILE``, ``masks:FOLDER``, ``coco:ANNOTATIONS.json@IMAGES`` or ``broden:FOLDER``;
             with ``+colours`` at the end, colours computed from the pixels are added.
-        images: Take the first images only; for ``generated``, how many to draw.
+        images: Take the first images only; for ``generated``, how many to draw, from ``seed``.
         size: ``(height, width)`` to bring images and labels to; not for Broden, which has one size.
         split: For parquet and Broden: only this split.
-        seed: For ``generated``.
+        seed: Of generated images.
 
     Raises:
         ValueError: If the form is unknown, or an option does not belong to it.
@@ -68,10 +68,6 @@ def concept_sets(spec: str, images: tuple[int, int], side: int) -> tuple[Concept
 
     Generated images, of this side, of two seeds; the splits of a set that has them (``train`` and ``test``, of Broden
     ``val``); of another set every fourth image for the test. Photographs are brought to 90 x 120 pixels.
-
-    Examples:
-        >>> [len(part) for part in concept_sets("generated", (6, 3), 16)]
-        [6, 3]
     """
     kind = spec.removesuffix("+colours").partition(":")[0]
     if kind == "generated":

@@ -72,15 +72,10 @@ _NUMBER = {(c.category, c.name): i for i, c in enumerate(_CONCEPTS)}
 
 
 class GeneratedConcepts(ConceptSet):
-    """Generated images with 31 concepts: 10 textures, 8 colours, 7 shapes, 6 objects.
+    """So many generated images with 31 concepts: 10 textures, 8 colours, 7 shapes, 6 objects.
 
-    Args:
-        images: Number of images ``N``.
-        size: Height and width of an image; things keep their share of it.
-        seed: Another seed gives other images; image ``i`` does not depend on ``N``.
-
-    Raises:
-        ValueError: If there is no image, or it is smaller than 16 pixels.
+    They are ``size`` pixels high and wide, at least 16; things keep their share. Another seed gives other images; image
+    ``i`` does not depend on their number.
 
     Examples:
         >>> concepts = GeneratedConcepts(images=3)

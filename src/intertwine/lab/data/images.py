@@ -30,16 +30,13 @@ def load_images(path: str | Path, preprocessing: Preprocessing | None = None) ->
     A folder without class folders, ``DIR/*.png``, holds images without labels: all three splits are all of its images,
     those that do not decode are left out, and the notes of the result name them.
 
-    Images that would take more than 256 MB are decoded when a batch asks for them, if ``preprocessing`` says a size:
-    then one that does not decode is an error, and channels are measured on a sample.
+    Without a ``train`` folder validation and test examples are held out. ``preprocessing`` brings images of other sizes
+    to one; without it all must have one size. With it, images that would take more than 256 MB are decoded when a batch
+    asks for them: then one that does not decode is an error, and channels are measured on a sample.
 
     Images are PNG, JPEG, BMP, GIF, WebP, PPM, PGM or TIFF, by what a file holds. 16 bits are scaled to 8;
     floating-point pixels are refused. Palettes become colours, CMYK becomes RGB, transparency is left out, and EXIF's
     orientation is applied. Names that begin with a dot are left out.
-
-    Args:
-        path: The folder. Without a ``train`` folder in it, validation and test examples are held out.
-        preprocessing: What brings images of other sizes to one; without it all must have one size.
 
     Raises:
         DataError: If the folder is missing or empty, splits have different classes, or an image is of another size or,

@@ -110,9 +110,6 @@ def _in_8_bits(image: Image, name: str) -> np.ndarray:
 class Preprocessing:
     """Size, cut and statistics of a model's input images.
 
-    Raises:
-        DataError: If a size is none that an image can have, or the interpolation is unknown.
-
     Examples:
         >>> Preprocessing.square(224)(np.zeros((300, 400, 3), np.uint8)).shape
         (224, 224, 3)
@@ -202,13 +199,9 @@ class Preprocessing:
 
 
 def decode_images(
-    files: Sequence[Path],
-    encoded: Iterable[tuple[str, Any]],
-    total: int,
-    what: str,
-    preprocessing: Preprocessing | None = None,
-    skip: bool = False,
-) -> tuple[Tensor, list[int]]:
+    files: Sequence[Path], encoded: Iterable[tuple[str, Any]], total: int, what: str,
+    preprocessing: Preprocessing | None = None, skip: bool = False,
+) -> tuple[Tensor, list[int]]:  # fmt: skip
     """Decode images to ``(N, C, H, W)`` in ``uint8``, grey where all are grey, RGB otherwise; or find them decoded.
 
     ``encoded`` has a name for messages, and the compressed bytes or a path, of each of the ``total`` images, which are

@@ -109,11 +109,7 @@ class DataSplits:
         return bool(self.classes)
 
     def need_labels(self, what: str, classes: int = 1) -> None:
-        """Refuse data without labels, or of fewer classes.
-
-        Raises:
-            DataError: If this is such.
-        """
+        """Refuse data without labels, or of fewer classes, in words that say what they are for."""
         if not self.labelled:
             raise DataError(
                 f"data must have labels {what}. Got {self.name}, which has none. Give data with labels, such as "
@@ -128,11 +124,7 @@ class DataSplits:
         return tuple(self.train.inputs.shape[1:])
 
     def split(self, name: SplitName) -> Split:
-        """A split by name; ``"all"`` is all of them together.
-
-        Raises:
-            ValueError: If there is no such split.
-        """
+        """A split by name; ``"all"`` is all of them together, and any other name a ``ValueError``."""
         if name not in ("train", "validation", "test", "all"):
             raise ValueError(f"split must be train, validation, test or all. Got {name!r}.")
         if name != "all":
@@ -145,15 +137,10 @@ class DataSplits:
         return Split(joined, torch.cat([part.labels for part in parts]))
 
     def first(self, examples: int | None) -> DataSplits:
-        """The same data with fewer training examples, and validation examples in proportion.
+        """The same data with so many training examples (all if ``None``), and validation examples in proportion.
 
-        The order of a split is random and fixed, so the first ones are as good as any.
-
-        Args:
-            examples: Training examples that are left; all of them if ``None``.
-
-        Returns:
-            The data, the number in its name; at least 100 validation examples, if there are so many.
+        The order of a split is random and fixed, so the first ones are as good as any. At least 100 validation examples
+        are left, if there are so many; the number stands in the name.
 
         Raises:
             ValueError: If ``examples`` is below 1.
@@ -196,14 +183,9 @@ class DataSplits:
         generator: torch.Generator | None = None,
         examples: int | None = None,
     ) -> Batches:
-        """Batches of normalised inputs with their labels.
+        """Batches of normalised inputs with their labels, of a split (see ``split``) or its first so many ``examples``.
 
-        Args:
-            split: ``"train"``, ``"validation"``, ``"test"`` or ``"all"``.
-            batch_size: Examples of each batch.
-            shuffle: Whether each pass goes through a new random order.
-            generator: Source of the orders.
-            examples: Only the first so many examples of the split (its order is random and fixed).
+        With ``shuffle``, each pass goes through a new random order, from ``generator``.
 
         Raises:
             ValueError: If a size is below 1.
@@ -248,16 +230,9 @@ def make_splits(
 ) -> DataSplits:
     """Check examples, hold out what is missing (stratified by class), and measure the channels of the training split.
 
-    What is held out is always the same, so that every network is judged on the same examples.
-
-    Args:
-        name: Name of the data set.
-        train: All training examples.
-        validation: Given validation split; held out from ``train`` if ``None``.
-        test: Given test split; a fifth of ``train`` if ``None``.
-        classes: Class names; their number otherwise follows from the largest label.
-        validation_fraction: Share of the training examples held out for validation.
-        moments: What has ``mean`` and ``std`` of the channels; measured if ``None``.
+    What is held out is always the same, so that every network is judged on the same examples: a fifth of ``train`` for
+    the test split, and ``validation_fraction`` of the rest. Without ``classes``, their number follows from the largest
+    label; ``moments`` has ``mean`` and ``std`` of the channels, where they are not to be measured.
 
     Raises:
         DataError: If a split is empty or of another shape, or a label is out of range.

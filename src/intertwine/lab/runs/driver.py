@@ -57,20 +57,14 @@ def run(
     that fails is tried again ``retries`` times, then it is left out and the others go on; the next run tries it anew.
     Clocks are used for display only.
 
-    Args:
-        plan: What to do.
-        folder: Of all runs; this one's is ``folder / plan.name``. Workers on other machines must see it too.
-        executor: Who runs the jobs; ``Local()`` if ``None``. It is closed at the end.
-        retries: Further attempts of a job that failed or whose worker died.
-        progress: Whether to show progress on standard error.
+    This plan's own folder is ``folder / plan.name``, which workers on other machines must see too. ``Local()`` runs the
+    jobs unless another executor is given, which is closed at the end. Progress is shown on standard error. A class with
+    fields and ``run`` is a job; see ``docs/guide/runs.md``.
 
     Raises:
         ValueError: If nothing can be written to the folder, or the number of retries is negative.
         RunError: If another driver works there, the disk is full, or the executor cannot go on. Finished jobs are kept
             in every case.
-
-    Examples:
-        A class with fields and ``run`` is a job; see ``docs/guide/runs.md``.
     """  # noqa: DOC502 - helpers raise them
     if retries < 0:
         raise ValueError(f"retries must be at least 0. Got {retries}.")

@@ -40,11 +40,7 @@ class Executor(ABC):
 
     @abstractmethod
     def wait(self, timeout: float) -> Sequence[Outcome]:
-        """Outcomes since the last call; after ``timeout`` seconds at the latest, if there is none.
-
-        Raises:
-            RunError: If nothing can be run any more.
-        """
+        """Outcomes since the last call, after ``timeout`` seconds at the latest; ``RunError`` if nothing can run."""
 
     @abstractmethod
     def close(self) -> None:
@@ -150,11 +146,7 @@ class Local(Executor):
         return self._idle(task) is not None
 
     def submit(self, task: Task) -> None:
-        """Give the task to an idle worker, starting its process if need be.
-
-        Raises:
-            RunError: If no worker is idle.
-        """
+        """Give the task to an idle worker, starting its process if need be."""
         worker = self._idle(task)
         if worker is None:
             raise RunError("submit must follow fits. Got a task, and no idle worker.")
@@ -162,11 +154,7 @@ class Local(Executor):
         self._running[self._pool.submit(self._attempt, worker, task)] = worker
 
     def wait(self, timeout: float) -> Sequence[Outcome]:
-        """Outcomes, deaths of workers among them.
-
-        Raises:
-            RunError: If workers die one after the other while they start.
-        """
+        """Outcomes, deaths of workers among them; ``RunError`` if they die one after the other while they start."""
         for worker in self._running.values():
             late = self.timeout is not None and time.monotonic() - worker.since > self.timeout
             if late and worker.process:

@@ -40,13 +40,9 @@ class Job(BaseModel, ABC):
 
     @abstractmethod
     def run(self, files: Path) -> Any:
-        """Do the work.
+        """Do the work, and give what JSON can hold; NaN and infinities become ``None``.
 
-        Args:
-            files: A folder of this job's own for large results; it exists, and survives a kill in the middle.
-
-        Returns:
-            What JSON can hold; NaN and infinities become ``None``.
+        ``files`` is a folder of this job's own for large results; it exists, and survives a kill in the middle.
         """
 
     @property
@@ -58,11 +54,7 @@ class Job(BaseModel, ABC):
 
 @dataclass(frozen=True)
 class Jobs:
-    """A plan: jobs of one class or several, and the name of the folder that keeps their results.
-
-    Raises:
-        ValueError: If no folder can have the name.
-    """
+    """A plan: jobs of one class or several, and the name of the folder that keeps their results."""
 
     name: str  # Of the folder
     listed: tuple[Job, ...]  # The jobs, in the order in which their values are wanted
@@ -72,11 +64,7 @@ class Jobs:
 
 
 def job_key(job: Job) -> str:
-    """Hash of a job's class, settings and code.
-
-    Returns:
-        32 hexadecimal digits.
-    """
+    """Hash of a job's class, settings and code, in 32 hexadecimal digits."""
     code = _bytes_of(type(job).__module__) if job.code is None else job.code
     text = json.dumps([reference(type(job)), job.model_dump(mode="json"), code], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -157,11 +145,7 @@ def _known_class(name: str, modules: Collection[str]) -> type[Job]:
 
 
 def plan_name(name: str) -> str:
-    """Refuse a name that is no folder's: it would lead out of the folder of runs.
-
-    Raises:
-        ValueError: If it has separators, is empty or too long, or begins with a dot.
-    """
+    """Refuse a name that is no folder's, in a ``ValueError``: it would lead out of the folder of runs."""
     if not name or name.startswith(".") or any(c in name for c in "/\\\0") or len(name.encode()) > _LONGEST_NAME:
         raise ValueError(
             f"plan name must be the name of a folder, without separators, dots in front, and at most {_LONGEST_NAME} "

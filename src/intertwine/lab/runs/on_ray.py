@@ -23,14 +23,7 @@ _AHEAD = 2  # tasks for each core that are queued with Ray, so that no worker wa
 def choose_executor(
     workers: int | None = None, threads: int = 1, ray: str | None = None, timeout: float | None = None
 ) -> Executor:
-    """Processes of this machine, or Ray where an address is given: ``"local"``, ``"auto"`` or ``"HOST:PORT"``.
-
-    Args:
-        workers: Processes on this machine; one for each core if ``None``.
-        threads: Of each job.
-        ray: The address.
-        timeout: Seconds that an attempt may take, on this machine.
-    """
+    """Processes of this machine (see ``Local``), or Ray by its address: ``"local"``, ``"auto"`` or ``"HOST:PORT"``."""
     if ray is None:
         return Local(workers, threads, timeout=timeout)
     local = ray == "local"

@@ -237,14 +237,7 @@ def overviews(folder: str | Path = "runs") -> list[Overview]:
 
 
 def overview(folder: str | Path) -> Overview:
-    """One run.
-
-    Returns:
-        What its log says. Jobs that were running when a driver was killed are still called running.
-
-    Raises:
-        ValueError: If there is no run.
-    """
+    """One run, as its log says. Jobs that were running when a driver was killed are still called running."""
     folder = Path(folder)
     if not (folder / FILE).is_file():
         raise ValueError(f"folder must be of a run, with {PLAN} and {FILE}. Got {str(folder)!r}.")
@@ -256,12 +249,7 @@ def overview(folder: str | Path) -> Overview:
 
 
 def clean(folder: str | Path, everything: bool = False) -> int:
-    """Remove results of earlier plans and earlier code, or with ``everything`` the whole run.
-
-    Raises:
-        RunError: If a driver is at work there.
-        ValueError: If there is no run.
-    """  # noqa: DOC502 - helpers raise them
+    """Remove results of earlier plans and code, or with ``everything`` the whole run, if no driver works there."""
     found = overview(folder)
     there = finished(found.folder)
     with only_driver(found.folder):

@@ -12,14 +12,9 @@ _UNITS = ("amx_tile", "avx512_bf16")  # of CPUs that multiply in bfloat16
 
 
 def accuracy(model: nn.Module, loader: Iterable[Any]) -> float:
-    """Fraction of examples whose largest logit is at their label.
+    """Fraction of examples ``(inputs, labels, ...)``, 0 to 1, whose largest logit ``(N, classes)`` is at their label.
 
-    Args:
-        model: Maps inputs to logits ``(N, classes)``. It is run in eval mode and left in the mode it had.
-        loader: Batches ``(inputs, labels, ...)``.
-
-    Returns:
-        Between 0 and 1.
+    The model is run in eval mode and left in the mode it had.
 
     Raises:
         ValueError: If the loader is empty, or its labels are no classes.
@@ -36,11 +31,7 @@ def accuracy(model: nn.Module, loader: Iterable[Any]) -> float:
 
 
 def choose_device(device: str | torch.device = "auto") -> torch.device:
-    """``"auto"`` is CUDA where there is one, else the CPU.
-
-    Raises:
-        ValueError: If it is no device, or none that this machine has.
-    """
+    """A device that this machine has, else a ``ValueError``; ``"auto"`` is CUDA where there is one, else the CPU."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -62,20 +53,7 @@ def fast_precision(device: str | torch.device = "auto") -> Literal["float32", "b
     """The precision in which training is fastest here: bfloat16 where the hardware multiplies in it.
 
     Elsewhere bfloat16 is emulated, and slower than float32.
-
-    Args:
-        device: ``"auto"`` is CUDA where there is one.
-
-    Returns:
-        A value for ``Recipe.precision``.
-
-    Raises:
-        ValueError: If this machine has no such device.
-
-    Examples:
-        >>> fast_precision("cpu") in ("float32", "bfloat16")
-        True
-    """  # noqa: DOC502 - raised by choose_device()
+    """
     kind = choose_device(device).type
     if kind == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)

@@ -21,16 +21,8 @@ def augment(x: Tensor, translate: int, flip: bool, crop: float = 0.0) -> Tensor:
     """Crop every image, move it by up to ``translate`` pixels each way and mirror every second one, on average.
 
     Pixels that come in from outside are 0, which is the mean colour of inputs whose channel means were subtracted.
-
-    Args:
-        x: ``(N, C, H, W)``, normalised.
-        translate: Largest shift in pixels.
-        flip: Whether to mirror left-right.
-        crop: Least share of the image that a random crop keeps before it is resized; 0 for none.
-
-    Returns:
-        A new tensor of the same shape, or ``x`` itself where there is nothing to do. Random numbers are torch's global
-        ones.
+    Images are ``(N, C, H, W)``, normalised; ``crop`` is the least share of one that a random crop keeps before it is
+    resized. Without anything to do ``x`` itself comes back. Random numbers are torch's global ones.
 
     Raises:
         ValueError: If ``x`` is no batch of images.
@@ -88,15 +80,8 @@ def mix(x: Tensor, labels: Tensor, classes: int, mixup: float, cutmix: float) ->
     method and weight holds for the batch. Sources: Zhang et al. 2018 (arXiv:1710.09412), Yun et al. 2019
     (arXiv:1905.04899); paper 1 trains its transformers with both (v2 D.4).
 
-    Args:
-        x: ``(N, C, *S)``; ``(N, C, H, W)`` for CutMix.
-        labels: ``(N,)``.
-        classes: Number of classes.
-        mixup: The parameter a of mixup; 0 leaves it out.
-        cutmix: The parameter a of CutMix; 0 leaves it out. With both, half of the batches take each.
-
-    Returns:
-        Mixed inputs, and targets ``(N, classes)`` that sum to 1. Random numbers are torch's global ones.
+    Inputs are ``(N, C, *S)``, labels ``(N,)``; ``mixup`` and ``cutmix`` are a of each, 0 leaves it out; with both,
+    half of the batches take either. Targets ``(N, classes)`` sum to 1. Random numbers are torch's global ones.
 
     Examples:
         >>> x, t = mix(torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 0]), classes=3, mixup=0.8, cutmix=1.0)
@@ -131,12 +116,7 @@ def random_augment(x: Tensor, strength: float) -> Tensor:
     Cubuk et al. 2020 (arXiv:1909.13719), with the operations and ranges of the recipe of Hassani et al. 2021 that paper
     1 trains its transformers by (v2 D.4): ``rand-m9-mstd0.5-inc1``.
 
-    Args:
-        x: ``(N, C, H, W)``, 0 to 1.
-        strength: 0 to 10.
-
-    Returns:
-        A new tensor, 0 to 1. Random numbers are torch's global ones.
+    Images are ``(N, C, H, W)``, 0 to 1, and the strength is 0 to 10. Random numbers are torch's global ones.
 
     Examples:
         >>> random_augment(torch.rand(4, 3, 8, 8), 9.0).shape
@@ -229,14 +209,7 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Augmented:
-    """Batches of normalised images, randomly cropped, moved and mirrored (see ``augment``) by torch's global numbers.
-
-    Examples:
-        >>> from intertwine.lab import data
-        >>> moved = Augmented(data.load("digits").loader("train", batch_size=32), translate=1, flip=False)
-        >>> next(iter(moved))[0].shape
-        torch.Size([32, 1, 8, 8])
-    """
+    """Batches of normalised images, randomly cropped, moved and mirrored by torch's global numbers: see ``augment``."""
 
     batches: Batches
     translate: int

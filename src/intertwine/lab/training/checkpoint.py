@@ -46,11 +46,7 @@ def card_path(path: str | Path) -> Path:
 
 
 def save_checkpoint(path: str | Path, model: nn.Module, card: Card) -> Path:
-    """Write a model's state dict to ``NAME.safetensors`` and its card to ``NAME.json``, each atomically.
-
-    Raises:
-        ValueError: If the path ends otherwise.
-    """
+    """Write a model's state dict to ``NAME.safetensors`` and its card to ``NAME.json``, each atomically."""
     path = Path(path)
     if path.suffix != ".safetensors":
         raise ValueError(f"checkpoint path must end in .safetensors. Got {str(path)!r}.")
@@ -60,14 +56,7 @@ def save_checkpoint(path: str | Path, model: nn.Module, card: Card) -> Path:
 
 
 def read_card(path: str | Path) -> Card | None:
-    """Read the card beside a checkpoint.
-
-    Returns:
-        The card, or ``None`` where there is none.
-
-    Raises:
-        CheckpointError: If there is a file that is no card.
-    """
+    """Read the card beside a checkpoint; ``None`` where there is none, a ``CheckpointError`` where it is no card."""
     beside = card_path(path)
     if not beside.is_file():
         return None
@@ -81,11 +70,7 @@ def read_card(path: str | Path) -> Card | None:
 
 
 def check_card(path: str | Path, card: Card | None) -> None:
-    """Refuse weights that are not those that their card was written for.
-
-    Raises:
-        CheckpointError: If the file is another one.
-    """
+    """Refuse, with a ``CheckpointError``, weights that are not those that their card was written for."""
     if card is not None and card.sha256 and card.sha256 != file_digest(path):
         raise CheckpointError(
             f"checkpoint must be the file that its card was written for. Got {str(path)!r}, of another SHA-256 than "
@@ -128,11 +113,7 @@ def load_checkpoint(path: str | Path, model: nn.Module | str | None = None) -> n
 
 
 def build_with(spec: str, tensors: Mapping[str, Tensor], source: str) -> nn.Module:
-    """Build a network and load weights; whether they fit is seen before the network takes memory.
-
-    Raises:
-        CheckpointError: If names, shapes or kinds of numbers differ, or the network does not fit in memory.
-    """  # noqa: DOC502 - raised by what it calls
+    """Build a network and load weights; whether they fit is seen before the network takes memory."""
     with torch.device("meta"):
         _check_architecture(build(spec).state_dict(), _plain_names(tensors), source, spec)
     network = build(spec)
@@ -143,15 +124,9 @@ def build_with(spec: str, tensors: Mapping[str, Tensor], source: str) -> nn.Modu
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: str, name: str) -> None:
     """Load a state dict strictly; a mismatch names the first tensors that do not fit, and changes nothing.
 
-    Args:
-        model: Receives the weights.
-        tensors: State dict. A common prefix ``module.`` (data-parallel training) is dropped.
-        source: Where the tensors are from, for messages.
-        name: What the model is, for messages.
-
-    Raises:
-        CheckpointError: If names, shapes or kinds of numbers differ.
-    """  # noqa: DOC502 - raised by the checks
+    A common prefix ``module.`` (data-parallel training) is dropped. ``source`` and ``name`` say where the tensors are
+    from and what the model is, in a ``CheckpointError`` if names, shapes or kinds of numbers differ.
+    """
     tensors, wanted = _plain_names(tensors), model.state_dict()
     _check_architecture(wanted, tensors, source, name)
     check_kinds(tensors, wanted, source)
@@ -197,11 +172,6 @@ def _check_architecture(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tens
 
 
 def digest(module: nn.Module) -> str:
-    """Hash of a module's parameters and buffers, bit for bit; their names and types count too.
-
-    Examples:
-        >>> digest(nn.Linear(2, 2)) == digest(nn.Linear(2, 2))
-        False
-    """
+    """Hash of a module's parameters and buffers, bit for bit; their names and types count too."""
     parts = (part for name, t in module.state_dict().items() for part in (f"{name} {t.dtype} {tuple(t.shape)}", t))
     return digest_of(parts, hashlib.blake2b(digest_size=16))

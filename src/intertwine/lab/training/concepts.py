@@ -11,13 +11,7 @@ _BATCH, _RATE = 32, 5e-3  # images of a step, and the first learning rate
 
 
 def dense_targets(labels: Tensor, concepts: int, size: tuple[int, int]) -> Tensor:
-    """The share of each cell of a coarse grid that each concept covers: ``(B, K, h, w)`` to ``(B, C, *size)``.
-
-    Examples:
-        >>> dense_targets(torch.tensor([[[[0, -1], [0, 1]]]]), 2, (1, 2))[0, :, 0]
-        tensor([[1.0000, 0.0000],
-                [0.0000, 0.5000]])
-    """
+    """The share of each cell of a coarse grid that each concept covers: ``(B, K, h, w)`` to ``(B, C, *size)``."""
     b, _, h, w = labels.shape
     one_hot = torch.zeros(b, concepts + 1, h, w, device=labels.device)
     one_hot.scatter_(1, labels.long() % (concepts + 1), 1.0)
@@ -25,24 +19,12 @@ def dense_targets(labels: Tensor, concepts: int, size: tuple[int, int]) -> Tenso
 
 
 def train_on_concepts(
-    model: nn.Module,
-    concepts: ConceptSet,
-    *,
-    epochs: int = 12,
-    seed: int = 0,
-    progress: bool = False,
+    model: nn.Module, concepts: ConceptSet, *, epochs: int = 12, seed: int = 0, progress: bool = False
 ) -> list[float]:
     """Teach a network to name the concepts at every place: binary cross-entropy with the covered shares, AdamW, cosine.
 
-    Args:
-        model: A network with a method ``dense``; trained in place, where it is, and left in evaluation mode.
-        concepts: Images with labels, small enough for memory.
-        epochs: Passes over the images.
-        seed: Of the order of the images.
-        progress: Whether to show how far it is.
-
-    Returns:
-        The mean loss of each epoch.
+    It has a method ``dense``, is trained in place and left in evaluation mode; images are small enough for memory, and
+    their order follows from ``seed``. Gives the mean loss of each epoch.
     """
     whole, device = next(concepts.batches(len(concepts))), next(model.parameters()).device
     images = whole.images.to(device)

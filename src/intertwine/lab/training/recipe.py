@@ -96,12 +96,7 @@ class Recipe:
             )
 
     def steps(self, steps_per_epoch: int) -> int:
-        """Steps of the whole run.
-
-        Examples:
-            >>> Recipe(epochs=3).steps(100), Recipe(iterations=64_000).steps(100)
-            (300, 64000)
-        """
+        """Steps of the whole run."""
         return self.iterations or self.epochs * steps_per_epoch
 
     def rate(self, step: int, steps_per_epoch: int) -> float:
@@ -133,15 +128,7 @@ class Recipe:
         return kind(parameters, self.learning_rate, weight_decay=self.weight_decay)
 
     def but(self, **changes: Any) -> Recipe:
-        """The same recipe with some settings changed; new ``epochs`` take the place of ``iterations``.
-
-        Raises:
-            TypeError: If there is no such setting.
-
-        Examples:
-            >>> Recipe().but(epochs=3).epochs
-            3
-        """
+        """The same recipe with some settings changed; new ``epochs`` take the place of ``iterations``."""
         known = [field.name for field in fields(self)]
         for name in changes:
             if name not in known:
@@ -208,10 +195,5 @@ RECIPES = {
 
 
 def recipe_for(shape: tuple[int, ...]) -> Recipe:
-    """The recipe that suits inputs of a shape: the paper's for images from 24x24, else the one for digits.
-
-    Examples:
-        >>> recipe_for((3, 32, 32)) == RECIPES["paper"]
-        True
-    """
+    """The recipe that suits inputs of a shape: the paper's for images from 24x24, else the one for digits."""
     return RECIPES["paper" if len(shape) == 3 and min(shape[1:]) >= 24 else "digits"]

@@ -66,16 +66,8 @@ def rotation_penalty(
     """Transform a layer of a trained network, freeze it and all before it, train the rest again, and compare.
 
     As in the paper: a network without batch norm, ``D`` lognormal with ``E[D] = 1``, the fine-tuning recipe that of the
-    training (50 epochs). Rotations are Haar distributed; a QR decomposition alone, as the paper's, is not.
-
-    Args:
-        model: A trained network, which is copied.
-        layer: The pre-activation layer ``l``.
-        kind: ``"orthogonal"`` or ``"g_relu"``.
-        data: That it was trained on.
-        recipe: Of fine-tuning.
-        seed: Of the element and of fine-tuning.
-        device: Where to train.
+    training (50 epochs). Rotations are Haar distributed; a QR decomposition alone, as the paper's, is not. The element
+    and fine-tuning follow from ``seed``.
 
     Raises:
         ValueError: If ``kind`` is neither, the layer is no convolution or linear layer, or the network has batch norm.

@@ -66,7 +66,7 @@ def train(
             what is there of other settings is refused. ``"same"`` asks for the same initial weights too, and starts
             over where what is there is of another run.
         device: ``"auto"`` is CUDA where there is one.
-        progress: Whether to show a progress bar and a line for each epoch on standard error.
+        progress: Whether to show it on standard error.
 
     Raises:
         ValueError: If arguments do not fit together, before the first step.
@@ -121,12 +121,7 @@ class ManyTraining:
 
 
 def member_path(folder: str | Path, seed: int) -> Path:
-    """Where the checkpoint of a seed lies.
-
-    Examples:
-        >>> member_path("zoo", 7).name
-        'seed-0007.safetensors'
-    """
+    """Where the checkpoint of a seed lies: of the seventh in ``seed-0007.safetensors``."""
     return Path(folder) / f"seed-{seed:04d}.safetensors"
 
 
@@ -154,25 +149,15 @@ def train_many(
     ``recipe.threads`` threads, and as many at a time as torch has threads for, which changes no bit. Networks that draw
     random numbers, and recipes with mixup, CutMix, a number of iterations or mixed precision, are trained one by one.
 
-    Args:
-        model: Text for ``networks.build``; classes and channels are fitted to the data.
-        data: Splits, or text for ``data.load``.
-        recipe: Settings, or a name among ``RECIPES``; by the shape of the inputs if ``None``.
-        seeds: One for each network.
-        out: Folder for checkpoints ``seed-0000.safetensors`` and their cards.
-        together: Networks that are trained at once.
-        resume: Whether to keep what is there.
-        device: ``"auto"`` is CUDA where there is one.
-        progress: Whether to show progress on standard error.
+    Checkpoints ``seed-0000.safetensors`` and their cards go to the folder ``out``, and what is there is kept unless
+    ``resume`` is false; at most so many networks are trained ``together``. Other arguments are those of ``train``.
 
     Raises:
         ValueError: If arguments do not fit together, before the first step.
 
     Examples:
         >>> import tempfile
-        >>> from intertwine.lab.training import RECIPES, read_card, train_many
-        >>> folder = tempfile.mkdtemp()
-        >>> recipe = RECIPES["digits"].but(epochs=2)
+        >>> recipe, folder = RECIPES["digits"].but(epochs=2), tempfile.mkdtemp()
         >>> zoo = train_many("mlp:widths=16", "digits", recipe, seeds=range(3), out=folder, progress=False)
         >>> [read_card(path).seed for path in zoo.paths]
         [0, 1, 2]
