@@ -10,7 +10,7 @@ import pytest
 @pytest.mark.parametrize(
     ("files", "first", "there", "absent"),
     [
-        (["src/intertwine/lab/statistics/power.py"], "src/intertwine/lab/statistics/power.py",
+        (["src/intertwine/lab/statistics/statements.py"], "src/intertwine/lab/statistics/statements.py",
          "tests/lab/test_statistics.py", "tests/lab/test_data.py"),
         (["tests/lab/test_values.py"], "tests/lab/test_values.py", "tests/lab/test_values.py",
          "tests/lab/test_data.py"),

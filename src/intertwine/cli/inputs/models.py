@@ -20,8 +20,8 @@ from ..._untrusted.checkpoints import HF
 from ..._words import named_values
 from ...lab import networks
 from ...lab.data import DataSplits
-from ...lab.networks.gated import counterpart
 from ...lab.networks.hugging_face import fresh_model
+from ...lab.networks.registry import counterpart
 from ...lab.training import Card
 from .._catalogue import VERSIONS
 from .._checks import check_model

@@ -88,27 +88,17 @@ class Findings:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure that can be reproduced.
+    """A table or figure that can be reproduced."""
 
-    Args:
-        name: What ``intertwine reproduce`` calls it.
-        title: What it is about, in a line.
-        papers: Where it is, by version.
-        plan: Enters networks, jobs and notes in a plan; it does nothing, and looks at no data that are known by name.
-        analyse: Says what the values say: from the values alone.
-        scales: Scales that it knows; mathematics needs only ``smoke``.
-        digits: Scales at which it works on digits.
-        needs: What must be there and is not, and where to put it: an error in words, or nothing.
-    """
-
-    name: str
-    title: str
-    papers: str
+    name: str  # What ``intertwine reproduce`` calls it
+    title: str  # What it is about, in a line
+    papers: str  # Where it is, by version
+    # Enters networks, jobs and notes in a plan; it does nothing, and looks at no data that are known by name
     plan: Callable[[Design], None]
-    analyse: Callable[[Findings], None]
-    scales: Sequence[Scale] = SCALES
-    digits: tuple[Scale, ...] = ("smoke",)
-    needs: Callable[[Setting], str] = lambda setting: ""
+    analyse: Callable[[Findings], None]  # Says what the values say: from the values alone
+    scales: Sequence[Scale] = SCALES  # That it knows; mathematics needs only ``smoke``
+    digits: tuple[Scale, ...] = ("smoke",)  # Scales at which it works on digits
+    needs: Callable[[Setting], str] = lambda setting: ""  # An error in words, of what must be there and is not
 
     def at(self, setting: Setting) -> Setting:
         """The setting that it runs at: the nearest scale that it has, and its data."""

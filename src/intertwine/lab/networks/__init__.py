@@ -13,8 +13,18 @@ from .convnets import (
     small_convnext,
     vgg16,
 )
-from .gated import gated, gated_spec, has_batch_norm
-from .registry import NETWORKS, Network, build, fit_to, input_shape, parse, register
+from .registry import (
+    NETWORKS,
+    Network,
+    build,
+    fit_to,
+    gated,
+    gated_spec,
+    has_batch_norm,
+    input_shape,
+    parse,
+    register,
+)
 from .resnets import cifar_resnet, paper_taps, removable, resnet18, resnet50, without
 from .transformers import cct_6_3x1
 

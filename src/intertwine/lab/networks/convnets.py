@@ -20,16 +20,10 @@ def rectifier(leaky_slope: float) -> nn.Module:
 
 
 def mlp(
-    classes: int = 10,
-    shape: tuple[int, ...] = (1, 8, 8),
-    widths: tuple[int, ...] = (64, 64),
-    bn: bool = False,
+    classes: int = 10, shape: tuple[int, ...] = (1, 8, 8), widths: tuple[int, ...] = (64, 64), bn: bool = False,
     leaky_slope: float = 0.0,
-) -> nn.Sequential:
-    """Fully connected ReLU network on flattened inputs, with ``widths`` hidden units and, if asked for, batch norm.
-
-    Returns:
-        ``flatten, linear1, [bn1,] relu1, ..., linear`` as a flat ``nn.Sequential``.
+) -> nn.Sequential:  # fmt: skip
+    """Fully connected ReLU network ``flatten, linear1, [bn1,] relu1, ..., linear`` with ``widths`` hidden units.
 
     Examples:
         >>> sum(p.numel() for p in mlp().parameters())
@@ -43,11 +37,8 @@ def digits_cnn(
 ) -> nn.Sequential:
     """Small CNN for 8x8 images (any size from 4x4 works): three convolutions, one pooling, global average, linear.
 
-    Convolutions have ``width * (1, 2, 4)`` channels, each followed by batch norm if asked for.
-
-    Returns:
-        ``conv1, bn1, relu1, conv2, bn2, relu2, pool2, conv3, bn3, relu3, pool3, flatten, linear`` as a flat
-        ``nn.Sequential``.
+    Convolutions have ``width * (1, 2, 4)`` channels, each followed by batch norm if asked for: ``conv1, bn1, relu1,
+    conv2, bn2, relu2, pool2, conv3, bn3, relu3, pool3, flatten, linear``.
 
     Examples:
         >>> sum(p.numel() for p in digits_cnn().parameters())
@@ -58,21 +49,15 @@ def digits_cnn(
 
 
 def myrtle_cnn(
-    classes: int = 10,
-    channels: int = 3,
-    base: int = 64,
-    width: int | None = None,
-    bn: bool = True,
+    classes: int = 10, channels: int = 3, base: int = 64, width: int | None = None, bn: bool = True,
     leaky_slope: float = 0.0,
-) -> nn.Sequential:
+) -> nn.Sequential:  # fmt: skip
     """Myrtle CNN for 32x32 images: conv-BN-ReLU four times, pooling to one pixel, linear.
 
     With batch norm every convolution and the linear layer have a bias (1,558,026 parameters). Without it only the first
     convolution has one (1,555,200): the paper's summaries show exactly this. Convolutions have ``base * (1, 2, 4, 8)``
-    channels, or all of them ``width`` (v2 Table 4: 512). Source: v1 Fig. 23 (v2 Fig. 26).
-
-    Returns:
-        A flat ``nn.Sequential`` with layers ``conv1, bn1, relu1, conv2, ..., relu4, pool4, pool5, flatten, linear``.
+    channels, or all of them ``width`` (v2 Table 4: 512). Source: v1 Fig. 23 (v2 Fig. 26). Layers are ``conv1, bn1,
+    relu1, conv2, ..., relu4, pool4, pool5, flatten, linear``.
 
     Examples:
         >>> sum(p.numel() for p in myrtle_cnn().parameters())
@@ -89,11 +74,8 @@ def vgg16(classes: int = 10, channels: int = 3, width: int = 64) -> nn.Sequentia
     The paper replaces max pooling by average pooling, so that a DLGN's gating network is linear and the comparison
     fair, and keeps batch norm. Its figure 7 is an image; ours are: batch norm after every layer that has a ReLU, hidden
     linear layers of 512 units (the paper's maximum width), and a global average before them, which is the identity for
-    32x32 inputs and lets smaller ones in. Source: Simonyan and Zisserman 2015.
-
-    Returns:
-        ``conv1, bn1, relu1, ..., pool1, ..., flatten, linear1, bn14, relu14, ..., linear`` as a flat
-        ``nn.Sequential``; every ``pool`` ends a stage.
+    32x32 inputs and lets smaller ones in. Layers are ``conv1, bn1, relu1, ..., pool1, ..., flatten, linear1, bn14,
+    relu14, ..., linear``; every ``pool`` ends a stage. Source: Simonyan and Zisserman 2015.
 
     Examples:
         >>> sum(p.numel() for p in vgg16().parameters())
@@ -112,10 +94,7 @@ def c4gap(classes: int = 10, channels: int = 3, width: int = 128, padding: _Padd
 
     All four layers of gates have one shape, so that their 24 permutations make sense. Print leaves the windows to an
     image; 3x3 that keep the size is ours, after CNN-GAP. Table I has width 128, Table III has 512. Circular padding
-    makes theorem 3.2 exact; training used zeros.
-
-    Returns:
-        ``conv1, relu1, ..., conv4, relu4, pool, flatten, linear`` as a flat ``nn.Sequential``.
+    makes theorem 3.2 exact; training used zeros. Layers: ``conv1, relu1, ..., conv4, relu4, pool, flatten, linear``.
 
     Examples:
         >>> [sum(p.numel() for p in c4gap(width=width).parameters()) for width in (128, 512)]
@@ -125,10 +104,7 @@ def c4gap(classes: int = 10, channels: int = 3, width: int = 128, padding: _Padd
 
 
 def c1gap(classes: int = 10, channels: int = 3, width: int = 512, padding: _Padding = "zeros") -> nn.Sequential:
-    """C1GAP: one convolution, global average pooling, a linear layer (P2 figure 4).
-
-    Returns:
-        ``conv1, relu1, pool, flatten, linear`` as a flat ``nn.Sequential``.
+    """C1GAP of P2's figure 4: one convolution, global average, linear, as ``conv1, relu1, pool, flatten, linear``.
 
     Examples:
         >>> sum(p.numel() for p in c1gap().parameters())
@@ -140,8 +116,7 @@ def c1gap(classes: int = 10, channels: int = 3, width: int = 512, padding: _Padd
 def cnn_gap(classes: int = 10, channels: int = 3, width: int = 64, padding: _Padding = "zeros") -> nn.Sequential:
     """CNN-GAP of P2's figure 2: 64-64-128-128 filters of 3x3, global average pooling, dense layers of 256 and 256.
 
-    Returns:
-        ``conv1, relu1, ..., pool, flatten, linear1, relu5, linear2, relu6, linear`` as a flat ``nn.Sequential``.
+    Layers are ``conv1, relu1, ..., pool, flatten, linear1, relu5, linear2, relu6, linear``.
 
     Examples:
         >>> sum(p.numel() for p in cnn_gap().parameters())
@@ -155,13 +130,6 @@ class Ensemble(nn.Module):
 
     Print does not say what it averages. Logits keep the whole a ReLU network, whose path kernel is the sum of its
     members' over the square of their number; probabilities would not.
-
-    Raises:
-        ValueError: If there is no member.
-
-    Examples:
-        >>> Ensemble([nn.Linear(3, 2), nn.Linear(3, 2)])(torch.zeros(4, 3)).shape
-        torch.Size([4, 2])
     """
 
     def __init__(self, members: list[nn.Module] | list[nn.Sequential]) -> None:
@@ -234,10 +202,6 @@ class PlainCNN(nn.Module):
     """Four 3x3 convolutions with ReLUs, the last of which is optional, and ``fc`` at every place; stride 4 in all.
 
     Batch norm follows all convolutions but the last, whose group without its ReLU is then all of GL(64).
-
-    Args:
-        concepts: Outputs.
-        last_relu: Whether ``relu4`` is there.
     """
 
     def __init__(self, concepts: int, last_relu: bool) -> None:

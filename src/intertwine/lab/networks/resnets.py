@@ -253,11 +253,8 @@ def paper_taps(model: nn.Module) -> dict[int, str]:
     block's two ReLUs are 72 and 75 in a ResNet20, 70 and 73 in a ResNet18, which is how the text speaks of 70
     ("penultimate, inside a residual block"), 72 and 75.
 
-    Args:
-        model: A Myrtle CNN, ResNet20 (or deeper) or ResNet18 of this package.
-
     Raises:
-        TypeError: If the paper has no numbers for such a model.
+        TypeError: If the model is none of this package's Myrtle CNNs, ResNet20s (or deeper) and ResNet18s.
 
     Examples:
         >>> from intertwine.lab.networks import build
@@ -284,12 +281,8 @@ def paper_taps(model: nn.Module) -> dict[int, str]:
 def removable(model: nn.Module) -> dict[str, bool]:
     """What can be taken out of a network, and whether the network's shapes change there (Veit et al. 2016).
 
-    Args:
-        model: A ResNet or a flat network ``conv1, bn1, relu1, ...`` such as ``vgg16``.
-
-    Returns:
-        Residual blocks, whose shortcut stays; or convolutions with as many outputs as inputs, which go with their batch
-        norm and ReLU. The value says whether a block's shortcut changes the shape; no layer's does.
+    Of a ResNet these are blocks, whose shortcut stays and may change the shape; of a flat network ``conv1, bn1, relu1,
+    ...`` such as ``vgg16`` convolutions with as many outputs as inputs, which go with their batch norm and ReLU.
 
     Raises:
         TypeError: If the network is neither.
@@ -311,11 +304,9 @@ def removable(model: nn.Module) -> dict[str, bool]:
 
 
 def without(model: nn.Module, part: str) -> nn.Module:
-    """A copy of a network without one block or layer (Veit et al. 2016, arXiv:1605.06431).
+    """A copy of a network without one of its ``removable`` blocks or layers (Veit et al. 2016, arXiv:1605.06431).
 
-    Args:
-        model: As for ``removable``; not changed.
-        part: One of its names: ``x -> relu(shortcut(x))`` is left of a block, the identity of a layer.
+    Of a block ``x -> relu(shortcut(x))`` is left, of a layer the identity.
 
     Raises:
         ValueError: If the part cannot be removed.

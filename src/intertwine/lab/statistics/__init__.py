@@ -12,8 +12,7 @@ from .estimates import (
     spearman,
     student_quantile,
 )
-from .power import detectable, networks_needed
-from .statements import LEVEL, Claim, Guard, Statement, estimates, judge
+from .statements import LEVEL, Claim, Guard, Statement, detectable, estimates, judge, networks_needed
 
 __all__ = [
     # numbers as they were measured, and what follows from them

@@ -100,11 +100,9 @@ class Sample:
 
     @classmethod
     def of(cls, numbers: Mapping[Hashable, float], images: int = 0) -> Sample:
-        """Single numbers by network, or by pair of networks.
+        """Single numbers by network, or by pair of networks, a tuple of two names.
 
-        Args:
-            numbers: By name, or by a tuple of two names.
-            images: Test images behind each, where the numbers are accuracies or other shares of them; 0 for none.
+        So many test ``images`` are behind each, where the numbers are accuracies or other shares of them.
 
         Examples:
             >>> print(Sample.of({"a": 1.0, "b": 2.0, "c": 3.0}).estimate())
@@ -202,8 +200,7 @@ def mean_of(samples: Iterable[Sample]) -> Sample:
 def independent(*terms: tuple[float, Sample]) -> Estimate:
     """A combination ``Σ c_i mean(S_i)`` of arms that share no networks, only test images (Welch, somewhat stricter).
 
-    Args:
-        terms: Factors and arms. The ratio of two positive means against a limit ``r`` is ``(1, a), (-r, b)`` against 0.
+    The ratio of two positive means against a limit ``r`` is ``(1, a), (-r, b)`` against 0.
 
     Examples:
         >>> a, b = Sample.of({"a": 1.0, "b": 3.0}), Sample.of({"c": 1.0, "d": 1.5, "e": 2.0})
@@ -247,12 +244,7 @@ def _freedom_of(parts: Sequence[tuple[float, float]]) -> float:
 
 
 def of_runs(values: Iterable[float | None]) -> Estimate:
-    """Mean of independent runs; unknown ones are left out.
-
-    Examples:
-        >>> print(of_runs([1.0, 2.0, 3.0, None]), of_runs([1.0]), sep="; ")
-        2 [-0.484, 4.48]; 1
-    """
+    """Mean of independent runs; unknown ones are left out."""
     return Sample.of({str(k): v for k, v in enumerate(values) if v is not None}).estimate()
 
 
@@ -261,15 +253,8 @@ def jackknife(models: Sequence[Hashable], statistic: Callable[[frozenset[Hashabl
 
     With the statistic ``t_S`` of each half ``S`` of ``h`` among ``K`` networks, ``v = h / (K - h)`` times the mean of
     ``(t_S - t)^2``. Leaving out one at a time, as for means, is wrong for ranks: those of two layers that lie near each
-    other stay as they are whichever network is left out, and come out as certain.
-
-    Args:
-        models: All networks.
-        statistic: Of the networks that are kept; NaN where they do not tell.
-
-    Returns:
-        The statistic of all networks; without an error with fewer than 3, or where it is not known of a half. Of many
-        halves 256 are drawn, always the same.
+    other stay as they are whichever network is left out, and come out as certain. There is no error with fewer than 3
+    networks, or where the statistic of the kept ones is NaN. Of many halves 256 are drawn, always the same.
 
     References:
         - Shao, J. and Wu, C. A general theory for jackknife variance estimation. Annals of Statistics 17 (1989).
