@@ -95,9 +95,12 @@ class ParquetConcepts(_Masked):
     """
 
     def __init__(
-        self, path: str | Path, split: str | None = None, size: tuple[int, int] | None = None,
+        self,
+        path: str | Path,
+        split: str | None = None,
+        size: tuple[int, int] | None = None,
         names: Sequence[str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         table = whole_table(Path(path))
         if missing := {"image", "mask"} - set(table.column_names):
             raise DataError(f"{str(path)!r} must have a column {sorted(missing)[0]!r}. Got {table.column_names}.")

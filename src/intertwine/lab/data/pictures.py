@@ -199,9 +199,13 @@ class Preprocessing:
 
 
 def decode_images(
-    files: Sequence[Path], encoded: Iterable[tuple[str, Any]], total: int, what: str,
-    preprocessing: Preprocessing | None = None, skip: bool = False,
-) -> tuple[Tensor, list[int]]:  # fmt: skip
+    files: Sequence[Path],
+    encoded: Iterable[tuple[str, Any]],
+    total: int,
+    what: str,
+    preprocessing: Preprocessing | None = None,
+    skip: bool = False,
+) -> tuple[Tensor, list[int]]:
     """Decode images to ``(N, C, H, W)`` in ``uint8``, grey where all are grey, RGB otherwise; or find them decoded.
 
     ``encoded`` has a name for messages, and the compressed bytes or a path, of each of the ``total`` images, which are

@@ -67,7 +67,20 @@ def _add_stages(
     return [f"layer{i}" for i in range(1, len(widths) + 1)]
 
 
-class ResNet(nn.Module):
+class _Staged(nn.Module):
+    """Convolution, batch norm, ReLU, then the parts that ``stages`` names, and what comes behind the features."""
+
+    stages: Sequence[str]
+
+    def features(self, x: Tensor) -> Tensor:
+        """Map images ``(N, C, H, W)`` to the last residual output."""
+        x = self.relu(self.bn1(self.conv1(x)))
+        for name in self.stages:
+            x = self.get_submodule(name)(x)
+        return x
+
+
+class ResNet(_Staged):
     """Stem, stages of ``blocks`` basic blocks with ``widths`` channels, global average, linear.
 
     Layers are named as most published checkpoints name them: ``conv1, bn1, relu, layer1.0.conv1, ..., pool, linear``.
@@ -91,19 +104,13 @@ class ResNet(nn.Module):
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()
         self.linear = nn.Linear(widths[-1], classes)
-        self.apply(self._init_weights)
-
-    @staticmethod
-    def _init_weights(module: nn.Module) -> None:
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            nn.init.kaiming_normal_(module.weight)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(module.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images ``(N, C, H, W)`` to logits ``(N, classes)``."""
-        x = self.relu(self.bn1(self.conv1(x)))
-        for name in self.stages:
-            x = self.get_submodule(name)(x)
-        return self.linear(self.flatten(self.pool(x)))
+        return self.linear(self.flatten(self.pool(self.features(x))))
 
 
 def cifar_resnet(
@@ -174,7 +181,7 @@ class Bottleneck(nn.Module):
         return self.relu3(inside + (x if self.downsample is None else self.downsample(x)))
 
 
-class BottleneckResNet(nn.Module):
+class BottleneckResNet(_Staged):
     """Stem, stages of bottleneck blocks, global average, ``fc``."""
 
     def __init__(
@@ -188,22 +195,12 @@ class BottleneckResNet(nn.Module):
         self.maxpool: nn.Module = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
         widths = [width * 2**i for i in range(len(blocks))]
         block = lambda before, inside, stride: Bottleneck(before, inside, stride, residual_relu)
-        self.stages = _add_stages(self, width, widths, blocks, block, _EXPANSION)
+        self.stages = ["maxpool", *_add_stages(self, width, widths, blocks, block, _EXPANSION)]
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(_EXPANSION * widths[-1], classes)
-        self.apply(self._init_weights)
-
-    @staticmethod
-    def _init_weights(module: nn.Module) -> None:
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-    def features(self, x: Tensor) -> Tensor:
-        """Map images ``(N, C, H, W)`` to the last residual output."""
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
-        for name in self.stages:
-            x = self.get_submodule(name)(x)
-        return x
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images ``(N, C, H, W)`` to logits ``(N, classes)``."""
