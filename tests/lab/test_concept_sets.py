@@ -14,16 +14,16 @@ from PIL import Image
 
 from intertwine.dissection import COLOURS, Bases, Concept, Criterion, TensorConcepts, WithColours, name_colours
 from intertwine.errors import DataError
-from intertwine.lab.data.concept_files import (
-    BrodenConcepts,
-    CocoConcepts,
-    FolderConcepts,
-    ParquetConcepts,
-    decode_runs,
-    fill_polygons,
-)
-from intertwine.lab.data.concepts import load_concepts
-from intertwine.lab.data.generated import GeneratedConcepts
+from intertwine.lab.data.concept_files import BrodenConcepts, CocoConcepts, FolderConcepts, ParquetConcepts
+from intertwine.lab.data.concepts import GeneratedConcepts, load_concepts
+from intertwine.lab.data.pictures import decode_runs, fill_polygons
+
+
+def refused(cases):
+    """Each call ends in a ``DataError`` with these words."""
+    for message, call in cases:
+        with pytest.raises(DataError, match=message):
+            call()
 
 
 def png(array, mode=None):
@@ -184,32 +184,26 @@ def test_parquet_layout(tmp_path, masks):
 
 def test_parquet_errors(tmp_path, masks):
     image = picture(2, 3)
-    with pytest.raises(DataError, match=r"must be an existing file"):
-        ParquetConcepts(tmp_path / "none.parquet")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(DataError, match=r"must be a complete parquet file"):
-        ParquetConcepts(tmp_path / "bad.parquet")
-    path = write_parquet(tmp_path / "a.parquet", [(image, masks[0], "train")], columns=("image", "split"))
-    with pytest.raises(DataError, match=r"must have a column 'mask'. Got \['image', 'split'\]"):
-        ParquetConcepts(path)
-    path = write_parquet(tmp_path / "b.parquet", [(image, masks[0], "train")], names=())
-    with pytest.raises(DataError, match=r"must name its labels"):
-        ParquetConcepts(path)
-    assert len(ParquetConcepts(path, names=["a", "b", "c"])) == 1
-    path = write_parquet(tmp_path / "c.parquet", [(image, masks[0], "train")])
-    with pytest.raises(DataError, match=r"split must be one of train. Got 'dev'"):
-        ParquetConcepts(path, split="dev")
-    with pytest.raises(DataError, match=r"label numbers below 2.*Got 2.*Check that the names"):
-        ParquetConcepts(path, names=["a", "b"])[0]
-    path = write_parquet(tmp_path / "d.parquet", [(picture(4, 6), masks[0], "train")])
-    with pytest.raises(DataError, match=r"mask of row 0 of d must have the size of its image, 6x4. Got 3x2"):
-        ParquetConcepts(path)[0]
-    path = write_parquet(tmp_path / "e.parquet", [(image, picture(2, 3), "train")])
-    with pytest.raises(DataError, match=r"must have one channel of label numbers"):
-        ParquetConcepts(path)[0]
-    path = write_parquet(tmp_path / "f.parquet", [(image, b"no image", "train")])
-    with pytest.raises(DataError, match=r"images must decode as one of PNG.*damaged one in mask of row 0 of f"):
-        ParquetConcepts(path)[0]
+    made = lambda name, image=image, mask=masks[0], **how: write_parquet(
+        tmp_path / f"{name}.parquet", [(image, mask, "train")], **how
+    )
+    unnamed, plain = made("b", names=()), made("c")
+    assert len(ParquetConcepts(unnamed, names=["a", "b", "c"])) == 1
+    refused([
+        ("must be an existing file", lambda: ParquetConcepts(tmp_path / "none.parquet")),
+        ("must be a complete parquet file", lambda: ParquetConcepts(tmp_path / "bad.parquet")),
+        (r"must have a column 'mask'. Got \['image', 'split'\]",
+         lambda: ParquetConcepts(made("a", columns=("image", "split")))),
+        ("must name its labels", lambda: ParquetConcepts(unnamed)),
+        ("split must be one of train. Got 'dev'", lambda: ParquetConcepts(plain, split="dev")),
+        ("label numbers below 2.*Got 2.*Check that the names", lambda: ParquetConcepts(plain, names=["a", "b"])[0]),
+        ("mask of row 0 of d must have the size of its image, 6x4. Got 3x2",
+         lambda: ParquetConcepts(made("d", picture(4, 6)))[0]),
+        ("must have one channel of label numbers", lambda: ParquetConcepts(made("e", mask=picture(2, 3)))[0]),
+        ("images must decode as one of PNG.*damaged one in mask of row 0 of f",
+         lambda: ParquetConcepts(made("f", mask=b"no image"))[0]),
+    ])  # fmt: skip
 
 
 def camvid():
@@ -260,27 +254,21 @@ def test_palette_masks_are_numbers(tmp_path, masks):
 
 
 def test_folder_errors(tmp_path, masks):
-    with pytest.raises(DataError, match=r"must have a folder 'images'"):
-        FolderConcepts(tmp_path)
-    with pytest.raises(DataError, match=r"must have labels.txt"):
-        FolderConcepts(make_folder(tmp_path / "a", masks, names=""))
-    with pytest.raises(DataError, match=r"at least one image"):
-        FolderConcepts(make_folder(tmp_path / "b", []))
-    root = make_folder(tmp_path / "c", masks)
-    (root / "masks" / "1.png").unlink()
-    with pytest.raises(DataError, match=r"must have a mask with its stem. Got none for 1.png"):
-        FolderConcepts(root)
-    root = make_folder(tmp_path / "d", masks, names="background\n")
-    with pytest.raises(DataError, match=r"at least one concept"):
-        FolderConcepts(root)
-    root = make_folder(tmp_path / "e", masks)
-    (root / "images" / "1.png").write_bytes(png(picture(4, 6)))
-    with pytest.raises(DataError, match=r"the mask of 1.png must have the size of its image, 6x4. Got 3x2"):
-        FolderConcepts(root)[1]
-    (root / "masks" / "1.png").write_bytes(png(np.zeros((4, 6))))
-    with pytest.raises(DataError, match=r"image of e must all have one size.*size=\(height, width\)"):
-        list(FolderConcepts(root).batches(2))
-    assert len(list(FolderConcepts(root, size=(4, 6)).batches(2))) == 1
+    lacking, other = make_folder(tmp_path / "c", masks), make_folder(tmp_path / "e", masks)
+    (lacking / "masks" / "1.png").unlink()
+    (other / "images" / "1.png").write_bytes(png(picture(4, 6)))
+    refused([
+        ("must have a folder 'images'", lambda: FolderConcepts(tmp_path)),
+        ("must have labels.txt", lambda: FolderConcepts(make_folder(tmp_path / "a", masks, names=""))),
+        ("at least one image", lambda: FolderConcepts(make_folder(tmp_path / "b", []))),
+        ("must have a mask with its stem. Got none for 1.png", lambda: FolderConcepts(lacking)),
+        ("at least one concept", lambda: FolderConcepts(make_folder(tmp_path / "d", masks, names="background\n"))),
+        ("the mask of 1.png must have the size of its image, 6x4. Got 3x2", lambda: FolderConcepts(other)[1]),
+    ])  # fmt: skip
+    (other / "masks" / "1.png").write_bytes(png(np.zeros((4, 6))))
+    refused([(r"image of e must all have one size.*size=\(height, width\)",
+              lambda: list(FolderConcepts(other).batches(2)))])  # fmt: skip
+    assert len(list(FolderConcepts(other, size=(4, 6)).batches(2))) == 1
 
 
 # COCO
@@ -381,44 +369,36 @@ def test_coco_layout_with_overlap(tmp_path):
 
 
 def test_coco_errors(tmp_path):
-    with pytest.raises(DataError, match=r"annotations must be an existing file"):
-        CocoConcepts(tmp_path / "no.json", tmp_path)
-    with pytest.raises(DataError, match=r"Got no annotations"):
-        make_coco(tmp_path / "a", [])
-    square = [[0, 0, 3, 0, 3, 3]]
-    with pytest.raises(DataError, match=r"category_id must be one of the file's categories. Got 4"):
-        make_coco(tmp_path / "b", [(4, square)])[0]
-    with pytest.raises(DataError, match=r"size \(6, 7\) of its image. Got \(5, 5\)"):
-        make_coco(tmp_path / "c", [(3, {"size": [5, 5], "counts": [25]})])[0]
-    with pytest.raises(DataError, match=r"must be polygons or runs. Got NoneType"):
-        make_coco(tmp_path / "d", [(3, None)])[0]
-    with pytest.raises(DataError, match=r"must have the size of its entry, 7x6. Got 9x8"):
-        make_coco(tmp_path / "e", [(3, square)], shape=(8, 9))[0]
+    square, of = [[0, 0, 3, 0, 3, 3]], "category_id must be one of the file's categories. Got"
+    made = lambda name, *of, **how: make_coco(tmp_path / name, list(of), **how)
+    annotated = lambda name, **entry: made(name, annotations=[{"segmentation": square, **entry}])
+    refused([
+        ("annotations must be an existing file", lambda: CocoConcepts(tmp_path / "no.json", tmp_path)),
+        ("Got no annotations", lambda: made("a")),
+        (f"{of} 4", lambda: made("b", (4, square))[0]),
+        (r"size \(6, 7\) of its image. Got \(5, 5\)", lambda: made("c", (3, {"size": [5, 5], "counts": [25]}))[0]),
+        ("must be polygons or runs. Got NoneType", lambda: made("d", (3, None))[0]),
+        ("must have the size of its entry, 7x6. Got 9x8", lambda: made("e", (3, square), shape=(8, 9))[0]),
+        (r"annotations\[0\] must be an object. Got 'image_id'", lambda: made("h", annotations=["image_id"])),
+        (f"{of} None", lambda: annotated("g", image_id=9)[0]),
+        (r"category_id must be a whole number or a text or left out. Got \[3\]", lambda: made("i", ([3], square))),
+        (r"annotations\[0\].image_id must be a whole number or a text. Got \[9\]",
+         lambda: annotated("j", image_id=[9], category_id=3)),
+        *((rf"a.json': {part} must be a list. Got True", lambda k=part: made(f"k {k}", (3, square), **{k: True}))
+          for part in ("images", "annotations", "categories")),
+    ])  # fmt: skip
     keys = [("images", "file_name"), ("images", "id"), ("annotations", "image_id"), ("categories", "name")]
     for part, key in keys:
-        made = {"images": {"id": 9, "file_name": "a.png"}, "categories": {"id": 3, "name": "cat"}}
-        entry = made.get(part, {"image_id": 9, "category_id": 3, "segmentation": square})
+        whole = {"images": {"id": 9, "file_name": "a.png"}, "categories": {"id": 3, "name": "cat"}}
+        entry = whole.get(part, {"image_id": 9, "category_id": 3, "segmentation": square})
         without = {name: value for name, value in entry.items() if name != key}
         with pytest.raises(DataError, match=rf"a.json': {part}\[1\].{key} must be a .*. Got nothing"):
-            make_coco(tmp_path / f"{part} {key}", [(3, square)], **{part: [entry, without]})
-    with pytest.raises(DataError, match=r"annotations\[0\] must be an object. Got 'image_id'"):
-        make_coco(tmp_path / "h", [], annotations=["image_id"])
-    with pytest.raises(DataError, match=r"category_id must be one of the file's categories. Got None"):
-        make_coco(tmp_path / "g", [], annotations=[{"image_id": 9, "segmentation": square}])[0]
-    with pytest.raises(DataError, match=r"category_id must be a whole number or a text or left out. Got \[3\]"):
-        make_coco(tmp_path / "i", [([3], square)])
-    with pytest.raises(DataError, match=r"annotations\[0\].image_id must be a whole number or a text. Got \[9\]"):
-        make_coco(tmp_path / "j", [], annotations=[{"image_id": [9], "category_id": 3, "segmentation": square}])
-    for part in ("images", "annotations", "categories"):
-        with pytest.raises(DataError, match=rf"a.json': {part} must be a list. Got True"):
-            make_coco(tmp_path / f"k {part}", [(3, square)], **{part: True})
-    data = make_coco(tmp_path / "f", [(3, square), (18, square)])
+            made(f"{part} {key}", (3, square), **{part: [entry, without]})
+    data = made("f", (3, square), (18, square))
     data.planes = 1
-    with pytest.raises(DataError, match=r"at most planes=1 categories"):
-        data[0]
+    refused([("at most planes=1 categories", lambda: data[0])])
     (tmp_path / "f" / "images" / "a.png").unlink()
-    with pytest.raises(DataError, match=r"a.png must be an existing file"):
-        data[0]
+    refused([("a.png must be an existing file", lambda: data[0])])
 
 
 # Broden
@@ -520,20 +500,16 @@ def test_missing_broden_files_are_named(broden, file):
 
 
 def test_broden_errors(broden):
-    with pytest.raises(DataError, match=r"split must be one of train, val"):
-        BrodenConcepts(broden, split="test")
-    (broden / "images" / "x" / "a_object.png").write_bytes(png(packed([[1, 2], [3, 4]])))
-    with pytest.raises(DataError, match=r"x/a_object.png must have the size in index.csv, 3x2. Got 2x2"):
-        BrodenConcepts(broden)[0]
-    (broden / "images" / "x" / "a_object.png").write_bytes(png(packed([[1, 2, 999], [3, 4, 1]])))
-    with pytest.raises(DataError, match=r"must be numbers of label.csv, below 301. Got 999"):
-        BrodenConcepts(broden)[0]
-    (broden / "images" / "x" / "a_object.png").unlink()
-    with pytest.raises(DataError, match=r"x/a_object.png must be an existing file"):
-        BrodenConcepts(broden)[0]
+    file, first = broden / "images" / "x" / "a_object.png", lambda: BrodenConcepts(broden)[0]
+    refused([("split must be one of train, val", lambda: BrodenConcepts(broden, split="test"))])
+    file.write_bytes(png(packed([[1, 2], [3, 4]])))
+    refused([("x/a_object.png must have the size in index.csv, 3x2. Got 2x2", first)])
+    file.write_bytes(png(packed([[1, 2, 999], [3, 4, 1]])))
+    refused([("must be numbers of label.csv, below 301. Got 999", first)])
+    file.unlink()
+    refused([("x/a_object.png must be an existing file", first)])
     (broden / "category.csv").write_text("name\nmaterial\n")
-    with pytest.raises(DataError, match=r"column for each category. Got none for material"):
-        BrodenConcepts(broden)
+    refused([("column for each category. Got none for material", first)])
 
 
 # by a line of text

@@ -24,7 +24,7 @@ from ..._untrusted.files import check_fields, json_of, within
 from ...dissection import Concept, ConceptSet, Sample
 from ...errors import DataError
 from .images import image_files
-from .pictures import in_colour, numbers, pixels
+from .pictures import in_colour, numbers, pixels, segmentation
 from .splits import MOST_CLASSES
 from .tables import whole_table
 
@@ -208,7 +208,7 @@ class CocoConcepts(_InFiles):
             category = annotation.get("category_id")
             if category not in self._number:
                 raise DataError(f"category_id must be one of the file's categories. Got {category} in image {name}.")
-            concept, mask = self._number[category], _segmentation(annotation.get("segmentation"), (height, width), name)
+            concept, mask = self._number[category], segmentation(annotation.get("segmentation"), (height, width), name)
             masks[concept] = masks[concept] | mask if concept in masks else mask
         labels = np.full((self.planes, height, width), -1)
         for concept, mask in masks.items():
@@ -222,63 +222,6 @@ class CocoConcepts(_InFiles):
                     "Pass a larger number of planes."
                 )
         return _fitted(image, torch.from_numpy(labels), self._size)
-
-
-def _segmentation(value: Any, shape: tuple[int, int], name: str) -> np.ndarray:
-    """The mask ``(height, width)`` in bool of an annotation: polygons, or runs of COCO in either of their forms."""
-    got = f"{type(value).__name__}."
-    try:
-        if isinstance(value, list):
-            return fill_polygons(value, shape)
-        if isinstance(value, dict):
-            if tuple(value["size"]) != shape:
-                raise ValueError(f"the mask must have the size {shape} of its image. Got {tuple(value['size'])}.")
-            return decode_runs(value["counts"], shape)
-    except (ValueError, KeyError, TypeError) as error:
-        got = f"one that does not read: {error}"
-    raise DataError(f"segmentation in {name} must be polygons or runs. Got {got}") from None
-
-
-def fill_polygons(polygons: Sequence[Sequence[float]], shape: tuple[int, int]) -> np.ndarray:
-    """The union of polygons ``[x1, y1, x2, y2, ...]`` in pixels as a mask ``(height, width)`` in bool."""
-    from PIL import Image, ImageDraw
-
-    canvas = Image.new("1", (shape[1], shape[0]))
-    for polygon in polygons:
-        if len(polygon) < 6 or len(polygon) % 2:
-            raise ValueError(f"a polygon must have x and y of at least three corners. Got {len(polygon)} numbers.")
-        ImageDraw.Draw(canvas).polygon([float(v) for v in polygon], fill=1, outline=1)
-    return np.array(canvas, dtype=bool)
-
-
-def decode_runs(counts: Sequence[int] | str | bytes, shape: tuple[int, int]) -> np.ndarray:
-    """A run-length mask ``(height, width)`` in bool: lengths of runs of 0 and 1 in turn, column by column.
-
-    The text form writes each length in groups of five bits, the lowest first, as characters from ``"0"`` on; a further
-    bit says that more groups follow. From the fourth run on, it writes the difference to the run two before.
-    """  # noqa: DOC501
-    runs = _runs_from_text(counts) if isinstance(counts, str | bytes) else list(counts)
-    height, width = shape
-    if sum(runs) != height * width or any(r < 0 for r in runs):
-        raise ValueError(f"runs must cover {height} x {width} pixels. Got {sum(runs)} in {len(runs)} runs.")
-    flat = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
-    return flat.reshape(width, height).T.copy()
-
-
-def _runs_from_text(text: str | bytes) -> list[int]:
-    runs: list[int] = []
-    value = shift = 0
-    for character in text.encode() if isinstance(text, str) else text:
-        group = character - 48
-        value |= (group & 31) << shift
-        shift += 5
-        if group & 32:
-            continue
-        if group & 16:  # the sign of the last group
-            value -= 1 << shift
-        runs.append(value + runs[-2] if len(runs) > 2 else value)
-        value = shift = 0
-    return runs
 
 
 class BrodenConcepts(_InFiles):
