@@ -292,7 +292,7 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("tests/gates/test_theorem_kernels.py::test_residual_constant",),
     ),
     (
-        "src/intertwine/gates/kernels/kernel_regression.py",
+        "src/intertwine/gates/kernels/alignment.py",
         "- 1 / (int(labels.max()) + 1)",
         "- 0.0",
         ("tests/gates/test_kernel_regression.py::test_ridge_is_the_formula",),

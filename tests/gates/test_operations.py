@@ -324,7 +324,7 @@ def test_a_network_without_a_path():
 
 def test_a_rule_teaches_the_path_kernel_an_operation(monkeypatch):
     """Without its rule an operation is refused; with it, it is covered."""
-    from intertwine.gates.kernels import propagation as registry
+    from intertwine.gates.kernels import path_kernel as registry
 
     rule = registry._RULES[capture(Fn(torch.neg), (X,)).calls[0].op]
     x = X.double()

@@ -15,7 +15,7 @@ from intertwine.matching.judgement.verdict import RELATED
 from intertwine.matching.same import same
 from intertwine.symmetry.action import tensors_of, transform
 from intertwine.symmetry.blocks import blocks
-from intertwine.symmetry.gauge.batch_norms import fold
+from intertwine.symmetry.gauge.canonical import fold
 
 
 @cache

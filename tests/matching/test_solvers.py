@@ -20,7 +20,7 @@ from intertwine.matching.solvers.coordinate_descent import descend, step_of
 from intertwine.matching.solvers.relaxed import gradient, moved_softly, of_element, sinkhorn
 from intertwine.matching.solvers.steps import monomial_step
 from intertwine.symmetry.action import moved, tensors_of
-from intertwine.symmetry.gauge.batch_norms import fold
+from intertwine.symmetry.gauge.canonical import fold
 from intertwine.symmetry.transformation import identity, random
 
 ALL = ("permutation", "scale", "sign", "linear")

@@ -10,7 +10,7 @@ from intertwine.lab.networks import build
 from intertwine.lab.training import Recipe
 from intertwine.lab.training.engines import Engine
 from intertwine.programs import Replayed
-from intertwine.programs.replay import called
+from intertwine.programs.part import called
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from intertwine.programs import Part, capture, capture_dynamic, operations
-from intertwine.programs.steps import float64_handler, run_call
+from intertwine.programs.program import float64_handler, run_call
 
 
 class Network(nn.Module):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from intertwine.programs import capture
-from intertwine.programs.steps import run_call
+from intertwine.programs.program import run_call
 
 
 class Attention(nn.Module):

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map, tree_map_only
 
-from intertwine.programs.replay import Replayed
+from intertwine.programs.part import Replayed
 
 DEVICE = torch.device("cuda:0")
 MOVES = {"_to_copy", "copy_", "_copy_from"}  # what may read one device and write the other

@@ -5,8 +5,8 @@ import torch
 from zoo import ZOO, found
 
 from intertwine.symmetry.action import tensors_of
+from intertwine.symmetry.proof import verify
 from intertwine.symmetry.transformation import KINDS
-from intertwine.symmetry.verification import verify
 
 
 @pytest.mark.parametrize("name", ZOO)

@@ -9,8 +9,7 @@ from torch import nn
 
 from intertwine.symmetry import symmetries
 from intertwine.symmetry.action import act
-from intertwine.symmetry.gauge.batch_norms import fold
-from intertwine.symmetry.gauge.canonical import canonical
+from intertwine.symmetry.gauge.canonical import canonical, fold
 from intertwine.symmetry.gauge.scales import balancing_scales
 from intertwine.symmetry.transformation import random
 from intertwine.testing import function_error

@@ -10,7 +10,7 @@ import intertwine as iw
 from intertwine.matching.judgement.verdict import DIFFERENT, RELATED, SAME
 from intertwine.symmetry.action import moved, tensors_of
 from intertwine.symmetry.gauge.bases import general_bases, passing
-from intertwine.symmetry.gauge.batch_norms import fold
+from intertwine.symmetry.gauge.canonical import fold
 from intertwine.symmetry.transformation import identity, with_parts
 from intertwine.testing import function_error
 

@@ -13,7 +13,7 @@ from intertwine.errors import VerificationError
 from intertwine.groups import Monomial
 from intertwine.symmetry import symmetries
 from intertwine.symmetry.action import admissible, tensors_of
-from intertwine.symmetry.verification import Verification, verify
+from intertwine.symmetry.proof import Verification, verify
 from intertwine.testing import function_error
 
 

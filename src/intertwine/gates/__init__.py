@@ -15,9 +15,8 @@ from .kernels import (
     product_kernel,
     register_kernel_rule,
 )
-from .match_gates import GateMatch, match_gates
 from .path_enumeration import paths
-from .patterns import gate_patterns
+from .patterns import GateMatch, gate_patterns, match_gates
 
 __all__ = [
     # gates and paths

@@ -18,7 +18,7 @@ from .._progress import silenced, track
 from ..symmetry.action import moved
 from ..symmetry.blocks import map_leaves
 from ..symmetry.coupling import Components, components, restricted
-from ..symmetry.gauge.batch_norms import Folded, fold
+from ..symmetry.gauge.canonical import Folded, fold
 from ..symmetry.spaces import Fixed, Layout, Leaf, Space, axis_size
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation, identity, with_parts

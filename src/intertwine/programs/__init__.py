@@ -1,13 +1,11 @@
 """Captured programs of models: what they compute, from which parameters, where in the code; run again in parts."""
 
 from .calls import Call, Ref, Value
-from .capture import capture
+from .capture import capture, capture_paths, gains_as_parameters, union
 from .dynamic import capture_dynamic, check_path, first_output, flat_inputs
 from .graph import Vertex, Wire, graph
-from .part import Part
-from .paths import capture_paths, gains_as_parameters, union
+from .part import Part, Replayed
 from .program import Program
-from .replay import Replayed
 
 __all__ = [
     "Call", "Part", "Program", "Ref", "Replayed", "Value", "Vertex", "Wire", "capture", "capture_dynamic",

@@ -24,7 +24,7 @@ from ..symmetry import Symmetry, Transformation, symmetries
 from ..symmetry.action import tensors_of
 from ..symmetry.blocks import blocks
 from ..symmetry.folding.fold import folded
-from ..symmetry.gauge import batch_norms
+from ..symmetry.gauge import canonical
 from ..testing import function_error, tolerance
 from .changes.element_words import element_findings, moved_units
 from .changes.findings import pooled, tensor_findings, tie_findings, told_apart
@@ -224,7 +224,7 @@ def _rewritten(pairs: Pairs, g: Transformation) -> Iterator[str]:
     if not norms:
         return
     left, right = (
-        batch_norms.fold(pairs.sym, state) for state in ({n: pairs.before(n, g) for n in pairs.sym.layouts}, pairs.b)
+        canonical.fold(pairs.sym, state) for state in ({n: pairs.before(n, g) for n in pairs.sym.layouts}, pairs.b)
     )
     for norm in norms:
         affine = {n: right.state[n] for n in (norm.weight, norm.bias) if n is not None}

@@ -17,7 +17,7 @@ from ..matching.judgement.verdict import RELATED, SAME
 from ..symmetry import Symmetry
 from ..symmetry.blocks import blocks
 from ..symmetry.coupling import components, restricted
-from ..symmetry.gauge.batch_norms import fold
+from ..symmetry.gauge.canonical import fold
 from .after_matching import FEWEST, calibrated
 from .comparable import compared
 from .p_values import power_of_ten

@@ -8,11 +8,11 @@ from .folding.fold import Fold, fold
 from .folding.norms import fold_norm_gains
 from .gauge.canonical import canonical, gradient_norm, sharpness
 from .gauge.fingerprint import fingerprint
+from .proof import Verification, verify
 from .spaces import Axis, BatchNormTensors, Fixed, FixedAxis, Layout, Leaf, Part, Product, Space, Sum
 from .symmetry import Symmetry
 from .tangent import Tangent
 from .transformation import Transformation
-from .verification import Verification, verify
 
 __all__ = [
     # find

@@ -20,7 +20,7 @@ from .._io.lazy import LazyState
 from .._result import UNSAVED, Result, offered
 from .._words import columns, counted, near
 from ..programs import Program
-from . import action, tangent, transformation, verification
+from . import action, proof, tangent, transformation
 from .description import Description
 from .spaces import Fixed, Leaf, Space, axis_size, leaves
 
@@ -138,9 +138,9 @@ class Symmetry(Description, Result):
         """Apply ``g`` to the tensors of a state dict, in place."""
         return action.act_(self, g, state_dict)
 
-    def verify(self, model: nn.Module, example_inputs: Any, **options: Any) -> verification.Verification:
+    def verify(self, model: nn.Module, example_inputs: Any, **options: Any) -> proof.Verification:
         """Verify numerically that every space and kind preserves the function, with negative controls."""
-        return verification.verify(self, model, example_inputs, **options)
+        return proof.verify(self, model, example_inputs, **options)
 
     def mappings(self, format: str = "llm-compressor", **options: Any) -> Result:
         """What another tool needs of this symmetry, numerically verified; options: ``exchange.mappings``."""

@@ -1,11 +1,9 @@
 """Kernels of inputs: path kernels, overlaps, tangent kernels, their limits, and regression with them."""
 
 from . import layer_rules  # noqa: F401 - its rules register themselves
-from .alignment import kernel_alignment, npk_alignment, overlap
+from .alignment import KernelRegression, kernel_alignment, kernel_regression, npk_alignment, overlap
 from .gate_products import Budget, base_kernels, product_kernel
-from .kernel_regression import KernelRegression, kernel_regression
-from .path_kernel import neural_path_kernel, neural_path_kernel_cost
-from .propagation import register_kernel_rule
+from .path_kernel import neural_path_kernel, neural_path_kernel_cost, register_kernel_rule
 from .tangent_kernel import neural_tangent_kernel
 from .wide_limits import convolutional_tangent_kernel, ensemble_tangent_kernel
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...programs import Call, Ref
 from ...programs.operations import AVERAGE_POOLS, BATCH_NORMS, GATHERS, MAX_POOLS, RELUS, RESHAPES
 from .moments import Grid, Signal, Source, Term, add, contract, in_channels, multiply, renewed, settle
-from .propagation import CHOICES, MIXES, SAME, Tile, refuse, register_kernel_rule
+from .path_kernel import CHOICES, MIXES, SAME, Tile, refuse, register_kernel_rule
 
 
 @register_kernel_rule(*RELUS)

@@ -18,12 +18,11 @@ from ..._io.lazy import LazyState
 from ...errors import VerificationError
 from ...symmetry.action import moved, tensors_of
 from ...symmetry.find import symmetries
+from ...symmetry.folding.fold import centre, push_biases
 from ...symmetry.folding.norms import NORMALISING, fold_norms, level_biases, rotatable
-from ...symmetry.folding.offsets import centre, push_biases
 from ...symmetry.folding.rewriter import Rewriter
 from ...symmetry.gauge.bases import least_passing, undetermined
-from ...symmetry.gauge.batch_norms import Folded, fold
-from ...symmetry.gauge.canonical import balanced
+from ...symmetry.gauge.canonical import Folded, balanced, fold
 from ...symmetry.gauge.signs import signing
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts

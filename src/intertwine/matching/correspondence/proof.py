@@ -14,7 +14,7 @@ from ..._examples import arguments, each
 from ..._nested import map_tensors, tensors_in
 from ...errors import CaptureError
 from ...programs import Program, Ref, capture
-from ...programs.steps import float64_handler
+from ...programs.program import float64_handler
 from ...symmetry.action import tensors_of, write
 from ...symmetry.proof import in_float64
 from ...testing import relative_error, tolerance

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..._nested import map_leaves
 from ...programs import Call, Program, Ref
 from ...programs.operations import FILLS, registering
-from ...programs.steps import run_call
+from ...programs.program import run_call
 from .slices import Slicer, side_by_side, splittable
 from .terms import Axis, ConflictError, Operand, Spec, Term, View, leaves, letters_of, recast, stored, term
 

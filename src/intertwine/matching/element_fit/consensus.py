@@ -13,7 +13,7 @@ from torch import Tensor
 from ...symmetry.action import moved, transform
 from ...symmetry.blocks import Block, align, blocks, parent_dims
 from ...symmetry.coupling import narrowed
-from ...symmetry.gauge.batch_norms import Folded
+from ...symmetry.gauge.canonical import Folded
 from ...symmetry.spaces import Layout, Space
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.networks import Balanced

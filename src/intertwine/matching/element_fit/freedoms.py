@@ -9,7 +9,7 @@ import torch
 from ...symmetry.action import transform
 from ...symmetry.blocks import Block, blocks
 from ...symmetry.detection.equations import BinarySpan
-from ...symmetry.gauge.batch_norms import Folded
+from ...symmetry.gauge.canonical import Folded
 from ...symmetry.spaces import Layout, Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts

@@ -10,7 +10,7 @@ from ...groups import Element
 from ...groups.dense import polar_factor
 from ...symmetry.action import multiply, transform
 from ...symmetry.blocks import Block, blocks, inner_products
-from ...symmetry.gauge.batch_norms import Folded
+from ...symmetry.gauge.canonical import Folded
 from ...symmetry.gauge.scales import Key, LogScales
 from ...symmetry.spaces import Leaf, Space
 from ...symmetry.symmetry import Symmetry

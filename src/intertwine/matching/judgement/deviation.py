@@ -11,7 +11,7 @@ from torch import Tensor
 from ...symmetry.action import transform
 from ...symmetry.blocks import blocks
 from ...symmetry.coupling import narrowed
-from ...symmetry.gauge.batch_norms import Folded
+from ...symmetry.gauge.canonical import Folded
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation
 

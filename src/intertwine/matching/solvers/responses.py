@@ -17,7 +17,7 @@ from ...features.batches import head, peek, size
 from ...features.moments import CrossMoments
 from ...symmetry.action import admissible, tensors_of, transform
 from ...symmetry.blocks import carrying, map_leaves, parent_dims, summed
-from ...symmetry.gauge.batch_norms import fold
+from ...symmetry.gauge.canonical import fold
 from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, axis_size, spaces_of
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts

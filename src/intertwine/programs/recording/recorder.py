@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..._nested import tensors_in
 from ..calls import Call, Ref, Value
 from ..operations import BATCH_NORMS
-from ..steps import results
+from ..program import results
 from .decompositions import decomposition
 from .memory import UNWRITTEN, Geometry, MetaConstants, covers, geometry, overlap, storage_key
 from .source import user_line

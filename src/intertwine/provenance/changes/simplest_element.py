@@ -21,8 +21,7 @@ from ...matching.judgement.deviation import PRECISIONS, apart, constant, meets
 from ...symmetry.action import transform
 from ...symmetry.blocks import blocks, map_leaves, summed
 from ...symmetry.coupling import narrowed
-from ...symmetry.gauge.batch_norms import Folded, fold
-from ...symmetry.gauge.canonical import check_weights
+from ...symmetry.gauge.canonical import Folded, check_weights, fold
 from ...symmetry.spaces import Fixed, Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity

@@ -9,9 +9,8 @@ from fractions import Fraction
 from typing import Any
 
 from ...programs import Call, Ref
-from .axis_terms import UNIT, Axis, Factor, Flat, Slot, axis_size, bare, map_slots, segments, slots
+from .axis_terms import UNIT, Axis, Factor, Flat, Pool, Slot, axis_size, bare, map_slots, segments, slots
 from .equations import System
-from .pool import Pool
 from .unification import Misfit, slice_axis, split_axis, take, zip_axes
 
 _COPIES = 16  # most copies of an axis that are told apart where a product is read as a concatenation

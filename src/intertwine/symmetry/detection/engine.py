@@ -16,9 +16,8 @@ from ...programs import Call, Program, Ref
 from ...programs.calls import makers, readers
 from ..spaces import UNRULED, BatchNormTensors
 from .axis_operations import Algebra
-from .axis_terms import Axis, Flat, Slot, Value, map_slots, slots
+from .axis_terms import Axis, Flat, Kind, Slot, Value, map_slots, slots
 from .equations import System, Unknown
-from .pool import Kind
 
 Edit = tuple[tuple[int, ...], Kind, tuple[int, ...]]  # path inside a parameter axis, kind of split, sizes
 

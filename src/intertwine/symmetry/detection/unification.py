@@ -13,6 +13,7 @@ from .axis_terms import (
     Factor,
     Flat,
     Ordered,
+    Pool,
     Segments,
     Slot,
     axis_size,
@@ -26,7 +27,6 @@ from .axis_terms import (
     slots,
     transposition,
 )
-from .pool import Pool
 
 Pair = Callable[[Slot | Flat, Slot | Flat], Factor]
 

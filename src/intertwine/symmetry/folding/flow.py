@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...programs import Call, Ref
 from ...programs.operations import FILLS, LAYER_NORMS, LINEAR, SCALED_DOT_PRODUCTS, SOFTMAXES
-from ...programs.steps import float64_handler, run_call
+from ...programs.program import float64_handler, run_call
 from .graph import MOVES, Graph, Obstacle, Updates, View
 
 _SIGNS = {"aten::add": 1, "aten::sub": -1}

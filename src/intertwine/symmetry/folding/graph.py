@@ -17,7 +17,7 @@ from ..._nested import by_key
 from ...programs import Call, Program, Ref
 from ...programs.calls import makers
 from ...programs.operations import PARTS, REARRANGEMENTS, REPEATS, aten
-from ...programs.steps import float64_handler, run_call
+from ...programs.program import float64_handler, run_call
 
 MOVES = REARRANGEMENTS | PARTS | REPEATS | aten("cat stack flip")
 """Operations that put entries elsewhere, or cast them, and compute nothing."""

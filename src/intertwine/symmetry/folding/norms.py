@@ -20,7 +20,7 @@ from ..._examples import arguments, each
 from ..._nested import by_key
 from ...programs import Call, Program, Ref, capture_paths, union
 from ...programs.operations import LAYER_NORMS, RMS_NORMS, aten
-from ...programs.steps import float64_handler
+from ...programs.program import float64_handler
 from ..action import tensors_of
 from ..find import symmetries_of
 from ..symmetry import Symmetry

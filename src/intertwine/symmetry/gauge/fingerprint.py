@@ -17,8 +17,7 @@ from ..find import symmetries
 from ..spaces import Fixed, Layout, Leaf
 from ..symmetry import Symmetry
 from .bases import passing
-from .batch_norms import fold
-from .canonical import balanced, check_weights
+from .canonical import balanced, check_weights, fold
 
 _NUMBERS = 12
 _STEP = 0.05  # one quantum; networks that differ have numbers 0.3 to 1 apart

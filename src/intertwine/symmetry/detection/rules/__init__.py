@@ -6,7 +6,7 @@ from typing import Any
 from ....programs import Call
 from ....programs.operations import COPIES
 from ..engine import Engine
-from . import indexing, linear, memory, normalisation, reductions, shuffles, turns, writing  # noqa: F401
+from . import indexing, linear, memory, reductions, runs, writing  # noqa: F401
 from .activations import is_pointwise
 from .elementwise import broadcast, measured
 from .registry import RULES, register_rule, unknown
