@@ -1,7 +1,4 @@
-"""Calls and values of a captured run: who computed what from what, and where in the code.
-
-Numbers and constants that grow with the batch.
-"""
+"""Calls and values of a captured run: who computed what from what, and where in the code."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

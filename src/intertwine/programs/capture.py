@@ -68,11 +68,7 @@ def capture(
 
 
 def _capture_cold(kept: Kept, run: Callable[[], Program]) -> Program:
-    """Capture a run without the caches of earlier ones.
-
-    Tensors in attributes, which are neither parameters nor buffers, are taken out. Those that the run puts back are
-    caches; with the others (constants of the model) it is run again.
-    """
+    """Capture a run without tensors in attributes that it puts back: caches of earlier runs; others are constants."""
     for delete in (False, True):
         places = kept.empty(lambda place: True, delete)
         while places:
@@ -230,15 +226,16 @@ def union(programs: Sequence[Program]) -> Program:
 
 def _joined(a: Program, b: Program) -> Program:
     values: list[Value] = list(a.values)
+    renumbered = lambda args: map_leaves(args, lambda leaf: Ref(new[leaf.id]) if isinstance(leaf, Ref) else leaf)
     new = {ref.id: a.states[name].id for name, ref in b.states.items()}
     for number, value in enumerate(b.values):
         if number not in new:
             new[number] = len(values)
-            source = value.source and replace(value.source, args=_moved(value.source.args, new))
+            source = value.source and replace(value.source, args=renumbered(value.source.args))
             values.append(replace(value, source=source))
     moved = lambda refs: tuple(Ref(new[r.id]) for r in refs)
     made = lambda call: tuple(None if r is None else Ref(new[r.id]) for r in call.outputs)
-    calls = tuple(replace(c, args=_moved(c.args, new), outputs=made(c)) for c in b.calls)
+    calls = tuple(replace(c, args=renumbered(c.args), outputs=made(c)) for c in b.calls)
     visible = {
         name: a.visible.get(name, frozenset()) | {new[i] for i in b.visible.get(name, ())}
         for name in [*a.visible, *b.visible]
@@ -256,11 +253,6 @@ def _joined(a: Program, b: Program) -> Program:
         caches=tuple(dict.fromkeys((*a.caches, *b.caches))),
         visible=visible,
     )
-
-
-def _moved(argument: Any, new: Mapping[int, int]) -> Any:
-    """An argument with every reference renumbered."""
-    return map_leaves(argument, lambda leaf: Ref(new[leaf.id]) if isinstance(leaf, Ref) else leaf)
 
 
 def gains_as_parameters(program: Program) -> tuple[Program, dict[str, float]]:

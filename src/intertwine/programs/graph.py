@@ -101,8 +101,7 @@ def _of_the_first_run(program: Program) -> list[Call]:
 def _groups(program: Program, calls: list[Call]) -> tuple[list[list[Call]], dict[int, int]]:
     """Calls of one module that are joined without a detour through others; the group of every value.
 
-    The phase of a group is one more than that of any other that it reads, so that groups form no circle; that of the
-    inputs is -1.
+    The phase of a group is one more than that of any other that it reads; that of the inputs is -1.
     """
     group_of = {ref.id: k for k, ref in enumerate(program.inputs)}
     groups: list[list[Call]] = [[] for _ in program.inputs]

@@ -136,10 +136,7 @@ def _keep_lengths(engine: Engine, names: Collection[str]) -> None:
 
 
 def _keep_features(engine: Engine) -> None:
-    """Where scales may go with the copies, hidden features get none: in running order, as far as the equations allow.
-
-    A network of copies is then one that training could have found, and not only one of the same function.
-    """
+    """Where scales may go with the copies, hidden features get none, in running order, as training would have found."""
     log = engine.system.log
     for ref in (ref for call in engine.calls for ref in call.made):
         value = engine.values.get(ref.id) if ref.id in engine.program.varying else None

@@ -1,9 +1,7 @@
 """Functions of torch as others than those that ran, so that a capture sees what depends on what.
 
-Rare operations are recorded as the plain ones that they are made of, and need no rules of their own. Circular padding
-is written into a new tensor piece by piece; one-hot codes look at the numbers first, to see that they are in range, and
-no decision of the model depends on that: both are recorded as one operation. A bilinear layer is a product of matrices
-and a sum of products.
+Rare operations are recorded as the plain ones that they are made of. Circular padding writes into a new tensor piece by
+piece, and one-hot codes look at the numbers to see that they are in range: both are recorded as one operation.
 """
 
 from collections.abc import Callable, Sequence

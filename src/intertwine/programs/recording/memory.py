@@ -1,7 +1,4 @@
-"""Memory shared by tensors: what makes in-place writes safe to follow.
-
-Values of constants on the meta device, computed on the CPU: masks and positions decide which axes are fixed.
-"""
+"""Memory shared by tensors, which makes in-place writes safe to follow; constants on the meta device, by value."""
 
 from dataclasses import dataclass
 from typing import Any

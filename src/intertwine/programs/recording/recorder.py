@@ -20,16 +20,8 @@ from .decompositions import decomposition
 from .memory import UNWRITTEN, Geometry, MetaConstants, covers, geometry, overlap, storage_key
 from .source import user_line
 
-_READERS = {
-    "tolist",
-    "numpy",
-    "__array__",
-    "data_ptr",
-    "__dlpack__",
-    "__cuda_array_interface__",
-    "__deepcopy__",
-    "__reduce_ex__",
-}
+_READERS = {"tolist", "numpy", "__array__", "data_ptr", "__dlpack__", "__cuda_array_interface__"}
+_READERS |= {"__deepcopy__", "__reduce_ex__"}
 _PRINTERS = {"__repr__", "__format__"}
 _BUILDERS = {"tensor", "as_tensor", "asarray", "new_tensor", "new"}  # a list of tensors is read number by number
 
@@ -43,11 +35,10 @@ _MASKED = {"aten::index": "indices", "aten::masked_select": "mask"}  # whose res
 class Recorder(TorchDispatchMode):
     """Recorder of the operations on tensors that depend on a parameter or a user input.
 
-    Constants are followed by value: an operation on constants alone is not recorded, its result is read when it meets
-    something that varies. Writes in place make a new value. Another view of overwritten memory that is read later is
-    recorded as made from the writes: ``intertwine::part_of_write`` shows a part of what was written,
-    ``intertwine::written_into`` puts what was written into what was there, and where a write and a view overlap in
-    part only, ``intertwine::overwritten`` is a result without a rule.
+    Constants are followed by value: an operation on constants alone is not recorded. Writes in place make a new value.
+    Another view of overwritten memory that is read later is made from the writes: ``intertwine::part_of_write`` shows a
+    part of one, ``intertwine::written_into`` puts one into what was there, and where both overlap in part only,
+    ``intertwine::overwritten`` is a result without a rule.
     """
 
     def __init__(self, answers: Sequence[bool] = ()) -> None:
@@ -222,8 +213,7 @@ class Recorder(TorchDispatchMode):
             name = name.removesuffix("_")
             for tensor in written if torch.Tag.inplace_view not in func.tags else ():
                 self._write(tensor, self._known[id(tensor)][2])
-        line = user_line()
-        self.calls.append(Call(name, symbols, tuple(outputs), func, self.module, line))
+        self.calls.append(Call(name, symbols, tuple(outputs), func, self.module, user_line()))
 
     def _write(self, tensor: Tensor, value: Ref) -> None:
         self._writes.setdefault(storage_key(tensor), []).append((geometry(tensor), value))
@@ -274,8 +264,7 @@ class Recorder(TorchDispatchMode):
         """Contents of a place, as the result of an operation on what was written."""
         self.values.append(Value("result", place.shape, place.dtype, stride=place.stride, offset=place.offset))
         value = Ref(len(self.values) - 1)
-        line = user_line()
-        self.calls.append(Call(op, arguments, (value,), None, self.module, line))
+        self.calls.append(Call(op, arguments, (value,), None, self.module, user_line()))
         return value
 
     def _constant(self, tensor: Tensor) -> Ref:
@@ -289,8 +278,7 @@ class Recorder(TorchDispatchMode):
 
     def _constant_value(self, tensor: Tensor) -> Value:
         data = self._meta.of(tensor)
-        data = None if data is None else data.detach().clone()
-        return _value(tensor, "constant", data=data)
+        return _value(tensor, "constant", data=None if data is None else data.detach().clone())
 
     def _varies(self, ref: Ref) -> bool:
         return self.values[ref.id].kind != "constant"

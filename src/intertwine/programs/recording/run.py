@@ -1,7 +1,4 @@
-"""Recording of one run of a model: every operation, with the module that ran it.
-
-Parameters and buffers of the model as values of its program.
-"""
+"""Recording of one run of a model: every operation, with the module that ran it."""
 
 import dis
 from collections.abc import Iterator, Sequence
@@ -218,13 +215,17 @@ def declare_states(recorder: Recorder, model: nn.Module) -> tuple[dict[str, Ref]
     aliases: dict[str, str] = {}
     first: dict[int, str] = {}
     taken: dict[int, list[tuple[Geometry, str]]] = {}
-    saved = {name for name, _ in _saved_buffers(model)}
+    # buffers that a state dict holds; the others are made anew with every model, as constants are
+    modules = model.named_modules(remove_duplicate=False)
+    saved = {f"{at}.{n}".strip(".") for at, m in modules for n in m._buffers.keys() - m._non_persistent_buffers_set}
     for kind, items in (
         ("parameter", model.named_parameters(remove_duplicate=False)),
         ("buffer", model.named_buffers(remove_duplicate=False)),
     ):
         for name, tensor in items:
-            known = first.get(id(tensor)) or _same_memory(tensor, taken)
+            here = taken.get(storage_key(tensor), ())
+            same = (other for place, other in here if place == geometry(tensor))
+            known = first.get(id(tensor)) or next(same, None)
             if known is not None and tensor.numel():
                 aliases[name] = known
                 continue
@@ -234,19 +235,6 @@ def declare_states(recorder: Recorder, model: nn.Module) -> tuple[dict[str, Ref]
                 tensor, "constant" if kind == "buffer" and name not in saved else kind, name
             )
     return states, aliases
-
-
-def _saved_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Buffers that a state dict holds; the others are made anew with every model, as constants are."""
-    for prefix, module in model.named_modules(remove_duplicate=False):
-        for name, tensor in module.named_buffers(recurse=False):
-            if name not in module._non_persistent_buffers_set:
-                yield f"{prefix}.{name}" if prefix else name, tensor
-
-
-def _same_memory(tensor: Tensor, taken: dict[int, list[tuple[Geometry, str]]]) -> str | None:
-    here = taken.get(storage_key(tensor), ())
-    return next((name for place, name in here if place == geometry(tensor)), None)
 
 
 def _check_memory(tensor: Tensor, name: str, taken: dict[int, list[tuple[Geometry, str]]]) -> None:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from ...programs import Call, Ref
-from .axis_terms import UNIT, Axis, Factor, Flat, Pool, Slot, axis_size, bare, map_slots, segments, slots
+from .axis_terms import UNIT, Axis, Factor, Flat, Names, Pool, Slot, axis_size, bare, map_slots, segments, slots
 from .equations import System
 from .unification import Misfit, slice_axis, split_axis, take, zip_axes
 
@@ -17,33 +17,30 @@ _COPIES = 16  # most copies of an axis that are told apart where a product is re
 
 
 class Algebra:
-    """Axes over one pool of spaces, with the equations that combining them gives.
-
-    Attributes:
-        pool: The spaces.
-        system: The equations of the current pass.
-        mixed: Axes along which an operation mixes units, with the tensor in which it does.
-        beside: Spaces that stand on one axis of a tensor, and did not in all tensors that it was made of.
-        follows: Axes whose order follows from what an operation sorted, with the axes that it follows.
-        call: The call at work.
-        idle: Number of a call to the spaces that it multiplies by zeros.
-        skipped: Number of a call to the tensors (their numbers) that it learns nothing of.
-        parts: Numbers of the calls that only pick given rows.
-    """
+    """Axes over one pool of spaces, with the equations that combining them gives."""
 
     def __init__(self) -> None:
-        self.pool = Pool()
-        self.system = System()
-        self.mixed: list[tuple[tuple[Axis, ...], Axis]] = []
-        self.beside: set[tuple[int, int]] = set()
-        self.follows: list[tuple[Axis, tuple[Axis, ...]]] = []
-        self.call: Call = Call("", {}, ())
+        self.pool = Pool()  # the spaces
+        self._begin()
+        self.call: Call = Call("", {}, ())  # the call at work
         self.index = -1
-        self.idle: dict[int, set[int]] = {}
-        self.skipped: dict[int, set[int]] = {}
-        self.parts: set[int] = set()
         self._fixed: list[Axis] = []  # axes that the call at work fixed
         self._kept: dict[Any, Any] = {}  # axes of parameters, constants and fresh leaves: the same in every pass
+
+    def _begin(self) -> None:
+        """Forget what a pass found, but for the structure of the spaces."""
+        self.system = System()
+        # axes along which an operation mixes units, with the tensor in which it does
+        self.mixed: list[tuple[tuple[Axis, ...], Axis]] = []
+        # spaces that stand on one axis of a tensor, and did not in all tensors that it was made of
+        self.beside: set[tuple[int, int]] = set()
+        # axes whose order follows from what an operation sorted, with the axes that it follows
+        self.follows: list[tuple[Axis, tuple[Axis, ...]]] = []
+        self.idle: dict[int, set[int]] = {}  # number of a call to the spaces that it multiplies by zeros
+        self.skipped: dict[int, set[int]] = {}  # number of a call to the tensors that it learns nothing of
+        self.parts: set[int] = set()  # numbers of the calls that only pick given rows
+        for node in self.pool.nodes:
+            node.lost, node.apart = {}, False
 
     def fresh(self, size: int, why: str, tag: Any = 0) -> Axis:
         """A new fixed axis of this call's result (the same one in every pass)."""
@@ -58,10 +55,7 @@ class Algebra:
         return self.pool.resolve((Slot(self._kept[key], size),))
 
     def in_order(self, size: int, follows: Sequence[Axis]) -> Axis:
-        """A new axis of rows put in an order that changes where the units of other axes move.
-
-        Nothing acts on it from outside, so it need not be fixed; where it is, so are the axes that it follows.
-        """
+        """A new axis of rows in an order that changes where other units move; where it is fixed, so are those axes."""
         axis = self.kept(key := (self.index, "order", size), size)
         if size > 1:
             self.pool.nodes[self._kept[key]].sorted = self._kept[key]
@@ -114,7 +108,7 @@ class Algebra:
     def no_scale(self, axis: Axis, why: str | None = None) -> Axis:
         """No positive scales pass."""
         for slot in slots(axis):
-            if self.system.log_is_zero(slot.expr):
+            if self.system.log.add(slot.expr.log):
                 self.pool.say(slot.space, "scale", why or self.call.where)
         return axis
 
@@ -148,6 +142,11 @@ class Algebra:
         for axis in axes:
             self.fix(axis, why)
 
+    def drop(self, names: Names | None) -> None:
+        """Fix the units that are named: their indices are used as mere numbers."""
+        if names is not None and names.kind != "counts":
+            self.fix(self.pool.resolve(names.of), f"places of units are read as numbers at {self.call.where}")
+
     def mix(self, tensor: Sequence[Axis], axis: Axis) -> None:
         """Units of ``axis`` are mixed in ``tensor``: other spaces there have one element for all of them."""
         if any(True for _ in slots(axis)):
@@ -163,10 +162,6 @@ class Algebra:
     def times_zero(self, slot: Slot) -> None:
         """The call at work multiplies the units by zero."""
         self.idle.setdefault(self.index, set()).add(slot.space)
-
-    def found(self, spaces: Iterable[int]) -> set[int]:
-        """The representatives of some spaces."""
-        return {self.pool.find(space) for space in spaces}
 
     # ---- combining axes
 
@@ -223,12 +218,14 @@ class Algebra:
         a = self.added_up(a)
 
         def pair(x: Any, y: Any) -> Factor:
-            if isinstance(x, Slot) and isinstance(y, Slot):
-                self.system.opposite(x.expr, y.expr)
-            elif isinstance(x, Slot):
-                self.times_zero(x) if y.zero else self._summed(x)
-            elif isinstance(y, Slot):
-                self.times_zero(y) if x.zero else self._summed(y)
+            slot, other = (x, y) if isinstance(x, Slot) else (y, x)
+            if isinstance(other, Slot):
+                self.system.relate(x.expr, y.expr, -1)
+            elif isinstance(slot, Slot) and other.zero:
+                self.times_zero(slot)
+            elif isinstance(slot, Slot):  # its units are added up, each times the same number
+                self.rigid((slot,), f"sum over the units at {self.call.where}")
+                self.pool.node(slot.space).apart = True
             return x
 
         self.zip(a, b, pair)
@@ -236,11 +233,6 @@ class Algebra:
     def added_up(self, axis: Axis) -> Axis:
         """An axis whose units are about to be added up."""
         return axis
-
-    def _summed(self, slot: Slot) -> None:
-        """The units are added up, each times the same number."""
-        self.rigid((slot,), f"sum over the units at {self.call.where}")
-        self.pool.node(slot.space).apart = True
 
     def split(self, axis: Axis, sizes: Sequence[int]) -> list[Axis]:
         """Write an axis as a product of the given sizes; where that cannot be, it is fixed."""
@@ -252,10 +244,7 @@ class Algebra:
             return [self.fresh(n, why, ("split", axis_size(axis), i)) for i, n in enumerate(sizes)]
 
     def unrolled(self, axis: Axis) -> Axis:
-        """A product whose few outer factors are fixed, as the concatenation of the copies that they number.
-
-        Every copy can then have a gain of its own: four patches merged side by side are four concatenated axes.
-        """
+        """A product whose few outer factors are fixed, as a concatenation of copies, each with a gain of its own."""
         rest = self.pool.resolve(axis)
         while len(rest) > 1 and isinstance(outer := rest[0], Slot) and self.pool.node(outer.space).pinned:
             rest = rest[1:] if outer.expr == UNIT else ()
@@ -290,7 +279,7 @@ class Algebra:
 
     def _equal(self, x: Any, y: Any) -> Factor:
         if isinstance(x, Slot) and isinstance(y, Slot):
-            self.system.equal(x.expr, y.expr)
+            self.system.relate(x.expr, y.expr, 1)
             return x
         if isinstance(x, Flat) and isinstance(y, Flat):
             return Flat(x.size, x.zero and y.zero)

@@ -249,20 +249,14 @@ def segments(parts: list[Axis]) -> Axis:
         for axis in inner:
             if axis_size(axis) == 0:
                 continue
-            if flat and (joined := _joined(flat[-1], axis)):
-                flat[-1] = joined
+            last = flat[-1] if flat else ()
+            if len(last) == len(axis) == 1 and all(isinstance(f, Flat) and f.zero for f in (*last, *axis)):
+                flat[-1] = (Flat(last[0].size + axis[0].size, True),)  # other flat neighbours need not be equal
             else:
                 flat.append(axis)
     if not flat:
         return (Flat(0, True),)
     return flat[0] if len(flat) == 1 else (Segments(tuple(flat)),)
-
-
-def _joined(a: Axis, b: Axis) -> Axis | None:
-    """Two runs of zeros as one; ``None`` for any others: flat neighbours need not hold the same number."""
-    if len(a) == len(b) == 1 and isinstance(a[0], Flat) and isinstance(b[0], Flat) and a[0].zero and b[0].zero:
-        return (Flat(a[0].size + b[0].size, True),)
-    return None
 
 
 Kind = Literal["product", "sum", "order"]  # factors outermost first, consecutive segments, or one in another order
@@ -381,11 +375,6 @@ class Pool:
     def say(self, space: int, what: str, why: str) -> None:
         """Remember the first reason why a space lost ``what``."""
         self.node(space).lost.setdefault(what, why)
-
-    def forget_restrictions(self) -> None:
-        """Before another pass: keep the structure, forget what operations said."""
-        for node in self.nodes:
-            node.lost, node.apart = {}, False
 
     def _resolve_slot(self, slot: Slot) -> Axis:
         root = self.find(slot.space)

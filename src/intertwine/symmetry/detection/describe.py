@@ -15,10 +15,11 @@ from .. import spaces as public
 from ..symmetry import Symmetry
 from .axis_terms import Axis, Flat, Ordered, Segments, Slot, Value, inverse, slots
 from .engine import Engine
-from .parents import Demand, always_siblings, beside, demands, dependences, fix_unseen
+from .parents import always_siblings, beside, demands, dependences, fix_unseen
 from .rules.unit_indices import origins
 
 _ZERO = Fraction(0)
+_Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass
@@ -93,7 +94,7 @@ def _features(engine: Engine, writer: Writer, refs: Mapping[str, Ref]) -> Iterat
 def _graph(engine: Engine, writer: Writer, layouts: Mapping[str, public.Layout]) -> tuple[Vertex, ...]:
     """The graph of the program, each wire with the spaces that move its tensor.
 
-    Where a pass only half knows these, they are those of the weight that reads it and not of what that returns.
+    Where a pass half knows these, they are those of the weight that reads it and not of what that returns.
     """
     found = graph(engine.program)
     refs = {str(wire.value): Ref(wire.value) for vertex in found for wire in vertex.inputs}
@@ -134,10 +135,7 @@ def _group(leaf: Candidate, size: int) -> SpaceGroup:
 
 
 def _settle(engine: Engine, leaves: dict[int, Candidate], parents: dict[int, list[int]]) -> None:
-    """A space whose units are mixed cannot have something of its own in each of them: together that is no group.
-
-    Bases and scales of the inner space are the larger part, so the outer one gives up its linear maps for them.
-    """
+    """Take linear maps from spaces whose units each hold bases or scales of their own: together that is no group."""
     for space, above in parents.items():
         if not leaves[space].moves:
             continue
@@ -157,18 +155,15 @@ def _settle(engine: Engine, leaves: dict[int, Candidate], parents: dict[int, lis
 
 
 def _moving_states(engine: Engine) -> dict[str, Value]:
-    """Parameters and the buffers that move, as the last pass knew them; what the run does not constrain is fixed.
-
-    So are those that are not read, the parts that are not (positions beyond the example's length), and zeros.
-    """
+    """Parameters and the buffers that move, as the last pass knew them; what it does not read or zeroes is fixed."""
     asked = demands(engine)
     states = {name: ref for name, ref in engine.program.states.items() if engine.moves(ref)}
     for name, ref in states.items():
-        demand = asked.get(ref.id, Demand())
+        wanted, idle = asked.get(ref.id, (set(), set()))
         for axis in engine.state(name).axes:
-            engine.fix_all(((slot,) for slot in slots(axis) if slot.space not in demand.spaces), public.UNREAD)
-        for axis in engine.state(name).axes if demand.only_idle else ():
-            engine.fix_all(((slot,) for slot in beside(axis, demand.only_idle)), "multiplied by zeros in this run")
+            engine.fix_all(((slot,) for slot in slots(axis) if slot.space not in wanted), public.UNREAD)
+        for axis in engine.state(name).axes if idle - wanted else ():
+            engine.fix_all(((slot,) for slot in beside(axis, idle - wanted)), "multiplied by zeros in this run")
     fix_unseen(engine, [name for name, ref in states.items() if ref.id not in asked])
     return {name: engine.state(name) for name in states}
 
@@ -188,8 +183,8 @@ def _leaves(engine: Engine, states: dict[str, Value]) -> dict[int, Candidate]:
     """Every space that parameters carry, in the order of the state dict."""
     leaves = {slot.space: Candidate(label, slot.size) for label, slot in labelled(states)}
     owner = {}
-    for v, unknown in enumerate(engine.system.unknowns):
-        owner[v] = engine.pool.find(unknown.space)
+    for v, (_, _, space) in enumerate(engine.system.unknowns):
+        owner[v] = engine.pool.find(space)
         leaves[owner[v]].unknowns.append(v)
     for scales in engine.system.log.solutions(owner):
         if len(spaces := {owner[v] for v in scales}) == 1:
@@ -237,7 +232,7 @@ def _tensors(engine: Engine) -> Iterator[tuple[Axis, ...]]:
 def _held(engine: Engine, spaces: Iterable[int]) -> set[int]:
     """The spaces whose units keep their places, and of which every tensor says how they scale."""
     vague = [v for v in engine.values.values() if isinstance(v, Value) and v.loose]
-    unsaid = engine.found(slot.space for value in vague for axis in value.axes for slot in slots(axis))
+    unsaid = {engine.pool.find(slot.space) for value in vague for axis in value.axes for slot in slots(axis)}
     return {space for space in spaces if engine.pool.node(space).pinned} - unsaid
 
 
@@ -261,7 +256,7 @@ def _merge_siblings(engine: Engine, leaves: dict[int, Candidate]) -> dict[int, i
 
 def _alike(engine: Engine, a: Candidate, b: Candidate) -> bool:
     """Whether the exponents of two sibling spaces correspond one to one."""
-    where = lambda v: (engine.system.unknowns[v].tensor, engine.system.unknowns[v].axis)
+    where = lambda v: engine.system.unknowns[v][:2]
     log = lambda leaf: [[basis.get(v, 0) for v in leaf.unknowns] for basis in leaf.scales]
     sign = lambda leaf: [[v in basis for v in leaf.unknowns] for basis in leaf.signs]
     return log(a) == log(b) and sign(a) == sign(b) and [where(v) for v in a.unknowns] == [where(v) for v in b.unknowns]
@@ -311,16 +306,21 @@ class Writer:
             return self._leaf(name, dim, factor)
         if isinstance(factor, Flat):
             return self._fixed(name, dim, factor.size, "empty")
-        parts: list[_Piece] = []
+        pieces: list[tuple[public.Axis, dict[int | None, _Ranges]]] = []  # with the rows of each space merged into one
         at = 0
         places = inverse(factor.order) if isinstance(factor, Ordered) else ()
         for part in factor.parts:
             axis = self._axis(name, dim, part) if part else self._fixed(name, dim, 1, "size 1")
             size = public.axis_size(axis)
             rows = tuple((i, i + 1) for i in places[at : at + size]) or ((at, at + size),)
-            _append(parts, axis, rows, part[0].space if isinstance(axis, public.Leaf) else None)
             at += size
-        return public.Sum(tuple(piece.written(self._order) for piece in parts))
+            own = part[0].space if isinstance(axis, public.Leaf) else None
+            alike = lambda other, axis=axis: isinstance(axis, public.Leaf) and getattr(other, "space", "") == axis.space
+            begun = (ranges for other, ranges in pieces if alike(other) and own not in ranges)
+            if (ranges := next(begun, None)) is None:
+                pieces.append((axis, ranges := {}))
+            ranges[own] = rows
+        return public.Sum(tuple(self._part(*piece) for piece in pieces))
 
     def _leaf(self, name: str, dim: int, slot: Slot) -> public.Axis:
         if slot.space not in self._leaves:
@@ -344,31 +344,12 @@ class Writer:
             variance = parity * leaf.variance[turn] if leaf.linear == "general" else 1
         return public.Leaf(self._leaves[space].name, slot.size, scale=scale, sign=sign, variance=variance)
 
+    def _part(self, axis: public.Axis, ranges: Mapping[int | None, _Ranges]) -> public.Part:
+        """A part of a concatenation, its rows in the order in which spaces were merged."""
+        found = tuple(r for s in sorted(ranges, key=lambda s: self._order.get(s, 0)) for r in ranges[s])
+        size = sum(stop - start for start, stop in found)
+        return public.Part(found, replace(axis, size=size) if isinstance(axis, public.Leaf) else axis)
+
     def _fixed(self, name: str, dim: int, size: int, reason: str) -> public.Fixed:
         self.fixed.append(public.FixedAxis(name, dim, reason))
         return public.Fixed(size, reason)
-
-
-@dataclass
-class _Piece:
-    """A part of a concatenation while it is written: its axis, and where each of the spaces merged into it lies."""
-
-    axis: public.Axis
-    ranges: dict[int | None, tuple[tuple[int, int], ...]]
-
-    def written(self, order: dict[int | None, int]) -> public.Part:
-        """The part, its rows in the order in which spaces were merged."""
-        found = tuple(r for s in sorted(self.ranges, key=lambda s: order.get(s, 0)) for r in self.ranges[s])
-        if isinstance(self.axis, public.Leaf):
-            self.axis = replace(self.axis, size=sum(stop - start for start, stop in found))
-        return public.Part(found, self.axis)
-
-
-def _append(parts: list[_Piece], axis: public.Axis, rows: tuple[tuple[int, int], ...], space: int | None) -> None:
-    """Append a part, or lengthen the part that another space of the same merger began."""
-    if isinstance(axis, public.Leaf):
-        for piece in parts:
-            if isinstance(piece.axis, public.Leaf) and piece.axis.space == axis.space and space not in piece.ranges:
-                piece.ranges[space] = rows
-                return
-    parts.append(_Piece(axis, {space: rows}))

@@ -6,7 +6,7 @@ Rules restrict axes through ``axis_operations.Algebra``, which collects the equa
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain, count
+from itertools import chain
 from operator import is_
 from typing import Any
 
@@ -17,7 +17,6 @@ from ...programs.calls import makers, readers
 from ..spaces import UNRULED, BatchNormTensors
 from .axis_operations import Algebra
 from .axis_terms import Axis, Flat, Kind, Slot, Value, map_slots, slots
-from .equations import System, Unknown
 
 Edit = tuple[tuple[int, ...], Kind, tuple[int, ...]]  # path inside a parameter axis, kind of split, sizes
 
@@ -34,25 +33,19 @@ class Restart(Exception):
 
 
 class Engine(Algebra):
-    """One search over one program.
-
-    Attributes:
-        values: What is known of every tensor value, in this pass.
-        met: All axes that a contraction brings together, the contracted one included.
-        unknown_ops: Operations without a rule, in the order met.
-        calls: The calls that the outputs, or numbers read by the code, depend on.
-    """
+    """One search over one program, of whose ``calls`` outputs and numbers read by the code depend."""
 
     def __init__(self, program: Program, calls: list[Call], edits: dict[tuple[str, int], list[list[Edit]]]) -> None:
         super().__init__()
-        self.program = program
-        self.values: dict[int, Any] = {}
+        self.program, self.calls, self._edits = program, calls, edits
         self._resolved: dict[int, tuple[Value, int, Value]] = {}  # with the number of changes of the pool until then
-        self.met: list[tuple[Axis, ...]] = []
-        self.unknown_ops: dict[str, None] = {}
+
+    def _begin(self) -> None:
+        super()._begin()
+        self.values: dict[int, Any] = {}  # what is known of every tensor value, in this pass
+        self.met: list[tuple[Axis, ...]] = []  # all axes that a contraction brings together, the contracted one too
+        self.unknown_ops: dict[str, None] = {}  # operations without a rule, in the order met
         self.batch_norms: dict[BatchNormTensors, None] = {}
-        self.calls = calls
-        self._edits = edits
 
     def is_zero(self, ref: Ref) -> bool:
         """Whether a tensor is zero whatever the parameters and inputs are; one without entries is."""
@@ -103,13 +96,10 @@ class Engine(Algebra):
         return self.program.values[ref.id].dtype
 
     def restart_with_parts(self, axis: Axis) -> None:
-        """Start again where ``axis`` is the outer factor of a product: with the product as a concatenation.
+        """Raise ``Restart`` where ``axis`` is the outer factor of a product: with the product as a concatenation.
 
-        So 3 heads of 8 units each become 3 parts of 8 units, which may move apart. Nothing happens to any other axis.
-
-        Raises:
-            Restart: Caught by the search, which walks again.
-        """
+        So 3 heads of 8 units each become 3 parts of 8 units, which may move apart.
+        """  # noqa: DOC501 - said first
         if len(axis) != 1 or not isinstance(axis[0], Slot) or axis[0].size > _MOST_PARTS:
             return
         node = self.pool.node(axis[0].space)
@@ -130,11 +120,6 @@ class Engine(Algebra):
         return readers(self.calls)
 
     @cached_property
-    def state_names(self) -> dict[int, str]:
-        """Number of every parameter and buffer to its name."""
-        return {ref.id: name for name, ref in self.program.states.items()}
-
-    @cached_property
     def _makers(self) -> dict[int, Call]:
         return makers(self.calls)
 
@@ -152,10 +137,7 @@ class Engine(Algebra):
         """Pass over the program, with ``run`` for the rule of a call, until its structure stands still."""
         for _ in range(20):
             before = self.pool.changes
-            self.pool.forget_restrictions()
-            self.system, self.values, self.mixed, self.met, self.batch_norms = System(), {}, [], [], {}
-            self.unknown_ops, self.follows, self.idle, self.skipped = {}, [], {}, {}
-            self.beside, self.parts = set(), set()
+            self._begin()
             self._pass(run)
             if self.pool.changes == before:
                 return
@@ -215,11 +197,9 @@ class Engine(Algebra):
             self.fix_all(self.value(ref).axes, why)
 
     def moves(self, ref: Ref) -> bool:
-        """Whether a value is part of what elements act on.
+        """Whether a value is part of what elements act on: parameters, and saved buffers that are vectors.
 
-        Parameters are, except complex ones (elements are real), and saved buffers that are vectors of real numbers:
-        statistics, frozen gains, spectral norms.
-        They move with the units that they describe. Other buffers are tables and masks: nothing moves them, and
+        Complex ones are not, since elements are real. Other buffers are tables and masks: nothing moves them, and
         nothing is read from their values, which another checkpoint may not share.
         """
         value = self.program.values[ref.id]
@@ -256,9 +236,8 @@ class Engine(Algebra):
                     self.pool.expand(at, kind, sizes)
             return space
 
-        place = count()
-        unknown = lambda s: self.system.new(Unknown(tensor, dim, (next(place),), s.space))
-        return map_slots(self.kept(("state", tensor, dim), size, edited), lambda s: Slot(s.space, s.size, unknown(s)))
+        unknown = lambda s: Slot(s.space, s.size, self.system.new(tensor, dim, s.space))
+        return map_slots(self.kept(("state", tensor, dim), size, edited), unknown)
 
     def _edits_above(self, space: int) -> list[Edit]:
         node = self.pool.nodes[space]

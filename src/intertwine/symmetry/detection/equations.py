@@ -4,7 +4,6 @@ Equations for the scales, signs and variances of parameter axes, which are their
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -14,15 +13,7 @@ from .axis_terms import Expr
 class RationalEquations:
     """Equations ``sum_v c_v x_v = 0`` over the rationals, kept in echelon form as they arrive.
 
-    The largest variable of an equation is eliminated, so the smallest ones remain free and a basis vector of the
-    solutions starts with a one at its free variable.
-
-    Examples:
-        >>> equations = RationalEquations()
-        >>> equations.add({0: Fraction(1), 1: Fraction(1)})
-        True
-        >>> equations.solutions([0, 1, 2])
-        [{0: Fraction(1, 1), 1: Fraction(-1, 1)}, {2: Fraction(1, 1)}]
+    The largest variable of an equation is eliminated, so the smallest ones remain free.
     """
 
     def __init__(self) -> None:
@@ -69,16 +60,7 @@ class RationalEquations:
 class BinarySpan:
     """Sums over F2 of words, kept in echelon form as they arrive; bit ``k`` of a number is entry ``k`` of a word.
 
-    Along with a word goes a number that is added where the word is: by default the bit of its place among the words, so
-    that it says which of them a sum is of.
-
-    Args:
-        words: The words.
-
-    Examples:
-        >>> span = BinarySpan([0b011, 0b110, 0b101])
-        >>> span.rank, span.reduced(0b101), span.reduced(0b111)
-        (2, (0, 3), (1, 2))
+    Along with a word goes a number that is added where the word is: by default the bit of its place among the words.
     """
 
     def __init__(self, words: Iterable[int] = ()) -> None:
@@ -132,16 +114,6 @@ def word_of(entries: Sequence[int]) -> int:
     return sum(bit << k for k, bit in enumerate(reversed(entries)))
 
 
-@dataclass(frozen=True)
-class Unknown:
-    """One leaf of one axis of one parameter: its exponents are what is solved for."""
-
-    tensor: str
-    axis: int
-    place: tuple[int, ...]
-    space: int
-
-
 class System:
     """Equations of one pass.
 
@@ -150,37 +122,22 @@ class System:
     """
 
     def __init__(self) -> None:
-        self.unknowns: list[Unknown] = []
+        # leaves of axes of parameters, whose exponents are solved for: tensor, axis and space
+        self.unknowns: list[tuple[str, int, int]] = []
         self.log = RationalEquations()
         self.sign = BinarySpan()
         self.contradictory: set[int] = set()
         self._turn: dict[int, tuple[int, int]] = {}
 
-    def new(self, unknown: Unknown) -> Expr:
+    def new(self, tensor: str, axis: int, space: int) -> Expr:
         """The expression of a new unknown."""
-        self.unknowns.append(unknown)
+        self.unknowns.append((tensor, axis, space))
         v = len(self.unknowns) - 1
         return Expr({v: Fraction(1)}, frozenset((v,)), (v, 1))
-
-    def log_is_zero(self, expr: Expr) -> bool:
-        """No positive scale passes; tell whether that is new."""
-        return self.log.add(expr.log)
 
     def sign_is_zero(self, expr: Expr) -> bool:
         """No sign passes; tell whether that is new."""
         return self.sign.add(bits_of(expr.sign))
-
-    def equal(self, a: Expr, b: Expr) -> None:
-        """Both axes scale and turn alike."""
-        self.log.add((a + b.power(-1, True)).log)
-        self.sign.add(bits_of(a.sign ^ b.sign))
-        self._relate(a, b, 1)
-
-    def opposite(self, a: Expr, b: Expr) -> None:
-        """The axes are summed against each other: what one does the other undoes."""
-        self.log.add((a + b).log)
-        self.sign.add(bits_of(a.sign ^ b.sign))
-        self._relate(a, b, -1)
 
     def root(self, v: int) -> tuple[int, int]:
         """The unknown whose variance stands for that of ``v``, and whether it is the same (1) or opposite (-1)."""
@@ -190,7 +147,10 @@ class System:
             parity *= step
         return v, parity
 
-    def _relate(self, a: Expr, b: Expr, parity: int) -> None:
+    def relate(self, a: Expr, b: Expr, parity: int) -> None:
+        """Both axes scale and turn alike (1), or what one does the other undoes (-1), as where they are summed."""
+        self.log.add((a + b.power(-parity, True)).log)
+        self.sign.add(bits_of(a.sign ^ b.sign))
         if a.turn is None or b.turn is None:
             return
         (u, p), (v, q) = self.root(a.turn[0]), self.root(b.turn[0])

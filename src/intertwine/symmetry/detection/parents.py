@@ -1,28 +1,21 @@
 """Dependences among spaces, and between them and the outputs.
 
 Parents: a space has an element of its own for every unit of its parents. It depends on every space that accompanies it
-in each tensor that carries it, parameters and intermediate values alike, unless an operation mixes units of the
-companion, or the companion occurs twice so that it is not clear which occurrence is meant. It is clear where the
-companion stands before the space on the same axis (channels of groups, of a tensor that maps them to other channels of
-the groups), and no other tensor put it there. A tensor that a held space leaves as it is, such as a table of rotary
-angles, asks nothing of it. Adjacent segments that always lie side by side are one space: the two zero-padded ends of an
-option-A shortcut are S(16), not S(8) x S(8).
+in each tensor that carries it, unless an operation mixes units of the companion, or the companion occurs twice so that
+it is not clear which occurrence is meant. It is clear where the companion stands before the space on the same axis, and
+no other tensor put it there. A tensor that a held space leaves as it is, such as a table of rotary angles, asks nothing
+of it. Adjacent segments that always lie side by side are one space.
 
-Influence: nothing restricts parameter slices without influence on the outputs, and moving them would be wrong as soon
-as another input, a longer sequence or another path reads them. From the outputs backwards, a call that only moves
-entries (a view, a slice) passes on the spaces of its result that matter; any other call adds those of its arguments
-that do not reach its result, which it has summed over or compared. A result that is zero whatever its arguments are
-passes on nothing.
+Influence: moving parameter slices that the outputs do not depend on would be wrong as soon as another input, a longer
+sequence or another path reads them. From the outputs backwards, a call that only moves entries passes on the spaces of
+its result that matter; any other call adds those of its arguments that do not reach its result.
 
-Other paths: a host read may have decided which modules ran, such as experts that this example does not visit. There a
-parameter that was not read may meet whatever its module, or the module that would call it, can see: what it is called
-with, what the modules inside it return, what it computes itself. All that is fixed. Spaces inside other modules, such
-as the hidden units of the experts that were visited, are not seen there.
+Other paths: a host read may have decided which modules ran. There a parameter that was not read may meet whatever its
+module, or the module that would call it, can see. All that is fixed.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..._nested import by_key
@@ -42,10 +35,9 @@ def dependences(
 ) -> dict[int, list[int]]:
     """The parents of every space, outermost first.
 
-    ``mixed`` holds axes along which units are mixed, with the tensor in which they are; ``rank`` the spaces that
-    parameters carry, with the order in which they first appear; ``beside`` pairs of spaces of which the first is on one
-    axis with the second only since they met there; ``held`` those whose units keep their places, so that
-    they act on nothing where they have no scale; ``still`` those that never act: they are parents alone.
+    ``rank`` holds the spaces that parameters carry, with the order in which they first appear; ``mixed`` and ``beside``
+    see ``Algebra``; ``held`` those whose units keep their places, so that they act on nothing where they have no scale;
+    ``still`` those that never act: they are parents alone.
     """
     found: dict[int, set[int]] = {}
     for axes in tensors:
@@ -163,32 +155,27 @@ def _places(axis: Axis, path: tuple) -> Iterator[tuple[int, Any]]:
                     yield from _places(part, path if alone else (*path, i, k))
 
 
-@dataclass
-class Demand:
-    """The spaces of one tensor that matter to the outputs."""
-
-    spaces: set[int] = field(default_factory=set)  # The spaces of its axes that something depends on
-    idle: set[int] = field(default_factory=set)  # Spaces that some call multiplied by zeros
-
-    @property
-    def only_idle(self) -> set[int]:
-        """Spaces that met nothing but zeros."""
-        return self.idle - self.spaces
+Demand = tuple[set[int], set[int]]  # the spaces that something depends on, and those that some call multiplied by zeros
 
 
 def demands(engine: Engine) -> dict[int, Demand]:
     """The spaces that influence outputs or host reads, by value; values without influence are left out."""
     found: dict[int, Demand] = {}
+
+    def ask(ref: Ref, *more: set[int]) -> None:
+        for known, new in zip(found.setdefault(ref.id, (set(), set())), more):
+            known |= new
+
     for ref in engine.program.outputs:
-        _ask(found, ref, engine.spaces(ref), set())
+        ask(ref, engine.spaces(ref))
     for index in range(len(engine.calls) - 1, -1, -1):
         call = engine.calls[index]
         asked = [found[out.id] for out in call.made if out.id in found and not engine.is_zero(out)]
         if call.made and not asked:
             continue
-        wanted, given = set().union(*(d.spaces for d in asked)), set().union(*map(engine.spaces, call.made))
-        zeros = engine.found(engine.idle.get(index, ()))
-        idle = zeros.union(*(d.idle for d in asked))
+        wanted, given = set().union(*(spaces for spaces, _ in asked)), set().union(*map(engine.spaces, call.made))
+        zeros = set(map(engine.pool.find, engine.idle.get(index, ())))
+        idle = zeros.union(*(idle for _, idle in asked))
         for ref in dict.fromkeys(call.inputs):
             if ref.id in engine.skipped.get(index, ()):
                 continue
@@ -197,7 +184,7 @@ def demands(engine: Engine) -> dict[int, Demand]:
             moves = index in engine.parts or call.op.removesuffix("_copy") in PARTS | _WRITES
             moves = moves or bool(getattr(call.func, "is_view", False))
             passed = here & wanted if moves else (here - given - zeros) | (here & wanted)
-            _ask(found, ref, passed, here & idle)
+            ask(ref, passed, here & idle)
     return found
 
 
@@ -212,12 +199,6 @@ def beside(axis: Axis, idle: set[int]) -> Iterator[Slot]:
             yield from slots((factor,))
 
 
-def _ask(found: dict[int, Demand], ref: Ref, spaces: set[int], idle: set[int]) -> None:
-    demand = found.setdefault(ref.id, Demand())
-    demand.spaces |= spaces
-    demand.idle |= idle
-
-
 SHUFFLE = "intertwine::shuffle"
 _WRITES = aten("constant_pad_nd slice_scatter select_scatter as_strided_scatter") | {
     "intertwine::part_of_write", "intertwine::written_into", SHUFFLE,
@@ -225,10 +206,7 @@ _WRITES = aten("constant_pad_nd slice_scatter select_scatter as_strided_scatter"
 
 
 def fix_unseen(engine: Engine, unread: Iterable[str]) -> None:
-    """Fix what parameters that were not read may meet on another path; nothing where there is only one path.
-
-    ``unread`` names them, and the buffers that move.
-    """
+    """Fix what ``unread`` parameters and buffers may meet on another path; nothing where there is only one path."""
     program = engine.program
     if not program.reads:
         return

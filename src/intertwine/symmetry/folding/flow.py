@@ -16,7 +16,7 @@ from torch import Tensor
 from ...programs import Call, Ref
 from ...programs.operations import FILLS, LAYER_NORMS, LINEAR, SCALED_DOT_PRODUCTS, SOFTMAXES
 from ...programs.program import float64_handler, run_call
-from .graph import MOVES, Graph, Obstacle, Updates, View
+from .graph import MOVES, Graph, Obstacle, View
 
 _SIGNS = {"aten::add": 1, "aten::sub": -1}
 
@@ -43,8 +43,7 @@ class Change:
 class Flow:
     """One propagation: from the values at which changes start until linear maps have absorbed all of them."""
 
-    graph: Graph  # The program, its readers and views
-    updates: Updates  # Updates that readers of parameters require
+    graph: Graph  # The program, its readers and views, and what readers of parameters require
     extend: Callable[[str], bool] = lambda module: False  # Whether the module of that name may get a bias that it lacks
     absorb: bool = True  # Whether linear maps absorb changes; otherwise they stop them
     # A value of mean one: rows of weights that read it take what a bias would, where there is none
@@ -116,7 +115,7 @@ class Flow:
         if self.absorb and view is not None and not self._changed(y) and bool((offset != 0).any()):
             rows = _constant(offset, len(shape) - view.entries.ndim, view.entries.shape)
             if rows is not None:
-                self.updates.add(view, self._position, 1.0, sign * rows)
+                self.graph.require(view, self._position, 1.0, sign * rows)
                 offset = _nothing(shape)
         return self.put(out, Change(factor, offset))
 
@@ -232,13 +231,13 @@ class Flow:
                 taken = numbers.unsqueeze(summed % held.ndim) / max(wide)
             else:
                 self._push(call, own, numbers)
-        self.updates.add(view, self._position, factor.reshape(wide), taken)
+        self.graph.require(view, self._position, factor.reshape(wide), taken)
         return None
 
     def _push(self, call: Call, own: Ref | None, numbers: Tensor) -> None:
         view = self.graph.views.get(own.id) if isinstance(own, Ref) else None
         if view is not None:
-            return self.updates.add(view, self._position, 1.0, numbers.reshape(view.entries.shape))
+            return self.graph.require(view, self._position, 1.0, numbers.reshape(view.entries.shape))
         if own is None and numbers.ndim == 1 and self.extend(call.module):
             return self.biases.append((call.module, numbers))
         if own is None:

@@ -200,11 +200,7 @@ _BIASES = {"aten::addmm": "self", "aten::linear": "bias", "aten::convolution": "
 
 
 def push_biases(rewriter: Rewriter) -> Outcome:
-    """Push every bias on that can be, again and again, since one may be pushed into another; biases of values may stay.
-
-    Raises:
-        RuntimeError: If that does not end.
-    """
+    """Push on every bias that can be, again and again, since one may end in another; those of values may stay."""
     outcome = Outcome()
     for _ in range(100):
         outcome.kept, moved = [], 0
@@ -276,7 +272,7 @@ def _start_bias(flow: Flow, *, sites: list[_Site], entries: Tensor) -> None:
         if not bool(rows.any()):
             continue
         offset = torch.where(rows, flow.graph.held(view), 0.0)
-        flow.updates.add(View(view.source, view.entries[rows]), position, 0.0, 0.0)
+        flow.graph.require(View(view.source, view.entries[rows]), position, 0.0, 0.0)
         if out is not None:
             shape = flow.graph.program.values[out.id].shape
             flow.put(out, Change(torch.ones(shape).double(), _along(offset, shape, call.op)))
@@ -286,10 +282,7 @@ _ZERO = 1e-9
 
 
 def centre(rewriter: Rewriter) -> Outcome:
-    """Subtract the mean over the stream from everything that is written to layer norms alone, and from what reads them.
-
-    What stays are weights whose mean a layer norm subtracts but something else reads.
-    """
+    """Subtract the mean over the stream from what is written to layer norms alone, and from what reads them."""
     outcome = Outcome()
     new: dict[str, Tensor] = {}
     for name in list(rewriter.graph.uses):
@@ -310,13 +303,13 @@ def centre(rewriter: Rewriter) -> Outcome:
     for position, view, call in _readers(rewriter.graph):
         held = rewriter.graph.held(view)
         mean = held.mean(LINEAR[call.op][2], keepdim=True)
-        first = len(rewriter.updates)
-        rewriter.updates.add(view, position, 1.0, -mean)
+        first = len(rewriter.graph.updates)
+        rewriter.graph.require(view, position, 1.0, -mean)
         try:
-            rewriter.updates.check(first)
+            rewriter.graph.settled(first)
         except Obstacle:
-            rewriter.updates.drop(first)
-    outcome.done |= {"center"} if rewriter.updates else set()
+            del rewriter.graph.updates[first:]
+    outcome.done |= {"center"} if rewriter.graph.updates else set()
     rewriter.settle()
     return outcome
 

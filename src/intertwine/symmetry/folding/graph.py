@@ -1,13 +1,11 @@
-"""Updates of parameter entries required by each reader, and their consistency.
+"""Use-def graph of a program, with views of parameters, and updates of their entries that calls require.
 
 A parameter may be read by several calls (tied embeddings, a module that runs twice). An update of it keeps the function
 only if all of its readers require the same one, entry by entry.
-
-Use-def graph of a program, with views of parameters.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -24,16 +22,12 @@ MOVES = REARRANGEMENTS | PARTS | REPEATS | aten("cat stack flip")
 
 
 class Obstacle(Exception):
-    """A change that cannot be propagated, with the reason in words and where it stops.
-
-    It notes the parameter whose readers disagree, if they do, and whether the change had passed attention, or lost a
-    part to a layer norm, before.
-    """
+    """A change that cannot be propagated, with the reason in words and where it stops."""
 
     def __init__(self, reason: str, call: Call | None = None, parameter: str = "") -> None:
         super().__init__(reason)
-        self.call, self.parameter = call, parameter
-        self.through_attention = self.centred = False
+        self.call, self.parameter = call, parameter  # whose readers disagree, if they do
+        self.through_attention = self.centred = False  # what it had passed, or lost to a layer norm, before
 
 
 @dataclass(frozen=True)
@@ -44,76 +38,7 @@ class View:
     entries: Tensor
 
 
-@dataclass(frozen=True)
-class _Update:
-    """The update that one call requires of the entries of a view: ``new = factor * old + offset``."""
-
-    view: View
-    position: int
-    factor: Tensor
-    offset: Tensor
-
-
-@dataclass
-class Updates:
-    """Updates of parameters, collected reader by reader."""
-
-    program: Program  # The recorded run
-    state: Mapping[str, Tensor]  # Parameters and buffers by name, in float64
-    # Views of every parameter with the positions of the calls that compute with them
-    readers: Mapping[str, Sequence[tuple[View, int]]]
-    _made: list[_Update] = field(default_factory=list)
-
-    def add(self, view: View, position: int, factor: Tensor | float, offset: Tensor | float) -> None:
-        """Add what the call at ``position`` requires of the entries of a view; both broadcast to its shape."""
-        numbers = (torch.as_tensor(t, dtype=torch.float64) for t in (factor, offset))
-        self._made.append(_Update(view, position, *numbers))
-
-    def __len__(self) -> int:
-        return len(self._made)
-
-    def check(self, first: int = 0) -> None:
-        """Check that the readers of each parameter agree, for the updates from the one numbered ``first`` on."""
-        for name in dict.fromkeys(update.view.source for update in self._made[first:]):
-            self._new(name)
-
-    def drop(self, first: int) -> None:
-        """Forget the updates from the one numbered ``first`` on."""
-        del self._made[first:]
-
-    def settled(self) -> dict[str, Tensor]:
-        """The parameters that change, changed."""
-        names = dict.fromkeys(update.view.source for update in self._made)
-        new = {name: self._new(name) for name in names}
-        return {name: tensor for name, tensor in new.items() if not torch.equal(tensor, self.state[name])}
-
-    def _new(self, name: str) -> Tensor:
-        """One parameter with all its updates."""
-        old = self.state[name]
-        factors = torch.full((old.numel(),), torch.nan, dtype=torch.float64)
-        offsets = torch.zeros(old.numel(), dtype=torch.float64)
-        updates = [update for update in self._made if update.view.source == name]
-        heard = {update.position for update in updates}
-        one, zero = torch.ones(()).double(), torch.zeros(()).double()
-        updates += [_Update(view, at, one, zero) for view, at in self.readers.get(name, ()) if at not in heard]
-        for update in updates:
-            at = update.view.entries.flatten()
-            wanted = [t.expand(update.view.entries.shape).flatten() for t in (update.factor, update.offset)]
-            known = ~factors[at].isnan()
-            differs = known & ((factors[at] != wanted[0]) | (offsets[at] != wanted[1]))
-            factors[at], offsets[at] = wanted
-            again = (factors[at] != wanted[0]) | (offsets[at] != wanted[1])  # one entry, two updates
-            if bool((differs | again).any()):
-                other = "whoever calls the model" if update.position < 0 else self.program.calls[update.position].where
-                raise Obstacle(f"{name} is also read by {other}", self.program.calls[updates[0].position], name)
-        read = torch.zeros(old.numel(), dtype=torch.bool)
-        for view, _ in self.readers.get(name, ()):
-            read[view.entries.flatten()] = True
-        if not bool(read.all()) and bool(((factors != 1) & ~factors.isnan() | (offsets != 0)).any()):
-            # a longer input, or another path, reads the rest as it was
-            raise Obstacle(f"this run does not read all of {name}: give Examples that do", None, name)
-        factors = torch.where(factors.isnan(), 1.0, factors)
-        return (old.flatten() * factors + offsets).reshape(old.shape)
+_Update = tuple[View, int, Tensor, Tensor]  # entries, position of the call, factor and offset
 
 
 class Graph:
@@ -122,6 +47,7 @@ class Graph:
     def __init__(self, program: Program, state: Mapping[str, Tensor]) -> None:
         self.program, self.state = program, dict(state)
         self.outputs = {ref.id for ref in program.outputs}
+        self.updates: list[_Update] = []  # that calls require, in the order in which they were found
 
     def making(self) -> Iterator[tuple[int, Call, Ref]]:
         """Calls that make something, in the order in which they ran: position, call and first output."""
@@ -182,3 +108,41 @@ class Graph:
         while (call := self.makers.get(ref.id)) is not None and call.op in MOVES and len(call.inputs) == 1:
             ref = call.inputs[0]
         return ref, call
+
+    def require(self, view: View, position: int, factor: Tensor | float, offset: Tensor | float) -> None:
+        """Note the update ``new = factor * old + offset`` that a call requires of the entries of a view."""
+        self.updates.append((view, position, *(torch.as_tensor(t, dtype=torch.float64) for t in (factor, offset))))
+
+    def settled(self, first: int = 0) -> dict[str, Tensor]:
+        """The parameters that updates, from the one numbered ``first`` on, change; their readers must agree."""
+        names = dict.fromkeys(view.source for view, *_ in self.updates[first:])
+        new = {name: self._new(name) for name in names}
+        return {name: tensor for name, tensor in new.items() if not torch.equal(tensor, self.state[name])}
+
+    def _new(self, name: str) -> Tensor:
+        """One parameter with all its updates."""
+        old = self.state[name]
+        factors = torch.full((old.numel(),), torch.nan, dtype=torch.float64)
+        offsets = torch.zeros(old.numel(), dtype=torch.float64)
+        updates = [update for update in self.updates if update[0].source == name]
+        heard = {position for _, position, *_ in updates}
+        one, zero = torch.ones(()).double(), torch.zeros(()).double()
+        updates += [(view, at, one, zero) for view, at in self.uses.get(name, ()) if at not in heard]
+        for view, position, *numbers in updates:
+            at = view.entries.flatten()
+            wanted = [t.expand(view.entries.shape).flatten() for t in numbers]
+            known = ~factors[at].isnan()
+            differs = known & ((factors[at] != wanted[0]) | (offsets[at] != wanted[1]))
+            factors[at], offsets[at] = wanted
+            again = (factors[at] != wanted[0]) | (offsets[at] != wanted[1])  # one entry, two updates
+            if bool((differs | again).any()):
+                other = "whoever calls the model" if position < 0 else self.program.calls[position].where
+                raise Obstacle(f"{name} is also read by {other}", self.program.calls[updates[0][1]], name)
+        read = torch.zeros(old.numel(), dtype=torch.bool)
+        for view, _ in self.uses.get(name, ()):
+            read[view.entries.flatten()] = True
+        if not bool(read.all()) and bool(((factors != 1) & ~factors.isnan() | (offsets != 0)).any()):
+            # a longer input, or another path, reads the rest as it was
+            raise Obstacle(f"this run does not read all of {name}: give Examples that do", None, name)
+        factors = torch.where(factors.isnan(), 1.0, factors)
+        return (old.flatten() * factors + offsets).reshape(old.shape)

@@ -156,22 +156,21 @@ def _start(flow: Flow, *, group: list[Norm], gain: bool, bias: bool) -> None:
         shift = torch.zeros_like(own) if norm.bias is None else flow.graph.held(norm.bias).flatten()
         g, b = own if gain else torch.ones_like(own), shift if bias else torch.zeros_like(own)
         for position in norm.gain.readers:
-            flow.updates.add(norm.gain.view, position, 0.0 if gain else 1.0, norm.gain.one if gain else 0.0)
+            flow.graph.require(norm.gain.view, position, 0.0 if gain else 1.0, norm.gain.one if gain else 0.0)
         if norm.bias is not None:  # it stays inside the change of the gain unless it is folded too
             if gain and not bias and bool(((own == 0) & (shift != 0)).any()):
                 raise Obstacle(f"{norm.gain.view.source} has zeros where the bias has none")
             inside = torch.where(own == 0, 1.0, 1 / torch.where(own == 0, 1.0, own)) if gain else 1.0
-            flow.updates.add(norm.bias, norm.position, 0.0 if bias else inside, 0.0)
+            flow.graph.require(norm.bias, norm.position, 0.0 if bias else inside, 0.0)
         shape = flow.graph.program.values[norm.out.id].shape
         flow.put(norm.out, Change(g.expand(shape), b.expand(shape)))
 
 
 def level_biases(rewriter: Rewriter) -> None:
-    """Biases of layer norms of gain one become ones: what reads them takes the rest, with a bias of its own or without.
+    """Turn biases of layer norms of gain one into ones: what reads them takes the rest, with a bias or without.
 
-    The result of such a norm has mean zero, so the mean of each row of a weight that reads it is free. With ones added
-    to the result, ``n`` times that mean is a bias, and every bias of a layer without one is held that way. The vector
-    of ones stays as it is in every rotation of the stream.
+    The result of such a norm has mean zero, so the mean of each row of a weight that reads it is free: with ones added
+    to the result, ``n`` times that mean is a bias.
     """
     plain = (norm for norm in norms(rewriter.graph) if norm.centred and bool((norm.gain.numbers == 1).all()))
     for group in by_key((norm.bias.source, norm) for norm in plain if norm.bias is not None).values():
@@ -186,7 +185,7 @@ def _start_levelled(flow: Flow, *, group: list[Norm]) -> None:
         shift = flow.graph.held(norm.bias).flatten()
         if bool((shift != 0).any()):
             flow.mean_one = norm.out
-            flow.updates.add(norm.bias, norm.position, 0.0, 1.0)
+            flow.graph.require(norm.bias, norm.position, 0.0, 1.0)
             shape = flow.graph.program.values[norm.out.id].shape
             flow.put(norm.out, Change(torch.ones(shape).double(), (shift - 1).expand(shape)))
 
@@ -241,8 +240,7 @@ def fold_norm_gains(model: nn.Module, example_inputs: Any) -> nn.Module:
 def rotatable(rewriter: Rewriter) -> tuple[Symmetry, frozenset[str]]:
     """The symmetry once every norm of gain one divides by a length, as it does in any rotated basis, and adds its bias.
 
-    Streams are orthogonal spaces then, which turn the biases with them. A layer norm takes the mean as well: of the
-    spaces that come second, elements keep the network's function where they keep the vector of ones, ``Q 1 = 1``.
+    Of the spaces that come second, elements keep the function where they keep the vector of ones, ``Q 1 = 1``.
     """
     graph = rewriter.graph
     sites = {norm.position: norm for norm in norms(graph) if bool((norm.gain.numbers == 1).all())}
@@ -253,10 +251,7 @@ def rotatable(rewriter: Rewriter) -> tuple[Symmetry, frozenset[str]]:
 
 
 def _without_gains(program: Program, sites: Mapping[int, Norm], shifting: Collection[int]) -> Program:
-    """The run with norms that do not multiply, and layer norms that take no mean: rotations keep it.
-
-    Biases that are not zero are added by calls of their own.
-    """
+    """The run with norms that do not multiply and take no mean; calls of their own add biases that are not zero."""
     calls, values = list[Call](), list(program.values)
     for position, call in enumerate(program.calls):
         plain = position in sites or [call.args.get("weight"), call.args.get("bias")] == [None, None]

@@ -1,7 +1,6 @@
 """Rewriter of parameters: a float64 copy of a model, changed step by step, and the proof that it is one function.
 
-Changes of structure: untied parameters and added biases; and models that ``from_pretrained`` cannot restore then, since
-their configuration builds other tensors than they have.
+Parameters may be untied and biases added; ``from_pretrained`` may not restore such models, and they refuse to be saved.
 """
 
 import copy
@@ -19,10 +18,10 @@ from ..._nested import by_key
 from ..._random import seeded
 from ...errors import VerificationError
 from ...programs import Program, capture_paths, union
-from ..action import tensors_of
+from ..action import tensors_of, write
 from ..proof import Probe, Proof, in_float64
 from .flow import Flow
-from .graph import Graph, Obstacle, Updates
+from .graph import Graph, Obstacle
 
 
 @dataclass
@@ -35,18 +34,14 @@ class Outcome:
 
 @dataclass
 class Rewriter:
-    """One model whose parameters are rewritten: ``work`` is its copy, in float64 where it runs in float64.
-
-    ``extend`` says whether tied weights may be untied, ``biases`` whether linear layers without a bias may be given one
-    then; ``changed`` and ``added`` name the tensors with other numbers, and those that the copy has more.
-    """
+    """One model whose parameters are rewritten: ``work`` is its copy, in float64 where it runs in float64."""
 
     model: nn.Module
     example_inputs: Any
-    extend: bool = True
-    biases: bool = True
-    changed: dict[str, None] = field(default_factory=dict)
-    added: dict[str, None] = field(default_factory=dict)
+    extend: bool = True  # whether tied weights may be untied
+    biases: bool = True  # whether linear layers without a bias may be given one then
+    changed: dict[str, None] = field(default_factory=dict)  # tensors with other numbers
+    added: dict[str, None] = field(default_factory=dict)  # tensors that the copy has more
     _structure: list[tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -67,7 +62,6 @@ class Rewriter:
         """Begin anew from the copy's weights, after these changed; the program is that of any weights."""
         state = {name: t.detach().double() for name, t in tensors_of(self.work).items() if t.is_floating_point()}
         self.graph = Graph(self.program, {n: t.clone() for n, t in state.items() if n in self.program.states})
-        self.updates = Updates(self.program, self.graph.state, self.graph.uses)
         self.new: dict[str, Tensor] = {}
 
     def attempt(self, start: Callable[[Flow], None], absorb: bool = True) -> Flow:
@@ -76,25 +70,25 @@ class Rewriter:
         Raises:
             Obstacle: If it does not.
         """
-        held = len(self.updates)
+        held = len(self.graph.updates)
         linear = nn.Linear | nn.Conv1d | nn.Conv2d
         lacks_bias = lambda name: isinstance(m := self.work.get_submodule(name), linear) and m.bias is None
-        flow = Flow(self.graph, self.updates, lambda name: self.extend and self.biases and lacks_bias(name), absorb)
+        flow = Flow(self.graph, lambda name: self.extend and self.biases and lacks_bias(name), absorb)
         try:
             start(flow)
             flow.run()
             self._check_biases(flow)
-            self.updates.check(held)
+            self.graph.settled(held)
         except Obstacle as obstacle:
             obstacle.through_attention, obstacle.centred = flow.through_attention, flow.centred
-            self.updates.drop(held)
+            del self.graph.updates[held:]
             raise
         self.new |= {f"{module}.bias": numbers for module, numbers in flow.biases}
         return flow
 
     def settle(self) -> None:
         """Write the updates into the copy, and begin anew from there."""
-        new, biases = self.updates.settled(), self.new
+        new, biases = self.graph.settled(), self.new
         for name in biases:
             self.build(add_bias, name.removesuffix(".bias"), torch.zeros_like(biases[name]))
             self.added[name] = None
@@ -103,11 +97,8 @@ class Rewriter:
 
     def write(self, new: Mapping[str, Tensor]) -> None:
         """Give tensors of the copy new numbers."""
-        live = tensors_of(self.work)
-        with torch.no_grad():
-            for name, tensor in new.items():
-                live[name].copy_(tensor)
-                self.changed[name] = None
+        write(self.work, new)
+        self.changed |= dict.fromkeys(new)
 
     def untie(self, obstacle: Obstacle) -> bool:
         """Give the parameter at which a change stopped a copy of its own, where it is tied and may get one."""
@@ -141,9 +132,9 @@ class Rewriter:
     @property
     def certified(self) -> str:
         """For which inputs the function is the same, in words."""
-        if self.program.reads:
-            return "inputs that take the path of the example"
-        return "every input of the example's shapes"
+        return (
+            "inputs that take the path of the example" if self.program.reads else "every input of the example's shapes"
+        )
 
     def finished(self) -> nn.Module:
         """A new model with the new weights, in the data types and on the devices of the old one."""
@@ -151,10 +142,8 @@ class Rewriter:
         forget(twin, self.program.caches)
         for change, args in self._structure:
             change(twin, *args)
-        live, new = tensors_of(twin), tensors_of(self.work)
-        with torch.no_grad():
-            for name in self.changed:
-                live[name].copy_(new[name])
+        new = tensors_of(self.work)
+        write(twin, {name: new[name] for name in self.changed})
         refuse_extended(twin, self.added)
         return twin
 

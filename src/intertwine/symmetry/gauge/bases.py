@@ -38,10 +38,9 @@ def general_bases(
     """The matrices ``(p..., n, n)`` of every GL(n) space whose tensors determine its balanced basis.
 
     With roots ``P = A^T A``, ``Q = B^T B`` and ``A B^T = U S V^T`` the basis is ``M = S^(-1/2) V^T B``. Directions that
-    are written but never read, or read but never written, follow after those that pass through; they are made
-    orthonormal, and told apart by a second form: with other weights along fixed axes, and every slice weighted by how
-    much of it passes. Signs, and bases within equal singular values, remain open. ``kept`` holds roots that were found
-    before, with their tensors; singular values below ``rank``, relative to the largest, do not count.
+    are written but never read, or read but never written, follow; they are made orthonormal, and told apart by a second
+    form with other weights. ``kept`` holds roots that were found before, with their tensors; singular values below
+    ``rank``, relative to the largest, do not count.
     """
     general = _general(sym)
     roots = _roots(sym, state, general, 1.0, kept)
@@ -69,11 +68,7 @@ def _ends(general: Iterable[str], roots: _Roots) -> dict[str, list[Tensor]]:
 
 
 def passing(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """1 or 0 for each unit ``(p..., n)`` of a balanced basis: whether it is both written and read, and can matter.
-
-    Where two linear spaces of deficient rank meet (a purely linear network that widens), the other entries of the
-    tensor between them have no normal form here.
-    """
+    """1 or 0 for each unit ``(p..., n)`` of a balanced basis: whether it is both written and read, and can matter."""
     roots = _roots(sym, state, _general(sym), 1.0)
     found = {}
     for name in (name for name, v in roots if v == 1 and (name, -1) in roots):
@@ -99,10 +94,7 @@ def undetermined(sym: Symmetry, state: Mapping[str, Tensor], rank: float = _RANK
 
 
 def orthogonal_basis(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> Tensor | None:
-    """The rotation ``(p..., n, n)`` onto the eigenvectors of ``X X^T``, where ``X`` holds all slices of an O(n) space.
-
-    Largest first; ``None`` where the tensors, float64 and in normal form else, do not determine a basis.
-    """
+    """The rotation ``(p..., n, n)`` onto the eigenvectors of ``X X^T``, ``X`` the slices of an O(n) space, if any."""
     x = _joined(_slices(state, m, space, {}, {}, 1.0) for m in _members(sym, state, space.name))
     if x is None:
         return None
@@ -184,10 +176,7 @@ def _heads(x: Tensor) -> Tensor:
 
 
 def _passing(a: Tensor, b: Tensor, least: float) -> tuple[Tensor, Tensor]:
-    """Rows ``(rank, n)`` that read what is both written and read in balanced coordinates, and columns that write it.
-
-    From roots ``a (r, n)`` and ``b (r', n)`` of the two forms.
-    """
+    """Rows ``(rank, n)`` that read what passes in balanced coordinates, and columns that write it, from two roots."""
     u, s, vh = torch.linalg.svd(a @ b.mT)
     rank = int((s > least * a.norm() * b.norm()).sum())
     return (vh[:rank] @ b) / s[:rank].sqrt()[:, None], (a.mT @ u[:, :rank]) / s[:rank].sqrt()
@@ -196,10 +185,7 @@ def _passing(a: Tensor, b: Tensor, least: float) -> tuple[Tensor, Tensor]:
 def _second(
     sym: Symmetry, state: Mapping[str, Tensor], space: Space, variance: int, general: Mapping[str, Space], roots: _Roots
 ) -> list[tuple[Tensor, Tensor]]:
-    """Slices ``(n, R)`` of one variance with other weights along fixed axes, and 1 for slices of single units.
-
-    The others, read through another linear space or a rotated one, are mixtures that depend on that space's basis.
-    """
+    """Slices ``(n, R)`` of one variance with other weights along fixed axes, and 1 for slices of single units."""
     rotated = {s.name for s in sym.spaces if s.group.mixes}
     found, single = [], []
     for m in _members(sym, state, space.name):

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._evaluation import in_usual_mode
-from ..action import moved, rewritable, tensors_of
+from ..action import moved, rewritable, tensors_of, write
 from ..blocks import carrying, parent_dims, unit_rows
 from ..coupling import coupled, restricted
 from ..find import symmetries
@@ -57,16 +57,7 @@ class Folded:
 
 
 def fold(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype = torch.float64) -> Folded:
-    """Fold the batch norms of a state dict.
-
-    Args:
-        sym: The symmetry of the architecture.
-        state: Parameters and buffers by name; those without a layout are left out.
-        dtype: Precision of the folded weights; batch norms are folded in float64.
-
-    Returns:
-        The weights on the CPU. Those that are there in that precision already, and belong to no batch norm, are shared.
-    """
+    """The tensors with a layout on the CPU, in some precision, batch norms folded in float64; others may be shared."""
     norms = {name for norm in sym.batch_norms for name in (norm.mean, norm.variance, norm.weight, norm.bias)}
     wide = {n: state[n].detach().to("cpu", torch.float64 if n in norms else dtype) for n in sym.layouts if n in state}
     layouts = dict(sym.layouts)
@@ -117,8 +108,6 @@ def _divided(gain: Axis, variance: Axis) -> Axis:
     return gain
 
 
-__all__ = ["arranged", "balanced", "canonical", "canonical_element", "check_weights", "slices"]
-
 _ROUNDS = 100  # of bases and scales in turn
 _DEPTH = 8  # rounds from which the next one begins
 _LEAP = 2.0  # largest change of a log scale beyond what the last round made of it
@@ -162,11 +151,7 @@ def canonical(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None
     check_weights(sym, live)
     folded = fold(sym, live)
     g = canonical_element(folded)
-    new = unfold({**folded.state, **moved(folded.sym, g, folded.state)}, sym.batch_norms)
-    with torch.no_grad():
-        for name, tensor in new.items():
-            live[name].copy_(tensor)
-    return twin
+    return write(twin, unfold({**folded.state, **moved(folded.sym, g, folded.state)}, sym.batch_norms))
 
 
 def canonical_element(folded: Folded) -> Transformation:
@@ -177,12 +162,9 @@ def canonical_element(folded: Folded) -> Transformation:
 
 
 def arranged(sym: Symmetry, state: Mapping[str, Tensor], ordered: Collection[str] = ()) -> Transformation:
-    """The part of the canonical element that orders units and sets their signs.
+    """The part of the canonical element that orders units and sets their signs, for weights in normal form else.
 
-    Args:
-        sym: The symmetry.
-        state: Tensors in float64 whose scales and matrices are in normal form.
-        ordered: Spaces whose units are in order, as singular values leave those of linear spaces.
+    ``ordered`` spaces have their units in order, as singular values leave those of linear spaces.
     """
     order = _ordering(sym, state, ordered)
     return signing(sym, {**state, **moved(sym, order, state)}) @ order
@@ -193,12 +175,8 @@ def balanced(
 ) -> Transformation:
     """The part of the canonical element that holds its scales and matrices, found for each group of coupled tensors.
 
-    Args:
-        folded: Weights, batch norms folded.
-        tolerance: Change of a log scale below which the search ends: some digits more than the weights have.
-        kinds: Which of the two may move; the others stay as they are.
-        rotations: Whether rotations are fixed as well. Without them matrices are symmetric and positive, which leaves
-            bases as near to the given ones as can be, and orthogonal spaces stay as they are.
+    The search ends where log scales change by less than ``tolerance``: some digits more than the weights have. Without
+    ``rotations`` matrices are symmetric and positive, which leaves bases as near to the given ones as can be.
     """
     sym = folded.sym
     g = identity(sym)
@@ -278,12 +256,7 @@ def _turning(sym: Symmetry, bases: Mapping[str, Tensor]) -> Transformation:
 
 
 def check_weights(sym: Symmetry, state: Mapping[str, Tensor]) -> None:
-    """Refuse weights that cannot be compared.
-
-    Raises:
-        ValueError: If a tensor is missing, has no numbers (meta), is not a dense floating-point one, or holds NaN or
-            infinity.
-    """
+    """Refuse weights that cannot be compared: missing, without numbers (meta), sparse, quantised, NaN or infinite."""
     for name in sym.layouts:
         if name not in state:
             raise ValueError(f"state must hold every tensor of the symmetry. Got none named {name!r}.")

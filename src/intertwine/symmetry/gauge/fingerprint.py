@@ -68,11 +68,10 @@ def fingerprint_state(sym: Symmetry, state: Mapping[str, Tensor]) -> str:
 
 
 def invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> Tensor:
-    """Twelve numbers behind a fingerprint, float64, before rounding.
+    """Twelve numbers behind a fingerprint, float64, before rounding: random combinations of two sums for every tensor.
 
-    For every tensor of the balanced network, batch norms folded, two sums over its entries that are about normally
-    distributed over networks: of ``w`` (of ``|w|`` where signs or bases are free) and of ``w^2``, with random weights
-    along fixed axes, so that inputs and outputs cannot change places. Random combinations of all sums are returned.
+    They run over entries of the balanced network, of ``w`` (``|w|`` where signs or bases are free) and ``w^2``, with
+    random weights along fixed axes, so that inputs and outputs cannot change places.
     """
     total, count = torch.zeros(_NUMBERS, dtype=torch.float64), 0
     for names in coupled(sym):

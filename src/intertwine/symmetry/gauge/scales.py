@@ -1,18 +1,12 @@
-"""Linear systems for the log scales of all spaces at once.
-
-A log scale ``t`` adds ``s_x = Σ e t`` to the logarithm of every weight ``x`` that it moves. Normal equations
-``Σ_x c_x s_x(t) e = r`` hold one block for every two spaces that share a tensor; they are solved by preconditioned
-conjugate gradients.
-
-Balanced scales: of all copies of a network that scales connect, the one with (almost) the smallest squared weights.
+"""Balanced scales: of all copies of a network that scales connect, the one with (almost) the smallest squared weights.
 
     minimise  Σ_x exp(2 s_x) x²  −  2 κ Σ_x w_x s_x      over the log scales of all units
 
-where ``s_x`` is what the scales add to the logarithm of the weight ``x`` and ``w_x`` shares one vote among the entries
-of a slice. The second term (``κ = 0.01``) keeps weights whose scale is not bounded below, such as the directions of a
-weight norm, from vanishing; it is zero along changes that move no weight. The function is convex, and what it says of a
-network depends on neither the scales that it came in nor, much, on noise: a network that was trained with weight decay
-is there already, and slices with small norms, such as biases near zero, hardly count.
+where ``s_x = Σ e t`` is what log scales ``t`` add to the logarithm of the weight ``x`` and ``w_x`` shares one vote
+among the entries of a slice. The second term (``κ = 0.01``) keeps weights whose scale is not bounded below, such as the
+directions of a weight norm, from vanishing. The function is convex, and what it says of a network depends on neither
+the scales that it came in nor, much, on noise. Normal equations ``Σ_x c_x s_x(t) e = r`` hold one block for every two
+spaces that share a tensor; they are solved by preconditioned conjugate gradients.
 """
 
 from __future__ import annotations
@@ -71,8 +65,7 @@ class ScaledBlock:
 class LogScales:
     """The log scales that move some tensors, batch norms folded; combinations that move nothing are left out.
 
-    With ``bases`` so is what general linear spaces inside a unit (a head) can make up for. ``pieces`` are the blocks
-    that scales move.
+    With ``bases`` so is what general linear spaces inside a unit (a head) can make up for.
     """
 
     def __init__(self, sym: Symmetry, names: Iterable[str], bases: bool = True) -> None:
@@ -226,8 +219,7 @@ def balancing_scales(
 ) -> dict[str, Tensor]:
     """Name of each space to the log scales ``(k, p..., n)`` that balance a network, by Newton's method.
 
-    Entries of ``pinned`` tensors must become 1 instead. The search begins at ``start``, and ends where no log scale
-    changes by ``tolerance``; with ``bases`` those stay that bases of linear spaces make up for.
+    Entries of ``pinned`` tensors must become 1 instead; with ``bases`` scales stay that these make up for.
     """
     system = LogScales(sym, [name for name in sym.layouts if name in state], bases)
     logs = system.zero()

@@ -4,7 +4,7 @@ A statistic says something of a unit only if no sign that is still open touches 
 Where spaces wait for one another (a grid of two signed spaces, residual streams that meet in one product) their bits
 are solved together, by elimination over two elements: the largest entries become positive, as many as are independent.
 
-Witnesses of signs: the blocks whose odd statistics tell the signs of a space, and of which of its units.
+Witnesses are the blocks whose odd statistics tell the signs of a space, and of which of its units.
 """
 
 from collections.abc import Collection, Mapping
@@ -47,10 +47,7 @@ class Witness:
 
 
 def signed_spaces(sym: Symmetry) -> list[Space]:
-    """Spaces whose signs are to be set; a linear space in its normal basis counts with one sign per unit.
-
-    Turns of pairs have none of their own: both units have one sign, that of the pair.
-    """
+    """Spaces whose signs are to be set: linear ones with one sign per unit; turns of pairs have none of their own."""
     one_sign = lambda s: replace(s, group=Semidirect(s.group.linear, SignedPermutation(s.size)))
     signed = (s for s in sym.spaces if s.group.signs or (s.group.mixes and not s.group.turns))
     return [one_sign(s) if isinstance(s.group, Semidirect) else s for s in signed]
@@ -59,7 +56,7 @@ def signed_spaces(sym: Symmetry) -> list[Space]:
 def witnesses(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, list[Witness]]:
     """The witnesses of every space with signs, in the order of the network.
 
-    A sign that does no more than all signs of a space inside it together (a head's) has none: it stays.
+    A sign that does no more than all signs of a space inside it together (a head's) has none.
     """
     signed = {s.name: s for s in signed_spaces(sym)}
     found: dict[str, list[Witness]] = {name: [] for name in signed}
@@ -115,10 +112,7 @@ _MOST_ENTRIES = 100_000  # that are looked at then
 
 
 def signing(sym: Symmetry, state: Mapping[str, Tensor], power: int = 3) -> Transformation:
-    """The signs that bring weights with ordered units into canonical form: sums of an odd ``power`` become positive.
-
-    A linear space gets them as a diagonal matrix.
-    """
+    """The signs, of linear spaces as matrices, that make sums of an odd ``power`` positive, with units in order."""
     g = identity(sym)
     found = witnesses(sym, state)
     waiting = {s.name: s for s in signed_spaces(sym)}

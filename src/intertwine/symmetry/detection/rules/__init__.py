@@ -7,9 +7,8 @@ from ....programs import Call
 from ....programs.operations import COPIES
 from ..engine import Engine
 from . import indexing, linear, memory, reductions, runs, writing  # noqa: F401
-from .activations import is_pointwise
 from .elementwise import broadcast, measured
-from .registry import RULES, register_rule, unknown
+from .registry import RULES, is_pointwise, register_rule, unknown
 from .shapes import through_stack
 from .unit_indices import carried, unread_names
 

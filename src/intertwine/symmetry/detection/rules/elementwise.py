@@ -12,9 +12,7 @@ from ....programs import Call, Ref
 from ....programs.operations import FILLS, aten
 from ..axis_terms import Axis, Flat, Names, Slot, Value, axis_size, flat, forget_zeros, slots
 from ..engine import Engine
-from .activations import scaling_of
-from .registry import opaque, register_rule, unknown
-from .unit_indices import drop
+from .registry import opaque, register_rule, scaling_of, unknown
 
 _SIZED = aten("hypot fmod remainder clamp clamp_min clamp_max maximum minimum max min")  # of degree one
 
@@ -296,7 +294,7 @@ def div(engine: Engine, call: Call) -> Value:
     if call.args.get("rounding_mode"):
         return floor_divide(engine, call)
     for value in (x, y):
-        drop(engine, value.names if value else None)
+        engine.drop(value.names if value else None)
     return x if y is None else multiplied(engine, x, y, divide=True)
 
 
@@ -310,7 +308,7 @@ def floor_divide(engine: Engine, call: Call) -> Value:
             outer = engine.split(engine.pool.resolve(x.names.of), (size // other, other))[0]
             return Value(x.axes, names=Names(outer))
     for ref in call.inputs:
-        drop(engine, engine.value(ref).names)
+        engine.drop(engine.value(ref).names)
     return measured(engine, call)
 
 

@@ -13,7 +13,7 @@ from ....programs import Call, Ref
 from ..axis_terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, bare, slots
 from ..engine import Engine
 from .registry import opaque, register_rule, relaid, unknown
-from .unit_indices import distinct, drop, joined, named, plain
+from .unit_indices import distinct, joined, named, plain
 
 
 @register_rule("aten::embedding")
@@ -40,13 +40,12 @@ def index(engine: Engine, call: Call) -> Value:
     places = [i for i, pick in enumerate(picks) if isinstance(pick, Ref)]
     if len(places) == 1 and engine.dtype(picks[places[0]]) not in (torch.bool, torch.uint8):
         return _rows(engine, x, picks[places[0]], places[0], why)
-    for pick in picks:
-        engine.fix_all(engine.value(pick).axes if isinstance(pick, Ref) else (), why)
-        if isinstance(pick, Ref):
-            drop(engine, engine.value(pick).names)
+    for given in (engine.value(pick) for pick in picks if isinstance(pick, Ref)):
+        engine.fix_all(given.axes, why)
+        engine.drop(given.names)
     indexed, first, count = replaced_axes(engine, picks)
     if not indexed:  # a mask without axes
-        drop(engine, x.names)
+        engine.drop(x.names)
         return relaid(engine, x, shape, {}, why)
     beside = [i for i in range(len(x.axes)) if i not in indexed]
     kept = {i + count * (i >= first): old for i, old in enumerate(beside)}
@@ -154,22 +153,18 @@ def sort(engine: Engine, call: Call) -> list[Value]:
     every = size == x.shape[dim] and len(x.axes) == 1
     values = Value(tuple(axes), x.zero, names=_kept_names(x) if size == x.shape[dim] else None)
     if x.names is not None and values.names is None:
-        drop(engine, x.names)
+        engine.drop(x.names)
     indices = Value(tuple(places), names=Names(units, all=every) if units else None)
     return [indices] if call.op == "aten::argsort" else [values, indices]
 
 
 def _ordered(engine: Engine, call: Call, x: Value, dim: int, size: int) -> tuple[Axis, Axis]:
-    """The axis that is sorted, and the one of the sorted entries.
-
-    Numbers that differ come in an order of their own, wherever they were; numbers that name units are put in the
-    order of the units, so that the rows of the result change places where units do.
-    """
+    """The axis that is sorted, and the one of the sorted entries; numbers that name units are put in their order."""
     why = f"order matters to {call.where}"
     axis = x.axes[dim]
     if not plain(axis):  # the first of equal copies is taken, whichever they are: no numbers for units
         engine.fix(axis, why)
-        drop(engine, x.names)
+        engine.drop(x.names)
         return (), engine.fresh(size, why)
     if x.names is not None and x.names.kind == "units" and len(x.axes) == 1 and size == axis_size(axis):
         units = engine.pool.resolve(x.names.of)
@@ -196,7 +191,7 @@ def first_place(engine: Engine, call: Call) -> Value:
 def places(engine: Engine, call: Call, x: Value, dim: int) -> Value:
     """Index of the largest or smallest entry along an axis, for each of the others."""
     units, _ = _ordered(engine, call, replace(x, names=None), dim, 1)
-    drop(engine, x.names)
+    engine.drop(x.names)
     rest = [engine.homogeneous(a) for i, a in enumerate(x.axes) if i != dim]
     axes = [engine.unscaled(a) for a in rest]
     if call.args.get("keepdim"):
@@ -225,7 +220,7 @@ def count(engine: Engine, call: Call) -> Value:
     if units is None or (call.args["min"], call.args["max"]) != (0, bins - 1):
         for axis in x.axes:
             engine.rigid(axis)
-        drop(engine, x.names)
+        engine.drop(x.names)
         return Value((engine.fresh(bins, f"bins of {call.where}"),))
     return Value((bare(units),), names=Names(units, "counts", x.axes[0] if len(x.axes) == 1 else ()))
 
@@ -237,7 +232,7 @@ def grouped(engine: Engine, call: Call) -> Any:
     w = engine.value(call.args["mat2" if "mat2" in call.args else "weight"])
     ends = call.args.get("offs")
     for value in (x, w):
-        drop(engine, value.names)
+        engine.drop(value.names)
     if not isinstance(ends, Ref) or len(x.axes) != 2 or len(w.axes) != 3 or call.args.get("bias") is not None:
         return unknown(engine, call)
     rows, of, label = _groups(engine, call, x, w, ends)
@@ -256,7 +251,7 @@ def _groups(engine: Engine, call: Call, x: Value, w: Value, ends: Ref) -> tuple[
         if node is not None and node.sorted is not None and same:
             of = engine.rigid(engine.equal(w.axes[0], engine.pool.resolve(names.of))) if w.axes[0] else ()
             return x.axes[0], bare(of), ("order", node.sorted)
-    drop(engine, names)
+    engine.drop(names)
     why = f"groups of rows in {call.where}"
     engine.fix_all(engine.value(ends).axes, why)
     rows, of = (engine.hold(engine.rigid(value.axes[0], why), why) for value in (x, w))

@@ -28,7 +28,6 @@ from ..engine import Engine
 from .elementwise import added, broadcast, multiplied, through, together
 from .indexing import places
 from .registry import but, register_rule, relaid
-from .unit_indices import drop
 
 Law = Callable[[Axis], Axis]
 
@@ -54,10 +53,7 @@ def _by_laws(engine: Engine, call: Call, along: Law, beside: Law) -> Value:
 
 @register_rule("aten::sum", "aten::mean", "aten::nansum")
 def total(engine: Engine, call: Call) -> Value:
-    """Sums: over a moved axis only permutations pass, over a square of it orthogonal maps too.
-
-    A sum of products is a contraction of the two factors.
-    """
+    """Sums: over a moved axis only permutations pass, over a square orthogonal maps too; of products, contractions."""
     x = engine.value(call.args["self"])
     dims = _dims(call, len(x.axes))
     if x.factors is not None:
@@ -140,12 +136,12 @@ def rigid_reduction(engine: Engine, call: Call) -> Value:
 def ordered(engine: Engine, call: Call) -> list[Value]:
     """Operations along an order, and Fourier transforms: they fix their axis and are linear in the others.
 
-    Positive scales pass running extremes, which say where they are; permutations pass all other running functions.
+    Of running functions that are not linear, extremes let positive scales pass, others permutations.
     """
     x = engine.value(call.args["self"])
     if call.op == "aten::cumsum" and x.names is not None and x.names.kind == "counts" and len(x.axes) == 1:
         return [Value(x.axes, names=replace(x.names, kind="offsets"))]  # where the rows of each unit end
-    drop(engine, x.names)
+    engine.drop(x.names)
     where = _dims(call, len(x.axes))
     why = f"{'Fourier transform at' if 'fft' in call.op else 'order matters to'} {call.where}"
     result = relaid(engine, x, engine.made(call), but(len(x.axes), *where), why)
@@ -273,9 +269,7 @@ def crops(engine: Engine, call: Call) -> list[Value]:
 def batch_norm(engine: Engine, call: Call) -> list[Value]:
     """Batch norm with stored statistics: input and output scale independently (v2 E.47, v1 E.26).
 
-    The mean follows the input, the variance its square, and gain and bias whatever comes out. Other than in the
-    paper, the variance becomes ``a^2 (v + eps) - eps``, so the function is preserved exactly and not up to the
-    epsilon.
+    The mean follows the input, the variance its square, as ``a^2 (v + eps) - eps``, which is exact.
     """
     x = engine.value(call.args["input"])
     mean, variance = call.args.get("running_mean"), call.args.get("running_var")
@@ -284,7 +278,7 @@ def batch_norm(engine: Engine, call: Call) -> list[Value]:
         isinstance(mean, Ref) and isinstance(variance, Ref)
     ):
         axes = [engine.rigid(a, "statistics of the batch") if i != 1 else a for i, a in enumerate(x.axes)]
-        engine.monomial(engine.no_scale(channels, _epsilon(call)))
+        engine.monomial(engine.no_scale(channels, Cause(f"epsilon of {call.where}", "epsilon")))
         for i, axis in enumerate(axes):
             if i != 1:
                 engine.mix(axes, axis)
@@ -300,15 +294,8 @@ def batch_norm(engine: Engine, call: Call) -> list[Value]:
     return [_affine(engine, Value((x.axes[0], channels, *x.axes[2:])), call, 1)]
 
 
-def _epsilon(call: Call) -> Cause:
-    return Cause(f"epsilon of {call.where}", "epsilon")
-
-
 def _standardised(engine: Engine, x: Any, variance: Any) -> Any:
-    """Input divided by the root of the stored variance: its scale ``a`` is undone where the variance has ``v = a^2``.
-
-    As an equation of logarithms, ``2 log a - log v = 0``. Of the input's scale only the sign is left.
-    """
+    """Input over the root of the stored variance, with ``2 log a - log v = 0``: only the sign of ``a`` is left."""
     if not isinstance(variance, Slot):
         return engine.rigid((x,))[0] if isinstance(x, Slot) else Flat(x.size)
     if not isinstance(x, Slot):
@@ -321,7 +308,7 @@ def _standardised(engine: Engine, x: Any, variance: Any) -> Any:
 
 def _owns_statistics(engine: Engine, call: Call, mean: Ref, variance: Ref) -> bool:
     """Whether mean and variance are stored tensors that only this kind of call reads, with one epsilon; noted if so."""
-    names = engine.state_names
+    names = {ref.id: name for name, ref in engine.program.states.items()}
     if mean.id not in names or variance.id not in names:
         return False
     readers = [*engine.readers[mean.id], *engine.readers[variance.id]]
@@ -347,7 +334,7 @@ def _affine(engine: Engine, x: Value, call: Call, dim: int) -> Value:
 
 def _normalise(engine: Engine, axes: Sequence[Axis], over: Sequence[int], centred: bool, orthogonal: bool) -> None:
     """Restrict all axes as division by a root mean square over some of them does."""
-    why = _epsilon(engine.call)
+    why = Cause(f"epsilon of {engine.call.where}", "epsilon")
     for i, axis in enumerate(axes):
         engine.no_scale(axis, why)
         if i not in over:

@@ -10,6 +10,7 @@ pair, as a complex number, is multiplied by ``c + s i``, which commutes with all
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -24,9 +25,8 @@ from ...spaces import Cause
 from ..axis_terms import Slot, Value, axis_size, rearranged, slots
 from ..engine import Engine
 from ..parents import SHUFFLE
-from .activations import is_pointwise
 from .reductions import ordered
-from .registry import RULES, register_rule
+from .registry import RULES, is_pointwise, register_rule
 
 Orders = tuple[tuple[int, ...], ...]  # for every axis, which of its units each one is
 
@@ -142,8 +142,7 @@ def turn(engine: Engine, call: Call) -> Value:
 def fused(program: Program) -> list[Call]:
     """The calls that outputs and reads of numbers depend on; those that together turn pairs are one.
 
-    It has ``halves`` where ``i`` goes with ``i + n/2``, and not with its neighbour, its ``tables``, and the axes
-    ``along`` which these may change.
+    It has ``halves`` where ``i`` goes with ``i + n/2``, ``tables``, and the axes ``along`` which these may change.
     """
     # what nothing reads puts no condition on anything; reads of numbers have no outputs
     calls = program.live(kept=lambda call: not call.outputs)
@@ -165,8 +164,7 @@ class _TurnFinder:
         self._place = {ref.id: k for k, call in enumerate(calls) for ref in call.made}
         learned = (ref for ref in program.states.values() if program.values[ref.id].kind == "parameter")
         self._learned, self._returned = reached(calls, learned), frozenset(program.outputs)
-        self._codes: dict[Ref, Tensor] = {}
-        self._next = _FIRST
+        self._code, self._next = cache(self._coded), _FIRST
 
     def part(self, end: Call) -> tuple[Call, list[Call]] | None:
         """The call that stands for the part of the run with a given end, and the calls in it; ``None`` for no turn."""
@@ -216,13 +214,8 @@ class _TurnFinder:
                 return Call(_TURN, args, end.outputs, module=end.module, line=end.line), inside
         return None
 
-    def _code(self, ref: Ref) -> Tensor:
-        """Whole numbers in the shape of a table: where two are equal the entries are, whatever the positions."""
-        if ref not in self._codes:
-            self._codes[ref] = self._coded(ref)
-        return self._codes[ref]
-
     def _coded(self, ref: Ref) -> Tensor:
+        """Whole numbers in the shape of a table: where two are equal the entries are, whatever the positions."""
         value = self._values[ref.id]
         call = self._makers.get(ref.id, value.source)
         if value.data is not None and value.dtype in _BITS:
@@ -251,16 +244,11 @@ class _Forms:
     """Forms by number, of tensors whose axes before the last one of ``x`` have one entry that stands for all.
 
     Operations that do something along those axes are none of a turn: the shapes of their results tell.
-
-    Attributes:
-        ids: The forms of ``x`` itself.
-        known: All forms.
-        along: The axes before the last along which entries of tables change.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.known: list[Form] = [{(i, ()): 1} for i in range(shape[-1])]
-        self.along: set[int] = set()
+        self.along: set[int] = set()  # axes before the last along which entries of tables change
         self._lead = shape[:-1]
         self.ids = torch.arange(shape[-1], device="cpu").reshape(*[1] * len(self._lead), -1)
 

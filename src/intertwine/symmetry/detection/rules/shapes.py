@@ -168,10 +168,7 @@ def through_stack(engine: Engine, call: Call) -> list[Any] | None:
 
 
 def _in_turn(engine: Engine, x: Stack, shape: Sequence[int], new: Sequence[int]) -> list[Any] | None:
-    """A stack viewed so that its parts lie one after the other along an axis, or give its rows in turn; else ``None``.
-
-    The latter is a channel shuffle.
-    """
+    """A stack viewed so that its parts lie one after the other, or give its rows in turn (a shuffle); else ``None``."""
     merged = lambda d: (*shape[:d], shape[d] * shape[d + 1], *shape[d + 2 :]) if 0 <= d < len(shape) - 1 else None
     fits = [d for d in (x.dim, x.dim - 1) if shape[-1] != 1 and new == merged(d)]
     if len(fits) != 1 or min(shape[fits[0] : fits[0] + 2]) < 2:
@@ -339,10 +336,7 @@ def diagonal(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::_pack_padded_sequence", "aten::_pad_packed_sequence")
 def packed(engine: Engine, call: Call) -> list[Value]:
-    """The steps of all sequences one after the other, or as sequences again: they are fixed, features are as they were.
-
-    Sequences are filled up with one number.
-    """
+    """The steps of all sequences one after the other, or filled up as sequences again: they are fixed."""
     name, sizes, before, after = ("input", "lengths", 2, 1) if "input" in call.args else ("data", "batch_sizes", 1, 2)
     x, why = engine.value(call.args[name]), f"steps of sequences at {call.where}"
     if isinstance(call.args.get(sizes), Ref):

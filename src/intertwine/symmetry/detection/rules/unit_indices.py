@@ -1,13 +1,8 @@
 """Unit indices: integers that name units, and rows selected by them, as in routing to experts.
 
-Where an operation gives places along an axis (``topk``, ``sort``, ``argmax``), the numbers name units. They change
-where these units move, so only operations that know what the numbers stand for let the units move. Rows picked by such
-numbers still tell from which unit they came, so that every unit may have its own inner spaces.
-
-Growth of an expression in the rows of a parameter, such as distances to the entries of a codebook.
-
-Where the part of the highest degree has no factor that may be zero, such as ``|c|^2`` in ``|c|^2 - 2 z c``, two
-different rows give one number in exceptional cases only, whatever ``z`` is.
+Where an operation gives places along an axis (``topk``, ``sort``, ``argmax``), the numbers name units, and only
+operations that know what the numbers stand for let these move. Rows picked by such numbers still tell from which unit
+they came, so that every unit may have its own inner spaces.
 """
 
 from collections import Counter
@@ -18,9 +13,9 @@ from typing import Any, NamedTuple
 
 from ....programs import Call, Ref, operations
 from ....programs.operations import aten
-from ..axis_terms import Axis, Names, Pick, Segments, Slot, Value, axis_size, slots
+from ..axis_terms import Axis, Pick, Segments, Slot, Value, axis_size, slots
 from ..engine import Engine
-from .activations import is_pointwise
+from .registry import is_pointwise
 
 # numbers are only copied and laid out anew; the first ones keep each of them exactly once
 _SAME = operations.REARRANGEMENTS
@@ -38,13 +33,7 @@ def unread_names(engine: Engine, call: Call) -> None:
     if call.op in _SAME | _SOME | _READERS | operations.FILLS:
         return
     for ref in call.inputs:
-        drop(engine, engine.value(ref).names)
-
-
-def drop(engine: Engine, names: Names | None) -> None:
-    """Fix the units that are named: their indices are used as mere numbers."""
-    if names is not None and names.kind != "counts":
-        engine.fix(engine.pool.resolve(names.of), f"places of units are read as numbers at {engine.call.where}")
+        engine.drop(engine.value(ref).names)
 
 
 def named(engine: Engine, ref: Any, size: int) -> Axis | None:
@@ -55,7 +44,7 @@ def named(engine: Engine, ref: Any, size: int) -> Axis | None:
     of = engine.pool.resolve(names.of)
     if axis_size(of) == size:
         return of
-    drop(engine, names)
+    engine.drop(names)
     return None
 
 
@@ -64,7 +53,7 @@ def carried(engine: Engine, call: Call, value: Any, first_mix: int) -> Any:
     copies = call.op in _SAME | _SOME
     if not isinstance(value, Value):
         for ref in call.inputs if copies else ():
-            drop(engine, engine.value(ref).names)
+            engine.drop(engine.value(ref).names)
         return value
     if not copies and call.op not in _READERS and any(value.names is engine.value(r).names for r in call.inputs):
         value = replace(value, names=None)  # of an argument that came back as it was; they were read as numbers
@@ -259,7 +248,11 @@ class Growth(NamedTuple):
 
 
 def growth(engine: Engine, ref: Ref, units: Collection[int]) -> Growth | None:
-    """The growth in the rows of some units, which are spaces on one axis; ``None`` where nothing is known."""
+    """The growth in the rows of some units, which are spaces on one axis; ``None`` where nothing is known.
+
+    Where the part of the highest degree has no factor that may be zero, as ``|c|^2`` in ``|c|^2 - 2 z c``, two
+    different rows of a codebook give one number in exceptional cases only, whatever ``z`` is.
+    """
     if not engine.dtype(ref).is_floating_point:
         return None
     call = engine.producer(ref)
@@ -272,14 +265,14 @@ def growth(engine: Engine, ref: Ref, units: Collection[int]) -> Growth | None:
     of = lambda name: growth(engine, call.args[name], units) if isinstance(call.args[name], Ref) else Growth(0, False)
     if getattr(call.func, "is_view", False) or call.op in _KEPT:
         return growth(engine, call.inputs[0], units)
-    if call.op in ("aten::add", "aten::sub"):
-        return _sum(of("self"), of("other"))
+    names = list(call.args)
     if call.op in ("aten::mul", "aten::mm", "aten::bmm", "aten::div"):
-        return _product(call, *(of(name) for name in list(call.args)[:2]))
-    if call.op in ("aten::addmm", "aten::baddbmm"):
-        return _sum(of("self"), _product(call, *(of(name) for name in list(call.args)[1:3])))
-    if call.op in _DISTANCES:
-        return _sum(of("x1"), of("x2"))
+        return _product(call, of(names[0]), of(names[1]))
+    if call.op in _SUMS:
+        a = of(names[0])
+        b = _product(call, of(names[1]), of(names[2])) if call.op in _BIASED else of(names[1])
+        # the parts of the highest degree may cancel
+        return None if a is None or b is None or a.degree == b.degree else max(a, b)
     power: Any = call.args.get("exponent") if call.op == "aten::pow" else None
     inner = of("self") if isinstance(power, int | float) and power > 0 else None
     return inner and Growth(inner.degree * power, inner.certain)
@@ -287,12 +280,7 @@ def growth(engine: Engine, ref: Ref, units: Collection[int]) -> Growth | None:
 
 _KEPT = operations.COPIES | aten("neg sum mean linalg_vector_norm")
 _DEGENERATE = (0, "floor", "trunc")  # settings that take an argument out of the result, or make it whole
-_DISTANCES = {"aten::_cdist_forward", "aten::_euclidean_dist", "aten::cdist"}
-
-
-def _sum(a: Growth | None, b: Growth | None) -> Growth | None:
-    """The growth of a sum, unless the parts of the highest degree may cancel."""
-    return None if a is None or b is None or a.degree == b.degree else max(a, b)
+_SUMS = aten("add sub addmm baddbmm _cdist_forward _euclidean_dist cdist")
 
 
 def _product(call: Call, a: Growth | None, b: Growth | None) -> Growth | None:

@@ -16,7 +16,7 @@ from ..engine import Engine
 from .elementwise import added
 from .indexing import follow, replaced_axes
 from .registry import opaque, register_rule, unknown
-from .unit_indices import drop, named, plain
+from .unit_indices import named, plain
 
 
 def _whole_rows(engine: Engine, shape: tuple[int, ...], mask: Value) -> int:
@@ -82,7 +82,7 @@ def index_put(engine: Engine, call: Call) -> Value:
     why = f"rows written at {call.where}"
     given = [engine.value(pick) for pick in picks if isinstance(pick, Ref)]
     for value in (x, written, *given):
-        drop(engine, value.names)
+        engine.drop(value.names)
     for value in given:
         engine.fix_all(value.axes, why)
     indexed, first, count = replaced_axes(engine, picks)
@@ -119,7 +119,7 @@ def scatter(engine: Engine, call: Call) -> Any:
     dim = call.args["dim"] % max(len(x.axes), 1)
     same = all(x.shape[i] == n for i, n in enumerate(index.shape) if i != dim)
     for names in (x.names, y.names):
-        drop(engine, names)
+        engine.drop(names)
     if call.args.get("reduce") is not None or not same or (y.axes != ((),) * len(x.axes) and y.shape != index.shape):
         return unknown(engine, call)
     why = f"entries written at {call.where}"
@@ -133,7 +133,7 @@ def scatter(engine: Engine, call: Call) -> Any:
     if units is not None and flat:
         along = bare(units)
     else:
-        drop(engine, index.names)
+        engine.drop(index.names)
         engine.fix_all((x.axes[dim], y.axes[dim], index.axes[dim]), why)
         along = engine.fresh(x.shape[dim], why)
     axes.insert(dim, along)
@@ -142,10 +142,7 @@ def scatter(engine: Engine, call: Call) -> Any:
 
 @register_rule(*aten("scatter_add scatter_reduce index_add index_copy index_reduce"))
 def reduced_into(engine: Engine, call: Call) -> Value:
-    """Entries reduced into, or rows put at, the places along one axis that an index names, which is fixed.
-
-    Along other axes the index must be one for all units.
-    """
+    """Entries reduced into, or rows put at, places of an axis, which is fixed; elsewhere one index serves all units."""
     rows = "source" in call.args
     there, given, index = (engine.value(call.args[name]) for name in ("self", "source" if rows else "src", "index"))
     dim = call.args["dim"] % max(len(there.axes), 1)
