@@ -361,10 +361,7 @@ def examine(
 
 
 def _spread(labels: Tensor, count: int) -> Tensor:
-    """Examples in the order of their classes, taken in turns from each class until there are ``count``.
-
-    Where that is fewer than two of each class, of some classes only: pairs within a class must be among them.
-    """
+    """Examples in the order of their classes, taken in turns until there are ``count``, at least two of each class."""
     places = torch.full_like(labels, len(labels))
     for c in labels.unique()[: count // 2]:
         here = labels == c

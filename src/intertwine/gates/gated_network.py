@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._evaluation import copied
-from .relu_program import check_batch_norms, departures, is_plain, leaving_no_trace, tolerance
+from .._evaluation import copied, evaluating
+from .relu_program import check_batch_norms, departures, is_plain, tolerance
 from .substitution import Applied, Read
 
 _TRIALS = 4
@@ -116,11 +116,14 @@ class GatedNetwork(nn.Module):
         """  # noqa: DOC502 - raised where it is found
         check_batch_norms(self)
         self._checked = True  # first, because what follows asks for gates
+        device, low = example.device, example.dtype in (torch.bfloat16, torch.float16)
         try:
-            with leaving_no_trace(self), torch.autocast(example.device.type, enabled=False):
-                low = example.dtype in (torch.bfloat16, torch.float16)
-                network = copied(self).float() if low else self
-                network._check(example.float() if low else example)
+            twin = copied(self)  # so that nothing of this is left
+            for module in twin.modules():
+                module._forward_hooks.clear()
+            rng = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+            with evaluating(twin), torch.no_grad(), rng, torch.autocast(device.type, enabled=False):
+                (twin.float() if low else twin)._check(example.float() if low else example)
         except BaseException:
             self._checked = False
             raise
@@ -203,16 +206,8 @@ SHALLOW_MAPS = ShallowMaps()
 class ShallowFeatures(nn.Module):
     """One linear map from the input to each layer of gates: the gating network of a DLGN-SF (P2 section 3.3).
 
-    Gates ``(C, *S)`` come from one convolution followed by an average to their size, flat gates from one matrix. Print
-    leaves kernel sizes and strides to its figures; these are ours.
-
-    Args:
-        example: One input ``(1, C, *S)``.
-        shapes: Shape of each layer of gates, without the batch.
-        maps: Their options.
-
-    Raises:
-        ValueError: If gates have other axes than the input.
+    From an example ``(1, C, *S)`` and the shapes of gates: those of ``(C, *S)`` come from one convolution followed by
+    an average to their size, flat gates from one matrix. Print leaves kernel sizes and strides to its figures.
     """
 
     def __init__(self, example: Tensor, shapes: Sequence[tuple[int, ...]], maps: ShallowMaps = SHALLOW_MAPS) -> None:

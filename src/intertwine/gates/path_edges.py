@@ -1,8 +1,7 @@
 """Edges between scalar nodes that each call of a captured ReLU network makes, found by basis vectors.
 
-A call is run: on the numbers of its nodes, which shows what only chooses and scales (views, paddings, sums, gains), on
-one channel (poolings), or on every basis vector. Its edges are checked on random numbers against the call itself. The
-rules of path kernels share none of it, so that one can be tested against the other.
+A call is run on the numbers of its nodes, which shows what only chooses and scales, or on every basis vector. Its edges
+are checked on random numbers. The rules of path kernels share none of it, so that one can be tested against the other.
 """
 
 import math

@@ -72,10 +72,9 @@ def structure(model: nn.Module, input: str) -> tuple[nn.Module, str]:
 def observe(
     model: nn.Module, program: ReluProgram, x: Tensor, batch_size: int = 500, ratio: bool = False
 ) -> list[Tensor]:
-    """Gates of all examples, one tensor for each gate of ``program``, in its order.
+    """Gates of all examples, one tensor for each gate of ``program``: of a gated network those that its values use.
 
-    ``program`` is of the network that the gates are for, ``model`` the one whose gates are read: of a gated network,
-    those that its value network uses. With ``ratio`` activations that are no gates give ``act(q) / q``.
+    With ``ratio`` activations that are no gates give ``act(q) / q``.
     """
     if isinstance(model, GatedNetwork):
         return _gates_of(model, program, x, batch_size)

@@ -1,19 +1,14 @@
-"""Captured ReLU networks: values that depend on the input, weights, gates, and activations that are no gates.
-
-Affinity of functions, checked on samples.
-"""
+"""Captured ReLU networks: values that depend on the input, weights, gates, and activations that are no gates."""
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from .._evaluation import check_module, evaluating
+from .._evaluation import check_module
 from ..programs import Call, Program, Ref, capture, operations
 from ..programs.operations import RELUS, aten, is_gate
 
@@ -250,10 +245,9 @@ def _check_reuse(program: Program, weights: dict[int, tuple[str, ...]]) -> None:
 
 
 def departures(f: Callable[[Tensor], list[Tensor]], x: Tensor) -> list[float]:
-    """How far ``f`` is from affine between 0, ``x`` and random points: ``f(x + z) - f(x) - f(z) + f(0)``.
+    """How far ``f`` is from affine, ``f(x + z) - f(x) - f(z) + f(0)``, as a share of the largest value of an example.
 
-    For each tensor that ``f`` gives, the largest departure as a share of the largest value of its example. Each input
-    of ``x`` is tried with a larger ``z`` than the one before, since a kink shows far from 0 and a wave near it.
+    Each input of ``x`` is tried with a larger ``z`` than the one before: a kink shows far from 0, a wave near it.
     """
     scale = float(x.square().mean().sqrt()) or 1.0
     scales = torch.tensor([scale * 10.0**k for k in range(len(x))]).to(x).view(-1, *[1] * (x.dim() - 1))
@@ -271,28 +265,6 @@ def tolerance(x: Tensor) -> float:
     """What rounding may add up to: accelerators round products to ten or eight bits."""
     exact = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
     return 1e-3 if exact else 5e-2
-
-
-@contextmanager
-def leaving_no_trace(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients or forward hooks; buffers and random numbers are as they were afterwards.
-
-    Hooks before a forward pass do run: some compute weights.
-    """
-    here = next((b.device for b in [*model.parameters(), *model.buffers()]), torch.device("cpu"))
-    devices = [here] if here.type == "cuda" else []
-    with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=devices):
-        hooks = [(module, module._forward_hooks) for module in model.modules()]
-        buffers = [(b, b.clone()) for b in model.buffers()]
-        try:
-            for module, _ in hooks:
-                module._forward_hooks = OrderedDict()
-            yield
-        finally:
-            for module, own in hooks:
-                module._forward_hooks = own
-            for buffer, before in buffers:
-                buffer.copy_(before)
 
 
 def is_plain(x: Tensor) -> bool:

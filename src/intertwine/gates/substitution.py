@@ -1,7 +1,6 @@
 """Gates in the place of every ReLU and max pooling while a network runs: read, or replaced by given ones.
 
-Not by ``Program.run``: a program is one path of a run in evaluation mode, and refuses random numbers, whereas gated
-networks are trained, dropout included, by the code that their modules have; so ReLUs are replaced where it calls them.
+Not by ``Program.run``: gated networks are trained, dropout included, by the code that their modules have.
 """
 
 import math

@@ -1,7 +1,4 @@
-"""Path kernels of fully connected networks: products of Grams of gates (theorem 3.1), whole numbers if hard.
-
-Budgets of kernels: work and memory that are refused before they are begun.
-"""
+"""Path kernels of fully connected networks: products of Grams of gates (theorem 3.1), whole numbers if hard."""
 
 import itertools
 import math
@@ -20,11 +17,9 @@ _LARGEST = {torch.float32: 1 << 24, torch.int32: (1 << 31) - 1}  # whole numbers
 
 
 def gram(a: Tensor, b: Tensor, hard: bool | None = None) -> Tensor:
-    """``a b^T`` of gates ``(n, w)`` and ``(m, w)``.
+    """``a b^T`` of gates ``(n, w)`` and ``(m, w)``: of ``hard`` ones counts, exact in int32 or float32, else in float64.
 
-    Of hard gates these are counts, exact in int32 where the processor multiplies bytes (about seven times as fast as
-    float32) and in float32 elsewhere; of all others, sums in float64. Gates are hard if they are bool, or ``ready``
-    made them of such.
+    Products of bytes are about seven times as fast as float32.
     """
     if hard or (hard is None and a.dtype == b.dtype == torch.bool):
         if a.dtype == torch.bool and a.shape[1] > 1 and _in_bytes(a):  # of width 1 it leaves memory as it was

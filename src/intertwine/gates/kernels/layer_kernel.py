@@ -1,7 +1,6 @@
 """Tangent kernel of one layer, from its inputs and the gradients at its outputs.
 
-They are read by hooks and not by ``Program.run``: the kernel is for any module, also one that no program describes (its
-path depends on the data, it writes into activations), and it must see weights that hooks compute.
+They are read by hooks and not by ``Program.run``: the kernel is for modules that no program describes, too.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -26,13 +25,32 @@ _MANY = 128  # rows below which blocks are not worth it
 class Layer:
     """What one layer saw in a run."""
 
+    module: nn.Module  # The layer
+    names: frozenset[str]  # The chosen parameters that it covers
     # For each call ``(n, D, P)``: what the weights multiply at each position (windows unfolded)
     inputs: tuple[Tensor, ...]
-    signals: tuple[Tensor, ...]  # For each call ``(n, O, C, P)``: gradients of the outputs at the layer's own output
+    edges: tuple[GradientEdge, ...]  # Where gradients arrive, for each call, before they do
+    shape: torch.Size  # Of the output
     weight: bool  # Whether the weight is differentiated
     bias: bool  # Whether the bias is
-    elementwise: bool = False  # The weight is one gain for each channel, so that ``D = C``
-    groups: int = 1  # Of a convolution
+    # For each call ``(n, O, C, P)``: gradients of the outputs at the layer's own output; none before a run backwards
+    signals: tuple[Tensor, ...] = ()
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether the weight is one gain for each channel, so that ``D = C``."""
+        return isinstance(self.module, nn.modules.batchnorm._BatchNorm)
+
+    @property
+    def groups(self) -> int:
+        """Groups of a convolution."""
+        return int(getattr(self.module, "groups", 1))
+
+    def signalled(self, gradients: Sequence[Tensor | None]) -> "Layer":
+        """The layer with the gradients of one output at each of its calls; ``None`` for 0."""
+        zeros = lambda: self.inputs[0].new_zeros(self.shape)
+        signals = (_channels_first(self.module, zeros() if g is None else g)[:, None] for g in gradients)
+        return replace(self, signals=tuple(signals), edges=())
 
     @property
     def channels(self) -> int:
@@ -89,10 +107,7 @@ class Layer:
             yield reduce(torch.add, parts).view(len(self.signals[0]), -1, (last - first) * d)
 
     def pairs_are_cheaper(self, n: int, m: int, calls: int, kind: str) -> bool:
-        """Compare operations: two Grams over pairs of positions, or per-example gradients and one Gram of them.
-
-        Between ``n`` and ``m`` examples, and so many pairs of calls.
-        """
+        """Compare operations: two Grams over pairs of positions, or per-example gradients and one Gram of them."""
         if not self.weight or self.elementwise or self.groups > 1:
             return False
         _, outputs, channels, p = self.signals[0].shape
@@ -109,10 +124,7 @@ def join_outputs(runs: Sequence[Layer]) -> Layer:
 
 
 class KernelSum:
-    """A tangent kernel that grows layer by layer, held in the layout in which products of Jacobians fall out.
-
-    Between ``n`` and ``m`` examples; ``m`` is ``None`` where they are the same, and one triangle is enough.
-    """
+    """A tangent kernel between ``n`` and ``m`` (``None``: the same) examples, laid out as products of Jacobians are."""
 
     def __init__(self, kind: str, outputs: int, n: int, m: int | None, like: Tensor) -> None:
         self.kind, self.outputs, self.same = kind, outputs, m is None
@@ -191,30 +203,11 @@ def _meet(inputs: Tensor, signals: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SeenLayer:
-    """What one layer of a known kind was given in a run, and where the graph leaves it."""
-
-    module: nn.Module  # The layer
-    names: frozenset[str]  # The chosen parameters that it covers
-    inputs: tuple[Tensor, ...]  # As :class:`Layer` holds them, for each call
-    edges: tuple[GradientEdge, ...]  # Where gradients arrive, for each call
-    shape: torch.Size  # Of the output
-
-    def layer(self, gradients: Sequence[Tensor | None]) -> Layer:
-        """The layer with the gradients of one output at each of its calls; ``None`` for 0."""
-        zeros = lambda: self.inputs[0].new_zeros(self.shape)
-        signals = (_channels_first(self.module, zeros() if g is None else g)[:, None] for g in gradients)
-        weight, bias = (any(n.rpartition(".")[2] == part for n in self.names) for part in ("weight", "bias"))
-        elementwise = isinstance(self.module, nn.modules.batchnorm._BatchNorm)
-        return Layer(self.inputs, tuple(signals), weight, bias, elementwise, int(getattr(self.module, "groups", 1)))
-
-
-@dataclass(frozen=True)
 class LayerRun:
     """One run forwards, ready to go backwards from one output after the other."""
 
     outputs: Tensor  # Of the model ``(n, O)``
-    seen: tuple[SeenLayer, ...]  # Its layers, in a fixed order
+    seen: tuple[Layer, ...]  # Its layers, in a fixed order
 
     def backward(self) -> Iterator[tuple[Layer, ...]]:
         """The layers with the signals of one output at a time, so that those of all are never held at once."""
@@ -223,7 +216,7 @@ class LayerRun:
         for o in range(last + 1 if edges else 0):
             total = self.outputs[:, o].sum()
             found = iter(torch.autograd.grad(total, edges, retain_graph=o < last, allow_unused=True))
-            yield tuple(layer.layer([next(found) for _ in layer.edges]) for layer in self.seen)
+            yield tuple(layer.signalled([next(found) for _ in layer.edges]) for layer in self.seen)
 
     def layers(self) -> list[Layer]:
         """The layers with the signals of all outputs."""
@@ -244,16 +237,13 @@ def record_layers(model: nn.Module, x: Tensor, chosen: Collection[str]) -> Layer
     # of layers that treat examples one by one
     singly = lambda given, edge, shape: edge is not None and len(given) == shape[0] == len(x)
     used = {layers[n]: (n, made) for n, made in calls.items() if made and all(singly(*call) for call in made)}
-    seen = (
-        SeenLayer(
-            layer,
-            frozenset(_covered(name, layer, chosen)),
-            tuple(_multiplied(layer, given) for given, _, _ in made),
-            tuple(edge for _, edge, _ in made if edge is not None),
-            made[0][2],
-        )
-        for layer, (name, made) in used.items()
-    )
+    seen = []
+    for layer, (name, made) in used.items():
+        names = frozenset(_covered(name, layer, chosen))
+        inputs = tuple(_multiplied(layer, given) for given, _, _ in made)
+        edges = tuple(edge for _, edge, _ in made if edge is not None)
+        weight, bias = (any(n.rpartition(".")[2] == part for n in names) for part in ("weight", "bias"))
+        seen.append(Layer(layer, names, inputs, edges, made[0][2], weight, bias))
     return LayerRun(out, tuple(seen))
 
 

@@ -24,10 +24,9 @@ class Uncovered(ValueError):
 
 @dataclass(frozen=True)
 class Layout:
-    """How kernels of a tile of ``n`` by ``m`` examples lie in memory.
+    """How kernels of ``n`` by ``m`` examples lie in memory: ``(n, P, m, P)`` with ``pairs``, else ``(P, n, m)``.
 
-    With ``pairs`` they are ``(n, P, m, P)``: every position against every other. Without, ``(P, n, m)``: each position
-    against itself, which is enough where nothing averages or chooses among positions.
+    Each position against itself is enough where nothing averages or chooses among positions.
     """
 
     n: int

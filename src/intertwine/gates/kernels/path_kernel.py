@@ -192,10 +192,7 @@ def needs_pairs(program: ReluProgram) -> bool:
 
 
 def fully_connected(program: ReluProgram) -> tuple[bool, ...] | None:
-    """Whether each layer of weights has biases, where such layers and ReLUs in turns are all there is; else ``None``.
-
-    The input may be flattened first. The last layer must be one of weights, after which all outputs are equal.
-    """
+    """Whether each layer of weights has biases, where such layers and ReLUs in turns are all there is, else ``None``."""
     biases: list[bool] = []
     gated = True  # the input stands where gated units do
     for call in reading(program):
@@ -214,10 +211,7 @@ def fully_connected(program: ReluProgram) -> tuple[bool, ...] | None:
 
 
 class Tile:
-    """The second moments of a network's values between two groups of examples, as far as the rules have come.
-
-    Each side is its input and its gates, the input first.
-    """
+    """The second moments of a network's values between two groups of examples, each its input and its gates."""
 
     def __init__(self, program: ReluProgram, left: list[Tensor], right: list[Tensor], layout: Layout) -> None:
         self.program, self.layout, self.shape = program, layout, program.shape
@@ -307,10 +301,7 @@ def register_kernel_rule(*ops: str) -> Callable[[KernelRule], KernelRule]:
 
 
 def propagate(tile: Tile, output: int) -> tuple[Tensor, float]:
-    """Run the rules over a program for one tile of examples.
-
-    The kernel ``(n, m)`` of one output up to a factor, and the factor's logarithm.
-    """
+    """The kernel ``(n, m)`` of one output for a tile of examples, up to a factor, and the logarithm of that."""
     program = tile.program
     for call, done in zip(program.calls, last_reads(program.calls, [program.outputs[0]])):
         read = next((r.id for r in call.inputs if r.id in program.varying), None)

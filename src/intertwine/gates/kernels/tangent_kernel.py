@@ -1,7 +1,4 @@
-"""Empirical neural tangent kernel of any PyTorch model, by the structure of its layers or by Jacobians.
-
-By layers, it is summed in as many runs of the network as the memory asks for.
-"""
+"""Empirical neural tangent kernel of any PyTorch model, by the structure of its layers or by Jacobians."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,14 +18,7 @@ Jacobian = Callable[[Tensor], Tensor]
 
 
 def jacobian_of(model: nn.Module, chosen: Mapping[str, Tensor], examples: Tensor) -> Jacobian:
-    """The fastest way to Jacobians that is right for this model: many examples at a time, or one after the other.
-
-    The fast way is compared with ordinary gradients on a few ``examples``: some operations (parametric ReLUs, recurrent
-    cells) cannot be mapped over examples, or not correctly.
-
-    Raises:
-        OutOfMemoryError: If the device has no room; a slower way needs no less.
-    """
+    """The fastest way to Jacobians that is right for this model, compared with ordinary gradients on a few examples."""
     fast = lambda batch: _mapped(model, chosen, batch)
     try:
         found = fast(examples)
@@ -173,10 +163,7 @@ class _Combined(nn.Module):
 
 
 def _certified(model: nn.Module, x: Tensor, covered: dict[str, Tensor], memory: float) -> bool:
-    """Whether layers add up to the gradient of one random number made of the outputs of two examples.
-
-    A weight that a hook computes, or that is used outside its layer too, has a gradient that no single layer sees.
-    """
+    """Whether layers see the whole gradient of a random number made of the outputs of two examples."""
     out = model(x).detach()
     u = torch.randn(out.shape[1], generator=torch.Generator().manual_seed(0)).to(out)
     one = _Combined(model, u)  # one output: one pass backwards
@@ -242,9 +229,8 @@ def layerwise_kernel(
 ) -> KernelSum:
     """Sum what the layers of a known kind add, from their inputs and the gradients at their outputs.
 
-    Layers are done in groups whose Jacobians fit into half of the memory, large layers in blocks of output channels.
-    For each group all examples run through the network once, and backwards only as deep as the group lies. Where not
-    even one channel fits, tiles of examples are compared two by two, and run again for each.
+    Groups of layers, or blocks of their channels, whose Jacobians fit into half of the memory take one run each. Where
+    not even one channel fits, tiles of examples are compared two by two, and run again for each.
     """
     probe = record_layers(model, x[:1], chosen)
     layers = probe.layers()
