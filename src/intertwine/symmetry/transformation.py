@@ -28,10 +28,6 @@ class Transformation:
 
     ``g @ h`` acts with ``h`` first, ``~g`` undoes ``g``. Spaces with parents compose as a wreath product.
 
-    Attributes:
-        elements: Name of each space to its element, parents before children.
-        certified: For which inputs it keeps the function, where these are not all of the example's shapes.
-
     Examples:
         >>> from intertwine.groups import PositiveMonomial
         >>> from intertwine.symmetry import Space
@@ -42,8 +38,8 @@ class Transformation:
         True
     """
 
-    elements: Mapping[str, Element]
-    certified: str = ""
+    elements: Mapping[str, Element]  # Name of each space to its element, parents before children
+    certified: str = ""  # For which inputs it keeps the function, where these are not all of the example's shapes
 
     @property
     def spaces(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ _LARGEST = {torch.float32: 1 << 24, torch.int32: (1 << 31) - 1}  # whole numbers
 
 
 def gram(a: Tensor, b: Tensor, hard: bool | None = None) -> Tensor:
-    """``a b^T`` of gates ``(n, w)`` and ``(m, w)``: of ``hard`` ones counts, exact in int32 or float32, else in float64.
+    """``a b^T`` of gates ``(n, w)`` and ``(m, w)``: of ``hard`` ones counts, exact in int32 or float32; else float64.
 
     Products of bytes are about seven times as fast as float32.
     """
@@ -231,17 +231,11 @@ def _logarithm(
 
 @dataclass(frozen=True)
 class Budget:
-    """What a path kernel may take.
+    """What a path kernel may take."""
 
-    Attributes:
-        memory: Bytes of one tile, beside gates and result.
-        max_operations: Multiply-adds above which the work is refused.
-        batch_size: Examples that run through the network at once, for their gates.
-    """
-
-    memory: float = 2**28
-    max_operations: float = 1e14
-    batch_size: int = 500
+    memory: float = 2**28  # Bytes of one tile, beside gates and result
+    max_operations: float = 1e14  # Multiply-adds above which the work is refused
+    batch_size: int = 500  # Examples that run through the network at once, for their gates
 
 
 DEFAULT = Budget()

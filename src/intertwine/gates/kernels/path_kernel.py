@@ -192,7 +192,7 @@ def needs_pairs(program: ReluProgram) -> bool:
 
 
 def fully_connected(program: ReluProgram) -> tuple[bool, ...] | None:
-    """Whether each layer of weights has biases, where such layers and ReLUs in turns are all there is, else ``None``."""
+    """Whether each layer of weights has biases, where these and ReLUs in turns are all there is; else ``None``."""
     biases: list[bool] = []
     gated = True  # the input stands where gated units do
     for call in reading(program):
