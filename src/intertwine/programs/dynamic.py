@@ -97,19 +97,14 @@ def check_path(model: nn.Module, program: Program, batch: Any, output: Tensor, n
         )
 
 
-def _take(inputs: Any, n: int, examples: int) -> Any:
-    """``n`` examples; the first come again where there are too few."""
+def _examples(batch: Any, n: int) -> Any:
+    """A batch of ``n`` examples as ``head`` gives it; the first come again where there are too few."""
+    examples = size(batch)
 
     def take(x: Tensor) -> Tensor:
         return x[torch.arange(n, device=x.device) % examples] if x.ndim and x.shape[0] == examples else x
 
-    return map_tensors(inputs, take)
-
-
-def _examples(batch: Any, n: int) -> Any:
-    """A batch of ``n`` examples: a mapping, or a tuple of one that holds the positional arguments."""
-    examples = size(batch)
-    return _take(head(batch, examples), n, examples)
+    return map_tensors(head(batch, examples), take)
 
 
 def _captured(model: nn.Module, batch: Any, n: int) -> Program:

@@ -36,12 +36,17 @@ class Step:
     def of(cls, call: Call) -> Step:
         """A call as a step."""
         args = {**call.args, **{key: value for key, value in call.growing.items() if key in call.args}}
-        norm = call.op in BATCH_NORMS
+        norm, a = call.op in BATCH_NORMS, args
         operation: Callable[..., Any]
+        # norms and attention by what is common to all backends: one that was recorded elsewhere runs here too
         if norm:
-            operation, args = F.batch_norm, _norm_arguments(args)
+            momentum, eps = a.get("momentum", a.get("exponential_average_factor")), a.get("eps", a.get("epsilon"))
+            args = {"input": a["input"], "weight": a["weight"], "bias": a["bias"], "momentum": momentum, "eps": eps}
+            args |= {key: a.get(key) for key in ("running_mean", "running_var")}
+            operation, args = F.batch_norm, {**args, "training": bool(a.get("training", False))}
         elif call.op in SCALED_DOT_PRODUCTS:
-            operation, args = _attend, _attention_arguments(args)
+            args = {"attn_mask": a.get("attn_mask", a.get("attn_bias")), "is_causal": bool(a.get("is_causal", False))}
+            operation, args = _attend, {**{key: a.get(key) for key in ("query", "key", "value", "scale")}, **args}
         elif call.op in MEMORY_VIEWS:
             operation, args = torch.reshape, {"input": args["self"], "shape": args["size"]}
         else:
@@ -102,23 +107,6 @@ def _functional(call: Call) -> Callable[..., Any]:
     if packet is None or overload not in packet.overloads():
         raise CaptureError(f"operations in place must have a form without writes. Got {call.where} at {call.line}.")
     return getattr(packet, overload)
-
-
-def _norm_arguments(a: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of ``F.batch_norm``, from those of any backend's operation."""
-    return {
-        "input": a["input"], "running_mean": a.get("running_mean"), "running_var": a.get("running_var"),
-        "weight": a["weight"], "bias": a["bias"], "training": bool(a.get("training", False)),
-        "momentum": a.get("momentum", a.get("exponential_average_factor")), "eps": a.get("eps", a.get("epsilon")),
-    }  # fmt: skip
-
-
-def _attention_arguments(a: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of attention, from those of any backend's operation: one that was recorded elsewhere runs here too."""
-    return {
-        "query": a["query"], "key": a["key"], "value": a["value"], "attn_mask": a.get("attn_mask", a.get("attn_bias")),
-        "is_causal": bool(a.get("is_causal", False)), "scale": a.get("scale"),
-    }  # fmt: skip
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> Tensor:
@@ -225,14 +213,29 @@ class Program:
         given = self.inputs if start is None else tuple(start)
         tensors = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
         wanted = self.outputs if outputs is None else tuple(outputs)
-        self._check_given(given, tensors)
+        if len(given) != len(tensors):
+            raise ValueError(f"inputs must be {len(given)} tensors, one for each value given. Got {len(tensors)}.")
+        free = 1 if self.dynamic else 0
+        for shape, tensor in zip((self.values[ref.id].shape for ref in given), tensors):
+            if len(shape) != tensor.ndim or shape[free:] != tuple(tensor.shape)[free:]:
+                expected = ("N", *shape[1:]) if free else shape
+                raise ValueError(
+                    f"inputs must be shaped as in the captured run, {expected}. Got {tuple(tensor.shape)}."
+                )
         known = {ref.id: tensor for ref, tensor in zip(given, tensors)}
         held = self._held(states or {})
         n = tensors[0].shape[0] if tensors else 0
         device = next((tensor.device for tensor in (*tensors, *held.values())), torch.device("cpu"))
 
         def fetch(ref: Ref) -> Tensor:
-            return known[ref.id] if ref.id in known else self._unchanging(ref, held, n, device)
+            if ref.id in self.growing and ref.id not in known:
+                return self.growing[ref.id].at(n).to(device)
+            if (found := known.get(ref.id, held.get(ref.id))) is not None:
+                return found
+            value = self.values[ref.id]
+            if value.kind != "constant" or value.data is None:
+                raise ValueError(f"states must hold all that is read. Got no {value.kind} {value.name!r}.")
+            return value.data.to(device)
 
         for position, step, done in self._steps(wanted, given):
             step.run(known, fetch, n, training, (handlers or {}).get(position))
@@ -279,10 +282,7 @@ class Program:
         return reached(self.calls, self.states.values())
 
     def parameters_of(self, call: Call) -> tuple[str, ...]:
-        """Parameters and buffers that ``call`` reads, directly or through tensors computed from parameters alone.
-
-        A linear layer's product reads a transposed view of the weight: it reads the weight.
-        """
+        """Parameters and buffers that ``call`` reads, directly or through tensors computed from parameters alone."""
         return tuple(dict.fromkeys(name for ref in call.inputs for name in self._weights.get(ref.id, ())))
 
     def before(self, tap: str) -> tuple[Call, ...]:
@@ -290,16 +290,6 @@ class Program:
         if tap not in self.taps:
             raise ValueError(f"tap must be a module call of this run, such as {list(self.taps)[:5]}. Got {tap!r}.")
         return tuple(self.calls[i] for i in self.ancestors([self.taps[tap]]))
-
-    def _check_given(self, given: Sequence[Ref], tensors: Sequence[Tensor]) -> None:
-        if len(given) != len(tensors):
-            raise ValueError(f"inputs must be {len(given)} tensors, one for each value given. Got {len(tensors)}.")
-        free = 1 if self.dynamic else 0
-        for ref, tensor in zip(given, tensors):
-            shape = self.values[ref.id].shape
-            if len(shape) != tensor.ndim or shape[free:] != tuple(tensor.shape)[free:]:
-                wanted = ("N", *shape[1:]) if free else shape
-                raise ValueError(f"inputs must be shaped as in the captured run, {wanted}. Got {tuple(tensor.shape)}.")
 
     def _held(self, states: Mapping[str, Tensor]) -> dict[int, Tensor]:
         """Parameters and buffers by number."""
@@ -310,17 +300,6 @@ class Program:
                 raise ValueError(f"states must be parameters and buffers of the captured model. Got {name!r}.")
             held[self.states[known].id] = tensor
         return held
-
-    def _unchanging(self, ref: Ref, held: Mapping[int, Tensor], n: int, device: torch.device) -> Tensor:
-        """A value that no call computes."""
-        if ref.id in self.growing:
-            return self.growing[ref.id].at(n).to(device)
-        if ref.id in held:
-            return held[ref.id]
-        value = self.values[ref.id]
-        if value.kind != "constant" or value.data is None:
-            raise ValueError(f"states must hold all that is read. Got no {value.kind} {value.name!r}.")
-        return value.data.to(device)
 
     @cached_property
     def _weights(self) -> dict[int, tuple[str, ...]]:

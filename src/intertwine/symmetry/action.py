@@ -376,13 +376,10 @@ def _new_variance(
 
 
 def admissible(sym: Description, g: Transformation, state: Mapping[str, Tensor]) -> Transformation:
-    """``g`` without the scales of units that a batch norm without a gain cannot follow.
+    """``g`` without the scales of units that a batch norm without a gain cannot follow, so that ``act`` accepts it.
 
     ``v' = a^2 (v + eps) - eps`` must not be negative, so nearly dead channels cannot shrink by much. Units that would
-    shrink keep their scale wherever such a norm has a channel that cannot follow; all others move as before.
-
-    Returns:
-        An element that ``act`` accepts for these weights; ``g`` itself where it is one.
+    shrink keep their scale wherever such a norm has a channel that cannot follow.
     """
     gainless = {norm.variance for norm in sym.batch_norms if norm.weight is None}
     bounded = [sym.layouts[name] for name in kept_variances(sym, g, state) if name in gainless]

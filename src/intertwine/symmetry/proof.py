@@ -123,8 +123,7 @@ class Proof:
 class Probe:
     """The one proof that new weights make the same function: a copy of a model, whose tensors are swapped for a run.
 
-    Its outputs now are what others are compared with; ``tensors`` are live. It is a ``ValueError`` if they hold no
-    finite number, or differ between two runs in eval mode.
+    It is a ``ValueError`` if its outputs hold no finite number, or differ between two runs in eval mode.
     """
 
     def __init__(self, wide: Wide) -> None:

@@ -125,12 +125,6 @@ class Recorder(TorchDispatchMode):
                 if storage_key(tensor) != key:
                     tensor.data = memory
 
-    def _keep(self, written: list[Tensor]) -> None:
-        for tensor in written:
-            key = storage_key(tensor)
-            if key in self._given and key not in self._before:
-                self._before[key] = self._given[key][1].clone()
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation and record it."""
         kwargs = kwargs or {}
@@ -150,7 +144,9 @@ class Recorder(TorchDispatchMode):
             number = self._meta.values(func, args, kwargs)
             if number is not None:
                 return number
-        self._keep([*_written(func, arguments), *_running_statistics(name, arguments)])
+        for tensor in (*_written(func, arguments), *_running_statistics(name, arguments)):
+            if (key := storage_key(tensor)) in self._given and key not in self._before:
+                self._before[key] = self._given[key][1].clone()
         if varies:
             self._keep_under(_written(func, arguments))
         result = func(*args, **kwargs)

@@ -61,7 +61,12 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any], answers: S
     taps |= _functions(recorder, model)
     program = _finished(recorder, states, aliases, inputs, result, taps)
     asked = None if recorder.answers is None or recorder.printed else tuple(recorder.answers)
-    caches, seen, drawn = kept.filled(recorder.computed), _visible(program, passed), before != host_state()
+    # values that the code of every module that ran can see
+    passed[""].update(ref.id for ref in (*program.inputs, *program.outputs))
+    for call in program.calls:
+        passed[call.module].update(ref.id for ref in (*call.inputs, *call.made))
+    seen = {name: frozenset(numbers) for name, numbers in passed.items()}
+    caches, drawn = kept.filled(recorder.computed), before != host_state()
     return replace(program, caches=caches, visible=seen, answers=asked, drawn=drawn)
 
 
@@ -100,15 +105,6 @@ def _functions(recorder: Recorder, model: nn.Module) -> dict[str, Ref]:
     return found
 
 
-def _visible(program: Program, passed: dict[str, set[int]]) -> dict[str, frozenset[int]]:
-    """Values that the code of every module that ran can see."""
-    seen = {name: set(numbers) for name, numbers in passed.items()}
-    seen[""].update(ref.id for ref in (*program.inputs, *program.outputs))
-    for call in program.calls:
-        seen[call.module].update(ref.id for ref in (*call.inputs, *call.made))
-    return {name: frozenset(numbers) for name, numbers in seen.items()}
-
-
 def _finished(
     recorder: Recorder, states: dict[str, Ref], aliases: dict[str, str], inputs: tuple[Ref, ...], result: Any,
     taps: dict[str, Ref],
@@ -128,17 +124,12 @@ def _finished(
     ]
     floats = [d for d in recorder.dtypes if d.is_floating_point] or [torch.get_default_dtype()]
     lowest = max(floats, key=lambda d: torch.finfo(d).eps)
+    # modules that ran once have no number
+    once = lambda tap: tap.removesuffix("#0") if f"{tap.removesuffix('#0')}#1" not in taps else tap
     return Program(
-        tuple(recorder.values), tuple(recorder.calls), inputs, outputs, states, aliases, _number(taps), reads, lowest,
-        tuple(notes),
+        tuple(recorder.values), tuple(recorder.calls), inputs, outputs, states, aliases,
+        {once(tap): ref for tap, ref in taps.items()}, reads, lowest, tuple(notes),
     )  # fmt: skip
-
-
-def _number(taps: dict[str, Ref]) -> dict[str, Ref]:
-    """Drop ``#0`` from modules that ran once."""
-    return {
-        (tap.removesuffix("#0") if f"{tap.removesuffix('#0')}#1" not in taps else tap): r for tap, r in taps.items()
-    }
 
 
 def _follow_modules(
