@@ -220,10 +220,8 @@ _MODULES = (
 def rectified(model: nn.Module) -> nn.Module:
     """A copy whose other activations are ReLUs: the nearest network that has gates.
 
-    What is lost: the function. Gates ``1{q > 0}`` see the sign of each pre-activation alone, so that the copy agrees
-    with ``model`` only as far as its activations resemble a ReLU; train it, or fine-tune it, before you study its
-    paths. Leaky ReLUs, parametric ReLUs and absolute values are gates as they are (1, and another slope below 0) and
-    stay.
+    What is lost: the function. The copy agrees with ``model`` only as far as its activations resemble a ReLU; train it
+    before you study its paths. Leaky and parametric ReLUs and absolute values are gates as they are and stay.
 
     Args:
         model: A network that holds its activations as modules. It is left as it is.

@@ -95,8 +95,7 @@ class SharedGates(Result):
 def shared_gates(model: nn.Module, x: Tensor, labels: Tensor, classes: Sequence[str] | None = None) -> SharedGates:
     """Find how often every ReLU is on for each class, and how many gates two classes share.
 
-    The overlap of two classes is the one of P2 definition 2.2, layer by layer and averaged over pairs of examples. An
-    example is never paired with itself, so that a class with few examples does not seem to share more with itself.
+    The overlap of two classes is the one of P2 definition 2.2, layer by layer and averaged over pairs of two examples.
 
     Args:
         model: A ReLU network, in evaluation mode, or a gated network.
@@ -126,11 +125,15 @@ def shared_gates(model: nn.Module, x: Tensor, labels: Tensor, classes: Sequence[
     for name, gates in patterns.items():
         if gates.dtype == torch.long:
             continue
-        by_class, squares = _sums(gates, labels.to(gates.device), count)
+        # gates added up by class ``(classes, C, *S)``, and examples' overlaps with themselves ``(classes,)``
+        own, where = gates.flatten(1).double().square().sum(1), labels.to(gates.device)
+        by_class = torch.stack([gates[where == c].double().sum(0) for c in range(count)])
+        squares = torch.stack([own[where == c].sum() for c in range(count)])
         per_class = number.to(by_class)
         layers.append(name)
         rates.append((by_class / per_class.view(-1, *[1] * (by_class.dim() - 1))).cpu())
-        overlap.append(_overlap(by_class.flatten(1), squares, per_class).cpu())
+        pairs, sums = per_class[:, None] * per_class[None] - torch.diag(per_class), by_class.flatten(1)
+        overlap.append(((sums @ sums.T - torch.diag(squares)) / pairs / sums.shape[1]).cpu())
     names = tuple(str(c) for c in (classes if classes is not None else range(count)))
     return SharedGates(tuple(layers), names, number.cpu(), tuple(rates), tuple(overlap))
 
@@ -147,19 +150,6 @@ def _check(x: Tensor, labels: Tensor, classes: Sequence[str] | None) -> int:
     if few:
         raise ValueError(f"every class must have at least two examples. Got fewer for {few}. Give more examples.")
     return count
-
-
-def _sums(gates: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Gates added up by class ``(classes, C, *S)``, and examples' overlaps with themselves ``(classes,)``."""
-    by_class = torch.stack([gates[labels == c].double().sum(0) for c in range(count)])
-    own = gates.flatten(1).double().square().sum(1)
-    return by_class, torch.stack([own[labels == c].sum() for c in range(count)])
-
-
-def _overlap(sums: Tensor, own: Tensor, counts: Tensor) -> Tensor:
-    """Mean over pairs of different examples of the share of units that are on for both."""
-    pairs = counts[:, None] * counts[None] - torch.diag(counts)
-    return (sums @ sums.T - torch.diag(own)) / pairs / sums.shape[1]
 
 
 @dataclass(frozen=True)

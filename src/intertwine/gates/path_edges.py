@@ -114,27 +114,20 @@ def _edges_of(linear: _Linear, slots: _Slots) -> list[Edges]:
     call = linear.call
     if is_gate(call):
         return [_maxima(linear) if call.op in MAX_POOLS else Edges(linear.inputs[0], *_all_nodes(linear))]
-    found: list[Edges] = []
     if call.op in BATCH_NORMS:
-        found += _batch_norm(linear, slots)
+        found = _batch_norm(linear, slots)
     else:
-        found += [_from_constant(linear.constant), *_by_weights(linear, slots)]
+        found = [_from_constant(linear.constant)]
+        for w, name in linear.weights.items():  # edges that carry a weight
+            slot = slots.new(name, linear.values[w])
+            shift = linear.apply({w: linear.numbers(w)}) - linear.constant
+            found.append(_numbered(_from_constant(shift), slot))
+            found += [_numbered(Edges(i, *_sparse(linear, i, linear.along(i, w))), slot) for i in linear.inputs]
         for i in linear.inputs:
             along = _sparse(linear, i, linear.along(i))
             found.append(_pooled(linear, i, along, slots) if call.op in AVERAGE_POOLS else Edges(i, *along))
         found = [e for e in found if len(e.src)]
     _check(linear, found, slots)
-    return found
-
-
-def _by_weights(linear: _Linear, slots: _Slots) -> list[Edges]:
-    """Edges that carry a weight, from the constant-1 node and from each activation."""
-    found: list[Edges] = []
-    for w, name in linear.weights.items():
-        slot = slots.new(name, linear.values[w])
-        shift = linear.apply({w: linear.numbers(w)}) - linear.constant
-        found.append(_numbered(_from_constant(shift), slot))
-        found += [_numbered(Edges(i, *_sparse(linear, i, linear.along(i, w))), slot) for i in linear.inputs]
     return found
 
 

@@ -127,7 +127,11 @@ def paths(model: nn.Module, x: Tensor, output: int = 0, input: str = "x", max_pa
     table = table.choose(table.node == output)
     activity = torch.ones(len(x), len(table.node), dtype=torch.float64, device=x.device)
     for slot, (values, call) in enumerate(zip(gates, program.gates)):
-        on_edges = _on_edges(values, linear.edges[call][0])
+        flat, (edges, *_) = values.flatten(1), linear.edges[call]
+        if edges.offset is None:
+            on_edges = flat[:, edges.src].double()
+        else:  # max pooling: positions are counted within each channel
+            on_edges = ((flat + edges.offset)[:, edges.dst] == edges.src).double()
         chosen = table.gates[:, slot]
         activity *= torch.where(chosen >= 0, on_edges[:, chosen.clamp(min=0)], 1.0)
     flat = x.flatten(1).double() if input == "x" else torch.ones_like(x.flatten(1), dtype=torch.float64)
@@ -208,12 +212,3 @@ def _step(table: _Partial, edges: Edges, gate_slot: int | None, max_paths: int, 
     return _Partial(
         edges.dst[edge], table.source[row], table.coefficient[row] * edges.coefficient[edge], weights, gates
     )
-
-
-def _on_edges(gates: Tensor, edges: Edges) -> Tensor:
-    """The gate on each edge of a gating call ``(N, edges)``."""
-    flat = gates.flatten(1)
-    if edges.offset is None:
-        return flat[:, edges.src].double()
-    taken = flat + edges.offset  # max pooling: positions are counted within each channel
-    return (taken[:, edges.dst] == edges.src).double()

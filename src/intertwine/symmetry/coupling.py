@@ -1,7 +1,4 @@
-"""Groups of tensors that scales, bases and batch norms tie together: what must be in memory at once.
-
-Rows of tensors that stay when only some units of a space do.
-"""
+"""Groups of tensors that scales, bases and batch norms tie together: what must be in memory at once."""
 
 from __future__ import annotations
 
@@ -146,12 +143,7 @@ def restricted(sym: Symmetry, names: Iterable[str]) -> Symmetry:
 
 
 def kept_rows(sym: Symmetry, space: str | Sequence[str], keep: Sequence[int]) -> dict[str, dict[int, Tensor]]:
-    """The rows that stay: of every tensor that carries a space, by axis.
-
-    Args:
-        sym: The symmetry.
-        space: Name of the space, or several that keep the same units.
-        keep: Units that stay.
+    """The rows that stay, of every tensor that carries a space or several, by axis, when units ``keep`` of it do.
 
     Examples:
         >>> from torch import nn

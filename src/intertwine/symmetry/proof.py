@@ -166,14 +166,7 @@ class Probe:
 
 
 def probed(sym: Description, model: nn.Module, inputs: Any, randomise: bool = True) -> Probe:
-    """A probe of a model whose architecture has a symmetry; the model is left as it is.
-
-    With ``randomise``, constant parameters (zero biases, unit gains) and batch-norm statistics of the copy get random
-    values first: equal entries would hide mistakes.
-
-    Raises:
-        ValueError: See ``Probe``; or if the model is on the meta device.
-    """
+    """A probe of a copy of a model; with ``randomise`` constant parameters and norm statistics get random values."""
     if any(t.is_meta for t in tensors_of(model).values()):
         raise ValueError("model must hold weights to be run. Got tensors on the meta device: load a checkpoint.")
     wide = in_float64(rewritable(sym, model), inputs)
@@ -289,9 +282,8 @@ def verify(
     """Check that every space and kind of a symmetry keeps a model's function, with controls that must fail.
 
     Permutations, scales, signs and matrices are tried separately: a wrong scale rule leaves permutations exact. The
-    model is compared in eval mode, in float64 where its code runs in float64; otherwise the tolerance follows from
-    the lowest precision seen while it ran. What is certified is the function *in eval mode*: batch norms in train mode
-    normalise by their batch instead. A control applies an element to all tensors of a space but one.
+    model is compared in float64 where its code runs in float64, and *in eval mode*: batch norms in train mode normalise
+    by their batch instead. A control applies an element to all tensors of a space but one.
 
     Args:
         sym: The symmetry.

@@ -19,9 +19,7 @@ def overlap(model: nn.Module, x: Tensor, y: Tensor | None = None, *, log: bool =
 
     It is the path kernel with constant input 1: paths from all sources are counted, those of biases too, and where
     layers share weights between positions, pairs of paths in one bundle. Hard gates do not change when a unit is scaled
-    by a positive number and are permuted with the units, so the overlap is the same for every network that
-    ``iw.symmetries`` reaches by permutations and positive scalings: an invariant of ``G_ReLU``. Soft gates
-    ``sigmoid(beta q)`` do change, and are refused.
+    by a positive number and are permuted with the units, so the overlap is an invariant of ``G_ReLU``.
 
     Args:
         model: A ReLU network, or a gated network with hard gates.
@@ -52,9 +50,8 @@ def overlap(model: nn.Module, x: Tensor, y: Tensor | None = None, *, log: bool =
 def npk_alignment(a: nn.Module, b: nn.Module, x: Tensor, *, input: str = "x", output: int = 0) -> float:
     """Similarity of two networks by what they switch on: the alignment of their neural path kernels.
 
-    One number for two networks of any architectures, where ``cka(kernel="gates")`` compares layer with layer. As the
-    kernels are, it is invariant under every permutation and positive scaling of hidden units of either network. The
-    weights of the last layers play no part except through the gates.
+    One number for two networks of any architectures, invariant under every permutation and positive scaling of hidden
+    units of either. The weights of the last layers play no part except through the gates.
 
     Args:
         a: A ReLU network that returns ``(N, outputs)``, in evaluation mode, or a gated network with hard gates.

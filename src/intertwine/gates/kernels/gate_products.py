@@ -87,8 +87,7 @@ def product_kernel(
     with them, paths also begin at a constant 1 in each layer: ``K_l = K_(l-1) <G_l(x), G_l(y)> + 1``, and it does.
 
     Only tiles of 256 by 256 (2,048 on a GPU) are held beside the gates and the result; where the processor does not
-    multiply bytes, float32 copies of either side too, if they are no larger than the result. With one side, only one
-    triangle is computed.
+    multiply bytes, float32 copies of either side too.
 
     Args:
         x: Inputs ``(N, d_in)``.

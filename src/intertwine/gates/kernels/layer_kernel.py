@@ -3,6 +3,7 @@
 They are read by hooks and not by ``Program.run``: the kernel is for modules that no program describes, too.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -228,7 +229,10 @@ _Call = tuple[Tensor, GradientEdge | None, torch.Size]  # what a layer was given
 
 def record_layers(model: nn.Module, x: Tensor, chosen: Collection[str]) -> LayerRun:
     """Run ``model`` once forwards and keep what its layers with chosen parameters were given."""
-    layers = {n: m for n, m in model.named_modules() if _covered(n, m, chosen) and _is_alone(n, m, model)}
+    holders = Counter(id(p) for m in model.modules() for p in {*m.parameters(recurse=False)})
+    alone_with = lambda m: all(holders[id(p)] == 1 for p in m.parameters(recurse=False))  # no other module holds them
+    plain = lambda m: not nn.utils.parametrize.is_parametrized(m) and alone_with(m)
+    layers = {n: m for n, m in model.named_modules() if _covered(n, m, chosen) and plain(m)}
     calls: dict[str, list[_Call]] = {name: [] for name in layers}
     with alone(model), ExitStack() as hooks, torch.enable_grad():
         for name, layer in layers.items():
@@ -245,13 +249,6 @@ def record_layers(model: nn.Module, x: Tensor, chosen: Collection[str]) -> Layer
         weight, bias = (any(n.rpartition(".")[2] == part for n in names) for part in ("weight", "bias"))
         seen.append(Layer(layer, names, inputs, edges, made[0][2], weight, bias))
     return LayerRun(out, tuple(seen))
-
-
-def _is_alone(name: str, module: nn.Module, model: nn.Module) -> bool:
-    """Whether no other module holds the same parameters, and the layer is computed in the way that is known here."""
-    own = {id(p) for p in module.parameters(recurse=False)}
-    shared = any(id(p) in own for n, m in model.named_modules() if m is not module for p in m.parameters(recurse=False))
-    return not shared and not nn.utils.parametrize.is_parametrized(module)
 
 
 def _covered(name: str, module: nn.Module, chosen: Collection[str]) -> set[str]:

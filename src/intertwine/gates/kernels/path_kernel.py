@@ -42,10 +42,9 @@ def neural_path_kernel(
     independent random signs. So ``<phi(x), phi(y)> = E[f(x) f(y)]`` over such weights with the gates held fixed: second
     moments are carried through the captured network. On fully connected networks this is the product of layer Grams
     (theorem 3.1), and :func:`product_kernel` does it; on circular convolutions with global average pooling it is the
-    sum over rotations (theorem 3.2), on residual networks the ensemble over 2^b sub-networks in O(b) (theorem 3.3);
-    padding, strides, poolings, biases, batch norms and a ReLU after an addition (O(b^2) Grams of products of masks)
-    need nothing special. Sums of activations that have more in common than these rules know (two crops of one map) and
-    operations without a rule are refused.
+    sum over rotations (theorem 3.2), on residual networks the ensemble over 2^b sub-networks in O(b) (theorem 3.3).
+    Sums of activations that have more in common than these rules know (two crops of one map) and operations without a
+    rule are refused.
 
     Cost, for each layer: ``N M C`` times the number of positions, or its square where something averages or chooses
     among positions; :func:`neural_path_kernel_cost` counts it. Gates are bool, pairs of examples are done in tiles.

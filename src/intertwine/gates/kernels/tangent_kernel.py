@@ -81,9 +81,8 @@ def neural_tangent_kernel(
     For linear, convolutional and batch norm layers no whole Jacobian is made. A linear layer's part is the Gram of its
     inputs times the Gram of the gradients at its outputs. For a convolution the same two Grams over pairs of positions
     are multiplied and summed, or per-example gradients of blocks of output channels are compared: whichever needs fewer
-    operations. For all other parameters, and where a weight is used outside its layer too, Jacobians are contracted by
-    ``vmap(jacrev)`` (Novak et al. 2022 call it Jacobian contraction), example by example where a model cannot be mapped
-    (parametric ReLUs, recurrent cells). Batch norm is in evaluation mode throughout.
+    operations. For all other parameters Jacobians are contracted (Novak et al. 2022) by ``vmap(jacrev)``, example by
+    example where a model cannot be mapped. Batch norm is in evaluation mode throughout.
 
     Args:
         model: Any module whose output is ``(N, outputs)`` and treats examples one by one in evaluation mode.

@@ -97,11 +97,11 @@ def fold(
 ) -> Fold:
     r"""The same function in an interpretable gauge: gains of one, biases pushed on, weights without invisible parts.
 
-    Changes are carried through the recorded run, so that any architecture can be folded and nothing is assumed about
-    names. With ``n`` the normalised features, ``g`` a gain and ``b`` a bias, every linear map that reads ``g n + b``
-    becomes ``W diag(g)`` with the bias ``c + W b`` (an element of the group of scales where no gain is zero). Biases of
-    values pass attention, whose rows sum to one, into the bias after it; biases that softmax ignores vanish. Where all
-    that reads a stream subtracts its mean, what is written is centred, and so is what reads the centred features.
+    Changes are carried through the recorded run, so that nothing is assumed about names. With ``n`` the normalised
+    features, ``g`` a gain and ``b`` a bias, every linear map that reads ``g n + b`` becomes ``W diag(g)`` with the bias
+    ``c + W b``. Biases of values pass attention, whose rows sum to one, into the bias after it; biases that softmax
+    ignores vanish. Where all that reads a stream subtracts its mean, what is written is centred, and so is what reads
+    the centred features.
 
     Args:
         model: The model. It is left as it is.

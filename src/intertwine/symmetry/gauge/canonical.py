@@ -120,14 +120,12 @@ _SETTLED = 1e-9  # log scales, matrix entries and keys closer than this count as
 def canonical(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None) -> nn.Module:
     """A copy of ``model`` in canonical form: equal, up to rounding, for all networks that the symmetries connect.
 
-    Scales make the sum of squared weights smallest (``balance``), bases of linear spaces are balanced realisations,
-    units are ordered by a key, and signs make an odd statistic positive. Batch norms are replaced by their affine map
-    in eval mode (mean 0, variance 1 - eps): the function is kept exactly *in eval mode*, while training from there
-    differs.
+    Scales make the sum of squared weights smallest, bases of linear spaces are balanced realisations, units are ordered
+    by a key, and signs make an odd statistic positive. Batch norms are replaced by their affine map in eval mode (mean
+    0, variance 1 - eps): the function is kept exactly *in eval mode*, while training from there differs.
 
-    Deterministic, and a canonical model is its own canonical form up to rounding. Units that are exact duplicates may
-    be swapped; that changes nothing. Two bases of a head whose singular values are equal remain different, and so do
-    weights between two linear spaces that nothing reaches or reads (a purely linear network that widens).
+    Two bases of a head whose singular values are equal remain different, and so do weights between two linear spaces
+    that nothing reaches or reads (a purely linear network that widens).
 
     Args:
         model: The model. It is left as it is.
