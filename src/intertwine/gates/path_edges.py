@@ -1,7 +1,7 @@
 """Edges between scalar nodes that each call of a captured ReLU network makes, found by basis vectors.
 
-A call is run on the numbers of its nodes, which shows what only chooses and scales, or on every basis vector. Its edges
-are checked on random numbers. The rules of path kernels share none of it, so that one can be tested against the other.
+A call is run on every basis vector, and its edges are checked on random numbers. The rules of path kernels share none
+of it, so that one can be tested against the other.
 """
 
 import math
@@ -135,50 +135,20 @@ _Sparse = tuple[Tensor, Tensor, Tensor]  # where entries begin and end, and the 
 
 
 def _sparse(linear: _Linear, i: int, f: Callable[[Tensor], Tensor]) -> _Sparse:
-    """A linear map of one activation: of something that chooses all nodes tell at once, else each on its own."""
-    given, call = linear.zeros[i], linear.call
-    nodes = torch.arange(given.numel(), device=given.device)
-    # a pooling that leaves examples and channels as they are
-    if call.op in AVERAGE_POOLS and not {d % given.dim() for d in call.args.get("dim", (2,)) or (0,)} & {0, 1}:
-        return _probed(f, given, nodes % given[0, 0].numel())
-    found = _probed(f, given, nodes * 0)
-    if _holds(f, given, found):
-        return found
-    size = len(f(given))
-    needed = 16.0 * given.numel() * size
-    if needed > _LARGEST:
-        raise ValueError(
-            f"every layer's table of edges take at most {_LARGEST:.0e} bytes. Got {needed:.1e} for {call.where}, "
-            f"{given.numel()} by {size} nodes. Give smaller inputs."
-        )
-    return _probed(f, given, nodes)
-
-
-def _probed(f: Callable[[Tensor], Tensor], given: Tensor, groups: Tensor) -> _Sparse:
-    """What each node of a result reads, where that is at most one node of every group: ones there, and numbers."""
-    found = []
-    for members in groups.argsort(stable=True).split(torch.bincount(groups).tolist()):
-        at = lambda x, i=members: f(given.new_zeros(given.numel()).index_copy_(0, i, x.to(given)).view(given.shape))
-        ones = at(torch.ones_like(members))
-        dst = ones.nonzero()[:, 0]
-        src = members[:1].expand(len(dst))
-        if len(members) > 1:
-            high, low = ((at(part)[dst] / ones[dst]).round() for part in (members // 1024, members % 1024))
-            src = (high * 1024 + low).long()  # both are exact in float32
-        found.append((src, dst, ones[dst]))
-    src, dst, value = map(torch.cat, zip(*found)) if found else (groups, groups, f(given)[:0])
+    """A linear map of one activation, by a one at each of its nodes in turn."""
+    given, found = linear.zeros[i], list[_Sparse]()
+    for node in range(given.numel()):
+        values = f(given.flatten().index_fill(0, torch.tensor(node, device=given.device), 1).view(given.shape))
+        dst = values.nonzero()[:, 0]
+        found.append((torch.full_like(dst, node), dst, values[dst]))
+        if (needed := 16.0 * given.numel() * len(dst)) > _LARGEST:
+            raise ValueError(
+                f"every layer's table of edges take at most {_LARGEST:.0e} bytes. Got {needed:.1e} for "
+                f"{linear.call.where}, {given.numel()} by {len(values)} nodes. Give smaller inputs."
+            )
+    none = torch.zeros(0, dtype=torch.long, device=given.device)
+    src, dst, value = map(torch.cat, zip(*found)) if found else (none, none, none.double())
     return src, dst, value
-
-
-def _holds(f: Callable[[Tensor], Tensor], given: Tensor, edges: _Sparse) -> bool:
-    """Whether these are all that a linear map of one activation reads, tried on random numbers."""
-    src, dst, value = edges
-    if len(src) and not 0 <= int(src.min()) <= int(src.max()) < given.numel():
-        return False
-    trial = torch.randint(1, 1024, given.shape, generator=torch.Generator().manual_seed(0)).to(given)
-    result = f(trial)
-    expected = torch.zeros_like(result).index_add_(0, dst, trial.flatten().double()[src] * value)
-    return torch.allclose(result, expected, rtol=1e-4, atol=1e-5 * float(value.abs().max() if len(value) else 0))
 
 
 def _from_constant(values: Tensor) -> Edges:
@@ -208,12 +178,11 @@ def _all_nodes(linear: _Linear) -> _Sparse:
 
 def _maxima(linear: _Linear) -> Edges:
     """All positions that each output of a max pooling may take: where a single 1 among zeros is the maximum."""
-    x = linear.values[linear.inputs[0]]
-    result = linear.run({})
-    positions = torch.arange(x.numel(), device=x.device) % x[0, 0].numel()
-    src, dst, ones = _probed(lambda t: linear.run({linear.inputs[0]: t}).flatten(), torch.zeros_like(x), positions)
+    (i,) = linear.inputs
+    x, result = linear.values[i], linear.run({})
+    src, dst, ones = _sparse(linear, i, lambda t: linear.run({i: t}).flatten())
     offset = torch.arange(result.numel(), device=x.device) // result[0, 0].numel() * x[0, 0].numel()
-    return Edges(linear.inputs[0], src, dst, torch.ones_like(ones).double(), offset=offset)
+    return Edges(i, src, dst, torch.ones_like(ones).double(), offset=offset)
 
 
 def _batch_norm(linear: _Linear, slots: _Slots) -> list[Edges]:
