@@ -208,7 +208,8 @@ def declare_states(recorder: Recorder, model: nn.Module) -> tuple[dict[str, Ref]
     taken: dict[int, list[tuple[Geometry, str]]] = {}
     # buffers that a state dict holds; the others are made anew with every model, as constants are
     modules = model.named_modules(remove_duplicate=False)
-    saved = {f"{at}.{n}".strip(".") for at, m in modules for n in m._buffers.keys() - m._non_persistent_buffers_set}
+    own = lambda module: {n for n, _ in module.named_buffers(recurse=False)} - module._non_persistent_buffers_set
+    saved = {f"{at}.{name}".strip(".") for at, module in modules for name in own(module)}
     for kind, items in (
         ("parameter", model.named_parameters(remove_duplicate=False)),
         ("buffer", model.named_buffers(remove_duplicate=False)),
