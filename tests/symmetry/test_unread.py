@@ -171,4 +171,4 @@ def test_a_single_key_gets_all_of_the_attention(whole):
 
 
 def moved_tensors(sym):
-    return [name for name, layout in sym.layouts.items() if any(block.moved for block in blocks(layout))]
+    return [name for name, layout in sym.layouts.items() if any(block.carried for block in blocks(layout))]

@@ -188,7 +188,7 @@ def _invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]
                 x = block.read(normal.state[name]).double()
                 x = x.flatten(1) if x.ndim > 1 else x[:, None]
                 x = x if x.shape[0] <= x.shape[1] else x.mT
-                if block.moved and bool(x.any()):
+                if block.carried and bool(x.any()):
                     powers = accumulate([x @ x.mT] * _POWERS, torch.matmul)
                     traces = [power.trace().clamp_min(1e-300).log() / n for n, power in enumerate(powers, 1)]
                     found[f"{name} {k}"] = torch.stack(traces)

@@ -213,7 +213,7 @@ def transform(tensor: Tensor, layout: Layout, g: Transformation) -> Tensor:
     """
     result = tensor
     for block in blocks(layout):
-        if not block.moved:
+        if not block.carried:
             continue
         piece = transform_block(block.read(tensor), block, g)
         if result is tensor and any(rows is not None for rows in block.rows):

@@ -42,11 +42,6 @@ class Block:
         """The dimensions that carry a space, with what they carry."""
         return tuple((dim, leaf) for dim, leaf in enumerate(self.leaves) if isinstance(leaf, Leaf))
 
-    @property
-    def moved(self) -> bool:
-        """Whether any dimension carries a space."""
-        return bool(self.carried)
-
     @cached_property
     def _range(self) -> tuple[slice, ...] | None:
         """The rows of every axis as a slice, where all of them lie together."""

@@ -104,7 +104,7 @@ class Tangent(Result):
         for name, weight in self.weights.items():
             total = torch.zeros_like(weight)
             for block in blocks(self.sym.layouts[name]):
-                if block.moved:
+                if block.carried:
                     piece = block.read(weight + eps.get(name, 0.0))  # v' = a^2 (v + eps) - eps
                     total = block.write(total, _changed(piece, block, made, self.sym))
             found[name] = total

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..._progress import track
 from .gate_products import gram, product_kernel
+from .moments import Grid, Layout
 
 
 def bernoulli_(model: nn.Module, sigma: float, seed: int = 0) -> nn.Module:
@@ -115,11 +116,15 @@ def convolutional_tangent_kernel(
         raise ValueError(f"depth must be at least 1 and window odd. Got {depth} and {window}.")
     if y is not None and y.shape[1:] != x.shape[1:]:
         raise ValueError(f"y must have examples of x's shape {tuple(x.shape[1:])}. Got {tuple(y.shape[1:])}.")
-    space = (int(x.shape[2]), int(x.shape[3]))
-    left = x.double().flatten(2)
+    left, grid = x.double().flatten(2), Grid((window, window), (1, 1), (window // 2, window // 2), (1, 1))
     right = left if y is None else y.double().flatten(2)
     step = max(1, int(memory / (8 * 6 * left.shape[2] ** 2)))
-    sum_window = lambda kernel: _window(kernel, space, window)
+
+    def sum_window(moments: Tensor) -> Tensor:
+        """Mean over the window of kernels ``(n, P, P)``, both positions moving together."""
+        layout = Layout(len(moments), 1, True, moments.device)
+        return layout.slide(moments[:, :, None], tuple(x.shape[2:]), grid).div_(window**2).view_as(moments)
+
     own = [_variances(z, depth, step, sum_window) for z in ([left] if y is None else [left, right])]
     kernel = torch.empty(len(left), len(right), dtype=torch.float64, device=x.device)
     for i in track(range(len(left)), "CNTK", enabled=progress):
@@ -164,22 +169,3 @@ def _relu_moments(sigma: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
     angle = cosine.arccos()
     slope = 1 - angle / math.pi
     return norms * ((1 - cosine**2).clamp(min=0).sqrt() / math.pi + slope * cosine), slope
-
-
-def _window(kernel: Tensor, space: tuple[int, int], window: int) -> Tensor:
-    """Mean over the window of kernels ``(n, P, P)``, both positions moving together: rows first, then columns."""
-    n, half = len(kernel), window // 2
-    kernel = kernel.view(n, *space, *space)
-    for dim in (1, 2):
-        total = kernel.clone()
-        for shift in [s for s in range(-half, half + 1) if s]:
-            if abs(shift) < space[dim - 1]:
-                _both(total, dim, max(shift, 0), abs(shift)).add_(_both(kernel, dim, max(-shift, 0), abs(shift)))
-        kernel = total
-    return kernel.reshape(n, math.prod(space), math.prod(space)).div_(window**2)
-
-
-def _both(kernel: Tensor, dim: int, start: int, less: int) -> Tensor:
-    """A view of the same stretch of one axis of both positions."""
-    size = kernel.shape[dim] - less
-    return kernel.narrow(dim, start, size).narrow(dim + 2, start, size)

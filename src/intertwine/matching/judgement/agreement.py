@@ -48,7 +48,7 @@ def compared(stated: Problem, g: Transformation, start: Transformation | None = 
         for block in blocks(layout):
             x, before, after = map(block.read, sides)
             size, gap, left = size + _square(x), gap + _square(x - before), left + _square(x - after)
-            products = (x * after, x * x, after * after) if block.moved else ()
+            products = (x * after, x * x, after * after) if block.carried else ()
             for dim, leaf in block.carried:
                 dims = parent_dims(sym.space(leaf.space), dim, block.spaces)
                 sums = [summed(p, dims) for p in products]

@@ -148,15 +148,9 @@ def canonical(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None
     live = tensors_of(twin)
     check_weights(sym, live)
     folded = fold(sym, live)
-    g = canonical_element(folded)
+    g = balanced(folded)  # scales and matrices, then order, then signs
+    g = arranged(folded.sym, {**folded.state, **moved(folded.sym, g, folded.state)}) @ g
     return write(twin, unfold({**folded.state, **moved(folded.sym, g, folded.state)}, sym.batch_norms))
-
-
-def canonical_element(folded: Folded) -> Transformation:
-    """The element that brings folded weights into canonical form: scales and matrices, then order, then signs."""
-    sym = folded.sym
-    g = balanced(folded)
-    return arranged(sym, {**folded.state, **moved(sym, g, folded.state)}) @ g
 
 
 def arranged(sym: Symmetry, state: Mapping[str, Tensor], ordered: Collection[str] = ()) -> Transformation:
