@@ -150,23 +150,14 @@ def _chosen(model: nn.Module, names: Collection[str] | None) -> dict[str, Tensor
     return {n: known[n].detach() for n in wanted}
 
 
-class _Combined(nn.Module):
-    """One number made of a model's outputs."""
-
-    def __init__(self, model: nn.Module, weights: Tensor) -> None:
-        super().__init__()
-        self.model, self.weights = model, weights
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.model(x) @ self.weights[:, None]
-
-
 def _certified(model: nn.Module, x: Tensor, covered: dict[str, Tensor], memory: float) -> bool:
     """Whether layers see the whole gradient of a random number made of the outputs of two examples."""
     out = model(x).detach()
     u = torch.randn(out.shape[1], generator=torch.Generator().manual_seed(0)).to(out)
-    one = _Combined(model, u)  # one output: one pass backwards
-    ours = float(layerwise_kernel(one, x, None, {f"model.{name}" for name in covered}, "trace", memory).result().sum())
+    head: nn.Linear = nn.utils.skip_init(nn.Linear, len(u), 1, bias=False, device=u.device, dtype=u.dtype)
+    head.weight.data.copy_(u)
+    one = nn.Sequential(model, head)  # one output: one pass backwards
+    ours = float(layerwise_kernel(one, x, None, {f"0.{name}" for name in covered}, "trace", memory).result().sum())
     true = float(gradient(model, covered, x, u.expand_as(out)).square().sum())
     return abs(ours - true) <= 10 * torch.finfo(out.dtype).eps ** 0.5 * max(abs(ours), true)
 

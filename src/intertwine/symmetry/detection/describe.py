@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
@@ -50,17 +50,21 @@ def describe(engine: Engine) -> Symmetry:
     merged = _merge_siblings(engine, leaves)
     rank = {space: i for i, space in enumerate(leaves)}
     still = {space for space, leaf in leaves.items() if not leaf.moves}
-    parents = dependences(_tensors(engine), engine.mixed, rank, engine.beside, _held(engine, rank), still)
+    vague = [v for v in engine.values.values() if isinstance(v, Value) and v.loose]
+    unsaid = {engine.pool.find(slot.space) for value in vague for axis in value.axes for slot in slots(axis)}
+    # the spaces whose units keep their places, and of which every tensor says how they scale
+    held = {space for space in rank if engine.pool.node(space).pinned} - unsaid
+    parents = dependences(_tensors(engine), engine.mixed, rank, engine.beside, held, still)
     _settle(engine, leaves, parents)
     # a space held in place only serves as parent where its units tell copies apart
     carried = {s for s, leaf in leaves.items() if leaf.moves and s not in merged}
     carried |= {p for s in list(carried) for p in parents.get(s, ()) if p not in merged}
-    writer, unsaid = (Writer(engine, leaves, merged, carried) for _ in range(2))
+    writer, silent = (Writer(engine, leaves, merged, carried) for _ in range(2))
     layouts = {name: writer.layout(name, value, program.states[name]) for name, value in states.items()}
     calls = [c for c in program.calls if is_gate(c) and c.inputs[0].id in program.varying]
     hidden = {*MAX_POOLS, "aten::abs"}  # ``|q|`` hides the signs that its gates follow
     relus = {n: c.outputs[0] for n, c in zip(gate_names(calls), calls) if c.outputs[0] and c.op not in hidden}
-    features, gates = (dict(_features(engine, unsaid, refs)) for refs in (program.taps, relus))
+    features, gates = (dict(_features(engine, silent, refs)) for refs in (program.taps, relus))
     described = []
     for space, leaf in leaves.items():
         if space in carried:
@@ -73,7 +77,7 @@ def describe(engine: Engine) -> Symmetry:
     return Symmetry(
         tuple(described), layouts, tuple(writer.fixed), norms, dict(program.aliases), program.dtype,
         bool(program.reads), program.notes, tuple(engine.unknown_ops), program.caches,
-        features, gates, _graph(engine, unsaid, layouts),
+        features, gates, _graph(engine, silent, layouts),
     )  # fmt: skip
 
 
@@ -227,13 +231,6 @@ def _tensors(engine: Engine) -> Iterator[tuple[Axis, ...]]:
             yield (*axes, *origins(engine, axes, part.via))
     for axes in engine.met:
         yield tuple(engine.pool.resolve(a) for a in axes)
-
-
-def _held(engine: Engine, spaces: Iterable[int]) -> set[int]:
-    """The spaces whose units keep their places, and of which every tensor says how they scale."""
-    vague = [v for v in engine.values.values() if isinstance(v, Value) and v.loose]
-    unsaid = {engine.pool.find(slot.space) for value in vague for axis in value.axes for slot in slots(axis)}
-    return {space for space in spaces if engine.pool.node(space).pinned} - unsaid
 
 
 def _merge_siblings(engine: Engine, leaves: dict[int, Candidate]) -> dict[int, int]:

@@ -202,33 +202,25 @@ def exponential(engine: Engine, call: Call) -> Any:
     return Value((*(forget_zeros(axis) for axis in batch), rows, columns))
 
 
-@register_rule("aten::_linalg_slogdet", "aten::_linalg_svd")
+@register_rule("aten::_linalg_det", "aten::_linalg_slogdet", "aten::_linalg_svd")
 def volume(engine: Engine, call: Call) -> list[Value]:
-    """Logarithms of determinants, and singular values: orthogonal maps pass on both sides if nothing else is read."""
-    x, sizes = engine.value(call.args["A"]), call.outputs[1]
-    if any(ref is not None and ref.id in engine.readers for ref in call.outputs if ref != sizes):
+    """Determinants: what acts on the rows acts inversely on the columns, if nothing else is read.
+
+    Their logarithms, and singular values: orthogonal maps pass on both sides.
+    """
+    x, read = engine.value(call.args["A"]), 0 if call.op == "aten::_linalg_det" else 1
+    if any(ref is not None and ref.id in engine.readers for i, ref in enumerate(call.outputs) if i != read):
         return unknown(engine, call)
     *batch, rows, columns = x.axes
+    if not read:
+        engine.contracted(rows, columns)
     for axis in (rows, columns):
-        engine.orthogonal(engine.no_scale(axis))
+        if read:
+            engine.orthogonal(engine.no_scale(axis))
         engine.mix(x.axes, axis)
     kept = tuple(forget_zeros(engine.rigid(axis)) for axis in batch)
     results = [opaque(engine, ref, f"made by {call.where}", i) for i, ref in enumerate(call.outputs)]
-    results[1] = Value((*kept, *results[1].axes[len(kept) :]))
-    return results
-
-
-@register_rule("aten::_linalg_det")
-def determinant(engine: Engine, call: Call) -> list[Value]:
-    """Determinants: what acts on the rows acts inversely on the columns."""
-    *batch, rows, columns = engine.value(call.args["A"]).axes
-    if any(ref is not None and ref.id in engine.readers for ref in call.outputs[1:]):
-        return unknown(engine, call)
-    engine.contracted(rows, columns)
-    for axis in (rows, columns):
-        engine.mix((*batch, rows, columns), axis)
-    results = [opaque(engine, ref, f"made by {call.where}", i) for i, ref in enumerate(call.outputs)]
-    results[0] = Value(tuple(forget_zeros(engine.rigid(axis)) for axis in batch))
+    results[read] = Value((*kept, *results[read].axes[len(kept) :]))
     return results
 
 

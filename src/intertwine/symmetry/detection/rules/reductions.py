@@ -188,7 +188,7 @@ _LINEAR = AVERAGE_POOLS - {"aten::mean"} | INTERPOLATIONS | GATHERS | _SMOOTHED
 @register_rule(*_MAX)
 def max_pool(engine: Engine, call: Call) -> list[Value]:
     """Maxima over windows, and where they are: positive scales and permutations of channels pass."""
-    result = _windowed(engine, call)
+    result = windowed(engine, call)
     if isinstance(samples := call.args.get("random_samples"), Ref):  # windows drawn for each channel
         for own, drawn in zip(result.axes, engine.value(samples).axes[:2]):
             engine.equal(own, drawn)
@@ -201,7 +201,7 @@ def max_pool(engine: Engine, call: Call) -> list[Value]:
 @register_rule("aten::max_unpool2d", "aten::max_unpool3d")
 def max_unpool(engine: Engine, call: Call) -> Value:
     """Entries put back where maxima were, with zeros between: each channel has its own places."""
-    result, places = _windowed(engine, call), engine.value(call.args["indices"])
+    result, places = windowed(engine, call), engine.value(call.args["indices"])
     first = len(places.axes) - int(next(c for c in call.op if c in "23"))
     engine.fix_all(places.axes[first:], f"spatial positions of {call.where}")
 
@@ -215,12 +215,8 @@ def max_unpool(engine: Engine, call: Call) -> Value:
 
 
 @register_rule(*_LINEAR)
-def linear_over_space(engine: Engine, call: Call) -> Value:
+def windowed(engine: Engine, call: Call) -> Value:
     """Averages over windows, interpolation and padding by copies: linear in the channels."""
-    return _windowed(engine, call)
-
-
-def _windowed(engine: Engine, call: Call) -> Value:
     x = engine.value(call.inputs[0])
     rank = int(next(c for c in call.op if c in "123"))
     why = f"spatial positions of {call.where}"
