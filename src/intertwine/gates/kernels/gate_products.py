@@ -1,6 +1,5 @@
 """Path kernels of fully connected networks: products of Grams of gates (theorem 3.1), whole numbers if hard."""
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -115,13 +114,20 @@ def product_kernel(
     """
     if input not in ("x", "ones"):
         raise ValueError(f'input must be "x" or "ones". Got {input!r}.')
-    right = check_sides(x, gates, y, gates_y)
+    if (y is None) != (gates_y is None):
+        raise ValueError("y and gates_y must be given together. Got one of them.")
+    z, right = x if y is None else y, _other(gates, gates_y)
+    for name, given, side in (("x", x, gates), ("y", z, right)):
+        if given.dim() != 2 or any(len(g) != len(given) for g in side):
+            shapes = [tuple(g.shape) for g in side]
+            raise ValueError(
+                f"{name} and its gates must be (N, d_in) and (N, w). Got {tuple(given.shape)} and {shapes}."
+            )
     if not all(z.isfinite().all() for z in (x, y) if z is not None):
         raise ValueError("x and y must be finite. Got NaN or infinite entries.")
     biases = (False,) * (len(gates) + 1) if biases is None else tuple(biases)
     if len(biases) != len(gates) + 1:
         raise ValueError(f"biases must have one entry for each of {len(gates) + 1} layers. Got {len(biases)}.")
-    z = x if y is None else y
     check_fits((len(x), len(z)), 9 if log else 8, x.device)
     kernel = torch.empty(len(x), len(z), dtype=torch.float64, device=x.device)
     sign = torch.empty(len(x), len(z), dtype=torch.int8, device=x.device) if log else None
@@ -132,7 +138,11 @@ def product_kernel(
     for i, j in track(list(tiles(len(x), len(z), y is None, size)), "path kernel", enabled=progress):
         first = x[i].double() @ z[j].double().T if input == "x" else torch.full_like(kernel[i, j], x.shape[1])
         pairs = [(a[i], b[j]) for a, b in zip(left, right)]
-        part, signs = _logarithm(first, pairs, biases, hard) if log else (_product(first, pairs, biases, hard), None)
+        part, factors, signs = first.add_(1) if biases[0] else first, _factors(pairs, biases, hard), None
+        if log:
+            part, signs = _logarithm(part, factors)
+        for g, bias in () if log else factors:
+            part = part.mul_(g).add_(1) if bias else part.mul_(g)
         kernel[i, j] = part
         if sign is not None and signs is not None:
             sign[i, j] = signs
@@ -173,20 +183,6 @@ def _other(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None) -> Sequenc
     return other
 
 
-def check_sides(
-    x: Tensor, gates: Sequence[Tensor], y: Tensor | None, gates_y: Sequence[Tensor] | None
-) -> Sequence[Tensor]:
-    """Gates of the other side, after a check of shapes."""
-    if (y is None) != (gates_y is None):
-        raise ValueError("y and gates_y must be given together. Got one of them.")
-    other = _other(gates, gates_y)
-    for name, z, side in (("x", x, gates), ("y", x if y is None else y, other)):
-        if z.dim() != 2 or any(len(g) != len(z) for g in side):
-            shapes = [tuple(g.shape) for g in side]
-            raise ValueError(f"{name} and its gates must be (N, d_in) and (N, w). Got {tuple(z.shape)} and {shapes}.")
-    return other
-
-
 def tiles(n: int, m: int, same: bool, size: int) -> Iterator[tuple[slice, slice]]:
     """Tiles of pairs of ``n`` and ``m`` examples, ``size`` on each side; one triangle where both are the ``same``."""
     for i in range(0, n, size):
@@ -194,28 +190,20 @@ def tiles(n: int, m: int, same: bool, size: int) -> Iterator[tuple[slice, slice]
             yield slice(i, i + size), slice(j, j + size)
 
 
-def _product(first: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], biases: Sequence[bool], hard: bool) -> Tensor:
-    kernel = first.add_(1) if biases[0] else first
+def _factors(
+    pairs: Sequence[tuple[Tensor, Tensor]], biases: Sequence[bool], hard: bool
+) -> Iterator[tuple[Tensor, bool]]:
+    """Grams, and whether a bias follows each; without biases layers may be multiplied with each other first."""
     if not any(biases[1:]):
-        for g in exact_products(pairs, hard):
-            kernel.mul_(g)
-        return kernel
-    for (a, b), bias in zip(pairs, biases[1:]):
-        kernel.mul_(gram(a, b, hard))
-        if bias:
-            kernel.add_(1)
-    return kernel
+        return ((g, False) for g in exact_products(pairs, hard))
+    return ((gram(a, b, hard), bias) for (a, b), bias in zip(pairs, biases[1:]))
 
 
-def _logarithm(
-    first: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], biases: Sequence[bool], hard: bool
-) -> tuple[Tensor, Tensor]:
+def _logarithm(kernel: Tensor, factors: Iterator[tuple[Tensor, bool]]) -> tuple[Tensor, Tensor]:
     """``log |K|`` and the sign of K, by an exponent for each entry: numbers are rescaled before they overflow."""
-    apart = not any(biases[1:])  # then layers may be multiplied with each other first
-    grams = exact_products(pairs, hard) if apart else (gram(a, b, hard) for a, b in pairs)
-    kernel, exponent = first.add_(1) if biases[0] else first, torch.zeros_like(first)  # K = kernel 2^exponent
+    exponent = torch.zeros_like(kernel)  # K = kernel 2^exponent
     room, scaled = _ROOM - math.log(max(float(kernel.abs().max()), 1.0) + 1), False
-    for g, bias in zip(grams, itertools.repeat(False) if apart else biases[1:]):
+    for g, bias in factors:
         size = math.log(float(g.abs().max()) + 1)
         if size > room or g.dtype == torch.float64:  # soft gates may be small as well as large
             kernel, more = torch.frexp(kernel)
