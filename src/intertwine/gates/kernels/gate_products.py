@@ -138,7 +138,8 @@ def product_kernel(
     for i, j in track(list(tiles(len(x), len(z), y is None, size)), "path kernel", enabled=progress):
         first = x[i].double() @ z[j].double().T if input == "x" else torch.full_like(kernel[i, j], x.shape[1])
         pairs = [(a[i], b[j]) for a, b in zip(left, right)]
-        part, factors, signs = first.add_(1) if biases[0] else first, _factors(pairs, biases, hard), None
+        part, factors = first.add_(1) if biases[0] else first, _factors(pairs, biases, hard)
+        signs: Tensor | None = None
         if log:
             part, signs = _logarithm(part, factors)
         for g, bias in () if log else factors:

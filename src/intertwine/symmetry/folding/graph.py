@@ -111,11 +111,12 @@ class Graph:
 
     def require(self, view: View, position: int, factor: Tensor | float, offset: Tensor | float) -> None:
         """Note the update ``new = factor * old + offset`` that a call requires of the entries of a view."""
-        self.updates.append((view, position, *(torch.as_tensor(t, dtype=torch.float64) for t in (factor, offset))))
+        wide = lambda number: torch.as_tensor(number, dtype=torch.float64)
+        self.updates.append((view, position, wide(factor), wide(offset)))
 
     def settled(self, first: int = 0) -> dict[str, Tensor]:
         """The parameters that updates, from the one numbered ``first`` on, change; their readers must agree."""
-        names = dict.fromkeys(view.source for view, *_ in self.updates[first:])
+        names = dict.fromkeys(update[0].source for update in self.updates[first:])
         new = {name: self._new(name) for name in names}
         return {name: tensor for name, tensor in new.items() if not torch.equal(tensor, self.state[name])}
 
@@ -125,7 +126,7 @@ class Graph:
         factors = torch.full((old.numel(),), torch.nan, dtype=torch.float64)
         offsets = torch.zeros(old.numel(), dtype=torch.float64)
         updates = [update for update in self.updates if update[0].source == name]
-        heard = {position for _, position, *_ in updates}
+        heard = {update[1] for update in updates}
         one, zero = torch.ones(()).double(), torch.zeros(()).double()
         updates += [(view, at, one, zero) for view, at in self.uses.get(name, ()) if at not in heard]
         for view, position, *numbers in updates:
