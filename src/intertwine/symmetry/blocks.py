@@ -2,8 +2,6 @@
 
 Sums (concatenated axes) cut a tensor into pieces, products (heads x head dimension) split an axis into factors; what
 is left has one space, or nothing, along each dimension.
-
-Tensors that carry nested spaces: which axes belong to the units of the parents, and how entries follow them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,18 +1,12 @@
-"""Description of a symmetry group: spaces, and how the axes of every tensor are made of them.
+"""Description of a symmetry group: spaces, how the axes of every tensor are made of them, and the size of the group.
 
-The size of the group: dimension of its continuous part and size of its discrete part, overlaps counted once.
-
-A generator on a space with parents is one number for every unit and every unit of the parents: a function on a
-product of finite sets. Over any field, functions on a set are the constants plus those that vanish at the first unit,
-so functions on a product split into one component for each subset ``U`` of the factors, of size ``prod_{u in U} (n_u
-- 1)``. The action on tensors respects the split, so the number of independent directions is
+A generator on a space with parents is a function on a product of finite sets: the units of the space and of the
+parents. Such functions split into one component for each subset ``U`` of the factors, of size ``prod_{u in U} (n_u -
+1)``. The action on tensors respects the split, so the number of independent directions, overlaps counted once, is
 
     sum_U  rank(M_U) * prod_{u in U} (n_u - 1)
 
 where ``M_U`` has a column for every generator whose factors include ``U`` and a row for every place in every tensor.
-
-Titles of spaces, such as "layer 3: MLP units", from the names of their tensors: for reading only, nothing is found by
-them.
 """
 
 import re

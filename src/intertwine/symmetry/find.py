@@ -80,14 +80,6 @@ def copy_degrees(program: Program, lengths: Collection[str] = ()) -> Mapping[tup
     By tensor, axis and name of the space: 0 where units are written, -1 where they are read; ``None`` where no powers
     keep the function, or an axis needs several. Where scales leave a choice, tensors in ``lengths``, as the singular
     vectors of spectral norms, keep their length, and then hidden features stay as they are.
-
-    Examples:
-        >>> import torch
-        >>> from intertwine.symmetry import symmetries
-        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 3))
-        >>> found = copy_degrees(symmetries(model, torch.zeros(2, 4)).origin.program)
-        >>> {(tensor, axis): str(power) for (tensor, axis, space), power in found.items() if space == "0.weight[0]"}
-        {('0.weight', 0): '0', ('0.bias', 0): '0', ('2.weight', 1): '-1'}
     """
     engine = walked(program, _Copies)
     _keep_lengths(engine, lengths)

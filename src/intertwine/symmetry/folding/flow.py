@@ -2,7 +2,6 @@
 
 A change passes operations that only move entries, sums, and attention along the values; a linear map with a parameter
 as its weight absorbs it: ``W' = W diag(factor)`` and ``b' = b + W offset``. Anything else stops it, and is named.
-Factors and offsets do not depend on the inputs, so the result holds for every input of the example's shapes.
 """
 
 import heapq

@@ -1,8 +1,7 @@
 """Gains and biases of norms, located in a program and folded into the linear maps that read them.
 
-Gains of RMS norms put into the weights that read them set the residual stream free to rotate: a gain for each unit ties
-its units to their axes, whereas a norm without gains commutes with rotations, and the stream of the folded network has
-the whole orthogonal group (SliceGPT, Ashkboos et al. 2024, section 3.2, for this use of it).
+A gain for each unit ties the residual stream to its axes, whereas a norm without gains commutes with rotations, so
+that the stream of the folded network has the whole orthogonal group (SliceGPT, Ashkboos et al. 2024, section 3.2).
 """
 
 from collections.abc import Collection, Iterator, Mapping
