@@ -252,7 +252,10 @@ def sink_slices(roots: Sequence[Term]) -> None:
         if id(old) in kept or old.op not in SUNK | {"along"} or len({_region_of(t) for t in cuts}) != 1:
             continue
         region = _region_of(cuts[0])
-        if region is None or not _passable(old, region[0]):
+        xs = () if region is None else region[0]
+        bound = any(id(leaf) in xs for axis, _ in old.roles for leaf in axis.leaves())
+        own = [sum(id(b) in xs for _, b in operand.flat()) for operand in old.operands]
+        if not xs or bound or any(count not in (0, len(xs)) for count in own):  # not the same for each entry along it
             continue
         for t in cuts:
             _sink(t, old, made, slicer)
@@ -271,13 +274,6 @@ def _region_of(t: Term) -> tuple[tuple[int, ...], tuple[int, int], int] | None:
     inside = {id(leaf) for axis, role in t.roles if role == "in" for leaf in axis.leaves()}
     count = volume(axis for axis, role in t.roles if role == "out")
     return tuple(id(a) for a, b in t.operands[0].flat() if id(b) in inside), t.attrs, count
-
-
-def _passable(old: Term, xs: Sequence[int]) -> bool:
-    """Whether an operation does the same for each entry of some of its indices."""
-    bound = any(id(leaf) in xs for axis, _ in old.roles for leaf in axis.leaves())
-    own = [sum(id(b) in xs for _, b in operand.flat()) for operand in old.operands]
-    return bool(xs) and not bound and all(count in (0, len(xs)) for count in own)
 
 
 def _sink(t: Term, old: Term, made: dict[tuple, View], slicer: Slicer) -> None:
