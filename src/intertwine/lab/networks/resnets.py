@@ -71,6 +71,9 @@ class _Staged(nn.Module):
     """Convolution, batch norm, ReLU, then the parts that ``stages`` names, and what comes behind the features."""
 
     stages: Sequence[str]
+    conv1: nn.Module
+    bn1: nn.Module
+    relu: nn.Module
 
     def features(self, x: Tensor) -> Tensor:
         """Map images ``(N, C, H, W)`` to the last residual output."""

@@ -202,7 +202,7 @@ def join_bases(fit: Fit) -> None:
 
     system = _System(fit)
     shape = len(system.gaps), sum(system.sizes)
-    _, adjoint = torch.func.vjp(system.image, torch.zeros(shape[1], dtype=torch.float64))
+    adjoint = torch.func.vjp(system.image, torch.zeros(shape[1], dtype=torch.float64))[1]
     flat = lambda array: torch.from_numpy(array).flatten()
     operator = LinearOperator(
         shape, lambda z: system.image(flat(z)).numpy(), lambda y: adjoint(flat(y))[0].numpy(), dtype="float64"

@@ -134,8 +134,10 @@ def compare(
 
     def read(models: Running, batches: Iterable[Any], examples: int | None, share: int) -> dict[str, Network]:
         """Run networks over the data; features of one take up to one ``share``-th of the memory."""
-        kept = lambda *of: Features(*of, memory // share, count, device) if exactly else Collector(*of, wanted)
-        keepers = {name: kept(name, some) for name, (_, some) in models.items()}
+        keepers = {
+            name: Features(name, some, memory // share, count, device) if exactly else Collector(name, some, wanted)
+            for name, (_, some) in models.items()
+        }
         asked: dict[str, Any] = {"examples": examples, "progress": progress, "joined": not exactly}
         return gather(models, keepers, batches, reading, **asked)
 

@@ -227,7 +227,7 @@ class Features:
                 f"{readable(free)} free in {place}; the features take {readable(needed)}. "
                 "Use fewer examples or layers, more memory, or set TMPDIR to a larger disk."
             )
-        kept = lambda size: SpooledTemporaryFile(max(1, budget * size // whole), dir=place)  # noqa: SIM115 - read later
+        kept = lambda size: SpooledTemporaryFile(max(1, budget * size // whole), dir=str(place))  # noqa: SIM115 - read later
         self._files = {name: kept(size) for name, size in sizes.items()}
         for file in self._files.values() if needed > budget else ():
             file.rollover()

@@ -29,9 +29,12 @@ def fingerprint(model: nn.Module | Mapping[str, Tensor], example_inputs: Any, sy
 
     ``"iw1-<architecture>-<weights>"``: a hash of the layouts, and a hash of twelve numbers that no permutation, scale,
     sign or change of basis alters, rounded to multiples of 0.05. No such string can be safe: a number may lie on
-    a rounding boundary. Numbers of copies in float32 differ by at most 3e-6, which makes about 1 miss in 700 to be
-    expected; those of different networks by at least 0.27. Copies that went through bfloat16 do miss: use ``same``,
-    which decides by matching, wherever the answer matters.
+    a rounding boundary. Measured on an MLP, a CNN with batch norm and a transformer encoder layer, 40 random networks
+    each with 5 or 2 random copies in float32: 0 of 480 copies missed, and 0 of 2,340 pairs of networks collided. The
+    numbers of copies differ by at most 3e-6, which makes about 1 miss in 700 to be expected; those of different
+    networks by at least 0.27. Copies that went through bfloat16 do miss: use ``same``, which decides by matching,
+    wherever the answer matters. Weights between two linear spaces that nothing reaches or reads have no normal form
+    and are left out.
 
     Args:
         model: The model; with ``sym`` a state dict, read one group of coupled tensors at a time.
