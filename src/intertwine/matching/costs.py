@@ -136,7 +136,9 @@ class Costs:
         for space, some in problem.members.items():
             others = (m.block.spaces[: m.dim] + m.block.spaces[m.dim + 1 :] for m in some)
             self._near[space] = {s for spaces in others for s in spaces if s is not None}
-        self._tracked = {m for some in problem.members.values() for m in some if self._follows(m)}
+        followed = (m for some in problem.members.values() for m in some if self._follows(m))
+        # tracked members with their blocks in both networks
+        self._tracked = {m: [m.block.read(state[m.tensor]) for state in (problem.a, problem.b)] for m in followed}
         self._now: dict[str, dict[Row, Tensor]] = {}
         self._present: dict[str, Tensor] = {}
         self._totals: dict[str, dict[Row, Tensor]] = {}  # of tracked members; units of b where they were
@@ -183,8 +185,8 @@ class Costs:
         """Compute everything from scratch; spaces whose costs were not what they were taken for become dirty."""
         for space in [*self._totals]:
             tracked = self._followed(space)
-            for m in self._tracked.intersection(self.problem.members[space]):
-                del self._seen[m]
+            for m in self.problem.members[space]:
+                self._seen.pop(m, None)
             del self._totals[space]
             if not _agree(tracked, self._followed(space)):
                 self.dirty.add(space)
@@ -255,13 +257,13 @@ class Costs:
                 known, here = self._seen.get(m), (self.still[space] if beside is None else self.g[beside[1].space])
                 if known is not here:
                     self._seen[m] = here
-                    product = self._changed(m, beside, known, here)
-                    totals[m.row] = totals[m.row].add_(product) if m.row in totals else product
+                    if (product := self._changed(m, beside, known, here)) is not None:
+                        totals[m.row] = totals[m.row].add_(product) if m.row in totals else product
         return totals
 
-    def _changed(self, m: Member, beside: tuple[int, Leaf] | None, old: Element | None, new: Element) -> Tensor:
-        """The products of a member's units, less those with the neighbour's where they were if they are known."""
-        a, b = (m.block.read(state[m.tensor]) for state in (self.problem.a, self.problem.b))
+    def _changed(self, m: Member, beside: tuple[int, Leaf] | None, old: Element | None, new: Element) -> Tensor | None:
+        """The products of a member's units, less those with the neighbour's where they were; ``None`` for no change."""
+        a, b = self._tracked[m]
         if beside is None:
             return m.view(a) @ m.view(b).mT
         dim, row = beside[0], tuple(e % 2 for e in beside[1].sign)
@@ -270,9 +272,12 @@ class Costs:
         one, signs = torch.ones(()), Representation(sign=row)  # how the neighbour's units are flipped
         before, after = (one if (d := e.diagonal(signs)) is None else d for e in (old, new))
         moved = (old.permutation != new.permutation) | (before != after)
-        chosen = None  # gathering many from both networks costs more than multiplying by zeros
-        if 2 * int(moved.sum()) <= len(moved):
-            chosen = moved.nonzero().flatten()
+        chosen: Tensor | None = moved.nonzero().flatten()
+        if not len(chosen):
+            return None
+        if 2 * len(chosen) > len(moved):  # gathering many from both networks costs more than multiplying by zeros
+            chosen = None
+        else:
             a = _taken(a, dim, chosen)
         change = _gathered(b, dim, new, row, chosen) - _gathered(b, dim, old, row, chosen)
         return m.view(a) @ m.view(change).mT
