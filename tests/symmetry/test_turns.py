@@ -11,7 +11,7 @@ from upstream import runs_on_meta
 
 import intertwine as iw
 from intertwine.groups import Orthogonal
-from intertwine.symmetry.detection.rules.runs import fused
+from intertwine.symmetry.detection.rules.fused_calls import fused
 
 HEADS, SIZE = 4, 4
 

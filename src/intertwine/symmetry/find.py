@@ -19,7 +19,7 @@ from .detection.axis_terms import Axis, Expr, Slot, Value, map_slots, slots
 from .detection.describe import describe, labelled
 from .detection.engine import Edit, Engine, Restart
 from .detection.rules import apply
-from .detection.rules.runs import fused, with_shuffles
+from .detection.rules.fused_calls import fused, with_shuffles
 from .symmetry import Origin, Symmetry
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from ....programs import Call
 from ....programs.operations import COPIES
 from ..engine import Engine
-from . import indexing, linear, reductions, runs, writing  # noqa: F401
+from . import fused_calls, indexing, linear, norms_and_reductions, writing  # noqa: F401
 from .elementwise import broadcast, measured
 from .registry import RULES, is_pointwise, register_rule, unknown
 from .shapes import through_stack
