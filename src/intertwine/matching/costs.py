@@ -272,14 +272,13 @@ class Costs:
         one, signs = torch.ones(()), Representation(sign=row)  # how the neighbour's units are flipped
         before, after = (one if (d := e.diagonal(signs)) is None else d for e in (old, new))
         moved = (old.permutation != new.permutation) | (before != after)
-        chosen: Tensor | None = moved.nonzero().flatten()
+        chosen = moved.nonzero().flatten()
         if not len(chosen):
             return None
-        if 2 * len(chosen) > len(moved):  # gathering many from both networks costs more than multiplying by zeros
-            chosen = None
-        else:
-            a = _taken(a, dim, chosen)
-        change = _gathered(b, dim, new, row, chosen) - _gathered(b, dim, old, row, chosen)
+        # gathering many from both networks costs more than multiplying by zeros
+        some = None if 2 * len(chosen) > len(moved) else chosen
+        a = a if some is None else _taken(a, dim, some)
+        change = _gathered(b, dim, new, row, some) - _gathered(b, dim, old, row, some)
         return m.view(a) @ m.view(change).mT
 
 
