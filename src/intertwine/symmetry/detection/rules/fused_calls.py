@@ -25,7 +25,7 @@ from ...spaces import Cause
 from ..axis_terms import Slot, Value, axis_size, rearranged, slots
 from ..engine import Engine
 from ..parents import SHUFFLE
-from .reductions import ordered
+from .norms_and_reductions import ordered
 from .registry import RULES, is_pointwise, register_rule
 
 Orders = tuple[tuple[int, ...], ...]  # for every axis, which of its units each one is
