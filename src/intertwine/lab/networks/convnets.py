@@ -20,12 +20,9 @@ def rectifier(leaky_slope: float) -> nn.Module:
 
 
 def mlp(
-    classes: int = 10,
-    shape: tuple[int, ...] = (1, 8, 8),
-    widths: tuple[int, ...] = (64, 64),
-    bn: bool = False,
+    classes: int = 10, shape: tuple[int, ...] = (1, 8, 8), widths: tuple[int, ...] = (64, 64), bn: bool = False,
     leaky_slope: float = 0.0,
-) -> nn.Sequential:
+) -> nn.Sequential:  # fmt: skip
     """Fully connected ReLU network ``flatten, linear1, [bn1,] relu1, ..., linear`` with ``widths`` hidden units.
 
     Examples:
@@ -52,13 +49,9 @@ def digits_cnn(
 
 
 def myrtle_cnn(
-    classes: int = 10,
-    channels: int = 3,
-    base: int = 64,
-    width: int | None = None,
-    bn: bool = True,
+    classes: int = 10, channels: int = 3, base: int = 64, width: int | None = None, bn: bool = True,
     leaky_slope: float = 0.0,
-) -> nn.Sequential:
+) -> nn.Sequential:  # fmt: skip
     """Myrtle CNN for 32x32 images: conv-BN-ReLU four times, pooling to one pixel, linear.
 
     With batch norm every convolution and the linear layer have a bias (1,558,026 parameters). Without it only the first
@@ -178,17 +171,9 @@ def _averaged(
 
 
 def _flat(
-    features: int,
-    widths: Sequence[int],
-    classes: int,
-    dense: Sequence[int] = (),
-    *,
-    pools: Sequence[_Pool] = (),
-    bn: bool = False,
-    leaky_slope: float = 0.0,
-    biased: bool = True,
-    padding: _Padding = "zeros",
-) -> nn.Sequential:
+    features: int, widths: Sequence[int], classes: int, dense: Sequence[int] = (), *, pools: Sequence[_Pool] = (),
+    bn: bool = False, leaky_slope: float = 0.0, biased: bool = True, padding: _Padding = "zeros",
+) -> nn.Sequential:  # fmt: skip
     """``conv1, [bn1,] relu1, ...`` of 3x3, pools behind some, ``flatten, linear1, [bn,] relu, ..., linear``.
 
     Without ``biased`` only the first convolution has a bias, and the last layer has none.

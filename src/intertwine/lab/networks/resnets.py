@@ -67,23 +67,7 @@ def _add_stages(
     return [f"layer{i}" for i in range(1, len(widths) + 1)]
 
 
-class _Staged(nn.Module):
-    """Convolution, batch norm, ReLU, then the parts that ``stages`` names, and what comes behind the features."""
-
-    stages: Sequence[str]
-    conv1: nn.Module
-    bn1: nn.Module
-    relu: nn.Module
-
-    def features(self, x: Tensor) -> Tensor:
-        """Map images ``(N, C, H, W)`` to the last residual output."""
-        x = self.relu(self.bn1(self.conv1(x)))
-        for name in self.stages:
-            x = self.get_submodule(name)(x)
-        return x
-
-
-class ResNet(_Staged):
+class ResNet(nn.Module):
     """Stem, stages of ``blocks`` basic blocks with ``widths`` channels, global average, linear.
 
     Layers are named as most published checkpoints name them: ``conv1, bn1, relu, layer1.0.conv1, ..., pool, linear``.
@@ -107,13 +91,19 @@ class ResNet(_Staged):
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()
         self.linear = nn.Linear(widths[-1], classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                nn.init.kaiming_normal_(module.weight)
+        self.apply(self._init_weights)
+
+    @staticmethod
+    def _init_weights(module: nn.Module) -> None:
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images ``(N, C, H, W)`` to logits ``(N, classes)``."""
-        return self.linear(self.flatten(self.pool(self.features(x))))
+        x = self.relu(self.bn1(self.conv1(x)))
+        for name in self.stages:
+            x = self.get_submodule(name)(x)
+        return self.linear(self.flatten(self.pool(x)))
 
 
 def cifar_resnet(
@@ -184,7 +174,7 @@ class Bottleneck(nn.Module):
         return self.relu3(inside + (x if self.downsample is None else self.downsample(x)))
 
 
-class BottleneckResNet(_Staged):
+class BottleneckResNet(nn.Module):
     """Stem, stages of bottleneck blocks, global average, ``fc``."""
 
     def __init__(
@@ -198,12 +188,22 @@ class BottleneckResNet(_Staged):
         self.maxpool: nn.Module = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
         widths = [width * 2**i for i in range(len(blocks))]
         block = lambda before, inside, stride: Bottleneck(before, inside, stride, residual_relu)
-        self.stages = ["maxpool", *_add_stages(self, width, widths, blocks, block, _EXPANSION)]
+        self.stages = _add_stages(self, width, widths, blocks, block, _EXPANSION)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(_EXPANSION * widths[-1], classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        self.apply(self._init_weights)
+
+    @staticmethod
+    def _init_weights(module: nn.Module) -> None:
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def features(self, x: Tensor) -> Tensor:
+        """Map images ``(N, C, H, W)`` to the last residual output."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        for name in self.stages:
+            x = self.get_submodule(name)(x)
+        return x
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images ``(N, C, H, W)`` to logits ``(N, classes)``."""

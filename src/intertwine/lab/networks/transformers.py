@@ -89,13 +89,16 @@ class CompactTransformer(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.attention_pool = nn.Linear(width, 1)
         self.linear = nn.Linear(width, classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight)
-            elif isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        self.apply(self._init_weights)
+
+    @staticmethod
+    def _init_weights(module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=0.02)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images ``(N, C, H, W)`` to logits ``(N, classes)``."""
