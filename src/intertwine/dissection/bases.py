@@ -137,12 +137,20 @@ class Arm:
 
 @dataclass(frozen=True)
 class Bases:
-    """The bases in which a layer is dissected; a ``ValueError`` if a number is out of range."""
+    """The bases in which a layer is dissected.
 
-    # Powers ``alpha`` in [0, 1] of random rotations; 0, the basis of the network, is always done
+    Attributes:
+        rotations: Powers ``alpha`` in [0, 1] of random rotations; 0, the basis of the network, is always done.
+        seeds: Random rotations for each power: a number of them, or their seeds.
+        g_relu: Number of random elements of G_ReLU.
+
+    Raises:
+        ValueError: If one is out of range.
+    """
+
     rotations: Sequence[float] = (0, 0.25, 0.5, 0.75, 1)
-    seeds: int | Sequence[int] = 5  # Random rotations for each power: a number of them, or their seeds
-    g_relu: int = 1  # Number of random elements of G_ReLU
+    seeds: int | Sequence[int] = 5
+    g_relu: int = 1
 
     def __post_init__(self) -> None:
         wrong = [a for a in self.rotations if not 0 <= a <= 1]

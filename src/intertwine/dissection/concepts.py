@@ -49,12 +49,19 @@ class ConceptBatch:
 
 
 class ConceptSet(ABC):
-    """Base of all concept sets: a subclass says how many images it has and reads one."""
+    """Base of all concept sets: a subclass says how many images it has and reads one.
 
-    name: str  # For reports
-    concepts: tuple[Concept, ...]  # All concepts; labels index them
-    planes: int  # Number ``K`` of pixel label planes
-    whole: int = 0  # Number ``J`` of labels for the whole image
+    Attributes:
+        name: For reports.
+        concepts: All concepts; labels index them.
+        planes: Number ``K`` of pixel label planes.
+        whole: Number ``J`` of labels for the whole image.
+    """
+
+    name: str
+    concepts: tuple[Concept, ...]
+    planes: int
+    whole: int = 0
 
     @abstractmethod
     def __len__(self) -> int:

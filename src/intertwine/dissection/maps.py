@@ -15,15 +15,23 @@ from .concepts import ConceptBatch, ConceptSet
 
 @dataclass(frozen=True)
 class Criterion:
-    """When a unit is a detector of a concept; a ``ValueError`` if a number is out of range."""
+    """When a unit is a detector of a concept.
 
-    quantile: float = 0.005  # Share of a unit's values above its threshold
-    iou: float = 0.04  # Intersection over union above which a unit is a detector
-    # Divide every channel by its root mean square before rotating. The scales of channels after a ReLU are free under
-    # the symmetry group, and a rotation mixes them: only with this does the result not depend on them. The papers
-    # rotate channels as they are
+    Attributes:
+        quantile: Share of a unit's values above its threshold.
+        iou: Intersection over union above which a unit is a detector.
+        standardise: Divide every channel by its root mean square before rotating. The scales of channels after a ReLU
+            are free under the symmetry group, and a rotation mixes them: only with this does the result not depend on
+            them. The papers rotate channels as they are.
+        empty: What to do about concepts that no pixel carries: refuse, or leave them out with a note.
+
+    Raises:
+        ValueError: If one is out of range.
+    """
+
+    quantile: float = 0.005
+    iou: float = 0.04
     standardise: bool = False
-    # What to do about concepts that no pixel carries: refuse, or leave them out with a note
     empty: Literal["error", "drop"] = "error"
 
     def __post_init__(self) -> None:
@@ -37,17 +45,27 @@ class Criterion:
 
 @dataclass(frozen=True)
 class Maps:
-    """How the maps of a layer are read from images; a ``ValueError`` if the batch size is less than 1."""
+    """How the maps of a layer are read from images.
 
-    # Turns images ``(B, 3, H, W)`` in [0, 1] into the model's input, such as a normalisation; ``None`` passes them as
-    # they are
+    Attributes:
+        transform: Turns images ``(B, 3, H, W)`` in [0, 1] into the model's input, such as a normalisation; ``None``
+            passes them as they are.
+        channel_dim: Channel axis of the features, 1 or -1; ``None`` asks ``intertwine.features``.
+        grid: Rows and columns of patches, for tokens that do not form a grid of the image's shape.
+        batch_size: Images in a batch.
+        memory: Bytes that maps and labels may take; beyond it the model runs again for every basis.
+        device: Where the model's inputs go; ``None`` for where the model is.
+
+    Raises:
+        ValueError: If the batch size is less than 1.
+    """
+
     transform: Callable[[Tensor], Any] | None = None
-    channel_dim: int | None = None  # Channel axis of the features, 1 or -1; ``None`` asks ``intertwine.features``
-    # Rows and columns of patches, for tokens that do not form a grid of the image's shape
+    channel_dim: int | None = None
     grid: tuple[int, int] | None = None
-    batch_size: int = 32  # Images in a batch
-    memory: int = 2**30  # Bytes that maps and labels may take; beyond it the model runs again for every basis
-    device: torch.device | str | None = None  # Where the model's inputs go; ``None`` for where the model is
+    batch_size: int = 32
+    memory: int = 2**30
+    device: torch.device | str | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

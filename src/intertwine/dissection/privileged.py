@@ -30,19 +30,33 @@ from .maps import Criterion, Maps, as_maps
 
 @dataclass(frozen=True)
 class SpaceBasis:
-    """One hidden space: prediction and measurement."""
+    """One hidden space: prediction and measurement.
 
-    space: str  # Its name in the symmetry
-    group: str  # Its group in symbols
-    layer: str  # The layer that was dissected: the last activation that carries the space, or else the last layer
-    prediction: str  # What the group says of the layer's basis
-    privileged: bool  # Whether it says that the basis is special
-    units: int  # Channels of the layer
-    own: int  # Detectors in the network's own basis
-    rotated: float  # Mean number of detectors after a whole rotation
-    low: float  # Lower end of the 95 % interval for one more rotation
-    high: float  # Upper end
-    trend: str  # ``"falls"``, ``"rises"`` or ``"undecided"``
+    Args:
+        space: Its name in the symmetry.
+        group: Its group in symbols.
+        layer: The layer that was dissected: the last activation that carries the space, or else the last layer.
+        prediction: What the group says of the layer's basis.
+        privileged: Whether it says that the basis is special.
+        units: Channels of the layer.
+        own: Detectors in the network's own basis.
+        rotated: Mean number of detectors after a whole rotation.
+        low: Lower end of the 95 % interval for one more rotation.
+        high: Upper end.
+        trend: ``"falls"``, ``"rises"`` or ``"undecided"``.
+    """
+
+    space: str
+    group: str
+    layer: str
+    prediction: str
+    privileged: bool
+    units: int
+    own: int
+    rotated: float
+    low: float
+    high: float
+    trend: str
 
     @property
     def agrees(self) -> bool | None:
@@ -54,12 +68,19 @@ class SpaceBasis:
 
 @dataclass(frozen=True, repr=False)
 class PrivilegedBases(Result):
-    """Every hidden space of a network: what its group predicts and what dissection measures."""
+    """Every hidden space of a network: what its group predicts and what dissection measures.
 
-    model: str  # Name of the model
-    data: str  # Name of the concept set
-    spaces: tuple[SpaceBasis, ...]  # The spaces that some layer with maps carries
-    without_maps: tuple[str, ...]  # Spaces that none does
+    Args:
+        model: Name of the model.
+        data: Name of the concept set.
+        spaces: The spaces that some layer with maps carries.
+        without_maps: Spaces that none does.
+    """
+
+    model: str
+    data: str
+    spaces: tuple[SpaceBasis, ...]
+    without_maps: tuple[str, ...]
 
     def _rows(self) -> list[dict[str, Any]]:
         """One row for each space."""

@@ -27,13 +27,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ArmResult:
-    """The best concept of every unit in one basis."""
+    """The best concept of every unit in one basis.
 
-    arm: Arm  # The basis
-    # For each unit, in the order of ``Dissection.channels``, the index of the concept with the largest IoU; -1 where no
-    # concept overlaps
+    Args:
+        arm: The basis.
+        concept: For each unit, in the order of ``Dissection.channels``, the index of the concept with the largest IoU;
+            -1 where no concept overlaps.
+        iou: That IoU.
+    """
+
+    arm: Arm
     concept: tuple[int, ...]
-    iou: tuple[float, ...]  # That IoU
+    iou: tuple[float, ...]
 
     def detectors(self, threshold: float) -> tuple[int, ...]:
         """Places of the units whose IoU is larger than ``threshold``."""
@@ -46,27 +51,46 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class Picture:
-    """What one of the best units looks at."""
+    """What one of the best units looks at.
 
-    arm: str  # Name of the basis
-    unit: int  # The unit, by its place among the units
-    concept: int  # Index of its best concept
-    iou: float  # Its IoU with it
-    place: int  # 0 for the image with the largest activation, then the next ones
-    image: int  # Place of the image in the concept set
-    jpeg: str  # The image with the outline of the unit's mask, as base64 of a JPEG file
+    Args:
+        arm: Name of the basis.
+        unit: The unit, by its place among the units.
+        concept: Index of its best concept.
+        iou: Its IoU with it.
+        place: 0 for the image with the largest activation, then the next ones.
+        image: Place of the image in the concept set.
+        jpeg: The image with the outline of the unit's mask, as base64 of a JPEG file.
+    """
+
+    arm: str
+    unit: int
+    concept: int
+    iou: float
+    place: int
+    image: int
+    jpeg: str
 
 
 @dataclass(frozen=True)
 class Count:
-    """A count over seeds."""
+    """A count over seeds.
 
-    kind: str  # Kind of basis
-    alpha: float  # Power of the rotation
-    seeds: int  # Number of random elements counted
-    mean: float  # Mean count
-    low: float  # Lower end of the 95 % interval for the mean, at least 0; equals ``mean`` where there is one count
-    high: float  # Upper end
+    Args:
+        kind: Kind of basis.
+        alpha: Power of the rotation.
+        seeds: Number of random elements counted.
+        mean: Mean count.
+        low: Lower end of the 95 % interval for the mean, at least 0; equals ``mean`` where there is one count.
+        high: Upper end.
+    """
+
+    kind: str
+    alpha: float
+    seeds: int
+    mean: float
+    low: float
+    high: float
 
     @classmethod
     def over(cls, kind: str, alpha: float, values: list[int]) -> Count:
@@ -92,24 +116,40 @@ class Count:
 
 @dataclass(frozen=True, repr=False)
 class Dissection(Result):
-    """The result of ``intertwine.dissect``."""
+    """The result of ``intertwine.dissect``.
 
-    model: str  # Name of the model
-    layer: str  # The layer
-    data: str  # Name of the concept set
-    images: int  # Number of images
-    channels: tuple[int, ...]  # The channels that are units, in order: all but the constant ones
-    concepts: tuple[Concept, ...]  # The concepts
-    # For each concept, its share of the pixels of the images that have a label of its category; 0 for a concept that
-    # was left out because no pixel carries it
+    Args:
+        model: Name of the model.
+        layer: The layer.
+        data: Name of the concept set.
+        images: Number of images.
+        channels: The channels that are units, in order: all but the constant ones.
+        concepts: The concepts.
+        coverage: For each concept, its share of the pixels of the images that have a label of its category; 0 for a
+            concept that was left out because no pixel carries it.
+        constant: Channels whose map is the same constant everywhere; neither dissected nor rotated.
+        quantile: Share of a unit's values above its threshold.
+        iou_threshold: IoU above which a unit is a detector.
+        arms: One result for each basis; the network's own comes first.
+        pictures: The best units of a few bases.
+        notes: What a reader must know.
+        settings: How it was made: arguments, versions, and what the caller adds.
+    """
+
+    model: str
+    layer: str
+    data: str
+    images: int
+    channels: tuple[int, ...]
+    concepts: tuple[Concept, ...]
     coverage: tuple[float, ...]
-    constant: tuple[int, ...]  # Channels whose map is the same constant everywhere; neither dissected nor rotated
-    quantile: float  # Share of a unit's values above its threshold
-    iou_threshold: float  # IoU above which a unit is a detector
-    arms: tuple[ArmResult, ...]  # One result for each basis; the network's own comes first
-    pictures: tuple[Picture, ...]  # The best units of a few bases
-    notes: tuple[str, ...]  # What a reader must know
-    settings: dict[str, Any]  # How it was made: arguments, versions, and what the caller adds
+    constant: tuple[int, ...]
+    quantile: float
+    iou_threshold: float
+    arms: tuple[ArmResult, ...]
+    pictures: tuple[Picture, ...]
+    notes: tuple[str, ...]
+    settings: dict[str, Any]
 
     @property
     def units(self) -> int:

@@ -19,15 +19,19 @@ Loss = Callable[[Any, Any], Tensor]  # (output of the model, batch) -> mean loss
 
 @dataclass(frozen=True)
 class Score:
-    """How well a model does."""
+    """How well a model does.
 
-    # Mean over labels, those that are ignored (-100) left out; over examples where labels are no classes, or a ``loss``
-    # is given; NaN where all labels are ignored
+    Attributes:
+        loss: Mean over labels, those that are ignored (-100) left out; over examples where labels are no classes, or a
+            ``loss`` is given; NaN where all labels are ignored.
+        accuracy: Share of labels at the largest logit, those that are ignored (-100) left out, or ``None`` where labels
+            are no classes.
+        examples: Number of examples.
+    """
+
     loss: float
-    # Share of labels at the largest logit, those that are ignored (-100) left out, or ``None`` where labels are no
-    # classes
     accuracy: float | None
-    examples: int  # Number of examples
+    examples: int
 
 
 def evaluate(model: nn.Module, loader: Iterable[Any], loss: Loss | None = None) -> Score:

@@ -64,36 +64,54 @@ def selector_for(module: str, call: int, outputs: Selector | Mapping[str, Select
 
 @dataclass(frozen=True)
 class Reading:
-    """How hidden features are read."""
+    """How hidden features are read.
 
-    # Which tensor of a tuple or mapping to read, for all layers or by name; see :func:`intertwine.features.layers`
+    Attributes:
+        outputs: Which tensor of a tuple or mapping to read, for all layers or by name; see
+            :func:`intertwine.features.layers`.
+        channel_dim: Axis of the channels, for all layers or by name, where the guess of
+            :func:`intertwine.features.layers` is wrong.
+        max_examples: Use this many examples at most.
+        memory: Bytes, or text such as ``"4 GiB"``: half for features, half for work. By default half of what is free.
+    """
+
     outputs: Selector | Mapping[str, Selector] | None = None
-    # Axis of the channels, for all layers or by name, where the guess of :func:`intertwine.features.layers` is wrong
     channel_dim: int | Mapping[str, int] | None = None
-    max_examples: int | None = None  # Use this many examples at most
-    # Bytes, or text such as ``"4 GiB"``: half for features, half for work. By default half of what is free
+    max_examples: int | None = None
     memory: int | str | None = None
 
 
 @dataclass(frozen=True)
 class Point:
-    """A place in a model's run where features can be read."""
+    """A place in a model's run where features can be read.
 
-    # The module's name in ``named_modules()``, with ``#k`` for its ``k``-th call where it runs more than once. A
-    # nonlinearity that a module calls as a function has the function's name behind: ``layer1.0.relu``
+    Attributes:
+        name: The module's name in ``named_modules()``, with ``#k`` for its ``k``-th call where it runs more than once.
+            A nonlinearity that a module calls as a function has the function's name behind: ``layer1.0.relu``.
+        kind: The class of the module, or the name of the function.
+        shape: Shape of one example's features, without the batch axis.
+        channel_dim: The guessed channel axis of the features ``(N, C, *S)``, 1 or -1; see :func:`layers`.
+        calls: How often the module runs in one forward pass.
+        activation: Whether it is a nonlinearity.
+        leaf: Whether the module contains no others.
+        dtype: Type of the features.
+        function: Whether it is a function's output and no module's.
+        copies: Whether the module returned what it was given, perhaps in another shape, as dropout does in evaluation
+            mode.
+        stream: Whether it is the residual stream behind one of several equal blocks: what a block returns in the shape
+            that it was given, where no nonlinearity made it.
+    """
+
     name: str
-    kind: str  # The class of the module, or the name of the function
-    shape: tuple[int, ...]  # Shape of one example's features, without the batch axis
-    channel_dim: int  # The guessed channel axis of the features ``(N, C, *S)``, 1 or -1; see :func:`layers`
-    calls: int  # How often the module runs in one forward pass
-    activation: bool  # Whether it is a nonlinearity
-    leaf: bool  # Whether the module contains no others
-    dtype: torch.dtype = torch.float32  # Type of the features
-    function: bool = False  # Whether it is a function's output and no module's
-    # Whether the module returned what it was given, perhaps in another shape, as dropout does in evaluation mode
+    kind: str
+    shape: tuple[int, ...]
+    channel_dim: int
+    calls: int
+    activation: bool
+    leaf: bool
+    dtype: torch.dtype = torch.float32
+    function: bool = False
     copies: bool = False
-    # Whether it is the residual stream behind one of several equal blocks: what a block returns in the shape that it
-    # was given, where no nonlinearity made it
     stream: bool = False
 
     @property

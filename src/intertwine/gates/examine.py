@@ -173,24 +173,38 @@ class GateStudy(Result):
     """What ``examine`` found.
 
     Kernels are normalised, ``K[i, j] / sqrt(K[i, i] K[j, j])``, and their examples are in the order of the classes.
+
+    Attributes:
+        model: The network's name.
+        layers: Gate statistics.
+        examples: Number of examples behind them.
+        labels: Class of each example of the kernels ``(N,)``.
+        shared: Which gates classes share.
+        base: Base kernels by layer ``(N, N)``: the share of units on for both of two examples, normalised.
+        npk: The neural path kernel ``(N, N)``.
+        ntk: The neural tangent kernel, its trace over outputs ``(N, N)``.
+        alignments: Centred alignments of pairs of kernels by the names of both; ``"labels"`` is 1 within classes.
+        example: The input that was looked at closely ``(C, *S)``.
+        active: The sub-network that it switches on.
+        features: What each unit of a linear gating network looks for, where one was given.
+        settings: How it was made, and what the caller adds.
+        notes: What a reader should know.
     """
 
-    model: str  # The network's name
-    layers: tuple[GateLayer, ...]  # Gate statistics
-    examples: int  # Number of examples behind them
-    labels: Tensor  # Class of each example of the kernels ``(N,)``
-    shared: SharedGates  # Which gates classes share
-    # Base kernels by layer ``(N, N)``: the share of units on for both of two examples, normalised
+    model: str
+    layers: tuple[GateLayer, ...]
+    examples: int
+    labels: Tensor
+    shared: SharedGates
     base: Mapping[str, Tensor]
-    npk: Tensor  # The neural path kernel ``(N, N)``
-    ntk: Tensor  # The neural tangent kernel, its trace over outputs ``(N, N)``
-    # Centred alignments of pairs of kernels by the names of both; ``"labels"`` is 1 within classes
+    npk: Tensor
+    ntk: Tensor
     alignments: Mapping[str, Mapping[str, float]]
-    example: Tensor  # The input that was looked at closely ``(C, *S)``
-    active: ActiveSubnetwork  # The sub-network that it switches on
-    features: EffectiveMaps | None = None  # What each unit of a linear gating network looks for, where one was given
-    settings: Mapping[str, Any] = field(default_factory=dict)  # How it was made, and what the caller adds
-    notes: tuple[str, ...] = ()  # What a reader should know
+    example: Tensor
+    active: ActiveSubnetwork
+    features: EffectiveMaps | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def _rows(self) -> list[dict[str, Any]]:
         """One row per layer of gates."""

@@ -170,12 +170,17 @@ class SpaceMatch:
 
 @dataclass(frozen=True, repr=False)
 class GateMatch(Result):
-    """What ``match_gates`` found."""
+    """What ``match_gates`` found.
 
-    spaces: tuple[SpaceMatch, ...]  # Space by space
-    unmatched: tuple[str, ...] = ()  # Spaces that no gate switches, matched by weights alone
-    # Moves A to B: units by gates, scales and signs by weights. It is not part of the saved result: use its own
-    # ``save``
+    Attributes:
+        spaces: Space by space.
+        unmatched: Spaces that no gate switches, matched by weights alone.
+        transformation: Moves A to B: units by gates, scales and signs by weights. It is not part of the saved result:
+            use its own ``save``.
+    """
+
+    spaces: tuple[SpaceMatch, ...]
+    unmatched: tuple[str, ...] = ()
     transformation: Transformation | None = field(default=None, metadata=UNSAVED)
 
     @property

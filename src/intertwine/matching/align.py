@@ -34,7 +34,30 @@ class Alignment(Result):
     ``transformation`` acts on ``b``: ``symmetry.act(transformation, b)`` computes the function of ``b`` with units in
     the order, at the scale and in the bases of ``a``. ``~transformation`` moves ``a`` into the basis of ``b``.
 
-    Where streams rotate, both act on networks whose gains are folded (``folded``), as ``apply`` and ``.a`` are.
+    Where streams rotate, both act on networks whose gains are folded (``folded``): ``apply(b)`` folds and moves, and is
+    close to ``alignment.a``.
+
+    Attributes:
+        method: Name of the solver.
+        symmetry: The symmetry of the architecture.
+        transformation: The element that moves ``b``.
+        objective: What the solver maximised; by weights it is the sum of ``<a, g b>`` over tensors in balanced
+            coordinates.
+        history: The objective along the way of the best start.
+        starts: The objective that every start reached.
+        quality: By space, for every unit of ``a`` the cosine in [-1, 1] between its weights and those of the unit of
+            ``b`` that was moved to its place, ``(p..., n)``; NaN for a unit without weights.
+        before: Distance ``|a - b| / |a|`` of the weights in balanced coordinates, before.
+        after: The same after ``b`` was moved.
+        kinds: Kinds of elements that were searched.
+        seconds: Time taken; it is not saved, so that the same seed gives the same file.
+        seed: Seed of starts and orders.
+        notes: What a reader must know.
+        chance: By space the mean cosine that the same kind of search reaches between unrelated networks: ``a``, and
+            ``b`` with its weights mixed; empty where it was not asked for. A mean cosine says something above it only.
+        a: The network ``a`` in the gauge of the alignment: itself where nothing was folded. Not saved.
+        gauge: How networks are folded, or ``None``. Not saved: of a loaded alignment ``apply`` takes folded networks.
+        carry: What carries the weights of ``b`` into the code of ``a`` first, where the two differ. Not saved either.
 
     Examples:
         >>> import torch, intertwine as iw
@@ -47,31 +70,22 @@ class Alignment(Result):
         True
     """
 
-    method: str  # Name of the solver
-    symmetry: Symmetry  # The symmetry of the architecture
-    transformation: Transformation  # The element that moves ``b``
-    # What the solver maximised; by weights it is the sum of ``<a, g b>`` over tensors in balanced coordinates
+    method: str
+    symmetry: Symmetry
+    transformation: Transformation
     objective: float
-    history: tuple[float, ...]  # The objective along the way of the best start
-    # By space, for every unit of ``a`` the cosine in [-1, 1] between its weights and those of the unit of ``b`` that
-    # was moved to its place, ``(p..., n)``; NaN for a unit without weights
+    history: tuple[float, ...]
     quality: Mapping[str, Tensor]
-    before: float  # Distance ``|a - b| / |a|`` of the weights in balanced coordinates, before
-    after: float  # The same after ``b`` was moved
-    kinds: tuple[str, ...]  # Kinds of elements that were searched
-    # Time taken; it is not saved, so that the same seed gives the same file
+    before: float
+    after: float
+    kinds: tuple[str, ...]
     seconds: float = field(default=0.0, metadata=UNSAVED)
-    seed: int = 0  # Seed of starts and orders
-    starts: tuple[float, ...] = ()  # The objective that every start reached
-    notes: tuple[str, ...] = ()  # What a reader must know
-    # By space the mean cosine that the same kind of search reaches between unrelated networks: ``a``, and ``b`` with
-    # its weights mixed; empty where it was not asked for. A mean cosine says something above it only
+    seed: int = 0
+    starts: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
     chance: Mapping[str, float] = field(default_factory=dict)
-    # The network ``a`` in the gauge of the alignment: itself where nothing was folded. Not saved
     a: Any = field(default=None, metadata=UNSAVED)
-    # How networks are folded, or ``None``. Not saved: of a loaded alignment ``apply`` takes folded networks
     gauge: Any = field(default=None, metadata=UNSAVED)
-    # What carries the weights of ``b`` into the code of ``a`` first, where the two differ. Not saved either
     carry: Any = field(default=None, metadata=UNSAVED)
 
     def apply(self, b: Any) -> Any:

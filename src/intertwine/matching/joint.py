@@ -22,15 +22,19 @@ _SETTLED = 1e-6  # relative fall of the distance that is worth another sweep
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Gathering(Result):
-    """Several networks brought into one basis."""
+    """Several networks brought into one basis.
 
-    symmetry: Symmetry  # The symmetry of the architecture
-    # For each network the element that moves it into the common basis, near that of the first
+    Attributes:
+        symmetry: The symmetry of the architecture.
+        transformations: For each network the element that moves it into the common basis, near that of the first.
+        distances: Root mean square distance of the moved networks from their mean, relative to the mean's norm, before
+            the first sweep and after each.
+        gauge: How networks are folded first, so that streams rotate, or ``None``. Not saved.
+    """
+
+    symmetry: Symmetry
     transformations: tuple[Transformation, ...]
-    # Root mean square distance of the moved networks from their mean, relative to the mean's norm, before the first
-    # sweep and after each
     distances: tuple[float, ...]
-    # How networks are folded first, so that streams rotate, or ``None``. Not saved
     gauge: Any = field(default=None, metadata=UNSAVED)
 
     _columns = ("sweep", "distance")

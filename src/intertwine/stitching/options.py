@@ -11,17 +11,29 @@ from .stitched import TailNorm
 
 @dataclass(frozen=True)
 class Recipe:
-    """How stitching layers are trained (paper 1, D.2); a number out of range is a ``ValueError``."""
+    """How stitching layers are trained (paper 1, D.2).
 
-    epochs: int = 20  # Passes over the training data
-    learning_rate: float = 1e-3  # Constant
-    momentum: float = 0.9  # 0.9 in v1, none in v2
-    head_start: int = 10  # Epochs in which permutations learn while scales are held
-    batch_size: int = 32  # Of the loaders that the command line makes; a loader given to ``train_layers`` has its own
-    # ``"best"`` keeps, of the start and all epochs, the map with the least training loss as it is evaluated; ``"last"``
-    # the last epoch's, as in the paper
+    Attributes:
+        epochs: Passes over the training data.
+        learning_rate: Constant.
+        momentum: 0.9 in v1, none in v2.
+        head_start: Epochs in which permutations learn while scales are held.
+        batch_size: Of the loaders that the command line makes; a loader given to ``train_layers`` has its own.
+        keep: ``"best"`` keeps, of the start and all epochs, the map with the least training loss as it is evaluated;
+            ``"last"`` the last epoch's, as in the paper.
+        judged: Training examples that ``"best"`` is judged on: the first batches that hold so many.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    epochs: int = 20
+    learning_rate: float = 1e-3
+    momentum: float = 0.9
+    head_start: int = 10
+    batch_size: int = 32
     keep: Literal["best", "last"] = "best"
-    judged: int = 2048  # Training examples that ``"best"`` is judged on: the first batches that hold so many
+    judged: int = 2048
 
     def __post_init__(self) -> None:
         for name, least in {"epochs": 0, "head_start": 0, "batch_size": 1, "judged": 1}.items():
@@ -49,25 +61,35 @@ def recipe_of(recipe: Recipe | str) -> Recipe:
 
 @dataclass(frozen=True)
 class StitchOptions:
-    """How networks are stitched, and what the run is called; a ``start`` that is unknown is a ``ValueError``."""
+    """How networks are stitched, and what the run is called.
 
-    # Inside residual blocks: A's skip connections as they are (``"a"``, the paper), each mapped by a layer of the
-    # family (``"mapped"``), or B's own (``"b"``)
+    Attributes:
+        skip: Inside residual blocks: A's skip connections as they are (``"a"``, the paper), each mapped by a layer of
+            the family (``"mapped"``), or B's own (``"b"``).
+        start: Where training starts: ``"direct"``, the family's closed form, or ``"random"``, as in the paper.
+        tail_norm: Batch norm of the tail while layers are trained: ``"eval"`` with B's statistics, ``"train"`` with the
+            batch's (the reference code).
+        recalibration: Whether the tail's batch-norm statistics are found anew before evaluation, for every family.
+        bias: Whether layers have a bias; the paper's do not.
+        settings: Of families, such as ``{"alpha": 0.01, "tau": 0.1}``; each family takes its own. ``{"alpha": "cv"}``
+            chooses alpha by cross-validation on a part of the training data (v2 D.5).
+        names: What the models are called in results and intervals.
+        state: File that keeps interrupted training; see ``train_layers``.
+        progress: Whether to show progress.
+
+    Raises:
+        ValueError: If ``start`` is unknown.
+    """
+
     skip: Skip = "a"
-    # Where training starts: ``"direct"``, the family's closed form, or ``"random"``, as in the paper
     start: Literal["direct", "random"] = "direct"
-    # Batch norm of the tail while layers are trained: ``"eval"`` with B's statistics, ``"train"`` with the batch's (the
-    # reference code)
     tail_norm: TailNorm = "eval"
-    # Whether the tail's batch-norm statistics are found anew before evaluation, for every family
     recalibration: bool = True
-    bias: bool = False  # Whether layers have a bias; the paper's do not
-    # Of families, such as ``{"alpha": 0.01, "tau": 0.1}``; each family takes its own. ``{"alpha": "cv"}`` chooses alpha
-    # by cross-validation on a part of the training data (v2 D.5)
+    bias: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
-    names: tuple[str, str] = ("A", "B")  # What the models are called in results and intervals
-    state: str | Path | None = None  # File that keeps interrupted training; see ``train_layers``
-    progress: bool | None = None  # Whether to show progress
+    names: tuple[str, str] = ("A", "B")
+    state: str | Path | None = None
+    progress: bool | None = None
 
     def __post_init__(self) -> None:
         if self.start not in ("direct", "random"):

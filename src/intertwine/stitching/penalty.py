@@ -39,13 +39,21 @@ def labels_of(batch: Any, classes: int | None = None) -> Tensor:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Accuracies of two models and of networks stitched from them."""
+    """Accuracies of two models and of networks stitched from them.
 
-    accuracy_a: float  # Of A, 0 to 1
-    accuracy_b: float  # Of B
-    accuracies: tuple[float, ...]  # Of the stitched networks
-    errors: tuple[float, ...]  # Standard errors of their penalties over examples, all three networks on the same ones
-    examples: int  # How many examples, those whose labels are ignored (-100) left out
+    Attributes:
+        accuracy_a: Of A, 0 to 1.
+        accuracy_b: Of B.
+        accuracies: Of the stitched networks.
+        errors: Standard errors of their penalties over examples, all three networks on the same ones.
+        examples: How many examples, those whose labels are ignored (-100) left out.
+    """
+
+    accuracy_a: float
+    accuracy_b: float
+    accuracies: tuple[float, ...]
+    errors: tuple[float, ...]
+    examples: int
 
     @property
     def penalties(self) -> tuple[float, ...]:
@@ -205,15 +213,19 @@ class Drift:
     """Distance of ``phi(f_{<=l}(x))`` to B's own features ``y`` at the tap, on the same inputs.
 
     Every number is computed from second moments over examples and positions.
+
+    Attributes:
+        residual: ``sum |phi(x) - y|^2 / sum |y|^2``: 0 where the stitch reproduces B's features.
+        shift: Root mean square over live channels of (mean of phi(x) - mean of y) / (standard deviation of y).
+        frechet: Fréchet distance between Gaussians of these moments, divided by the variance of ``y``: 0 for equal
+            distributions, even where single inputs are swapped.
+        mahalanobis: Mean squared Mahalanobis distance of phi(x) to the distribution of ``y``, per dimension: 1 in
+            distribution, larger outside.
     """
 
-    residual: float  # ``sum |phi(x) - y|^2 / sum |y|^2``: 0 where the stitch reproduces B's features
-    shift: float  # Root mean square over live channels of (mean of phi(x) - mean of y) / (standard deviation of y)
-    # Fréchet distance between Gaussians of these moments, divided by the variance of ``y``: 0 for equal distributions,
-    # even where single inputs are swapped
+    residual: float
+    shift: float
     frechet: float
-    # Mean squared Mahalanobis distance of phi(x) to the distribution of ``y``, per dimension: 1 in distribution, larger
-    # outside
     mahalanobis: float
 
 

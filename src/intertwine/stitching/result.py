@@ -27,53 +27,85 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Stitching(Result):
-    """One stitched network and its penalty."""
+    """One stitched network and its penalty.
 
-    layer_a: str  # Layer of A after which the cut is
-    layer_b: str  # Layer of B
-    family: str  # Of the stitching layer
-    method: str  # ``"task_loss"`` (trained, the paper's way) or ``"direct"`` (closed form, no training)
-    seed: int  # Of the layer's start and the order of training
-    accuracy: float  # Of the stitched network, 0 to 1
-    accuracy_a: float  # Of A
-    accuracy_b: float  # Of B
-    error: float  # Standard error of the penalty over examples
-    examples: int  # Examples evaluated
-    inside_block: bool  # Whether skip connections cross the cut beside the tap; the paper's ``*``
-    skip: Skip  # What became of them: A's as they are (``"a"``), mapped, or B's own (``"b"``)
-    c_in: int  # Channels of A
-    c_out: int  # Channels of B
-    parameters: int  # Trainable numbers as stored
-    dim: int  # Dimension of the family
-    log_components: float  # Logarithm of the number of its pieces
-    drift: Drift | None = None  # How far the stitched features are from B's own; ``None`` if not asked for
-    doubly_stochastic_error: float | None = None  # Of the relaxed permutation at the end; ``None`` without one
-    # Share of B's live channels that read the same channel of A as in closed form: in the assignment with the largest
-    # sum of ``max(cos, 0)^2 |b|^2``, where ``g_relu`` starts (the measure assigns on ``cos``). 1 where training changed
-    # no match; ``None`` for families without matches
+    Attributes:
+        layer_a: Layer of A after which the cut is.
+        layer_b: Layer of B.
+        family: Of the stitching layer.
+        method: ``"task_loss"`` (trained, the paper's way) or ``"direct"`` (closed form, no training).
+        seed: Of the layer's start and the order of training.
+        accuracy: Of the stitched network, 0 to 1.
+        accuracy_a: Of A.
+        accuracy_b: Of B.
+        error: Standard error of the penalty over examples.
+        examples: Examples evaluated.
+        inside_block: Whether skip connections cross the cut beside the tap; the paper's ``*``.
+        skip: What became of them: A's as they are (``"a"``), mapped, or B's own (``"b"``).
+        c_in: Channels of A.
+        c_out: Channels of B.
+        parameters: Trainable numbers as stored.
+        dim: Dimension of the family.
+        log_components: Logarithm of the number of its pieces.
+        drift: How far the stitched features are from B's own; ``None`` if not asked for.
+        doubly_stochastic_error: Of the relaxed permutation at the end; ``None`` without one.
+        agreement: Share of B's live channels that read the same channel of A as in closed form: in the assignment with
+            the largest sum of ``max(cos, 0)^2 |b|^2``, where ``g_relu`` starts (the measure assigns on ``cos``).
+            1 where training changed no match; ``None`` for families without matches.
+        sparsity: Share of entries of at most 1e-3 in size (v2 D.1).
+        alpha: Weight of the permutation regulariser, where the family has one.
+        history: One mapping for each epoch of training.
+        stopped_at: Step at which the loss was no longer finite; the layer is the last good one then.
+        kept: Epoch whose map this is, 0 for the start: the one with the least training loss as evaluated; ``None``
+            where the last epoch counts, or nothing was trained.
+        start_loss: That loss at the start.
+        pairing: For maps with at most one entry in every row: ``index``, the matched channel of A for each of B (-1 for
+            none), and ``scale``; where permutations are free also ``closed_form``, the match in closed form, and
+            ``live``, whether B's channel ever responds. ``None`` for other maps.
+        names: What the models are called.
+        settings: Options of the run.
+        notes: What a reader should know.
+        matrix: The map as evaluated, ``(C_out, C_in)``; ``None`` where it was not saved.
+        bias: Its bias or ``None``.
+        skip_maps: With ``skip="mapped"`` the map and bias of every skip connection that crosses the cut.
+        statistics: Batch-norm statistics of the tail.
+        model: The stitched network; ``None`` in a loaded result (see :meth:`rebuild`).
+    """
+
+    layer_a: str
+    layer_b: str
+    family: str
+    method: str
+    seed: int
+    accuracy: float
+    accuracy_a: float
+    accuracy_b: float
+    error: float
+    examples: int
+    inside_block: bool
+    skip: Skip
+    c_in: int
+    c_out: int
+    parameters: int
+    dim: int
+    log_components: float
+    drift: Drift | None = None
+    doubly_stochastic_error: float | None = None
     agreement: float | None = None
-    sparsity: float | None = None  # Share of entries of at most 1e-3 in size (v2 D.1)
-    alpha: float | None = None  # Weight of the permutation regulariser, where the family has one
-    history: tuple[Mapping[str, Any], ...] = ()  # One mapping for each epoch of training
-    stopped_at: int | None = None  # Step at which the loss was no longer finite; the layer is the last good one then
-    # Epoch whose map this is, 0 for the start: the one with the least training loss as evaluated; ``None`` where the
-    # last epoch counts, or nothing was trained
+    sparsity: float | None = None
+    alpha: float | None = None
+    history: tuple[Mapping[str, Any], ...] = ()
+    stopped_at: int | None = None
     kept: int | None = None
-    start_loss: float | None = None  # That loss at the start
-    # For maps with at most one entry in every row: ``index``, the matched channel of A for each of B (-1 for none), and
-    # ``scale``; where permutations are free also ``closed_form``, the match in closed form, and ``live``, whether B's
-    # channel ever responds. ``None`` for other maps
+    start_loss: float | None = None
     pairing: Mapping[str, list[Any]] | None = None
-    names: tuple[str, str] = ("A", "B")  # What the models are called
-    settings: Mapping[str, Any] = field(default_factory=dict)  # Options of the run
-    notes: tuple[str, ...] = ()  # What a reader should know
-    # The map as evaluated, ``(C_out, C_in)``; ``None`` where it was not saved
+    names: tuple[str, str] = ("A", "B")
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     matrix: Tensor | None = field(default=None, metadata=APART)
-    bias: Tensor | None = field(default=None, metadata=APART)  # Its bias or ``None``
-    # With ``skip="mapped"`` the map and bias of every skip connection that crosses the cut
+    bias: Tensor | None = field(default=None, metadata=APART)
     skip_maps: tuple[tuple[Tensor, Tensor | None], ...] = field(default=(), metadata=APART)
-    statistics: Mapping[str, Tensor] = field(default_factory=dict, metadata=APART)  # Batch-norm statistics of the tail
-    # The stitched network; ``None`` in a loaded result (see :meth:`rebuild`)
+    statistics: Mapping[str, Tensor] = field(default_factory=dict, metadata=APART)
     model: Stitched | None = field(default=None, metadata=UNSAVED)
 
     @property
@@ -164,10 +196,14 @@ class Stitching(Result):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StitchingStudy(Result):
-    """Stitched networks over layers, families, methods, seeds and pairs of models."""
+    """Stitched networks over layers, families, methods, seeds and pairs of models.
 
-    stitchings: tuple[Stitching, ...]  # All of them
-    # Of the whole study; the command line adds facts of networks and data
+    Attributes:
+        stitchings: All of them.
+        settings: Of the whole study; the command line adds facts of networks and data.
+    """
+
+    stitchings: tuple[Stitching, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property

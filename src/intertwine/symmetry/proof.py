@@ -112,12 +112,19 @@ def _eps(dtype: torch.dtype) -> float:
 
 @dataclass(frozen=True)
 class Proof:
-    """Measured error of the new weights against the old ones, in float64, with a negative control."""
+    """Measured error of the new weights against the old ones, in float64, with a negative control.
 
-    error: float  # Relative error of the outputs
-    rtol: float  # Largest error that counts as rounding
-    control: float  # The error when one tensor changes by other numbers of the same size: it must be large
-    tensor: str  # That tensor
+    Attributes:
+        error: Relative error of the outputs.
+        rtol: Largest error that counts as rounding.
+        control: The error when one tensor changes by other numbers of the same size: it must be large.
+        tensor: That tensor.
+    """
+
+    error: float
+    rtol: float
+    control: float
+    tensor: str
 
 
 class Probe:
@@ -220,13 +227,21 @@ class Control:
 
 @dataclass(frozen=True, repr=False)
 class Verification(Result):
-    """What ``verify`` measured."""
+    """What ``verify`` measured.
 
-    checks: tuple[Check, ...]  # Errors by space, kind and seed
-    controls: tuple[Control, ...]  # For each space the negative control that was seen best
-    rtol: float  # Largest error that counts as rounding
-    dtype: torch.dtype  # Lowest precision seen in the run that was compared
-    notes: tuple[str, ...] = ()  # What a reader should know
+    Attributes:
+        checks: Errors by space, kind and seed.
+        controls: For each space the negative control that was seen best.
+        rtol: Largest error that counts as rounding.
+        dtype: Lowest precision seen in the run that was compared.
+        notes: What a reader should know.
+    """
+
+    checks: tuple[Check, ...]
+    controls: tuple[Control, ...]
+    rtol: float
+    dtype: torch.dtype
+    notes: tuple[str, ...] = ()
 
     @property
     def worst(self) -> float:

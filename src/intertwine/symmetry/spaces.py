@@ -55,15 +55,20 @@ class Restriction:
 
 @dataclass(frozen=True)
 class Space:
-    """One hidden space of a network: units that a symmetry may permute, rescale, flip or mix."""
+    """One hidden space of a network: units that a symmetry may permute, rescale, flip or mix.
 
-    name: str  # Unique, from the first tensor axis that carries it, such as ``"layer1.0.conv1.weight[0]"``
-    group: SpaceGroup  # What may act on its units, such as ``PositiveMonomial(64)``
-    # Names of the spaces whose units each have their own copy of this space (outermost first)
+    Attributes:
+        name: Unique, from the first tensor axis that carries it, such as ``"layer1.0.conv1.weight[0]"``.
+        group: What may act on its units, such as ``PositiveMonomial(64)``.
+        parents: Names of the spaces whose units each have their own copy of this space (outermost first).
+        reasons: What restricts the space, in words, such as ``"no linear maps, no signs: relu in features.1"``.
+        restrictions: The same by kinds, for programs; none in files of versions that kept words alone.
+    """
+
+    name: str
+    group: SpaceGroup
     parents: tuple[str, ...] = ()
-    # What restricts the space, in words, such as ``"no linear maps, no signs: relu in features.1"``
     reasons: tuple[str, ...] = ()
-    # The same by kinds, for programs; none in files of versions that kept words alone
     restrictions: tuple[Restriction, ...] = field(default=(), repr=False)
 
     def causes(self, *lost: str) -> list[Restriction]:
@@ -83,10 +88,15 @@ class Space:
 
 @dataclass(frozen=True)
 class Leaf(Representation):
-    """An axis (or a factor, or a segment of one) that carries a space, with the representation of its group there."""
+    """An axis (or a factor, or a segment of one) that carries a space, with the representation of its group there.
 
-    space: str  # Name of the space
-    size: int  # Number of units that lie on the axis
+    Attributes:
+        space: Name of the space.
+        size: Number of units that lie on the axis.
+    """
+
+    space: str
+    size: int
 
 
 @dataclass(frozen=True)

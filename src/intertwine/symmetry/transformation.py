@@ -28,6 +28,10 @@ class Transformation:
 
     ``g @ h`` acts with ``h`` first, ``~g`` undoes ``g``. Spaces with parents compose as a wreath product.
 
+    Attributes:
+        elements: Name of each space to its element, parents before children.
+        certified: For which inputs it keeps the function, where these are not all of the example's shapes.
+
     Examples:
         >>> from intertwine.groups import PositiveMonomial
         >>> from intertwine.symmetry import Space
@@ -38,8 +42,8 @@ class Transformation:
         True
     """
 
-    elements: Mapping[str, Element]  # Name of each space to its element, parents before children
-    certified: str = ""  # For which inputs it keeps the function, where these are not all of the example's shapes
+    elements: Mapping[str, Element]
+    certified: str = ""
 
     @property
     def spaces(self) -> tuple[str, ...]:

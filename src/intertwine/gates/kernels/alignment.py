@@ -138,12 +138,17 @@ RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 @dataclass(frozen=True)
 class KernelRegression:
-    """A fitted ridge regression."""
+    """A fitted ridge regression.
 
-    strength: float  # The chosen ridge, in units of the kernel's mean diagonal
-    # Accuracy of each candidate over the held-out folds; empty where there was nothing to choose
+    Attributes:
+        strength: The chosen ridge, in units of the kernel's mean diagonal.
+        accuracies: Accuracy of each candidate over the held-out folds; empty where there was nothing to choose.
+        weights: ``(K + ridge I)^-1 Y`` ``(N, classes)``.
+    """
+
+    strength: float
     accuracies: dict[float, float]
-    weights: Tensor = field(repr=False)  # ``(K + ridge I)^-1 Y`` ``(N, classes)``
+    weights: Tensor = field(repr=False)
 
     def predict(self, kernel: Tensor) -> Tensor:
         """Classes ``(M,)`` of new examples, by ``kernel`` ``(M, N)`` between new and training examples.

@@ -37,17 +37,27 @@ _DEEP = ("resnet", "vgg")
 
 @dataclass(frozen=True)
 class Setting:
-    """How big an experiment is and where it may work."""
+    """How big an experiment is and where it may work.
 
-    scale: Scale = "smoke"  # Seconds on digits, ``small``: hours of a CPU on CIFAR-10, ``paper``: the papers' sizes
-    # Holds networks, finished jobs and values, so that the same experiment goes on after a kill
+    Args:
+        scale: ``smoke`` is seconds on digits, ``small`` hours of a CPU on CIFAR-10, ``paper`` the papers' sizes.
+        folder: Holds networks, finished jobs and values, so that the same experiment goes on after a kill.
+        data: Images with labels, as ``lab.data.load`` takes them; not used at smoke scale, which has digits.
+        seed: Of everything random.
+        device: ``auto``, ``cpu``, ``cuda`` ...
+        workers: Processes; one for each core if ``None``, and at 0 jobs run in this process.
+        progress: Whether to show progress.
+        concepts: Images with labelled pixels, as ``lab.data.load_concepts`` takes them; generated at smoke scale.
+    """
+
+    scale: Scale = "smoke"
     folder: Path = field(default_factory=lambda: Path("reproduction"))
-    data: str = "cifar10"  # Images with labels, as ``lab.data.load`` takes them; digits at smoke scale
-    seed: int = 0  # Of everything random
-    device: str = "auto"  # ``auto``, ``cpu``, ``cuda`` ...
-    workers: int | None = 0  # Processes; one for each core if ``None``, and at 0 jobs run in this process
-    progress: bool = False  # Whether to show progress
-    concepts: str = "generated"  # Images with labelled pixels, as ``lab.data.load_concepts`` takes them
+    data: str = "cifar10"
+    seed: int = 0
+    device: str = "auto"
+    workers: int | None = 0
+    progress: bool = False
+    concepts: str = "generated"
 
     @property
     def data_spec(self) -> str:

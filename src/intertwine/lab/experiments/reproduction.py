@@ -66,16 +66,27 @@ FIG_2_CHAIN = _row(("FR gates", "CNTK-GAP", "FL gates", "network"), "67.09 77.43
 
 @dataclass(frozen=True)
 class Row:
-    """One number: the paper's and ours."""
+    """One number: the paper's and ours.
 
-    what: str  # What it is, such as ``"relu3"``
-    ours: float | None  # Our value; ``None`` where it was not run
-    paper: float | None = None  # The paper's; ``None`` where the text has none
-    low: float | None = None  # Lower end of our 95 % interval; ``None`` where there are too few networks
-    high: float | None = None  # Upper end
-    tolerance: float | None = None  # For numbers that should agree exactly or nearly so: the largest difference
-    group: str = ""  # Rows of one group are shown as one table
-    spread: float | None = None  # The paper's "±"
+    Args:
+        what: What it is, such as ``"relu3"``.
+        ours: Our value; ``None`` where it was not run.
+        paper: The paper's; ``None`` where the text has none.
+        low: Lower end of our 95 % interval; ``None`` where there are too few networks.
+        high: Upper end.
+        tolerance: For numbers that should agree exactly or nearly so: the largest difference.
+        group: Rows of one group are shown as one table.
+        spread: The paper's "±".
+    """
+
+    what: str
+    ours: float | None
+    paper: float | None = None
+    low: float | None = None
+    high: float | None = None
+    tolerance: float | None = None
+    group: str = ""
+    spread: float | None = None
 
     @classmethod
     def of(cls, what: str, found: Estimate | Sample, paper: Printed | None = None, group: str = "") -> Row:
@@ -129,20 +140,32 @@ class Map:
 
 @dataclass(frozen=True, repr=False)
 class Reproduction(Result):
-    """One table or figure: numbers beside the paper's, claims checked."""
+    """One table or figure: numbers beside the paper's, claims checked.
 
-    name: str  # Of the experiment
-    title: str  # What it is about
-    papers: str  # Which table or figure of which version, such as ``"v2 Table 2 (v1 Fig. 5)"``
-    scale: Scale  # ``smoke``, ``small`` or ``paper``
-    rows: Sequence[Row] = ()  # Numbers
-    claims: Sequence[Claim] = ()  # Statements, judged
-    # Whether the numbers should be the paper's: same networks, data and training. Otherwise only the claims speak, and
-    # the page says so
+    Args:
+        name: Name of the experiment.
+        title: What it is about.
+        papers: Which table or figure of which version, such as ``"v2 Table 2 (v1 Fig. 5)"``.
+        scale: ``smoke``, ``small`` or ``paper``.
+        rows: Numbers.
+        claims: Statements, judged.
+        comparable: Whether the numbers should be the paper's: same networks, data and training. Otherwise only the
+            claims speak, and the page says so.
+        notes: What a reader must know: what was made smaller, which data.
+        facts: Provenance and settings: networks, data, seeds, hours.
+        maps: Layer-by-layer matrices.
+    """
+
+    name: str
+    title: str
+    papers: str
+    scale: Scale
+    rows: Sequence[Row] = ()
+    claims: Sequence[Claim] = ()
     comparable: bool = False
-    notes: Sequence[str] = ()  # What a reader must know: what was made smaller, which data
-    facts: dict[str, Any] = field(default_factory=dict)  # Provenance and settings: networks, data, seeds, hours
-    maps: Sequence[Map] = ()  # Layer-by-layer matrices
+    notes: Sequence[str] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+    maps: Sequence[Map] = ()
 
     @property
     def passed(self) -> bool:

@@ -18,40 +18,60 @@ class Recipe:
     A difference first: the papers choose the best epoch on their "validation" images, which were CIFAR-10's test set;
     here the validation split is part of the training set. Version 1's random resized crops are ``RECIPES["paper_v1"]``.
 
+    Args:
+        epochs: Passes over the training split; not used where ``iterations`` are given.
+        batch_size: Examples of each step.
+        learning_rate: Initial learning rate.
+        optimizer: ``"adam"``, ``"adamw"`` or ``"sgd"`` (momentum 0.9), with PyTorch's other defaults.
+        schedule: ``"drops"`` multiplies the rate by ``drop_factor`` at ``drops`` evenly spaced epochs;
+            ``"cosine"`` lets it fall to 0, step by step; ``"boundaries"`` multiplies it by ``factors[k]`` between the
+            iterations ``boundaries[k - 1]`` and ``boundaries[k]``; ``"cyclic"`` lets it fall in a line to 0, after
+            ``warmup`` epochs in which it rises in a line.
+        drops: Number of drops: 50 epochs and 4 drops change the rate after epochs 10, 20, 30 and 40.
+        drop_factor: Factor of each drop.
+        weight_decay: As the optimizer means it.
+        label_smoothing: Share of the target spread evenly over all classes.
+        warmup: Epochs over which the rate rises linearly to its scheduled value.
+        mixup: Strength of mixup; 0 is none (see ``mix``).
+        cutmix: Strength of CutMix; 0 is none.
+        translate: Pixels by which images move at most, each way; the border has the mean colour.
+        flip: Whether images are mirrored left-right at random.
+        crop: Least share of an image's area that a random crop keeps before it is resized; 0 for none.
+        automatic: Strength of RandAugment, 0 to 10 (see ``random_augment``); 0 is none.
+        iterations: Length of the run in steps, whatever the size of the data; 0 counts ``epochs`` instead.
+        boundaries: Iterations at which the rate changes, growing.
+        factors: Factors of ``learning_rate``: one more than there are boundaries.
+        precision: ``"float32"``, or ``"bfloat16"`` for mixed precision (weights, losses and evaluation stay in
+            float32): two to three times as fast where the hardware multiplies in it, far slower where it does not
+            (see ``fast_precision``).
+        threads: Of numerical work on a CPU, whatever the environment says and the machine has: with another number,
+            gradients of convolutions and long sums have other last digits. More are faster for large networks.
+
     Raises:
         ValueError: If a value is out of its range.
     """
 
-    epochs: int = 50  # Passes over the training split; not used where ``iterations`` are given
-    batch_size: int = 32  # Examples of each step
-    learning_rate: float = 1e-3  # Initial learning rate
-    # ``"adam"``, ``"adamw"`` or ``"sgd"`` (momentum 0.9), with PyTorch's other defaults
+    epochs: int = 50
+    batch_size: int = 32
+    learning_rate: float = 1e-3
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
-    # ``"drops"`` multiplies the rate by ``drop_factor`` at ``drops`` evenly spaced epochs; ``"cosine"`` lets it fall
-    # to 0, step by step; ``"boundaries"`` multiplies it by ``factors[k]`` between the iterations
-    # ``boundaries[k - 1]`` and ``boundaries[k]``; ``"cyclic"`` lets it fall in a line to 0, after ``warmup`` epochs in
-    # which it rises in a line
     schedule: Literal["drops", "cosine", "boundaries", "cyclic"] = "drops"
-    drops: int = 4  # Number of drops: 50 epochs and 4 drops change the rate after epochs 10, 20, 30 and 40
-    drop_factor: float = 0.5  # Factor of each drop
-    weight_decay: float = 0.0  # As the optimizer means it
-    label_smoothing: float = 0.0  # Share of the target spread evenly over all classes
-    warmup: int = 0  # Epochs over which the rate rises linearly to its scheduled value
-    mixup: float = 0.0  # Strength of mixup; 0 is none (see ``mix``)
-    cutmix: float = 0.0  # Strength of CutMix; 0 is none
-    translate: int = 2  # Pixels by which images move at most, each way; the border has the mean colour
-    flip: bool = True  # Whether images are mirrored left-right at random
-    iterations: int = 0  # Length of the run in steps, whatever the size of the data; 0 counts ``epochs`` instead
-    boundaries: tuple[int, ...] = ()  # Iterations at which the rate changes, growing
-    factors: tuple[float, ...] = (1.0,)  # Factors of ``learning_rate``: one more than there are boundaries
-    # ``"float32"``, or ``"bfloat16"`` for mixed precision (weights, losses and evaluation stay in float32): two to
-    # three times as fast where the hardware multiplies in it, far slower where it does not (see ``fast_precision``)
+    drops: int = 4
+    drop_factor: float = 0.5
+    weight_decay: float = 0.0
+    label_smoothing: float = 0.0
+    warmup: int = 0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    translate: int = 2
+    flip: bool = True
+    iterations: int = 0
+    boundaries: tuple[int, ...] = ()
+    factors: tuple[float, ...] = (1.0,)
     precision: Literal["float32", "bfloat16"] = "float32"
-    # Of numerical work on a CPU, whatever the environment says and the machine has: with another number, gradients of
-    # convolutions and long sums have other last digits. More are faster for large networks
     threads: int = 1
-    crop: float = 0.0  # Least share of an image's area that a random crop keeps before it is resized; 0 for none
-    automatic: float = 0.0  # Strength of RandAugment, 0 to 10 (see ``random_augment``); 0 is none
+    crop: float = 0.0
+    automatic: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("boundaries", "factors"):  # a card keeps them as lists

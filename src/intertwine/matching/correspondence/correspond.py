@@ -30,20 +30,29 @@ _ = rules
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Correspondence(Result):
-    """Which entries of B's tensors are which of A's; truthy where the programs are one, or one is part of the other."""
+    """Which entries of B's tensors are which of A's; truthy where the programs are one, or one is part of the other.
 
-    # ``"the same program"``, ``"a is part of b"``, ``"b is part of a"``, ``"the same program with other settings"`` or
-    # ``"not comparable"``
+    Attributes:
+        verdict: ``"the same program"``, ``"a is part of b"``, ``"b is part of a"``, ``"the same program with other
+            settings"`` or ``"not comparable"``.
+        entries: Parts of tensors of A, each with the part of a tensor of B that it is.
+        part: Module of the larger network whose result is that of the smaller one; empty for whole networks.
+        reason: Where the programs part, which settings differ, or how the proof failed.
+        error: Relative error of A's program with B's weights against B's, in float64 where both run in it; ``None``
+            where nothing could be run, as on the meta device.
+        rtol: Largest error that rounding explains.
+        unread: Tensors of A that no entry of B fills: nothing reads them on the example.
+        looked_through: What was taken off before: "a wrapped in DataParallel".
+    """
+
     verdict: str
-    entries: tuple[Entry, ...] = ()  # Parts of tensors of A, each with the part of a tensor of B that it is
-    part: str = ""  # Module of the larger network whose result is that of the smaller one; empty for whole networks
-    reason: str = ""  # Where the programs part, which settings differ, or how the proof failed
-    # Relative error of A's program with B's weights against B's, in float64 where both run in it; ``None`` where
-    # nothing could be run, as on the meta device
+    entries: tuple[Entry, ...] = ()
+    part: str = ""
+    reason: str = ""
     error: float | None = None
-    rtol: float | None = None  # Largest error that rounding explains
-    unread: tuple[str, ...] = ()  # Tensors of A that no entry of B fills: nothing reads them on the example
-    looked_through: tuple[str, ...] = ()  # What was taken off before: "a wrapped in DataParallel"
+    rtol: float | None = None
+    unread: tuple[str, ...] = ()
+    looked_through: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:

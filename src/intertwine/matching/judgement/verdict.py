@@ -18,30 +18,38 @@ _LISTED = 12  # tensors that a summary lists
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Match(Result):
-    """What ``same`` found; true where the networks are one up to symmetry, no truth value where that is not known."""
+    """What ``same`` found; true where the networks are one up to symmetry, no truth value where that is not known.
 
-    verdict: str  # One of ``SAME``, ``PART``, ``RELATED``, ``DIFFERENT``, ``UNTOLD`` and ``APART``, "not comparable"
-    # Share of the weights that is not explained after matching, the root mean square sine of the angle between tensors
-    # in balanced coordinates: 0 for one network, 1 for orthogonal ones; infinity for other architectures
+    Attributes:
+        verdict: One of ``SAME``, ``PART``, ``RELATED``, ``DIFFERENT``, ``UNTOLD`` and ``APART``, "not comparable".
+        residual: Share of the weights that is not explained after matching, the root mean square sine of the angle
+            between tensors in balanced coordinates: 0 for one network, 1 for orthogonal ones; infinity for other
+            architectures.
+        deviation: Relative deviation that 99.9 % of single weights stay below.
+        precision: Coarsest precision that a copy needs to have gone through to explain the deviation, or ``None``.
+        chance: Residual that networks with the same statistics but unrelated units leave, where it was needed for the
+            verdict; else ``None``.
+        reason: The verdict's ground, in words.
+        moved: Whether units of ``a`` must be permuted or rescaled, or its bases changed, to agree with ``b``.
+        differing: Tensors that differ by more than rounding once ``a`` is moved, each with the distance relative to
+            its size; infinity for one that only one network has, or that has another shape. Batch norms count as the
+            affine maps that they are in eval mode, under the names of their gain and bias. Empty for networks that are
+            the same, and for other architectures.
+        transformation: The element that brings ``a`` closest to ``b``, or ``None`` for other architectures. It is not
+            part of the saved result: use its own ``save``. It moves ``a``, whatever the code of ``b``;
+            ``fold(a, x).model`` where both were folded.
+        correspondence: Which entries of ``b`` are which of ``a``, where their code or names differ; not saved.
+    """
+
+    verdict: str
     residual: float
-    deviation: float  # Relative deviation that 99.9 % of single weights stay below
-    # Coarsest precision that a copy needs to have gone through to explain the deviation, or ``None``
+    deviation: float
     precision: str | None
-    reason: str  # The verdict's ground, in words
-    # The element that brings ``a`` closest to ``b``, or ``None`` for other architectures. It is not part of the saved
-    # result: use its own ``save``. It moves ``a``, whatever the code of ``b``; ``fold(a, x).model`` where both were
-    # folded
+    reason: str
     transformation: Transformation | None = field(default=None, metadata=UNSAVED)
-    # Residual that networks with the same statistics but unrelated units leave, where it was needed for the verdict;
-    # else ``None``
     chance: float | None = None
-    # Tensors that differ by more than rounding once ``a`` is moved, each with the distance relative to its size;
-    # infinity for one that only one network has, or that has another shape. Batch norms count as the affine maps that
-    # they are in eval mode, under the names of their gain and bias. Empty for networks that are the same, and for other
-    # architectures
     differing: Mapping[str, float] = field(default_factory=dict)
-    moved: bool = True  # Whether units of ``a`` must be permuted or rescaled, or its bases changed, to agree with ``b``
-    # Which entries of ``b`` are which of ``a``, where their code or names differ; not saved
+    moved: bool = True
     correspondence: Correspondence | None = field(default=None, metadata=UNSAVED)
 
     def __bool__(self) -> bool:

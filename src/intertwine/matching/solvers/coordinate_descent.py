@@ -38,24 +38,29 @@ _STILL = {torch.float32: 1e-6, torch.float64: 1e-12}  # rotations closer to the 
 
 @dataclass(frozen=True)
 class CoordinateDescent(Solver):
-    """Maximises ``Σ <a, g b>`` in balanced coordinates, one space after another."""
+    """Maximises ``Σ <a, g b>`` in balanced coordinates, one space after another.
+
+    Attributes:
+        restarts: Largest number of starts: spaces placed from the input outwards and similar weight profiles (in that
+            order where spaces form a tree, else the other way round), the identity, then random elements. By default
+            two, or one for networks of more than 6 million weights, for state dicts, and where streams rotate: each is
+            the one of similar profiles there, cooled with other noise. A start that ends in a copy of ``a`` is the last
+            one: nothing can be better.
+        shakes: How often the best end is shaken; by default 40 times, 4 for networks of more than 6 million weights,
+            state dicts and networks whose streams rotate not at all.
+        sweeps: Largest number of sweeps over all spaces.
+        tolerance: Relative gain of a sweep below which the search ends; at 0 only when nothing changes. Where streams
+            rotate, which never quite ends, at least 1e-5.
+        fast: Whether to use the assignment of the extra ``[fast]``.
+    """
 
     name: ClassVar[str] = "weights"
 
-    # Largest number of starts: spaces placed from the input outwards and similar weight profiles (in that order where
-    # spaces form a tree, else the other way round), the identity, then random elements. By default two, or one for
-    # networks of more than 6 million weights, for state dicts, and where streams rotate: each is the one of similar
-    # profiles there, cooled with other noise. A start that ends in a copy of ``a`` is the last one: nothing can be
-    # better
     restarts: int | None = None
-    # How often the best end is shaken; by default 40 times, 4 for networks of more than 6 million weights, state dicts
-    # and networks whose streams rotate not at all
     shakes: int | None = None
-    sweeps: int = 200  # Largest number of sweeps over all spaces
-    # Relative gain of a sweep below which the search ends; at 0 only when nothing changes. Where streams rotate, which
-    # never quite ends, at least 1e-5
+    sweeps: int = 200
     tolerance: float = 0.0
-    fast: bool = False  # Whether to use the assignment of the extra ``[fast]``
+    fast: bool = False
 
     def __post_init__(self) -> None:
         if self.restarts is not None and self.restarts < 1:

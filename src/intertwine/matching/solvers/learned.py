@@ -47,20 +47,26 @@ _CONDITION = 1e6  # of a basis, beyond which single precision keeps nothing of i
 
 @dataclass(frozen=True)
 class Learned(Solver):
-    """Minimises the loss of the networks ``(1 - t) a + t g b`` for random ``t``, on labelled batches."""
+    """Minimises the loss of the networks ``(1 - t) a + t g b`` for random ``t``, on labelled batches.
+
+    Attributes:
+        steps: Steps of the search, one batch each.
+        rate: How far logarithms move in a step where the one cycle is highest. A step then turns the planes of a
+            rotation by about 1.75 times as many radians, most of them by 1.4 to 2.2 times as many.
+        every: Steps after which assignments are solved again and the barrier is measured on the held-out batch.
+        loss: ``loss(output, batch)`` of a batch; cross-entropy of ``(inputs, labels)`` by default.
+        checkpoint: A ``.safetensors`` file that is written at every measurement, and from which a search that was
+            broken off goes on, to the same end. It is of one pair of networks, one seed and these options.
+    """
 
     name: ClassVar[str] = "learned"
     by_weights: ClassVar[bool] = False
     needs_labels: ClassVar[bool] = True
 
-    steps: int = 2400  # Steps of the search, one batch each
-    # How far logarithms move in a step where the one cycle is highest. A step then turns the planes of a rotation by
-    # about 1.75 times as many radians, most of them by 1.4 to 2.2 times as many
+    steps: int = 2400
     rate: float = 0.01
-    every: int = 50  # Steps after which assignments are solved again and the barrier is measured on the held-out batch
-    loss: Loss | None = None  # ``loss(output, batch)`` of a batch; cross-entropy of ``(inputs, labels)`` by default
-    # A ``.safetensors`` file that is written at every measurement, and from which a search that was broken off goes on,
-    # to the same end. It is of one pair of networks, one seed and these options
+    every: int = 50
+    loss: Loss | None = None
     checkpoint: str | None = None
 
     def __post_init__(self) -> None:

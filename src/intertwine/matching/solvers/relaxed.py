@@ -113,15 +113,23 @@ def vertex(stated: Problem, costs: Soft, fast: bool = False) -> Transformation:
 
 @dataclass(frozen=True)
 class FrankWolfe(Solver):
-    """Maximises ``Σ <a, g b>`` in balanced coordinates, all spaces at once."""
+    """Maximises ``Σ <a, g b>`` in balanced coordinates, all spaces at once.
+
+    Attributes:
+        restarts: Number of starts, up to three: the mean of all elements, similar weight profiles, the identity.
+        steps: Largest number of steps.
+        tolerance: Relative gain of a step below which the climb ends.
+        polish: Whether coordinate descent follows.
+        fast: Whether to use the assignment of the extra ``[fast]``.
+    """
 
     name: ClassVar[str] = "frank-wolfe"
 
-    restarts: int = 3  # Number of starts, up to three: the mean of all elements, similar weight profiles, the identity
-    steps: int = 100  # Largest number of steps
-    tolerance: float = 1e-7  # Relative gain of a step below which the climb ends
-    polish: bool = True  # Whether coordinate descent follows
-    fast: bool = False  # Whether to use the assignment of the extra ``[fast]``
+    restarts: int = 3
+    steps: int = 100
+    tolerance: float = 1e-7
+    polish: bool = True
+    fast: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.restarts <= 3:
@@ -172,16 +180,25 @@ def _line_search(stated: Problem, x: Soft, y: Soft, start: float, degree: int) -
 
 @dataclass(frozen=True)
 class Sinkhorn(Solver):
-    """Maximises ``Σ <a, g b>`` in balanced coordinates by gradient ascent through doubly stochastic matrices."""
+    """Maximises ``Σ <a, g b>`` in balanced coordinates by gradient ascent through doubly stochastic matrices.
+
+    Attributes:
+        steps: Steps of Adam.
+        rate: Learning rate of the scores.
+        temperature: Temperature of the last step; it falls geometrically.
+        first_temperature: Temperature of the first step.
+        polish: Whether coordinate descent follows.
+        fast: Whether to use the assignment of the extra ``[fast]`` where scores are rounded.
+    """
 
     name: ClassVar[str] = "sinkhorn"
 
-    steps: int = 150  # Steps of Adam
-    rate: float = 0.1  # Learning rate of the scores
-    temperature: float = 0.1  # Temperature of the last step; it falls geometrically
-    first_temperature: float = 1.0  # Temperature of the first step
-    polish: bool = True  # Whether coordinate descent follows
-    fast: bool = False  # Whether to use the assignment of the extra ``[fast]`` where scores are rounded
+    steps: int = 150
+    rate: float = 0.1
+    temperature: float = 0.1
+    first_temperature: float = 1.0
+    polish: bool = True
+    fast: bool = False
 
     def __post_init__(self) -> None:
         heats = (self.first_temperature, self.temperature)

@@ -147,13 +147,17 @@ class Activations(Solver):
     Units whose inner bases are still unknown, such as heads, are compared by the best match of what lies inside.
     Positive scales follow in closed form: the least-squares fit of the logarithms of the ratios of standard deviations
     at all places.
+
+    Attributes:
+        share: Weight ``s`` of the responses; at 0.5 (method ``"mixed"``) both are equally weighted.
+        rescale: Whether positive scales follow the responses; otherwise balanced weights fix them.
     """
 
     name: ClassVar[str] = "activations"
     by_weights: ClassVar[bool] = False
 
-    share: float = 1.0  # Weight ``s`` of the responses; at 0.5 (method ``"mixed"``) both are equally weighted
-    rescale: bool = True  # Whether positive scales follow the responses; otherwise balanced weights fix them
+    share: float = 1.0
+    rescale: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
@@ -242,15 +246,18 @@ class Gates(Solver):
 
     Pairs of units in spaces that ReLUs switch are the exact optimum; weights choose among pairings that gates leave
     open, and find signs, units of other spaces, and scales.
+
+    Attributes:
+        a: Gates of the network that stays, as ``iw.gates.gate_patterns`` gives them.
+        b: Gates of the one that moves, on the same inputs.
     """
 
     name: ClassVar[str] = "gates"
     by_weights: ClassVar[bool] = False
     needs_units: ClassVar[bool] = True
 
-    # Gates of the network that stays, as ``iw.gates.gate_patterns`` gives them
     a: Mapping[str, Tensor] = field(repr=False)
-    b: Mapping[str, Tensor] = field(repr=False)  # Gates of the one that moves, on the same inputs
+    b: Mapping[str, Tensor] = field(repr=False)
 
     def search(self, networks: Networks) -> Findings:
         """The element, with the objective after every sweep.

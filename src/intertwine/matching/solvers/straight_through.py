@@ -34,16 +34,23 @@ from .solver import Findings, Solver
 
 @dataclass(frozen=True)
 class StraightThrough(Solver):
-    """Minimises the loss of the network half-way between ``a`` and ``g b`` on labelled batches."""
+    """Minimises the loss of the network half-way between ``a`` and ``g b`` on labelled batches.
+
+    Attributes:
+        epochs: Passes over the loader.
+        rate: Learning rate of Adam for the latent matrices, whose largest entry starts at 1.
+        loss: ``loss(output, batch)`` of a batch; cross-entropy of ``(inputs, labels)`` by default.
+        fast: Whether to use the assignment of the extra ``[fast]``.
+    """
 
     name: ClassVar[str] = "straight-through"
     by_weights: ClassVar[bool] = False
     needs_labels: ClassVar[bool] = True
 
-    epochs: int = 5  # Passes over the loader
-    rate: float = 0.01  # Learning rate of Adam for the latent matrices, whose largest entry starts at 1
-    loss: Loss | None = None  # ``loss(output, batch)`` of a batch; cross-entropy of ``(inputs, labels)`` by default
-    fast: bool = False  # Whether to use the assignment of the extra ``[fast]``
+    epochs: int = 5
+    rate: float = 0.01
+    loss: Loss | None = None
+    fast: bool = False
 
     def __post_init__(self) -> None:
         if self.epochs < 1:

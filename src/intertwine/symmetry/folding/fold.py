@@ -45,6 +45,15 @@ _NOTHING = "nothing to fold: gains are one, biases zero and streams centred, or 
 class Fold(Result):
     """The result of ``fold``.
 
+    Attributes:
+        changed: Every tensor that has other numbers, with the steps that changed it (``"norms"``, ``"biases"``,
+            ``"center"``, ``"heads"``).
+        kept: Gains and biases that stay, and why.
+        added: Tensors that the folded model has more: weights that were tied, biases that were not there.
+        proof: The new function against the old one in float64, with a control that must fail.
+        certified: For which inputs the function is the same, in words.
+        model: The folded model, of the same class.
+
     Examples:
         >>> import torch
         >>> from torch import nn
@@ -56,14 +65,12 @@ class Fold(Result):
         (True, True)
     """
 
-    # Every tensor that has other numbers, with the steps that changed it (``"norms"``, ``"biases"``, ``"center"``,
-    # ``"heads"``)
     changed: dict[str, tuple[str, ...]]
-    kept: tuple[Kept, ...]  # Gains and biases that stay, and why
-    added: tuple[str, ...]  # Tensors that the folded model has more: weights that were tied, biases that were not there
-    proof: Proof  # The new function against the old one in float64, with a control that must fail
-    certified: str  # For which inputs the function is the same, in words
-    model: Any = field(default=None, metadata=UNSAVED)  # The folded model, of the same class
+    kept: tuple[Kept, ...]
+    added: tuple[str, ...]
+    proof: Proof
+    certified: str
+    model: Any = field(default=None, metadata=UNSAVED)
 
     def summary(self) -> str:
         """How much was changed, the proof, and what stays as it is."""
