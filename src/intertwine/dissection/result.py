@@ -177,7 +177,10 @@ class Dissection(Result):
         return all(f == self.own.findings() for f in found) if found else None
 
     def counts(self, category: str | None = None, unique: bool = False) -> tuple[Count, ...]:
-        """Detectors for each power of the rotation, with intervals over seeds, then for G_ReLU; or of a category."""
+        """Detectors for each power of the rotation, with intervals over seeds, then for G_ReLU; or of a category.
+
+        A category that no concept has is a ``ValueError``.
+        """
         if category is not None and category not in self.categories:
             raise ValueError(f"category must be one of {', '.join(self.categories)}. Got {category!r}.")
         groups: dict[tuple[str, float], list[int]] = {}

@@ -35,7 +35,10 @@ class Embedding(Result):
 
     @classmethod
     def of(cls, names: Sequence[str], distances: Tensor, dimensions: int) -> Self:
-        """Points of classical scaling, moved to least stress (SMACOF), along principal axes; at least one dimension."""
+        """Points of classical scaling, moved to least stress (SMACOF), along principal axes.
+
+        Fewer dimensions than one are a ``ValueError``.
+        """
         if dimensions < 1:
             raise ValueError(f"dimensions must be at least 1. Got {dimensions}.")
         points = majorised(distances, classical_scaling(distances, dimensions))

@@ -51,7 +51,10 @@ class Solver(ABC):
         """What the solver's search comes to."""
 
     def solve(self, networks: Networks) -> Solution:
-        """The best element that was seen: none is worse in the objective than leaving ``b`` as it is."""
+        """The best element that was seen: none is worse in the objective than leaving ``b`` as it is.
+
+        A solver that needs labelled batches and has no loader raises ``ValueError``.
+        """
         if self.needs_labels:
             if networks.loader is None:
                 raise ValueError(f"loader must yield labelled batches for method {self.name!r}. Got None.")

@@ -260,7 +260,10 @@ def gather(
     progress: bool | None = False,
     joined: bool = True,
 ) -> dict[str, Network]:
-    """Run networks over the data once, about so many ``examples``; Control-C ends it, and what was read counts."""
+    """Run networks over the data once, about so many ``examples``; Control-C ends it, and what was read counts.
+
+    Fewer than 4 examples are a ``ValueError``; interrupted before that it raises ``KeyboardInterrupt``.
+    """
     # ``joined`` counts small batches together, run one by one where all features of a network fit
     seen, notes, began = 0, list[str](), time.monotonic()
     with ExitStack() as stack:
