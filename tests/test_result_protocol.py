@@ -238,6 +238,16 @@ def test_every_kind_of_result_is_here():
     assert ours == {name.partition(" ")[0] for name in KINDS}
 
 
+def test_help_says_what_results_hold():
+    for room in ROOMS:
+        import_module(f"intertwine.{room}")
+    known = {f.name for f in dataclasses.fields(Result)} | {"origin"}  # of a Symmetry: for verification, not for users
+    for kind in Result.__subclasses__():
+        own = {name for name in vars(kind).get("__annotations__", {}) if not name.startswith("_")} - known
+        said = kind.__doc__ or ""
+        assert [name for name in sorted(own) if f" {name}: " not in said] == [], kind
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_results_print_show_save_and_load(name, tmp_path):
     found = KINDS[name]()

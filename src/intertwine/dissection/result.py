@@ -179,7 +179,8 @@ class Dissection(Result):
     def counts(self, category: str | None = None, unique: bool = False) -> tuple[Count, ...]:
         """Detectors for each power of the rotation, with intervals over seeds, then for G_ReLU; or of a category.
 
-        A category that no concept has is a ``ValueError``.
+        Raises:
+            ValueError: If no concept has the category.
         """
         if category is not None and category not in self.categories:
             raise ValueError(f"category must be one of {', '.join(self.categories)}. Got {category!r}.")

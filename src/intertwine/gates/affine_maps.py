@@ -20,18 +20,24 @@ from .relu_program import ReluProgram, capture_relu
 
 @dataclass(frozen=True, repr=False)
 class ActiveSubnetwork(Result):
-    """The sub-network of one input: the gates that it opens, and what the network does with these gates."""
+    """The sub-network of one input: the gates that it opens, and what the network does with these gates.
 
-    layers: tuple[str, ...]  # Names of the gates, in the order in which they run
-    # For each of them the gates of the input ``(C, *S)``: bool; values for leaky ReLUs and soft gates; for max poolings
-    # the positions taken
+    Attributes:
+        layers: Names of the gates, in the order in which they run.
+        gates: For each of them the gates of the input ``(C, *S)``: bool; values for leaky ReLUs and soft gates; for max
+            poolings the positions taken.
+        weights: Effective linear map ``(outputs, C, *S)``: what each output multiplies the value network's input by.
+        offsets: What biases add ``(outputs,)``.
+        outputs: ``weights`` applied to the input, plus ``offsets`` ``(outputs,)``: exactly the network's outputs.
+        log_overlap: Natural logarithm of the overlap of the input with itself: how many paths to one output are on.
+            Where layers share weights between positions, pairs of paths in one bundle are counted.
+    """
+
+    layers: tuple[str, ...]
     gates: tuple[Tensor, ...]
-    # Effective linear map ``(outputs, C, *S)``: what each output multiplies the value network's input by
     weights: Tensor
-    offsets: Tensor  # What biases add ``(outputs,)``
-    outputs: Tensor  # ``weights`` applied to the input, plus ``offsets`` ``(outputs,)``: exactly the network's outputs
-    # Natural logarithm of the overlap of the input with itself: how many paths to one output are on. Where layers share
-    # weights between positions, pairs of paths in one bundle are counted
+    offsets: Tensor
+    outputs: Tensor
     log_overlap: float
 
     def contributions(self, output: int, value: Tensor) -> Tensor:
@@ -133,10 +139,15 @@ class EffectiveMap:
 
 @dataclass(frozen=True, repr=False)
 class EffectiveMaps(Result):
-    """The affine maps of every layer of a linear gating network."""
+    """The affine maps of every layer of a linear gating network.
 
-    maps: tuple[EffectiveMap, ...]  # Layer by layer, in the order in which the value network uses them
-    positions: str = "all"  # ``"all"``, or ``"centre"`` where of each channel only the middle position is given
+    Attributes:
+        maps: Layer by layer, in the order in which the value network uses them.
+        positions: ``"all"``, or ``"centre"`` where of each channel only the middle position is given.
+    """
+
+    maps: tuple[EffectiveMap, ...]
+    positions: str = "all"
 
     def __getitem__(self, layer: str | int) -> EffectiveMap:
         if isinstance(layer, int):

@@ -22,15 +22,21 @@ from .patterns import gate_patterns
 
 @dataclass(frozen=True, repr=False)
 class SharedGates(Result):
-    """Gates by class, layer by layer."""
+    """Gates by class, layer by layer.
 
-    layers: tuple[str, ...]  # Names of the ReLU layers
-    classes: tuple[str, ...]  # Names of the classes
-    counts: Tensor  # Examples of each class ``(classes,)``
-    # For each layer ``(classes, C, *S)``: the share of the class's examples for which a unit is on
+    Attributes:
+        layers: Names of the ReLU layers.
+        classes: Names of the classes.
+        counts: Examples of each class ``(classes,)``.
+        rates: For each layer ``(classes, C, *S)``: the share of the class's examples for which a unit is on.
+        overlap: For each layer ``(classes, classes)``: the share of units that are on for both of two *different*
+            examples, one of each class, on average.
+    """
+
+    layers: tuple[str, ...]
+    classes: tuple[str, ...]
+    counts: Tensor
     rates: tuple[Tensor, ...]
-    # For each layer ``(classes, classes)``: the share of units that are on for both of two *different* examples, one of
-    # each class, on average
     overlap: tuple[Tensor, ...]
 
     def alignment(self, layer: str | int) -> Tensor:

@@ -25,19 +25,25 @@ _STEPS, _TOLERANCE = 1000, 1e-9
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Embedding(Result):
-    """Named points in a space of few dimensions."""
+    """Named points in a space of few dimensions.
 
-    names: tuple[str, ...]  # Names of the points
-    points: Tensor  # ``(n, dimensions)``, float64, centred, along their principal axes
-    # Kruskal's stress-1, ``sqrt(sum (d_ij - |p_i - p_j|)^2 / sum d_ij^2)``: 0 where the points tell every distance;
-    # above 0.2 a picture misleads
+    Attributes:
+        names: Names of the points.
+        points: ``(n, dimensions)``, float64, centred, along their principal axes.
+        stress: Kruskal's stress-1, ``sqrt(sum (d_ij - |p_i - p_j|)^2 / sum d_ij^2)``: 0 where the points tell every
+            distance; above 0.2 a picture misleads.
+    """
+
+    names: tuple[str, ...]
+    points: Tensor
     stress: float
 
     @classmethod
     def of(cls, names: Sequence[str], distances: Tensor, dimensions: int) -> Self:
         """Points of classical scaling, moved to least stress (SMACOF), along principal axes.
 
-        Fewer dimensions than one are a ``ValueError``.
+        Raises:
+            ValueError: If there are fewer dimensions than one.
         """
         if dimensions < 1:
             raise ValueError(f"dimensions must be at least 1. Got {dimensions}.")
@@ -87,19 +93,33 @@ def majorised(distances: Tensor, points: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Distances(Result):
-    """Distances of all pairs of sets of features of the same examples, of networks for example."""
+    """Distances of all pairs of sets of features of the same examples, of networks for example.
 
-    names: tuple[str, ...]  # Names of the networks
-    measure: str  # Name of the measure
-    group: str  # What its score is invariant under, in words
-    metric: bool  # Whether the distances obey the triangle inequality (Procrustes: between layers of one width)
-    distances: Tensor  # ``(n, n)``, float64: symmetric, 0 on the diagonal
-    scores: Tensor  # ``(n, n)``: score of row against column
-    channels: tuple[int, ...]  # Channels of each
-    dead: tuple[int, ...]  # Channels of each that were left out
-    examples: int  # Number of examples
-    notes: tuple[str, ...] = ()  # What a reader must know
-    versions: Mapping[str, str] = field(default_factory=dict)  # Versions of the software
+    Attributes:
+        names: Names of the networks.
+        measure: Name of the measure.
+        group: What its score is invariant under, in words.
+        metric: Whether the distances obey the triangle inequality (Procrustes: between layers of one width).
+        distances: ``(n, n)``, float64: symmetric, 0 on the diagonal.
+        scores: ``(n, n)``: score of row against column.
+        channels: Channels of each.
+        dead: Channels of each that were left out.
+        examples: Number of examples.
+        notes: What a reader must know.
+        versions: Versions of the software.
+    """
+
+    names: tuple[str, ...]
+    measure: str
+    group: str
+    metric: bool
+    distances: Tensor
+    scores: Tensor
+    channels: tuple[int, ...]
+    dead: tuple[int, ...]
+    examples: int
+    notes: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     def embedding(self, dimensions: int = 2) -> Embedding:
         """Place the sets in a space of few dimensions, so that their distances there are like these (SMACOF)."""

@@ -26,19 +26,24 @@ Untrained = int | tuple[nn.Module | Sequence[nn.Module], nn.Module | Sequence[nn
 class Resampling:
     """What is drawn at random to judge a score: shuffles, halves of the examples, fresh weights.
 
+    Attributes:
+        null: Shuffles of the examples for chance levels, p-values and calibrated scores; 0 for none.
+        bootstrap: Random halves of the examples for the intervals, drawn without replacement; 0 for none.
+        untrained: How many copies of each network get fresh weights, from seeds of their own, by the models' own code;
+            each of A is compared with one of B. Of one architecture they stand for both, and each is compared with each
+            other. 0 goes without, and so does ``null=0``. Or networks built as A and B are, in pairs: ``(a0, b0)`` or
+            ``([a0, a1], [b0, b1])``; of ``(nets, nets)`` each is compared with each other.
+        seed: Seed of all of these: the same seed gives the same numbers.
+
     Raises:
         TypeError: If networks are asked for by anything but a number or modules.
         ValueError: If a number is negative, ``bootstrap`` is 1, or networks are not given for both sides.
     """
 
-    null: int = 20  # Shuffles of the examples for chance levels, p-values and calibrated scores; 0 for none
-    bootstrap: int = 20  # Random halves of the examples for the intervals, drawn without replacement; 0 for none
-    # How many copies of each network get fresh weights, from seeds of their own, by the models' own code; each of A is
-    # compared with one of B. Of one architecture they stand for both, and each is compared with each other. 0 goes
-    # without, and so does ``null=0``. Or networks built as A and B are, in pairs: ``(a0, b0)`` or ``([a0, a1], [b0,
-    # b1])``; of ``(nets, nets)`` each is compared with each other.
+    null: int = 20
+    bootstrap: int = 20
     untrained: Untrained = 3
-    seed: int = 0  # Seed of all of these: the same seed gives the same numbers
+    seed: int = 0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

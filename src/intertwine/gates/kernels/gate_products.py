@@ -219,11 +219,17 @@ def _logarithm(kernel: Tensor, factors: Iterator[tuple[Tensor, bool]]) -> tuple[
 
 @dataclass(frozen=True)
 class Budget:
-    """What a path kernel may take."""
+    """What a path kernel may take.
 
-    memory: float = 2**28  # Bytes of one tile, beside gates and result
-    max_operations: float = 1e14  # Multiply-adds above which the work is refused
-    batch_size: int = 500  # Examples that run through the network at once, for their gates
+    Attributes:
+        memory: Bytes of one tile, beside gates and result.
+        max_operations: Multiply-adds above which the work is refused.
+        batch_size: Examples that run through the network at once, for their gates.
+    """
+
+    memory: float = 2**28
+    max_operations: float = 1e14
+    batch_size: int = 500
 
 
 DEFAULT = Budget()

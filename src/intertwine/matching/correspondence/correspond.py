@@ -43,6 +43,7 @@ class Correspondence(Result):
         rtol: Largest error that rounding explains.
         unread: Tensors of A that no entry of B fills: nothing reads them on the example.
         looked_through: What was taken off before: "a wrapped in DataParallel".
+        aliases: Other names of tensors of A that are tied, each with the one that entries name.
     """
 
     verdict: str

@@ -53,7 +53,8 @@ class Solver(ABC):
     def solve(self, networks: Networks) -> Solution:
         """The best element that was seen: none is worse in the objective than leaving ``b`` as it is.
 
-        A solver that needs labelled batches and has no loader raises ``ValueError``.
+        Raises:
+            ValueError: If the solver needs labelled batches and there is no loader.
         """
         if self.needs_labels:
             if networks.loader is None:

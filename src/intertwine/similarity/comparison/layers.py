@@ -262,7 +262,9 @@ def gather(
 ) -> dict[str, Network]:
     """Run networks over the data once, about so many ``examples``; Control-C ends it, and what was read counts.
 
-    Fewer than 4 examples are a ``ValueError``; interrupted before that it raises ``KeyboardInterrupt``.
+    Raises:
+        ValueError: If there are fewer than 4 examples.
+        KeyboardInterrupt: If it is interrupted before there are.
     """
     # ``joined`` counts small batches together, run one by one where all features of a network fit
     seen, notes, began = 0, list[str](), time.monotonic()

@@ -39,6 +39,42 @@ class Comparison(Result):
 
     Every matrix is ``(L_a, L_b)`` in float64, by measure name; NaN where ``notes`` says why.
 
+    Attributes:
+        layers_a: Layers of A, in the order in which it runs.
+        layers_b: Layers of B.
+        measures: Names of the measures.
+        scores: The similarities; 1 means equal up to ``groups[measure]``.
+        low: Lower ends of the confidence intervals, ``None`` for a measure without them.
+        high: Upper ends.
+        chance: Mean score after the examples of B were shuffled: what unrelated features of these shapes would get.
+        null_p: Share of shuffles (the true order counted as one) that score at least as high.
+        calibrated: ``(score - c) / (1 - c)`` with ``c`` the 95 % quantile of the shuffled scores, 0 where that is
+            negative.
+        floor: The lowest possible score, where it is known.
+        groups: By measure, the exact group that its score is invariant under, in words.
+        channels_a: Channels per layer of A.
+        channels_b: Channels per layer of B.
+        dead_a: Channels of A that never respond; they are left out and never count as agreement.
+        dead_b: Channels of B that never respond.
+        shapes_a: Shape of one example's features, per layer of A.
+        shapes_b: Shape of one example's features, per layer of B.
+        examples: Number of examples.
+        seed: Seed of the shuffles and subsamples.
+        settings: Options of the run.
+        notes: What a reader must know, such as feature maps that were pooled.
+        versions: Versions of the software.
+        untrained_pairs: Scores of the same layers of networks with fresh weights, ``(pairs, L_a, L_b)``, where there
+            were such networks.
+        untrained_networks: In these pairs, which share some where it is less than two a pair; 0 if not known.
+        acting_a: By layer of A, the name of the group by which other weights of the same function move its features,
+            such as ``"positive_monomial"`` behind a ReLU; empty where it is not known, or one measure alone was asked
+            for.
+        acting_b: By layer of B.
+        best_p: ``null_p`` for the highest score of each layer of A, ``(L_a,)``: share of shuffles whose own best match
+            scores at least as high.
+        error: Within which the exact score lies, 19 times of 20, where scores are estimated from pairs of examples
+            within blocks and from sampled positions; ``None`` where they are exact.
+
     Examples:
         >>> import intertwine as iw
         >>> net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
@@ -49,42 +85,33 @@ class Comparison(Result):
         [['1', '1']]
     """
 
-    layers_a: tuple[str, ...]  # Layers of A, in the order in which it runs
-    layers_b: tuple[str, ...]  # Layers of B
-    measures: tuple[str, ...]  # Names of the measures
-    scores: Mapping[str, Tensor]  # The similarities; 1 means equal up to ``groups[measure]``
-    low: Mapping[str, Tensor | None]  # Lower ends of the confidence intervals, ``None`` for a measure without them
-    high: Mapping[str, Tensor | None]  # Upper ends
-    # Mean score after the examples of B were shuffled: what unrelated features of these shapes would get
+    layers_a: tuple[str, ...]
+    layers_b: tuple[str, ...]
+    measures: tuple[str, ...]
+    scores: Mapping[str, Tensor]
+    low: Mapping[str, Tensor | None]
+    high: Mapping[str, Tensor | None]
     chance: Mapping[str, Tensor | None]
-    null_p: Mapping[str, Tensor | None]  # Share of shuffles (the true order counted as one) that score at least as high
-    # ``(score - c) / (1 - c)`` with ``c`` the 95 % quantile of the shuffled scores, 0 where that is negative
+    null_p: Mapping[str, Tensor | None]
     calibrated: Mapping[str, Tensor | None]
-    floor: Mapping[str, Tensor | None]  # The lowest possible score, where it is known
-    groups: Mapping[str, str]  # By measure, the exact group that its score is invariant under, in words
-    channels_a: tuple[int, ...]  # Channels per layer of A
-    channels_b: tuple[int, ...]  # Channels per layer of B
-    dead_a: tuple[int, ...]  # Channels of A that never respond; they are left out and never count as agreement
-    dead_b: tuple[int, ...]  # Channels of B that never respond
-    shapes_a: tuple[tuple[int, ...], ...]  # Shape of one example's features, per layer of A
-    shapes_b: tuple[tuple[int, ...], ...]  # Shape of one example's features, per layer of B
-    examples: int  # Number of examples
-    seed: int  # Seed of the shuffles and subsamples
-    settings: Mapping[str, Any] = field(default_factory=dict)  # Options of the run
-    notes: tuple[str, ...] = ()  # What a reader must know, such as feature maps that were pooled
-    versions: Mapping[str, str] = field(default_factory=dict)  # Versions of the software
-    # Scores of the same layers of networks with fresh weights, ``(pairs, L_a, L_b)``, where there were such networks
+    floor: Mapping[str, Tensor | None]
+    groups: Mapping[str, str]
+    channels_a: tuple[int, ...]
+    channels_b: tuple[int, ...]
+    dead_a: tuple[int, ...]
+    dead_b: tuple[int, ...]
+    shapes_a: tuple[tuple[int, ...], ...]
+    shapes_b: tuple[tuple[int, ...], ...]
+    examples: int
+    seed: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
     untrained_pairs: Mapping[str, Tensor] = field(default_factory=dict)
-    untrained_networks: int = 0  # In these pairs, which share some where it is less than two a pair; 0 if not known
-    # By layer of A, the name of the group by which other weights of the same function move its features, such as
-    # ``"positive_monomial"`` behind a ReLU; empty where it is not known, or one measure alone was asked for
+    untrained_networks: int = 0
     acting_a: tuple[str, ...] = ()
-    acting_b: tuple[str, ...] = ()  # By layer of B
-    # ``null_p`` for the highest score of each layer of A, ``(L_a,)``: share of shuffles whose own best match scores at
-    # least as high
+    acting_b: tuple[str, ...] = ()
     best_p: Mapping[str, Tensor | None] = field(default_factory=dict)
-    # Within which the exact score lies, 19 times of 20, where scores are estimated from pairs of examples within blocks
-    # and from sampled positions; ``None`` where they are exact
     error: Mapping[str, Tensor | None] = field(default_factory=dict)
 
     @property
@@ -162,24 +189,43 @@ def _number(value: float) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ComparisonSet(Result):
-    """Similarities of every network with every other at each layer."""
+    """Similarities of every network with every other at each layer.
 
-    names: tuple[str, ...]  # Names of the networks
-    layers: tuple[str, ...]  # Names of the layers, which all of them have
-    measures: tuple[str, ...]  # Names of the measures
-    scores: Mapping[str, Tensor]  # By measure, ``(L, n, n)`` in float64, NaN where ``notes`` says why
-    error: Mapping[str, Tensor]  # By measure, within which the exact score lies, 19 times of 20
-    low: Mapping[str, Tensor]  # By measure, lower ends of the confidence intervals over examples
-    high: Mapping[str, Tensor]  # By measure, upper ends
-    chance: Mapping[str, Tensor]  # By measure, the mean score of shuffled examples
-    null_p: Mapping[str, Tensor]  # By measure, the share of shuffles that score at least as high
-    groups: Mapping[str, str]  # By measure, the group that its score is invariant under, in words
-    examples: int  # Number of examples
-    settings: Mapping[str, Any] = field(default_factory=dict)  # Options of the run
-    notes: tuple[str, ...] = ()  # What a reader must know
-    versions: Mapping[str, str] = field(default_factory=dict)  # Versions of the software
-    architectures: tuple[int, ...] = ()  # Of each network its architecture, by number
-    # By measure, scores of networks with fresh weights by their architectures, ``(pairs, L, K, K)``, NaN where none is
+    Attributes:
+        names: Names of the networks.
+        layers: Names of the layers, which all of them have.
+        measures: Names of the measures.
+        scores: By measure, ``(L, n, n)`` in float64, NaN where ``notes`` says why.
+        error: By measure, within which the exact score lies, 19 times of 20.
+        low: By measure, lower ends of the confidence intervals over examples.
+        high: By measure, upper ends.
+        chance: By measure, the mean score of shuffled examples.
+        null_p: By measure, the share of shuffles that score at least as high.
+        groups: By measure, the group that its score is invariant under, in words.
+        examples: Number of examples.
+        settings: Options of the run.
+        notes: What a reader must know.
+        versions: Versions of the software.
+        architectures: Of each network its architecture, by number.
+        untrained_pairs: By measure, scores of networks with fresh weights by their architectures, ``(pairs, L, K, K)``,
+            NaN where none is.
+    """
+
+    names: tuple[str, ...]
+    layers: tuple[str, ...]
+    measures: tuple[str, ...]
+    scores: Mapping[str, Tensor]
+    error: Mapping[str, Tensor]
+    low: Mapping[str, Tensor]
+    high: Mapping[str, Tensor]
+    chance: Mapping[str, Tensor]
+    null_p: Mapping[str, Tensor]
+    groups: Mapping[str, str]
+    examples: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    architectures: tuple[int, ...] = ()
     untrained_pairs: Mapping[str, Tensor] = field(default_factory=dict)
 
     def matrix(self, measure: str | None = None, layer: str | None = None) -> Tensor:
