@@ -62,8 +62,8 @@ class ChannelSums(ChannelMoments):
         variance = square - mean.square()
         size = square + double(self._about).square()
         every = flat.device.type != "cpu" or bool((variance <= _STILL * size).any())
-        ends = torch.aminmax(flat if every else flat[:_SEEN], dim=2)
-        low, high = double(ends.min).amin(0), double(ends.max).amax(0)
+        some = flat if every else flat[:_SEEN]
+        low, high = double(some.amin(2)).amin(0), double(some.amax(2)).amax(0)  # aminmax takes four times as long
         if every:
             return low, high
         middle, spread = double(self._about) + mean, variance.sqrt()
@@ -169,11 +169,12 @@ def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
             z -= both
             along[some] = (z * both).sum(2) + both.square().sum(2) / 2
         z = z.to(torch.bfloat16 if narrow else z.dtype, memory_format=torch.contiguous_format)
-        products = z * z.mT if width == 1 else torch.bmm(z, z.mT)
-        linear += products.sum(0, dtype=x.dtype)
-        for strip, own in zip(strips, _strips(n)):
-            strip[some] = products[:, own, : own.stop]
-    return Held(tuple(strips), rows, along, mean, width), linear
+        for strip, own in zip(strips, _strips(n)):  # of the lower triangle, which takes five eighths of the time
+            u, v = z[:, own], z[:, : own.stop].mT
+            products = u * v if width == 1 else torch.bmm(u, v)
+            linear[own, : own.stop] += products.sum(0, dtype=x.dtype)
+            strip[some] = products
+    return Held(tuple(strips), rows, along, mean, width), mirror(linear)
 
 
 def u_centred(gram: Tensor, rounding: float) -> Tensor:

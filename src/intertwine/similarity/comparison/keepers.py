@@ -24,7 +24,7 @@ from .estimates import parts_of
 from .layers import Layer, Network, channels_first_shape, check_shape, common_space, enough, pool, sampled
 
 BLOCK = 128  # examples whose pairs a kernel sees, where one example's features are few
-_HELD = 160 << 20  # bytes of products of channels of a network that wait for the moments of all batches
+_HELD = 96 << 20  # bytes of products of channels of a network that wait for the moments of all batches
 _TINY = 1e-8  # largest values below which, or above whose inverse, products would leave the range of float32
 _LARGE, _SMALL_BLOCK = 500_000, 64  # numbers of one example of a network from which on blocks are smaller
 
