@@ -7,6 +7,7 @@ and nobody takes a second model's while holding one, so that no two threads can 
 """
 
 import copy
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
@@ -15,11 +16,12 @@ from functools import wraps
 from inspect import signature
 from pathlib import Path
 from threading import RLock
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._attributes import Kept, unattached
 from ._nested import map_tensors, tensors_in
@@ -28,6 +30,26 @@ M = TypeVar("M", bound=nn.Module)
 P = ParamSpec("P")
 R = TypeVar("R")
 _AUTOCAST = ("cpu", "cuda", "mps", "xpu")
+
+
+class OperationMode(TorchDispatchMode):
+    """Base of modes through which each operation on tensors goes.
+
+    Torch keeps its compiler off what a mode does, and imports the compiler for it, which takes two seconds. Here it is
+    kept off where it is there already.
+    """
+
+    _kept_off = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __enter__(self) -> Self:
+        kind: Any = type(self)
+        if "torch._dynamo" in sys.modules and not kind._kept_off:
+            kind.__torch_dispatch__, kind._kept_off = torch._disable_dynamo(kind.__torch_dispatch__), True
+        return super().__enter__()
 
 
 def check_module(model: object, name: str = "model") -> None:

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .._evaluation import evaluating
+from .._evaluation import OperationMode, evaluating
 from .batches import call, device_of, head
 
 __all__ = [
@@ -125,7 +124,7 @@ def watching_functions(modules: Mapping[str, nn.Module], see: Callable[[str, str
         yield
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(OperationMode):
     """Shows what every operation was given and returned."""
 
     def __init__(self, see: Callable[[Any, Any, Any, Any], None]) -> None:

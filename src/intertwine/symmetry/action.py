@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._attributes import Kept, forget
-from .._evaluation import alone, check_module, copied, in_usual_mode
+from .._evaluation import OperationMode, alone, check_module, copied, in_usual_mode
 from .._io.lazy import LazyState, folders_of, headers_of
 from .._nested import map_tensors
 from .._words import counted
@@ -102,7 +101,7 @@ def acting(sym: Description, g: Transformation, model: nn.Module) -> Iterator[No
             kept.restore()
 
 
-class _Moved(TorchDispatchMode):
+class _Moved(OperationMode):
     """Operations read a model's tensors as an element moves them."""
 
     def __init__(self, sym: Description, g: Transformation, model: nn.Module) -> None:

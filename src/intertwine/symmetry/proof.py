@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from .._evaluation import copied, in_usual_mode
+from .._evaluation import OperationMode, copied, in_usual_mode
 from .._examples import each, widened
 from .._nested import tensors_in
 from .._progress import track
@@ -29,7 +28,7 @@ from .transformation import Transformation, random
 _LOWER = (torch.float32, torch.float16, torch.bfloat16)
 
 
-class _Float64(TorchDispatchMode):
+class _Float64(OperationMode):
     """Casts go to float64 instead of a lower precision."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -90,7 +89,7 @@ def _lowest(dtype: torch.dtype, tensors: Iterable[Tensor]) -> torch.dtype:
     return max((dtype, *(t.dtype for t in tensors if t.is_floating_point())), key=_eps)
 
 
-class _LowestPrecision(TorchDispatchMode):
+class _LowestPrecision(OperationMode):
     """Watches for casts to a lower precision, from that of the weights on; constants that are promoted do no harm."""
 
     def __init__(self, dtype: torch.dtype) -> None:

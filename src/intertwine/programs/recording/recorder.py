@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..._evaluation import OperationMode
 from ..._nested import tensors_in
 from ..calls import Call, Ref, Value
 from ..operations import BATCH_NORMS
@@ -32,7 +32,7 @@ _TRACED = {"aten::_ctc_loss"}  # whose results are as long as numbers say, but f
 _MASKED = {"aten::index": "indices", "aten::masked_select": "mask"}  # whose result is as long as a mask says
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(OperationMode):
     """Recorder of the operations on tensors that depend on a parameter or a user input.
 
     Constants are followed by value: an operation on constants alone is not recorded. Writes in place make a new value.
