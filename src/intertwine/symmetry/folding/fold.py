@@ -24,8 +24,7 @@ from ..find import symmetries_of
 from ..gauge.bases import general_bases
 from ..proof import Proof
 from ..transformation import element
-from .flow import Change, Flow
-from .graph import Graph, Obstacle, View
+from .flow import Change, Flow, Graph, Obstacle, View
 from .norms import fold_norms
 from .rewriter import Outcome, Rewriter
 

@@ -23,8 +23,7 @@ from ...programs.program import float64_handler
 from ..action import tensors_of
 from ..find import symmetries_of
 from ..symmetry import Symmetry
-from .flow import Change, Flow
-from .graph import Graph, Obstacle, View
+from .flow import Change, Flow, Graph, Obstacle, View
 from .rewriter import Outcome, Rewriter
 
 _NORMS = LAYER_NORMS | RMS_NORMS

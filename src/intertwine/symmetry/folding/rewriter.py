@@ -20,8 +20,7 @@ from ...errors import VerificationError
 from ...programs import Program, capture_paths, union
 from ..action import tensors_of, write
 from ..proof import Probe, Proof, in_float64
-from .flow import Flow
-from .graph import Graph, Obstacle
+from .flow import Flow, Graph, Obstacle, close
 
 
 @dataclass
@@ -153,7 +152,7 @@ class Rewriter:
             calls = [call for call in self.program.calls if call.module == module]
             views = lambda refs: [ref is not None and ref.id in self.graph.views for ref in refs]
             calls = [call for call in calls if any(views(call.inputs)) and not all(views(call.outputs))]
-            if len(calls) != len(numbers) or any(not torch.equal(numbers[0], other) for other in numbers):
+            if len(calls) != len(numbers) or not all(close(numbers[0], other) for other in numbers):
                 raise Obstacle(f"{module} runs in several places and has no bias to take it")
             if f"{module}.bias" in self.new:
                 raise Obstacle(f"{module} has no bias to take it a second time")

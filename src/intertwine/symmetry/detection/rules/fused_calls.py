@@ -3,24 +3,24 @@
 A shuffle is a run of views and transpositions whose result has the shape of what it began with, and the same units
 along every axis. Read one by one, these would take an axis apart into factors.
 
-A turn makes of one tensor ``x`` another of its shape, by angles in which no parameter has a part. It is read
-symbolically along the last axis: every entry is a form, a sum of entries of ``x`` times entries of tables. The run
-becomes one call where its result is ``y_i = c x_i - s x_j`` and ``y_j = s x_i + c x_j`` for all pairs ``i, j``: each
-pair, as a complex number, is multiplied by ``c + s i``, which commutes with all turns and scales of the pair.
+A turn makes of one tensor ``x`` another of its shape, by angles in which no parameter has a part, with
+``y_i = c x_i - s x_j`` and ``y_j = s x_i + c x_j`` for all pairs ``i, j``: each pair, as a complex number, is
+multiplied by ``c + s i``, which commutes with all turns and scales of the pair. Whether a run does that is an identity
+of polynomials in ``x`` and the entries of the tables, which holds wherever it holds at random numbers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...._nested import map_leaves
 from ....programs import Call, Program, Ref
 from ....programs.calls import makers, reached, readers
 from ....programs.operations import COPIES, PARTS, REARRANGEMENTS, REPEATS, RESHAPES, TRANSPOSES, aten
+from ....programs.program import float64_handler, run_call
 from ...spaces import Cause
 from ..axis_terms import Slot, Value, axis_size, rearranged, slots
 from ..engine import Engine
@@ -110,16 +110,13 @@ def _orders(program: Program, inside: Sequence[Call]) -> Orders | None:
     return tuple(found) if any(order != tuple(range(len(order))) for order in found) else None
 
 
-Form = dict[tuple[int, tuple], int]  # places of entries of ``x`` with the entries of tables that each is multiplied by
-
 _TURN = "intertwine::turn"
-_BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
 _JOINS = aten("cat stack")
 _ENDS = RESHAPES | aten("add sub cat")
 _LINEAR = _ENDS | COPIES | PARTS | aten("stack neg mul view_as_complex view_as_real")
 _MOVES = PARTS | REPEATS | TRANSPOSES | _JOINS | aten("index_select index gather embedding")
 _LONGEST = 40  # calls of a part
-_FIRST = 1 << 33  # number that is none of the bits of a constant
+_SAME = 1e-9  # of numbers that are equal but for rounding
 
 
 @register_rule(_TURN)
@@ -164,7 +161,7 @@ class _TurnFinder:
         self._place = {ref.id: k for k, call in enumerate(calls) for ref in call.made}
         learned = (ref for ref in program.states.values() if program.values[ref.id].kind == "parameter")
         self._learned, self._returned = reached(calls, learned), frozenset(program.outputs)
-        self._code, self._next = cache(self._coded), _FIRST
+        self._numbers = cache(self._drawn)
 
     def part(self, end: Call) -> tuple[Call, list[Call]] | None:
         """The call that stands for the part of the run with a given end, and the calls in it; ``None`` for no turn."""
@@ -188,141 +185,95 @@ class _TurnFinder:
         return None
 
     def _turn(self, x: Ref, inside: list[Call]) -> tuple[Call, list[Call]] | None:
-        known, end = {id(call) for call in inside}, inside[0]
-        inner = (ref for call in inside[1:] for ref in call.made)
-        size = self._values[x.id].shape[-1]
-        if (
-            not size
-            or size % 2
-            or not all(id(reader) in known for ref in inner for reader in self._readers.get(ref.id, ()))
-        ):
+        """What multiplies each pair by one complex number ``f(z) / z`` for all ``z`` is told at two random ``z``."""
+        known, end, shape = {id(call) for call in inside}, inside[0], self._values[x.id].shape
+        read = (reader for call in inside[1:] for ref in call.made for reader in self._readers.get(ref.id, ()))
+        tables = {ref: call for call in inside for ref in call.inputs if ref.id not in self._learned}
+        if 0 in shape or shape[-1] % 2 or not all(id(reader) in known for reader in read) or not tables:
             return None
-        forms = _Forms(self._values[x.id].shape)
-        ids = {x: forms.ids}
-        new: Tensor | None = None
-        for call in reversed(inside):
-            ref = call.outputs[0]
-            new = None if ref is None else forms.of(call, ids, self._code, self._values[ref.id])
-            if ref is None or new is None:
+        if any(call.op != "aten::mul" for call in tables.values()):
+            return None
+        along = {k for ref, call in tables.items() for k in self._changing(ref, call) if k < len(shape) - 1}
+        lead = [n if k in along else 1 for k, n in enumerate(shape[:-1])]
+        angles = 6 * _random((2, *lead, shape[-1] // 2), 0)
+        z = torch.polar(torch.ones_like(angles), angles)
+        for halves in (True, False):
+            made = [self._made(x, inside, _entries(one, halves)) for one in z]
+            if made[0] is None or made[1] is None:
                 return None
-            ids[ref] = new
-        found = [] if new is None else [forms.known[k] for k in new.flatten().tolist()]
-        tables = [*dict.fromkeys(ref for call in inside for ref in call.inputs if ref.id not in self._learned)]
-        for halves, partner in ((True, lambda i: (i + size // 2) % size), (False, lambda i: i ^ 1)):
-            if tables and all(_turned(found, i, partner(i)) for i in range(size)):
-                args = {"self": x, "tables": tables, "along": sorted(forms.along), "halves": halves}
+            first, second = (_pairs(y, halves) for y in made if y is not None)
+            turns = first / z[0]
+            off, turned = (second - turns * z[1]).abs().max(), turns.imag.abs().reshape(-1, turns.shape[-1]).amax(0)
+            if off < _SAME * turns.abs().max() and bool((turned > _SAME).all()):
+                args = {"self": x, "tables": [*tables], "along": sorted(along), "halves": halves}
                 return Call(_TURN, args, end.outputs, module=end.module, line=end.line), inside
         return None
 
-    def _coded(self, ref: Ref) -> Tensor:
-        """Whole numbers in the shape of a table: where two are equal the entries are, whatever the positions."""
+    def _changing(self, table: Ref, call: Call) -> list[int]:
+        """The axes of a product along which a table of it has several entries."""
+        rank, shape = len(self._values[call.made[0].id].shape), self._values[table.id].shape
+        return [rank - len(shape) + k for k, n in enumerate(shape) if n > 1]
+
+    def _made(self, x: Ref, inside: Sequence[Call], numbers: Tensor) -> Tensor | None:
+        """What calls make of numbers with one entry for all along some axes before the last; ``None`` if those change.
+
+        Operations that do something along those axes are none of a turn: the shapes of their results tell.
+        """
+        lead, known = numbers.shape[:-1], {x.id: numbers}
+        for call in reversed(inside):
+            (ref,) = call.made
+            shape = self._values[ref.id].shape
+            if shape[: len(lead)] != self._values[x.id].shape[:-1]:
+                return None
+            known |= {r.id: self._numbers(r) for r in call.inputs if r.id not in self._learned}
+            if call.op in RESHAPES:
+                made = known[call.inputs[0].id].reshape(*lead, *shape[len(lead) :])
+            else:
+                (made,) = run_call(call, known, float64_handler)
+            known[ref.id] = made.contiguous()
+        return known[inside[0].made[0].id]
+
+    def _drawn(self, ref: Ref) -> Tensor:
+        """Random numbers in the shape of a table: where two are equal the entries are, whatever the positions."""
         value = self._values[ref.id]
         call = self._makers.get(ref.id, value.source)
-        if value.data is not None and value.dtype in _BITS:
-            return value.data.detach().cpu().contiguous().view(_BITS[value.dtype]).long()
+        if value.data is not None and value.dtype.is_floating_point:
+            return _scrambled(value.data.detach().cpu())
         real = [r for r in call.inputs if self._values[r.id].dtype.is_floating_point] if call is not None else []
         if call is not None and real and call.op in COPIES | RESHAPES and not _reads_bits(call):
-            return self._code(real[0]).reshape(value.shape)
+            return self._numbers(real[0]).reshape(value.shape)
         if call is not None and real and call.op in _MOVES and (call.op not in _JOINS or len(real) == len(call.inputs)):
-            known = {r: self._code(r) if r in real else self._values[r.id].data for r in call.inputs}
+            known = {r.id: self._numbers(r) if r in real else self._values[r.id].data for r in call.inputs}
             if all(x is not None for x in known.values()):
-                return call.func(**_filled(call.args, known))
+                return run_call(replace(call, outputs=(ref,)), known, float64_handler)[0]
         drawn = call is not None and torch.Tag.nondeterministic_seeded in getattr(call.func, "tags", ())
         if call is not None and len(real) == 1 == len(call.inputs) and is_pointwise(call) and not drawn:
-            return self._numbered(torch.unique(self._code(real[0]), return_inverse=True)[1])
-        if value.data is not None and value.dtype.is_floating_point:
-            return self._numbered(torch.unique(value.data.detach().cpu(), return_inverse=True)[1])
-        return self._numbered(torch.arange(prod(value.shape), device="cpu").reshape(value.shape))
-
-    def _numbered(self, x: Tensor) -> Tensor:
-        """Numbers of entries that no other table has."""
-        self._next += x.numel()
-        return x + self._next - x.numel()
+            return _scrambled(self._numbers(real[0]) + ref.id)
+        numbers = _random((*value.shape, 2), ref.id + 1)
+        return torch.view_as_complex(numbers) if value.dtype.is_complex else numbers[..., 0]
 
 
-class _Forms:
-    """Forms by number, of tensors whose axes before the last one of ``x`` have one entry that stands for all.
+def _random(shape: tuple[int, ...], seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
 
-    Operations that do something along those axes are none of a turn: the shapes of their results tell.
-    """
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.known: list[Form] = [{(i, ()): 1} for i in range(shape[-1])]
-        self.along: set[int] = set()  # axes before the last along which entries of tables change
-        self._lead = shape[:-1]
-        self.ids = torch.arange(shape[-1], device="cpu").reshape(*[1] * len(self._lead), -1)
+def _scrambled(x: Tensor) -> Tensor:
+    """Numbers between 0 and 1 that say nothing but where those of ``x`` are equal."""
+    bits = (x.double() + 0.0).contiguous().view(torch.int64)
+    for shift, factor in ((30, 0x3F58476D1CE4E5B9), (27, 0x14D049BB133111EB), (31, 1)):
+        bits = (bits ^ (bits >> shift)) * factor
+    return bits.double() * 2.0**-63
 
-    def of(self, call: Call, ids: Mapping[Ref, Tensor], code: Callable[[Ref], Tensor], value: Any) -> Tensor | None:
-        """The forms of a call's result, a complex one with both parts along a last axis; ``None`` if none are known."""
-        given = [ids[ref] for ref in call.inputs if ref in ids]
-        tables = [ref for ref in call.inputs if ref not in ids]
-        lead, parts = len(self._lead), (2,) if value.dtype.is_complex else ()
-        shape = (*[1] * lead, *value.shape[lead:], *parts)
-        numbers = value.dtype.is_floating_point or value.dtype.is_complex
-        if value.shape[:lead] != self._lead or len(tables) != (call.op == "aten::mul") or not numbers:
-            return None
-        if call.op == "aten::neg":
-            new = self._each(lambda a: _sum({}, a, -1), *given)
-        elif call.op == "aten::mul":
-            if len(given) != 1 or given[0].shape != shape:
-                return None
-            new = self._times(given[0], code(tables[0]), lead, bool(parts))
-        elif call.op in ("aten::add", "aten::sub"):
-            if len(given) != 2 or call.args["alpha"] != 1 or given[0].shape != given[1].shape:
-                return None
-            new = self._each(lambda a, b: _sum(a, b, 1 if call.op == "aten::add" else -1), *given)
-        elif call.op in RESHAPES:
-            new = given[0].reshape(shape)
-        elif call.op in PARTS | _JOINS:
-            new = call.func(**_filled(call.args, ids))
-        else:
-            new = given[0]
-        return new if new.shape == shape else None
 
-    def _each(self, make: Callable[..., Form], *tensors: Tensor) -> Tensor:
-        first = len(self.known)
-        self.known += [make(*(self.known[k] for k in some)) for some in zip(*(x.flatten().tolist() for x in tensors))]
-        return torch.arange(first, len(self.known), device="cpu").reshape(tensors[0].shape)
+def _pairs(x: Tensor, halves: bool) -> Tensor:
+    return torch.complex(*(x.chunk(2, -1) if halves else x.unflatten(-1, (-1, 2)).unbind(-1)))
 
-    def _times(self, ids: Tensor, codes: Tensor, lead: int, is_complex: bool) -> Tensor:
-        """Forms times entries of a table, each of which is named by its numbers at all places of the other axes."""
-        codes = codes.reshape(*[1] * (ids.ndim - is_complex - codes.ndim), *codes.shape)
-        self.along |= {axis for axis, n in enumerate(codes.shape[:lead]) if n > 1}
-        inner = ids.shape[lead : ids.ndim - is_complex]
-        columns = codes.expand(*codes.shape[:lead], *inner).reshape(*codes.shape[:lead], -1).unbind(-1)
-        names = [(tuple(codes.shape[:lead]), column.contiguous().numpy().tobytes()) for column in columns]
 
-        def named(ids: Tensor, part: str = "") -> Tensor:
-            own = iter(names)
-            return self._each(lambda a: {(i, (*n, part, *k)): v for k in [next(own)] for (i, n), v in a.items()}, ids)
-
-        if not is_complex:
-            return named(ids)
-        x, y = ids.unbind(-1)
-        real = self._each(lambda a, b: _sum(a, b, -1), named(x, "re"), named(y, "im"))
-        return torch.stack([real, self._each(lambda a, b: _sum(a, b, 1), named(x, "im"), named(y, "re"))], -1)
+def _entries(z: Tensor, halves: bool) -> Tensor:
+    return torch.cat((z.real, z.imag), -1) if halves else torch.view_as_real(z).flatten(-2)
 
 
 def _reads_bits(call: Call) -> bool:
     """Whether a view shows memory as numbers of another type."""
     return call.op in RESHAPES and "dtype" in call.args
-
-
-def _sum(a: Form, b: Form, sign: int) -> Form:
-    total = dict(a)
-    for entry, v in b.items():
-        total[entry] = total.get(entry, 0) + sign * v
-    return {entry: v for entry, v in total.items() if v}
-
-
-def _filled(args: Mapping[str, Any], known: Mapping[Ref, Any]) -> dict[str, Any]:
-    """Arguments with tensors in the place of references."""
-    return map_leaves(dict(args), lambda x: known[x] if isinstance(x, Ref) else x)
-
-
-def _turned(forms: Sequence[Form], i: int, j: int) -> bool:
-    """Whether entries ``i`` and ``j`` are ``c x_i - s x_j`` and ``s x_i + c x_j``, with some ``s``."""
-    part = lambda at, of: {names: v for (place, names), v in forms[at].items() if place == of}
-    own, other, back = part(i, i), part(i, j), part(j, i)
-    whole = len(own) + len(other) == len(forms[i])
-    return whole and bool(other) and own == part(j, j) and other == {names: -v for names, v in back.items()}

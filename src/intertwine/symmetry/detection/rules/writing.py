@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ...._nested import by_key
 from ....programs import Call, Ref
 from ....programs.operations import aten
 from ..axis_terms import Axis, Flat, Names, Pick, Value, axis_size, bare, flat, forget_zeros, segments
@@ -29,69 +30,42 @@ class _Unreadable(Exception):
     """A view that no product of the axes describes."""
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Neighbouring dimensions of a tensor, which lie in memory as one axis."""
+@dataclass
+class _Factor:
+    """A factor of an axis of a tensor, and what a view shows of it."""
 
-    dims: tuple[int, ...]  # Dimensions, outermost first
-    sizes: tuple[int, ...]  # Sizes of the factors that the view tells apart, outermost first
-    # For each factor the first unit shown, how many are, and the dimension of the view that shows them: ``None`` for a
-    # single unit. Neighbouring factors with one dimension are shown together.
-    taken: tuple[tuple[int, int, int | None], ...]
+    axis: int  # Which axis
+    stride: int  # How far its units lie apart
+    size: int  # How many they are
+    start: int  # The first one shown
+    count: int = 1  # How many are
+    shown: int = -1  # The dimension of the view that shows them; -1 for a single unit
 
 
-def _runs(there: Sequence[Dim], view: Sequence[Dim], offset: int) -> list[_Run]:
-    """The dimensions of a view, which begins at ``offset``, in terms of the axes of its tensor."""
-    dims = sorted((i for i, (n, s) in enumerate(there) if n > 1 and s), key=lambda i: -there[i][1])
-    shown = sorted((j for j, (n, s) in enumerate(view) if n > 1 and s), key=lambda j: -view[j][1])
-    if any(there[a][1] < there[b][0] * there[b][1] for a, b in pairwise(dims)) or offset < 0:
+def _factors(there: Sequence[Dim], view: Sequence[Dim], offset: int) -> list[_Factor]:
+    """The axes of a tensor as a view that begins at ``offset`` cuts them into factors, outermost first."""
+    dims = sorted(((s, n, i) for i, (n, s) in enumerate(there) if n > 1 and s), reverse=True)
+    steps = [(s, n, j) for j, (n, s) in enumerate(view) if n > 1 and s]
+    if offset < 0 or any(outer < n * s for (outer, *_), (s, n, _) in pairwise(dims)):
         raise _Unreadable
-    groups: list[list[int]] = []
-    for i in dims:
-        if groups and there[groups[-1][-1]][1] == there[i][0] * there[i][1]:
-            groups[-1].append(i)
-        else:
-            groups.append([i])
-    found = []
-    for group in groups:
-        unit, length = there[group[-1]][1], prod(there[i][0] for i in group)
-        own = [j for j in shown if unit <= view[j][1] < unit * length]
-        shown = [j for j in shown if j not in own]
-        start, offset = divmod(offset, unit)
-        steps = [view[j][1] for j in own] + [there[i][1] for i in group]
-        found.append(_run(group, length, steps, [(j, view[j][0], view[j][1]) for j in own], unit, start))
-    if shown or offset:
+    found: list[_Factor] = []
+    for stride, size, i in dims:
+        bounds = sorted({stride, stride * size, *(s for s, *_ in steps if stride < s < stride * size)}, reverse=True)
+        for high, low in pairwise(bounds):
+            start, offset = divmod(offset, low)
+            found.append(_Factor(i, low, high // low, start))
+            if high % low:
+                raise _Unreadable
+    for stride, left, j in steps:
+        while left > 1:  # a dimension of the view may run over several factors
+            one = next((f for f in found if f.stride == stride and f.shown < 0), None)
+            if one is None or left % (count := min(left, one.size)) or (left > count and one.start):
+                raise _Unreadable
+            one.count, one.shown = count, j
+            left, stride = left // count, stride * one.size
+    if offset or any(f.start + f.count > f.size for f in found):
         raise _Unreadable
     return found
-
-
-def _run(
-    group: list[int], length: int, steps: list[int], own: list[tuple[int, int, int]], unit: int, start: int
-) -> _Run:
-    if any(step % unit for step in steps) or start >= length:
-        raise _Unreadable
-    bounds = sorted({*(step // unit for step in steps), length}, reverse=True)
-    if any(high % low for high, low in pairwise(bounds)):
-        raise _Unreadable
-    sizes = tuple(high // low for high, low in pairwise(bounds))
-    at = {}  # factor -> first unit
-    for k, low in enumerate(bounds[1:]):
-        at[k], start = divmod(start, low)
-    taken: list[tuple[int, int, int | None]] = [(at[k], 1, None) for k in range(len(sizes))]
-    used: set[int] = set()
-    for j, size, stride in own:
-        k = bounds.index(stride // unit) - 1
-        left = size
-        while left > 1:
-            if k < 0 or k in used:
-                raise _Unreadable
-            used.add(k)
-            count = min(left, sizes[k])
-            if at[k] + count > sizes[k] or left % count or (left > count and at[k]):
-                raise _Unreadable
-            taken[k] = (at[k], count, j)
-            left, k = left // count, k - 1
-    return _Run(tuple(group), sizes, tuple(taken))
 
 
 def _dims(engine: Engine, ref: Ref) -> list[Dim]:
@@ -99,8 +73,10 @@ def _dims(engine: Engine, ref: Ref) -> list[Dim]:
     return list(zip(value.shape, value.stride, strict=True))
 
 
-def _factors(engine: Engine, x: Value, run: _Run) -> list[Axis]:
-    return engine.split(engine.pool.resolve(tuple(f for i in run.dims for f in x.axes[i])), run.sizes)
+def _cut(engine: Engine, axes: Sequence[Axis], sizes: Iterable[tuple[int, int]]) -> list[Axis]:
+    """Axes as products of factors of given sizes, which come axis by axis."""
+    own = by_key(sizes)
+    return [factor for i in own for factor in engine.split(axes[i], own[i])]
 
 
 @register_rule("aten::as_strided", "intertwine::part_of_write")
@@ -114,19 +90,19 @@ def as_strided(engine: Engine, call: Call) -> Value:
     if 0 in after.shape or 0 in x.shape:
         return Value(tuple(flat(n, x.zero) for n in after.shape), x.zero)
     try:
-        runs = _runs(_dims(engine, source), _dims(engine, out), after.offset - engine.program.values[source.id].offset)
+        before = engine.program.values[source.id]
+        factors = _factors(_dims(engine, source), _dims(engine, out), after.offset - before.offset)
     except _Unreadable:
         return _fixed(engine, call, [x])
     axes: list[Axis] = [(Flat(n, x.zero),) if n > 1 else () for n in after.shape]
     parts: dict[int, list[Axis]] = {}
     via: tuple[Pick, ...] = ()
-    for run in runs:
-        for axis, size, (start, count, j) in zip(_factors(engine, x, run), run.sizes, run.taken):
-            if j is None:
-                via += pick(engine, axis, start)
-            else:
-                part = axis if count == size else rows(engine, axis, start, start + count)
-                parts.setdefault(j, []).append(part)
+    for axis, f in zip(_cut(engine, x.axes, ((f.axis, f.size) for f in factors)), factors):
+        if f.shown < 0:
+            via += pick(engine, axis, f.start)
+        else:
+            part = axis if f.count == f.size else rows(engine, axis, f.start, f.start + f.count)
+            parts.setdefault(f.shown, []).append(part)
     for j, found in parts.items():
         axes[j] = engine.pool.resolve(tuple(f for part in found for f in part))
     return Value(tuple(axes), x.zero, via=via)
@@ -154,38 +130,22 @@ def written_into(engine: Engine, call: Call) -> Value:
         there, view = (list(zip(x.shape, x.stride(), strict=True)) for x in (trial, shown))
         offset = shown.storage_offset()
     try:
-        runs = _runs(there, view, offset)
+        factors = _factors(there, view, offset)
     except _Unreadable:
         return _fixed(engine, call, [x, y])
     if any(n > 1 and not s for n, s in (*view, *there)):
         return _fixed(engine, call, [x, y])  # many units in one place
-    axes: list[Axis] = list(x.axes)
-    pieces = _pieces(engine, y, runs)
-    cuts = sum(count < size for run in runs for size, (_, count, _) in zip(run.sizes, run.taken))
-    for r, run in enumerate(runs):
-        factors = [
-            _overwritten(engine, axis, start, start + count, pieces[r, k], alone=cuts == 1)
-            for k, (axis, (start, count, _)) in enumerate(zip(_factors(engine, x, run), run.taken))
-        ]
-        whole = engine.pool.resolve(tuple(f for axis in factors for f in axis))
-        for i, axis in zip(run.dims, engine.split(whole, [x.shape[i] for i in run.dims])):
-            axes[i] = axis
+    written_to = sorted((f for f in factors if f.shown >= 0), key=lambda f: f.shown)
+    pieces = _cut(engine, y.axes, ((f.shown, f.count) for f in written_to))
+    piece = {(f.axis, f.stride): axis for f, axis in zip(written_to, pieces)}
+    alone = sum(f.count < f.size for f in factors) == 1
+    made: dict[int, list[Axis]] = {}
+    for axis, f in zip(_cut(engine, x.axes, ((f.axis, f.size) for f in factors)), factors):
+        own = piece.get((f.axis, f.stride), ())
+        made.setdefault(f.axis, []).append(_overwritten(engine, axis, f.start, f.start + f.count, own, alone))
+    joined = lambda parts: engine.pool.resolve(tuple(factor for axis in parts for factor in axis))
+    axes = (joined(made[i]) if i in made else axis for i, axis in enumerate(x.axes))
     return Value(tuple(axes), x.zero and y.zero)
-
-
-def _pieces(engine: Engine, y: Value, runs: Iterable[_Run]) -> dict[tuple[int, int], Axis]:
-    """The written axes along every factor of the tensor that they are written into."""
-    covered: dict[int, list[tuple[int, int, int]]] = {}  # dimension of the view -> its factors, outermost first
-    found: dict[tuple[int, int], Axis] = {}
-    for r, run in enumerate(runs):
-        for k, (_, count, j) in enumerate(run.taken):
-            found[r, k] = ()
-            if j is not None:
-                covered.setdefault(j, []).append((r, k, count))
-    for j, factors in covered.items():
-        for (r, k, _), axis in zip(factors, engine.split(y.axes[j], [count for _, _, count in factors])):
-            found[r, k] = axis
-    return found
 
 
 def _overwritten(engine: Engine, axis: Axis, start: int, stop: int, piece: Axis, alone: bool) -> Axis:
