@@ -204,26 +204,10 @@ def run_with(model: nn.Module, tensors: Mapping[str, Tensor], *args: Any, **kwar
         return functional_call(model, places, args, kwargs, tie_weights=False)
 
 
-def copied(model: M, replaced: Mapping[int, Tensor] | None = None) -> M:
-    """A deep copy of a model, taken while no other thread watches it: hooks and flags of a run would be copied too.
-
-    ``replaced`` holds, by the ``id`` of a parameter or buffer, what stands in its place, so that it is not copied.
-    """
+def copied(model: M) -> M:
+    """A deep copy of a model, taken while no other thread watches it: hooks and flags of a run would be copied too."""
     with alone(model):
-        twin = copy.deepcopy(model, {**unattached(model), **(replaced or {})})
-        for name, part in model.named_modules() if replaced else ():
-            if isinstance(part, torch.jit.ScriptModule):  # it copies its tensors itself
-                _write(part, twin.get_submodule(name), replaced or {})
-        return twin
-
-
-def _write(part: nn.Module, twin: nn.Module, replaced: Mapping[int, Tensor]) -> None:
-    """Overwrite the tensors of a module's copy by what stands in the place of its own."""
-    with torch.no_grad():
-        for found in ("named_parameters", "named_buffers"):
-            new = dict(getattr(twin, found)(recurse=False))
-            for name, tensor in getattr(part, found)(recurse=False):
-                new[name].copy_(replaced.get(id(tensor), tensor))
+        return copy.deepcopy(model, unattached(model))
 
 
 @contextmanager

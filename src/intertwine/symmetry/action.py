@@ -6,7 +6,6 @@ Elements that a given network can take: batch norms without a gain bound how far
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -60,10 +59,10 @@ def act(sym: Description, g: Transformation, model: nn.Module) -> nn.Module:
     check_module(model)
     if sym.path_only:
         warnings.warn(f"twin is certified for {sym.certified} only", PathWarning, stacklevel=3)
-    live, state = _registered(model), tensors_of(model)
-    check(sym, g, state, sym.layouts)
-    new = ((live[name], tensor) for name, tensor in _moved(sym, g, state, sym.layouts))
-    return rewritable(sym, model, {id(old): _standing_for(old, tensor) for old, tensor in new})
+    check(sym, g, tensors_of(model), sym.layouts)
+    twin = rewritable(sym, model)
+    act_(sym, g, tensors_of(twin))
+    return twin
 
 
 def act_lazily(sym: Description, g: Transformation, state: Mapping[str, Tensor]) -> LazyState:
@@ -78,9 +77,9 @@ def act_lazily(sym: Description, g: Transformation, state: Mapping[str, Tensor])
     return LazyState({name: partial(tensor, name) for name in state}, folders_of(state))
 
 
-def rewritable(sym: Description, model: nn.Module, replaced: Mapping[int, Tensor] | None = None) -> nn.Module:
+def rewritable(sym: Description, model: nn.Module) -> nn.Module:
     """A copy of a model, as ``copied`` makes it, that is to get other weights: what it keeps of the old is left out."""
-    twin = copied(model, replaced)
+    twin = copied(model)
     forget(twin, sym.caches)
     return twin
 
@@ -131,15 +130,6 @@ class _Moved(OperationMode):
 def _geometry(x: Tensor) -> tuple[object, ...]:
     """Where a tensor lies in memory, and how."""
     return x.device, x.data_ptr(), x.shape, x.stride(), x.dtype
-
-
-def _standing_for(old: Tensor, new: Tensor) -> Tensor:
-    """A parameter or buffer with other numbers."""
-    with torch.no_grad():
-        placed = new if new.stride() == old.stride() and new.dtype == old.dtype else torch.empty_like(old).copy_(new)
-        if isinstance(old, nn.Parameter):
-            return type(old)(placed, old.requires_grad)
-        return placed if type(old) is Tensor else deepcopy(old).copy_(placed)
 
 
 def act_(sym: Description, g: Transformation, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -68,22 +68,16 @@ def dependences(
 
 def _companions(
     axes: Sequence[Axis], rank: dict[int, int], beside: Collection[tuple[int, int]]
-) -> Iterator[tuple[Slot, list[int]]]:
+) -> Iterator[tuple[Slot, set[int]]]:
     """Every occurrence of a ranked space, with the spaces that certainly accompany it exactly once."""
     axes = [_opened(axis) for axis in axes]
-    if not any(isinstance(factor, Segments) for axis in axes for factor in axis):
-        rows = [[f for f in axis if isinstance(f, Slot) and f.space in rank] for axis in axes]
-        here = Counter(f.space for row in rows for f in row)
-        for row in rows:
-            own = Counter(f.space for f in row)
-            for i, slot in enumerate(row):
-                outer = {f.space for f in row[:i] if own[f.space] == 1 and (f.space, slot.space) not in beside}
-                yield slot, [c for c in here if c != slot.space and (here[c] == 1 or c in outer)]
-        return
     tallies = [_tally(axis) for axis in axes]
     total = sum(tallies, Counter())
+    whole = not any(isinstance(factor, Segments) for axis in axes for factor in axis)
     for axis, own in zip(axes, tallies):
-        yield from _walk(axis, total - own)
+        for slot, around, before in _walk(axis, total - own):
+            outer = {c for c in before if whole and own[c] == 1 and (c, slot.space) not in beside}
+            yield slot, {c for c, n in around.items() if (n == 1 or c in outer) and c != slot.space}
 
 
 def _opened(axis: Axis) -> Axis:
@@ -104,11 +98,12 @@ def _tally(axis: Axis) -> Counter:
     return count
 
 
-def _walk(axis: Axis, outside: Counter) -> Iterator[tuple[Slot, list[int]]]:
+def _walk(axis: Axis, outside: Counter) -> Iterator[tuple[Slot, Counter, set[int]]]:
+    """Every slot of an axis, with the occurrences of spaces around it and those before it."""
     for i, factor in enumerate(axis):
         around = outside + _tally((*axis[:i], *axis[i + 1 :]))
         if isinstance(factor, Slot):
-            yield factor, [c for c, n in around.items() if n == 1 and c != factor.space]
+            yield factor, around, {f.space for f in axis[:i] if isinstance(f, Slot)}
         elif isinstance(factor, Segments):
             for part in factor.parts:
                 yield from _walk(part, around)

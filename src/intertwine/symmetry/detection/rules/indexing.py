@@ -170,7 +170,7 @@ def _ordered(engine: Engine, call: Call, x: Value, dim: int, size: int) -> tuple
         units = engine.pool.resolve(x.names.of)
         # each unit once: the rows come in the order of the units
         return axis, bare(units) if x.names.all else engine.in_order(size, (units, axis))
-    if distinct(engine, call.args["self"], axis, 0 if call.op in ("aten::sort", "aten::argsort") else size):
+    if distinct(engine, call.args["self"], dim, 0 if call.op in ("aten::sort", "aten::argsort") else size):
         engine.rigid(axis, why)
     else:
         engine.fix(axis, why)

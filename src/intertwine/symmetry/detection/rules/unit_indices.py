@@ -9,10 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from ....programs import Call, Ref, operations
+from ....programs.calls import reached
 from ....programs.operations import aten
+from ....programs.program import float64_handler, run_call
 from ..axis_terms import Axis, Pick, Segments, Slot, Value, axis_size, slots
 from ..engine import Engine
 from .registry import is_pointwise
@@ -107,13 +112,12 @@ def origins(engine: Engine, axes: Sequence[Axis], via: Iterable[Pick]) -> list[A
     return found
 
 
-# functions that make two numbers equal only where they were equal before
-_INJECTIVE = aten("sigmoid exp log softplus neg sqrt") | _SAME
-_NORMALISED = operations.SOFTMAXES | aten("_safe_softmax _log_softmax")  # these may have equal sums
-_BEST = {"aten::topk", "aten::sort", "aten::max", "aten::amax"}
-_PRODUCTS = {"aten::mm", "aten::bmm"}
-_BIASED = {"aten::addmm", "aten::baddbmm", "aten::linear"}
-_COMBINED = {"aten::add", "aten::sub", "aten::mul", "aten::div"}
+# sums, products and functions that make two numbers equal only where they were equal before
+_TOLD = operations.SOFTMAXES | aten(
+    "add sub mul div neg pow sum mean mm bmm addmm baddbmm linear linalg_vector_norm _cdist_forward _euclidean_dist "
+    "cdist sigmoid exp log softplus sqrt _safe_softmax _log_softmax topk sort max amax"
+)
+_EQUAL = 1e-13  # of numbers that differ by rounding
 # what can set a whole row to zero, so that every unit without a bias gives zero
 _VANISHING = operations.RELUS - aten("leaky_relu _prelu_kernel abs") | aten(  # those are zero at zero alone
     "clamp_max hardtanh where masked_fill index_put scatter masked_scatter zero fill round floor sign"
@@ -126,37 +130,42 @@ _KEEPS_ZERO = aten(
 _MAY_ADD = operations.LAYER_NORMS | aten("linear convolution")  # they do too, without a bias
 
 
-def distinct(engine: Engine, ref: Ref, along: Axis, count: int = 0, summed: bool = False) -> bool:
+def distinct(engine: Engine, ref: Ref, dim: int, count: int = 0) -> bool:
     """Whether entries along an axis differ for almost all weights, so that their order does not depend on their places.
 
-    They do where every unit has its own row of a weight matrix and nothing sets different units to one number, as
-    rectifiers and masks do. Units that a mask excludes may be equal where ``count`` others are always chosen before.
+    Sums and products of random weights tell, with zeros in place of what may vanish; nothing is known of what sets
+    different units to one number, as rectifiers and masks do. Units that a mask excludes may be equal where ``count``
+    others are always chosen before.
     """
-    call = engine.producer(ref)
-    known = engine.dtype(ref).is_floating_point and not engine.value(ref).zero
-    if call is None or ref != call.outputs[0] or not plain(along) or not known:
+    along = engine.value(ref).axes[dim]
+    if not engine.dtype(ref).is_floating_point or engine.value(ref).zero or not plain(along):
         return False
-    if call.op in _SAME:
-        return distinct(engine, call.inputs[0], along, count, summed)
-    if call.op in _INJECTIVE | _BEST | {"aten::sum"} or (call.op in _NORMALISED and not summed):
-        return distinct(engine, call.inputs[0], along, summed=summed or call.op == "aten::sum")
     units = {slot.space for slot in slots(along)}
-    if (found := growth(engine, ref, units)) is not None and found.certain:
-        return True
-    if call.op in _PRODUCTS | _BIASED:
-        own = [r for r in call.inputs if is_state(engine, r) and units <= _spaces(engine, r)]
-        biased = call.op in _BIASED and len(own) > 1
-        return bool(own) and (biased or not any(_may_vanish(engine, r) for r in call.inputs if r not in own))
+    own = [r for r in engine.program.states.values() if engine.moves(r) and units & engine.spaces(r)]
+    numbers = _drawn(engine, ref, reached(engine.calls, own), count)
+    rows = None if numbers is None else numbers.movedim(dim, -1).reshape(-1, axis_size(along))[:8]
+    return rows is not None and bool((rows.sort().values.diff() > _EQUAL * rows.abs().amax()).all())
+
+
+def _drawn(engine: Engine, ref: Ref, made: Collection[int], count: int = 0) -> Tensor | None:
+    """A tensor for random weights, computed as far as it is ``made`` of those of the units; ``None`` if not told."""
+    value, call = engine.program.values[ref.id], engine.producer(ref)
+    if ref.id not in made or call is None:
+        if value.data is not None and not value.drawn:
+            return value.data.cpu()
+        spread = max(value.shape, default=1) ** -0.5 * (is_state(engine, ref) or not _may_vanish(engine, ref))
+        generator = torch.Generator().manual_seed(ref.id)
+        numbers = torch.randn(value.shape, generator=generator, dtype=torch.float64, device="cpu")
+        return numbers * spread if value.dtype.is_floating_point else None
     if call.op == "aten::masked_fill":
-        return distinct(engine, call.args["self"], along, 0, summed) and _never_chosen(engine, call, count)
-    if call.op not in _COMBINED or call.args.get("rounding_mode"):
-        return False
-    a, b = call.args["self"], call.args["other"]
-    if not isinstance(b, Ref):
-        return b != 0 and distinct(engine, a, along, 0, summed)
-    if call.op == "aten::div" and not summed and not units & _spaces(engine, b):  # one divisor for all units
-        return distinct(engine, a, along)
-    return any(distinct(engine, x, along, 0, summed) and is_state(engine, y) for x, y in ((a, b), (b, a)))
+        return _drawn(engine, call.args["self"], made) if _never_chosen(engine, call, count) else None
+    told = call.op in _TOLD | _SAME or getattr(call.func, "is_view", False)
+    whole = call.args.get("rounding_mode") or (call.op == "aten::max" and isinstance(call.args.get("other"), Ref))
+    if not told or whole or ref != call.outputs[0]:
+        return None
+    given = {r.id: _drawn(engine, r, made, count if call.op in _SAME else 0) for r in dict.fromkeys(call.inputs)}
+    known = {number: x for number, x in given.items() if x is not None}
+    return run_call(call, known, float64_handler)[0] if len(known) == len(given) else None
 
 
 def plain(axis: Axis) -> bool:
@@ -230,64 +239,7 @@ def _left(engine: Engine, mask: Ref) -> Fraction | None:
     return Fraction(chosen, every)
 
 
-def _spaces(engine: Engine, ref: Ref) -> set[int]:
-    return {slot.space for axis in engine.value(ref).axes for slot in slots(axis)}
-
-
 def is_state(engine: Engine, ref: Ref) -> bool:
     """Whether a tensor is a parameter, or a buffer that moves, perhaps laid out anew."""
     ref, call = behind(engine, ref)
     return call is None and engine.moves(ref)
-
-
-class Growth(NamedTuple):
-    """Growth of an expression with the rows."""
-
-    degree: float  # 0 where the rows are not in it
-    certain: bool  # Whether its part of the highest degree has no factor that may be zero
-
-
-def growth(engine: Engine, ref: Ref, units: Collection[int]) -> Growth | None:
-    """The growth in the rows of some units, which are spaces on one axis; ``None`` where nothing is known.
-
-    Where the part of the highest degree has no factor that may be zero, as ``|c|^2`` in ``|c|^2 - 2 z c``, two
-    different rows of a codebook give one number in exceptional cases only, whatever ``z`` is.
-    """
-    if not engine.dtype(ref).is_floating_point:
-        return None
-    call = engine.producer(ref)
-    if not any(slot.space in units for axis in engine.value(ref).axes for slot in slots(axis)):
-        return Growth(0, False)
-    if call is None:
-        return Growth(1, True) if engine.moves(ref) else None
-    if any(call.args.get(name) in _DEGENERATE for name in ("alpha", "beta", "ord", "p", "rounding_mode")):
-        return None
-    of = lambda name: growth(engine, call.args[name], units) if isinstance(call.args[name], Ref) else Growth(0, False)
-    if getattr(call.func, "is_view", False) or call.op in _KEPT:
-        return growth(engine, call.inputs[0], units)
-    names = list(call.args)
-    if call.op in ("aten::mul", "aten::mm", "aten::bmm", "aten::div"):
-        return _product(call, of(names[0]), of(names[1]))
-    if call.op in _SUMS:
-        a = of(names[0])
-        b = _product(call, of(names[1]), of(names[2])) if call.op in _BIASED else of(names[1])
-        # the parts of the highest degree may cancel
-        return None if a is None or b is None or a.degree == b.degree else max(a, b)
-    power: Any = call.args.get("exponent") if call.op == "aten::pow" else None
-    inner = of("self") if isinstance(power, int | float) and power > 0 else None
-    return inner and Growth(inner.degree * power, inner.certain)
-
-
-_KEPT = operations.COPIES | aten("neg sum mean linalg_vector_norm")
-_DEGENERATE = (0, "floor", "trunc")  # settings that take an argument out of the result, or make it whole
-_SUMS = aten("add sub addmm baddbmm _cdist_forward _euclidean_dist cdist")
-
-
-def _product(call: Call, a: Growth | None, b: Growth | None) -> Growth | None:
-    """The growth of a product: certain for a multiple and a square."""
-    if a is None or b is None or (call.op == "aten::div" and (b.degree or len(call.inputs) > 1)):
-        return None
-    number = call.args.get("other", call.args.get("mat2"))
-    square = number == call.args.get("self") and call.op == "aten::mul"
-    multiple = isinstance(number, int | float) and number != 0
-    return Growth(a.degree + b.degree, (square or multiple) and max(a, b).certain)
