@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..._examples import both_given
 from ..._io import versions
-from ..._memory import give_back, parse_memory
+from ..._memory import parse_memory
 from ..._nested import tensors_in
 from ..._result import of_networks
 from ..._words import check_whole, counted
@@ -154,7 +154,6 @@ def compare(
     scored = score_all(chosen, one, other, how)
     for layer in (*one.layers, *other.layers):
         layer.forget()
-    give_back()  # untrained networks need it
     notes += [*unknown, *one.notes, *other.notes, *(x.silent for x in (*one.layers, *other.layers) if x.silent)]
     notes += [note for m in chosen for note in scored[m.name].notes]
     if untrained is None and any(note.startswith("Interrupted") for note in notes):

@@ -19,7 +19,7 @@ from ..base import Measure
 from ..measures.cka import CKA, prepare_gram
 from ..measures.kernels import LinearKernel, linear_gram
 from ..measures.procrustes import Procrustes
-from .block_grams import ChannelSums, Held, block_grams
+from .block_grams import NORMALISED, ChannelSums, Held, block_grams, extremes
 from .estimates import parts_of
 from .layers import Layer, Network, channels_first_shape, check_shape, common_space, enough, pool, sampled
 
@@ -75,6 +75,7 @@ class Collector:
 
     def __init__(self, side: str, points: Sequence[Point], wanted: Wanted) -> None:
         self._wanted, self._layers = wanted, {p.name: _Told(p, side) for p in points}
+        self._moments = bool(set(NORMALISED) & set(wanted.kernels))  # whether those of the channels are asked for
         self.coming = 0  # examples of the group; none where each batch is one
         self._blocks: list[int] = []  # examples of those that count
 
@@ -97,7 +98,8 @@ class Collector:
             usual = _TINY < top < 1 / _TINY or not 0 < top < torch.inf
             layer.unit = 1.0 if usual else float(unit_scale(top[None]))
         scaled = x if layer.unit == 1 else x * layer.unit
-        layer.widen(*(end / layer.unit for end in layer.sums.extend(scaled)))
+        ends = layer.sums.extend(scaled) if self._moments else extremes(scaled)
+        layer.widen(*(end / layer.unit for end in ends))
         counts = w.counts(layer.space)
         for k, rows in enumerate(self._parts(len(x))):
             grams, held = block_grams(scaled[rows], w.kernels, layer.sums)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..._memory import readable
+from ..._memory import give_back, readable
 from ..._progress import is_silent, track
 from ...features import Point, Reading, Tapped
 from ...features import batches as batching
@@ -268,6 +268,7 @@ def gather(
     """
     # ``joined`` counts small batches together, run one by one where all features of a network fit
     seen, notes, began = 0, list[str](), time.monotonic()
+    give_back()  # the holes that earlier passes and scores left
     with ExitStack() as stack:
         taps = {}
         for name, (model, points) in models.items():
