@@ -204,10 +204,14 @@ def run_with(model: nn.Module, tensors: Mapping[str, Tensor], *args: Any, **kwar
         return functional_call(model, places, args, kwargs, tie_weights=False)
 
 
-def copied(model: M) -> M:
-    """A deep copy of a model, taken while no other thread watches it: hooks and flags of a run would be copied too."""
+def copied(model: M, replaced: Mapping[int, Tensor] | None = None) -> M:
+    """A deep copy of a model, taken while no other thread watches it: hooks and flags of a run would be copied too.
+
+    ``replaced`` holds, by the ``id`` of a parameter or buffer, what stands in its place, so that it is not copied; not
+    for TorchScript, which copies its tensors itself.
+    """
     with alone(model):
-        return copy.deepcopy(model, unattached(model))
+        return copy.deepcopy(model, {**unattached(model), **(replaced or {})})
 
 
 @contextmanager

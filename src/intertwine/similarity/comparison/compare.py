@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._examples import both_given
-from ..._io import versions
+from ..._io import digest, versions
 from ..._memory import parse_memory
 from ..._nested import tensors_in
 from ..._result import of_networks
@@ -40,6 +40,8 @@ _BRIEF = 256, 32, 2048  # examples that untrained networks see at least, or fewe
 Points = Sequence[Sequence[Point]]  # of the layers of each network
 UNTRAINED: dict[str, tuple[dict[str, Tensor], int]] = {}
 """Scores of untrained networks that are known in this process, and of how many: by architectures and data alone."""
+ACTING: dict[str, tuple[tuple[str, ...], str]] = {}
+"""Groups that move the layers of networks, which are known in this process: by architecture and example."""
 
 
 @of_networks("a", "b")
@@ -313,9 +315,12 @@ def _unread(models: Sequence[nn.Module], points: Points, wanted: Sequence[Any], 
 
 def _kinds(models: Sequence[nn.Module], points: Points, first: Any) -> tuple[list[tuple[str, ...]], list[str]]:
     """The groups that act on every layer of A and of B, by name, and where that is not known."""
-    found = [acting(models[0], list(points[0]), first)]
-    alike = architecture(models[0]) == architecture(models[1]) and points[0] == points[1]
-    found.append(found[0] if alike else acting(models[1], list(points[1]), first))
+    found = []
+    for model, some in zip(models, points):
+        known = digest([repr((architecture(model), some)), *tensors_in(batching.example(first, 2))])
+        if known not in ACTING:
+            ACTING[known] = acting(model, list(some), first)
+        found.append(ACTING[known])
     notes = [f"What may move the features of {name} is not known: {why}" for name, (_, why) in zip("AB", found) if why]
     return [kinds for kinds, _ in found], notes
 

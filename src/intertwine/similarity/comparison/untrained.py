@@ -44,7 +44,8 @@ class Redrawn:
             builds = (*builds, kind)
         if kind.__module__.startswith("torchvision.models."):
             builds = (*builds, *_of_torchvision(model))
-        self._builds = [*builds]  # those that were tried and did not do are taken out
+        scripted = any(isinstance(part, torch.jit.ScriptModule) for part in model.modules())
+        self._builds = [] if scripted else [*builds]  # those that were tried and did not do are taken out
         self._sure = False  # whether the first of them draws at random
 
     def __call__(self, seed: int) -> nn.Module | str:

@@ -252,7 +252,7 @@ class Flow:
         if call.op in MOVES and not reads_bits:
             pairs = {ref.id: self._of(ref) for ref in call.inputs}
             parts = ({number: getattr(pair, name) for number, pair in pairs.items()} for name in ("factor", "offset"))
-            made = zip(*(run_call(call, part, float64_handler) for part in parts))
+            made: Any = zip(*(run_call(call, part, float64_handler) for part in parts))
         elif call.op not in _PASSED or (self._changed(read) and not self.absorb) or given:
             raise Obstacle(f"{call.where} reads it", call)
         else:

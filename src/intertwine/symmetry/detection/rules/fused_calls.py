@@ -243,7 +243,7 @@ class _TurnFinder:
         if call is not None and real and call.op in COPIES | RESHAPES and not _reads_bits(call):
             return self._numbers(real[0]).reshape(value.shape)
         if call is not None and real and call.op in _MOVES and (call.op not in _JOINS or len(real) == len(call.inputs)):
-            known = {r.id: self._numbers(r) if r in real else self._values[r.id].data for r in call.inputs}
+            known: Any = {r.id: self._numbers(r) if r in real else self._values[r.id].data for r in call.inputs}
             if all(x is not None for x in known.values()):
                 return run_call(replace(call, outputs=(ref,)), known, float64_handler)[0]
         drawn = call is not None and torch.Tag.nondeterministic_seeded in getattr(call.func, "tags", ())
