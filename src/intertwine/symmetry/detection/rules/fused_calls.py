@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
