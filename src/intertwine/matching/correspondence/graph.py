@@ -39,26 +39,17 @@ class Graph:
 
     vertices: list[Vertex]
     outputs: list[int]  # Numbers of those that stand for outputs
-    place: dict[
-        int, tuple[int, dict[int, int]]
-    ]  # By the id of a term its vertex, and its indices by the id of the axis
+    # By the id of a term its vertex, and its indices by the id of the axis
+    place: dict[int, tuple[int, dict[int, int]]]
     live: list[int] = field(default_factory=list)  # Numbers of those that an output reads, and of the outputs
     _known: dict[Hashable, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, outputs: Sequence[View], beside: Sequence[View] = ()) -> Graph:
-        """The graph of what some views need; those ``beside`` are outputs that nobody reads."""
-        order = ordered([view.term for view in (*outputs, *beside)])
-        apart = cls._built(order, dict.fromkeys(map(id, order), 2), outputs)
-        uses = {id(t): len(apart.vertices[apart.place[id(t)][0]].users) for t in order}  # computed twice, it is one
-        return cls._built(order, uses, (*outputs, *beside))
-
-    @classmethod
-    def _built(cls, order: Sequence[Term], uses: dict[int, int], outputs: Sequence[View]) -> Graph:
-        """The graph where sums and products that are used once are part of those that read them."""
+    def of(cls, outputs: Sequence[View]) -> Graph:
+        """The graph of what some views need, where sums of sums are sums, and products of products products."""
         graph = cls([], [], {})
-        for t in order:
-            graph._add(t, uses)
+        for t in ordered([view.term for view in outputs]):
+            graph._add(t)
         for k, view in enumerate(outputs):
             number, letters = graph.place[id(view.term)]
             axes = [(letters[id(a)], d, i) for d, dim in enumerate(view.dims) for i, a in enumerate(leaves(dim))
@@ -68,22 +59,16 @@ class Graph:
             roles = [(sizes[j][0], (d, i), True) for j, d, i in axes]
             graph.outputs.append(len(graph.vertices))
             graph.vertices.append(Vertex("output", (k,), [read], roles, Term("output", where=view.term.where)))
-        graph.live = graph._live()
+        live = set(graph.outputs)
+        for n, v in reversed([*enumerate(graph.vertices)]):
+            live |= {u for u, _ in v.operands} if n in live else set()
+        graph.live = sorted(live)
         for number in graph.live:
             for k, (u, _) in enumerate(graph.vertices[number].operands):
                 graph.vertices[u].users.append((number, k))
         return graph
 
-    def _live(self) -> list[int]:
-        seen, todo = set(self.outputs), list(self.outputs)
-        while todo:
-            for u, _ in self.vertices[todo.pop()].operands:
-                if u not in seen:
-                    seen.add(u)
-                    todo.append(u)
-        return sorted(seen)
-
-    def _add(self, t: Term, uses: dict[int, int]) -> None:
+    def _add(self, t: Term) -> None:
         axes = leaves([*t.out, *(b for o in t.operands for _, b in o.pairs), *(a for a, _ in t.roles)])
         if t.op == "constant" and isinstance(t.source, Tensor) and not t.source.is_meta:
             axes = told(t)[1]
@@ -104,8 +89,7 @@ class Graph:
             number, known = self.place[id(operand.term)]
             own = {known[id(a)]: index[id(b)] for a, b in operand.flat() if id(a) in known}
             inner = self.vertices[number]
-            alone = uses[id(operand.term)] == 1 and inner.op == t.op in ("add", "mul")
-            if alone and len(own) == len(inner.letters):
+            if inner.op == t.op in ("add", "mul") and len(own) == len(inner.letters):
                 attrs = (attrs[0] + inner.attrs[0] if t.op == "add" else attrs[0] * inner.attrs[0],)
                 operands += [(u, {i: own[j] for i, j in pairs.items()}) for u, pairs in inner.operands]
             else:
@@ -115,8 +99,6 @@ class Graph:
             number, own = operands[0]  # nothing is done
             back = {i: j for j, i in own.items()}
             self.place[id(t)] = number, {key: back[i] for key, i in index.items()}
-            if uses[id(t.operands[0].term)] > 1:
-                uses[id(t)] = 2
             return
         if neutral is not None:
             attrs = (float(f"{attrs[0]:.5g}"),)
@@ -295,7 +277,7 @@ def _told_apart(
 
 def inside(a: Graph, views: dict[int, View], whole: Sequence[View]) -> list[tuple[int, View]] | None:
     """Values, by number, of a program of ``whole`` outputs that are computed as those of ``a`` are, the last first."""
-    b = Graph.of(whole, list(views.values()))
+    b = Graph.of([*whole, *views.values()])
     colours: Colours = {}
     ours, theirs = (Painted.forward(g, colours, True) for g in (a, b))
     by_colour = {theirs.vertices[n]: number for number, n in zip(views, b.outputs[len(whole) :])}

@@ -128,7 +128,8 @@ class Slicer:
         key = (id(old), tuple(map(id, xs)), region)
         if key not in self._made:
             self._kept.append((old, xs))
-            self._made[key] = self._leaf(old, xs, region) if old.layout else self._passed(old, xs, region, depth)
+            passed = self.passed(old, xs, region, depth) if depth > 0 and not old.layout else None
+            self._made[key] = self._leaf(old, xs, region) if old.layout else passed
         return self._made[key]
 
     def _leaf(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int]) -> Cut | None:
@@ -165,19 +166,21 @@ class Slicer:
         out = [f.axis for factors in layout for f in factors if f.axis is not None]
         return Term(old.op, old.attrs, [], out, [], layout, old.source, old.where), fresh, []
 
-    def _passed(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int], depth: int) -> Cut | None:
+    def passed(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int], depth: int = 0) -> Cut | None:
+        """A slice of what an operation returns, as that operation on slices; of operands alone without a depth."""
         bound = {id(leaf) for axis, _ in old.roles for leaf in axis.leaves()}
-        if old.op not in SUNK or depth == 0:
+        if old.op not in (SUNK if depth else SUNK | {"along"}):
             return None
         if any(id(x) in bound for x in xs):
-            return self._piece(old, xs, region, depth) if old.op == "cat" else None
+            return self._piece(old, xs, region, depth) if old.op == "cat" and depth else None
         cut: list[Any] = []
         for operand in old.operands:
             inside = {id(b): a for a, b in operand.flat()}
             own = [inside[id(x)] for x in xs if id(x) in inside]
             if own and len(own) < len(xs):
                 return None
-            cut.append(self._cut(operand.term, own, region, depth - 1) if own else ())
+            found = self._cut(operand.term, own, region, depth - 1) if own else ()
+            cut.append(self._apart(operand.term, own, region) if found is None and not depth else found)
             if cut[-1] is None:
                 return None
         count = len(range(*region))
@@ -246,19 +249,16 @@ def sink_slices(roots: Sequence[Term]) -> None:
     for t in order:
         for operand in t.operands:
             users.setdefault(id(operand.term), []).append(t)
-    kept, made, slicer = {id(t) for t in roots}, dict[tuple, View](), Slicer()
+    kept, slicer = {id(t) for t in roots}, Slicer()
     for old in reversed(order):
         cuts = [*{id(t): t for t in users.get(id(old), ())}.values()]
-        if id(old) in kept or old.op not in SUNK | {"along"} or len({_region_of(t) for t in cuts}) != 1:
+        regions = {_region_of(t) for t in cuts}
+        if id(old) in kept or len(regions) != 1 or (region := regions.pop()) is None:
             continue
-        region = _region_of(cuts[0])
-        xs = () if region is None else region[0]
-        bound = any(id(leaf) in xs for axis, _ in old.roles for leaf in axis.leaves())
-        own = [sum(id(b) in xs for _, b in operand.flat()) for operand in old.operands]
-        if not xs or bound or any(count not in (0, len(xs)) for count in own):  # not the same for each entry along it
+        if (made := slicer.passed(old, *region)) is None:
             continue
         for t in cuts:
-            _sink(t, old, made, slicer)
+            _become(t, *made)
             for operand in t.operands:
                 users.setdefault(id(operand.term), []).append(t)
                 for inner in operand.term.operands if operand.term.op == "cut" else ():
@@ -267,43 +267,26 @@ def sink_slices(roots: Sequence[Term]) -> None:
             users[id(operand.term)] = [t for t in users[id(operand.term)] if t is not old]
 
 
-def _region_of(t: Term) -> tuple[tuple[int, ...], tuple[int, int], int] | None:
-    """What a cut takes: indices of what it reads, start and step, and how many; ``None`` for what is no cut."""
+def _region_of(t: Term) -> tuple[tuple[Axis, ...], tuple[int, int, int]] | None:
+    """What a cut takes: indices of what it reads, and which of their entries; ``None`` for what is no cut."""
     if t.op != "cut":
         return None
     inside = {id(leaf) for axis, role in t.roles if role == "in" for leaf in axis.leaves()}
-    count = volume(axis for axis, role in t.roles if role == "out")
-    return tuple(id(a) for a, b in t.operands[0].flat() if id(b) in inside), t.attrs, count
+    count, (start, step) = volume(axis for axis, role in t.roles if role == "out"), t.attrs
+    xs = tuple(a for a, b in t.operands[0].flat() if id(b) in inside)
+    return (xs, (start, start + (count - 1) * step + 1, step)) if xs else None
 
 
-def _sink(t: Term, old: Term, made: dict[tuple, View], slicer: Slicer) -> None:
-    """Let a cut be the operation that it reads, on slices of what that reads."""
-    xs, (start, step), count = _region_of(t) or ((), (0, 1), 0)
-    new = {id(a): b for a, b in t.operands[0].flat() if id(a) not in xs}
-    fresh = [leaf for axis, role in t.roles if role == "out" for leaf in axis.leaves()]
-
-    operands = []
-    for operand in old.operands:
-        pairs = operand.flat()
-        own, rest = [a for a, b in pairs if id(b) in xs], [(a, b) for a, b in pairs if id(b) not in xs]
-        if not own:
-            operands.append(Operand(operand.term, [(a, new.get(id(b), b)) for a, b in rest]))
-            continue
-        key = id(operand.term), start, step, count, *map(id, own), None, *(id(a) for a, _ in rest)
-        if key not in made:
-            view = View(operand.term, (tuple(own), *((a,) for a, _ in rest)))
-            stop = start + (count - 1) * step + 1
-            leaf = bool(operand.term.layout)
-            cut = slicer.plain(slicer.part(view, 0, start, stop, step)) if leaf else None
-            made[key] = _cut_of(view, 0, start, step, count) if cut is None else cut
-        found = made[key]
-        here = [(dim[0], new.get(id(b), b)) for dim, (_, b) in zip(found.dims[1:], rest)]
-        if fresh:
-            join(found.dims[0], fresh)
-            here += list(zip(leaves(found.dims[0]), leaves(fresh), strict=True))
-        operands.append(Operand(found.term, here))
-    roles = [(new.get(id(leaf), leaf), role) for axis, role in old.roles for leaf in axis.leaves()]
-    t.op, t.attrs, t.operands, t.roles, t.where = old.op, old.attrs, operands, roles, old.where
+def _become(t: Term, new: Term, fresh: Axis | None, _: object) -> None:
+    """Let a cut be the operation that it reads, on slices of what that reads, with indices of its own."""
+    names = {id(a): b for a, b in t.operands[0].flat()}
+    if fresh is not None:
+        out = leaves(axis for axis, role in t.roles if role == "out")
+        join([fresh], out)
+        names |= {id(a): b for a, b in zip(fresh.leaves(), leaves(out), strict=True)}
+    t.operands = [Operand(o.term, [(a, names.get(id(b), b)) for a, b in o.flat()]) for o in new.operands]
+    t.roles = [(names.get(id(leaf), leaf), role) for axis, role in new.roles for leaf in axis.leaves()]
+    t.op, t.attrs, t.where = new.op, new.attrs, new.where
 
 
 def _by_id(renamed: Sequence[tuple[Axis, Axis]]) -> dict[int, Axis]:
