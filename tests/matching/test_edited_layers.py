@@ -10,7 +10,7 @@ from torch import nn
 from zoo import build
 
 import intertwine as iw
-from intertwine.matching.element_fit.freedoms import _flipped, flipping, freedoms, unflipped
+from intertwine.matching.element_fit.consensus import _flipped, flipping, freedoms, unflipped
 from intertwine.matching.judgement.verdict import RELATED
 from intertwine.matching.same import same
 from intertwine.symmetry.action import tensors_of, transform

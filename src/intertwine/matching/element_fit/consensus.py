@@ -1,24 +1,26 @@
 """Iteratively reweighted matching: tensors that agree decide, so that those that were changed cannot blur it.
 
-It is worth the work where some tensors may be unchanged, whatever scales are fitted to the others.
+Beside it what tensors that agree hold in place, and flips of whole spaces at once, which no single step undoes.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from math import log, prod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from math import log
+from operator import xor
 
 import torch
-from torch import Tensor
 
 from ...symmetry.action import moved, transform
-from ...symmetry.blocks import Block, align, blocks, parent_dims
+from ...symmetry.blocks import Block, blocks
 from ...symmetry.coupling import narrowed
+from ...symmetry.detection.equations import BinarySpan
 from ...symmetry.gauge.canonical import Folded
-from ...symmetry.spaces import Layout, Space
+from ...symmetry.spaces import Layout, Leaf, Space
+from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.networks import Balanced
-from ..judgement.deviation import TRUST, Deviation, apart, deviation
-from .freedoms import AGREES, moving, pinned, unflipped
+from ..judgement.deviation import TRUST, Deviation, apart, deviation, relative
 from .refit import Fit
 from .units import FITS, closest, lifted, match_units, monomial
 
@@ -31,13 +33,11 @@ _FITTED = 2  # weights for each free scale or entry of a basis from which on a f
 _FEW = 4  # tensors that may be far away whatever their sizes
 _QUICK = 1_000_000  # far tensors times weights of all up to which each may decide in no time
 _DRIVEN = 7.0  # largest log scale between balanced coordinates
+AGREES = 2.0**-7  # relative distance of a tensor that a cast to bfloat16 leaves
 _FAINT = 1e-6  # votes of far tensors where another of them decides: they order what it does not carry
 
-_NEAR = 0.5  # relative distance up to which a fitted basis may have blurred a tensor that was not changed
-_CHANGED = 2.0**-8  # median relative deviation above any cast's: bfloat16 leaves 2^-11, and fitted scales double that
+_CHANGED = 2.0**-8  # relative distance above any cast's: bfloat16 leaves 2^-10
 _HIDDEN = 3  # tensors that may differ even where they are most: what was changed hides that those beside it were not
-_SAMPLE = 64  # units of a dimension that are looked at: a median of so many squared is known to a few per cent
-_ROUNDS = 4  # fits of one dimension after the other: each leaves a tenth of the error
 
 _Place = Callable[[Transformation, Mapping[str, float]], Transformation]  # units matched anew by votes
 
@@ -201,56 +201,128 @@ def _votes(distances: Mapping[str, float], ridge: float) -> dict[str, float]:
 
 
 def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation, part: bool = False) -> bool:
-    """Whether most tensors that tell, all but a few, or one of a ``part``, are unchanged but for scales of their own.
+    """Whether most tensors that tell, all but a few, or one of a ``part``, are unchanged but for what fits each alone.
 
     Those that were changed blur the scales fitted to all; no element makes equal what its own scales leave apart.
     """
-    spaces = {s.name: s for s in a.sym.spaces}
-    telling, near = [], []
-    for name in (name for name, t in found.tensors.items() if t.informative):
-        layout = a.sym.layouts[name]
-        if any(spaces[s].group.mixes for s in layout.spaces):
-            same = found.tensors[name].distance < _NEAR
-        else:
-            same = _median(transform(a.state[name], layout, g), b, name, spaces) <= _CHANGED
-        near += [name] if same else []
-        telling += [name] if same or _tells(b.state[name], layout, spaces) else []
-    weights, all_ = (sum(found.tensors[n].size for n in some) for some in (near, telling))
+    near, telling = list[int](), list[int]()
+    for name, t in found.tensors.items():
+        alone = narrowed(a.sym, [name])
+        if t.informative and t.size >= _FITTED * alone.dim:
+            telling.append(t.size)
+            fit = Fit(replace(a, sym=alone), b, g)
+            fit.each_space()
+            fit.round()
+            near += [t.size] if _State.of(fit, b).distances[name] <= _CHANGED else []
     few = len(telling) - len(near) <= _HIDDEN
-    return bool(near) and (part or few or 2 * len(near) >= len(telling) or 2 * weights >= all_)
+    return bool(near) and (part or few or 2 * len(near) >= len(telling) or 2 * sum(near) >= sum(telling))
 
 
-def _tells(x: Tensor, layout: Layout, spaces: Mapping[str, Space]) -> bool:
-    """Whether a tensor has more weights than scales of its own could fit."""
-    shapes = {block: block.read(x).shape for block in blocks(layout)}
-    count = sum(prod(shape[d] for d in dims) for block, shape in shapes.items() for dims in _scaled(block, spaces))
-    return x.numel() >= _FITTED * count
+Freedom = tuple[str, str, int]  # a space, a kind, and which of its generators
 
 
-def _scaled(block: Block, spaces: Mapping[str, Space]) -> list[list[int]]:
-    """The dimensions of a block along which scales move it, each with those of the space's parents."""
-    return [parent_dims(spaces[leaf.space], d, block.spaces) for d, leaf in block.carried if any(leaf.scale)]
+def pinned(sym: Symmetry, agreeing: Collection[str]) -> set[Freedom]:
+    """What cannot move without moving tensors that agree."""
+    pieces = [block for name in agreeing for block in blocks(sym.layouts[name])]
+    found: set[Freedom] = {(s, "permutation", 0) for name in agreeing for s in sym.layouts[name].spaces}
+    while True:
+        left = ([f for f in some if f not in found] for block in pieces for some in _moving(block).values())
+        more = {some[0] for some in left if len(some) == 1}  # of a kind the only one that is not known to be still
+        if not more:
+            return found
+        found |= more
 
 
-def _median(near: Tensor, b: Folded, name: str, spaces: Mapping[str, Space]) -> float:
-    """Median relative deviation of a sample of entries, under scales of this tensor alone."""
-    ratios = []
-    for block in blocks(b.sym.layouts[name]):
-        corner = tuple(slice(_SAMPLE) for _ in block.leaves)
-        x, y, sizes = (block.read(t)[corner].double() for t in (near, b.state[name], b.size(name)))
-        gap = (_fitted(x, y, block, spaces) - y).abs()
-        ratios.append(torch.where(gap == 0, 0.0, gap / sizes.abs().clamp_min(1e-300)).flatten())
-    return float(torch.cat(ratios).median()) if ratios else 0.0
+def freedoms(space: Space) -> set[Freedom]:
+    """What may move a space."""
+    kinds = {"permutation": space.group.permutes, "linear": space.group.mixes}
+    counts = {"scale": space.group.scales, "sign": space.group.signs}
+    found = {(space.name, kind, 0) for kind, there in kinds.items() if there}
+    return found | {(space.name, kind, k) for kind, count in counts.items() for k in range(count)}
 
 
-def _fitted(x: Tensor, y: Tensor, block: Block, spaces: Mapping[str, Space]) -> Tensor:
-    """One block with the scales that bring it closest to another, dimension by dimension."""
-    scaled = _scaled(block, spaces)
-    if x.numel() < _FITTED * sum(prod(x.shape[d] for d in dims) for dims in scaled):
-        return x
-    for _ in range(_ROUNDS if len(scaled) > 1 else len(scaled)):
-        for dims in scaled:
-            rest = [d for d in range(x.ndim) if d not in dims]
-            inner, squares = ((x * t).permute(*dims, *rest).flatten(len(dims)).sum(-1) for t in (y, x))
-            x = x * align((inner / squares.clamp_min(1e-300)).clamp_min(0), dims, x.ndim)
-    return x
+def moving(layout: Layout) -> set[Freedom]:
+    """The orders, scales, signs and bases that move a tensor."""
+    orders: set[Freedom] = {(s, "permutation", 0) for s in layout.spaces}
+    return orders | {f for block in blocks(layout) for some in _moving(block).values() for f in some}
+
+
+def flipping(block: Block) -> set[Freedom]:
+    """The signs and bases that negate one block where they flip all units of their space."""
+    found: set[Freedom] = set()
+    for kind in ("sign", "linear"):
+        for freedom in _moving(block)[kind]:
+            found ^= {freedom}  # twice is not at all
+    return found
+
+
+def _moving(block: Block) -> dict[str, list[Freedom]]:
+    """The scales, signs and bases that move one block."""
+    leaves: list[Leaf] = [leaf for _, leaf in block.carried]
+    return {
+        "scale": [(x.space, "scale", k) for x in leaves for k, e in enumerate(x.scale) if e],
+        "sign": [(x.space, "sign", k) for x in leaves for k, e in enumerate(x.sign) if e % 2],
+        "linear": [(x.space, "linear", 0) for x in leaves if x.variance],
+    }
+
+
+def unflipped(a: Folded, b: Folded, g: Transformation, far: Collection[str]) -> Transformation:
+    """``g`` with whole spaces flipped where that leaves fewer tensors negated.
+
+    What flips negate are the words of a linear code over the integers mod 2; what stays negated is a word of the
+    coset of what is, the lightest of which is sought (syndrome decoding, up to two tensors). Of equally many it is the
+    largest tensor, for with the gain of a batch norm its mean would be negated, too. Tensors that ``g`` does not make
+    agree are ``far``.
+    """
+    sym = a.sym
+    pieces = [(name, block) for name, layout in sym.layouts.items() for block in blocks(layout)]
+    near = {name: transform(a.state[name], sym.layouts[name], g) for name in far}
+
+    def minus(name: str, block: Block) -> bool:
+        return relative(-block.read(near[name]), block.read(b.state[name])) <= AGREES
+
+    negated = [k for k, (name, block) in enumerate(pieces) if name in far and minus(name, block)]
+    if not negated:
+        return g
+    known = [k for k, (name, _) in enumerate(pieces) if name not in far or k in negated]
+    flips = sorted(f for space in sym.spaces for f in freedoms(space) if f[1] in ("sign", "linear"))
+    code = BinarySpan(_word(k for k in known if flip in flipping(pieces[k][1])) for flip in flips)
+    whole: dict[str, int] = {}
+    for k in known:
+        whole[pieces[k][0]] = whole.get(pieces[k][0], 0) | 1 << k
+    size = {word: b.state[name].numel() for name, word in whole.items()}
+    left = _lightest(code, _word(negated), sorted(size, key=lambda word: size[word]))
+    now = {whole[pieces[k][0]] for k in negated}
+    if left is None or (len(left), -sum(size[w] for w in left)) >= (len(now), -sum(size[w] for w in now)):
+        return g
+    made = code.reduced(reduce(xor, left, _word(negated)))[1]
+    return _flipped(sym, [flip for k, flip in enumerate(flips) if made >> k & 1]) @ g
+
+
+def _lightest(code: BinarySpan, word: int, others: Iterable[int]) -> tuple[int, ...] | None:
+    """The fewest others, two at most, whose sum with a word is one of a code, the last of equals; or ``None``."""
+    rest, rests = code.reduced(word)[0], {code.reduced(other)[0]: other for other in others}
+    if not rest:
+        return ()
+    if rest in rests:
+        return (rests[rest],)
+    return next(((one, rests[rest ^ left]) for left, one in rests.items() if rest ^ left in rests), None)
+
+
+def _word(places: Iterable[int]) -> int:
+    return sum(1 << k for k in places)
+
+
+def _flipped(sym: Symmetry, flips: Iterable[Freedom]) -> Transformation:
+    """The element that flips all units of some spaces."""
+    found = identity(sym)
+    for space, kind, k in flips:
+        e = found[space]
+        if kind == "sign":
+            signs = e.signs.clone()
+            signs[k] *= -1
+            found = with_parts(found, space, signs=signs)
+        else:
+            minus = -torch.ones(e.permutation.shape, dtype=torch.float64)
+            found = with_parts(found, space, linear=torch.diag_embed(minus))
+    return found

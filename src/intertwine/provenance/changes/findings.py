@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..._nested import by_key
 from ..._words import counted, listed
-from ...matching.element_fit.freedoms import moving
+from ...matching.element_fit.consensus import moving
 from ...matching.judgement.grids import SPARSE
 from ...symmetry import Symmetry, Transformation
 from ..difference import Finding

@@ -13,8 +13,7 @@ from ..._nested import by_key
 from ...groups import Element
 from ...matching.coordinates.networks import Balanced
 from ...matching.coordinates.problem import members, searched, within
-from ...matching.element_fit.consensus import by_consensus, refitted
-from ...matching.element_fit.freedoms import freedoms, pinned, unflipped
+from ...matching.element_fit.consensus import by_consensus, freedoms, pinned, refitted, unflipped
 from ...matching.element_fit.refit import Fit
 from ...matching.element_fit.units import match_units
 from ...matching.judgement.deviation import PRECISIONS, apart, constant, meets
