@@ -82,10 +82,9 @@ class _Node:
     """Inner products of the units of one space, for all pairs of units around them."""
 
     space: Space  # The space
-    held: tuple[str, ...]  # Parents that stay as they are: those of the outermost space, then others
     chain: tuple[str, ...]  # Parents that are matched together with the space, outermost first
-    # By parities of signs ``(outer, held, c_1, c_1', ..., n, n')``, where the outermost space's parents and the other
-    # held ones are one dimension each, and ``c_i, c_i'`` are units of the chain in ``a`` and ``b``
+    # By parities of signs ``(outer, c_1, c_1', ..., n, n')``, where the parents of the outermost space are one
+    # dimension, and ``c_i, c_i'`` are units of the chain in ``a`` and ``b``
     rows: dict[Row, Tensor]
     inside: "tuple[_Node, ...]"  # Spaces whose innermost parent this one is
 
@@ -103,64 +102,50 @@ def nested_step(costs: Costs, space: Space, fast: bool = False) -> Transformatio
     tree = _tree(costs, space)
     step = still
     for node, parts in _solved(tree, fast) if tree.rows or tree.inside else ():
-        step = with_parts(step, node.space.name, **{k: _ordered(costs, node, x, k) for k, x in parts.items()})
+        names = (*space.parents, *node.chain)
+        step = with_parts(step, node.space.name, **{k: _ordered(costs, node, names, x, k) for k, x in parts.items()})
     return step
 
 
 def _tree(costs: Costs, outer: Space) -> _Node:
     """The space and those inside it, with the inner products of the blocks of each."""
     spaces = {s.name: s for s in costs.problem.sym.spaces}
+    around = {outer.name, *outer.parents}
+    within = {s.name for s in spaces.values() if outer.name in s.parents}
     taken: set[tuple[str, int]] = set()
 
     def node(space: Space) -> _Node:
-        matched = [p for p in space.parents if p == outer.name or outer.name in spaces[p].parents]
-        chain = tuple(sorted(matched, key=lambda p: len(spaces[p].parents)))
-        others = tuple(p for p in space.parents if p not in {*chain, *outer.parents})
-        inside = [s for s in spaces.values() if space.name in s.parents and outer.name in {space.name, *s.parents}]
+        chain = tuple(sorted({*space.parents} - {*outer.parents}, key=lambda p: len(spaces[p].parents)))
+        inside = [spaces[n] for n in spaces if n in within and space.name in spaces[n].parents]
         nearest = [s for s in inside if not any(space.name in spaces[p].parents for p in s.parents)]
-        children = tuple(found for s in nearest if _fits(found := node(s), others, outer))
+        found = [node(s) for s in nearest if {*s.parents} <= around | within]
         rows: dict[Row, Tensor] = {}
         for m in costs.problem.members[space.name]:
             if (m.tensor, id(m.block)) not in taken:
                 taken.add((m.tensor, id(m.block)))
-                table = _table(costs, m, space, outer.parents, others, chain)
-                add_to(rows, m.row, table)
-        return _Node(space, (*outer.parents, *others), chain, rows, children)
+                add_to(rows, m.row, _table(costs, m, [space.parents.index(p) for p in (*outer.parents, *chain)], chain))
+        return _Node(space, chain, rows, tuple(child for child in found if child.rows or child.inside))
 
     return node(outer)
 
 
-def _fits(node: _Node, held: tuple[str, ...], outer: Space) -> bool:
-    """Whether a node has weights, and its held parents are those of the space around it, which may have none."""
-    others = node.held[len(outer.parents) :]
-    return bool(node.rows or node.inside) and (not held or others == held)
-
-
-def _table(
-    costs: Costs, m: Member, space: Space, outer: tuple[str, ...], others: tuple[str, ...], chain: tuple[str, ...]
-) -> Tensor:
-    """Inner products of one member for all pairs of units of the chain, as in ``_Node.rows``."""
-    order = [space.parents.index(p) for p in (*outer, *others, *chain)]
+def _table(costs: Costs, m: Member, order: list[int], chain: tuple[str, ...]) -> Tensor:
+    """Inner products of one member for all pairs of units of the chain, as in ``_Node.rows``; parents in an order."""
     sides = []
     for tensor in (costs.problem.a[m.tensor], costs.present(m.tensor)):
-        x = m.view(m.block.read(tensor))
-        x = x.permute([*order, len(order), len(order) + 1])
-        sizes = x.shape[len(outer) + len(others) : -1]
-        rows, held = prod(x.shape[: len(outer)]), prod(x.shape[len(outer) : len(outer) + len(others)])
-        sides.append(x.reshape(rows, held, prod(sizes), -1))
+        x = m.view(m.block.read(tensor)).permute([*order, len(order), len(order) + 1])
+        sizes = x.shape[len(order) - len(chain) : -1]
+        sides.append(x.reshape(prod(x.shape[: len(order) - len(chain)]), prod(sizes), -1))
     table = sides[0] @ sides[1].mT
-    table = table.reshape(*table.shape[:2], *sizes, *sizes)
-    return table.permute([0, 1, *(d for i in range(len(sizes)) for d in (2 + i, 2 + i + len(sizes)))])
+    table = table.reshape(len(table), *sizes, *sizes)
+    return table.permute([0, *(d for i in range(len(sizes)) for d in (1 + i, 1 + i + len(sizes)))])
 
 
 def _gains(node: _Node, fast: bool) -> Tensor:
     """The largest inner product that every pair of units can reach with what is inside them."""
     gain = best_signs(node.rows, node.space.group.signs)[0]
     for child in node.inside:
-        reached = _reached(child, fast)
-        if len(child.held) > len(node.held):
-            reached = reached.sum(1, keepdim=True)
-        gain = gain + reached
+        gain = gain + _reached(child, fast)
     return gain
 
 
@@ -201,14 +186,11 @@ def _picked(node: _Node, order: Tensor) -> _Node:
     return replace(node, rows=rows, inside=tuple(_picked(child, order) for child in node.inside))
 
 
-def _ordered(costs: Costs, node: _Node, x: Tensor, kind: str) -> Tensor:
-    """A part of an element with its leading dimensions in the order of the space's parents."""
-    names = (*node.held, *node.chain)
+def _ordered(costs: Costs, node: _Node, names: tuple[str, ...], x: Tensor, kind: str) -> Tensor:
+    """A part of an element of which leading dimensions are those of named spaces, in the order of the parents."""
+    start, last = int(kind == "signs"), 2 if kind == "linear" else 1
     sizes = [costs.problem.sym.space(name).size for name in names]
-    first = x.shape[:1] if kind == "signs" else ()
-    last = x.shape[-2:] if kind == "linear" else x.shape[-1:]
-    x = x.reshape(*first, *sizes, *last)
-    start = len(first)
+    x = x.reshape(*x.shape[:start], *sizes, *x.shape[x.ndim - last :])
     where = [start + names.index(p) for p in node.space.parents]
     return x.permute([*range(start), *where, *range(start + len(names), x.ndim)]).contiguous()
 
