@@ -5,13 +5,11 @@ its products remember the order of the neighbour for which they were made. Asked
 ``A[ch]ᵀ (B[new] - B[old])`` along the units that moved since: a matrix of low rank, gathered from weights that stay
 where they are. Spaces whose neighbours did not move since they were last solved are clean and are not solved again.
 
-Nearest units of large spaces are found by sketches, without the inner products of all pairs. A sketch sums groups of a
-unit's weights with random signs, divided by the root of their number: an orthonormal map, so that it shortens every
-distance. A unit whose distance from its partner is below its sketched distances from all other units has no nearer one.
-Where that holds for all units, their pairing is the best assignment.
+Near units are found by sketches, without the inner products of all weights. A sketch sums groups of a unit's weights
+with random signs, divided by the root of their number: an orthonormal map, so that it shortens every distance.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from copy import copy
 from itertools import groupby
 from typing import Any
@@ -22,20 +20,14 @@ from torch import Tensor
 from .._io.lazy import LazyState
 from ..groups import Element, Representation
 from ..groups.assignment import assign_nearly
-from ..symmetry.action import transform, transform_block
-from ..symmetry.blocks import align, inner_products
-from ..symmetry.spaces import Leaf, Space
+from ..symmetry.action import transform
+from ..symmetry.blocks import align
+from ..symmetry.spaces import Leaf
 from ..symmetry.transformation import Transformation, identity
 from .coordinates.problem import Both, Member, Problem, Row, add_to
 
-LARGE = 512  # units of a space from which on sketches cost less than all inner products
 _SKETCH = 128  # numbers that a sketch keeps of one block: of 10,000 weights, enough for noise of a tenth
 _ROWS = 512  # units that are worked on at once
-_UNSURE = 0.125  # share of units that may be compared in full
-_ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # of squared distances, relative to the squares of both units
-_EXACT = _ROUNDING[torch.float64]
-
-Units = Iterable[tuple[Row, Tensor, Tensor]]
 
 
 def sketched(x: Tensor, entries: int | None = None) -> Tensor:
@@ -60,61 +52,6 @@ def paired(blocks: Iterable[Both], fast: bool = False) -> Tensor | None:
     if len(nearest.unique()) == len(nearest):
         return nearest
     return assign_nearly(torch.addmm(squares, left, right.mT, alpha=-2).neg_(), fast)
-
-
-def certified(read: Callable[[], Units], permutes: bool = True) -> bool:
-    """Whether each unit's nearest of the other network is the one in its place; by signs alone if none ``permutes``."""
-    apart = ours = theirs = torch.zeros(())
-    inner: dict[Row, Tensor] = {}
-    short: dict[Row, list[Both]] = {}
-    for row, x, y in read():
-        ours, theirs = ours + inner_products(x, x, [1]), theirs + inner_products(y, y, [1])
-        apart = apart + torch.cat([(p - q).square().sum(1) for p, q in zip(x.split(_ROWS), y.split(_ROWS))])
-        inner[row] = inner.get(row, 0) + inner_products(x, y, [1])
-        if permutes:
-            short.setdefault(row, []).append((sketched(x), sketched(y)))
-    # Comparisons are put so that NaN, also of squares beyond the numbers of their type, never certifies.
-    if not inner or not all(bool((x >= 0).all()) for row, x in inner.items() if any(row)):
-        return False
-    if not permutes:
-        return True
-    slack = _ROUNDING[apart.dtype] * (ours + theirs)
-    unsure = []
-    for first, nearest in _nearest_others(short):
-        some = slice(first, first + len(nearest))
-        unsure.append(first + (~(nearest > apart[some] + slack[some])).nonzero()[:, 0])
-        if sum(map(len, unsure)) > _UNSURE * len(apart):
-            return False
-    chosen = torch.cat(unsure)
-    if not len(chosen):
-        return True
-    # By distances as well: some by distances and some by inner products would not make the assignment the best.
-    near = 2 * _gains(read(), chosen) - theirs
-    own = near.gather(1, chosen[:, None])[:, 0]
-    return bool((own >= near.amax(1) - _EXACT * (ours + theirs)[chosen]).all())
-
-
-def _nearest_others(short: Mapping[Row, list[Both]]) -> Iterator[tuple[int, Tensor]]:
-    """Some units at a time: the first one's number, and the squared sketched distances from their nearest others."""
-    sides = {row: [torch.cat([both[k] for both in some], 1) for k in (0, 1)] for row, some in short.items()}
-    squares = [torch.stack([x[k].square().sum(1) for x in sides.values()]).sum(0) for k in (0, 1)]
-    for first in range(0, len(squares[0]), _ROWS):
-        some = slice(first, first + _ROWS)
-        distances = squares[0][some, None] + squares[1]
-        for row, (x, y) in sides.items():
-            products = x[some] @ y.mT
-            distances.sub_(products.abs_() if any(row) else products, alpha=2)
-        distances.diagonal(first).fill_(torch.inf)
-        yield first, distances.amin(1)
-
-
-def _gains(units: Units, chosen: Tensor) -> Tensor:
-    """The largest inner products, over all signs, of chosen units with all units of the other network, in float64."""
-    found: dict[Row, Tensor] = {}
-    for row, x, y in units:
-        some = x[chosen].double()
-        found[row] = found.get(row, 0) + torch.cat([some @ other.double().mT for other in y.split(_ROWS)], 1)
-    return torch.stack([x.abs() if any(row) else x for row, x in found.items()]).sum(0)
 
 
 _AGREE = {torch.float32: 1e-5, torch.float64: 1e-12}  # tracked and fresh costs, relative to the largest
@@ -151,18 +88,6 @@ class Costs:
         spaces = [self.problem.sym.space(leaf.space) for _, leaf in m.block.carried]
         apart = len(spaces) == len({s.name for s in spaces}) <= 2 and not any(s.parents for s in spaces)
         return not self._streamed and apart and not any(s.group.mixes for s in spaces if s.name != m.space)
-
-    def settled(self, space: Space) -> bool:
-        """Whether sketches certify that the best step of a large space is none; else its costs have to be computed."""
-        if space.size < LARGE or space.parents or space.group.mixes or space.name in self._totals:
-            return False
-        return certified(lambda: self._units(space.name), space.group.permutes)
-
-    def _units(self, space: str) -> Units:
-        """The units of both networks where they are now, with the parities of their signs, block by block."""
-        for m in self.problem.members[space]:
-            theirs = transform_block(m.block.read(self.problem.b[m.tensor]), m.block, self.g)
-            yield m.row, m.read(self.problem.a), m.view(theirs)
 
     def of(self, space: str) -> dict[Row, Tensor]:
         """By parities of signs, the sum of inner products ``(p..., n, n)``: unit of ``a`` first, present one second."""

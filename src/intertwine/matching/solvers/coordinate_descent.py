@@ -281,8 +281,6 @@ def step_of(costs: Costs, space: Space, fast: bool = False) -> Transformation:
 def _improve(costs: Costs, space: Space, fast: bool) -> bool:
     """Move one space, and what lies inside it, if that raises the objective; tell whether a basis turned."""
     outer = any(space.name in s.parents for s in costs.problem.sym.spaces)
-    if not outer and costs.settled(space):
-        return False
     steps = [step_of(costs, space, fast)]
     if outer:
         steps.append(nested_step(costs, space, fast))
