@@ -83,9 +83,6 @@ class Graph:
         letters = {index[id(a)]: (a.size, roles.get(id(a)), id(a) in shown) for a in axes}
         operands, attrs = [], t.attrs
         for operand in t.operands:
-            if t.op in ("add", "mul") and (c := operand.term.number) is not None and len(t.operands) > 1:
-                attrs = (attrs[0] + c if t.op == "add" else attrs[0] * c,)
-                continue
             number, known = self.place[id(operand.term)]
             own = {known[id(a)]: index[id(b)] for a, b in operand.flat() if id(a) in known}
             inner = self.vertices[number]

@@ -157,21 +157,6 @@ class Reader:
         """A product; numbers are factors of it."""
         return self._nary("mul", given, 1.0)
 
-    def product(self, x: Any, y: Any) -> View:
-        """A product of two; one of a value with its own power is a power."""
-        if not isinstance(x, View) or not isinstance(y, View):
-            return self.mul(x, y)
-        (one, c), (other, d) = _unscaled(x), _unscaled(y)
-        if c * d != 1:
-            return self.mul(self.product(one, other), c * d)
-        for one, other in ((x, y), (y, x)):
-            base, exponent = one, 1.0
-            if (inner := self._powers.get(id(one.term))) is not None and inner[2].dims == one.dims:
-                base, exponent = inner[0], inner[1]
-            if base is other or (base.term is other.term and base.dims == other.dims):
-                return self.power(base, exponent + 1)
-        return self.mul(x, y)
-
     def add(self, *given: Any) -> View:
         """A sum; numbers are terms of it."""
         return self._nary("add", given, 0.0)
@@ -197,9 +182,11 @@ class Reader:
         return self.pointwise(op, views, (number,)).expanded(shape)
 
     def power(self, x: View, exponent: float) -> View:
-        """A power; roots and inverses are powers, and powers of them are joined."""
+        """A power; roots and inverses are powers, and powers of them are joined; small whole ones are products."""
         if exponent == 1:
             return x
+        if exponent in (2, 3, 4):
+            return self.pointwise("mul", [x] * int(exponent), (1.0,))
         inner = self._powers.get(id(x.term))
         if inner is not None and inner[1] in (0.5, -0.5, -1) and inner[2].dims == x.dims:
             return self.power(inner[0], inner[1] * exponent)
@@ -324,18 +311,6 @@ class Reader:
                 at = v if dim is None else View(v.term, (*v.dims, *((),) * (len(x.dims) - dim - 1)))
                 x = op(x, at)
         return x
-
-
-def _unscaled(x: View) -> tuple[View, float]:
-    """What a number multiplies, and that number."""
-    t = x.term
-    if t.op != "mul" or len(t.operands) != 1 or t.attrs[0] in (0, 1):
-        return x, 1.0
-    own = {id(b): a for a, b in t.operands[0].flat()}
-    dims = [[own.get(id(leaf)) for leaf in leaves(dim)] for dim in x.dims]
-    if any(axis is None for dim in dims for axis in dim):
-        return x, 1.0
-    return View(t.operands[0].term, tuple(tuple(a for a in dim if a) for dim in dims)), float(t.attrs[0])
 
 
 def _seam(t: Term, axis: Axis, depth: int) -> tuple[int, ...] | None:

@@ -116,7 +116,7 @@ def _sum(r: Reader, a: dict[str, Any]) -> View:
 
 @rule("mul")
 def _product(r: Reader, a: dict[str, Any]) -> View:
-    return r.product(a["self"], a["other"])
+    return r.mul(a["self"], a["other"])
 
 
 @rule("div")

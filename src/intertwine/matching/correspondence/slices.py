@@ -172,7 +172,7 @@ class Slicer:
         if old.op not in (SUNK if depth else SUNK | {"along"}):
             return None
         if any(id(x) in bound for x in xs):
-            return self._piece(old, xs, region, depth) if old.op == "cat" and depth else None
+            return self._piece(old, xs, region) if old.op == "cat" and depth else None
         cut: list[Any] = []
         for operand in old.operands:
             inside = {id(b): a for a, b in operand.flat()}
@@ -198,40 +198,29 @@ class Slicer:
         out = [a for a in leaves(old.out) if id(a) not in gone] + ([] if fresh is None else [fresh])
         return Term(old.op, old.attrs, operands, out, [*old.roles], where=old.where), fresh, []
 
-    def _piece(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int], depth: int) -> Cut | None:
-        """A slice within one of the tensors that were put side by side."""
+    def _piece(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int]) -> Cut | None:
+        """A slice that is one of the tensors that were put side by side."""
         whole = [leaf for axis, role in old.roles if role == "cat" for leaf in axis.leaves()]
-        rest = whole[len(xs) :]
-        if [id(x) for x in whole[: len(xs)]] != [id(x) for x in xs] or (rest and region[2] != 1):
+        rest, ends = whole[len(xs) :], [0, *accumulate(old.attrs)]
+        start, stop = (end * volume(rest) for end in region[:2])
+        if whole[: len(xs)] != [*xs] or region[2] != 1 or (start, stop) not in pairwise(ends):
             return None
-        count = len(range(*region))
-        start, stop, step = region[0] * volume(rest), region[1] * volume(rest), region[2]
-        ends = [0, *accumulate(old.attrs)]
-        k = next((k for k in range(len(old.attrs)) if ends[k] <= start and stop <= ends[k + 1]), None)
-        if k is None or volume(whole) != ends[-1]:
-            return None
+        k = ends.index(start)
         operand = old.operands[k]
         roles = {id(leaf): role for axis, role in old.roles for leaf in axis.leaves()}
         own = [a for a, b in operand.flat() if roles.get(id(b)) == ("piece", k)]
         names = [(b, a) for a, b in operand.flat() if id(b) not in roles]
         here = {id(b) for b, _ in names} | {id(x) for x in whole}
-        if any(id(a) not in here for a in leaves(old.out)):
+        if volume(whole) != ends[-1] or any(id(a) not in here for a in leaves(old.out)):
             return None  # a dimension along which that piece was repeated
-        if (start, stop, step) == (ends[k], ends[k + 1], 1):
-            try:
-                groups = grouped(own, [count, *(x.size for x in rest)]) if own else []
-            except ConflictError:
-                return None
-            if any(len(group) > 1 for group in groups):
-                return None
-            names += [(x, group[0]) for x, group in zip(rest, groups[1:])]
-            return operand.term, groups[0][0] if groups and groups[0] else None, names
-        found = self._cut(operand.term, own, (start - ends[k], stop - ends[k], step), depth - 1) if own else None
-        if found is None or rest:
+        try:
+            groups = grouped(own, [region[1] - region[0], *(x.size for x in rest)]) if own else []
+        except ConflictError:
             return None
-        new, fresh, renamed = found
-        now = _by_id(renamed)
-        return new, fresh, [(b, now.get(id(a), a)) for b, a in names]
+        if any(len(group) > 1 for group in groups):
+            return None
+        names += [(x, group[0]) for x, group in zip(rest, groups[1:])]
+        return operand.term, groups[0][0] if groups and groups[0] else None, names
 
 
 def _cut_of(view: View, dim: int, start: int, step: int, count: int) -> View:

@@ -211,14 +211,7 @@ def term(
 ) -> View:
     """An operation written with letters: of what it reads and returns, each dimension's; none for length one."""
     made = {letter: Axis(n) for letter, n in sizes.items() if n != 1}
-    operands = []
-    for view, spec in given:
-        pairs = []
-        try:
-            pairs = _related(view, spec, made)
-        except ConflictError:
-            pairs = _related(view := recast(view, view.shape), spec, made)
-        operands.append(Operand(view.term, pairs))
+    operands = [Operand(view.term, _related(view, spec, made)) for view, spec in given]
     dims = tuple(tuple(made[letter] for letter in dim if letter in made) for dim in out)
     roles = {letter: role for letter, role in (roles or {}).items() if letter in made}
     found = Term(op, attrs, operands, [a for dim in dims for a in dim], [(made[x], r) for x, r in roles.items()])

@@ -36,6 +36,7 @@ _DRIVEN = 7.0  # largest log scale between balanced coordinates
 AGREES = 2.0**-7  # relative distance of a tensor that a cast to bfloat16 leaves
 _FAINT = 1e-6  # votes of far tensors where another of them decides: they order what it does not carry
 
+_NEAR = 0.5  # relative distance up to which a fitted basis may have blurred a tensor that was not changed
 _CHANGED = 2.0**-8  # relative distance above any cast's: bfloat16 leaves 2^-10
 _HIDDEN = 3  # tensors that may differ even where they are most: what was changed hides that those beside it were not
 
@@ -205,15 +206,18 @@ def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation, 
 
     Those that were changed blur the scales fitted to all; no element makes equal what its own scales leave apart.
     """
+    mixing = {s.name for s in a.sym.spaces if s.group.mixes}
     near, telling = list[int](), list[int]()
     for name, t in found.tensors.items():
-        alone = narrowed(a.sym, [name])
-        if t.informative and t.size >= _FITTED * alone.dim:
-            telling.append(t.size)
+        alone, same = narrowed(a.sym, [name]), t.distance < _NEAR
+        if t.informative and not mixing & a.sym.layouts[name].spaces:
             fit = Fit(replace(a, sym=alone), b, g)
             fit.each_space()
             fit.round()
-            near += [t.size] if _State.of(fit, b).distances[name] <= _CHANGED else []
+            same = _State.of(fit, b).distances[name] <= _CHANGED
+        if t.informative and (same or t.size >= _FITTED * alone.dim):
+            telling.append(t.size)
+            near += [t.size] if same else []
     few = len(telling) - len(near) <= _HIDDEN
     return bool(near) and (part or few or 2 * len(near) >= len(telling) or 2 * sum(near) >= sum(telling))
 

@@ -39,13 +39,14 @@ class Fit:
     def __init__(self, a: Folded, b: Folded, g: Transformation) -> None:
         self.sym, self.b, self.g = a.sym, b.state, g
         self._a, self._cancelled = a.state, {n: b.size(n) for n in b.means}
-        self._spaces = [s for s in a.sym.spaces if s.group.scales or s.group.mixes]
+        self._members = members(a.sym)
+        free = (s for s in a.sym.spaces if s.group.scales or s.group.mixes)
+        self._spaces = [s for s in free if self._members[s.name]]
         self._still = identity(a.sym)
         leaves = {n: [leaf for block in blocks(x) for _, leaf in block.carried] for n, x in a.sym.layouts.items()}
         moving = {n: a.sym.layouts[n] for n, some in leaves.items() if any(any(x.scale) or x.variance for x in some)}
         # the tensors that scales or matrices move, moved by ``g``, the element so far; the others are not held
         self.near = {name: transform(a.state[name], layout, g) for name, layout in moving.items()}
-        self._members = members(a.sym)
         self._joint = LogScales(a.sym, self.near, bases=False)  # heads take up at once what bases would step by step
         self._kept: dict[str, float] = {}
 

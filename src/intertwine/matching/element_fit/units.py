@@ -169,16 +169,19 @@ def _residual(match: UnitMatch) -> float:
 def closest(a: Balanced, b: Balanced) -> tuple[Transformation, float]:
     """The element that brings folded weights ``a`` closest to ``b``, and the residual in balanced coordinates."""
     g, left = identity(a.sym), distance(a.folded.state, b.folded.state)
-    linear = [s.name for s in a.sym.spaces if s.group.mixes]
+    chain, linear = chained(a.sym), [s.name for s in a.sym.spaces if s.group.mixes]
+    alone = chain and len(linear) == len(a.sym.spaces)  # no units to match first
+    found, residual = _joined(a, b, g, left) if alone else (g, left)
+    if residual <= _ROUNDED:
+        return found, residual
     units = match_units(monomial(a.sym), a.state, b.state, ordered=linear)  # by singular values
     a.forget()  # not read while scales and bases are fitted, which takes the most memory
     give_back()
     if units.residual <= left:  # else merged in place: balancing only blurs what the units share
         g, left = _fitted(a, b, ~b.to @ (lifted(units.g, a.sym) @ a.to), units.residual)
-    if left > _ROUNDED and chained(a.sym):
+    if chain and not alone and left > _ROUNDED:
         found, residual = _joined(a, b, g, left)
-        g, left = (found, residual) if residual < min(left, FOUND) else (g, left)
-    return g, left
+    return (found, residual) if residual < min(left, FOUND) else (g, left)
 
 
 def _joined(a: Balanced, b: Balanced, g: Transformation, residual: float) -> tuple[Transformation, float]:
