@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import accumulate, pairwise, permutations, product
 from math import prod
 from typing import Any, TypeAlias
 
@@ -13,23 +14,20 @@ from ..._nested import map_leaves
 from ...programs import Call, Program, Ref
 from ...programs.operations import FILLS, registering
 from ...programs.program import run_call
-from .slices import Slicer, side_by_side, splittable
+from .slices import Slicer, reshaped
 from .terms import Axis, ConflictError, Operand, Spec, Term, View, leaves, letters_of, recast, stored, term
 
 Rule: TypeAlias = Callable[["Reader", dict[str, Any]], Any]
 RULES: dict[str, Rule] = {}
-PARTS: set[str] = set()
 _MASKING = -1e4  # numbers below it, added to logits, hide them
 _SEAM = 4  # operations between a product and what was put together
 _FRESH = 0x100  # letters from here on are no letters of rules
 _LARGEST = 1 << 24  # entries of a constant that are looked at
 
 
-def rule(names: str, parts: bool = False) -> Callable[[Rule], Rule]:
-    """Register the rule of operations of torch, by their plain names in one text; some read parts as they are."""
-    called = [f"aten::{name}" for name in names.split()]
-    PARTS.update(called if parts else ())
-    return registering(RULES, called)
+def rule(names: str) -> Callable[[Rule], Rule]:
+    """Register the rule of operations of torch, by their plain names in one text."""
+    return registering(RULES, [f"aten::{name}" for name in names.split()])
 
 
 def rounded(x: Any) -> Any:
@@ -47,9 +45,10 @@ class Reader:
     def __init__(self, program: Program, contents: Mapping[str, Tensor]) -> None:
         self._program, self._contents = program, contents
         self.views: dict[int, View] = {}  # by the number of a value
-        self._parts: dict[int, View] = {}  # of those that are parts of a term
         self._data: dict[int, Tensor] = {}
         self._powers: dict[int, tuple[View, float, View]] = {}
+        # of slices, by their id, what they were taken from, and along each dimension start, step and number of entries
+        self._taken: dict[int, tuple[View, View, dict[int, tuple[int, int, int]]]] = {}
         self._pieces: dict[int, tuple[View, int, list[View]]] = {}  # of what was put together, by the id of its term
         self.slicer = Slicer()
         self._stripped: dict[int, tuple[Term, Term, float]] = {}
@@ -108,21 +107,17 @@ class Reader:
         args = {"#shapes": shapes, "#name": call.op.removeprefix("aten::")}
         read = lambda x: self.view(x) if isinstance(x, Ref) else x
         args |= {name: map_leaves(x, read) for name, x in call.args.items()}
-        seen = lambda x: self._parts.get(x.id, self.view(x)) if isinstance(x, Ref) else x
-        given = args | {name: map_leaves(x, seen) for name, x in call.args.items()} if call.op in PARTS else args
         pointwise = call.func is not None and torch.Tag.pointwise in call.func.tags
         made_by = RULES.get(call.op, _pointwise if pointwise else _opaque)
         try:
-            found = made_by(self, given)
+            found = made_by(self, args)
         except (ConflictError, NotImplementedError):
             found = _opaque(self, args)
         found = found if isinstance(found, list) else [found]
         for out, view in zip(call.outputs, found):
             if out is not None and view is not None:
-                self.views[out.id] = plain = self.slicer.plain(view)
-                if view.parts:
-                    self._parts[out.id] = view
-                _locate(plain.term, (call.module, call.line))
+                self.views[out.id] = view
+                _locate(view.term, (call.module, call.line))
         for k, out in enumerate(call.outputs):
             if out is not None and out.id not in self.views:
                 self.views[out.id] = _opaque(self, args)[k]
@@ -250,7 +245,7 @@ class Reader:
             return None
         found, start = [], 0
         for n in seam[1]:
-            first, second = (self.part(v, d + seam[0], start, start + n) for v, d in ((one, i), (other, j)))
+            first, second = (self.sliced(v, d + seam[0], start, start + n) for v, d in ((one, i), (other, j)))
             found.append(self.contract(first, second, f"{names[0]},{names[1]}->{out}"))
             start += n
         return self.add(*found)
@@ -273,29 +268,61 @@ class Reader:
         for v in views:
             whole, along, pieces = self._pieces.get(id(v.term), (None, dim, []))
             flat += pieces if whole is not None and whole.dims == v.dims and along == dim else [v]
-        flat = side_by_side(flat, dim)
         if len(flat) == 1:
             return flat[0]
+        if (whole := self._together(flat, dim, shape)) is not None:
+            return whole
         letters = letters_of("d", len(shape))
         sizes = {x: n for (x,), n in zip(letters, shape)} | {f"p{k}": v.shape[dim] for k, v in enumerate(flat)}
         roles: dict[str, Any] = {f"d{dim}": "cat", **{f"p{k}": ("piece", k) for k in range(len(flat))}}
-        plain = map(self.slicer.plain, flat)
-        given = [(v, [*letters[:dim], (f"p{k}",), *letters[dim + 1 :]]) for k, v in enumerate(plain)]
+        given = [(v, [*letters[:dim], (f"p{k}",), *letters[dim + 1 :]]) for k, v in enumerate(flat)]
         made = term("cat", given, letters, sizes, tuple(v.shape[dim] for v in flat), roles)
         self._pieces[id(made.term)] = made, dim, flat
         return made
 
-    def part(self, x: View, dim: int, start: int, stop: int) -> View:
-        """A slice of neighbours."""
-        return self.slicer.plain(self.slicer.part(x, dim % len(x.dims), start, stop))
-
     def sliced(self, x: View, dim: int, start: int, stop: int, step: int = 1) -> View:
-        """A slice as a part of a term."""
+        """A slice."""
         dim %= len(x.dims)
-        count = len(range(start, stop, step))
-        if step > 1 and count * step == x.shape[dim]:
-            x = splittable(self.slicer, x, dim, [count, step])
-        return self.slicer.part(x, dim, start, stop, step)
+        found = self.slicer.part(x, dim, start, stop, step)
+        if found is not x:
+            _, base, cuts = self._taken.get(id(x), (x, x, {}))
+            first, by, _ = cuts.get(dim, (0, 1, 0))
+            here = first + start * by, step * by, len(range(start, stop, step))
+            self._taken[id(found)] = found, base, {**cuts, dim: here}
+        return found
+
+    def _together(self, views: Sequence[View], dim: int, shape: Sequence[int]) -> View | None:
+        """What slices put side by side were taken from: neighbours, or all strides of some dimensions in an order."""
+        known = [self._taken[id(v)] for v in views if id(v) in self._taken]
+        whole = {(id(base.term), *(tuple(leaves(axes)) for axes in base.dims)) for _, base, _ in known}
+        if len(known) < len(views) or len(whole) > 1:
+            return None
+        base, cuts = known[0][1], [own for *_, own in known]
+        rest = [{d: cut for d, cut in own.items() if d != dim} for own in cuts]
+        if all(dim in own for own in cuts):
+            ends = [(own[dim][0], own[dim][0] + own[dim][2]) for own in cuts]
+            if rest.count(rest[0]) < len(rest) or any(own[dim][1] > 1 for own in cuts):
+                return None
+            if any(end != start for (_, end), (start, _) in pairwise(ends)):
+                return None
+            for d, (start, step, count) in {**rest[0], dim: (ends[0][0], 1, ends[-1][1] - ends[0][0])}.items():
+                base = self.sliced(base, d, start, start + (count - 1) * step + 1, step)
+            return base
+        steps = {d: step for d, (_, step, _) in cuts[0].items()}
+        full = {d: (step, base.shape[d]) for d, step in steps.items()}
+        if any({d: (step, step * count) for d, (_, step, count) in own.items()} != full for own in rest):
+            return None
+        starts = [{d: start for d, (start, _, _) in own.items()} for own in cuts]
+        for order in permutations(steps):
+            if [tuple(own[d] for d in order) for own in starts] == [*product(*(range(steps[d]) for d in order))]:
+                split = [(n // steps[d], steps[d]) if d in steps else (n,) for d, n in enumerate(base.shape)]
+                at = [*accumulate(map(len, split), initial=0)]
+                inner = [at[d] + 1 for d in order]
+                axes = [a for d in range(len(split)) for a in ([*inner, at[d]] if d == dim else [at[d]])]
+                with suppress(ConflictError):
+                    x = reshaped(self.slicer, base, [n for sizes in split for n in sizes])
+                    return reshaped(self.slicer, x.permuted(axes), shape)
+        return None
 
     def normalised(self, x: View, dims: Sequence[int], eps: float, centre: bool = True) -> View:
         """``(x - mean) / sqrt(variance + eps)`` along dimensions, or without the mean."""

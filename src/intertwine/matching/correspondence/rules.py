@@ -21,17 +21,17 @@ def _plain(names: frozenset[str]) -> str:
 # ---- views
 
 
-@rule(f"{_plain(COPIES)} dropout native_dropout lift_fresh_copy positive feature_dropout alpha_dropout real", True)
+@rule(f"{_plain(COPIES)} dropout native_dropout lift_fresh_copy positive feature_dropout alpha_dropout real")
 def _same(r: Reader, a: dict[str, Any]) -> View:
     return next(x for x in a.values() if isinstance(x, View))
 
 
-@rule("view _unsafe_view reshape flatten unflatten squeeze unsqueeze view_as _reshape_alias", parts=True)
+@rule("view _unsafe_view reshape flatten unflatten squeeze unsqueeze view_as _reshape_alias")
 def _reshaped(r: Reader, a: dict[str, Any]) -> View:
     return reshaped(r.slicer, a["self"], a["#shapes"][0])
 
 
-@rule("as_strided", parts=True)
+@rule("as_strided")
 def _restrided(r: Reader, a: dict[str, Any]) -> View:
     """The same entries, as pooling to one place lays its result out anew."""
     x: View = a["self"]
@@ -41,7 +41,7 @@ def _restrided(r: Reader, a: dict[str, Any]) -> View:
     return x
 
 
-@rule("permute transpose t movedim", parts=True)
+@rule("permute transpose t movedim")
 def _permuted(r: Reader, a: dict[str, Any]) -> View:
     x: View = a["self"]
     order = list(range(len(x.dims)))
@@ -52,7 +52,7 @@ def _permuted(r: Reader, a: dict[str, Any]) -> View:
     return x.permuted(order)
 
 
-@rule("expand repeat", parts=True)
+@rule("expand repeat")
 def _expanded(r: Reader, a: dict[str, Any]) -> View:
     x, shape = a["self"], a["#shapes"][0]
     old = (1,) * (len(shape) - len(x.dims)) + x.shape
@@ -61,7 +61,7 @@ def _expanded(r: Reader, a: dict[str, Any]) -> View:
     return x.expanded(shape)
 
 
-@rule("select", parts=True)
+@rule("select")
 def _selected(r: Reader, a: dict[str, Any]) -> View:
     x, dim = a["self"], a["dim"] % len(a["self"].dims)
     index = a["index"] % x.shape[dim]
@@ -69,7 +69,7 @@ def _selected(r: Reader, a: dict[str, Any]) -> View:
     return found.of(found.dims[:dim] + found.dims[dim + 1 :])
 
 
-@rule("slice narrow", parts=True)
+@rule("slice narrow")
 def _sliced(r: Reader, a: dict[str, Any]) -> View:
     n = a["self"].shape[a["dim"]]
     if a["#name"] == "narrow":
@@ -77,7 +77,7 @@ def _sliced(r: Reader, a: dict[str, Any]) -> View:
     return r.sliced(a["self"], a["dim"], *slice(a["start"], a["end"], a["step"]).indices(n))
 
 
-@rule("cat stack concat", parts=True)
+@rule("cat stack concat")
 def _joined(r: Reader, a: dict[str, Any]) -> View:
     views, shape = a["tensors"], a["#shapes"][0]
     dim = a["dim"] % len(shape)
@@ -146,7 +146,7 @@ def _gated(r: Reader, a: dict[str, Any]) -> View:
     x, op = a["self"], a["#name"]
     if op in ("silu", "glu"):
         half = x.shape[a["dim"]] // 2 if op == "glu" else 0
-        x, gate = (r.part(x, a["dim"], k, k + half) for k in (0, half)) if half else (x, x)
+        x, gate = (r.sliced(x, a["dim"], k, k + half) for k in (0, half)) if half else (x, x)
         return r.mul(x, r.pointwise("map", [gate], ("sigmoid",)))
     if op.startswith("hard"):
         part = r.pointwise("map", [r.add(x, 3.0)], ("clamp", "0.0", "6.0"))
@@ -293,7 +293,7 @@ def _rows(r: Reader, a: dict[str, Any]) -> View:
     if isinstance(rows, Tensor) and index.term.op == "constant" and not rows.is_meta and rows.numel():
         first, long = int(rows.flatten()[0]), [d for d in range(rows.ndim) if rows.shape[d] > 1]
         if rows.numel() == 1 or (len(long) == 1 and bool((rows.flatten() == torch.arange(rows.numel()) + first).all())):
-            part = r.part(weight, 0, first, first + rows.numel())
+            part = r.sliced(weight, 0, first, first + rows.numel())
             at = [part.dims[0] if rows.numel() > 1 and not all(x.free for x in d) and d else () for d in index.dims]
             return View(part.term, (*at, *part.dims[1:])).expanded((*index.shape, *weight.shape[1:]))
     spec = letters_of("d", len(index.dims))

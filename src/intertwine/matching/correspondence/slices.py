@@ -1,13 +1,9 @@
-"""Slices of terms: parts of them, carried to the parameters, or before operations of which nothing else is used.
-
-Neighbouring slices put side by side again are what they were cut out of, in whatever order it was cut.
-"""
+"""Slices of terms, carried to the parameters, or before operations of which nothing else is used."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import accumulate, pairwise
 from operator import mul
 from typing import Any, TypeAlias
@@ -19,7 +15,6 @@ from .terms import (
     ConflictError,
     Factor,
     Operand,
-    Part,
     Term,
     View,
     grouped,
@@ -48,14 +43,11 @@ class Slicer:
         self._kept: list[Any] = []
 
     def part(self, view: View, dim: int, start: int, stop: int, step: int = 1) -> View:
-        """``view[..., start:stop:step, ...]``, as a part of its term where that is one entry or neighbours of a row."""
-        count = len(range(start, stop, step))
-        dims, own, parts = list(view.dims), leaves(view.dims[dim]), view.parts
+        """``view[..., start:stop:step, ...]``, carried to the parameters where all operations on the way let it."""
+        region, count = (start, stop, step), len(range(start, stop, step))
+        dims, own = list(view.dims), leaves(view.dims[dim])
         if count == volume(own):
             return view
-        known = next((p for p in parts if p.axis in own), None)
-        if known is not None and (step > 1 or len(own) > 1):
-            return self.part(self.plain(view), dim, start, stop, step)
         if step > 1 and count * step == volume(own):  # one entry of an inner index
             with suppress(ConflictError):
                 outer, inner = grouped(own, [count, step])
@@ -67,24 +59,13 @@ class Slicer:
         if all(axis.free for axis in own):
             dims[dim] = (Axis(count, True),) if count > 1 else ()
             return view.of(dims)
-        if step > 1 or any(axis.free for axis in own):
-            return self._sliced(self.plain(view), dim, start, stop, step)
-        row, before = (tuple(own), 0) if known is None else (known.row, known.start)
-        made = Part(row, before + start, before + stop, Axis(count) if count > 1 else None)
-        dims[dim] = () if made.axis is None else (made.axis,)
-        return View(view.term, tuple(dims), (*(p for p in parts if p is not known), made))
-
-    def plain(self, view: View) -> View:
-        """The same view of the parts alone, carried to the parameters where all operations on the way let them."""
-        if not view.parts:
-            return view
-        axes = [p.axis for p in view.parts]
-        kept = [x for x in leaves(a for dim in view.dims for a in dim) if x not in axes]
-        flat = View(view.term, (*((x,) for x in kept), *(tuple(leaves(p.row)) for p in view.parts)))
-        for k, p in enumerate(view.parts, len(kept)):
-            flat = self._sliced(flat, k, p.start, p.stop, 1)
-        new = {id(x): leaves(dim) for x, dim in zip([*kept, *axes], flat.dims) if x is not None}
-        return View(flat.term, tuple(tuple(a for x in leaves(dim) for a in new[id(x)]) for dim in view.dims))
+        if any(axis.free for axis in own):
+            return _cut_of(view, dim, start, step, count)
+        new, fresh, renamed = self._cut(view.term, own, region, _DEPTH) or self._apart(view.term, own, region)
+        names = _by_id(renamed)
+        dims = [tuple(names.get(id(x), x) for x in leaves(axes)) for axes in view.dims]
+        dims[dim] = () if fresh is None else (fresh,)
+        return View(new, tuple(dims))
 
     def as_one(self, whole: Term, row: Sequence[Axis]) -> tuple[Term, list[tuple[Axis, Axis]], Axis]:
         """A term with a row of its indices as one, that splits in any way; its other indices by the old ones."""
@@ -99,17 +80,6 @@ class Slicer:
             self._recast[key] = made, pairs, one
             self._kept.append((whole, row))
         return self._recast[key]
-
-    def _sliced(self, view: View, dim: int, start: int, stop: int, step: int) -> View:
-        """A slice of a view without parts."""
-        own, region = leaves(view.dims[dim]), (start, stop, step)
-        if any(axis.free for axis in own):
-            return _cut_of(view, dim, start, step, len(range(*region)))
-        new, fresh, renamed = self._cut(view.term, own, region, _DEPTH) or self._apart(view.term, own, region)
-        names = _by_id(renamed)
-        dims = [tuple(names.get(id(x), x) for x in leaves(axes)) for axes in view.dims]
-        dims[dim] = () if fresh is None else (fresh,)
-        return View(new, tuple(dims))
 
     def _apart(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int]) -> Cut:
         """A slice of a term as an operation of its own."""
@@ -283,54 +253,8 @@ def _by_id(renamed: Sequence[tuple[Axis, Axis]]) -> dict[int, Axis]:
     return {id(a): b for old, new in renamed for a, b in zip(old.leaves(), new.leaves(), strict=True)}
 
 
-def side_by_side(views: Sequence[View], dim: int) -> list[View]:
-    """What is put side by side along a dimension, neighbouring parts of one term as one."""
-    found: list[View] = []
-    for view in views:
-        while found and (both := _both(found[-1], view, dim)) is not None:
-            view = both
-            found.pop()
-        found.append(view)
-    return found
-
-
-def _both(one: View, other: View, dim: int) -> View | None:
-    """Two parts of one term as one, where the second goes on where the first ends."""
-    here, there = ({p.key: p for p in v.parts} for v in (one, other))
-    apart = [k for k, p in here.items() if k in there and (p.start, p.stop) != (there[k].start, there[k].stop)]
-    if one.term is not other.term or here.keys() != there.keys() or len(apart) != 1:
-        return None
-    first, last = here[apart[0]], there[apart[0]]
-    rest, same = _without(one, dim, first), _without(other, dim, last)
-    if first.stop != last.start or rest is None or same is None or _names(one, rest) != _names(other, same):
-        return None
-    row, parts = tuple(leaves(first.row)), [p for p in one.parts if p is not first]
-    if first.start > 0 or last.stop < volume(row):
-        whole, row = row, (Axis(last.stop - first.start),)
-        parts.append(Part(whole, first.start, last.stop, row[0]))
-    rest[dim] = (*row, *rest[dim])
-    return View(one.term, tuple(rest), tuple(parts))
-
-
-def _without(view: View, dim: int, part: Part) -> list[tuple[Axis, ...]] | None:
-    """Dimensions without a part that is one entry, or that leads the given dimension."""
-    rows = [tuple(leaves(axes)) for axes in view.dims]
-    if part.axis is not None:
-        if not rows[dim] or rows[dim][0] is not part.axis:
-            return None
-        rows[dim] = rows[dim][1:]
-    return rows
-
-
-def _names(view: View, rows: Sequence[Sequence[Axis]]) -> list[list]:
-    names: dict[int, Any] = {id(p.axis): p.key for p in view.parts}
-    return [[("free", x.size) if x.free else names.get(id(x), id(x)) for x in row] for row in rows]
-
-
 def splittable(slicer: Slicer, view: View, dim: int, sizes: Sequence[int]) -> View:
     """The same, with a dimension that splits into given sizes: as one index where its own do not."""
-    if any(p.axis in leaves(view.dims[dim]) for p in view.parts):
-        view = slicer.plain(view)
     with suppress(ConflictError):
         grouped(view.dims[dim], sizes)
         return view
@@ -340,14 +264,11 @@ def splittable(slicer: Slicer, view: View, dim: int, sizes: Sequence[int]) -> Vi
     made, pairs, one = slicer.as_one(view.term, row)
     new = {id(x): y for a, b in pairs for x, y in zip(a.leaves(), b.leaves(), strict=True)}
     swapped = lambda axes: tuple(new.get(id(x), x) for x in leaves(axes))
-    dims = tuple((one,) if d == dim else swapped(own) for d, own in enumerate(view.dims))
-    return View(made, dims, tuple(replace(p, row=swapped(p.row)) for p in view.parts))
+    return View(made, tuple((one,) if d == dim else swapped(own) for d, own in enumerate(view.dims)))
 
 
 def reshaped(slicer: Slicer, x: View, shape: Sequence[int]) -> View:
     """The same entries, row by row in the same order; a dimension whose indices would be cut across is one index."""
-    if [n for n in x.shape if n != 1] != [n for n in shape if n != 1]:
-        x = slicer.plain(x)
     try:
         return x.reshaped(shape)
     except ConflictError:

@@ -147,27 +147,11 @@ class Term:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """Of a row of indices of a term, seen as one, the entries from ``start`` to ``stop``."""
-
-    row: tuple[Axis, ...]
-    start: int
-    stop: int
-    axis: Axis | None  # The index that runs over them, ``None`` where there is one
-
-    @property
-    def key(self) -> tuple[int, ...]:
-        """What it is part of."""
-        return tuple(map(id, leaves(self.row)))
-
-
-@dataclass(frozen=True, eq=False)
 class View:
-    """A value of a program: the indices of a term, or of parts of it, that make up each of its dimensions."""
+    """A value of a program: the indices of a term that make up each of its dimensions."""
 
     term: Term
     dims: tuple[tuple[Axis, ...], ...]
-    parts: tuple[Part, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -176,7 +160,7 @@ class View:
 
     def of(self, dims: Iterable[Iterable[Axis]]) -> View:
         """The same with other dimensions."""
-        return View(self.term, tuple(map(tuple, dims)), self.parts)
+        return View(self.term, tuple(map(tuple, dims)))
 
     def reshaped(self, shape: Sequence[int]) -> View:
         """The same entries, row by row in the same order; ``ConflictError`` where indices would be cut across."""
