@@ -14,7 +14,7 @@ from ..._nested import map_leaves
 from ...programs import Call, Program, Ref
 from ...programs.operations import FILLS, registering
 from ...programs.program import run_call
-from .slices import Slicer, reshaped
+from .slices import Slicer
 from .terms import Axis, ConflictError, Operand, Spec, Term, View, leaves, letters_of, recast, stored, term
 
 Rule: TypeAlias = Callable[["Reader", dict[str, Any]], Any]
@@ -319,9 +319,7 @@ class Reader:
                 at = [*accumulate(map(len, split), initial=0)]
                 inner = [at[d] + 1 for d in order]
                 axes = [a for d in range(len(split)) for a in ([*inner, at[d]] if d == dim else [at[d]])]
-                with suppress(ConflictError):
-                    x = reshaped(self.slicer, base, [n for sizes in split for n in sizes])
-                    return reshaped(self.slicer, x.permuted(axes), shape)
+                return base.reshaped([n for sizes in split for n in sizes]).permuted(axes).reshaped(shape)
         return None
 
     def normalised(self, x: View, dims: Sequence[int], eps: float, centre: bool = True) -> View:

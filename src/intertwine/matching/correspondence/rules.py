@@ -8,7 +8,6 @@ from torch import Tensor
 
 from ...programs.operations import BATCH_NORMS, COPIES, SCALED_DOT_PRODUCTS
 from .reader import Reader, number_of, rounded, rule
-from .slices import reshaped
 from .terms import Spec, View, letters_of, term
 
 _HIDING = -1e4
@@ -28,7 +27,8 @@ def _same(r: Reader, a: dict[str, Any]) -> View:
 
 @rule("view _unsafe_view reshape flatten unflatten squeeze unsqueeze view_as _reshape_alias")
 def _reshaped(r: Reader, a: dict[str, Any]) -> View:
-    return reshaped(r.slicer, a["self"], a["#shapes"][0])
+    x: View = a["self"]
+    return x.reshaped(a["#shapes"][0])
 
 
 @rule("as_strided")

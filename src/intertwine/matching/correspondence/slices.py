@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
-from operator import mul
 from typing import Any, TypeAlias
 
 from torch import zeros
@@ -39,7 +38,6 @@ class Slicer:
 
     def __init__(self) -> None:
         self._made: dict[tuple, Cut | None] = {}
-        self._recast: dict[tuple[int, ...], tuple[Term, list[tuple[Axis, Axis]], Axis]] = {}
         self._kept: list[Any] = []
 
     def part(self, view: View, dim: int, start: int, stop: int, step: int = 1) -> View:
@@ -66,20 +64,6 @@ class Slicer:
         dims = [tuple(names.get(id(x), x) for x in leaves(axes)) for axes in view.dims]
         dims[dim] = () if fresh is None else (fresh,)
         return View(new, tuple(dims))
-
-    def as_one(self, whole: Term, row: Sequence[Axis]) -> tuple[Term, list[tuple[Axis, Axis]], Axis]:
-        """A term with a row of its indices as one, that splits in any way; its other indices by the old ones."""
-        key = (id(whole), *map(id, row))
-        if key not in self._recast:
-            pairs, one = [(a, Axis(a.size)) for a in leaves(whole.out)], Axis(volume(row))
-            for a, b in pairs:
-                join([a], [b])
-            roles = [(b, ("from", row.index(a))) for a, b in pairs if a in row]
-            out = [b for a, b in pairs if a not in row]
-            made = Term("reshape", (), [Operand(whole, pairs)], [*out, one], [*roles, (one, ("to",))])
-            self._recast[key] = made, pairs, one
-            self._kept.append((whole, row))
-        return self._recast[key]
 
     def _apart(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int]) -> Cut:
         """A slice of a term as an operation of its own."""
@@ -251,31 +235,3 @@ def _become(t: Term, new: Term, fresh: Axis | None, _: object) -> None:
 def _by_id(renamed: Sequence[tuple[Axis, Axis]]) -> dict[int, Axis]:
     """The new axis by the id of the old one, both split as far as they are."""
     return {id(a): b for old, new in renamed for a, b in zip(old.leaves(), new.leaves(), strict=True)}
-
-
-def splittable(slicer: Slicer, view: View, dim: int, sizes: Sequence[int]) -> View:
-    """The same, with a dimension that splits into given sizes: as one index where its own do not."""
-    with suppress(ConflictError):
-        grouped(view.dims[dim], sizes)
-        return view
-    row = leaves(view.dims[dim])
-    if any(x.free for x in row):
-        return view
-    made, pairs, one = slicer.as_one(view.term, row)
-    new = {id(x): y for a, b in pairs for x, y in zip(a.leaves(), b.leaves(), strict=True)}
-    swapped = lambda axes: tuple(new.get(id(x), x) for x in leaves(axes))
-    return View(made, tuple((one,) if d == dim else swapped(own) for d, own in enumerate(view.dims)))
-
-
-def reshaped(slicer: Slicer, x: View, shape: Sequence[int]) -> View:
-    """The same entries, row by row in the same order; a dimension whose indices would be cut across is one index."""
-    try:
-        return x.reshaped(shape)
-    except ConflictError:
-        ends, before = [*accumulate(shape, mul)], 1
-        for d, size in enumerate(x.shape):
-            points = [before, *(end for end in ends if before < end < before * size), before * size]
-            if any(b % a for a, b in pairwise(points)):
-                raise
-            x, before = splittable(slicer, x, d, [b // a for a, b in pairwise(points)]), before * size
-        return x.reshaped(shape)

@@ -163,8 +163,12 @@ class View:
         return View(self.term, tuple(map(tuple, dims)))
 
     def reshaped(self, shape: Sequence[int]) -> View:
-        """The same entries, row by row in the same order; ``ConflictError`` where indices would be cut across."""
-        return self.of(grouped([a for dim in self.dims for a in dim], shape))
+        """The same entries, row by row in the same order; under new indices where those that it has are cut across."""
+        try:
+            return self.of(grouped([a for dim in self.dims for a in dim], shape))
+        except ConflictError:
+            view = recast(self, self.shape)
+            return view.of(grouped([a for dim in view.dims for a in dim], shape))
 
     def permuted(self, order: Sequence[int]) -> View:
         """Dimensions in another order."""
