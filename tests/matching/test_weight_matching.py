@@ -1,4 +1,4 @@
-"""Matching by weights: what counts as one, no search below plain descent, and the mean cosine that chance reaches."""
+"""Matching by weights: what counts as one, no search below plain descent, sketches, and the cosine of chance."""
 
 import copy
 from dataclasses import replace
@@ -10,6 +10,7 @@ from torch import nn
 import intertwine as iw
 from intertwine.matching import align
 from intertwine.matching.coordinates.networks import Networks
+from intertwine.matching.costs import paired, sketched
 from intertwine.matching.solvers.coordinate_descent import descend
 from intertwine.matching.solvers.steps import outwards
 from intertwine.symmetry.transformation import identity
@@ -151,3 +152,25 @@ def test_mixed_spaces_get_a_new_basis_rather_than_places():
     found = align(*layers, torch.randn(2, 3, 8))
     rows = [line for line in found.summary().splitlines() if "GL" in line]
     assert rows and all("new basis" in row for row in rows)
+
+
+def _units(noise: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(512, 1024, generator=generator)
+    return x, x + noise * torch.randn(512, 1024, generator=generator)
+
+
+def test_a_sketch_shortens_distances_and_keeps_those_of_few_weights():
+    x, _ = _units(0)
+    true, short = (torch.cdist(y, y, compute_mode="donot_use_mm_for_euclid_dist") for y in (x, sketched(x)))
+    assert sketched(x).shape == (512, 128)
+    assert bool((short <= true + 1e-3).all())
+    assert torch.equal(sketched(x[:, :100]), x[:, :100])
+
+
+def test_pairs_are_those_of_the_assignment():
+    x, y = _units(0.1)
+    order = torch.randperm(512, generator=torch.Generator().manual_seed(4))
+    found = paired([(sketched(x), sketched(y[order]))])
+    assert torch.equal(order[found], torch.arange(512))
+    assert paired([]) is None
