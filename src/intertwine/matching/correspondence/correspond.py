@@ -69,11 +69,6 @@ class Correspondence(Result):
         """Number of entries that are not one tensor under one name."""
         return sum(not entry.identity for entry in self.entries)
 
-    @property
-    def identity(self) -> bool:
-        """Whether every tensor corresponds to the one of its own name, entry by entry."""
-        return bool(self) and not self.part and not self.renamed
-
     def convert(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """B's weights under A's names and in A's shapes, tied names included.
 
