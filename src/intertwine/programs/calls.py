@@ -62,7 +62,7 @@ class Call:
     @property
     def where(self) -> str:
         """The call in words: ``"relu in features.1"``."""
-        name = self.op.removeprefix("aten::")
+        name = self.op.removeprefix("aten::").removeprefix("intertwine::")
         return f"{name} in {self.module}" if self.module else name
 
 

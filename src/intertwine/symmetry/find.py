@@ -15,11 +15,11 @@ from torch import nn
 from .._examples import arguments, each
 from .._result import of_networks
 from ..programs import Program, capture_paths, union
-from .detection.axis_terms import Axis, Expr, Slot, Value, map_slots, slots
+from .detection.axis_terms import Axis, Expr, Slot, map_slots, slots
 from .detection.describe import describe, labelled
-from .detection.engine import Edit, Engine, Restart
+from .detection.engine import Engine
 from .detection.rules import apply
-from .detection.rules.fused_calls import fused, with_shuffles
+from .detection.rules.fused_calls import fused, with_parts, with_shuffles
 from .symmetry import Origin, Symmetry
 
 
@@ -61,17 +61,9 @@ def symmetries_of(program: Program) -> Symmetry:
 
 def walked(program: Program, kind: type[Engine] = Engine) -> Engine:
     """An engine that has walked through a program until the structure of its spaces stands still."""
-    edits: dict[tuple[str, int], list[list[Edit]]] = {}
-    calls = with_shuffles(program, fused(program))
-    for _ in range(1000):
-        engine = kind(program, calls, edits)
-        try:
-            engine.walk(apply)
-        except Restart as found:
-            edits.setdefault((found.tensor, found.axis), []).append(found.edits)
-            continue
-        return engine
-    raise RuntimeError("the concatenations among the parameters must be finite. Got ever more of them.")
+    engine = kind(program, with_parts(program, with_shuffles(program, fused(program))))
+    engine.walk(apply)
+    return engine
 
 
 def copy_degrees(program: Program, lengths: Collection[str] = ()) -> Mapping[tuple[str, int, str], Fraction | None]:
@@ -132,7 +124,7 @@ def _keep_features(engine: Engine) -> None:
     log = engine.system.log
     for ref in (ref for call in engine.calls for ref in call.made):
         value = engine.values.get(ref.id) if ref.id in engine.program.varying else None
-        for axis in engine.value(ref).axes if isinstance(value, Value) else ():
+        for axis in engine.value(ref).axes if value is not None else ():
             for slot in slots(axis):
                 if any(v >= 0 for v in log.reduce(slot.expr.log)):
                     log.add(slot.expr.log)

@@ -237,7 +237,8 @@ class Algebra:
     def split(self, axis: Axis, sizes: Sequence[int]) -> list[Axis]:
         """Write an axis as a product of the given sizes; where that cannot be, it is fixed."""
         try:
-            return split_axis(self.pool, axis, sizes, self._equal)
+            places = lambda n: self.fresh(n, "parts that are used together", ("places", n))
+            return split_axis(self.pool, axis, sizes, self._equal, places)
         except Misfit:
             why = f"factors that do not line up at {self.call.where}"
             self.fix(self.pool.resolve(axis), why)
@@ -271,7 +272,7 @@ class Algebra:
     def may_move(self, axis: Axis) -> bool:
         """Whether some unit of an axis may change places: it is no input and nothing that an operation made anew."""
         nodes = (self.pool.node(slot.space) for slot in slots(self.pool.resolve(axis)))
-        return any(not node.pinned or node.origin is not None for node in nodes)
+        return any(not node.pinned or node.held for node in nodes)
 
     def powered(self, axis: Axis, degree: Fraction | int, odd: bool) -> Axis:
         """The axis of ``|x|^degree``, with the sign of ``x`` where ``odd``."""

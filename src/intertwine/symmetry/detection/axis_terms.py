@@ -271,9 +271,7 @@ class Node:
     kind: Kind | Literal[""] = ""  # How it was split, if it was
     children: tuple[int, ...] = ()  # What it was split into: factors outermost first, or segments in order
     order: tuple[int, ...] = ()  # For an order, which of its units each unit of its child is
-    # A parameter axis (state name, axis, path of splits) that carries it
-    origin: tuple[str, int, tuple[int, ...]] | None = None
-    above: tuple[int, int] | None = None  # The space that it is a piece of, and its place there
+    held: bool = False  # Whether an axis of a parameter carries it
     # First reason for each restriction: ``"pinned"``, its units may not be permuted; ``"monomial"``, no linear maps
     # pass, only one nonzero number per unit; ``"orthogonal"``, of all linear maps only the orthogonal ones;
     # ``"turned"``, of these only those of determinant one; ``"scale"`` and ``"sign"``, fewer of these
@@ -301,9 +299,9 @@ class Pool:
         self.changes = 0
         self.clashes: list[Axis] = []  # What met its own spaces in another order, for the caller to fix
 
-    def new(self, size: int, origin: tuple[str, int, tuple[int, ...]] | None = None) -> int:
+    def new(self, size: int, held: bool = False) -> int:
         """A new space."""
-        self.nodes.append(Node(size, origin=origin))
+        self.nodes.append(Node(size, held=held))
         return len(self.nodes) - 1
 
     def find(self, space: int) -> int:
@@ -326,8 +324,7 @@ class Pool:
             return
         keep, drop = self.nodes[a], self.nodes[b]
         drop.same = a
-        if drop.origin is not None and (keep.origin is None or (keep.above is None and drop.above is not None)):
-            keep.origin, keep.above = drop.origin, drop.above  # one belongs to the other
+        keep.held |= drop.held
         keep.apart |= drop.apart
         keep.tied |= drop.tied or keep.sorted != drop.sorted
         keep.lost = {**drop.lost, **keep.lost}
@@ -396,12 +393,7 @@ class Pool:
             node.order, sizes = sizes, (len({*sizes}),)
         if node.size != (prod(sizes) if kind == "product" else sum(sizes)):
             raise ValueError(f"pieces must make up the space of size {node.size}. Got a {kind} of {sizes}.")
-        children = []
-        for i, size in enumerate(sizes):
-            origin = None if node.origin is None else (*node.origin[:2], (*node.origin[2], i))
-            child = self.new(size, origin)
-            record = self.nodes[child]
-            record.above, record.lost = (root, i), dict(node.lost)
-            children.append(child)
-        node.kind, node.children = kind, tuple(children)
+        node.kind, node.children = kind, tuple(self.new(size, node.held) for size in sizes)
+        for child in node.children:
+            self.nodes[child].lost = dict(node.lost)
         self.changes += 1

@@ -50,7 +50,7 @@ def describe(engine: Engine) -> Symmetry:
     merged = _merge_siblings(engine, leaves)
     rank = {space: i for i, space in enumerate(leaves)}
     still = {space for space, leaf in leaves.items() if not leaf.moves}
-    vague = [v for v in engine.values.values() if isinstance(v, Value) and v.loose]
+    vague = [v for v in engine.values.values() if v.loose]
     unsaid = {engine.pool.find(slot.space) for value in vague for axis in value.axes for slot in slots(axis)}
     # the spaces whose units keep their places, and of which every tensor says how they scale
     held = {space for space in rank if engine.pool.node(space).pinned} - unsaid
@@ -85,7 +85,7 @@ def _features(engine: Engine, writer: Writer, refs: Mapping[str, Ref]) -> Iterat
     """Layouts of hidden features, where they move; what a pass only half knows is left out."""
     for tap, ref in refs.items():
         value = engine.values.get(ref.id)
-        if not isinstance(value, Value) or value.square or value.factors or value.names or value.via or value.loose:
+        if value is None or value.square or value.factors or value.names or value.via or value.loose:
             continue
         try:
             layout = writer.layout(tap, engine.value(ref), ref)
@@ -224,11 +224,10 @@ def _placed(axis: Axis, place: str = "") -> Iterator[tuple[str, Slot]]:
 
 
 def _tensors(engine: Engine) -> Iterator[tuple[Axis, ...]]:
-    """Axes of every tensor of the run, the parts of stacks each on their own."""
+    """Axes of every tensor of the run."""
     for value in engine.values.values():
-        for part in engine.opened(value):
-            axes = tuple(engine.pool.resolve(a) for a in part.axes)
-            yield (*axes, *origins(engine, axes, part.via))
+        axes = tuple(engine.pool.resolve(a) for a in value.axes)
+        yield (*axes, *origins(engine, axes, value.via))
     for axes in engine.met:
         yield tuple(engine.pool.resolve(a) for a in axes)
 

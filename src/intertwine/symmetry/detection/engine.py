@@ -6,7 +6,6 @@ Rules restrict axes through ``axis_operations.Algebra``, which collects the equa
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
 from operator import is_
 from typing import Any
 
@@ -16,33 +15,20 @@ from ...programs import Call, Program, Ref
 from ...programs.calls import makers, readers
 from ..spaces import UNRULED, BatchNormTensors
 from .axis_operations import Algebra
-from .axis_terms import Axis, Flat, Kind, Slot, Value, map_slots, slots
-
-Edit = tuple[tuple[int, ...], Kind, tuple[int, ...]]  # path inside a parameter axis, kind of split, sizes
-
-
-_MOST_PARTS = 64  # outer factors that are told apart
-
-
-class Restart(Exception):
-    """A restart of the search: a parameter axis turned out to be a concatenation."""
-
-    def __init__(self, tensor: str, axis: int, edits: list[Edit]) -> None:
-        super().__init__(tensor, axis)
-        self.tensor, self.axis, self.edits = tensor, axis, edits
+from .axis_terms import Axis, Flat, Slot, Value, map_slots, slots
 
 
 class Engine(Algebra):
     """One search over one program, of whose ``calls`` outputs and numbers read by the code depend."""
 
-    def __init__(self, program: Program, calls: list[Call], edits: dict[tuple[str, int], list[list[Edit]]]) -> None:
+    def __init__(self, program: Program, calls: list[Call]) -> None:
         super().__init__()
-        self.program, self.calls, self._edits = program, calls, edits
+        self.program, self.calls = program, calls
         self._resolved: dict[int, tuple[Value, int, Value]] = {}  # with the number of changes of the pool until then
 
     def _begin(self) -> None:
         super()._begin()
-        self.values: dict[int, Any] = {}  # what is known of every tensor value, in this pass
+        self.values: dict[int, Value] = {}  # what is known of every tensor value, in this pass
         self.met: list[tuple[Axis, ...]] = []  # all axes that a contraction brings together, the contracted one too
         self.unknown_ops: dict[str, None] = {}  # operations without a rule, in the order met
         self.batch_norms: dict[BatchNormTensors, None] = {}
@@ -50,23 +36,17 @@ class Engine(Algebra):
     def is_zero(self, ref: Ref) -> bool:
         """Whether a tensor is zero whatever the parameters and inputs are; one without entries is."""
         value = self.values.get(ref.id)
-        return 0 in self.program.values[ref.id].shape or (isinstance(value, Value) and value.zero)
-
-    def opened(self, value: Any) -> list[Value]:
-        """A tensor, or each part of a stack; none where nothing is known."""
-        if value is None or isinstance(value, Value):
-            return [] if value is None else [value]
-        return [one for part in value.parts for one in self.opened(part)]
+        return 0 in self.program.values[ref.id].shape or (value is not None and value.zero)
 
     def spaces(self, ref: Ref) -> set[int]:
-        """The spaces on the axes of a tensor, or of the parts of a stack."""
-        axes = (axis for part in self.opened(self.values.get(ref.id)) for axis in part.axes)
-        return {slot.space for axis in axes for slot in slots(self.pool.resolve(axis))}
+        """The spaces on the axes of a tensor; none where nothing is known."""
+        value = self.values.get(ref.id)
+        return {slot.space for axis in (value.axes if value else ()) for slot in slots(self.pool.resolve(axis))}
 
     # ---- values
 
     def value(self, ref: Ref) -> Value:
-        """The axes and properties of a tensor; the parts of a stack are tied together."""
+        """The axes and properties of a tensor."""
         found = self.values.get(ref.id)
         if found is None:
             before, self._fixed = self._fixed, []  # what a source fixes, the call at work does not
@@ -75,8 +55,6 @@ class Engine(Algebra):
         known, changes, resolved = self._resolved.get(ref.id, (None, 0, None))
         if known is found and changes == self.pool.changes and resolved is not None:
             return resolved
-        if not isinstance(found, Value):
-            found = found.tied(self)
         axes = tuple([self.pool.resolve(a) for a in found.axes])
         zero = found.zero or 0 in self.program.values[ref.id].shape
         same = zero == found.zero and all(map(is_, axes, found.axes))
@@ -94,25 +72,6 @@ class Engine(Algebra):
     def dtype(self, ref: Ref) -> torch.dtype:
         """Element type of a tensor."""
         return self.program.values[ref.id].dtype
-
-    def restart_with_parts(self, axis: Axis) -> None:
-        """Raise ``Restart`` where ``axis`` is the outer factor of a product: with the product as a concatenation.
-
-        So 3 heads of 8 units each become 3 parts of 8 units, which may move apart.
-        """  # noqa: DOC501 - said first
-        if len(axis) != 1 or not isinstance(axis[0], Slot) or axis[0].size > _MOST_PARTS:
-            return
-        node = self.pool.node(axis[0].space)
-        if node.above is None or node.above[1] != 0:
-            return
-        whole = self.pool.nodes[node.above[0]]
-        inner = [s for c in whole.children[1:] for s in slots(self.pool.resolve((Slot(c, self.pool.nodes[c].size),)))]
-        here = {s.space for a in self.value(self.call.args["self"]).axes for s in slots(a)}
-        if whole.kind != "product" or whole.origin is None or not any(s.space in here for s in inner):
-            return
-        tensor, dim, path = whole.origin
-        edits = [*self._edits_above(node.above[0]), (path, "sum", (whole.size // axis[0].size,) * axis[0].size)]
-        raise Restart(tensor, dim, edits)
 
     @cached_property
     def readers(self) -> dict[int, list[Call]]:
@@ -226,27 +185,8 @@ class Engine(Algebra):
         return Value(tuple(axes), zero)
 
     def _state_axis(self, tensor: str, dim: int, size: int) -> Axis:
-        def edited(size: int) -> int:
-            space = self.pool.new(size, (tensor, dim, ()))
-            for path, kind, sizes in chain.from_iterable(self._edits.get((tensor, dim), ())):
-                at = space
-                for step in path:
-                    at = self.pool.node(at).children[step]
-                if not self.pool.node(at).kind:
-                    self.pool.expand(at, kind, sizes)
-            return space
-
         unknown = lambda s: Slot(s.space, s.size, self.system.new(tensor, dim, s.space))
-        return map_slots(self.kept(("state", tensor, dim), size, edited), unknown)
-
-    def _edits_above(self, space: int) -> list[Edit]:
-        node = self.pool.nodes[space]
-        up = None if node.above is None else self.pool.nodes[node.above[0]]
-        if node.above is None or node.origin is None or up is None or not up.kind:
-            return []
-        path = node.origin[2][:-1]
-        sizes = up.order or tuple(self.pool.nodes[c].size for c in up.children)
-        return [*self._edits_above(node.above[0]), (path, up.kind, sizes)]
+        return map_slots(self.kept(("state", tensor, dim), size, lambda n: self.pool.new(n, held=True)), unknown)
 
 
 def _uniform(data: torch.Tensor | None, shape: tuple[int, ...]) -> tuple[list[bool], bool]:

@@ -196,7 +196,7 @@ def beside(axis: Axis, idle: set[int]) -> Iterator[Slot]:
 
 SHUFFLE = "intertwine::shuffle"
 _WRITES = aten("constant_pad_nd slice_scatter select_scatter as_strided_scatter") | {
-    "intertwine::part_of_write", "intertwine::written_into", SHUFFLE,
+    "intertwine::part_of_write", "intertwine::written_into", "intertwine::part", SHUFFLE,
 }  # fmt: skip
 
 
@@ -214,6 +214,6 @@ def fix_unseen(engine: Engine, unread: Iterable[str]) -> None:
     for place, name in callers.items():
         why = f"{name} may read it on another path: it was not read on the path of the example"
         for number in sorted(program.visible.get(place, ())):
-            for part in engine.opened(engine.values.get(number)):
-                for slot in (slot for axis in part.axes for slot in slots(engine.pool.resolve(axis))):
-                    engine.fix((Slot(slot.space, slot.size, slot.expr),), why)
+            for axis in engine.values[number].axes if number in engine.values else ():
+                for slot in slots(engine.pool.resolve(axis)):
+                    engine.fix((slot,), why)

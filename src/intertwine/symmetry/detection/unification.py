@@ -29,6 +29,7 @@ from .axis_terms import (
 )
 
 Pair = Callable[[Slot | Flat, Slot | Flat], Factor]
+Places = Callable[[int], Axis]
 
 
 class Misfit(Exception):
@@ -128,10 +129,11 @@ def take(pool: Pool, axis: Axis, rows: Sequence[int]) -> Axis:
     return rearranged(segments(pieces), [place[k] for k in rows])
 
 
-def split_axis(pool: Pool, axis: Axis, sizes: Sequence[int], equal: Pair) -> list[Axis]:
+def split_axis(pool: Pool, axis: Axis, sizes: Sequence[int], equal: Pair, places: Places) -> list[Axis]:
     """Write an axis as a row-major product of axes of given sizes (outermost first).
 
-    ``equal`` makes two leaves alike, where segments must share an inner factor.
+    ``equal`` makes two leaves alike, where segments must share an inner factor; ``places`` gives the axis of their
+    places where this is all that is left of them.
 
     Raises:
         Misfit: If a factor straddles two of the sizes.
@@ -151,7 +153,7 @@ def split_axis(pool: Pool, axis: Axis, sizes: Sequence[int], equal: Pair) -> lis
                 pieces = (
                     _opened(pool, factor)
                     if isinstance(factor, Ordered)
-                    else factor_out(pool, factor, factor.size // need, equal)
+                    else factor_out(pool, factor, factor.size // need, equal, places)
                     if isinstance(factor, Segments)
                     else _split_factor(pool, factor, need)
                 )
@@ -162,19 +164,22 @@ def split_axis(pool: Pool, axis: Axis, sizes: Sequence[int], equal: Pair) -> lis
     return [pool.resolve(a) for a in out]
 
 
-def factor_out(pool: Pool, factor: Segments, inner: int, equal: Pair) -> Axis:
+def factor_out(pool: Pool, factor: Segments, inner: int, equal: Pair, places: Places) -> Axis:
     """Write a concatenation as segments of whole units times one shared inner factor of length ``inner``."""
-    if any(axis_size(p) % inner for p in factor.parts):
-        raise Misfit
-    outer, shared = [], None
+    outer, shared, run = list[Axis](), None, list[Axis]()
     for part in factor.parts:
-        count = axis_size(part) // inner
-        head, tail = split_axis(pool, part, (count, inner), equal)
-        if not head:
-            raise Misfit  # a segment of one unit: its place would be all that is left of it
+        run.append(part)
+        whole = segments(run)
+        if axis_size(whole) % inner:
+            continue  # it is a unit together with the next ones
+        if len(run) > 1 and axis_size(whole) != inner:
+            raise Misfit
+        head, tail = split_axis(pool, whole, (axis_size(whole) // inner, inner), equal, places)
         outer.append(head)
-        shared = tail if shared is None else zip_axes(pool, shared, tail, equal)
-    return pool.resolve((*segments(outer), *(shared or ())))
+        shared, run = tail if shared is None else zip_axes(pool, shared, tail, equal), []
+    if run or (not all(outer) and any(outer)):
+        raise Misfit  # a segment of one unit beside others: its place would be all that is left of it
+    return pool.resolve((*(segments(outer) if all(outer) else places(len(outer))), *(shared or ())))
 
 
 def _current(pool: Pool, axis: Axis) -> Axis:
@@ -229,11 +234,15 @@ def _opened(pool: Pool, factor: Ordered) -> Axis:
     factors = transposition(factor.order)
     if factors is None:
         raise Misfit
-    pieces = split_axis(pool, inner, factors[0], _alike)
+    pieces = split_axis(pool, inner, factors[0], _alike, _apart)
     return pool.resolve(tuple(f for dim in factors[1] for f in pieces[dim]))
 
 
 def _alike(x: Slot | Flat, y: Slot | Flat) -> Factor:
+    raise Misfit
+
+
+def _apart(count: int) -> Axis:
     raise Misfit
 
 

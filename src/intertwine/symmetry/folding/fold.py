@@ -19,6 +19,7 @@ from ..._words import counted
 from ...errors import VerificationError
 from ...programs import Call, Ref
 from ...programs.operations import LAYER_NORMS, LINEAR
+from ...programs.program import float64_handler, run_call
 from ..action import moved
 from ..find import symmetries_of
 from ..gauge.bases import general_bases
@@ -325,26 +326,15 @@ def _start_constant(flow: Flow, *, name: str, axis: int) -> None:
 def _readers(graph: Graph) -> Iterator[tuple[int, View, Call]]:
     """Linear maps that read features of mean zero, with the views of their weights."""
     generator = torch.Generator().manual_seed(0)
+    random = lambda ref: torch.randn(graph.program.values[ref.id].shape, generator=generator, dtype=torch.float64)
     start: dict[int, View] = {}
     for _, call, out in graph.making():
-        if call.op in LAYER_NORMS and len(call.args["normalized_shape"]) == 1 and _plain(graph, call):
-            x = torch.randn(graph.program.values[out.id].shape, generator=generator, dtype=torch.float64)
-            start[out.id] = View("features", x - x.mean(-1, keepdim=True))
+        if call.op in LAYER_NORMS:  # with the gain and bias that it has: as a rule, the mean is not zero
+            held = {r.id: graph.held(graph.views[r.id]) if r.id in graph.views else random(r) for r in call.inputs}
+            start[out.id] = View("features", run_call(call, held, float64_handler)[0])
     known = graph.carried(start)
     for position, call, _ in graph.making():
         read, w = (call.args[name].id for name in LINEAR[call.op][:2]) if call.op in LINEAR else (-1, -1)
         rows = known[read].entries if read in known and call.op != "aten::convolution" else None
         if rows is not None and bool((rows.sum(-1).abs() < _ZERO).all()) and w in graph.views:
             yield position, graph.views[w], call
-
-
-def _plain(graph: Graph, call: Call) -> bool:
-    """Whether a layer norm has a gain that is the same for all units, and a bias of zero."""
-    for name in ("weight", "bias"):
-        ref = call.args.get(name)
-        view = graph.views.get(ref.id) if isinstance(ref, Ref) else None
-        numbers = None if view is None else graph.held(view)
-        wanted = 0 if name == "bias" or numbers is None else numbers.flatten()[0]
-        if ref is not None and (numbers is None or bool((numbers != wanted).any())):
-            return False
-    return True

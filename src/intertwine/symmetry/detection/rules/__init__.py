@@ -6,10 +6,9 @@ from typing import Any
 from ....programs import Call
 from ....programs.operations import COPIES
 from ..engine import Engine
-from . import fused_calls, indexing, linear, norms_and_reductions, writing  # noqa: F401
+from . import fused_calls, indexing, linear, norms_and_reductions, shapes, writing  # noqa: F401
 from .elementwise import broadcast, measured
 from .registry import RULES, is_pointwise, register_rule, unknown
-from .shapes import through_stack
 from .unit_indices import carried, unread_names
 
 __all__ = ["apply", "register_rule"]
@@ -20,9 +19,6 @@ _SEES_PRODUCTS = COPIES | {"aten::mean", "aten::sum"}
 
 def apply(engine: Engine, call: Call) -> Sequence[Any]:
     """The values of a call's results, by its rule; what an operation without a rule touches is fixed."""
-    stacked = through_stack(engine, call)
-    if stacked is not None:
-        return stacked
     scaled = call.op in ("aten::mul", "aten::div", "aten::neg") and not call.args.get("rounding_mode")
     if not (call.op in _SEES_PRODUCTS or (scaled and len(call.inputs) == 1)):
         for value in (engine.value(ref) for ref in call.inputs):

@@ -1,4 +1,4 @@
-"""Runs of calls that are read as one: shuffles of units, and turns of pairs by positions.
+"""Runs of calls that are read as one: shuffles of units, parts of packed tensors, and turns of pairs by positions.
 
 A shuffle is a run of views and transpositions whose result has the shape of what it began with, and the same units
 along every axis. Read one by one, these would take an axis apart into factors.
@@ -9,7 +9,7 @@ multiplied by ``c + s i``, which commutes with all turns and scales of the pair.
 of polynomials in ``x`` and the entries of the tables, which holds wherever it holds at random numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -18,16 +18,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...._nested import by_key
 from ....programs import Call, Program, Ref
 from ....programs.calls import makers, reached, readers
 from ....programs.operations import COPIES, PARTS, REARRANGEMENTS, REPEATS, RESHAPES, TRANSPOSES, aten
 from ....programs.program import float64_handler, run_call
 from ...spaces import Cause
-from ..axis_terms import Slot, Value, axis_size, rearranged, slots
+from ..axis_terms import Value, axis_size, rearranged
 from ..engine import Engine
 from ..parents import SHUFFLE
 from .norms_and_reductions import ordered
-from .registry import RULES, is_pointwise, register_rule
+from .registry import is_pointwise, register_rule
+from .shapes import IN_TURN
+from .writing import PART, Unreadable, cut_at, factors_of
 
 Orders = tuple[tuple[int, ...], ...]  # for every axis, which of its units each one is
 
@@ -82,7 +85,7 @@ def _inside(program: Program, end: Call, made: dict[int, Call], read: dict[int, 
         if program.values[x.id].dtype != value.dtype or not value.dtype.is_floating_point:
             return []
         if program.values[x.id].shape == value.shape and any(call.op in TRANSPOSES for call in inside):
-            return inside
+            return [] if 0 in value.shape else inside
         if len(read[x.id]) > 1 or x in program.outputs or x.id not in made:
             return []
         at = made[x.id]
@@ -91,24 +94,81 @@ def _inside(program: Program, end: Call, made: dict[int, Call], read: dict[int, 
 
 def _orders(program: Program, inside: Sequence[Call]) -> Orders | None:
     """The order in which a shuffle puts the units of every axis; ``None`` where units change axes, or none moves."""
-    trial, (made,) = Engine(program, [], {}), inside[-1].inputs
-    sizes = program.values[made.id].shape
-    axes = tuple((Slot(trial.pool.new(n), n),) if n > 1 else () for n in sizes)
-    trial.values[made.id] = Value(axes)
-    for call in reversed(inside):
-        (ref,) = call.outputs
-        if not isinstance(ref, Ref):
+    shape, found = program.values[inside[-1].inputs[0].id].shape, list[tuple[int, ...]]()
+    for dim, size in enumerate(shape):
+        along = [1] * dim + [size] + [1] * (len(shape) - dim - 1)
+        x = torch.arange(size, device="cpu").reshape(along).expand(shape)
+        for call in reversed(inside):
+            (x,) = run_call(call, {call.inputs[0].id: x}, float64_handler)
+        order = x.movedim(dim, 0).reshape(size, -1)[:, 0]
+        if not torch.equal(x, order.reshape(along).expand(shape)):
             return None
-        made, trial.values[ref.id] = ref, RULES[call.op](trial, call)
-    found = list[tuple[int, ...]]()
-    for old, new in zip(map(trial.pool.resolve, axes), trial.value(made).axes):
-        places = {slot.space: k for k, slot in enumerate(slots(old))}
-        if places.keys() != {slot.space for slot in slots(new)}:
-            return None
-        lengths = [factor.size for factor in old]
-        units = torch.arange(prod(lengths), device="cpu").reshape(lengths)
-        found.append(tuple(units.permute([places[slot.space] for slot in slots(new)]).flatten().tolist()))
+        found.append(tuple(order.tolist()))
     return tuple(found) if any(order != tuple(range(len(order))) for order in found) else None
+
+
+_LAID = RESHAPES | TRANSPOSES | COPIES | PARTS
+
+
+def with_parts(program: Program, calls: Sequence[Call]) -> list[Call]:
+    """The calls; what picks rows of tensors that were laid out anew picks them of those that these were before.
+
+    Stacks of which one tensor is picked, or whose places join an axis beside them, are none.
+    """
+    made, kept, wanted = makers(calls), list[Call](), {ref.id for ref in program.outputs}
+    calls = [_unstacked(program, call, made) for call in calls]
+    made = makers(calls)
+    for call in reversed([_part(program, call, made) for call in calls]):
+        if call.op not in _LAID | {"aten::stack"} or any(ref.id in wanted for ref in call.made):
+            kept.append(call)
+            wanted.update(ref.id for ref in call.inputs)
+    return kept[::-1]
+
+
+def _unstacked(program: Program, call: Call, made: Mapping[int, Call]) -> Call:
+    """A call that reads a stack, as one that reads its tensors: it picks one, or has their rows in a row or in turn."""
+    stack = made.get(call.inputs[0].id) if call.op in RESHAPES | PARTS else None
+    if stack is None or stack.op != "aten::stack":
+        return call
+    old, new = (program.values[one.made[0].id].shape for one in (stack, call))
+    dim, tensors = stack.args["dim"] % len(old), stack.args["tensors"]
+    if call.op == "aten::select" and call.args["dim"] % len(old) == dim:
+        return replace(call, op="aten::alias", args={"self": tensors[call.args["index"]]})
+    merged = lambda d: (*old[:d], old[d] * old[d + 1], *old[d + 2 :])
+    fits = [d for d in (dim, dim - 1) if 0 <= d < len(old) - 1 and new == merged(d)]
+    if call.op in PARTS or len(fits) != 1 or min(old[fits[0] : fits[0] + 2]) < 2:
+        return call
+    return replace(call, op="aten::cat" if fits[0] == dim else IN_TURN, args={"tensors": tensors, "dim": fits[0]})
+
+
+def _part(program: Program, call: Call, made: Mapping[int, Call]) -> Call:
+    """A call that picks rows of a tensor, of the nearest one before it in which they are rows of an axis."""
+    chain, at = list[Call](), call if call.op in PARTS else None
+    while at is not None and at.op in _LAID and at.args.get("step", 1) == 1 and not _reads_bits(at):
+        (source,) = at.inputs
+        value = program.values[source.id]
+        chain.append(at)
+        if at.op in RESHAPES and value.dtype.is_floating_point and (geometry := _geometry(program, value, chain)):
+            return replace(call, op=PART, args={"self": source, "shown": geometry})
+        at = made.get(source.id)
+    return call
+
+
+def _geometry(program: Program, source: Any, chain: Sequence[Call]) -> tuple[Any, ...] | None:
+    """How a tensor lies in memory, and what calls show of it, where the last cuts one axis of it into larger pieces."""
+    shown = torch.empty(source.shape, device="meta")
+    there = list(zip(shown.shape, shown.stride()))
+    try:
+        for at in reversed(chain):
+            shape, settings = program.values[at.made[0].id].shape, {k: v for k, v in at.args.items() if k != "self"}
+            given = shown
+            shown = shown if at.op in COPIES else shown.view(shape) if at.op in RESHAPES else at.func(shown, **settings)
+        found = there, list(zip(shown.shape, shown.stride())), int(shown.storage_offset())
+        factors = by_key((f.axis, f) for f in factors_of(*found)).values()
+    except (RuntimeError, Unreadable):
+        return None
+    sizes = [prod(f.size for f in own[at - 1 :]) for own in factors if (at := cut_at(own))]
+    return found if any(size != given.shape[chain[0].args["dim"]] for size in sizes) else None
 
 
 _TURN = "intertwine::turn"

@@ -1,15 +1,7 @@
-"""Shapes: views, transpositions, expansions, concatenations and slices.
-
-A view may tell the parts of a concatenation apart, as when packed ``q, k, v`` are viewed as ``(3, heads, width)``. Such
-a tensor is a list of tensors, a stack. Moving axes about and picking one of the list work on the list; anything else
-ties the parts.
-"""
+"""Shapes: views, transpositions, expansions, concatenations and slices."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
 from math import prod
-from operator import mul
 from typing import Any
 
 import torch
@@ -24,21 +16,19 @@ from ..axis_terms import (
     Slot,
     Value,
     axis_size,
-    concatenated,
     flat,
     forget_zeros,
     interleaved,
-    ordered,
     segments,
 )
 from ..engine import Engine
-from ..unification import take
 from .elementwise import cast
 from .registry import but, opaque, register_rule, relaid
 from .unit_indices import is_state
 
 _MOVES = TRANSPOSES | SINGLES
 _VIEWS = RESHAPES - _MOVES
+IN_TURN = "intertwine::in_turn"
 
 
 @register_rule(*COPIES, "aten::lift_fresh_copy", "aten::native_dropout", "aten::dropout")
@@ -59,8 +49,8 @@ def view(engine: Engine, call: Call) -> Any:
     return _reshaped(engine, x, engine.made(call))
 
 
-def _reshaped(engine: Engine, x: Value, shape: Sequence[int]) -> Any:
-    """The value of ``x`` viewed with another shape; a concatenation told apart by an axis gives a ``Stack``."""
+def _reshaped(engine: Engine, x: Value, shape: Sequence[int]) -> Value:
+    """The value of ``x`` viewed with another shape."""
     if prod(shape) == 0:
         return Value(tuple(flat(n, True) for n in shape), x.zero)
     axes: list[Axis] = []
@@ -76,110 +66,8 @@ def _reshaped(engine: Engine, x: Value, shape: Sequence[int]) -> Any:
                 new, j = new * shape[j], j + 1
         group = engine.pool.resolve(tuple(f for axis in x.axes[start:i] for f in axis))
         sizes = shape[first:j]
-        if len(sizes) > 1 and (found := _told_apart(engine, group, sizes)) is not None:
-            dim, parts = first + found[0], found[1]
-            pieces = (Value((*x.axes[:start], part, *x.axes[i:]), x.zero) for part in parts)
-            return Stack(dim, tuple(_reshaped(engine, piece, (*shape[:dim], *shape[dim + 1 :])) for piece in pieces))
         axes += [group] if len(sizes) == 1 else engine.split(group, sizes)
     return Value(tuple(axes), x.zero)
-
-
-def _told_apart(engine: Engine, axis: Axis, sizes: Sequence[int]) -> tuple[int, Sequence[Axis]] | None:
-    """Which of the sizes that an axis is cut into tells parts of a concatenation apart, and what is left of each."""
-    if turns := _in_turn_of(engine, axis, sizes[-1]):
-        return len(sizes) - 1, turns
-    done = 1
-    for j, size in enumerate(sizes):
-        left = prod(sizes[j:])
-        if done in accumulate((f.size for f in axis[:-1]), mul, initial=1):  # the rest stands alone
-            head, rest = engine.split(axis, (done, left))
-            if _is_stack(rest, size) and size < left:
-                step = left // size
-                return j, [(*head, *engine.slice(rest, k * step, (k + 1) * step)) for k in range(size)]
-        done *= size
-    return None
-
-
-def _in_turn_of(engine: Engine, axis: Axis, count: int) -> list[Axis]:
-    """The ``count`` axes whose rows a rearranged concatenation has in turn; none where one part is in several."""
-    whole = ordered(axis)
-    owners = [k for k, part in enumerate(whole.parts) for _ in range(axis_size(part))] if whole else []
-    places = {(owners[row], j % count) for j, row in enumerate(whole.order)} if whole else set()
-    if whole is None or count < 2 or len(places) > len(whole.parts):
-        return []
-    return [take(engine.pool, axis, range(k, whole.size, count)) for k in range(count)]
-
-
-def _is_stack(axis: Axis, count: int) -> bool:
-    """Whether an axis is a concatenation that falls into ``count`` equal runs of whole segments."""
-    parts = concatenated(axis)
-    if not parts or not 2 <= count <= 64 or axis_size(axis) % count:
-        return False
-    ends = {0, *accumulate(axis_size(p) for p in parts)}
-    return all(end in ends for end in range(0, axis_size(axis) + 1, axis_size(axis) // count))
-
-
-@dataclass(frozen=True)
-class Stack:
-    """Tensors side by side along a new axis ``dim``."""
-
-    dim: int
-    parts: tuple[Any, ...]
-
-    def tied(self, engine: Engine) -> Value:
-        """As one tensor: the parts must move alike and their order is fixed."""
-        parts = self.values(engine)
-        joined = parts[0]
-        for other in parts[1:]:
-            joined = Value(tuple(engine.equal(a, b) for a, b in zip(joined.axes, other.axes)))
-        along = engine.fresh(len(parts), "parts of a stack that are used together", "stack")
-        return Value(joined.inserted(self.dim, along).axes, all(p.zero for p in parts))
-
-    def values(self, engine: Engine) -> list[Value]:
-        """The parts, those that are stacks themselves as one tensor."""
-        return [p if isinstance(p, Value) else p.tied(engine) for p in self.parts]
-
-
-def through_stack(engine: Engine, call: Call) -> list[Any] | None:
-    """The result of an operation that leaves a stack a stack, or picks from it; ``None`` for any other."""
-    x = next((v for r in call.inputs if isinstance(v := engine.values.get(r.id), Stack)), None)
-    if x is None or len(call.inputs) != 1:
-        return None
-    out, shape = call.outputs[0], engine.program.values[call.inputs[0].id].shape
-    if call.op in COPIES:
-        return [x] if out is None or engine.dtype(out).is_floating_point else None  # whole numbers do not scale
-    if call.op in _MOVES:
-        order = _axis_order(call, shape)
-        if x.dim not in order:
-            return None
-        kept = [d if d is None else d - (d > x.dim) for d in order if d != x.dim]
-        return [Stack(order.index(x.dim), tuple(_permuted(p, kept) for p in x.values(engine)))]
-    if call.op in _VIEWS:
-        return _in_turn(engine, x, shape, engine.made(call))
-    if call.args.get("dim") not in (x.dim, x.dim - len(shape)):
-        return None
-    if call.op == "aten::select":
-        return [x.parts[call.args["index"]]]
-    if call.op == "aten::slice" and call.args["step"] == 1:
-        start, stop, _ = slice(call.args["start"], call.args["end"]).indices(len(x.parts))
-        some = Stack(x.dim, x.parts[start:stop])
-        return [some.values(engine)[0].inserted(x.dim) if stop - start == 1 else some]
-    return None
-
-
-def _in_turn(engine: Engine, x: Stack, shape: Sequence[int], new: Sequence[int]) -> list[Any] | None:
-    """A stack viewed so that its parts lie one after the other, or give its rows in turn (a shuffle); else ``None``."""
-    merged = lambda d: (*shape[:d], shape[d] * shape[d + 1], *shape[d + 2 :]) if 0 <= d < len(shape) - 1 else None
-    fits = [d for d in (x.dim, x.dim - 1) if shape[-1] != 1 and new == merged(d)]
-    if len(fits) != 1 or min(shape[fits[0] : fits[0] + 2]) < 2:
-        return None
-    parts, d, join = x.values(engine), fits[0], segments if fits[0] == x.dim else interleaved
-    rows = [engine.pool.resolve(p.axes[d]) for p in parts]
-    joined = parts[0]
-    for other in parts[1:]:
-        both = enumerate(zip(joined.axes, other.axes))
-        joined = Value(tuple(a or b if i == d else engine.equal(a, b) for i, (a, b) in both))
-    return [Value(joined.put(d, join(rows)).axes, all(p.zero for p in parts))]
 
 
 def _axis_order(call: Call, shape: Sequence[int]) -> list[int | None]:
@@ -216,26 +104,31 @@ def repeat(engine: Engine, call: Call) -> Value:
     return Value(tuple(engine.pool.resolve((Flat(n, x.zero), *a)) for a, n in zip(axes, times)), x.zero)
 
 
-@register_rule("aten::cat")
+@register_rule("aten::cat", IN_TURN)
 def cat(engine: Engine, call: Call) -> Value:
-    """Concatenation."""
+    """Concatenation, of rows one after the other or in turn."""
     values = [engine.value(ref) for ref in call.args["tensors"] if engine.program.values[ref.id].shape != (0,)]
     dim = call.args["dim"] % len(values[0].axes)
     joined = values[0]
     for other in values[1:]:
         axes = (engine.equal(a, b) if i != dim else a for i, (a, b) in enumerate(zip(joined.axes, other.axes)))
         joined = Value(tuple(axes))
-    along = segments([engine.pool.resolve(v.axes[dim]) for v in values])
+    rows = [engine.pool.resolve(v.axes[dim]) for v in values]
+    along = segments(rows) if call.op == "aten::cat" else interleaved(rows)
     if all(not v.axes[dim] for v in values):
         along = engine.fresh(len(values), f"places in {call.where}")
     return Value(joined.put(dim, along).axes, all(v.zero for v in values))
 
 
 @register_rule("aten::stack")
-def stack(engine: Engine, call: Call) -> Stack:
-    """Concatenation along a new axis: tensors side by side, which need not move alike."""
-    values = [engine.value(ref) for ref in call.args["tensors"]]
-    return Stack(call.args["dim"] % (len(values[0].axes) + 1), tuple(values))
+def stack(engine: Engine, call: Call) -> Value:
+    """Concatenation along a new axis, of tensors that are used together: they move alike, and their order is fixed."""
+    joined, *others = values = [engine.value(ref) for ref in call.args["tensors"]]
+    for other in others:
+        joined = Value(tuple(engine.equal(a, b) for a, b in zip(joined.axes, other.axes)))
+    along = engine.fresh(len(values), "parts of a stack that are used together", "stack")
+    whole = joined.inserted(call.args["dim"] % (len(joined.axes) + 1), along)
+    return Value(whole.axes, all(p.zero for p in values))
 
 
 @register_rule("aten::constant_pad_nd")
@@ -282,10 +175,8 @@ def slice_(engine: Engine, call: Call) -> Value:
 def rows(engine: Engine, axis: Axis, start: int, stop: int) -> Axis:
     """Some rows of an axis; axes that are fixed anyway are not cut into pieces."""
     if len(axis) == 1 and isinstance(axis[0], Slot):
-        if stop - start == 1:
-            engine.restart_with_parts(axis)
         node = engine.pool.node(axis[0].space)
-        if node.origin is None and node.pinned:
+        if node.pinned and not node.held:
             why = f"rows {start}:{stop} taken at {engine.call.where}"
             engine.fix(axis, why)
             return engine.fresh(stop - start, why, ("rows", start, stop))
@@ -308,7 +199,6 @@ def pick(engine: Engine, axis: Axis, index: int) -> tuple[Pick, ...]:
     if len(axis) == 1 and isinstance(axis[0], Segments):
         engine.slice(axis, index, index + 1)
         return ()
-    engine.restart_with_parts(axis)
     why = f"one unit singled out at {engine.call.where}"
     if len(axis) == 1 and isinstance(axis[0], Slot):
         engine.hold(engine.rigid(axis, why), why)

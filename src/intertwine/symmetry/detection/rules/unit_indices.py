@@ -24,7 +24,7 @@ from .registry import is_pointwise
 
 # numbers are only copied and laid out anew; the first ones keep each of them exactly once
 _SAME = operations.REARRANGEMENTS
-_SOME = operations.PARTS | operations.REPEATS
+_SOME = operations.PARTS | operations.REPEATS | {"intertwine::part"}
 # rules that read the numbers for what they stand for
 _READERS = {"transformers::grouped_mm_fallback"} | aten(
     "index index_select gather sort argsort scatter histc cumsum index_put _grouped_mm floor_divide div embedding"
@@ -53,13 +53,9 @@ def named(engine: Engine, ref: Any, size: int) -> Axis | None:
     return None
 
 
-def carried(engine: Engine, call: Call, value: Any, first_mix: int) -> Any:
+def carried(engine: Engine, call: Call, value: Value, first_mix: int) -> Value:
     """The result of a call with the names and origins of rows that it has from its arguments."""
     copies = call.op in _SAME | _SOME
-    if not isinstance(value, Value):
-        for ref in call.inputs if copies else ():
-            engine.drop(engine.value(ref).names)
-        return value
     if not copies and call.op not in _READERS and any(value.names is engine.value(r).names for r in call.inputs):
         value = replace(value, names=None)  # of an argument that came back as it was; they were read as numbers
     if copies and value.names is None and (names := engine.value(call.inputs[0]).names) is not None:

@@ -5,7 +5,7 @@ takes runs of that product: whole factors, ranges of one, or single units. What 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -23,10 +23,11 @@ from .registry import opaque, register_rule, unknown
 from .shapes import pick, rows
 from .unit_indices import named, plain
 
+PART = "intertwine::part"
 Dim = tuple[int, int]  # size and stride
 
 
-class _Unreadable(Exception):
+class Unreadable(Exception):
     """A view that no product of the axes describes."""
 
 
@@ -42,12 +43,12 @@ class _Factor:
     shown: int = -1  # The dimension of the view that shows them; -1 for a single unit
 
 
-def _factors(there: Sequence[Dim], view: Sequence[Dim], offset: int) -> list[_Factor]:
+def factors_of(there: Sequence[Dim], view: Sequence[Dim], offset: int) -> list[_Factor]:
     """The axes of a tensor as a view that begins at ``offset`` cuts them into factors, outermost first."""
     dims = sorted(((s, n, i) for i, (n, s) in enumerate(there) if n > 1 and s), reverse=True)
     steps = [(s, n, j) for j, (n, s) in enumerate(view) if n > 1 and s]
     if offset < 0 or any(outer < n * s for (outer, *_), (s, n, _) in pairwise(dims)):
-        raise _Unreadable
+        raise Unreadable
     found: list[_Factor] = []
     for stride, size, i in dims:
         bounds = sorted({stride, stride * size, *(s for s, *_ in steps if stride < s < stride * size)}, reverse=True)
@@ -55,17 +56,23 @@ def _factors(there: Sequence[Dim], view: Sequence[Dim], offset: int) -> list[_Fa
             start, offset = divmod(offset, low)
             found.append(_Factor(i, low, high // low, start))
             if high % low:
-                raise _Unreadable
+                raise Unreadable
     for stride, left, j in steps:
         while left > 1:  # a dimension of the view may run over several factors
             one = next((f for f in found if f.stride == stride and f.shown < 0), None)
             if one is None or left % (count := min(left, one.size)) or (left > count and one.start):
-                raise _Unreadable
+                raise Unreadable
             one.count, one.shown = count, j
             left, stride = left // count, stride * one.size
     if offset or any(f.start + f.count > f.size for f in found):
-        raise _Unreadable
+        raise Unreadable
     return found
+
+
+def cut_at(factors: Sequence[_Factor]) -> int:
+    """The place, from 1, of the factor of an axis of which some units are shown, with all inside them; 0 for none."""
+    cuts = [k for k, f in enumerate(factors, 1) if f.count < f.size]
+    return cuts[0] if len(cuts) == 1 and prod(f.count for f in factors[cuts[0] - 1 :]) > 1 else 0
 
 
 def _dims(engine: Engine, ref: Ref) -> list[Dim]:
@@ -83,26 +90,46 @@ def _cut(engine: Engine, axes: Sequence[Axis], sizes: Iterable[tuple[int, int]])
 def as_strided(engine: Engine, call: Call) -> Value:
     """A view by strides: axes in another order, slices and single units of them."""
     source, out = call.args["self"], call.outputs[0]
-    x = engine.value(source)
     if out is None or engine.dtype(source) != engine.dtype(out):
-        return _fixed(engine, call, [x])
-    after = engine.program.values[out.id]
-    if 0 in after.shape or 0 in x.shape:
-        return Value(tuple(flat(n, x.zero) for n in after.shape), x.zero)
+        return _fixed(engine, call, [engine.value(source)])
+    before, after = engine.program.values[source.id], engine.program.values[out.id]
+    return _shown(engine, call, _dims(engine, source), _dims(engine, out), after.offset - before.offset)
+
+
+@register_rule(PART)
+def part(engine: Engine, call: Call) -> Value:
+    """Rows of a tensor that was laid out anew before they were picked."""
+    return _shown(engine, call, *call.args["shown"])
+
+
+def _shown(engine: Engine, call: Call, there: Sequence[Dim], view: Sequence[Dim], offset: int) -> Value:
+    """The tensor that a view of another one is; where the first of its factors are cut, so is the axis before all."""
+    x, shape = engine.value(call.args["self"]), [n for n, _ in view]
+    if 0 in shape or 0 in x.shape:
+        return Value(tuple(flat(n, x.zero) for n in shape), x.zero)
     try:
-        before = engine.program.values[source.id]
-        factors = _factors(_dims(engine, source), _dims(engine, out), after.offset - before.offset)
-    except _Unreadable:
+        factors = factors_of(there, view, offset)
+    except Unreadable:
         return _fixed(engine, call, [x])
-    axes: list[Axis] = [(Flat(n, x.zero),) if n > 1 else () for n in after.shape]
+    axes: list[Axis] = [(Flat(n, x.zero),) if n > 1 else () for n in shape]
     parts: dict[int, list[Axis]] = {}
     via: tuple[Pick, ...] = ()
-    for axis, f in zip(_cut(engine, x.axes, ((f.axis, f.size) for f in factors)), factors):
-        if f.shown < 0:
-            via += pick(engine, axis, f.start)
+    for i, own in by_key((f.axis, f) for f in factors).items():
+        if at := cut_at(own):
+            before, first, after = own[: at - 1], own[at - 1], own[at:]
+            inner = prod(f.size for f in after)
+            *outer, axis = engine.split(x.axes[i], [*(f.size for f in before), first.size * inner])
+            some = rows(engine, axis, first.start * inner, (first.start + first.count) * inner)
+            own = [*before, replace(first, size=first.count, start=0), *after]
+            pieces = [*outer, *engine.split(some, [first.count, *(f.size for f in after)])]
         else:
-            part = axis if f.count == f.size else rows(engine, axis, f.start, f.start + f.count)
-            parts.setdefault(f.shown, []).append(part)
+            pieces = engine.split(x.axes[i], [f.size for f in own])
+        for piece, f in zip(pieces, own):
+            if f.shown < 0:
+                via += pick(engine, piece, f.start)
+            else:
+                part = piece if f.count == f.size else rows(engine, piece, f.start, f.start + f.count)
+                parts.setdefault(f.shown, []).append(part)
     for j, found in parts.items():
         axes[j] = engine.pool.resolve(tuple(f for part in found for f in part))
     return Value(tuple(axes), x.zero, via=via)
@@ -130,8 +157,8 @@ def written_into(engine: Engine, call: Call) -> Value:
         there, view = (list(zip(x.shape, x.stride(), strict=True)) for x in (trial, shown))
         offset = shown.storage_offset()
     try:
-        factors = _factors(there, view, offset)
-    except _Unreadable:
+        factors = factors_of(there, view, offset)
+    except Unreadable:
         return _fixed(engine, call, [x, y])
     if any(n > 1 and not s for n, s in (*view, *there)):
         return _fixed(engine, call, [x, y])  # many units in one place
