@@ -8,10 +8,9 @@ only if all of its readers require the same one, entry by entry.
 """
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -233,7 +232,8 @@ class Flow:
 
     def _of(self, ref: Ref) -> Change:
         shape = self.graph.program.values[ref.id].shape
-        return self._changes.get(ref.id) or Change(torch.ones(()).double().expand(shape), _nothing(shape))
+        none = (torch.full((), number, dtype=torch.float64).expand(shape) for number in (1.0, 0.0))
+        return self._changes.get(ref.id) or Change(*none)
 
     def _changed(self, ref: object) -> bool:
         return isinstance(ref, Ref) and ref.id in self._changes
@@ -252,8 +252,9 @@ class Flow:
         reads_bits = call.op == "aten::view" and "dtype" in call.args
         if call.op in MOVES and not reads_bits:
             pairs = {ref.id: self._of(ref) for ref in call.inputs}
-            parts = ({number: getattr(pair, name) for number, pair in pairs.items()} for name in ("factor", "offset"))
-            made: Any = zip(*(run_call(call, part, float64_handler) for part in parts))
+            factors = run_call(call, {number: pair.factor for number, pair in pairs.items()}, float64_handler)
+            offsets = run_call(call, {number: pair.offset for number, pair in pairs.items()}, float64_handler)
+            made: Iterator[tuple[Tensor, Tensor]] = zip(factors, offsets)
         elif call.op not in _PASSED or (self._changed(read) and not self.absorb) or given:
             raise Obstacle(f"{call.where} reads it", call)
         else:
@@ -313,7 +314,7 @@ class Flow:
         second = beside[0] == call.args["other"]
         times = call.args.get("alpha", 1) * (-1 if call.op == "aten::sub" else 1) if second else 1
         self.graph.require(view, self._position, 1.0, rows / times)
-        return _nothing(offset.shape)
+        return torch.zeros_like(offset)
 
     def _gather(self, call: Call) -> None:
         places = call.args["indices"]
@@ -377,10 +378,6 @@ class Flow:
 _PASSED = LINEAR.keys() | SCALED_DOT_PRODUCTS | LAYER_NORMS | aten("add sub mul div mean sum embedding")
 """Operations whose results are rational functions of changed numbers, with none of them set apart."""
 _ROUNDING = 1e-12  # by which a factor differs from one, or an offset from zero
-
-
-def _nothing(shape: Sequence[int]) -> Tensor:
-    return torch.zeros(()).double().expand(shape)
 
 
 def _channels(t: Tensor, channel: int, batched: bool) -> Tensor | None:

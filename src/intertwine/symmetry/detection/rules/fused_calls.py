@@ -9,7 +9,7 @@ multiplied by ``c + s i``, which commutes with all turns and scales of the pair.
 of polynomials in ``x`` and the entries of the tables, which holds wherever it holds at random numbers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -58,21 +58,30 @@ def reversed_or_rolled(engine: Engine, call: Call) -> list[Value]:
     return [x]
 
 
+def _as_one(calls: Sequence[Call], part: Callable[[Call], tuple[Call, Sequence[Call]] | None]) -> list[Call]:
+    """The calls, with one in the place of all that ``part`` finds for a call, its end."""
+    kept, gone = list[Call](), set[int]()
+    for call in reversed(calls):
+        if id(call) not in gone:
+            one, inside = part(call) or (call, ())
+            gone.update(map(id, inside))
+            kept.append(one)
+    return kept[::-1]
+
+
 def with_shuffles(program: Program, calls: Sequence[Call]) -> list[Call]:
     """The calls, those that together are a shuffle as one; unless another path may read what is inside."""
     made, read = makers(calls), readers(calls)
-    kept, gone = list[Call](), set[int]()
-    for call in reversed(calls):
-        if id(call) in gone:
-            continue
-        inside = [] if program.reads or call.op not in RESHAPES else _inside(program, call, made, read)
+
+    def part(end: Call) -> tuple[Call, Sequence[Call]] | None:
+        inside = [] if program.reads or end.op not in RESHAPES else _inside(program, end, made, read)
         orders = _orders(program, inside) if inside else None
-        if orders is not None:
-            gone.update(map(id, inside))
-            args = {"self": inside[-1].inputs[0], "orders": orders}
-            call = Call(SHUFFLE, args, call.outputs, module=call.module, line=call.line)
-        kept.append(call)
-    return kept[::-1]
+        if orders is None:
+            return None
+        args = {"self": inside[-1].inputs[0], "orders": orders}
+        return Call(SHUFFLE, args, end.outputs, module=end.module, line=end.line), inside
+
+    return _as_one(calls, part)
 
 
 def _inside(program: Program, end: Call, made: dict[int, Call], read: dict[int, list[Call]]) -> list[Call]:
@@ -204,14 +213,7 @@ def fused(program: Program) -> list[Call]:
     """
     # what nothing reads puts no condition on anything; reads of numbers have no outputs
     calls = program.live(kept=lambda call: not call.outputs)
-    finder, kept, gone = _TurnFinder(program, calls), list[Call](), set[int]()
-    for call in reversed(calls):
-        part = finder.part(call) if call.op in _ENDS and id(call) not in gone else None
-        if part is not None:
-            gone.update(map(id, part[1][1:]))
-        if id(call) not in gone:
-            kept.append(call if part is None else part[0])
-    return kept[::-1]
+    return _as_one(calls, _TurnFinder(program, calls).part)
 
 
 class _TurnFinder:
@@ -227,7 +229,7 @@ class _TurnFinder:
     def part(self, end: Call) -> tuple[Call, list[Call]] | None:
         """The call that stands for the part of the run with a given end, and the calls in it; ``None`` for no turn."""
         inside = list[Call]()
-        front = {ref for ref in end.outputs[:1] if ref is not None and ref.id in self._learned}
+        front = {ref for ref in end.outputs[:1] if end.op in _ENDS and ref is not None and ref.id in self._learned}
         shape = self._values[next(iter(front)).id].shape if front else ()
         while front and len(inside) < _LONGEST:
             ref = max(front, key=lambda r: self._place.get(r.id, -1))
