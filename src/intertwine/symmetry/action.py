@@ -19,9 +19,9 @@ from .._io.lazy import LazyState, folders_of, headers_of
 from .._nested import map_tensors
 from .._words import counted
 from ..errors import PathWarning
-from .blocks import Block, align, blocks, parent_dims, permuted, unit_rows
+from .blocks import Block, align, blocks, map_leaves, parent_dims, permuted, unit_rows
 from .description import Description
-from .spaces import Fixed, Layout, Leaf, axis_size
+from .spaces import Fixed, Layout
 from .transformation import Transformation, with_parts
 
 __all__ = ["admissible"]
@@ -252,18 +252,13 @@ def act_on_features(
     if name not in sym.layouts or not 0 <= axis < len(sym.layouts[name].axes):
         raise ValueError(f"like must name a tensor of the symmetry and one of its axes. Got {like!r}.")
     layout = Layout((sym.layouts[name].axes[axis],))
-    size = axis_size(layout.axes[0])
+    (size,) = layout.shape
     x = features.movedim(dim, 0)
     if x.shape[0] != size:
         raise ValueError(f"features must have {size} channels like {like!r}. Got shape {tuple(features.shape)}.")
-    new = x.clone()
-    for block in blocks(layout):
-        rows = (torch.arange(size) if block.rows[0] is None else block.rows[0]).to(x.device)
-        leaves = tuple(leaf.dual if dual and isinstance(leaf, Leaf) else leaf for leaf in block.leaves)
-        piece = x.index_select(0, rows).reshape(*block.shape, -1)
-        with_examples = Block((), (*leaves, Fixed(piece.shape[-1], "examples")))
-        new[rows] = transform_block(piece, with_examples, g).reshape(len(rows), *x.shape[1:])
-    return new.movedim(0, dim)
+    (own,) = map_leaves(layout, lambda leaf: leaf.dual).axes if dual else layout.axes
+    rows = x.reshape(size, -1)
+    return transform(rows, Layout((own, Fixed(rows.shape[1], "examples"))), g).clone().reshape(x.shape).movedim(0, dim)
 
 
 def kept_variances(sym: Description, g: Transformation, state: Mapping[str, Tensor]) -> dict[str, list[int]]:

@@ -182,7 +182,8 @@ def product(engine: Engine, call: Call) -> Value:
 
 _MAX = MAX_POOLS | aten("fractional_max_pool2d fractional_max_pool3d")
 _SMOOTHED = aten("_upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa")
-_LINEAR = AVERAGE_POOLS - {"aten::mean"} | INTERPOLATIONS | GATHERS | _SMOOTHED
+_PLACED = aten("unfold unfold_copy grid_sampler_2d grid_sampler_3d cudnn_grid_sampler")
+_LINEAR = AVERAGE_POOLS - {"aten::mean"} | INTERPOLATIONS | GATHERS | _SMOOTHED | _PLACED
 
 
 @register_rule(*_MAX)
@@ -216,28 +217,14 @@ def max_unpool(engine: Engine, call: Call) -> Value:
 
 @register_rule(*_LINEAR)
 def windowed(engine: Engine, call: Call) -> Value:
-    """Averages over windows, interpolation and padding by copies: linear in the channels."""
-    x = engine.value(call.inputs[0])
-    rank = int(next(c for c in call.op if c in "123"))
-    why = f"spatial positions of {call.where}"
-    return relaid(engine, x, engine.made(call), but(len(x.axes) - rank), why)
-
-
-@register_rule("aten::grid_sampler_2d", "aten::grid_sampler_3d", "aten::cudnn_grid_sampler")
-def grid_sample(engine: Engine, call: Call) -> Value:
-    """Interpolation at places that a grid gives: linear in the channels."""
-    x, grid, shape = engine.value(call.inputs[0]), engine.value(call.inputs[1]), engine.made(call)
-    why = f"spatial positions of {call.where}"
-    engine.fix_all((x.axes[0], *grid.axes), why)
-    return relaid(engine, x, shape, {0: 0, 1: 1} if x.shape[0] == shape[0] else {1: 1}, why)
-
-
-@register_rule("aten::unfold", "aten::unfold_copy")
-def unfold(engine: Engine, call: Call) -> Value:
-    """Windows along one axis, which become a new last axis: both are fixed."""
-    x = engine.value(call.args["self"])
-    kept = but(len(x.axes), call.args["dimension"] % len(x.axes))
-    return relaid(engine, x, engine.made(call), kept, f"windows of {call.where}")
+    """Averages over windows, interpolation, also at places that a grid gives, padding by copies: linear in channels."""
+    x, why = engine.value(call.inputs[0]), f"spatial positions of {call.where}"
+    if "grid" in call.op:
+        engine.fix_all((x.axes[0], *engine.value(call.args["grid"]).axes), why)
+    spatial = int(next((c for c in call.op if c in "123"), 2))
+    fixed = {call.args["dimension"] % len(x.axes)} if "dimension" in call.args else {*range(-spatial, 0)}
+    kept = but(len(x.axes), *(k % len(x.axes) for k in fixed))
+    return relaid(engine, x, engine.made(call), kept, why)
 
 
 @register_rule("aten::triu", "aten::tril")
