@@ -46,7 +46,7 @@ class Obstacle(Exception):
 
 def close(a: Tensor, b: Tensor) -> bool:
     """Whether numbers are equal but for rounding."""
-    return not a.numel() or bool(((a - b).abs() <= 1e-9 * a.abs().amax()).all())
+    return not a.numel() or torch.equal(a, b) or bool(((a - b).abs() <= 1e-9 * a.abs().amax()).all())
 
 
 @dataclass(frozen=True)
@@ -297,9 +297,9 @@ class Flow:
             return torch.randint(len(self._of(call.inputs[0]).factor), value.shape, generator=generator)
         source, maker = self.graph.origin(ref)
         if changed or maker is None or maker.op not in SOFTMAXES:
-            return torch.randn(value.shape, generator=generator, dtype=torch.float64)
+            return torch.rand(value.shape, generator=generator, dtype=torch.float64)
         shape = self.graph.program.values[source.id].shape
-        shares = torch.randn(shape, generator=generator, dtype=torch.float64).softmax(maker.args["dim"])
+        shares = torch.rand(shape, generator=generator, dtype=torch.float64).softmax(maker.args["dim"])
         return self.graph.carried({source.id: View("", shares)})[ref.id].entries
 
     def _taken(self, call: Call, offset: Tensor) -> Tensor:
