@@ -38,6 +38,7 @@ _FAINT = 1e-6  # votes of far tensors where another of them decides: they order 
 
 _NEAR = 0.5  # relative distance up to which a fitted basis may have blurred a tensor that was not changed
 _CHANGED = 2.0**-8  # relative distance above any cast's: bfloat16 leaves 2^-10
+_TURNS = 4  # fits of one space of a tensor after the other: each leaves a tenth of the error
 _HIDDEN = 3  # tensors that may differ even where they are most: what was changed hides that those beside it were not
 
 _Place = Callable[[Transformation, Mapping[str, float]], Transformation]  # units matched anew by votes
@@ -209,13 +210,14 @@ def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation, 
     mixing = {s.name for s in a.sym.spaces if s.group.mixes}
     near, telling = list[int](), list[int]()
     for name, t in found.tensors.items():
-        alone, same = narrowed(a.sym, [name]), t.distance < _NEAR
-        if t.informative and not mixing & a.sym.layouts[name].spaces:
+        alone = narrowed(a.sym, [name])
+        same, tells = t.distance < _NEAR, t.size >= _FITTED * alone.dim  # else scales of its own fit it whatever it is
+        if t.informative and t.distance < 1 and not mixing & a.sym.layouts[name].spaces:
             fit = Fit(replace(a, sym=alone), b, g)
-            fit.each_space()
-            fit.round()
+            for _ in range(_TURNS if tells else 0):
+                fit.each_space()
             same = _State.of(fit, b).distances[name] <= _CHANGED
-        if t.informative and (same or t.size >= _FITTED * alone.dim):
+        if t.informative and (same or tells):
             telling.append(t.size)
             near += [t.size] if same else []
     few = len(telling) - len(near) <= _HIDDEN
