@@ -176,7 +176,7 @@ def _geometry(program: Program, source: Any, chain: Sequence[Call]) -> tuple[Any
         factors = by_key((f.axis, f) for f in factors_of(*found)).values()
     except (RuntimeError, Unreadable):
         return None
-    sizes = [prod(f.size for f in own[at - 1 :]) for own in factors if (at := cut_at(own))]
+    sizes = [prod(f.size for f in own[cut - 1 :]) for own in factors if (cut := cut_at(own))]
     return found if any(size != given.shape[chain[0].args["dim"]] for size in sizes) else None
 
 
