@@ -28,6 +28,7 @@ QUESTIONS = {"What", "Which", "How", "Where", "Who", "When", "Why", "Whether", "
 # files that watch what torch runs other than by a program, and why; they may only become fewer
 ANY_MODULE = "modules of all kinds, those too that no program describes"
 WATCHERS = {
+    "_evaluation.py": "the base of modes",
     "programs/recording/recorder.py": "records programs",
     "programs/recording/run.py": "records programs",
     "programs/recording/decompositions.py": "records programs",
@@ -42,7 +43,9 @@ WATCHERS = {
     "symmetry/proof.py": "runs the model's own code without its casts, and sees its lowest precision",
     "lab/experiments/plans.py": "counts what a training step keeps",
 }
-WATCHES = re.compile(r"\((TorchFunctionMode|TorchDispatchMode)\):|register_forward_(pre_)?hook|\bStep\.of\b")
+WATCHES = re.compile(
+    r"\((TorchFunctionMode|TorchDispatchMode|OperationMode)\):|register_forward_(pre_)?hook|\bStep\.of\b"
+)
 # files that list operations of one kind of the table, and why; they may only become fewer
 LISTS = {
     "programs/operations.py": "the table",
