@@ -89,7 +89,15 @@ def float64_handler(call: Call, operation: Callable[..., Any], args: dict[str, A
     """A handler that computes in float64: casts are left out, integers stay as they are."""
     if call.op == "aten::_to_copy":
         return args["self"]
+    operation = multiply_by_group if call.op == "aten::_grouped_mm" else operation
     return operation(**map_tensors(args, lambda t: t.double() if t.is_floating_point() else t))
+
+
+def multiply_by_group(self: Tensor, mat2: Tensor, offs: Tensor, bias: None = None, out_dtype: Any = None) -> Tensor:
+    """``self[offs[e - 1] : offs[e]] @ mat2[e]`` for every ``e``, which torch has for lower precisions only."""
+    ends = [0, *offs.tolist()]
+    parts = [self[a:b] @ matrix for a, b, matrix in zip(ends, ends[1:], mat2)]
+    return torch.cat([*parts, self.new_zeros(len(self) - ends[-1], mat2.shape[-1])])
 
 
 def _functional(call: Call) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ from .._progress import track
 from .._result import Result
 from .._words import counted
 from ..errors import VerificationError
+from ..programs.program import multiply_by_group
 from ..testing import outputs, relative_error, tolerance
 from .action import admissible, kept_variances, moved, rewritable, tensors_of
 from .description import Description
@@ -34,17 +35,10 @@ class _Float64(OperationMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if str(func) == "aten._grouped_mm.default" and args[0].dtype == torch.float64:
-            return _by_group(*args, **kwargs)
+            return multiply_by_group(*args, **kwargs)
         if func is torch.ops.aten._to_copy.default and kwargs.get("dtype") in _LOWER:
             kwargs["dtype"] = torch.float64
         return func(*args, **kwargs)
-
-
-def _by_group(rows: Tensor, matrices: Tensor, offs: Tensor, bias: None = None, out_dtype: Any = None) -> Tensor:
-    """``rows[offs[e - 1] : offs[e]] @ matrices[e]`` for every ``e``, which torch has for lower precisions only."""
-    ends = [0, *offs.tolist()]
-    parts = [rows[a:b] @ matrix for a, b, matrix in zip(ends, ends[1:], matrices)]
-    return torch.cat([*parts, rows.new_zeros(len(rows) - ends[-1], matrices.shape[-1])])
 
 
 @dataclass(frozen=True)
