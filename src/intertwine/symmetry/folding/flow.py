@@ -228,8 +228,6 @@ class Flow:
             elif call.op not in FILLS:
                 self._pass(call)
 
-    # ---- operations
-
     def _of(self, ref: Ref) -> Change:
         shape = self.graph.program.values[ref.id].shape
         none = (torch.full((), number, dtype=torch.float64).expand(shape) for number in (1.0, 0.0))
