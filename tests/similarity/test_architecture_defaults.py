@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import intertwine as iw
 from intertwine.features import layers
 from intertwine.similarity import Resampling
-from intertwine.similarity.comparison.untrained import Redrawn
+from intertwine.similarity.comparison.untrained import Redrawn, architecture
 from intertwine.similarity.comparison.verdict import headline, judges, lead, paired, summarise
 
 X = torch.randn(120, 8, generator=torch.Generator().manual_seed(0))
@@ -222,6 +222,54 @@ def test_untrained_networks_come_from_the_seed_or_are_given():
     with pytest.raises(ValueError, match=r"as many networks built as A as built as B\. Got 2 and 3"):
         Resampling(untrained=(fresh[:2], fresh[2:]))
     assert first.untrained_networks == 3 and given.untrained_networks == 2
+
+
+def of_function(act):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.act = nn.Linear(8, 16), nn.Linear(16, 3), act
+
+        def forward(self, x):
+            return self.b(self.act(self.a(x)))
+
+    return Net()
+
+
+def of_code(kind):
+    class Rectified(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 16), nn.Linear(16, 3)
+
+        def forward(self, x):
+            return self.b(F.relu(self.a(x)))
+
+    class Smooth(Rectified):
+        def forward(self, x):
+            return self.b(F.gelu(self.a(x)))
+
+    Rectified.__qualname__ = Smooth.__qualname__ = "Net"  # as in a notebook whose cell was changed and run again
+    return Rectified() if kind == "relu" else Smooth()
+
+
+@pytest.mark.parametrize("make", [of_function, of_code])
+def test_what_is_known_of_an_architecture_is_not_taken_for_another_one_of_the_same_shapes(make):
+    of = {"relu": F.relu, "gelu": F.gelu} if make is of_function else {"relu": "relu", "gelu": "gelu"}
+    assert architecture(make(of["relu"])) == architecture(make(of["relu"])) != architecture(make(of["gelu"]))
+    found = [iw.compare(make(kind), make(kind), [X], layers="a", resampling=None) for kind in of.values()]
+    assert [one.acting_a for one in found] == [("positive_monomial",), ("permutation",)]
+
+
+def test_models_from_two_directories_are_of_one_architecture(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    found = []
+    for name in "ab":
+        transformers.BertModel(config).save_pretrained(tmp_path / name)
+        found.append(architecture(transformers.BertModel.from_pretrained(tmp_path / name)))
+    config.hidden_act = "relu"
+    assert found[0] == found[1] != architecture(transformers.BertModel(config))
 
 
 def test_untrained_networks_live_one_at_a_time(monkeypatch):

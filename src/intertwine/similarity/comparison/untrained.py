@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
+from types import CodeType
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ _FRESH = 738_145_000  # added to seeds: none that people give their own networks
 _BY_HAND = re.compile(r"\binit\.\w+_\(|\.apply\((?!self\._init_weights\b)")  # weights drawn where a module is built
 _MARKS = 1000  # numbers of a tensor that are looked at
 CUT_SHORT = "Interrupted: no untrained networks stand beside these."
+_PLAIN = vars(nn.Module()).keys()  # attributes that every module has
 _SHARE = 0.5  # of the weights: more may not stay the same from seed to seed
 
 
@@ -126,14 +128,37 @@ def makers(name: str, draw: Callable[[int], nn.Module | str], drawn: Resampling,
 
 def architecture(model: nn.Module) -> tuple[Any, ...]:
     """What makes two models of one architecture: code and attributes of their modules, shapes and ties of tensors."""
+    known = dict[int, str]()  # classes and configurations are shared by many modules
+
+    def described(value: Any) -> str:
+        if id(value) not in known:
+            known[id(value)] = repr(_code(value))
+        return known[id(value)]
+
     modules = [
-        (name, type(m).__qualname__, getattr(getattr(type(m).forward, "__code__", None), "co_code", b""),
-         {k: v for k, v in vars(m).items() if isinstance(v, int | float | str | tuple) and k != "training"})
+        (name, described(type(m)), {key: described(value) for key, value in vars(m).items() if _matters(m, key, value)})
         for name, m in model.named_modules()
-    ]  # fmt: skip
+    ]
     places: dict[int, int] = {}  # of tensors that are tied
     state = model.state_dict(keep_vars=True).items()
     return repr(modules), tuple((name, tuple(x.shape), places.setdefault(id(x), len(places))) for name, x in state)
+
+
+def _matters(module: nn.Module, key: str, value: Any) -> bool:
+    """Whether an attribute may say what a module does, not what it holds or, of transformers, where it came from."""
+    said = key == "name_or_path" or (key.startswith("_") and type(module).__module__.startswith("transformers."))
+    return not said and key not in _PLAIN and not isinstance(value, Tensor | nn.Module)
+
+
+def _code(value: Any) -> Any:
+    """What a function or class does, as far as it is written in Python; anything else as it is."""
+    if isinstance(value, type):
+        own = [kind for kind in value.__mro__ if not kind.__module__.startswith(("torch.nn.", "builtins"))]
+        written = ((k, v) for kind in own for k, v in vars(kind).items() if inspect.isfunction(v))
+        return value.__qualname__, [(k, _code(v)) for k, v in written]
+    if code := getattr(value, "__code__", value if isinstance(value, CodeType) else None):
+        return code.co_code, code.co_names, [*map(_code, code.co_consts)], getattr(value, "__defaults__", None)
+    return getattr(value, "__qualname__", value)
 
 
 def known_by(
