@@ -284,7 +284,8 @@ def gather(
         try:
             for group in track(groups, what, total, progress, work):
                 count = sum(map(batching.size, group))
-                for batch, (name, tap) in product(group if few else [batching.join(group)], taps.items()):
+                parts = group if few else [batching.join(group)]
+                for (name, tap), batch in product(taps.items(), parts):  # features of one network wait at a time
                     keepers[name].coming = count
                     tap(batch)
                 for keeper in keepers.values():

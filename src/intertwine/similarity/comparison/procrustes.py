@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._memory import give_back
 from ..._threads import in_threads
 from ..._zoo_intervals import student_t
 from ..inference import CONFIDENCE
@@ -27,6 +28,7 @@ _SOLVED = 2  # shuffles of wide layers whose best maps are searched
 _STEP = 1e-6
 _NEAR = 0.995  # of the largest possible trace, from which on products are taken in float64
 _WORKERS = 4  # threads that take a table each: their products are in memory at a time
+_TRIMMED = 8  # tables of wide layers after which memory is given back
 _SLIGHT = 4  # times the bias of a best map that its other error must be for it not to be measured
 
 
@@ -100,6 +102,8 @@ def _tables(
             ours[space] = ours.get(space) or make(a, rows, space)
             theirs[*columns, space] = theirs.get((*columns, space)) or make(b, columns, space)
             wide = len(rows) == len(columns) == 1 and min(shape[0] for shape in shapes) >= WIDE and not how.draws
+            if wide and seen.total() % _TRIMMED == 0:
+                give_back()  # the holes that best maps leave in every thread
             each = one_in(*(of[shape] for of, shape in zip(sizes, shapes))) if wide else 0
             asked = is_asked(*divmod(seen[shapes], sizes[1][shapes[1]]), each)
             halves = asked and (not each or seen[shapes] // each % each == 0)  # of those asked one in so many again
