@@ -29,7 +29,9 @@ class Stack:
     score.
     """
 
-    def __init__(self, layers: Sequence[Layer], space: tuple[int, ...], center: bool, exact: bool) -> None:
+    def __init__(
+        self, layers: Sequence[Layer], space: tuple[int, ...], center: bool, exact: bool, keeps: bool = False
+    ) -> None:
         self.every, self.centred = prod(space), center
         self.shape = len(layers), layers[0].shape[0]
         self.positive = torch.tensor([bool((layer.low >= 0).all()) for layer in layers])
@@ -52,26 +54,27 @@ class Stack:
         rows = self.positions * sum(part.shape[0] for part in self._rows[0])
         wide = len(self.offset) >= WIDE and rows >= _ROWS_EACH * self.shape[1]
         self.narrow = center and not exact and wide and multiplies_half(self.device)
-        self._rounded: dict[int, Tensor] = {}
+        self._keeps, self._kept = keeps or self.narrow, dict[int, Tensor]()  # blocks that several tables read
 
     def block(self, b: int) -> Tensor:
         """Rows of a block, ``(n, positions, C)``, rounded to 16 bits where that costs nothing."""
-        if not self.narrow:
-            return self.precise_block(b)
-        if b not in self._rounded:
-            self._rounded[b] = self.precise_block(b).bfloat16()
-        return self._rounded[b]
+        if b in self._kept:
+            return self._kept[b]
+        found = self.precise_block(b).bfloat16() if self.narrow else self.precise_block(b)
+        if self._keeps:
+            self._kept[b] = found
+        return found
 
     def precise_block(self, b: int) -> Tensor:
         """Rows of a block in the precision of the features."""
-        found = []
-        for parts, mean, scale in zip(self._rows, self._means, self.scales.tolist()):
-            first = mean.to(parts[b])
-            found.append(((parts[b] - first) - (mean - first.double()).to(first)) * scale)
-        joined = torch.cat(found, 2) if len(found) > 1 else found[0]
+        width = self.shape[1]
+        found = self._rows[0][b].new_empty(*self._rows[0][b].shape[:2], len(self.offset))
+        for k, (parts, mean, scale) in enumerate(zip(self._rows, self._means, self.scales.tolist())):
+            own, first = found[:, :, k * width : (k + 1) * width], mean.to(parts[b])
+            torch.sub(parts[b], first, out=own).sub_((mean - first.double()).to(first)).mul_(scale)
         if self._silent.any():
-            joined[:, :, self._silent.to(joined.device)] = 0
-        return joined
+            found[:, :, self._silent.to(found.device)] = 0
+        return found
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

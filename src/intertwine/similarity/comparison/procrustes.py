@@ -69,7 +69,8 @@ def _tables(
 ) -> Iterator[Callable[[], tuple[int, list[_Told]]]]:
     """What scores the pairs of a few layers of either side, by measures that all centre channels or none does."""
     sizes = [Counter(n.layers[k].shape for k in n.living) for n in (a, b)]
-    make = lambda side, ks, space: Stack([side.layers[k] for k in ks], space, some[0].center, bool(how.draws))
+    exact = bool(how.draws)
+    make = lambda side, ks, space, keeps: Stack([side.layers[k] for k in ks], space, some[0].center, exact, keeps)
     theirs: dict[tuple[Any, ...], Stack] = {}  # of all columns; of the rows those of a few layers at a time
     seen, room = Counter[tuple[Any, ...]](), local()
 
@@ -99,8 +100,8 @@ def _tables(
             if how.draws:
                 ours.clear()
                 theirs.clear()
-            ours[space] = ours.get(space) or make(a, rows, space)
-            theirs[*columns, space] = theirs.get((*columns, space)) or make(b, columns, space)
+            ours[space] = ours.get(space) or make(a, rows, space, not exact)
+            theirs[*columns, space] = theirs.get((*columns, space)) or make(b, columns, space, False)
             wide = len(rows) == len(columns) == 1 and min(shape[0] for shape in shapes) >= WIDE and not how.draws
             if wide and seen.total() % _TRIMMED == 0:
                 give_back()  # the holes that best maps leave in every thread
