@@ -1,6 +1,7 @@
 """The architecture chooses: layers, their counterparts, measures; and networks with fresh weights stand beside."""
 
 import copy
+import functools
 import itertools
 import weakref
 
@@ -259,6 +260,17 @@ def test_what_is_known_of_an_architecture_is_not_taken_for_another_one_of_the_sa
     assert architecture(make(of["relu"])) == architecture(make(of["relu"])) != architecture(make(of["gelu"]))
     found = [iw.compare(make(kind), make(kind), [X], layers="a", resampling=None) for kind in of.values()]
     assert [one.acting_a for one in found] == [("positive_monomial",), ("permutation",)]
+
+
+class Helper:
+    """An attribute whose repr is its address."""
+
+
+def test_an_architecture_does_not_hang_on_addresses():
+    one, two = of_function(Helper()), of_function(Helper())
+    assert architecture(one) == architecture(two) != architecture(of_function(None))
+    slopes = [of_function(functools.partial(F.leaky_relu, negative_slope=slope)) for slope in (0.1, 0.1, 0.2)]
+    assert architecture(slopes[0]) == architecture(slopes[1]) != architecture(slopes[2])
 
 
 def test_models_from_two_directories_are_of_one_architecture(tmp_path):

@@ -97,12 +97,12 @@ def _tables(
                 continue
             shapes = a.layers[rows[0]].shape, b.layers[columns[0]].shape
             space = common_space(*(shape[1:] for shape in shapes))
-            if how.draws:
+            if exact:
                 ours.clear()
                 theirs.clear()
             ours[space] = ours.get(space) or make(a, rows, space, not exact)
             theirs[*columns, space] = theirs.get((*columns, space)) or make(b, columns, space, False)
-            wide = len(rows) == len(columns) == 1 and min(shape[0] for shape in shapes) >= WIDE and not how.draws
+            wide = len(rows) == len(columns) == 1 and min(shape[0] for shape in shapes) >= WIDE and not exact
             if wide and seen.total() % _TRIMMED == 0:
                 give_back()  # the holes that best maps leave in every thread
             each = one_in(*(of[shape] for of, shape in zip(sizes, shapes))) if wide else 0

@@ -158,6 +158,10 @@ def _code(value: Any) -> Any:
         return value.__qualname__, [(k, _code(v)) for k, v in written]
     if code := getattr(value, "__code__", value if isinstance(value, CodeType) else None):
         return code.co_code, code.co_names, [*map(_code, code.co_consts)], getattr(value, "__defaults__", None)
+    if isinstance(value, partial):
+        return _code(value.func), value.args, value.keywords
+    if type(value).__repr__ is object.__repr__:  # which would tell its address alone
+        return _code(type(value))
     return getattr(value, "__qualname__", value)
 
 
