@@ -15,7 +15,7 @@ from intertwine.matching.judgement.verdict import SAME
 from intertwine.symmetry.action import tensors_of
 
 EXACT = [
-    "mlp", "mlp_bn", "vgg_bn", "resnet20_a", "resnet14_b", "cct", "vit_module", "gpt_tied", "llama", "gpt_rms_plain",
+    "mlp", "mlp_bn", "vgg_bn", "resnet10_a", "resnet6_b", "cct", "vit_module", "gpt_tied", "llama", "gpt_rms_plain",
     "mobilenet_grouped", "weight_norm", "mlp_identity", "linear_conv",
 ]  # fmt: skip
 
