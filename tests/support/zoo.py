@@ -156,6 +156,8 @@ class ResNet(nn.Module):
         return self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
+entry("resnet20_a", 2, 3, 16, 16)(lambda: ResNet(3, "A"))
+entry("resnet14_b", 2, 3, 16, 16)(lambda: ResNet(2, "B"))
 entry("resnet10_a", 2, 3, 8, 8)(lambda: ResNet(2, "A", (4, 8)))
 entry("resnet6_b", 2, 3, 8, 8)(lambda: ResNet(1, "B", (8, 12)))
 entry("resnet18", 2, 3, 16, 16)(lambda: ResNet(2, "B", (4, 6, 8, 10)))
