@@ -1,4 +1,4 @@
-"""Every command gives the same bytes for one seed, in fresh processes with other hash seeds and numbers of threads."""
+"""Every command gives the same bytes for one seed, in processes with other hash seeds and numbers of threads."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import every_command
 import pytest
 from every_command import COMMANDS
 
@@ -17,18 +18,16 @@ PROVENANCE = ("commit", "machine", "date", "seconds")
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """What two processes wrote."""
-    made, running = [], []
-    for number in (1, 2):
-        folder = tmp_path_factory.mktemp(f"process{number}")
-        changed = {"PYTHONHASHSEED": str(number), "OMP_NUM_THREADS": str(number), "MKL_NUM_THREADS": str(number)}
-        words = [sys.executable, str(Path(__file__).parent.parent / "support" / "every_command.py"), str(folder)]
-        running.append(subprocess.Popen(words, env={**os.environ, **changed}, stderr=subprocess.PIPE, text=True))
-        made.append(folder)
-    for process in running:
-        _, said = process.communicate(timeout=280)
-        assert process.returncode == 0, said
-    return made
+    """What this process wrote, and what a fresh one did with two threads and another hash seed."""
+    here, there = (tmp_path_factory.mktemp(name) for name in ("this process", "another process"))
+    hashes = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    changed = {"PYTHONHASHSEED": hashes, "OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    words = [sys.executable, every_command.__file__, str(there)]
+    other = subprocess.Popen(words, env={**os.environ, **changed}, stderr=subprocess.PIPE, text=True)
+    every_command.main(here)
+    _, said = other.communicate(timeout=280)
+    assert other.returncode == 0, said
+    return here, there
 
 
 def test_every_command_is_here():

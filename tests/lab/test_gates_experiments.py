@@ -8,7 +8,7 @@ import torch
 import intertwine as iw
 from intertwine.lab import networks
 from intertwine.lab.data import load
-from intertwine.lab.experiments import Setting, experiment, experiments, reproduce
+from intertwine.lab.experiments import Setting, experiments, reproduce
 from intertwine.lab.experiments.paper2 import chain, tables, width_sweep
 from intertwine.lab.training import RECIPES, digest, read_card, train
 
@@ -92,15 +92,19 @@ def test_an_ensemble_is_of_members_trained_one_by_one(tmp_path):
     assert mean_accuracy(found) == pytest.approx(float(expected))
 
 
-def one_chain(tmp_path, **changes):
-    how = {"network": "cnn_gap:width=2", "data": "digits", "examples": 120, "tested": 20, "pool": 2, "prefix": "few, ",
+def one_chain(folder, **changes):
+    how = {"network": "cnn_gap:width=2", "data": "digits", "examples": 110, "tested": 2, "pool": 4, "prefix": "few, ",
            "recipe": ONE.to_dict(), "seed": 0, "device": "cpu"} | changes  # fmt: skip
-    return chain.Chain(**how).run(tmp_path / f"{len(list(tmp_path.iterdir()))}")
+    return chain.Chain(**how).run(folder / f"{len(list(folder.iterdir()))}")
 
 
-def test_fixed_gates_are_frozen_and_others_are_not(tmp_path):
-    rows = one_chain(tmp_path)
-    frozen = {r["arm"]: r["value"] for r in rows if r["statistic"] == "frozen"}
+@pytest.fixture(scope="module")
+def chain_rows(tmp_path_factory):
+    return one_chain(tmp_path_factory.mktemp("chain"))
+
+
+def test_fixed_gates_are_frozen_and_others_are_not(chain_rows):
+    frozen = {r["arm"]: r["value"] for r in chain_rows if r["statistic"] == "frozen"}
     assert frozen == {"few, FR gates": 1.0, "few, FL gates": 1.0}
     torch.manual_seed(0)
     learning = iw.gates.dgn(networks.build("cnn_gap:width=2,channels=1"))
@@ -115,15 +119,14 @@ def test_a_gate_that_moves_is_seen(tmp_path, monkeypatch):
     assert {r["value"] for r in one_chain(tmp_path, tested=None) if r["statistic"] == "frozen"} == {0.0}
 
 
-def test_networks_and_kernels_of_the_chain_see_the_same_few_examples(tmp_path):
+def test_networks_and_kernels_of_the_chain_see_the_same_few_examples(chain_rows):
     """All arms have the same test images in the same blocks; the baseline is of the same examples too."""
-    rows = one_chain(tmp_path)
     blocks = {}
-    for r in rows:
+    for r in chain_rows:
         if r["statistic"] == "accuracy":
             blocks.setdefault(r["arm"], []).append((r.get("block", -1), r["images"]))
     assert set(blocks) == {f"few, {arm}" for arm in (*chain._ORDER, "trivial baseline")}
-    assert {tuple(b) for b in blocks.values()} == {tuple((k, 1) for k in range(20))}
+    assert {tuple(b) for b in blocks.values()} == {tuple((k, 1) for k in range(2))}
 
 
 def test_a_seed_draws_its_own_training_examples_and_never_one_of_the_test(tmp_path):
@@ -135,15 +138,13 @@ def test_a_seed_draws_its_own_training_examples_and_never_one_of_the_test(tmp_pa
     assert one.train.inputs.shape[1:] == (1, 4, 4)
 
 
-def test_every_setting_of_the_chain_changes_its_numbers(tmp_path):
-    run = lambda **how: one_chain(tmp_path, **({"examples": 110, "tested": 10, "pool": 4} | how))
-    rows = run()
-    values = [r["value"] for r in rows]
-    assert [r["value"] for r in run()] == values
+def test_every_setting_of_the_chain_changes_its_numbers(tmp_path, chain_rows):
+    values = [r["value"] for r in chain_rows]
+    assert [r["value"] for r in one_chain(tmp_path)] == values
     for change in ({"seed": 1}, {"examples": 120}, {"recipe": ONE.but(learning_rate=2e-3).to_dict()},
                    {"network": "cnn_gap:width=3"}):  # fmt: skip
-        assert [r["value"] for r in run(**change)] != values, change
-    score = lambda arm: [r["value"] for r in rows if r["arm"] == arm and r["statistic"].startswith("score")]
+        assert [r["value"] for r in one_chain(tmp_path, **change)] != values, change
+    score = lambda arm: [r["value"] for r in chain_rows if r["arm"] == arm and r["statistic"].startswith("score")]
     scores = [score(f"few, {arm}") for arm in chain._ORDER if "NPK" in arm or "NTK" in arm]
     assert len({s for (s,) in scores}) == len(scores) == 4  # no kernel is another one's
 
@@ -158,18 +159,13 @@ def test_batch_norm_of_frozen_gates_does_not_drift():
 
 
 @pytest.mark.parametrize("family", ["fully connected", "convolutions", "residual"])
-def test_distance_to_the_limit_shrinks_with_width(family, tmp_path):
+def test_distance_to_the_limit_shrinks_with_width_and_to_another_one_stays(family, tmp_path, monkeypatch):
     error = lambda width: sum(
         width_sweep.Distance(family=family, width=width, examples=6, seed=s).run(tmp_path)[0]["value"] for s in range(6)
     )
     assert error(256) < 0.5 * error(16)
     one = width_sweep.Distance(family=family, width=8, examples=4, seed=1)
     assert one.run(tmp_path) == one.run(tmp_path)
-
-
-def test_the_sweeps_claim_fails_with_a_wrong_constant(tmp_path, monkeypatch):
-    """With the wrong constant the error stays where it is, and the required claim does not hold."""
     right = width_sweep._limit
     monkeypatch.setattr(width_sweep, "_limit", lambda *a: 1.5 * right(*a))
-    page = experiment("p2-width-sweep").page(reproduce("p2-width-sweep", Setting(folder=tmp_path)))
-    assert not page.passed and [claim.held for claim in page.claims] == [False] * 3
+    assert error(256) > 0.8 * 6 * (1 - 1 / 1.5)

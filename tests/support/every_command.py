@@ -74,19 +74,25 @@ def prepare():
 
 
 def main(folder):
+    """Run them all; the recipe of the demonstration and the current folder are as they were afterwards."""
     from typer.testing import CliRunner
 
     from intertwine.cli import app
     from intertwine.lab.training import RECIPES
 
-    RECIPES["digits"] = RECIPES["digits"].but(epochs=1)  # for the demonstration
+    recipe, before = RECIPES["digits"], Path.cwd()
+    RECIPES["digits"] = recipe.but(epochs=1)
     os.chdir(folder)
-    prepare()
-    for name, words in COMMANDS.items():
-        ran = CliRunner().invoke(app, [*map(str, words), "--json"])
-        Path(f"{name}.stdout").write_text(ran.stdout)
-        if ran.exit_code not in (0, 1):
-            sys.exit(f"{name}: {ran.stderr}")
+    try:
+        prepare()
+        for name, words in COMMANDS.items():
+            ran = CliRunner().invoke(app, [*map(str, words), "--json"])
+            Path(f"{name}.stdout").write_text(ran.stdout)
+            if ran.exit_code not in (0, 1):
+                sys.exit(f"{name}: {ran.stderr}")
+    finally:
+        RECIPES["digits"] = recipe
+        os.chdir(before)
 
 
 if __name__ == "__main__":
