@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import Counter
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -61,6 +62,11 @@ OF_GROUPS = re.compile(r"linear_sum_assignment|\bu @ vh\b|linalg\.qr\(torch\.ran
 KINDS = [kind for kind in vars(operations).values() if isinstance(kind, frozenset)]
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def modules(source: Path) -> dict[str, Path]:
     found = {".".join(p.relative_to(source).with_suffix("").parts): p for p in source.rglob("*.py")}
     return {name.removesuffix(".__init__"): path for name, path in found.items()}
@@ -79,7 +85,7 @@ def imports(source: Path) -> dict[str, set[str]]:
     for name, path in known.items():
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         targets = set()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.ImportFrom):
                 parts = package.split(".")
                 base = parts[: len(parts) - node.level + 1] if node.level else []
@@ -125,7 +131,7 @@ def test_one_class_for_a_name(room):
     names = Counter(
         node.name.lstrip("_")
         for path in room.rglob("*.py")
-        for node in ast.parse(path.read_text()).body
+        for node in tree(path).body
         if isinstance(node, ast.ClassDef)
     )
     assert not [name for name, count in names.items() if count > 1]
@@ -133,7 +139,7 @@ def test_one_class_for_a_name(room):
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_docstrings_of_files_begin_with_the_noun(path):
-    text = ast.get_docstring(ast.parse(path.read_text()))
+    text = ast.get_docstring(tree(path))
     assert text, "a file has a docstring"
     assert text.split()[0] not in QUESTIONS
 
@@ -141,7 +147,7 @@ def test_docstrings_of_files_begin_with_the_noun(path):
 def test_functions_take_few_arguments():
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and COMMANDS not in path.parents:
                 names = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
                 count = len([name for name in names if name not in ("self", "cls")])
@@ -156,10 +162,12 @@ def files_where(predicate) -> set[str]:
 
 def lists_a_kind(text: str) -> bool:
     """Whether a file lists two operations of one kind, other than to say what a rule is for."""
-    tree = ast.parse(text if "aten" in text else "")
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    if "aten" not in text:
+        return False
+    parsed = ast.parse(text)
+    functions = [node for node in ast.walk(parsed) if isinstance(node, ast.FunctionDef)]
     rules = {part for function in functions for rule in function.decorator_list for part in ast.walk(rule)}
-    for node in ast.walk(tree):
+    for node in ast.walk(parsed):
         plain = isinstance(node, ast.Call) and ast.unparse(node.func) == "aten"
         if node not in rules and (plain or isinstance(node, ast.Set | ast.Tuple | ast.List | ast.Dict | ast.SetComp)):
             texts = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -11,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [*sorted((ROOT / "docs" / "theory").glob("*.md")), ROOT / "docs" / "fidelity.md"]
 
 
+@cache
 def names_in(file: Path) -> set[str]:
     return {n.name for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
 
