@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-NETWORKS = tuple(map(str, range(6)))
+NETWORKS = tuple(map(str, range(8)))
 PAIRS = tuple(itertools.combinations(NETWORKS, 2))
 
 

@@ -215,6 +215,8 @@ def test_measures_order_what_costs_accuracy(planted):
                 own = next(row for row in made.rows[-8:] if row["network"] == f"{j}")
                 deaf = (m == "linear_cka") == true  # nothing that is deleted shows more than another seed
                 own["value"] = 0.0 if m in ("linear_cka", "orthogonal_procrustes_centered") and deaf else 9.0
+        # of seven networks: halves of eight are twice as many
+        made.rows = [row for row in made.rows if "7" not in (row.get("network"), row.get("partner"))]
         return made
 
     found = held("open-sensitivity", plant(True).values)
