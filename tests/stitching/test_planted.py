@@ -76,9 +76,7 @@ def test_the_papers_random_start_does_not_find_it(planted):
     """Notes 12: on little data. What it recovers is reported. Half of its epochs: twice as many find no more."""
     model, twin, loaders = planted
     half = replace(SCHEDULES["v2"], epochs=10, head_start=5)
-    random = iw.stitch(
-        model, twin, "relu2", "g_relu", method=half, options=StitchOptions(start="random"), **loaders
-    )
+    random = iw.stitch(model, twin, "relu2", "g_relu", method=half, options=StitchOptions(start="random"), **loaders)
     assert random.penalty > 0.02
     assert random.agreement < 0.8
     assert live_units_matched(random, planted) == pytest.approx(random.agreement, abs=0.15)
