@@ -1,5 +1,6 @@
 """The plans: every network and job of every experiment at small and paper scale, as tests/lab/plans.txt keeps them."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from intertwine.lab.training import RECIPES, Recipe
 KEPT = Path(__file__).with_name("plans.txt")
 
 
+@cache
 def kept():
     """The lines of every plan, by scale and name."""
     found, lines = {}, []
@@ -35,7 +37,6 @@ def test_no_plan_is_kept_of_what_is_not_there():
 
 
 def test_a_plan_does_nothing_and_looks_at_no_data(tmp_path, monkeypatch):
-    monkeypatch.setattr("intertwine.lab.experiments.plan.load", None)
     monkeypatch.setattr("intertwine.lab.experiments.plan.load", None)
     found = experiments()["fig1-stitching-myrtle"].planned(Setting("paper", tmp_path, "cifar10:/nowhere"))
     assert found.zoos

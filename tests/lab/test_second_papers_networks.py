@@ -45,7 +45,7 @@ def test_vgg16_has_sixteen_layers_of_weights_and_averages_for_pools():
 @pytest.mark.parametrize("name", GATES)
 def test_layers_of_gates(name):
     model = networks.build(f"{name}:width=4").eval()
-    assert len(iw.gates.gate_patterns(model, torch.randn(2, 3, 32, 32))) == GATES[name]
+    assert len(iw.gates.gate_patterns(model, torch.randn(1, 3, 16, 16))) == GATES[name]
 
 
 @pytest.mark.parametrize("kind", ["dgn", "dlgn", "dlgn_sf"])
@@ -70,9 +70,9 @@ def test_linear_gating_networks_of_the_paper_are_affine_in_evaluation_mode(base)
     network = networks.build(f"dlgn:base={base},width=2").train()
     with torch.no_grad():
         for _ in range(2):
-            network(torch.randn(8, 3, 32, 32))
+            network(torch.randn(8, 3, 16, 16))
     network = network.double().eval()
-    x, y = torch.randn(2, 3, 3, 32, 32, dtype=torch.float64)
+    x, y = torch.randn(2, 2, 3, 16, 16, dtype=torch.float64)
     with torch.no_grad():
         parts = zip(*(network.pre_activations(z) for z in (x + y, x, y, torch.zeros_like(x))))
         for both, a, b, zero in parts:

@@ -643,9 +643,9 @@ def test_without_a_card_the_model_must_be_named(checkpoint):
         save_checkpoint("a.bin", nn.Linear(1, 1), Card(architecture="x"))
 
 
-@pytest.mark.parametrize("spec", ["mlp:widths=32", "digits_cnn:width=8"])
+@pytest.mark.parametrize("spec", ["mlp:widths=32", "digits_cnn:width=4"])
 def test_mixed_precision_learns_the_same_and_ends_in_float32(spec, tmp_path):
-    recipe = RECIPES["digits"].but(epochs=4)
+    recipe = RECIPES["digits"].but(epochs=2)
     full = train(spec, "digits", recipe, progress=False)
     mixed = train(spec, "digits", recipe.but(precision="bfloat16"), out=tmp_path / "a.safetensors", progress=False)
     assert all(p.dtype == torch.float32 and p.is_contiguous() for p in mixed.model.parameters())

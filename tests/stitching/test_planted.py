@@ -19,7 +19,7 @@ RELUS = ["relu1", "relu2", "relu3"]
 @pytest.fixture(scope="module")
 def planted():
     """The network, its copy, and what carries features of one to those of the other at every ReLU."""
-    recipe = replace(RECIPES["digits"], epochs=10)
+    recipe = replace(RECIPES["digits"], epochs=4)
     model = train("digits_cnn:width=8", recipe=recipe, progress=False).model
     digits = data.load("digits")
     symmetry = iw.symmetries(model, torch.randn(2, 1, 8, 8))
