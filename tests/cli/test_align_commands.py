@@ -161,8 +161,6 @@ def test_language_models_are_judged_by_the_next_token(run, gpts, tmp_path):
     assert ran.code == 0 and "test loss" in ran.out, ran.err
     merged, info = gpts.GPT2LMHeadModel.from_pretrained(tmp_path / "merged", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"], merged.config
-    ran = run("align", "gpt_a", "gpt_b", *few, "--method", "straight-through", "--out", "found")
-    assert ran.code == 0, ran.err
 
 
 def test_a_learned_search_stands_in_a_file(run, gpts, tmp_path):
@@ -300,8 +298,3 @@ def test_a_card_names_the_model_of_shards_too(run, pair, tmp_path):
     ran = run("align", *pair, "--sharded", "--out", "found")
     assert ran.code == 0, ran.err
     assert (tmp_path / "found" / "moved").is_dir()
-
-
-def test_directories_of_transformers_need_no_shape(run, gpts):
-    ran = run("align", "gpt_a", "gpt_b", "--out", "found")
-    assert ran.code == 0, ran.err

