@@ -1,10 +1,15 @@
-"""Small networks on digits for merging: trained once for all tests of this room."""
+"""What rooms share: small networks on digits, trained once, and a browser."""
+
+import os
+import shutil
 
 import pytest
 import torch
 from torch import nn
 
 from intertwine.lab import data
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +53,15 @@ def cnn(width=8):
         nn.Conv2d(width, 2 * width, 3, padding=1), nn.BatchNorm2d(2 * width), nn.ReLU(),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * width, 10),
     )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """One for all pages: to start it takes longer than to draw most of them."""
+    if not os.path.exists(CHROMIUM):
+        pytest.skip("no chromium on this machine (apt-get install chromium)")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()

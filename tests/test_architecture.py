@@ -91,10 +91,12 @@ def test_importing_the_package_is_cheap():
     assert not heavy & loaded_after("import intertwine")
 
 
-def test_recording_and_proving_need_no_compiler():
+def test_recording_proving_and_experiments_need_no_compiler_and_no_tables():
     net, x = "nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3))", "torch.ones(2, 4)"
     work = f"a, x = {net}, {x}; iw.same(a, a, x); iw.fold(a, x); iw.symmetries(a, x).verify(a, x)"
-    assert "torch._dynamo" not in loaded_after(f"import torch; from torch import nn; import intertwine as iw; {work}")
+    listed = "from intertwine.lab.experiments import experiments; experiments()"
+    loaded = loaded_after(f"import torch; from torch import nn; import intertwine as iw; {work}; {listed}")
+    assert not {"torch._dynamo", "pandas", "plotly", "sklearn", "rich", "pyarrow", "ray"} & loaded
 
 
 def test_help_needs_no_torch():

@@ -1,8 +1,6 @@
 """Formulas of the site in a real browser: a font of their own, and wide ones scroll where the screen is small."""
 
 import importlib.util
-import os
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +8,6 @@ import pytest
 
 pytestmark = pytest.mark.browser
 DOCS = Path(__file__).parent.parent / "docs"
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 WIDE = r" + ".join([r"\sum_{i=1}^{n} \frac{a_i b_i c_i}{\sqrt{x_i^2 + y_i^2}}"] * 5)
 
 
@@ -24,10 +21,7 @@ def formulas():
 
 
 @pytest.fixture
-def page(tmp_path):
-    if not os.path.exists(CHROMIUM):
-        pytest.skip("no chromium on this machine (apt-get install chromium)")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+def page(tmp_path, browser):
     said = SimpleNamespace(file=SimpleNamespace(src_path="test.md"))
     text = (
         f'<p>In a line <span class="arithmatex">\\(x^2\\)</span> and <span class="arithmatex">\\({WIDE}\\)</span></p>'
@@ -37,13 +31,11 @@ def page(tmp_path):
     style = (DOCS / "stylesheets" / "site.css").as_uri()
     head = f'<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="{style}">'
     (tmp_path / "page.html").write_text(f"<!DOCTYPE html>{head}<body class=md-typeset>{body}")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        opened = browser.new_page(viewport={"width": 390, "height": 844})
-        opened.goto((tmp_path / "page.html").as_uri())
-        opened.evaluate("document.fonts.ready")
-        yield opened
-        browser.close()
+    opened = browser.new_page(viewport={"width": 390, "height": 844})
+    opened.goto((tmp_path / "page.html").as_uri())
+    opened.evaluate("document.fonts.ready")
+    yield opened
+    opened.close()
 
 
 def test_a_font_of_mathematics_and_formulas_that_scroll(page):

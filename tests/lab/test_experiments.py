@@ -1,8 +1,6 @@
 """The frame of experiments, and those that need nothing but the library, at smoke scale."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -89,12 +87,6 @@ def test_every_experiment_has_words_and_scales():
         assert e.title
         assert e.papers
         assert e.scales[0] == "smoke"
-
-
-def test_importing_experiments_is_cheap():
-    code = "from intertwine.lab.experiments import experiments; experiments(); import sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"pandas", "plotly", "sklearn", "rich", "pyarrow", "ray"} & set(done.stdout.split())
 
 
 def test_an_unknown_name_lists_the_known_ones():

@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -172,9 +173,14 @@ def test_nobody_knows_what_networks_reach_that_have_no_accuracy():
 KEPT = [f for f in sorted((Path(__file__).parents[2] / "results").glob("*/*.parquet")) if f.stem in experiments()]
 
 
+@cache
+def page_of(file):
+    return experiment(file.stem).page(Values.load(file))
+
+
 @pytest.mark.parametrize("file", KEPT, ids=lambda f: f"{f.parent.name} {f.stem}")
 def test_kept_statements_say_what_their_numbers_are_and_why_they_are_not_told(file):
-    for c in experiment(file.stem).page(Values.load(file)).claims:
+    for c in page_of(file).claims:
         assert (c.held is None) == bool(c.why), c.text
         assert c.held is not None or not c.detail or "; as measured " in c.why, c.text
         assert c.check or not re.match(r"-?[\d.]+(e[-+]\d+)?( \[|,)", c.detail), (c.text, c.detail)  # a bare number
@@ -186,5 +192,5 @@ def test_of_one_network_or_pair_nothing_but_mathematics_is_told(file):
     frame = values.frame.assign(pair=values.frame["network"] + " " + values.frame["partner"])
     first = frame.groupby(["arm", "statistic", "layer", "partner_layer"], sort=False)["pair"].transform("first")
     one = Values(values.frame[frame["pair"] == first], values.facts)
-    sure = {c.text for c in experiment(file.stem).page(values).claims if c.required}
+    sure = {c.text for c in page_of(file).claims if c.required}
     assert {c.text for c in experiment(file.stem).page(one).claims if c.held is not None} <= sure

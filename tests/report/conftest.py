@@ -1,14 +1,9 @@
-"""Made comparisons, hostile names, and a browser that visits pages."""
-
-import os
-import shutil
+"""Made comparisons, hostile names, and pages in a browser."""
 
 import made_comparison as _module
 import pytest
 
 from intertwine import report
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
 
 
 @pytest.fixture
@@ -19,17 +14,6 @@ def made_comparison():
 @pytest.fixture
 def hostile():
     return _module.HOSTILE
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if not os.path.exists(CHROMIUM):
-        pytest.skip("no chromium on this machine (apt-get install chromium)")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 def opened(browser, file, result, ready="html[data-ready]", script=None, **options):

@@ -71,7 +71,7 @@ def test_hostile_names_stay_text(hostile):
 
 @pytest.mark.browser
 def test_every_plot_is_drawn_quietly(alignment, visit):
-    for result, plots in ((alignment, 6), (made_barrier(), 2)):
-        page = visit(result)
-        assert page.locator(".plot[data-drawn] .main-svg").count() >= plots
-        assert page.said == []
+    """Of the alignment; a barrier's page has curves alone, as that of stitched networks."""
+    page = visit(alignment)
+    assert page.locator(".plot[data-drawn] .main-svg").count() >= 6
+    assert page.said == []
