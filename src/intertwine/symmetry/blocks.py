@@ -119,9 +119,9 @@ def summed(x: Tensor, dims: Sequence[int]) -> Tensor:
 
 def inner_products(x: Tensor, y: Tensor, dims: Sequence[int], less: Tensor | None = None) -> Tensor:
     """The sums of ``x y``, or ``x (y - less)``, over some dimensions, in float64; nothing of their shape is made."""
-    if not x.numel() or not x.ndim:
+    if x.numel() <= _PIECE:
         product = x * (y if less is None else y - less)
-        return product.double().sum(tuple(dims)) if dims else product.double()
+        return product.sum(tuple(dims), dtype=torch.float64) if dims else product.double()
     cut = max(range(x.ndim), key=lambda d: x.shape[d])
     some = max(1, _PIECE * x.shape[cut] // x.numel())
     pairs = zip(x.split(some, cut), y.split(some, cut))

@@ -264,7 +264,8 @@ def _norm(x: Tensor) -> float:
 
 def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Tensors of one shape, flat, piece by piece: what is computed of their entries needs little memory."""
-    return zip(*(x.flatten().split(_PIECE) for x in tensors))
+    flat = tuple(x.flatten() for x in tensors)
+    return iter([flat]) if flat[0].numel() <= _PIECE else zip(*(x.split(_PIECE) for x in flat))
 
 
 def _rows(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -12,9 +12,9 @@ spaces that share a tensor; they are solved by preconditioned conjugate gradient
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -122,13 +122,14 @@ class LogScales:
         totals = self.totals(curvatures, factors)
         curve = self.gathered(totals, squared=True)
         known = torch.where(curve > 0, 1.0 / curve.clamp_min(1e-300), 0.0)
+        bent_by = self._curvature(curvatures, totals, factors)
         x, residual = torch.zeros_like(right), right
         direction = ahead = known * residual
         size = first = float(residual @ ahead)
         for _ in range(_ITERATIONS):
             if not size > _FORCING**2 * first:
                 break
-            image = self.gathered(self._bent(curvatures, totals, direction, factors))
+            image = bent_by(direction)
             bent = float(direction @ image)
             if not bent > _FLAT * float(curve @ direction.square()):
                 break
@@ -138,19 +139,56 @@ class LogScales:
             direction = ahead + size / before * direction
         return x
 
-    def _bent(
-        self, curvatures: Mapping[Key, Tensor], totals: Factors, direction: Tensor, factors: Factors | None
-    ) -> Factors:
-        """For every site the sums of curvatures times the exponents of a direction, by products with vectors alone."""
-        logs, found = self.split(direction), {}
+    def _curvature(
+        self, curvatures: Mapping[Key, Tensor], totals: Factors, factors: Factors | None
+    ) -> Callable[[Tensor], Tensor]:
+        """The product with ``Σ_x c_x e e^T``: a matrix for every two spaces that share a tensor."""
+        own = {name: torch.zeros(shape[0], *shape, dtype=torch.float64) for name, shape in self._shapes.items()}
+        joint: dict[tuple[str, str], Tensor] = {}
         for key, value in curvatures.items():
-            terms = [self._term(site, logs) for site in self._sites[key]]
-            found[key] = [total * term for total, term in zip(totals[key], terms)]
-            known = dict(enumerate(factors[key])) if factors else {}
-            for at, other in permutations(range(len(terms)), 2):
-                vectors = {**known, other: terms[other] * known.get(other, 1.0)}
-                found[key][at] = found[key][at] + self._contracted(key, value, at, vectors) * known.get(at, 1.0)
-        return found
+            sites = self._sites[key]
+            for site, total in zip(sites, totals[key]):
+                own[site.space] += (
+                    torch.outer(site.row, site.row).reshape(*own[site.space].shape[:2], *[1] * total.ndim) * total
+                )
+            for i, j in combinations(range(len(sites)), 2):
+                one, other = sites[i], sites[j]
+                block = torch.kron(
+                    torch.outer(one.row, other.row), self._between(value, sites, (i, j), factors and factors[key])
+                )
+                if one.space == other.space:
+                    block = block + block.mT
+                elif (other.space, one.space) in joint:
+                    one, other, block = other, one, block.mT
+                at = one.space, other.space
+                joint[at] = joint[at].add_(block) if at in joint else block
+
+        def image(direction: Tensor) -> Tensor:
+            logs = self.split(direction)
+            flat = {name: x.flatten() for name, x in logs.items()}
+            found = {name: (own[name] * x).sum(1).flatten() for name, x in logs.items()}
+            for (one, other), block in joint.items():
+                found[one] = torch.addmv(found[one], block, flat[other])
+                if one != other:
+                    found[other] = torch.addmv(found[other], block.mT, flat[one])
+            return torch.cat([*found.values()])
+
+        return image
+
+    def _between(
+        self, value: Tensor, sites: Sequence[_Site], pair: tuple[int, int], factors: list[Tensor] | None
+    ) -> Tensor:
+        """Values times the factors of all sites, summed for every two units of a pair of sites, as a matrix."""
+        one, other = (sites[k].dims for k in pair)
+        shared = [letter for letter in other if letter in one]  # parents of both: other units of these share no tensor
+        sizes = dict(zip(_LETTERS, value.shape))
+        names = [_LETTERS[: value.ndim], *(f"{x}{x.upper()}" for x in shared)]
+        given = [value, *(torch.eye(sizes[x], dtype=value.dtype) for x in shared)]
+        if factors is not None:
+            names, given = [*names, *(site.dims for site in sites)], [*given, *factors]
+        out = one + "".join(x.upper() if x in shared else x for x in other)
+        found = torch.einsum(f"{','.join(names)}->{out}", given)
+        return found.reshape(prod(sizes[x] for x in one), -1)
 
     def _contracted(self, key: Key, value: Tensor, at: int, vectors: Mapping[int, Tensor]) -> Tensor:
         """Values times the vectors of all sites but one, summed for every unit of that one."""
