@@ -38,7 +38,7 @@ def pieces(text, size, seed):
     return some[:, :-1], some[:, 1:]
 
 
-def trained(seed, steps=600, rate=3e-3):
+def trained(seed, steps=400, rate=5e-3):
     torch.manual_seed(seed)
     sizes = {"vocab_size": len(letters), "n_positions": LENGTH, "n_embd": 64, "n_layer": 2, "n_head": 4}
     still = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
@@ -107,7 +107,7 @@ rungs = {
     "permutations": iw.align(a, b, tokens, kinds=("permutation", "sign")),
     "and maps of heads": iw.align(a, b, tokens, sym=iw.symmetries(a, tokens)),
     "and the rotation": turned,
-    "and learned, 200 steps": iw.align(a, b, tokens, Learned(steps=200), batches),
+    "and learned, 150 steps": iw.align(a, b, tokens, Learned(steps=150), batches),
 }
 heights = {"nothing": direct.before}
 for name, found in rungs.items():
@@ -126,7 +126,7 @@ path
 
 # %%
 transformers.utils.logging.disable_progress_bar()
-merged = iw.merge(a, b, rungs["and learned, 200 steps"], repair=False)
+merged = iw.merge(a, b, rungs["and learned, 150 steps"], repair=False)
 folder = iw.merging.export(merged, "merged")
 again = transformers.GPT2LMHeadModel.from_pretrained(folder)
 iw.testing.assert_same_function(merged, again, tokens)
@@ -140,7 +140,7 @@ left = lambda name: f"{heights[name] / whole:.0%}"
 print(
     f"Of a wall of {whole:.2f} nats permutations leave {left('permutations')}, with the maps of heads "
     f"{left('and maps of heads')}, with one rotation of the stream {left('and the rotation')}, "
-    f"and what is learned {left('and learned, 200 steps')}. The rest was a choice of coordinates."
+    f"and what is learned {left('and learned, 150 steps')}. The rest was a choice of coordinates."
 )
 print(f"All of this took {time.perf_counter() - STARTED:.0f} seconds.")
 
