@@ -6,11 +6,12 @@ import pytest
 import torch
 from handmade import MAKERS, make
 from torch import nn
+from zoo import build
 
 from intertwine.symmetry import symmetries
 from intertwine.symmetry.action import act
 from intertwine.symmetry.gauge.canonical import canonical, fold
-from intertwine.symmetry.gauge.scales import balancing_scales
+from intertwine.symmetry.gauge.scales import LogScales, balancing_scales
 from intertwine.symmetry.transformation import random
 from intertwine.testing import function_error
 
@@ -23,6 +24,34 @@ def difference(a: nn.Module, b: nn.Module) -> float:
 @pytest.fixture(params=MAKERS)
 def case(request):
     return make(request.param)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("name", ["resnet6_b", "resnext", "shufflenet_3", "llama", "rnn_relu"])
+def test_curvatures_are_second_derivatives_of_the_sum_over_weights(name, scaled):
+    """Oracle: derivatives of ``Σ c f s(t)² / 2`` weight by weight, with the factors ``f`` of all sites or without."""
+    model, x = build(name)
+    sym = symmetries(model, x)
+    system, state = LogScales(sym, sym.layouts), model.state_dict()
+    weights = {
+        piece.key: piece.summed(x, x) for piece in system.pieces for x in [piece.block.read(state[piece.tensor])]
+    }
+    factors = system.factors(torch.randn_like(system.zero())) if scaled else None
+
+    def total(flat):
+        found = torch.zeros((), dtype=torch.float64)
+        for key, x in weights.items():
+            letters, logs = "abcdefgh"[: x.ndim], system.split(flat)
+            spread = lambda some, dims: torch.einsum(f"{dims},{letters}->{letters}", some, torch.ones_like(x))  # noqa: B023
+            moved = sum(spread(system._term(site, logs), site.dims) for site in system._sites[key])
+            for site, factor in zip(system._sites[key], factors[key] if factors else ()):
+                x = x * spread(factor, site.dims)
+            found = found + (x * moved.square()).sum() / 2
+        return found
+
+    direction = torch.randn_like(system.zero())
+    image = system._curvature(weights, system.totals(weights, factors), factors)
+    torch.testing.assert_close(image(direction), torch.func.grad(total)(direction))
 
 
 def test_function_is_kept(case):

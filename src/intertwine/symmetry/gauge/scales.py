@@ -12,7 +12,7 @@ spaces that share a tensor; they are solved by preconditioned conjugate gradient
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from math import prod
@@ -38,7 +38,7 @@ Key = int
 Factors = dict[Key, list[Tensor]]  # for every site of a key one number per unit, ``(p..., n)``
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Site:
     """One dimension of a sum that carries a scaled space: the space, its exponents, where its axes are."""
 
@@ -148,14 +148,11 @@ class LogScales:
         for key, value in curvatures.items():
             sites = self._sites[key]
             for site, total in zip(sites, totals[key]):
-                own[site.space] += (
-                    torch.outer(site.row, site.row).reshape(*own[site.space].shape[:2], *[1] * total.ndim) * total
-                )
-            for i, j in combinations(range(len(sites)), 2):
-                one, other = sites[i], sites[j]
-                block = torch.kron(
-                    torch.outer(one.row, other.row), self._between(value, sites, (i, j), factors and factors[key])
-                )
+                squares = torch.outer(site.row, site.row)
+                own[site.space] += squares.reshape(*squares.shape, *[1] * total.ndim) * total
+            known = dict(zip(sites, factors[key])) if factors else {}
+            for one, other in combinations(sites, 2):
+                block = torch.kron(torch.outer(one.row, other.row), _between(value, one.dims, other.dims, known))
                 if one.space == other.space:
                     block = block + block.mT
                 elif (other.space, one.space) in joint:
@@ -174,21 +171,6 @@ class LogScales:
             return torch.cat([*found.values()])
 
         return image
-
-    def _between(
-        self, value: Tensor, sites: Sequence[_Site], pair: tuple[int, int], factors: list[Tensor] | None
-    ) -> Tensor:
-        """Values times the factors of all sites, summed for every two units of a pair of sites, as a matrix."""
-        one, other = (sites[k].dims for k in pair)
-        shared = [letter for letter in other if letter in one]  # parents of both: other units of these share no tensor
-        sizes = dict(zip(_LETTERS, value.shape))
-        names = [_LETTERS[: value.ndim], *(f"{x}{x.upper()}" for x in shared)]
-        given = [value, *(torch.eye(sizes[x], dtype=value.dtype) for x in shared)]
-        if factors is not None:
-            names, given = [*names, *(site.dims for site in sites)], [*given, *factors]
-        out = one + "".join(x.upper() if x in shared else x for x in other)
-        found = torch.einsum(f"{','.join(names)}->{out}", given)
-        return found.reshape(prod(sizes[x] for x in one), -1)
 
     def _contracted(self, key: Key, value: Tensor, at: int, vectors: Mapping[int, Tensor]) -> Tensor:
         """Values times the vectors of all sites but one, summed for every unit of that one."""
@@ -217,6 +199,17 @@ class LogScales:
         rest = tuple(d for d in range(len(block.leaves)) if d not in inside)
         kind = tuple((x.space, x.scale) for d in inside if isinstance(x := block.leaves[d], Leaf))
         return ScaledBlock(name, block, rest, tuple(sites), self._keys.setdefault(kind, len(self._keys)))
+
+
+def _between(value: Tensor, one: str, other: str, factors: Mapping[_Site, Tensor]) -> Tensor:
+    """Values times the factors of all sites, summed for every two units of a pair of sites, as a matrix."""
+    shared = [x for x in other if x in one]  # parents of both: units of which these differ share no tensor
+    sizes = dict(zip(_LETTERS, value.shape))
+    names = [_LETTERS[: value.ndim], *(x + x.upper() for x in shared), *(site.dims for site in factors)]
+    given = [value, *(torch.eye(sizes[x], dtype=value.dtype) for x in shared), *factors.values()]
+    columns = "".join(x.upper() if x in shared else x for x in other)
+    found = torch.einsum(f"{','.join(names)}->{one}{columns}", given)
+    return found.reshape(prod(sizes[x] for x in one), -1).contiguous()
 
 
 def _free(sym: Symmetry, spaces: Iterable[str], bases: bool) -> dict[str, Tensor]:
