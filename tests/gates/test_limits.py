@@ -32,7 +32,7 @@ def relative_error(width, seed, x, build=fully_connected, depth=3):
 def test_tangent_kernel_tends_to_the_path_kernel_like_one_over_root_width():
     """Theorems 2.1 and 3.1."""
     x = torch.randn(8, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    widths = [16, 32, 64, 128, 256]
+    widths = [16, 64, 256]
     errors = [[relative_error(w, seed, x) for seed in range(12)] for w in widths]
     logs = torch.tensor(errors).log().mean(1)
     at = torch.tensor(widths).log()
@@ -58,7 +58,7 @@ def test_expectation_is_exact_at_every_width(gates):
     network = iw.gates.dgn(fully_connected(width), regime=gates).eval()
     names = [f"value.{n}" for n, _ in network.value.named_parameters()]
     total = torch.zeros(4, 4).double()
-    draws = 200
+    draws = 100
     for seed in range(draws):
         iw.gates.kernels.wide_limits.bernoulli_(network.value, 0.5, seed)
         total += iw.gates.neural_tangent_kernel(network, x, kind="trace", parameters=names) / draws
@@ -66,7 +66,7 @@ def test_expectation_is_exact_at_every_width(gates):
     assert (total - limit).norm() < 0.16 * limit.norm()  # another depth errs by a quarter or more
 
 
-def mean_tangent_kernel(name, sigma, draws=200):
+def mean_tangent_kernel(name, sigma, draws):
     """The value network's NTK averaged over random signs, with the gates of ``name`` held fixed."""
     x = gate_models.inputs(name, 4)
     network = iw.gates.dgn(gate_models.make(name), regime="fixed_learnt").eval()
@@ -80,7 +80,7 @@ def mean_tangent_kernel(name, sigma, draws=200):
 
 def test_constant_of_convolutions_with_global_pooling():
     """Theorems 3.2 and A.1: beta_cv / d_in^2, which at one sigma for all layers is d sigma^(2 (d - 1)) / d_in^2."""
-    network, x, mean = mean_tangent_kernel("conv 2d GAP", sigma := 0.6)
+    network, x, mean = mean_tangent_kernel("conv 2d GAP", sigma := 0.6, 100)
     layers, positions = 4, 9
     limit = layers * sigma ** (2 * (layers - 1)) / positions**2 * iw.gates.neural_path_kernel(network, x)
     assert (mean - limit).norm() < 0.12 * limit.norm()
@@ -88,7 +88,7 @@ def test_constant_of_convolutions_with_global_pooling():
 
 def test_constants_of_residual_sub_networks():
     """Theorems 3.3 and B.1, with the corrected exponent."""
-    network, x, mean = mean_tangent_kernel("residual, ReLU inside", sigma := 0.6)
+    network, x, mean = mean_tangent_kernel("residual, ReLU inside", sigma := 0.6, 200)
     a, b, c, d, last = network.gates(x)
     limit = iw.gates.kernels.ensemble_tangent_kernel(x, [last], [[a, b], [c, d]], sigma=sigma, depth=2, outer_depth=2)
     assert (mean - limit).norm() < 0.2 * limit.norm()

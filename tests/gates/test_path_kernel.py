@@ -50,14 +50,15 @@ def test_wide_and_deep_networks_do_not_overflow():
 
 
 def test_overflow_is_named_and_log_is_offered():
-    layers = [m for _ in range(130) for m in (nn.Linear(300, 300, bias=False), nn.ReLU())]
-    model = nn.Sequential(*layers, nn.Linear(300, 1))
+    layers = [m for _ in range(16) for m in (nn.Linear(300, 300, bias=False), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.Linear(300, 1)).double()
     with torch.no_grad():
         for layer in model[:-1:2]:
             layer.weight.copy_(torch.eye(300))
-    with pytest.raises(ValueError, match="Use log=True"):
-        iw.gates.neural_path_kernel(model, torch.rand(1, 300))
-    assert iw.gates.neural_path_kernel(model, torch.rand(1, 300), log=True)[0] > 700
+    x = 1e140 * torch.rand(1, 300, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"must fit in float64.*Use log=True"):
+        iw.gates.neural_path_kernel(model, x)
+    assert 710 < iw.gates.neural_path_kernel(model, x, log=True)[0] < 800  # float64 ends at 709
 
 
 def test_rotations_of_the_input_do_not_matter_with_circular_padding_and_global_pooling():

@@ -19,7 +19,7 @@ transformers = pytest.importorskip("transformers")
 
 _SIZES = {"vocab_size": 40, "use_cache": False}
 _LLAMA = {
-    "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 4,
     "num_key_value_heads": 2, **_SIZES,
 }  # fmt: skip
 _T5 = {
@@ -52,7 +52,7 @@ CASES = {
     "gains 1 + w": lambda: transformers.GemmaForCausalLM(transformers.GemmaConfig(**_LLAMA, head_dim=8)),
     "parallel blocks": lambda: transformers.GPTNeoXForCausalLM(
         transformers.GPTNeoXConfig(
-            hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, **_SIZES
+            hidden_size=32, intermediate_size=24, num_hidden_layers=1, num_attention_heads=4, **_SIZES
         )
     ),
     "encoder and decoder": lambda: Logits(transformers.T5ForConditionalGeneration(transformers.T5Config(**_T5))),
@@ -140,6 +140,7 @@ def test_noisy_copies_are_recovered_up_to_the_noise(name):
 def aligned():
     """Two networks of other seeds, inputs, and their alignment."""
     (a, x), (b, _) = (trained_like("layer norms, tied", seed) for seed in (0, 1))
+    a, b = a.double(), b.double()
     return a, b, x, iw.align(a, b, x, chance=False)
 
 
@@ -156,11 +157,9 @@ def test_an_alignment_is_one_of_the_networks_as_they_came(aligned):
     iw.testing.assert_same_function(a, merged, x)
 
 
-def test_trained_gpt2_merge_in_their_own_architecture(tmp_path):
-    (a, x), (b, _) = (trained_like("layer norms, tied", seed) for seed in (0, 1))
-    a, b = a.double(), b.double()
+def test_trained_gpt2_merge_in_their_own_architecture(aligned, tmp_path):
+    a, b, x, found = aligned
     assert all(net.transformer.ln_f.bias.abs().max() > 0.1 and net.lm_head.bias is None for net in (a, b))
-    found = iw.align(a, b, x, chance=False)
     for net, folded in ((a, found.a), (b, found.apply(b))):
         iw.testing.assert_same_function(net, folded, x, rtol=1e-10)
         assert torch.allclose(folded.transformer.ln_f.bias, torch.ones(32).double())

@@ -23,8 +23,9 @@ from intertwine.symmetry.coupling import components
 KINDS = ("permutation", "sign")
 EXPECTED = {"copy": SAME, "noise": RELATED, "seed": DIFFERENT}
 # Shared are signs of a stream that scales, an embedding that is tied, or classes: each is cut and met by a copy.
-CASES = [(name, "copy") for name in ("LlamaForCausalLM", "GPT2LMHeadModel", "ViTForImageClassification")]
-CASES += [("LlamaForCausalLM", "noise"), ("GPT2LMHeadModel", "noise"), ("LlamaForCausalLM", "seed")]
+CASES = [(name, "copy", {}) for name in ("LlamaForCausalLM", "GPT2LMHeadModel", "ViTForImageClassification")]
+CASES += [("GPT2LMHeadModel", "noise", {"n_layer": 1}), ("LlamaForCausalLM", "noise", {"num_hidden_layers": 1})]
+CASES += [("LlamaForCausalLM", "seed", {"num_hidden_layers": 1})]
 
 
 def noisy(model, size):
@@ -36,20 +37,20 @@ def noisy(model, size):
     return twin
 
 
-def pair(name, case):
+def pair(name, case, **settings):
     torch.manual_seed(0)
-    a, x = transformers_zoo.MAKERS[name]()
+    a, x = transformers_zoo.MAKERS[name](**settings)
     sym = iw.symmetries(a, x)
     if case == "seed":
-        return sym, a, transformers_zoo.MAKERS[name]()[0]
+        return sym, a, transformers_zoo.MAKERS[name](**settings)[0]
     return sym, a, sym.act(sym.random(seed=3), noisy(a, 0.01) if case == "noise" else a)
 
 
-@pytest.mark.parametrize(("name", "case"), CASES)
-def test_verdicts_do_not_depend_on_the_cut(name, case):
-    sym, a, b = pair(name, case)
+@pytest.mark.parametrize(("name", "case", "settings"), CASES)
+def test_verdicts_do_not_depend_on_the_cut(name, case, settings):
+    sym, a, b = pair(name, case, **settings)
     states = tensors_of(a), tensors_of(b)
-    assert len(components(sym, 0).names) > 4
+    assert len(components(sym, 0).names) > 3
     found = decided(sym, states, 0, {}, None)
     assert found.verdict == EXPECTED[case]
     whole = matched(Pair(sym, *states))
@@ -58,7 +59,11 @@ def test_verdicts_do_not_depend_on_the_cut(name, case):
         assert whole.residual > 0.9
     else:
         assert found.residual <= 1.03 * whole.residual + 1e-6
-        assert "were not run" in found.reason or case == "noise"
+    if case == "copy":
+        assert "were not run" in found.reason
+        moved = sym.act(found.transformation, a).state_dict()
+        for tensor, x in zip(moved.values(), b.state_dict().values(), strict=True):
+            torch.testing.assert_close(tensor, x, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("limit", [None, 0])
@@ -71,14 +76,6 @@ def test_agreement_in_place_spares_one_weight_in_a_thousand(limit):
     for share, expected in ((0.0005, True), (0.002, False)):
         state["model.embed_tokens.weight"].flatten()[-1 - int(share * total) :] *= 2  # the first rows pad
         assert Pair(sym, state, tensors_of(a), limit).agrees_in_place(0.1) == expected
-
-
-def test_the_element_of_components_moves_one_network_onto_the_other():
-    sym, a, b = pair("LlamaForCausalLM", "copy")
-    g = decided(sym, (tensors_of(a), tensors_of(b)), 0, {}, None).transformation
-    moved = sym.act(g, a).state_dict()
-    for name, tensor in b.state_dict().items():
-        torch.testing.assert_close(moved[name], tensor, rtol=1e-4, atol=1e-5)
 
 
 def test_a_stream_is_shared_with_the_sign_that_acts_everywhere():
@@ -117,7 +114,7 @@ def stored(model, folder):
     return StoredState(shards(folder, model, 2, torch.bfloat16))
 
 
-@pytest.mark.parametrize("case", EXPECTED)
+@pytest.mark.parametrize("case", ["copy", "seed"])
 def test_sharded_checkpoints_in_bfloat16(case, tmp_path):
     sym, a, b = pair("LlamaForCausalLM", case)
     found = iw.same(stored(a, tmp_path / "a"), stored(b, tmp_path / "b"), None, sym)
@@ -135,7 +132,7 @@ def test_sharded_checkpoints_of_another_architecture_are_refused(tmp_path):
 def test_gains_beside_edited_layers_are_not_named():
     """A part of which most was edited is judged by what may be unchanged in it, as the whole network is."""
     transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(n_layer=2, n_embd=64, n_head=4, vocab_size=31, n_positions=32)
+    config = transformers.GPT2Config(n_layer=1, n_embd=32, n_head=4, vocab_size=31, n_positions=32)
     torch.manual_seed(0)
     a = transformers.GPT2Model(config).eval()
     sym = iw.symmetries(a, torch.arange(24).reshape(2, 12))
@@ -145,7 +142,7 @@ def test_gains_beside_edited_layers_are_not_named():
         for p in edited.values():
             p += 0.05 * p.std() * torch.randn_like(p)
     states = tensors_of(a), tensors_of(sym.act(sym.random(seed=3), b))
-    for limit in (None, 40_000):
+    for limit in (None, 8_000):
         assert set(decided(sym, states, limit, {}, None).differing) == edited.keys()
 
 

@@ -146,7 +146,7 @@ def trained(seed, steps=120, model=None):
 
 @pytest.fixture(scope="module")
 def seeds():
-    return [trained(seed) for seed in range(11)]
+    return [trained(seed) for seed in range(8)]
 
 
 def test_a_laundered_copy_is_identical_up_to_the_group(seeds):
@@ -253,11 +253,11 @@ def test_other_widths_are_tested_exactly_and_after_matching(seeds):
         assert (found.verdict, found.evidence) == ("derived", "exact") and found.p_value < 1e-9
         assert any(word in note for note in found.notes)
         assert iw.lineage(a, resized(stranger, kept), X).p_value > 1e-3
-        mixed = resized(trained(50, 12, a), kept)
-        moved = iw.symmetries(mixed, X)
-        mixed = moved.act(moved.random(seed=2), mixed)
-        found = iw.lineage(a, mixed, X, independent=others, level=1e-4)
-        assert (found.verdict, found.evidence) == ("derived", "calibrated"), found
+    mixed = resized(trained(50, 12, a), some)
+    moved = iw.symmetries(mixed, X)
+    mixed = moved.act(moved.random(seed=2), mixed)
+    found = iw.lineage(a, mixed, X, independent=others, level=1e-4)
+    assert (found.verdict, found.evidence) == ("derived", "calibrated"), found
     found = iw.lineage(a, resized(stranger, some), X, independent=others)
     assert found.verdict == "no sign of descent"
 
@@ -336,7 +336,7 @@ def test_a_stranger_that_was_aligned_is_said_to_look_like_a_relative():
     """Gains near 1 are alike in all networks, and tell nothing."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    sizes = {"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 40, "n_positions": 16}
+    sizes = {"n_layer": 1, "n_embd": 32, "n_head": 4, "vocab_size": 40, "n_positions": 16}
     config = transformers.GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)
     a, b = (transformers.GPT2LMHeadModel(config).eval() for _ in range(2))
     with torch.no_grad():

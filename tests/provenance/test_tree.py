@@ -32,7 +32,7 @@ def tuned(model, seed, size=0.05):
 
 def test_families_among_strangers():
     base, cousin = net(0), net(50)
-    nets = {f"stranger {k}": net(100 + k) for k in range(12)}
+    nets = {f"stranger {k}": net(100 + k) for k in range(8)}
     nets |= {"base": base, "child": tuned(base, 1), "other child": tuned(base, 2)}
     nets["grandchild"] = tuned(nets["child"], 3)
     nets |= {"cousin": cousin, "its child": tuned(cousin, 4)}
@@ -223,14 +223,9 @@ def test_a_copy_of_which_one_layer_was_permuted_hangs_under_its_original():
 
 def test_an_aligned_copy_stays_in_the_family_of_its_original():
     a, c = net(0), net(5)
-    nets = {f"stranger {k}": net(100 + k) for k in range(5)} | {"a": a, "tuned": tuned(a, 1)}
+    nets = {f"stranger {k}": net(100 + k) for k in range(4)} | {"a": a, "tuned": tuned(a, 1), "c": c}
     nets["aligned"] = iw.align(a, c, X).apply(c)
     found = iw.lineage_tree(nets, X)
-    assert {frozenset(f) for f in found.families if len(f) > 1} == {frozenset({"a", "tuned"})}
-    assert "aligned: alone" in found.summary()
-    (link,) = (k for k in found.links if k.aligned)
-    assert "aligned" in (link.parent, link.child) and "an independent network aligned to the other" in link.ground
-    found = iw.lineage_tree({**nets, "c": c}, X)
     assert {frozenset(f) for f in found.families if len(f) > 1} == {
         frozenset({"a", "tuned"}),
         frozenset({"aligned", "c"}),
@@ -240,7 +235,7 @@ def test_an_aligned_copy_stays_in_the_family_of_its_original():
     assert "weights far apart" in found.to_html()
 
 
-@pytest.mark.parametrize("strangers", [0, 3, 4])
+@pytest.mark.parametrize("strangers", [3, 4])
 def test_a_link_that_too_few_families_calibrate_says_so(strangers):
     """An aligned stranger joins the family then, whom no level keeps out; the rest of the family is not in doubt."""
     a, c = net(0), net(5)
@@ -251,6 +246,8 @@ def test_a_link_that_too_few_families_calibrate_says_so(strangers):
     link, sure = by_ends[frozenset({"a", "aligned"})], by_ends[frozenset({"a", "tuned"})]
     assert sure.calibrated and "calibrated" not in sure.ground
     doubted = strangers < 4
+    assert ("an independent network aligned to the other" in link.ground) == (not doubted)
+    assert ("aligned: alone" in found.summary()) == (not doubted)
     assert link.calibrated != doubted and link.aligned != doubted
     assert ("not calibrated: fewer than 4 other families" in link.ground) == doubted
     assert any("a and aligned may be no relatives" in note for note in found.notes) == doubted

@@ -91,6 +91,11 @@ def small() -> Started:
 
 
 @cache
+def one_layer() -> Started:
+    return decoder(layers=1), tokens()
+
+
+@cache
 def tied() -> Started:
     return decoder(tied=True), tokens()
 
@@ -512,9 +517,9 @@ def pruned_units(model):
         block.up.weight[unit], block.up.bias[unit], block.down.weight[:, unit] = 0, 0, 0
 
 
-@edit("block re-initialised", {"replaced": "blocks.1 re-initialised", "frozen": "blocks.0"})
+@edit("block re-initialised", {"replaced": "2 re-initialised", "frozen": "0, 4"}, start=perceptron)
 def fresh_block(model):
-    for p in model.blocks[1].parameters():
+    for p in model[2].parameters():
         p.copy_(0.2 * torch.randn_like(p))
 
 

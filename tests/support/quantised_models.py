@@ -24,6 +24,7 @@ SMALL = {
 }  # fmt: skip
 VISION = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24,
           "image_size": 28, "patch_size": 14, "depth": 1, "num_heads": 2, "out_hidden_size": 32}  # fmt: skip
+AUDIO = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 24, "output_dim": 32}
 
 
 def tokens(length: int = 8, known: int = 60) -> Tensor:
@@ -59,6 +60,8 @@ def with_towers(name: str, **own) -> Made:
             parts[key] = settings(part, **own)
         elif "vision" in key:
             parts[key] = {k: v for k, v in VISION.items() if hasattr(part(), k)}
+        elif "audio" in key:
+            parts[key] = {k: v for k, v in AUDIO.items() if hasattr(part(), k)}
     return kind(kind.config_class(**parts)).eval(), {"input_ids": tokens()}
 
 

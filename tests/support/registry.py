@@ -31,6 +31,7 @@ TOWERS = {
 ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
 OWN = {
     "DeepseekV3ForCausalLM": {"head_dim": 4},
+    "Qwen3NextForCausalLM": {"num_hidden_layers": 1},
     "Qwen2_5OmniThinkerForConditionalGeneration": {"rope_parameters": ROPE},
     "Qwen2_5_VLForConditionalGeneration": {"rope_parameters": ROPE},
 }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 Made = tuple[nn.Module, dict[str, Tensor]]
-MAKERS: dict[str, Callable[[], Made]] = {}
+MAKERS: dict[str, Callable[..., Made]] = {}
 
 TEXT = {"vocab_size": 37, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 WIDTH = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
@@ -29,12 +29,12 @@ def pixels(size: int = 32) -> Tensor:
 
 
 def text(name: str, config: str, **settings) -> None:
-    """Register a text model that takes ``input_ids``."""
+    """Register a text model that takes ``input_ids``; a caller may have settings of its own."""
 
-    def make() -> Made:
+    def make(**own) -> Made:
         import transformers
 
-        made = getattr(transformers, config)(**{**TEXT, **settings})
+        made = getattr(transformers, config)(**{**TEXT, **settings, **own})
         made.use_cache = False
         return getattr(transformers, name)(made).eval(), {"input_ids": tokens()}
 

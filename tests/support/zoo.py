@@ -461,14 +461,14 @@ class Decoder(nn.Module):
 
 entry("gpt_tied", 2, 6, tokens=11)(lambda: Decoder())
 entry("gpt_packed", 2, 6, tokens=11)(lambda: Decoder(packed=True, fused=False))
-entry("gpt_rms", 2, 6, tokens=11)(lambda: Decoder(RMS, tied=False))
+entry("gpt_rms", 2, 6, tokens=11)(lambda: Decoder(RMS, tied=False, layers=1))
 entry("gpt_rms_plain", 2, 6, tokens=11)(lambda: Decoder(lambda w: RMS(w, False)))
 entry("llama", 2, 6, tokens=11)(
-    lambda: Decoder(RMS, lambda: Gated(16, 20), False, positions=False, kv=2, rotary=True, bias=False)
+    lambda: Decoder(RMS, lambda: Gated(16, 20), False, 1, positions=False, kv=2, rotary=True, bias=False)
 )
 entry("llama_module_norm", 2, 6, tokens=11)(
     lambda: Decoder(
-        nn.RMSNorm, lambda: Gated(16, 20, F.relu, True), False, positions=False, kv=2, rotary=True, fused=False
+        nn.RMSNorm, lambda: Gated(16, 20, F.relu, True), False, 1, positions=False, kv=2, rotary=True, fused=False
     )
 )
 

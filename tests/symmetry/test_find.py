@@ -23,8 +23,8 @@ AT_LEAST = {
     "resnet20_a": (12, 40, 28, 0), "resnet14_b": (9, 24, 15, 0), "densenet": (4, 14, 4, 0), "mobilenet": (2, 4, 1, 0),
     "mobilenet_grouped": (3, 8, 2, 0), "shufflenet_2": (3, 11, 3, 0), "shufflenet_3": (1, 1, 0, 0),
     "groupnorm_cnn": (3, 3, 0, 0), "vit_module": (5, 7, 7, 2), "vit_sdpa": (5, 7, 7, 2), "gpt_tied": (9, 12, 12, 4),
-    "gpt_packed": (9, 12, 12, 4), "gpt_rms": (9, 13, 14, 4), "gpt_rms_plain": (9, 0, 0, 5), "lstm": (1, 0, 0, 0),
-    "lstm_deep": (4, 0, 4, 0), "gru": (1, 0, 1, 0), "convnext": (2, 3, 3, 0), "llama": (9, 13, 13, 2),
+    "gpt_packed": (9, 12, 12, 4), "gpt_rms": (5, 7, 8, 2), "gpt_rms_plain": (9, 0, 0, 5), "lstm": (1, 0, 0, 0),
+    "lstm_deep": (4, 0, 4, 0), "gru": (1, 0, 1, 0), "convnext": (2, 3, 3, 0), "llama": (5, 8, 9, 2),
     "mlp_identity": (2, 2, 2, 2), "mlp_tanh": (2, 0, 2, 0), "mlp_powers": (3, 2, 3, 0), "unet": (4, 4, 1, 1),
     "resnext": (4, 10, 5, 0), "senet": (2, 3, 1, 0), "weight_norm": (2, 3, 2, 0), "weight_norm_by_hand": (1, 2, 1, 0),
     "bilinear": (3, 3, 3, 3), "tied_autoencoder": (1, 0, 0, 0), "pixel_shuffle": (2, 2, 0, 0),
@@ -66,9 +66,9 @@ def test_padded_ends_are_one_space():
 
 def test_meta_models_need_no_weights():
     with torch.device("meta"):
-        model = zoo.Decoder(zoo.RMS, lambda: zoo.Gated(1024, 4096), False, 24, 1024, 50000, False, kv=2, rotary=False)
+        model = zoo.Decoder(zoo.RMS, lambda: zoo.Gated(2048, 8192), False, 6, 2048, 50000, False, kv=2, rotary=False)
     sym = symmetries(model, torch.zeros(2, 16, dtype=torch.long, device="meta"))
-    assert len(sym.spaces) == 1 + 24 * 5 and sum(p.numel() for p in model.parameters()) > 4e8
+    assert len(sym.spaces) == 1 + 6 * 5 and sum(p.numel() for p in model.parameters()) > 4e8
 
 
 def test_save_and_load(tmp_path):

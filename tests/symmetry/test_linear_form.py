@@ -33,7 +33,7 @@ class Net(nn.Module):
 CASES = {
     "narrowing": lambda: nn.Sequential(Linear(6, 5), Linear(5, 4), Linear(4, 3)),
     "widening": lambda: nn.Sequential(Linear(3, 8), Linear(8, 2)),
-    "deep": lambda: nn.Sequential(*(Linear(6, 6) for _ in range(5))),
+    "deep": lambda: nn.Sequential(*(Linear(6, 6) for _ in range(4))),
     "tucker": lambda: Net(
         lambda s, x: s.o(torch.einsum("rst,br,bs->bt", s.core, s.a(x), s.b(x))), a=Linear(6, 5), b=Linear(6, 4),
         core=(5, 4, 7), o=Linear(7, 3),
@@ -65,8 +65,8 @@ def test_copies_in_other_bases_are_one_network(name):
         assert function_error(model, one, x) < 1e-10
         assert max((p - q).abs().max().item() for p, q in zip(one.parameters(), two.parameters())) < 1e-7
         assert iw.fingerprint(model, x, sym) == iw.fingerprint(twin, x, sym)
-        assert iw.same(model, twin, x, sym).verdict == SAME
-        assert iw.same(model, copy.deepcopy(twin).bfloat16().double(), x, sym).verdict == SAME
+    assert iw.same(model, twin, x, sym).verdict == SAME
+    assert iw.same(model, copy.deepcopy(twin).bfloat16().double(), x, sym).verdict == SAME
     again = iw.canonical(one, x, sym)
     assert max((p - q).abs().max().item() for p, q in zip(one.parameters(), again.parameters())) < 1e-7
     other = built(name, 7)[0]

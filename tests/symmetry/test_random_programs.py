@@ -14,13 +14,14 @@ from random_programs import OPERATIONS, draw, vacuous_spaces, worst_change
 from intertwine.symmetry import symmetries
 from intertwine.symmetry.detection.rules import registry
 
-SEEDS = range(200)
+SEEDS = range(120)
 drawn_once = functools.cache(draw)
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("block", range(4))
 def test_no_wrong_answer(block):
-    for seed in SEEDS[block::8]:
+    moving = 0
+    for seed in SEEDS[block::4]:
         model, inputs = drawn_once(seed)
         sym = symmetries(model, inputs[0])
         assert model.calls == 0, f"seed {seed}: an attribute was left changed"
@@ -28,16 +29,12 @@ def test_no_wrong_answer(block):
         assert not vacuous_spaces(sym, model, inputs), f"seed {seed} {model.names}"
         change = worst_change(sym, model, inputs)
         assert change.error < (1e-6 if sym.dtype == torch.float64 else 1e-2), f"seed {seed} {model.names} {change}"
+        moving += bool(sym.spaces)
+    assert moving > len(SEEDS[block::4]) / 2
 
 
-def test_programs_reach_every_operation_and_most_of_them_move():
-    drawn, moving = set(), 0
-    for seed in SEEDS:
-        model, inputs = drawn_once(seed)
-        drawn |= set(model.names)
-        moving += bool(symmetries(model, inputs[0]).spaces)
-    assert drawn == set(OPERATIONS)
-    assert moving > len(SEEDS) / 2
+def test_programs_reach_every_operation():
+    assert {name for seed in SEEDS for name in drawn_once(seed)[0].names} == set(OPERATIONS)
 
 
 def test_a_seed_gives_one_program():
