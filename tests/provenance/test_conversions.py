@@ -70,7 +70,7 @@ def test_renamed_permuted_and_tuned_is_compared_in_order_and_said_so():
 
 
 def test_the_layout_of_other_code_is_said_to_be_another_function():
-    model, x = llama()
+    model, x = llama(1)
     found = iw.diff(model, edited(model, EDITS["rotary layout of other code"].change), x)
     assert "laid out for other code" in found.reason
 

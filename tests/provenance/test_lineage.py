@@ -146,7 +146,7 @@ def trained(seed, steps=120, model=None):
 
 @pytest.fixture(scope="module")
 def seeds():
-    return [trained(seed) for seed in range(8)]
+    return [trained(seed) for seed in range(11)]
 
 
 def test_a_laundered_copy_is_identical_up_to_the_group(seeds):
@@ -245,7 +245,7 @@ def resized(model, kept, order=None):
 
 
 def test_other_widths_are_tested_exactly_and_after_matching(seeds):
-    a, stranger, *others = seeds
+    a, stranger, *others = seeds[:8]
     some = [[k for k in range(32) if k % 4 != r] for r in (1, 2)]
     wider = [[*range(32), *[-1] * 8]] * 2
     for kept, word in ((some, ": 32 in a, 24 in b"), (wider, ": 32 in a, 40 in b")):

@@ -142,11 +142,11 @@ def _with_vectors(model: nn.Module) -> nn.Module:
 
 
 @cache
-def llama() -> Started:
+def llama(layers: int = 2) -> Started:
     """Four heads of eight dimensions that share two keys."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    settings = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    settings = {"hidden_size": 32, "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2}
     config = transformers.LlamaConfig(vocab_size=64, intermediate_size=48, **settings)
     x = {"input_ids": torch.randint(0, 64, (2, 7)), "use_cache": False}
     return _with_vectors(transformers.LlamaForCausalLM(config)), x
