@@ -17,6 +17,7 @@ Plain = bool | int | float | str | None
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), type, ModuleType, FunctionType, MethodType,
           BuiltinFunctionType, torch.dtype, torch.device, torch.Size)  # fmt: skip
 _PLAIN = frozenset((*_ATOMS, Tensor, nn.Parameter))  # the same by exact type: most attributes are one of these
+_OPEN = frozenset((dict, OrderedDict, list, tuple, set))  # or one of these
 _REGISTERED = ("'_parameters'", "'_buffers'", "'_modules'")
 _MISSING = object()
 
@@ -156,7 +157,11 @@ def _containers(model: nn.Module) -> Iterator[_Container]:
 
 def _opens(value: Any) -> bool:
     """Whether something may hold other things that a run changes."""
-    if type(value) in _PLAIN or isinstance(value, (*_ATOMS, Tensor, nn.Module, torch.Generator)):
+    if type(value) in _PLAIN:
+        return False
+    if type(value) in _OPEN:
+        return True
+    if isinstance(value, (*_ATOMS, Tensor, nn.Module, torch.Generator)):
         return False
     return isinstance(value, dict | list | tuple | set | deque) or isinstance(getattr(value, "__dict__", None), dict)
 
