@@ -46,6 +46,12 @@ def test_layers_give_the_definition(name):
     equal(iw.gates.neural_tangent_kernel(model, x), tangent_kernel(model, x, x))
 
 
+def kinds(full):
+    """A kernel of all pairs of outputs in every form."""
+    diagonal = full.diagonal(dim1=2, dim2=3)
+    return {"full": full, "per_output": diagonal, "trace": diagonal.sum(-1)}
+
+
 @pytest.fixture
 def no_layers(monkeypatch):
     """All kernels are made of Jacobians."""
@@ -55,9 +61,7 @@ def no_layers(monkeypatch):
 @pytest.mark.parametrize("kind", ["full", "per_output", "trace"])
 def test_kinds_by_jacobians_whatever_the_memory(kind, no_layers):
     model, x = odd()
-    full = tangent_kernel(model, x, x)
-    diagonal = full.diagonal(dim1=2, dim2=3)
-    expected = {"full": full, "per_output": diagonal, "trace": diagonal.sum(-1)}[kind]
+    expected = kinds(tangent_kernel(model, x, x))[kind]
     for memory in (1.0, 2**30):
         equal(iw.gates.neural_tangent_kernel(model, x, kind=kind, memory=memory), expected)
 
@@ -67,9 +71,7 @@ def test_both_ways_to_do_a_convolution(ghost, monkeypatch):
     pairs = lambda s, *_: ghost and s.weight and not s.elementwise and s.groups == 1
     monkeypatch.setattr("intertwine.gates.kernels.layer_kernel.Layer.pairs_are_cheaper", pairs)
     model, x = odd()
-    full = tangent_kernel(model, x, x[:2])
-    diagonal = full.diagonal(dim1=2, dim2=3)
-    for kind, expected in {"full": full, "trace": diagonal.sum(-1), "per_output": diagonal}.items():
+    for kind, expected in kinds(tangent_kernel(model, x, x[:2])).items():
         equal(iw.gates.neural_tangent_kernel(model, x, x[:2], kind=kind), expected)
 
 
@@ -84,9 +86,7 @@ def test_a_convolution_adds_its_bias_at_every_position(part, ghost, kept, monkey
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(12, 2)).double()
     x = torch.randn(3, 2, 4, 4, dtype=torch.float64)
     names = [n for n, _ in model.named_parameters() if n.startswith("0.") and n.endswith(part)]
-    full = tangent_kernel(model, x, x, names)
-    diagonal = full.diagonal(dim1=2, dim2=3)
-    for kind, expected in {"full": full, "trace": diagonal.sum(-1), "per_output": diagonal}.items():
+    for kind, expected in kinds(tangent_kernel(model, x, x, names)).items():
         equal(layerwise_kernel(model, x, None, names, kind, kept).result(), expected)
 
 
@@ -97,9 +97,7 @@ def test_memory_and_batches_change_nothing(memory, kind, monkeypatch):
     monkeypatch.setattr("intertwine.gates.kernels.tangent_kernel._FEW", 2)
     monkeypatch.setattr("intertwine.gates.kernels.layer_kernel._MANY", 2)
     model, x = odd()
-    full = tangent_kernel(model, x, x)
-    diagonal = full.diagonal(dim1=2, dim2=3)
-    expected = {"full": full, "per_output": diagonal, "trace": diagonal.sum(-1)}[kind]
+    expected = kinds(tangent_kernel(model, x, x))[kind]
     for y in ((), (x[:3],)):
         right = expected[:, :3] if y else expected
         equal(iw.gates.neural_tangent_kernel(model, x, *y, kind=kind, memory=memory), right)
