@@ -7,8 +7,10 @@ import torch
 from checkpoints import save_with_card
 from safetensors.torch import load_file, save_file
 from torch import nn
+from typer.testing import CliRunner
 
 import intertwine as iw
+from intertwine.cli import app
 from intertwine.cli._catalogue import VERSIONS
 from intertwine.cli.commands.gates import _affordable
 from intertwine.gates import GateStudy
@@ -21,6 +23,15 @@ FILES = {"results.json", "results.parquet", "report.html", "kernels.safetensors"
 @pytest.fixture
 def checkpoint(tmp_path):
     return save_with_card(tmp_path / "a.safetensors")
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory):
+    """A checkpoint, the folder of all its gated versions, and what the command said that made them."""
+    folder = tmp_path_factory.mktemp("converted")
+    own = save_with_card(folder / "a.safetensors")
+    words = ["gates", own, "--gated", ",".join(VERSIONS), "--epochs", 0, "--json", "--out", folder / "gates", *SMALL]
+    return own, folder / "gates", CliRunner().invoke(app, [str(word) for word in words])
 
 
 def test_trains_converts_and_writes_a_page_from_nothing(run, tmp_path):
@@ -48,39 +59,34 @@ def test_gated_versions_of_fewer_examples_say_so(run, checkpoint, tmp_path):
     assert json.loads((tmp_path / "gates" / "dlgn.json").read_text())["data"] == "digits[:50]"
 
 
-def test_every_version_can_be_converted(run, checkpoint, tmp_path):
-    words = ["gates", checkpoint, "--gated", ",".join(VERSIONS), "--epochs", 0, "--json", *SMALL]
-    ran = run(*words)
-    assert ran.code == 0, ran.err
-    said = json.loads(ran.out)
-    assert said["kind"] == "GateStudy" and "trained" not in ran.err
+def test_every_version_can_be_converted(converted):
+    own, folder, ran = converted
+    assert ran.exit_code == 0, ran.stderr
+    said = json.loads(ran.stdout)
+    assert said["kind"] == "GateStudy" and "trained" not in ran.stderr
     assert [a["test accuracy"] is None for a in said["accuracies"]] == [False] + [True] * len(VERSIONS)
-    assert {f"{name}.safetensors" for name in VERSIONS} <= {f.name for f in (tmp_path / "gates").iterdir()}
-    learnt = load_file(tmp_path / "gates" / "dgn-fl.safetensors")
-    own = load_file(checkpoint)
-    assert all(torch.equal(learnt[f"gating.network.{name}"], t) for name, t in own.items())
+    learnt = load_file(folder / "dgn-fl.safetensors")
+    assert all(torch.equal(learnt[f"gating.network.{name}"], t) for name, t in load_file(own).items())
 
 
-def test_gated_checkpoints_name_themselves_and_open_in_other_commands(run, checkpoint, tmp_path):
-    assert run("gates", checkpoint, "--gated", ",".join(VERSIONS), "--epochs", 0, *SMALL).code == 0
+def test_gated_checkpoints_name_themselves_and_open_in_other_commands(run, converted):
+    own, folder, _ = converted
     for name in VERSIONS:
-        path = tmp_path / "gates" / f"{name}.safetensors"
+        path = folder / f"{name}.safetensors"
         opened = training.load_checkpoint(path)
         assert opened.frozen == (name in ("dgn-fr", "dgn-fl")) and opened.gate == ("hard" if opened.frozen else "soft")
         assert opened.input == ("ones" if name.endswith("-ones") else "x")
         assert set(load_file(path)) == set(opened.state_dict())
-    ran = run("compare", tmp_path / "gates" / "dgn-fl.safetensors", checkpoint, "--examples", 100, "--json")
+    ran = run("compare", folder / "dgn-fl.safetensors", own, "--examples", 100, "--json")
     assert ran.code == 0, ran.err
     x = torch.randn(4, 1, 8, 8)
-    fixed = training.load_checkpoint(tmp_path / "gates" / "dgn-fl.safetensors")
-    own = training.load_checkpoint(checkpoint)
-    assert torch.equal(fixed.gates(x)[0].bool(), iw.gates.gate_patterns(own, x)["relu1"])
+    fixed, network = training.load_checkpoint(folder / "dgn-fl.safetensors"), training.load_checkpoint(own)
+    assert torch.equal(fixed.gates(x)[0].bool(), iw.gates.gate_patterns(network, x)["relu1"])
 
 
 @pytest.mark.parametrize(("name", "linear"), [("dlgn-ones", True), ("dgn-fl", False)])
-def test_gated_checkpoints_are_taken_apart_too(run, checkpoint, tmp_path, name, linear):
-    assert run("gates", checkpoint, "--gated", name, "--epochs", 0, "--out", "converted", *SMALL).code == 0
-    path = tmp_path / "converted" / f"{name}.safetensors"
+def test_gated_checkpoints_are_taken_apart_too(run, converted, tmp_path, name, linear):
+    path = converted[1] / f"{name}.safetensors"
     ran = run("gates", path, *SMALL)
     assert ran.code == 0, ran.err
     found = GateStudy.load(tmp_path / "gates" / "results.json")
@@ -91,25 +97,16 @@ def test_gated_checkpoints_are_taken_apart_too(run, checkpoint, tmp_path, name, 
     assert ("soft gates count as on above 1/2" in found.notes[-1]) == (network.gate == "soft")
     page = (tmp_path / "gates" / "report.html").read_text()
     assert ("What the gates look for" in page) == linear
-    ran = run("gates", path, "--gated", "dlgn", *SMALL)
+
+
+def test_gated_checkpoints_have_no_gated_versions_and_no_partner(run, converted):
+    own, folder, _ = converted
+    ran = run("gates", folder / "dgn-fl.safetensors", "--gated", "dlgn", *SMALL)
     assert ran.code == 2
     assert "--gated must be none where A is a gated network. Got dlgn" in ran.error
-    ran = run("gates", checkpoint, path, *SMALL)
+    ran = run("gates", own, folder / "dgn-fl.safetensors", *SMALL)
     assert ran.code == 2
     assert "B must be given with two ReLU networks only" in ran.error
-
-
-def test_gated_versions_of_a_users_network_say_that_they_need_it(run, tmp_path):
-    (tmp_path / "mine.py").write_text(
-        "from torch import nn\n"
-        "def make():\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))\n"
-    )
-    weights = tmp_path / "w.safetensors"
-    save_file(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10)).state_dict(), weights)
-    words = ["--model", "mine.py:make", "--data", "digits", "--gated", "dlgn", "--epochs", 0]
-    assert run("gates", weights, *words, *SMALL).code == 0
-    assert training.read_card(tmp_path / "gates" / "dlgn.safetensors").architecture == "gated dlgn"
 
 
 def test_kernels_are_those_of_the_library(run, checkpoint, tmp_path):
@@ -172,6 +169,7 @@ def test_gated_versions_of_your_own_network_open_again(run, tmp_path):
     )
     words = ["--model", "mine.py:make", "--data", "digits"]
     assert run("gates", *words, "--gated", "dlgn,dgn-ones", "--epochs", 1, *SMALL).code == 0
+    assert training.read_card(tmp_path / "gates" / "dlgn.safetensors").architecture == "gated dlgn"
     ran = run("gates", "gates/dlgn.safetensors", *words, "--out", "again", *SMALL)
     assert ran.code == 0, ran.err
     refused = run("gates", "gates/dlgn.safetensors", "--data", "digits", "--out", "again2", *SMALL)
