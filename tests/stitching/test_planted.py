@@ -73,7 +73,7 @@ def test_trained_with_default_settings_it_stays(planted):
 
 
 def test_the_papers_random_start_does_not_find_it(planted):
-    """Notes 12: on little data. What it recovers is reported. Half of its epochs: twice as many find no more."""
+    """Notes 12: on little data. What it recovers is reported. Half of its epochs."""
     model, twin, loaders = planted
     half = replace(SCHEDULES["v2"], epochs=10, head_start=5)
     random = iw.stitch(model, twin, "relu2", "g_relu", method=half, options=StitchOptions(start="random"), **loaders)

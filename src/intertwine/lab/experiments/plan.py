@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -311,6 +312,7 @@ def unordered_pairs(zoo: PlannedZoo) -> Pairs:
     return list(itertools.combinations(zoo.members, 2))
 
 
+@cache
 def activations_of(network: str) -> tuple[str, ...]:
     """Names of a built-in network's activations, in order."""
     return tuple(n for n, _ in build(network).named_modules() if n.rpartition(".")[2].startswith("relu"))
