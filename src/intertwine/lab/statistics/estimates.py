@@ -14,7 +14,7 @@ import math
 import random
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +113,7 @@ class Sample:
         share = min(max(mean, 0.0), 1.0)
         return cls(keyed, share * (1 - share) / images if images else 0.0)
 
-    @property
+    @cached_property
     def means(self) -> dict[tuple[str, ...], float]:
         """One number for each key, mean over blocks."""
         return {key: float(values.mean()) for key, values in self.numbers.items()}
