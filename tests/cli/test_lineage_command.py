@@ -27,6 +27,18 @@ def test_verdicts(run, files):
     assert ran.code == 0 and found["verdict"] == "no sign of descent" and found["p_value"] > 1e-4
 
 
+def test_a_rotated_stream_is_found_once_norms_are_folded(run, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, vocab_size=32, tie_word_embeddings=False))
+    model.save_pretrained(tmp_path / "a")
+    assert run("rotate", "a", "--out", "b").code == 0
+    ran = run("lineage", "a", "b")
+    assert ran.code == 0 and ran.out.startswith("derived (identical)"), ran.out + ran.err
+    assert "note: gains of norms were folded first" in ran.out
+
+
 def test_bad_input(run, files, tmp_path):
     ran = run("lineage", "a.safetensors", "a.safetensors", "--model", MODEL)
     assert ran.code == 2 and "B must be another checkpoint than A" in ran.error

@@ -4,7 +4,7 @@ from .descent import Merge
 from .diff import diff
 from .difference import Diff
 from .in_place import BlockAgreement
-from .lineage import DERIVED, NO_SIGN, UNTOLD, Lineage, lineage, lineage_of_states
+from .lineage import DERIVED, NO_SIGN, UNTOLD, Lineage, lineage, lineage_folded, lineage_of_states
 from .relatives import Link
 from .tree import Tree, lineage_tree, tree_of_states
 
@@ -20,6 +20,7 @@ __all__ = [
     "Tree",
     "diff",
     "lineage",
+    "lineage_folded",
     "lineage_of_states",
     "lineage_tree",
     "tree_of_states",

@@ -169,7 +169,7 @@ def lineage(
     found = lineage_of_states(sym, first, second, others, level)
     if found.verdict == DERIVED:
         return found
-    return _turned(networks, example_inputs, sym, level) or found
+    return lineage_folded(networks, example_inputs, sym, level) or found
 
 
 def _in_code_of(a: nn.Module, other: nn.Module, example_inputs: Any) -> nn.Module:
@@ -181,10 +181,13 @@ def _in_code_of(a: nn.Module, other: nn.Module, example_inputs: Any) -> nn.Modul
     return other if carry is None else carry(other)
 
 
-def _turned(networks: Sequence[nn.Module], example_inputs: Any, sym: Symmetry, level: float) -> Lineage | None:
+def lineage_folded(
+    networks: Sequence[nn.Module], example_inputs: Any, sym: Symmetry, level: float = _LEVEL
+) -> Lineage | None:
     """The verdict once norms are folded, which sets streams free to rotate; ``None`` where it finds nothing.
 
-    The p-value is doubled, for this is the second test.
+    ``networks`` are the two and those that are independent, in one code; ``sym`` is their symmetry as they stand. The
+    p-value is doubled, for this is the second test: :func:`lineage_of_states` comes first.
     """
     gauge = gauge_of(networks, example_inputs, sym)
     if gauge is None:

@@ -75,7 +75,7 @@ def _pair(asked: Lineage) -> iw.Lineage:
         return found
     # streams that rotate are found by running
     models = [inputs.open_alone(spec, inputs.read_checkpoint(path)) for path in files]
-    return iw.lineage(models[0], models[1], inputs.example_input(spec, asked), models[2:], asked.level)
+    return iw.provenance.lineage_folded(models, inputs.example_input(spec, asked), sym, asked.level) or found
 
 
 def _fits(sym: iw.Symmetry, state: Mapping[str, torch.Tensor]) -> bool:
