@@ -137,7 +137,7 @@ def convolution(tile: Tile, call: Call, signal: Signal) -> Signal:
     kernels, scale, fan = [], 0.0, size * math.prod(grid.size)
     for part in (in_channels(signal, range(g * size, (g + 1) * size), tile.layout) for g in range(groups)):
         kernel, scale = contract(part, tile.layout)
-        kernels.append(tile.layout.slide(kernel, signal.space, grid) / fan)
+        kernels.append(tile.layout.slide(kernel, signal.space, grid).div_(fan))
     scale += math.log(fan)
     if isinstance(call.args["bias"], Ref):
         kernels = [k + math.exp(-scale) for k in kernels]

@@ -73,13 +73,7 @@ class Layout:
         shape = (self.n, *space, self.m, *space) if self.pairs else (*space, self.n, self.m)
         kernel = kernel.reshape(shape)
         for axis in range(len(space)):
-            dims = (1 + axis, 2 + axis + len(space)) if self.pairs else (axis,)
-            pad = [0] * (2 * kernel.dim())
-            for dim in dims if grid.padding[axis] else ():
-                at = 2 * (kernel.dim() - 1 - dim)
-                pad[at] = pad[at + 1] = grid.padding[axis]
-            padded = torch.nn.functional.pad(kernel, pad) if any(pad) else kernel
-            kernel = sum_of(_strided(padded, dims, start, grid, axis) for start in range(grid.size[axis]))
+            kernel = _window_sum(kernel, (1 + axis, 2 + axis + len(space)) if self.pairs else (axis,), grid, axis)
         positions = math.prod(kernel.shape[1 : 1 + len(space)] if self.pairs else kernel.shape[: len(space)])
         return kernel.reshape((self.n, positions, self.m, positions) if self.pairs else (positions, self.n, self.m))
 
@@ -100,16 +94,21 @@ class Grid:
     dilation: tuple[int, ...]
 
 
-def _strided(kernel: Tensor, dims: tuple[int, ...], start: int, grid: Grid, axis: int) -> Tensor:
-    """A view of what every output reads at one place of the window."""
+def _window_sum(kernel: Tensor, dims: tuple[int, ...], grid: Grid, axis: int) -> Tensor:
+    """Sum over one axis of the window, which moves along ``dims`` together; padding adds nothing, and is not made."""
+    size, stride = kernel.shape[dims[0]], grid.stride[axis]
     reach = grid.dilation[axis] * (grid.size[axis] - 1)
-    for dim in dims:
-        count = (kernel.shape[dim] - reach - 1) // grid.stride[axis] + 1
-        begin = start * grid.dilation[axis]
-        cut = [slice(None)] * kernel.dim()
-        cut[dim] = slice(begin, begin + (count - 1) * grid.stride[axis] + 1, grid.stride[axis])
-        kernel = kernel[tuple(cut)]
-    return kernel
+    count = (size + 2 * grid.padding[axis] - reach - 1) // stride + 1
+    total = kernel.new_zeros([count if d in dims else n for d, n in enumerate(kernel.shape)])
+    for place in range(grid.size[axis]):
+        offset = place * grid.dilation[axis] - grid.padding[axis]
+        first, end = max(0, -(offset // stride)), min(count, (size - 1 - offset) // stride + 1)
+        if first < end:
+            into = slice(first, end)
+            read = slice(first * stride + offset, (end - 1) * stride + offset + 1, stride)
+            places = [tuple(part if d in dims else slice(None) for d in range(kernel.dim())) for part in (into, read)]
+            total[places[0]] += kernel[places[1]]
+    return total
 
 
 @dataclass(eq=False)
@@ -175,8 +174,8 @@ class Signal:
 
 
 def sum_of(parts: Iterator[Tensor]) -> Tensor:
-    """Sum without a list of all parts."""
-    total = next(parts).clone()
+    """Sum of new tensors without a list of all of them, in place of the first."""
+    total = next(parts)
     for part in parts:
         total += part
     return total

@@ -20,6 +20,8 @@ from .gate_products import DEFAULT, Budget, check_fits, product_kernel, tiles
 from .moments import Layout, Signal, Source, Term, Uncovered, contract, in_channels
 
 _LARGEST_LOG = math.log(torch.finfo(torch.float64).max)
+_CACHE = 2**24  # bytes of a tile on a processor: larger ones take three to six times as long
+_LARGEST_TILE = 1024  # examples
 
 
 @in_usual_mode
@@ -91,7 +93,7 @@ def neural_path_kernel(
     beside = sum((8 if op in MAX_POOLS else 1) * n for op, n in sizes) * (len(x) + (0 if y is None else len(y)))
     check_fits((len(x), len(x if y is None else y)), 17 if log else 16, x.device, beside)
     biases = fully_connected(program)
-    tile = 0 if biases is not None else _tile_size(program, budget.memory)
+    tile = 0 if biases is not None else _tile_size(program, budget.memory, x.device.type == "cpu")
     given = lambda z: z if input == "x" else torch.ones_like(z)
     sides = [[given(z), *observe(source, program, z, budget.batch_size)] for z in ([x] if y is None else [x, y])]
     if biases is not None:  # theorem 3.1, which needs one Gram of each layer and nothing else
@@ -139,8 +141,8 @@ def _operations(program: ReluProgram, n: int, m: int) -> float:
     return total
 
 
-def _tile_size(program: ReluProgram, memory: float) -> int:
-    """How many examples a side of a tile may have."""
+def _tile_size(program: ReluProgram, memory: float, cached: bool) -> int:
+    """How many examples a side of a tile may have, which stays in a processor's cache where there is one."""
     power, most = 2 if needs_pairs(program) else 1, 1.0
     for call in (call for call in reading(program) if call.outputs[0] is not None):
         shapes = [program.shape(r) for r in (call.inputs[0], call.outputs[0])]
@@ -148,12 +150,12 @@ def _tile_size(program: ReluProgram, memory: float) -> int:
         if call.op in MAX_POOLS:  # one kernel for each channel
             most = max(most, shapes[1][1] * math.prod(shapes[1][2:]) ** 2)
     bytes_per_pair = 8 * 5 * most
-    tile = int(math.sqrt(memory / bytes_per_pair))
-    if tile < 1:
+    if memory < bytes_per_pair:
         raise ValueError(
             f"memory must hold one pair of examples, {bytes_per_pair:.1e} bytes for this network. Got {memory:.1e}."
         )
-    return min(tile, 1024)
+    used = min(memory, _CACHE) if cached else memory
+    return min(max(1, int(math.sqrt(used / bytes_per_pair))), _LARGEST_TILE)
 
 
 def _tiles(

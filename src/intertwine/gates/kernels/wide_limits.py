@@ -130,7 +130,7 @@ def convolutional_tangent_kernel(
     for i in track(range(len(left)), "CNTK", enabled=progress):
         for j in range(i if y is None else 0, len(right), step):
             chosen = slice(j, j + step)
-            norms = [(a[i, :, None] * b[chosen, None]).sqrt() for a, b in zip(own[0], own[-1])]
+            norms = [(a[i, :, None] * b[chosen, None]).sqrt_() for a, b in zip(own[0], own[-1])]
             row = _tangent(left[i].T @ right[chosen], norms, sum_window)
             kernel[i, chosen] = row
             if y is None:
@@ -146,8 +146,8 @@ def _variances(x: Tensor, depth: int, step: int, sum_window: Callable[[Tensor], 
         moments, seen = block.transpose(1, 2) @ block, []
         for _ in range(depth):
             sigma = sum_window(moments)
-            seen.append(sigma.diagonal(dim1=1, dim2=2))
-            moments, _ = _relu_moments(sigma, (seen[-1][:, :, None] * seen[-1][:, None]).sqrt())
+            seen.append(sigma.diagonal(dim1=1, dim2=2).clone())
+            moments, _ = _relu_moments(sigma, (seen[-1][:, :, None] * seen[-1][:, None]).sqrt_())
         blocks.append(seen)
     return [torch.cat(layer) for layer in zip(*blocks)]
 
@@ -164,8 +164,8 @@ def _tangent(moments: Tensor, norms: list[Tensor], sum_window: Callable[[Tensor]
 
 
 def _relu_moments(sigma: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
-    """``2 E[relu(u) relu(v)]`` and ``2 E[1{u > 0} 1{v > 0}]`` for Gaussians of covariance ``sigma``."""
-    cosine = torch.where(norms > 0, sigma / norms.clamp(min=1e-300), 0.0).clamp(-1, 1)
-    angle = cosine.arccos()
-    slope = 1 - angle / math.pi
-    return norms * ((1 - cosine**2).clamp(min=0).sqrt() / math.pi + slope * cosine), slope
+    """``2 E[relu(u) relu(v)]`` and ``2 E[1{u > 0} 1{v > 0}]`` for Gaussians of covariance ``sigma``, in its place."""
+    cosine = sigma.div_(norms).nan_to_num_(nan=0.0).clamp_(-1, 1)  # 0 / 0: one of them does not vary
+    slope = cosine.arccos().div_(-math.pi).add_(1)
+    sine = torch.addcmul(torch.ones_like(cosine), cosine, cosine, value=-1).sqrt_()
+    return sine.div_(math.pi).addcmul_(slope, cosine).mul_(norms), slope
