@@ -34,16 +34,22 @@ class Cache:
     empty: tuple[tuple[str, Plain], ...] = ()  # Keys that held no tensor, with the number or text that they held
 
 
-@dataclass
+@dataclass(slots=True)
 class _Container:
     """Something that holds other things by key, with what it held."""
 
-    place: tuple[str, ...]  # module, attribute, keys
+    parent: "_Container | None"  # What holds it; nothing holds a module
+    key: Any  # In its parent, or the module's name
     holder: Any
     held: dict[Any, Any]
 
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Module, attribute, keys."""
+        return (self.key,) if self.parent is None else (*self.parent.place, repr(self.key))
+
     def restore(self) -> None:
-        now = dict(_items(self.holder))
+        now = _items(self.holder)
         if now.keys() != self.held.keys() or any(now[k] is not v for k, v in self.held.items()):
             _refill(self.holder, self.held)
 
@@ -59,7 +65,7 @@ class Kept:
         self._containers = list(_containers(model))
         self._states = {id(t) for t in [*model.parameters(), *model.buffers()]}
         self._versions = [(t, t._version) for t in [*model.parameters(), *model.buffers()] if not t.is_inference()]
-        self._generators = [(g, g.get_state()) for g in self.held() if isinstance(g, torch.Generator)]
+        self._generators = [(g, g.get_state()) for g in self.held() if type(g) is torch.Generator]
 
     def restore(self) -> None:
         """Make everything hold again what it held."""
@@ -105,7 +111,7 @@ class Kept:
         """Whether there is a tensor at a place now."""
         at: Any = next(c.holder for c in self._containers if c.place == place[:1])
         for step in place[1:]:
-            at = next((v for k, v in _items(at) if repr(k) == step), None)
+            at = next((v for k, v in _items(at).items() if repr(k) == step), None)
         return any(True for _ in _tensors(at))
 
     def held(self) -> Iterator[Any]:
@@ -121,10 +127,10 @@ def forget(model: nn.Module, caches: Iterable[Cache]) -> None:
     for cache in caches:
         holder: Any = modules.get(cache.module)
         for step in cache.path:
-            holder = next((v for k, v in _items(holder) if repr(k) == step), None)
+            holder = next((v for k, v in _items(holder).items() if repr(k) == step), None)
         others = bool(cache.path) and cache.path[0] not in _REGISTERED  # keys may name devices, dtypes, shapes
         empty = dict(cache.empty)
-        for key, value in reversed(_items(holder)):
+        for key, value in reversed(_items(holder).items()):
             name = repr(key)
             if not any(True for _ in _tensors(value)):
                 continue
@@ -141,42 +147,42 @@ def unattached(model: nn.Module) -> dict[int, Any]:
 
 
 def _containers(model: nn.Module) -> Iterator[_Container]:
-    waiting: list[tuple[tuple[str, ...], Any]] = [((name,), module) for name, module in model.named_modules()]
+    waiting: list[tuple[_Container | None, Any, Any]] = [(None, name, module) for name, module in model.named_modules()]
     waiting.reverse()
     seen: set[int] = set()
     while waiting:
-        place, holder = waiting.pop()
-        if id(holder) in seen or (len(place) > 1 and isinstance(holder, nn.Module)):
+        parent, key, holder = waiting.pop()
+        if id(holder) in seen or (parent is not None and isinstance(holder, nn.Module)):
             continue
         seen.add(id(holder))
-        held = dict(_items(holder))
+        found = _Container(parent, key, holder, _items(holder))
         if not isinstance(holder, tuple):
-            yield _Container(place, holder, held)
-        waiting += [((*place, repr(key)), value) for key, value in held.items() if _opens(value)]
+            yield found
+        if found.held:
+            kinds = map(type, found.held.values())
+            waiting += [(found, k, v) for (k, v), t in zip(found.held.items(), kinds) if t not in _PLAIN and _opens(v)]
 
 
 def _opens(value: Any) -> bool:
     """Whether something may hold other things that a run changes."""
-    if type(value) in _PLAIN:
-        return False
-    if type(value) in _OPEN:
-        return True
+    if type(value) in _PLAIN or type(value) in _OPEN:
+        return type(value) in _OPEN
     if isinstance(value, (*_ATOMS, Tensor, nn.Module, torch.Generator)):
         return False
     return isinstance(value, dict | list | tuple | set | deque) or isinstance(getattr(value, "__dict__", None), dict)
 
 
-def _items(holder: Any) -> list[tuple[Any, Any]]:
+def _items(holder: Any) -> dict[Any, Any]:
     """What something holds, by key."""
+    if type(holder) is dict or isinstance(holder, dict):  # the first is told at once
+        return dict(dict.items(holder))
     if isinstance(holder, nn.Module):
-        return [(k, v) for k, v in holder.__dict__.items() if k != "training"]
-    if isinstance(holder, dict):
-        return list(dict.items(holder))
+        return {k: v for k, v in holder.__dict__.items() if k != "training"}
     if isinstance(holder, list | tuple | deque):
-        return list(enumerate(holder))
+        return dict(enumerate(holder))
     if isinstance(holder, set):
-        return [(id(v), v) for v in holder]
-    return list(getattr(holder, "__dict__", {}).items())
+        return {id(v): v for v in holder}
+    return dict(getattr(holder, "__dict__", {}))
 
 
 def _refill(holder: Any, held: dict[Any, Any]) -> None:
@@ -192,7 +198,7 @@ def _refill(holder: Any, held: dict[Any, Any]) -> None:
             base.__setitem__(holder, key, value)
     else:
         own = holder.__dict__
-        for key, _ in _items(holder):
+        for key in _items(holder):
             if key not in held:
                 del own[key]
         own.update(held)
@@ -214,7 +220,7 @@ def _take_out(holder: Any, key: Any, delete: bool) -> None:
 def _filled(container: _Container, derived: Callable[[Tensor], bool]) -> Iterator[Cache]:
     """What a run put into a container, and into those that it put in the place of others there."""
     made, empty = [], []
-    for key, value in _items(container.holder):
+    for key, value in _items(container.holder).items():
         before = container.held.get(key, _MISSING)
         if value is before or not any(derived(t) for t in _tensors(value)):
             continue
@@ -223,7 +229,7 @@ def _filled(container: _Container, derived: Callable[[Tensor], bool]) -> Iterato
         elif isinstance(before, Plain):
             empty.append((repr(key), before))
         elif _opens(before):
-            keys = tuple(repr(k) for k, _ in _items(before))
+            keys = tuple(map(repr, _items(before)))
             yield Cache(container.place[0], (*container.place[1:], repr(key)), (), keys)
     if made or empty:
         keys = tuple(map(repr, container.held)) if len(container.place) > 1 else ()
@@ -242,4 +248,4 @@ def _tensors(value: Any) -> Iterator[Tensor]:
         if isinstance(at, Tensor):
             yield at
         elif _opens(at):
-            waiting += [v for _, v in _items(at)]
+            waiting += _items(at).values()
