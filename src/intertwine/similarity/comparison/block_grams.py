@@ -175,8 +175,10 @@ def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
             along[some] = (z * both).sum(2) + both.square().sum(2) / 2
         z = z.to(torch.bfloat16 if narrow else z.dtype, memory_format=torch.contiguous_format)
         for strip, own in zip(strips, _strips(n)):  # of the lower triangle, which takes five eighths of the time
-            u, v = z[:, own], z[:, : own.stop].mT
-            products = u * v if width == 1 else torch.bmm(u, v)
+            u, v = z[:, own], z[:, : own.stop]
+            if narrow:  # the product would copy the second as it is turned, which takes longer than itself
+                u, v = u.contiguous(), v.contiguous()
+            products = u * v.mT if width == 1 else torch.bmm(u, v.mT)
             linear[own, : own.stop] += products.sum(0, dtype=x.dtype)
             strip[some] = products
     return Held(tuple(strips), rows, along, mean, width), mirror(linear)
