@@ -167,5 +167,5 @@ def _relu_moments(sigma: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
     """``2 E[relu(u) relu(v)]`` and ``2 E[1{u > 0} 1{v > 0}]`` for Gaussians of covariance ``sigma``, in its place."""
     cosine = sigma.div_(norms).nan_to_num_(nan=0.0).clamp_(-1, 1)  # 0 / 0: one of them does not vary
     slope = cosine.arccos().div_(-math.pi).add_(1)
-    sine = torch.addcmul(torch.ones_like(cosine), cosine, cosine, value=-1).sqrt_()
-    return sine.div_(math.pi).addcmul_(slope, cosine).mul_(norms), slope
+    sine = cosine.square().neg_().add_(1).sqrt_()
+    return sine.div_(math.pi).add_(slope * cosine).mul_(norms), slope
