@@ -65,7 +65,8 @@ class Kept:
         self._containers = list(_containers(model))
         self._states = {id(t) for t in [*model.parameters(), *model.buffers()]}
         self._versions = [(t, t._version) for t in [*model.parameters(), *model.buffers()] if not t.is_inference()]
-        self._generators = [(g, g.get_state()) for g in self.held() if type(g) is torch.Generator]
+        rare = (value for value in self.held() if type(value) not in _PLAIN)  # to ask each what it is takes long
+        self._generators = [(g, g.get_state()) for g in rare if isinstance(g, torch.Generator)]
 
     def restore(self) -> None:
         """Make everything hold again what it held."""
@@ -158,9 +159,7 @@ def _containers(model: nn.Module) -> Iterator[_Container]:
         found = _Container(parent, key, holder, _items(holder))
         if not isinstance(holder, tuple):
             yield found
-        if found.held:
-            kinds = map(type, found.held.values())
-            waiting += [(found, k, v) for (k, v), t in zip(found.held.items(), kinds) if t not in _PLAIN and _opens(v)]
+        waiting += [(found, k, v) for k, v in found.held.items() if _opens(v)]
 
 
 def _opens(value: Any) -> bool:
@@ -174,7 +173,7 @@ def _opens(value: Any) -> bool:
 
 def _items(holder: Any) -> dict[Any, Any]:
     """What something holds, by key."""
-    if type(holder) is dict or isinstance(holder, dict):  # the first is told at once
+    if isinstance(holder, dict):
         return dict(dict.items(holder))
     if isinstance(holder, nn.Module):
         return {k: v for k, v in holder.__dict__.items() if k != "training"}
