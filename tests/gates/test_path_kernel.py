@@ -1,3 +1,5 @@
+from itertools import product
+
 import gate_models
 import pytest
 import torch
@@ -7,6 +9,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.gates.gated_network import Features
+from intertwine.gates.kernels.moments import Grid, Layout
 
 
 @pytest.mark.parametrize("input", ["x", "ones"])
@@ -158,3 +161,22 @@ def test_what_looks_like_it_is_exact(between, channels):
     torch.manual_seed(0)
     model, x = _Joined(between, channels).double().eval(), torch.randn(2, 1, 2, 4, dtype=torch.float64)
     equal(iw.gates.neural_path_kernel(model, x), iw.gates.paths(model, x).kernel())
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+@pytest.mark.parametrize(("size", "stride", "padding", "dilation"), [
+    (3, 1, 1, 1), (7, 2, 3, 1), (5, 3, 2, 1), (3, 2, 2, 2), (2, 2, 0, 1), (3, 1, 4, 1), (5, 4, 4, 3),
+])  # fmt: skip
+def test_windows_are_summed_as_if_zeros_stood_around(pairs, size, stride, padding, dilation):
+    length, layout = 11, Layout(2, 3, pairs, torch.device("cpu"))
+    shape = (2, length, 3, length) if pairs else (length, 2, 3)
+    kernel = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = layout.slide(kernel, (length,), Grid((size,), (stride,), (padding,), (dilation,)))
+    around = (padding, padding)
+    padded = F.pad(kernel, (*around, 0, 0, *around) if pairs else (0, 0, 0, 0, *around))
+    for p, q in product(range(found.shape[1]), repeat=2) if pairs else ((p, p) for p in range(len(found))):
+        places = [(p * stride + k * dilation, q * stride + k * dilation) for k in range(size)]
+        wanted = sum(padded[:, a, :, b] if pairs else padded[a] for a, b in places)
+        assert torch.allclose(found[:, p, :, q] if pairs else found[p], wanted)
+    count = (length + 2 * padding - dilation * (size - 1) - 1) // stride + 1
+    assert found.shape == ((2, count, 3, count) if pairs else (count, 2, 3))
