@@ -98,7 +98,7 @@ def _shapes(side: inputs.Checkpoint) -> Counter[tuple[int, ...]] | None:
     """How often each shape occurs among the tensors of a checkpoint; ``None`` where its model must be loaded first."""
     if side.tensors is not None:
         return Counter(tuple(x.shape) for x in side.tensors.values())
-    if inputs.is_adapter(side.path) or not any(side.path.glob("*.safetensors*")):
+    if not any(side.path.glob("*.safetensors*")):
         return None
     return Counter(shape for shape, _ in iw.symmetry.StoredState(side.path).headers().values())
 
