@@ -29,7 +29,6 @@ from intertwine.lab.runs import (
     overviews,
     run,
 )
-from intertwine.lab.runs.driver import told
 from intertwine.lab.runs.store import FILE, Log, finished
 
 HERE = Path(__file__).parent.parent / "support"
@@ -377,11 +376,6 @@ def test_listed_jobs_of_several_classes_are_saved_with_their_classes(tmp_path):
     assert [type(job) for job in again.listed] == [Square, Moody, Square]
     assert here(again, tmp_path).ran == 0
     assert overview(tmp_path / "both").plan == "2 Square, 1 Moody"
-
-
-def test_the_estimate_is_of_this_run_not_of_what_was_found():
-    assert told(10, 8, 1, 0, 10.0) == "9 of 10 done, 0.10 jobs/s, about 0:00:10 left"
-    assert told(10, 10, 0, 0, 1.0) == "10 of 10 done"
 
 
 # results that are not what they should be

@@ -1,24 +1,20 @@
 """Driver of a plan: gives the missing jobs to an executor, keeps the log, and shows how far it is."""
 
-import math
-import sys
 import time
 from collections import deque
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from ..._io import check_writable, read_json, write_json
+from ..._progress import track
 from .executors import Executor, Local
 from .job import PLAN, Jobs, job_key, reference
 from .store import FILE, Log, Outcome, RunError, State, Task, finished, intact, only_driver, result_path
 
 _PATIENCE = 0.5  # seconds between looks at the clock
-_PLAIN_EVERY = 10.0  # seconds between plain lines
-_ROWS = 12  # running jobs that are listed
 
 
 @dataclass(frozen=True)
@@ -100,29 +96,19 @@ class _Drive:
         write_json(home / PLAN, {"name": plan.name, "listed": named})
         self.attempts: dict[str, int] = {}
         self.errors: dict[str, str] = {}
-        self.running: dict[str, float] = {}
+        self.running: set[str] = set()
 
     def finish(self) -> RunReport:
         start = time.monotonic()
         there = {key for key in finished(self.home) & self.tasks.keys() if intact(self.tasks[key])}
         self.log = Log(self.home / FILE, self.labels, there)
         waiting = deque(key for key in self.tasks if key not in there)
-        title, done = f"{self.name} on {self.executor.words}", 0
-        with Display(title, len(self.tasks), len(there), self.progress) as display:
-            try:
-                while waiting or self.running:
-                    while waiting and self.executor.fits(self.tasks[waiting[0]]):
-                        key = waiting.popleft()
-                        self.log.enter(key, "running")
-                        self.executor.submit(self.tasks[key])
-                        self.running[key] = time.monotonic()
-                    for outcome in self.executor.wait(_PATIENCE):
-                        done += self._settle(outcome, waiting)
-                    self.log.write(now=False)
-                    running = {self.labels[key]: since for key, since in self.running.items()}
-                    display.show(done, len(self.errors), running)
-            finally:
-                self._stop()
+        found = f", {len(there)} found" if there else ""
+        title, missing = f"{self.name} on {self.executor.words}{found}", len(waiting)
+        try:
+            done = sum(track(self._settled(waiting), title, missing, enabled=self.progress))
+        finally:
+            self._stop()
         results = [{} if key in self.errors else read_json(result_path(self.home, key)) for key in self.keys]
         values, spent = [r.get("value") for r in results], tuple(float(r.get("seconds", 0.0)) for r in results)
         machines = tuple(str(r.get("machine", "")) for r in results)
@@ -130,11 +116,23 @@ class _Drive:
         seconds = time.monotonic() - start
         return RunReport(self.name, self.home, values, failed, done, len(there), seconds, spent, machines)
 
-    def _settle(self, outcome: Outcome, waiting: deque[str]) -> int:
-        """Enter an outcome; 1 if a job is finished by it."""
+    def _settled(self, waiting: deque[str]) -> Iterator[bool]:
+        """Do the jobs; of each one that is finished or given up, whether it is finished."""
+        while waiting or self.running:
+            while waiting and self.executor.fits(self.tasks[waiting[0]]):
+                key = waiting.popleft()
+                self.log.enter(key, "running")
+                self.executor.submit(self.tasks[key])
+                self.running.add(key)
+            for outcome in self.executor.wait(_PATIENCE):
+                if outcome.key in self.running:
+                    self.running.remove(outcome.key)
+                    yield from self._enter(outcome, waiting)
+            self.log.write(now=False)
+
+    def _enter(self, outcome: Outcome, waiting: deque[str]) -> list[bool]:
+        """Write an outcome into the log; whether a job is finished by it, nothing where it is tried again."""
         key = outcome.key
-        if self.running.pop(key, None) is None:
-            return 0
         # It may have died between writing the result and saying so.
         done = outcome.state == "done" or (outcome.state == "died" and intact(self.tasks[key]))
         failed = outcome.state in ("failed", "died") and not done
@@ -151,7 +149,7 @@ class _Drive:
             self.errors[key] = outcome.error
         elif failed:
             waiting.append(key)  # behind the others
-        return int(done)
+        return [done] if done or given_up else []
 
     def _stop(self) -> None:
         # Whatever still runs is stopped, and is missing: unless its result has just been written.
@@ -162,63 +160,3 @@ class _Drive:
                 how = {"seconds": 0.0, "error": "", "worker": ""} if done else {}
                 self.log.enter(key, "done" if done else "waiting", **how)
             self.log.write()
-
-
-def told(total: int, found: int, done: int, failed: int, seconds: float) -> str:
-    """Finished jobs of a plan, ``found`` before this run; its rate, and its estimated end.
-
-    Examples:
-        >>> told(total=200, found=50, done=50, failed=1, seconds=100.0)
-        '100 of 200 done, 1 failed, 0.50 jobs/s, about 0:03:18 left'
-    """
-    said = f"{found + done} of {total} done" + (f", {failed} failed" if failed else "")
-    if done and seconds > 0:
-        rate, left = done / seconds, total - found - done - failed
-        said += f", {rate:.2f} jobs/s" if rate >= 0.1 else f", {rate * 3600:.1f} jobs/h"
-        said += f", about {_clock(left / rate)} left" if left else ""
-    return said
-
-
-class Display:
-    """Shows how far a run is, on standard error, of ``total`` jobs of which some were ``found`` finished."""
-
-    def __init__(self, title: str, total: int, found: int, enabled: bool) -> None:
-        self.title, self.total, self.found, self.enabled = title, total, found, enabled
-        self.start = self.said = time.monotonic()
-        self.done = self.failed = 0
-        self.live: Any = nullcontext()
-        if enabled and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            self.live = Live(console=Console(stderr=True), refresh_per_second=4)
-
-    def __enter__(self) -> Self:
-        self.live.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.said = -math.inf
-        self.show(self.done, self.failed, {})
-        self.live.__exit__(*error)
-
-    def show(self, done: int, failed: int, running: Mapping[str, float]) -> None:
-        """Show jobs that this run finished and gave up, and those that run, since when."""
-        self.done, self.failed, now = done, failed, time.monotonic()
-        words = told(self.total, self.found, done, failed, now - self.start)
-        if not isinstance(self.live, nullcontext):
-            from rich.console import Group
-            from rich.progress_bar import ProgressBar
-            from rich.text import Text
-
-            bar = ProgressBar(total=max(self.total, 1), completed=self.found + done, width=40)
-            lines = [f"{_clock(now - since):>12}  {label}" for label, since in list(running.items())[:_ROWS]]
-            lines += [f"and {len(running) - _ROWS} more"] * (len(running) > _ROWS)
-            self.live.update(Group(Text(self.title), bar, Text("\n".join([f" {words}", *lines]))))  # beside the bar
-        elif self.enabled and now - self.said >= _PLAIN_EVERY:
-            self.said = now
-            print(f"{self.title}: {words}", file=sys.stderr)
-
-
-def _clock(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from ..._io import as_json, read_json, storage_fault, write_json
 from ..._io.codec import decode, encode
+from ..._io.scratch import BusyError, hold
 from ..._untrusted.files import json_of
 from ...errors import IntertwineError, StorageError
 from .job import PLAN, saved_plan
@@ -63,15 +64,10 @@ class Outcome:
 @contextmanager
 def only_driver(home: Path) -> Iterator[None]:
     """Hold the folder's lock, which the system releases when this process ends, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows: there the user sees to it
-        yield
-        return
-    with (home / "lock").open("w") as file:
+    with ExitStack() as held:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            held.enter_context(hold(home))
+        except BusyError:
             raise RunError(
                 f"runs folder must have one driver at a time. Got another one at work in {str(home)!r}. "
                 "Wait for it, or stop it first."
