@@ -83,6 +83,37 @@ def test_the_stated_error_holds_nearly_always(size):
     assert held >= 0.85 * count
 
 
+@pytest.mark.parametrize("measure", ["g_relu_procrustes", "g_relu_procrustes_centered", "monomial_procrustes"])
+@pytest.mark.parametrize(("on_a", "on_b"), [(0, 3), (3, 0), (3, 3)])
+def test_channels_that_are_on_nowhere_in_the_sample_are_in_the_error(measure, on_a, on_b):
+    """Each is on at one position of one image, of which a fifth are sampled; a scaled channel counts as any other."""
+
+    def features(seed, rare):
+        g = torch.Generator().manual_seed(seed)
+        x = torch.randn(300, 10, 16, 16, generator=g).relu()
+        for c in range(rare):
+            x[:, c] = 0
+            x[(*torch.randint(300, (1,), generator=g), c, *torch.randint(16, (2,), generator=g))] = 1.0
+        return x
+
+    class Half(nn.ReLU):
+        def __init__(self, first):
+            super().__init__()
+            self.first = first
+
+        def forward(self, x):
+            return super().forward(x[:, :10] if self.first else x[:, 10:])
+
+    a, b = nn.Sequential(Half(True)), nn.Sequential(Half(False))
+    for seed in range(3):
+        x = torch.cat([features(seed, on_a), features(10 + seed, on_b)], 1)
+        found, oracle = (
+            iw.compare(a, b, x.split(100), measures=measure, resampling=PLAIN, exact=exact) for exact in (False, True)
+        )
+        off, error = (found.scores[measure] - oracle.scores[measure]).abs(), found.error[measure]
+        assert off <= error < 0.05
+
+
 def test_one_block_and_all_positions_are_exact():
     a, b, x = net(0), net(1), images(100, 16)[:, :, :, :]
     found, oracle = (

@@ -38,6 +38,7 @@ class Stack:
         self._rows = [layer.rows(space) for layer in layers]
         self.positions = min(parts[0].shape[1] for parts in self._rows)
         self._silent = torch.cat([layer.constant if center else layer.dead for layer in layers])
+        self.living = ~self._silent.cpu().view(self.shape)  # by all examples and positions, ``(L, C)``
         tops = [float(torch.stack([part.abs().max() for part in parts]).max()) or 1.0 for parts in self._rows]
         exponents = torch.tensor(tops, dtype=torch.float64).log2().round().int()
         self.scales = torch.ldexp(torch.ones(len(tops), dtype=torch.float64), -exponents)

@@ -15,7 +15,7 @@ from ..._memory import give_back
 from ..._threads import in_threads
 from ..._zoo_intervals import student_t
 from ..inference import CONFIDENCE
-from ..measures.procrustes import Procrustes
+from ..measures.procrustes import LARGE, Procrustes
 from .channel_products import WIDE, Stack, Table
 from .estimates import Estimates, How, Pairs, is_asked, judge, one_in, tell
 from .layers import Network, chunks, common_space, pooling_note
@@ -26,6 +26,7 @@ _ROUNDED = 2e-4  # of the largest possible trace, that their rounding may move o
 SHARE = 8  # of the memory, for the features of each network
 _SOLVED = 2  # shuffles of wide layers whose best maps are searched
 _STEP = 1e-6
+_RARE = 1e-150  # the norm of a channel that is on somewhere, and nowhere in the sample
 _NEAR = 0.995  # of the largest possible trace, from which on products are taken in float64
 _WORKERS = 4  # threads that take a table each: their products are in memory at a time
 _TRIMMED = 8  # tables of wide layers after which memory is given back
@@ -145,6 +146,7 @@ class _Cells:
         self._ratio = table.x.scales[sides[0]] / table.y.scales[sides[1]]
         self._squares = [squares[:, :, side] for squares, side in zip(table.squares, sides)]  # ``(F, H, k, C)``
         self._norms = [squares.sum((0, 1)).sqrt() for squares in self._squares]
+        self._living = [stack.living[side] for stack, side in zip((table.x, table.y), sides)]  # ``(k, C)``
         self._positive = table.x.positive[sides[0]] & table.y.positive[sides[1]]
 
     def fill(self, found: Estimates, at: Tensor, halves: bool) -> Pairs:
@@ -171,10 +173,12 @@ class _Cells:
             for every, one in zip((trace, *self._norms, chosen), (again[0], *norms, again[1])):
                 if every is not None:
                     every[k] = one
-        score_of = partial(m.score_trace, norm_a=self._norms[0], norm_b=self._norms[1], ratio=self._ratio)
+        score_of, missed = self._scoring(least)
         adds = None if chosen is None else self._adds(chosen)
         bias, sampling = self._sampling(trace, adds) if adds is not None and t.unseen > 0 else (0.0, 0.0)
-        sampling += _ROUNDED * largest if quick or t.x.narrow or t.y.narrow else 0.0
+        sampling += missed * trace
+        rough = quick or t.x.narrow or t.y.narrow or (chosen is None and not exact and least >= LARGE)
+        sampling += _ROUNDED * largest if rough else 0.0
         rest = Pairs(at, score_of, trace - bias)
         found.scores[*at] = scores = score_of(rest.centre)
         below, above = (score_of(rest.centre + sign * sampling) for sign in (-1, 1))
@@ -190,6 +194,19 @@ class _Cells:
         if len(t.shuffled):
             self._chance(found, rest)
         return rest
+
+    def _scoring(self, least: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+        """The scores of traces, and what share of these may lie in channels that are on nowhere in the sample.
+
+        Where channels are scaled one by one, a rare one counts as much as any other. It is taken to give half of what
+        others give, and may give nothing or all of that.
+        """
+        m, (a, b), missed = self._m, self._norms, self._norms[0].new_zeros(1)
+        if m.scales and self._t.unseen:
+            a, b = (torch.where(alive & (n == 0), _RARE, n) for alive, n in zip(self._living, self._norms))
+            pairs = torch.minimum((a > 0).sum(1), (b > 0).sum(1))
+            missed = (pairs - least).clamp(min=0) / (2 * least)
+        return lambda trace: m.score_trace(trace * (1 + missed), a, b, self._ratio), missed
 
     def _sampling(self, trace: Tensor, adds: Tensor) -> tuple[Tensor, Tensor]:
         """The bias of best maps for sampled positions, and within which the traces of all positions lie."""

@@ -15,7 +15,7 @@ from .._features import double
 from .._linalg import eigen, quick_nuclear_norm, rounding, singular, singular_values
 from ..base import FeatureSide, Measure, cross_moments, feature_side, placed
 
-_LARGE = 256  # channels from which on singular values are worth avoiding
+LARGE = 256  # channels from which on singular values are worth avoiding
 _FEW, _WIDE = 8, 96  # channels from which on quick values, and maps, are not those of a singular decomposition
 _NULL = 7  # roots of the precision, of the largest singular value, below which a direction is rounding
 _LOOSE = 0.05  # of a trace: a bound on its error that is a thousand times as large as errors are
@@ -150,7 +150,7 @@ class Procrustes(Measure[FeatureSide]):
         """``max over g of tr(g^T gains)``, the narrower side padded with zero channels; of a score, to 1e-7."""
         if not self._group.mixes:
             return float(self.best_traces(gains))
-        if min(gains.shape) >= _LARGE:
+        if min(gains.shape) >= LARGE:
             found, error = quick_nuclear_norm(gains.double())
             if error < _ERROR * sqrt(max(0.0, 1 - float(found))):
                 return float(found)
@@ -162,7 +162,7 @@ class Procrustes(Measure[FeatureSide]):
             return self.best(gains)[0]
         if (least := min(gains.shape[-2:])) < _FEW:
             return double(singular_values(gains).sum(-1))
-        if quick and least >= _LARGE:  # float32 does, mostly
+        if quick and least >= LARGE:  # float32 does, mostly
             found, error = quick_nuclear_norm(gains.float())
             if (error < _LOOSE * found).all():
                 return found.double()
