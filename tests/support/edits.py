@@ -635,17 +635,6 @@ def taken_over(model):
         nn.init.normal_(p)
 
 
-@edit(
-    "pruned, permuted and rescaled",
-    {"permuted": "", "scaled": "", "pruned": "50.0% of the weights of 3 tensors set to zero"},
-    start=perceptron,
-)
-def pruned_and_rescaled(model):
-    pruned(model)
-    sym = iw.symmetries(model, perceptron()[1])
-    return sym.act(sym.random(seed=2, kinds=["permutation", "scale"]), model)
-
-
 @edit("a stream centred", {"centred": "means over units subtracted from 2 tensors", "frozen": ""}, start=perceptron)
 def centred(model):
     for p in (model[2].weight, model[2].bias):
