@@ -612,6 +612,29 @@ def int4(model):
         p.copy_(((rows / step).round() * step).reshape(p.shape))
 
 
+@edit(
+    "four bits with zero points for 32 entries and back",
+    {"quantised": "int4 with a zero point, one step for 32 entries"},
+    start=perceptron,
+)
+def with_zero_points(model):
+    for p in matrices(model)[1:]:
+        rows = p.reshape(-1, 32)
+        low, high = rows.amin(1, keepdim=True).clamp_max(0), rows.amax(1, keepdim=True).clamp_min(0)
+        step = (high - low) / 15
+        zero = (-low / step).round()
+        p.copy_((((rows / step + zero).round().clamp(0, 15) - zero) * step).reshape(p.shape))
+
+
+@edit(
+    "two of four pruned", {"pruned": "set to zero (#.weight), 2:4, two of every four", "frozen": "0"}, start=perceptron
+)
+def two_of_four(model):
+    for p in matrices(model)[1:]:
+        rows = p.view(-1, 4)
+        rows.scatter_(1, rows.abs().argsort(1)[:, :2], 0.0)
+
+
 @edit("float8 and back", {"quantised": "all"}, start=perceptron)
 def float8(model):
     for p in model.parameters():
