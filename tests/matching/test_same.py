@@ -42,6 +42,7 @@ def test_copies_are_the_same_rounded_or_not_and_tuned_ones_related(name):
         assert found.verdict == SAME and found.precision in (named, "float16") and found.residual < 0.05, str(found)
     found = same(model, act(sym, random(sym, 0), perturbed(model, 0.05)), x, sym)
     assert found.verdict == RELATED and not found and "residual" in str(found), str(found)
+    assert found.differing.keys() >= {n for n, p in model.named_parameters() if p.ndim > 1}
 
 
 def fresh(seed):

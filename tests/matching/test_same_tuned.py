@@ -144,19 +144,6 @@ def test_a_head_with_another_number_of_classes(name):
     assert unrelated.verdict == DIFFERENT and "has shape" in unrelated.reason and unrelated.transformation is None
 
 
-def test_training_all_layers_names_all_that_moved():
-    a, x = mlp(), inputs("mlp")
-    b = copy.deepcopy(a)
-    torch.manual_seed(3)
-    with torch.no_grad():
-        for p in b.parameters():
-            p += 0.1 * p.std() * torch.randn_like(p)
-    sym = iw.symmetries(a, x)
-    found = same(a, sym.act(sym.random(seed=2), b), x, sym)
-    assert found.verdict == RELATED and "residual" in found.reason
-    assert set(found.differing) == {n for n, _ in a.named_parameters()}
-
-
 @pytest.mark.parametrize("op", ["leaky_relu", "tanh"])
 def test_without_a_rule_it_cannot_be_told(op, monkeypatch):
     layers = {"leaky_relu": nn.LeakyReLU, "tanh": nn.Tanh}
@@ -210,22 +197,6 @@ def test_a_copy_that_was_sent_on_another_path_is_not_the_same():
         b.gate.neg_()
     found = same(a, b, x)
     assert found.verdict == RELATED and not found and found.differing.keys() == {"gate"}
-
-
-@pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("name", MAKERS)
-def test_one_edited_weight_is_seen(name, precision):
-    """No cast moves one weight by a third of its size, whatever the other weights of its tensor do."""
-    a, x = MAKERS[name][0](), inputs(name)
-    sym = iw.symmetries(a, x)
-    b = sym.act(sym.random(seed=1), a).to(precision).double()
-    assert same(a, b, x, sym).verdict == SAME
-    edited, weight = max(b.named_parameters(), key=lambda entry: entry[1].numel())
-    with torch.no_grad():
-        weight.view(-1)[weight.abs().argmax()] *= 1.3
-    found = same(a, b, x, sym)
-    assert found.verdict == RELATED
-    assert edited in found.differing
 
 
 class Experts(nn.Module):
