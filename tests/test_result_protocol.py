@@ -36,100 +36,22 @@ def batches() -> list[tuple[Tensor, Tensor]]:
 
 
 def symmetry() -> Result:
-    return iw.symmetries(net(), torch.zeros(2, 4))
-
-
-def verification() -> Result:
-    return iw.symmetries(net(), torch.zeros(2, 4)).verify(net(), torch.randn(5, 4))
-
-
-def fold() -> Result:
-    return iw.fold(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 3)), torch.randn(5, 4))
-
-
-def rotation() -> Result:
-    return iw.rotate(nn.Sequential(nn.Linear(4, 8), nn.RMSNorm(8), nn.Linear(8, 3)), torch.randn(5, 4))
-
-
-def tangent() -> Result:
-    return symmetry().tangent(net().state_dict())
-
-
-def match() -> Result:
-    return iw.same(net(), net(1), torch.zeros(2, 4))
-
-
-def other_architecture() -> Result:
-    return iw.same(net(), nn.Sequential(nn.Linear(4, 3)), torch.zeros(2, 4))
-
-
-def correspondence() -> Result:
-    return iw.correspond(net(), nn.Sequential(net(1)), torch.randn(2, 4))
-
-
-def difference() -> Result:
-    return iw.diff(net(), net(1), torch.zeros(2, 4))
-
-
-def alignment() -> Result:
-    return iw.align(net(), net(1), torch.zeros(2, 4))
-
-
-def gathering() -> Result:
-    return iw.matching.gather([net(), net(1), net(2)], torch.zeros(2, 4))
-
-
-def lineage() -> Result:
-    return iw.lineage(net(), net(1), torch.zeros(2, 4))
-
-
-def tree() -> Result:
-    return iw.lineage_tree({"<a>": net(), "b": net(), "c": net(1)}, torch.zeros(2, 4))
-
-
-def barrier() -> Result:
-    return iw.barrier(net(), net(1), batches(), points=3)
-
-
-def comparison() -> Result:
-    return iw.compare(net(), net(1), batches(), layers=["0", "2"])
-
-
-def comparison_set() -> Result:
-    return iw.compare_many({"<a>": net(), "b": net(1), "c": net(2)}, batches(), ["0", "2"], "linear_cka")
+    return iw.symmetries(net(), X)
 
 
 def distances() -> Result:
     nets = {"<a>": net(), "b": net(1), "c": net(2)}
-    return iw.similarity.distances(
-        {k: iw.features.collect(one, batches(), "0")["0"] for k, one in nets.items()}, "linear_cka"
-    )
+    features = {k: iw.features.collect(one, batches(), "0")["0"] for k, one in nets.items()}
+    return iw.similarity.distances(features, "linear_cka")
 
 
-def embedding() -> Result:
-    return distances().embedding()
-
-
-def stitching() -> Result:
-    return iw.stitch(net(), net(1), "1", "full", loader=batches(), eval_loader=batches(), method="direct")
-
-
-def study() -> Result:
-    families = ("full", "g_relu")
+def stitching(families: Any = "full") -> Result:
     return iw.stitch(net(), net(1), "1", families, loader=batches(), eval_loader=batches(), method="direct")
 
 
 def gates() -> Result:
     x, y = batches()[0]
     return iw.gates.examine(net(), x, y, kernel_examples=6)
-
-
-def gate_match() -> Result:
-    return iw.gates.match_gates(net(), net(), batches()[0][0])
-
-
-def effective_maps() -> Result:
-    return iw.gates.effective_maps(iw.gates.dlgn(net()), torch.randn(1, 4))
 
 
 def dissection() -> Result:
@@ -150,10 +72,6 @@ def privileged() -> Result:
     return PrivilegedBases("net", "shapes", (one,), ("t",))
 
 
-def mappings() -> Result:
-    return iw.symmetries(net(), torch.zeros(2, 4)).mappings()
-
-
 def reproduction() -> Result:
     from intertwine.lab.experiments import Claim, Reproduction, Row
 
@@ -161,35 +79,38 @@ def reproduction() -> Result:
     return Reproduction("x", "A <table>", "v2 Table 2", "smoke", rows, (Claim("It holds", None),), facts={"seed": 0})
 
 
+X = torch.zeros(2, 4)
 KINDS = {
     "Symmetry": symmetry,
-    "Verification": verification,
-    "Fold": fold,
-    "Rotation": rotation,
-    "Tangent": tangent,
-    "Match": match,
-    "Match of other architectures": other_architecture,
-    "Correspondence": correspondence,
-    "Diff": difference,
-    "Alignment": alignment,
-    "Gathering": gathering,
-    "Lineage": lineage,
-    "Tree": tree,
-    "Barrier": barrier,
-    "Comparison": comparison,
-    "ComparisonSet": comparison_set,
+    "Verification": lambda: symmetry().verify(net(), torch.randn(5, 4)),
+    "Fold": lambda: iw.fold(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 3)), torch.randn(5, 4)),
+    "Rotation": lambda: iw.rotate(nn.Sequential(nn.Linear(4, 8), nn.RMSNorm(8), nn.Linear(8, 3)), torch.randn(5, 4)),
+    "Tangent": lambda: symmetry().tangent(net().state_dict()),
+    "Match": lambda: iw.same(net(), net(1), X),
+    "Match of other architectures": lambda: iw.same(net(), nn.Sequential(nn.Linear(4, 3)), X),
+    "Correspondence": lambda: iw.correspond(net(), nn.Sequential(net(1)), torch.randn(2, 4)),
+    "Diff": lambda: iw.diff(net(), net(1), X),
+    "Alignment": lambda: iw.align(net(), net(1), X),
+    "Gathering": lambda: iw.matching.gather([net(), net(1), net(2)], X),
+    "Lineage": lambda: iw.lineage(net(), net(1), X),
+    "Tree": lambda: iw.lineage_tree({"<a>": net(), "b": net(), "c": net(1)}, X),
+    "Barrier": lambda: iw.barrier(net(), net(1), batches(), points=3),
+    "Comparison": lambda: iw.compare(net(), net(1), batches(), layers=["0", "2"]),
+    "ComparisonSet": lambda: iw.compare_many(
+        {"<a>": net(), "b": net(1), "c": net(2)}, batches(), ["0", "2"], "linear_cka"
+    ),
     "Distances": distances,
-    "Embedding": embedding,
+    "Embedding": lambda: distances().embedding(),
     "Stitching": stitching,
-    "StitchingStudy": study,
+    "StitchingStudy": lambda: stitching(("full", "g_relu")),
     "GateStudy": gates,
     "SharedGates": lambda: gates().shared,
     "ActiveSubnetwork": lambda: gates().active,
-    "GateMatch": gate_match,
-    "EffectiveMaps": effective_maps,
+    "GateMatch": lambda: iw.gates.match_gates(net(), net(), batches()[0][0]),
+    "EffectiveMaps": lambda: iw.gates.effective_maps(iw.gates.dlgn(net()), torch.randn(1, 4)),
     "Dissection": dissection,
     "PrivilegedBases": privileged,
-    "Mappings": mappings,
+    "Mappings": lambda: symmetry().mappings(),
     "Reproduction": reproduction,
 }
 
@@ -213,7 +134,7 @@ def alike(a: Any, b: Any) -> bool:
 
 
 VALUES = {
-    **dict.fromkeys(("Transformation", "Transport", "Recipe", "Family"), "is applied or written"),
+    **dict.fromkeys(("Transformation", "Transport", "Family"), "is applied or written"),
     **dict.fromkeys(("Intertwiner", "GatedIntertwiner", "Kernel"), "is a group or a kernel"),
     **dict.fromkeys(("GatedNetwork", "StitchingLayer", "Trained", "KernelRegression"), "is a model, or holds one"),
     **dict.fromkeys(("Carrier", "Paths", "GramSide", "Point"), "is what others compute with"),
