@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from ..._nested import by_key
 from ...matching.correspondence.entries import Entry, Range, Region, carried
-from ...matching.judgement.deviation import constant
+from ...matching.judgement.deviation import constant, relative
 from .layers import layer_of, pattern_of, signature, stem_of, with_layer
 
 _PROBES = (4, 12)  # rows of a tensor that are looked for: fewest and most
@@ -26,7 +26,7 @@ _CLOSE, _SAME_SORTED = 0.3, 0.99  # closeness of vectors in order, and of their 
 _TIE = 1e-4  # difference of cosines below which two sources are equally good
 _LEAST = 1e-30
 _LEAST_HEAD = 4  # with two dimensions pairs and halves are the same
-_FAR, _NEARER = 0.5, 0.5  # relative distance from which on another layout is looked for; share of it that may be left
+_FAR = 0.5  # relative distance from which on another layout is looked for
 
 State = Mapping[str, Tensor]
 _Way = tuple[str, str]  # name of a tensor and how it is read as rows
@@ -292,7 +292,7 @@ def _beside(done: Conversion, name: str, sibling: str) -> None:
     if all(r.source in done.source and r.sizes == (x.numel(), done.source[r.source].numel()) for r in made):
         there = carried([r.entry(name, x, done.source[r.source]) for r in made], done.source)[name]
         y = done.source.get(name)
-        nearer = y is None or x.shape != y.shape or distance(x, there) < distance(x, y)
+        nearer = y is None or x.shape != y.shape or relative(there, x) < relative(y, x)
         if nearer and (y is None or {*sources} == {name}):
             done.found[name] = tuple(made)
 
@@ -374,9 +374,4 @@ def _doubles(done: Conversion) -> None:
 
 def elsewhere(x: Tensor, y: Tensor) -> bool:
     """Whether two tensors of one name are so far apart that one may lie in another layout."""
-    return x.shape != y.shape or (x.ndim == 2 and min(x.shape) > 1 and distance(x, y) > _FAR)
-
-
-def distance(x: Tensor, y: Tensor) -> float:
-    """Relative distance of two tensors."""
-    return float((x.float() - y.float()).norm() / x.float().norm().clamp_min(_LEAST))
+    return x.shape != y.shape or (x.ndim == 2 and min(x.shape) > 1 and relative(y, x) > _FAR)

@@ -13,7 +13,7 @@ from ..._nested import by_key
 from ...groups import Element
 from ...matching.coordinates.networks import Balanced
 from ...matching.coordinates.problem import members, searched, within
-from ...matching.element_fit.consensus import by_consensus, freedoms, pinned, refitted, unflipped
+from ...matching.element_fit.consensus import AGREES, by_consensus, freedoms, pinned, refitted, unflipped
 from ...matching.element_fit.refit import Fit
 from ...matching.element_fit.units import match_units
 from ...matching.judgement.deviation import PRECISIONS, apart, constant, meets
@@ -25,7 +25,6 @@ from ...symmetry.spaces import Fixed, Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity
 
-_EQUAL = 2.0**-7  # relative distance of a tensor that a cast to bfloat16 leaves: what agrees so pins its units
 _SPARSER = 0.05  # share of the entries that became zero from which on elements are looked for without them
 _IN_PLACE = 0.7  # mean cosine of a unit's slices with those of the unit in its place: no other is closer
 _FLOOR = {torch.float32: 1e-7, torch.float64: 1e-12}  # relative distances that rounding leaves
@@ -71,7 +70,7 @@ def explained(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -
         placed = {s for s, kind, _ in still if kind == "permutation"}
         part = _Pair(*(_part(side, free, placed) for side in (one, other)))
         g = _simplest(part)
-        g = unflipped(part.a, part.b, g, [n for n in part.a.sym.layouts if not part.apart(n, g) <= _EQUAL])
+        g = unflipped(part.a, part.b, g, [n for n in part.a.sym.layouts if not part.apart(n, g) <= AGREES])
         elements = {n: replace(e, group=found[n].group) for n, e in g.elements.items()}
         found = Transformation({**found.elements, **elements})
     return Explained(one, other, found)
@@ -122,15 +121,15 @@ class _Pair:
 
     def unchanged(self, name: str, g: Transformation) -> bool:
         """Whether a tensor and every row along every axis agree up to a cast, so that no single unit was moved."""
-        if constant(self.a.state[name]) or not self.apart(name, g) <= _EQUAL:
+        if constant(self.a.state[name]) or not self.apart(name, g) <= AGREES:
             return False
         x, y = self.near(name, g), self.met(name, g)
-        gap, size = (x - y).square(), _EQUAL**2 * y.square()
+        gap, size = (x - y).square(), AGREES**2 * y.square()
         return all(bool((summed(gap, [dim]) <= summed(size, [dim])).all()) for dim in range(x.ndim))
 
     def agree(self, g: Transformation) -> bool:
         """Whether all tensors agree up to a cast."""
-        return all(constant(self.b.state[n]) or self.apart(n, g) <= _EQUAL for n in self.a.sym.layouts)
+        return all(constant(self.b.state[n]) or self.apart(n, g) <= AGREES for n in self.a.sym.layouts)
 
     def misfit(
         self, g: Transformation, names: Iterable[str] | None = None, floors: Mapping[torch.dtype, float] = _FLOOR
