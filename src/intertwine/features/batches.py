@@ -39,22 +39,37 @@ def labels_in(batch: Any) -> Tensor | None:
 
 def example(batch: Any, examples: int) -> Any:
     """The inputs of ``batch`` cut to its first examples: a dict, a tuple of several positional ones, or one value."""
-    n = size(batch)
-    return map_tensors(_inputs(batch), lambda x: x[:examples] if x.ndim and x.shape[0] == n else x)
+    return _rows(batch, lambda x: x[:examples])
 
 
 def head(batch: Any, examples: int) -> Any:
     """A batch of the first examples, without labels: a dict stays a dict, everything else becomes ``(inputs,)``."""
-    inputs = example(batch, examples)
+    return _batch(example(batch, examples))
+
+
+def take(batch: Any, index: Tensor) -> Any:
+    """A batch of the examples ``index``, without labels, as :func:`head` gives it."""
+    return _batch(_rows(batch, lambda x: x[index.to(x.device)]))
+
+
+def _rows(batch: Any, some: Callable[[Tensor], Tensor]) -> Any:
+    n = size(batch)
+    return map_tensors(_inputs(batch), lambda x: some(x) if x.ndim and x.shape[0] == n else x)
+
+
+def _batch(inputs: Any) -> Any:
     return inputs if isinstance(inputs, Mapping) else (inputs,)
 
 
 def join(batches: Sequence[Any]) -> Any:
-    """One batch of inputs made of several, labels left out; they must have one shape."""
+    """One batch of inputs made of several, labels left out; they must have one shape, and what is of no example equal.
+
+    Raises:
+        ValueError: If they have several shapes, or share what differs.
+    """  # noqa: DOC502 - raised by the parts
     if len(batches) == 1:
         return batches[0]
-    inputs = [_inputs(batch) for batch in batches]
-    whole = _joined(inputs)
+    whole = _joined([_inputs(batch) for batch in batches], [*map(size, batches)])
     return (whole,) if isinstance(whole, tuple) else whole
 
 
@@ -164,14 +179,18 @@ def _inputs(batch: Any) -> Any:
     return batch
 
 
-def _joined(values: Sequence[Any]) -> Any:
+def _joined(values: Sequence[Any], sizes: Sequence[int]) -> Any:
     first = values[0]
     if isinstance(first, Mapping):
-        return with_items(first, {key: _joined([value[key] for value in values]) for key in first})
+        return with_items(first, {key: _joined([value[key] for value in values], sizes) for key in first})
     if isinstance(first, list | tuple) and any(True for _ in tensors_in(first)):
-        return with_items(first, [_joined(parts) for parts in zip(*values, strict=True)])
-    if not isinstance(first, Tensor) or first.ndim == 0:
+        return with_items(first, [_joined(parts, sizes) for parts in zip(*values, strict=True)])
+    if not isinstance(first, Tensor):
         return first
+    if any(x.ndim == 0 or len(x) != n for x, n in zip(values, sizes)):
+        if all(torch.equal(first, value) for value in values):
+            return first
+        raise ValueError("batches must share tensors that are not of examples to be joined. Got some that differ.")
     shapes = {tuple(value.shape[1:]) for value in values}
     if len(shapes) > 1:
         raise ValueError(
@@ -179,3 +198,4 @@ def _joined(values: Sequence[Any]) -> Any:
             "Pad or resize them, or make batches larger."
         )
     return torch.cat(list(values))
+

@@ -29,12 +29,12 @@ from ..registry import measure as find
 from .all_pairs import INTERRUPTED, check_memory, has_estimator, score_all
 from .estimates import How
 from .keepers import Collector, Features, Wanted
-from .layers import FEWEST, Network, Running, channels_first_shape, expected, gather
+from .layers import FEWEST, Network, Running, channels_first_shape, expected, gather, limited, mixed
 from .result import Comparison
 from .untrained import CUT_SHORT, Fresh, architecture, known_by, untrained_pairs
 
 READING = Reading()
-_SHARE = 4  # of the memory, for the features of a network, and for what untrained ones will read
+SHARE = 4  # of the memory, for the features of a network, for inputs that are mixed, and for what untrained ones read
 _FEW, _SMALL = 256, 1 << 24  # examples, and numbers of all layers, up to which exact scores cost little
 _BRIEF = 256, 32, 2048  # examples that untrained networks see at least, or fewer, where they have so many rows
 Points = Sequence[Sequence[Point]]  # of the layers of each network
@@ -60,14 +60,14 @@ def compare(
 ) -> Comparison:
     """Compare every layer of one network with every layer of another on the same examples.
 
-    The loader is read once and each batch goes to both networks. Of the features, statistics are kept: Gram matrices of
-    blocks of examples, and channels at sampled positions, from which all scores follow with an ``error``, within which
-    the exact score lies 19 times of 20, an interval over examples, and a chance level: about 128 numbers per example
-    and layer, and 16 positions of its channels. Untrained networks run on a quarter of the examples, and their scores
-    are kept for later comparisons of the same architectures on the same data. With ``exact=True`` all features are
-    kept, in memory or in temporary files, and all pairs of examples and positions count; so it is by default where data
-    and networks are small, or a measure has no estimator. With ``F`` numbers per example in all layers, a CKA then
-    takes ``N^2 F``, and Procrustes a pass over all pairs for each shuffle.
+    The loader is read once, its examples are mixed, and each batch goes to both networks. Of the features, statistics
+    are kept: Gram matrices of blocks of examples, and channels at sampled positions, from which all scores follow with
+    an ``error``, within which the exact score lies 19 times of 20, an interval over examples, and a chance level: about
+    128 numbers per example and layer, and 16 positions of its channels. Untrained networks run on a quarter of the
+    examples, and their scores are kept for later comparisons of the same architectures on the same data. With
+    ``exact=True`` all features are kept, in memory or in temporary files, and all pairs of examples and positions
+    count; so it is by default where data and networks are small, or a measure has no estimator. With ``F`` numbers per
+    example in all layers, a CKA then takes ``N^2 F``, and Procrustes a pass over all pairs for each shuffle.
 
     Measures that compare channels position by position (Procrustes) need feature maps of one size: the finer side is
     averaged down to the coarser one, and to a vector where the other side has no space. CKA compares any two sizes as
@@ -145,10 +145,12 @@ def compare(
 
     fresh, groups = untrained_pairs((a, b), points, options) if untrained is None else (Fresh(), [])
     most = 0 if not fresh else sys.maxsize if exactly else brief(points, count or 0)
+    if not exactly:
+        stream = mixed(limited(stream, reading.max_examples), memory // SHARE, options.seed, notes, count, progress)
     models: Running = {"A": (a, points[0]), "B": (b, points[1])}
     if a is b and points[0] == points[1]:
         del models["B"]
-    found = read(models, _holding(stream, held, most, memory // _SHARE), count, _SHARE)
+    found = read(models, _holding(stream, held, most, memory // SHARE), count, SHARE)
     one, other = found["A"], found.get("B", found["A"])
     intervals = options.bootstrap > 0 and one.examples >= 2 * FEWEST
     draws = Draws.make(one.examples, options.null, options.bootstrap, options.seed) if exactly else None
@@ -257,7 +259,7 @@ def _untrained_scores(
         if isinstance(model, str):
             return {}, [model]
         with suppress(KeyboardInterrupt):
-            found |= read({name: (model, points)}, held, count, _SHARE * -(-len(fresh) // 2))
+            found |= read({name: (model, points)}, held, count, SHARE * -(-len(fresh) // 2))
         if name not in found or found[name].examples < count:
             return {}, [CUT_SHORT]
         del model  # before the next one is made

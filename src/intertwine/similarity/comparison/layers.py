@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..._memory import give_back, readable
+from ..._nested import tensors_in
 from ..._progress import is_silent, track
 from ...features import Point, Reading, Tapped
 from ...features import batches as batching
@@ -283,6 +284,7 @@ def gather(
         what = "Examples through all networks" if len(models) > 1 else "Examples through the network"
         try:
             for group in track(groups, what, total, progress, work):
+                began = time.monotonic() if joined and not seen else began  # inputs that are mixed have been read
                 count = sum(map(batching.size, group))
                 parts = group if few else [batching.join(group)]
                 for (name, tap), batch in product(taps.items(), parts):  # features of one network wait at a time
@@ -319,6 +321,49 @@ def limited(stream: Iterable[Any], most: int | None) -> Iterator[Any]:
             return
         left -= count
         yield batch
+
+
+def mixed(
+    stream: Iterable[Any], room: int, seed: int, notes: list[str], total: int | None, progress: bool | None
+) -> Iterator[Any]:
+    """All batches with their examples in random order, as far as so many bytes of inputs hold them.
+
+    Blocks are made of neighbours: of data that comes class by class no block would hold two classes. ``notes`` get what
+    a reader must know. Control-C ends the stream, and what was read counts.
+
+    Raises:
+        KeyboardInterrupt: If too little was read.
+    """
+    generator, seen, more = torch.Generator().manual_seed(seed), 0, True
+    batches = iter(track(stream, "Reading examples", total, progress and None, batching.size))
+    while more:
+        held, used, more = list[Any](), 0, False
+        try:
+            for batch in batches:
+                held.append(batch)
+                used += sum(x.nbytes for x in tensors_in(batch))
+                if more := used > room:
+                    break
+        except KeyboardInterrupt:
+            if seen + sum(map(batching.size, held)) < FEWEST:
+                raise
+            count = seen + sum(map(batching.size, held))
+            notes.append(f"Interrupted: these are the scores of the first {count} examples.")
+        sizes = [*map(batching.size, held)]
+        if more and not seen:
+            notes.append(
+                f"Inputs larger than {readable(room)} are mixed in parts of {sum(sizes)} examples. If the data comes "
+                "class by class, shuffle it, or let Reading(memory=...) take more."
+            )
+        seen += sum(sizes)
+        try:
+            whole = batching.join(held) if held else ()
+        except ValueError as error:
+            notes.append(f"Examples are taken in the order of the loader; it should be random: {error}")
+            yield from held
+            continue
+        order = torch.randperm(sum(sizes), generator=generator)
+        yield from (batching.take(whole, index) for index in order.split(sizes) if held)
 
 
 def expected(loader: Iterable[Any], first: Any, max_examples: int | None) -> int | None:

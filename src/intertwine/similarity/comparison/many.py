@@ -1,6 +1,7 @@
 """Many networks on the same data: one pass each, all pairs from what the passes kept."""
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from ..._evaluation import check_module
 from ..._examples import both_given
 from ..._io import check_writable, digest, versions, write_tensors
+from ..._memory import parse_memory
 from ..._nested import tensors_in
 from ..._progress import track
 from ...features import Point, Reading
@@ -24,10 +26,10 @@ from ...features import batches as batching
 from ..base import Measure
 from ..inference import NO_RESAMPLING, RESAMPLING, Resampling, given
 from .all_pairs import INTERRUPTED, has_estimator, score_all
-from .compare import READING, brief, check_options, chosen_measures, points_of, settings_of
+from .compare import READING, SHARE, brief, check_options, chosen_measures, points_of, settings_of
 from .estimates import How
 from .keepers import Collector, Wanted, read_layer, to_tensors
-from .layers import FEWEST, Network, Running, gather, limited
+from .layers import FEWEST, Network, Running, gather, limited, mixed
 from .result import ComparisonSet
 from .untrained import CUT_SHORT, Fresh, Make, Redrawn, architecture, grouped, makers
 
@@ -107,11 +109,11 @@ def compare_many(
         files, blocks, notes = passed(networks, reading)
         examples, own, more = sum(blocks), len(files), dict[str, Path]()
         try:
-            few = replace(reading, max_examples=min(examples, brief(points, examples)))
             if fresh:
-                more, _, notes = passed(fresh, few, examples)
+                more, _, said = passed(fresh, reading, min(examples, brief(points, examples)))
+                notes += said
         except KeyboardInterrupt:
-            notes = [CUT_SHORT]
+            notes.append(CUT_SHORT)
         shared, intervals = [p.name for p in points[0]], drawn.bootstrap > 0 and examples >= 2 * FEWEST
         if drawn.bootstrap and not intervals:
             notes.append(f"No intervals: {examples} examples are too few to halve.")
@@ -194,39 +196,47 @@ def _pairs(groups: Sequence[Sequence[int]], scores: Tensor, kinds: Sequence[int]
 
 def _passed(
     folder: Path, loader: Iterable[Any], measures: Sequence[Measure[Any]], seed: int, progress: bool | None,
-    networks: Fresh, reading: Reading, of: int = 0,
+    networks: Fresh, reading: Reading, few: int = 0,
 ) -> tuple[dict[str, Path], list[int], list[str]]:  # fmt: skip
-    """Files of what passes keep, as of so many examples, made once; blocks; and why networks cannot be made."""
+    """Files of what passes keep of all examples, or of ``few``, made once; blocks; and what a reader must know."""
     files, notes, blocks, read = dict[str, Path](), list[str](), list[int](), hashlib.sha256()
-    examples = sum(map(batching.size, limited(_read(loader, read), reading.max_examples)))
-    wanted = Wanted.of(measures, [points for _, points, _ in networks.values()], of or examples, seed)
-    what = f"Running {'untrained ' if of else ''}networks"
+    sizes = [(batching.size(x), sum(t.nbytes for t in tensors_in(x))) for x in _read(loader, read, reading)]
+    examples, room = (
+        sum(n for n, _ in sizes),
+        min(parse_memory(reading.memory) // SHARE, sum(size for _, size in sizes)),
+    )
+    wanted = Wanted.of(measures, [points for _, points, _ in networks.values()], examples, seed)
+    own = replace(reading, max_examples=few) if few else reading
+    what = f"Running {'untrained ' if few else ''}networks"
     for name, (make, points, _) in track(networks.items(), what, len(networks), progress):
         model = make()
         if isinstance(model, str):
             notes.append(model)
             continue
         layout = [(p.name, p.shape, p.channel_dim) for p in points]
-        facts = repr((wanted, layout, reading, read.hexdigest(), architecture(model)))
+        facts = repr((room, wanted, layout, own, read.hexdigest(), architecture(model)))
         path = (folder / f"{digest([facts, *model.state_dict().values()])[:24]}.safetensors").resolve()
         if not path.exists():
-            again, running = hashlib.sha256(), Running({name: (model, points)})
-            found = gather(running, {name: Collector(name, points, wanted)}, _read(loader, again), reading)[name]
-            if found.notes:
+            again, running, said = hashlib.sha256(), Running({name: (model, points)}), list[str]()
+            stream = mixed(_read(loader, again, reading), room, seed, said, examples, progress)
+            found = gather(running, {name: Collector(name, points, wanted)}, stream, own)[name]
+            if any(note.startswith("Interrupted") for note in (*said, *found.notes)):
                 raise KeyboardInterrupt  # part of a pass is no pass
+            deque(stream, maxlen=0)  # the examples that untrained networks leave
             if again.digest() != read.digest():
                 raise ValueError(
                     f"loader must yield the same batches in every pass. Got others for {name}. Do not shuffle, or load "
                     "the data into a list of batches."
                 )
+            notes += said
             write_tensors(path, to_tensors(found))
         files[name], blocks = path, [*read_layer(path, points[0].name, name).blocks]
     return files, blocks, notes
 
 
-def _read(loader: Iterable[Any], known: Any) -> Iterator[Any]:
-    """The batches of a loader, which are added to a hash."""
-    for batch in batching.peek(loader)[1]:
+def _read(loader: Iterable[Any], known: Any, reading: Reading) -> Iterator[Any]:
+    """The batches of a loader, as many as are asked for, which are added to a hash."""
+    for batch in limited(batching.peek(loader)[1], reading.max_examples):
         digest(tensors_in(batching.example(batch, batching.size(batch))), known)
         yield batch
 
