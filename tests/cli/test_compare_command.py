@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from intertwine.cli.commands import compare
 from intertwine.similarity import Comparison, ComparisonSet
@@ -169,42 +170,67 @@ class Evil:
         return (print, ("unpickled!",))
 
 
-BAD = {
-    "wrong architecture": (("{a}", "{b}", "--model", "resnet20"), r"checkpoint must be of the architecture resnet20"),
-    "wrong arguments": (("{a}", "{b}", "--model", "mlp:widths=9"), r"architecture mlp:widths=9.*of another shape"),
-    "unknown layer": (("{a}", "{b}", "--layers", "relu9"), r"layers must be names of .* Got 'relu9'. Close names:"),
-    "unknown layer of B": (("{a}", "{b}", "--layers", "relu1", "--layers-b", "x"), r"Got 'x'"),
-    "unsafe pickle": (("evil.pt", "{b}", "--model", "mlp"), r"checkpoint must hold tensors only.*unsafe unpickling"),
-    "empty data": (("{a}", "{b}", "--data", "images:empty"), r"must hold images"),
-    "wrong image size": (
-        ("{a}", "{b}", "--data", "npz:large.npz", "--model", "mlp:widths=8-8,shape=1-8-8"),
-        r"data must be inputs that a\.safetensors accepts. Got inputs of shape \(1, 12, 12\)",
-    ),
-    "too few examples": (("{a}", "{b}", "--split", "validation", "--data", "npz:few.npz"), r"at least 4"),
-    "no card": (("{bare}", "{bare}", "--data", "digits"), r"--model must be given where .* Got none for ./.*bare"),
-    "no data named": (("{bare}", "{bare}", "--model", "mlp:widths=8-8"), r"--data must be given where no card lies"),
-    "out is a file": (("{a}", "{b}", "--out", "file"), r"--out must be a folder"),
-    "an empty file": (("file", "{b}", "--model", "mlp"), r"torch or safetensors file.*\(0 bytes\)"),
-    "out below a file": (("{a}", "{b}", "--out", "file/x"), r"--out must be a place where files can be"),
-    "a folder without a model": (("empty", "{b}"), r"checkpoint must be a file, an index of shards, or a directory"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_refused_before_long_work(run, pair, bare, npz, tmp_path, monkeypatch, case):
-    (tmp_path / "evil.pt").write_bytes(pickle.dumps({"w": Evil()}))
-    for name in ("cats", "dogs"):
-        (tmp_path / "empty" / name).mkdir(parents=True)
+def bad_inputs(pair, bare, npz, tmp_path):
+    """Words of the command line, and what the error must say."""
+    a, b = pair
+    cut = tmp_path / "cut.safetensors"
+    cut.write_bytes(a.read_bytes()[:-40])
+    evil = tmp_path / "evil.pt"
+    evil.write_bytes(pickle.dumps({"w": Evil()}))
+    empty = tmp_path / "empty"
+    (empty / "cats").mkdir(parents=True)
+    (empty / "dogs").mkdir()
     (tmp_path / "file").write_text("")
-    npz("large.npz", shape=(1, 12, 12))
-    npz("few.npz", n=20, classes=2)
-    monkeypatch.setattr("intertwine.similarity.compare", lambda *_, **__: pytest.fail("the long work began"))
-    words, message = BAD[case]
-    ran = run("compare", *(word.format(a=pair[0], b=pair[1], bare=bare) for word in words))
+    nan = tmp_path / "nan.safetensors"
+    save_file({k: torch.full_like(v, torch.nan) for k, v in load_file(a).items()}, nan)
+    return {
+        "wrong architecture": ((a, b, "--model", "resnet20"), r"checkpoint must be of the architecture resnet20"),
+        "wrong arguments": ((a, b, "--model", "mlp:widths=9"), r"architecture mlp:widths=9.*of another shape"),
+        "unknown layer": ((a, b, "--layers", "relu9"), r"layers must be names of .* Got 'relu9'. Close names:"),
+        "unknown layer of B": ((a, b, "--layers", "relu1", "--layers-b", "x"), r"Got 'x'"),
+        "unsafe pickle": ((evil, b, "--model", "mlp"), r"checkpoint must hold tensors only.*unsafe unpickling"),
+        "truncated safetensors": ((a, cut), r"checkpoint must be a complete safetensors file"),
+        "empty data": ((a, b, "--data", f"images:{empty}"), r"must hold images"),
+        "wrong image size": (
+            (a, b, "--data", npz("large.npz", shape=(1, 12, 12)), "--model", "mlp:widths=8-8,shape=1-8-8"),
+            r"data must be inputs that a\.safetensors accepts. Got inputs of shape \(1, 12, 12\)",
+        ),
+        "too few examples": ((a, b, "--split", "validation", "--data", npz("few.npz", n=20, classes=2)), r"at least 4"),
+        "no card": ((bare, bare, "--data", "digits"), r"--model must be given where .* Got none for ./.*bare"),
+        "no data named": ((bare, bare, "--model", "mlp:widths=8-8"), r"--data must be given where no card lies"),
+        "out is a file": ((a, b, "--out", tmp_path / "file"), r"--out must be a folder"),
+        "an empty file": ((tmp_path / "file", b, "--model", "mlp"), r"safetensors or GGUF file.*\(0 bytes\)"),
+        "weights that are not finite": ((a, nan, "--model", "mlp:widths=8-8"), r"must hold finite weights\. Got NaN"),
+        "out below a file": ((a, b, "--out", tmp_path / "file" / "x"), r"--out must be a place where files can be"),
+        "a folder without a model": ((empty, b), r"checkpoint must be a file, an index of shards, or a directory"),
+    }  # fmt: skip
+
+
+CASES = (
+    "wrong architecture", "wrong arguments", "unknown layer", "unknown layer of B", "unsafe pickle",
+    "truncated safetensors", "empty data", "wrong image size", "too few examples", "no card", "no data named",
+    "out is a file", "a folder without a model", "an empty file", "weights that are not finite", "out below a file",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_is_refused_before_long_work(run, pair, bare, npz, tmp_path, monkeypatch, case):
+    from intertwine import similarity
+
+    def never(*args, **kwargs):
+        raise AssertionError("the long work began")
+
+    monkeypatch.setattr(similarity, "compare", never)
+    words, message = bad_inputs(pair, bare, npz, tmp_path)[case]
+    ran = run("compare", *words)
     assert ran.code == 2
     assert ran.out == ""
     assert re.search(message, ran.error), ran.error
     assert not (tmp_path / "comparison").exists()
+
+
+def test_every_bad_input_is_tried(pair, bare, npz, tmp_path):
+    assert set(bad_inputs(pair, bare, npz, tmp_path)) == set(CASES)
 
 
 def test_a_card_cannot_make_us_import_code(run, pair, tmp_path):

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .._words import release
 from ..errors import CheckpointError, StorageError
+from .gguf_file import GGUF, read_gguf
 from .scratch import Scratch, sweep
 
 # A full disk, a used-up quota, a limit on files, a read-only file system.
@@ -192,10 +193,10 @@ def _sort_metadata(path: Path) -> None:
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
-    """Read a state dict from safetensors, or from a torch file with ``weights_only=True``.
+    """Read a state dict from safetensors, from GGUF, or from a torch file with ``weights_only=True``.
 
     Args:
-        path: A ``.safetensors`` file, or any file that ``torch.save`` wrote. A dictionary that holds the
+        path: A ``.safetensors`` or ``.gguf`` file, or any file that ``torch.save`` wrote. A dictionary that holds the
             state dict under ``state_dict``, ``model`` or ``model_state_dict`` is opened.
 
     Raises:
@@ -204,6 +205,8 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     from .._untrusted.weights import check_sizes, check_weights_file
 
     path = check_weights_file(path)
+    if path.suffix == GGUF:
+        return read_gguf(path)
     loaded = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
     found = _find_state_dict(loaded, path)
     check_sizes(found, path)

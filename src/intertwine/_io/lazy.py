@@ -13,6 +13,7 @@ from .._memory import check_fits
 from .._untrusted.files import json_of, regular_file, within
 from ..errors import CheckpointError
 from .files import write_json, write_tensors
+from .gguf_file import GGUF, gguf_tensors
 
 __all__ = ["LazyState", "StoredState", "write_shards"]
 
@@ -52,10 +53,11 @@ class LazyState(Mapping[str, Tensor]):
 
 
 class StoredState(LazyState):
-    """A checkpoint in safetensors, whole or in shards, whose tensors are read from disk each time.
+    """A checkpoint in safetensors, whole or in shards, or in GGUF, whose tensors are read from disk each time.
 
     Args:
-        path: ``*.safetensors.index.json``, a single ``.safetensors`` file, or a folder with either.
+        path: ``*.safetensors.index.json``, a single ``.safetensors`` file, a folder with either, or a ``.gguf`` file,
+            whose tensors are dequantised.
 
     Attributes:
         files: Name of each tensor to the file that holds it.
@@ -66,9 +68,12 @@ class StoredState(LazyState):
 
     def __init__(self, path: str | Path) -> None:
         path = _found(Path(path))
-        self.files = dict.fromkeys(_names(path), path) if path.suffix == ".safetensors" else _indexed(path)
+        self._stored = gguf_tensors(path) if path.suffix == GGUF else {}
+        whole = self._stored or (_names(path) if path.suffix == ".safetensors" else None)
+        self.files = _indexed(path) if whole is None else dict.fromkeys(whole, path)
         folders = frozenset(file.parent.resolve() for file in self.files.values())
-        super().__init__({name: partial(_read, file, name) for name, file in self.files.items()}, folders)
+        make = {name: tensor.read for name, tensor in self._stored.items()}
+        super().__init__(make or {name: partial(_read, file, name) for name, file in self.files.items()}, folders)
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors in memory.
@@ -84,8 +89,8 @@ class StoredState(LazyState):
         """Name of each tensor to its shape and type; tensors are not read."""
         from safetensors import safe_open
 
-        found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
-        for path in sorted(set(self.files.values())):
+        found = {name: (tensor.shape, tensor.dtype) for name, tensor in self._stored.items()}
+        for path in () if found else sorted(set(self.files.values())):
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118
                     header = file.get_slice(name)
@@ -182,8 +187,10 @@ def _found(path: Path) -> Path:
         if not inside:
             raise no_weights(path)
         return inside[0]
-    if not path.is_file() or not re.search(r"\.(safetensors|index\.json)$", path.name):
-        raise CheckpointError(f"checkpoint must be an existing .safetensors or *.index.json file. Got {str(path)!r}.")
+    if not path.is_file() or not re.search(r"\.(safetensors|index\.json|gguf)$", path.name):
+        raise CheckpointError(
+            f"checkpoint must be an existing .safetensors, *.index.json or .gguf file. Got {str(path)!r}."
+        )
     return path
 
 

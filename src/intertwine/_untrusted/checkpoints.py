@@ -17,12 +17,12 @@ _SMALL = 1000  # bytes; a pointer has fewer
 _HEADER = 100_000_000  # bytes at most, as the format has it
 _QUICK = 1 << 28  # bytes of weights that are looked through at once; larger ones are when they are read
 _POINTER = b"version https://git-lfs"
-_STARTS = (b"PK", b"\x80")  # of an archive and of a pickle, as torch writes them
+_STARTS = (b"PK", b"\x80", b"GG")  # of an archive and of a pickle, as torch writes them, and of GGUF
 # Bits of the exponent, all set in NaN and infinities, of the kinds that have one.
 _EXPONENTS = {"F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80), "F32": ("<u4", 0x7F80_0000), "F64": ("<u8", 0x7FF << 52)}
 _WEIGHTS = (".weight", ".bias")  # ends of names; a buffer may well hold infinities, such as the mask of an attention
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-_FILE_ENDS = (".safetensors", ".pt", ".pth", ".bin", ".json", ".ckpt", ".npz", ".yml", ".yaml")
+_FILE_ENDS = (".safetensors", ".gguf", ".pt", ".pth", ".bin", ".json", ".ckpt", ".npz", ".yml", ".yaml")
 
 
 def existing(what: str, path: Path, error: type[ValueError] = ValueError, kind: str = "file") -> None:
@@ -162,6 +162,6 @@ def _check_start(path: Path) -> None:
         start = file.read(2)
     if not start.startswith(_STARTS):
         raise CheckpointError(
-            f"checkpoint must be a complete torch or safetensors file. Got {str(path)!r}, which is none "
+            f"checkpoint must be a complete torch, safetensors or GGUF file. Got {str(path)!r}, which is none "
             f"({path.stat().st_size:,} bytes)."
         )

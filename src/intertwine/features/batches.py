@@ -198,4 +198,3 @@ def _joined(values: Sequence[Any], sizes: Sequence[int]) -> Any:
             "Pad or resize them, or make batches larger."
         )
     return torch.cat(list(values))
-

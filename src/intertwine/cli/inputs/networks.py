@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..._io import read_tensors
-from ..._io.lazy import StoredState
+from ..._io.lazy import GGUF, StoredState
 from ..._nested import map_tensors, tensors_in
 from ..._untrusted.checkpoints import CONFIG, HF, check_checkpoint, not_finite
 from ...errors import CheckpointError, DataError
@@ -36,12 +36,14 @@ _FEW = 4  # examples
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint: safetensors, an index, a torch file of tensors, a directory of transformers."""
+    """Read a checkpoint: safetensors, an index, GGUF, a torch file of tensors, a directory of transformers."""
     check_checkpoint(path)
     if (path / CONFIG).is_file():
         return Checkpoint(path, None, None)
     if path.is_dir() or path.name.endswith(".index.json"):
         return Checkpoint(path, StoredState(path).tensors(), None)
+    if path.suffix == GGUF:
+        return Checkpoint(path, StoredState(path), None)
     tensors = read_tensors(path)
     card = read_card(path)
     check_card(path, card)

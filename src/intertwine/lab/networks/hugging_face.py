@@ -7,10 +7,11 @@ other places is refused or left out, and the tensors are read from safetensors b
 from __future__ import annotations
 
 import copy
+import io
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import torch
 from pydantic import BaseModel
 
 from ..._io import read_tensors, write_json
+from ..._io.gguf_file import GGUF, gguf_tensors
 from ..._untrusted.checkpoints import HF
 from ..._untrusted.construction import limited_construction
 from ..._untrusted.files import check_fields, json_of, within
@@ -54,15 +56,17 @@ class _Settings(BaseModel, strict=True):
 def load_pretrained(
     directory: Path, tensors: Mapping[str, Tensor] | None = None, source: Path | None = None
 ) -> nn.Module:
-    """A Hugging Face model with weights: local safetensors only, and no code from the directory.
+    """A Hugging Face model with weights: local safetensors or GGUF only, and no code from the directory.
 
     Args:
         directory: Holds ``config.json`` and, without ``tensors``, ``model.safetensors`` or its shards.
         tensors: State dict in the library's names, or in those that it writes to disk (they may differ).
-        source: Where ``tensors`` are from, for messages.
+        source: Where ``tensors`` are from, for messages; those of a ``.gguf`` file are named and laid out anew.
     """  # noqa: DOC501 - CheckpointError, as everywhere here
     config = _config(directory)
     source = source or directory
+    if source.suffix == GGUF:
+        tensors = _of_gguf(config, source)
     state = _weights(directory) if tensors is None else dict(tensors)
     check_kinds(state, {}, repr(str(source)))  # transformers before 5 makes the model's numbers those of the file
     rule = f"checkpoint must be complete safetensors weights of the model in {str(directory)!r}"
@@ -202,6 +206,20 @@ def _weights(directory: Path) -> dict[str, Tensor]:
     if index.is_file():
         return StoredState(index).tensors()
     raise no_weights(directory)
+
+
+def _of_gguf(config: Any, source: Path) -> dict[str, Tensor]:
+    """The tensors of a GGUF file under a model's names and in its layouts, as transformers knows both."""
+    gguf_tensors(source)  # a header that is not sound goes no further
+    rule = "checkpoint must be a GGUF file of an architecture that transformers reads"
+    silent = redirect_stderr(io.StringIO())  # a bar of its own
+    with _alone(rule, f"{str(source)!r}, which does not read"), silent:
+        from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+        with torch.device("meta"):
+            model = _class_of(config)._from_config(copy.deepcopy(config))
+        read: dict[str, dict[str, Tensor]] = load_gguf_checkpoint(str(source), True, model_to_load=model)
+        return read["tensors"]
 
 
 @contextmanager
