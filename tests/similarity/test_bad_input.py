@@ -131,7 +131,8 @@ def test_progress_counts_the_examples_that_come(monkeypatch, batch, most, total)
 
     def track(items, what, total, enabled, size):
         for item in items:
-            shown.append((total, size(item)))
+            if "Reading" not in what:
+                shown.append((total, size(item)))
             yield item
 
     monkeypatch.setattr(layers, "track", track)
