@@ -36,6 +36,7 @@ from intertwine.lab.runs.job import load_plan
 from intertwine.lab.runs.store import read_log
 from intertwine.lab.training.checkpoint import Card, load_checkpoint, save_checkpoint
 from intertwine.lab.zoo import read_zoo
+from intertwine.merging.recipe import read_recipe
 from intertwine.report.write import load_result, page_of
 from intertwine.symmetry import transformation
 
@@ -114,6 +115,12 @@ def made_element(folder: Path) -> None:
     sym.random(0).save(folder / "a.safetensors")
 
 
+def made_recipe(folder: Path) -> None:
+    (folder / "one").mkdir()
+    (folder / "a.yml").write_text("merge_method: linear\nmodels:\n- {model: one, parameters: {weight: 0.5}}\n"
+                                  "- {model: one, parameters: {weight: 0.5}}\ndtype: float32\n")  # fmt: skip
+
+
 def made_log(folder: Path) -> None:
     said = [{"key": "a", "label": "b", "state": "done", "attempts": 1, "seconds": 1.0, "error": "", "worker": ""}]
     (folder / "log.json").write_text(json.dumps(said))
@@ -130,6 +137,17 @@ def made_pretrained(folder: Path) -> None:
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, vocab_size=9)).save_pretrained(folder)
+
+
+def made_gguf(folder: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("gguf", reason="GGUF files are read by gguf")
+    from gguf_files import write_llama
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, vocab_size=9))
+    model.save_pretrained(folder)
+    write_llama(folder / "a.gguf", model, "Q8_0")
 
 
 def made_masks(folder: Path) -> None:
@@ -153,9 +171,12 @@ READERS = {
     "cifar": (made_cifar, lambda f: load(f"cifar10:{f}")),
     "result": (made_result, lambda f: page_of(load_result(f / "a.json"))),
     "element": (made_element, lambda f: transformation.load(f / "a.safetensors")),
+    "recipe": (made_recipe, lambda f: read_recipe(f / "a.yml")),
     "log": (made_log, lambda f: read_log(f / "log.json")),
     "plan": (made_plan, load_plan),
     "pretrained": (made_pretrained, load_pretrained),
+    "gguf": (made_gguf, lambda f: read_tensors(f / "a.gguf")),
+    "gguf of a model": (made_gguf, lambda f: load_pretrained(f, None, f / "a.gguf")),
 }
 
 

@@ -1,6 +1,7 @@
 """What may be given as a checkpoint: files, indices of shards, directories of transformers."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from intertwine.cli.commands.same import Same
 from intertwine.cli.inputs import example_input, open_group
 from intertwine.cli.inputs.networks import read_checkpoint
 from intertwine.lab.networks.hugging_face import load_pretrained
+from intertwine.merging import read_recipe
 
 transformers = pytest.importorskip("transformers")
 
@@ -220,32 +222,34 @@ def test_an_encoder_with_a_decoder_gets_inputs_for_both(run, texts):
     assert "networks must have one tokenizer to read the same text" in ran.error
 
 
-def test_a_recipe_is_written_for_mergekit_with_networks_in_one_basis(run, vits):
-    words = ("vit_a", "hf:vit_b", "--data", "digits", "--examples", "64", "--repair", "none", "--ratio", "0.25")
-    ran = run("merge", *words, "--out", "direct", "--mergekit", "out.yml", "--dtype", "bfloat16")
+def test_a_recipe_is_applied_after_alignment_and_written_for_mergekit(run, vits):
+    pytest.importorskip("yaml")
+    models = "[{model: vit_a}, {model: vit_b, parameters: {weight: 0.5, density: 0.5}}]"
+    (vits / "ties.yml").write_text(f"merge_method: ties\nbase_model: vit_a\nmodels: {models}\n")
+    words = ("--data", "digits", "--examples", "64")
+    ran = run("merge", "ties.yml", *words, "--out", "merged")
     assert ran.code == 0, ran.err
-    assert (vits / "direct" / "README.md").read_text().count("# direct\n") == 1
-    assert "| architecture | ViTForImageClassification |" in (vits / "direct" / "README.md").read_text()
-    sign, _, said = (vits / "out.yml").read_text().partition("\n")
-    recipe = json.loads(said)
-    assert sign == "# Written by intertwine." and (recipe["merge_method"], recipe["out_dtype"]) == (
-        "linear",
-        "bfloat16",
-    )
-    assert [one["parameters"]["weight"] for one in recipe["models"]] == [0.75, 0.25]
-    a, moved = (load_pretrained(Path(one["model"])) for one in recipe["models"])
-    merged, pairs = load_pretrained(vits / "direct").state_dict(), (a.state_dict(), moved.state_dict())
-    for name, x in merged.items():
-        want = (0.75 * pairs[0][name] + 0.25 * pairs[1][name]).bfloat16()
-        torch.testing.assert_close(x, want, rtol=0, atol=0)  # rounded once, at the end
-    b, x = load_pretrained(vits / "vit_b"), torch.randn(3, 1, 8, 8)
+    assert "vit_b, relative distance aligned" in ran.out and "merged after alignment" in ran.out
+    assert (vits / "merged" / "README.md").read_text().count("# merged\n") == 1
+    assert "| architecture | ViTForImageClassification |" in (vits / "merged" / "README.md").read_text()
+    ran = run("merge", "vit_a", "hf:vit_b", *words, "--repair", "none", "--ratio", "0.25", "--out", "direct",
+              "--mergekit", "out.yml")  # fmt: skip
+    assert ran.code == 0, ran.err
+    recipe = read_recipe(vits / "out.yml")
+    assert [own["weight"] for _, own in recipe.models] == [0.75, 0.25]
+    made = recipe.apply({place: load_pretrained(Path(place)) for place in recipe.places})
+    want = load_pretrained(vits / "direct").state_dict()
+    torch.testing.assert_close(made.state_dict(), want)
+    moved, b, x = load_pretrained(Path(recipe.places[1])), load_pretrained(vits / "vit_b"), torch.randn(3, 1, 8, 8)
     torch.testing.assert_close(moved(x).logits, b(x).logits, atol=1e-4, rtol=1e-4)  # B in another basis
-    assert any(not torch.equal(x, b.state_dict().get(name)) for name, x in pairs[1].items())
-    ran = run("merge", *words, "--interpolation", "spherical", "--mergekit", "round.yml")
-    assert ran.code == 0, ran.err
-    recipe = json.loads((vits / "round.yml").read_text().partition("\n")[2])
-    assert (recipe["merge_method"], recipe["parameters"]) == ("slerp", {"t": 0.25})
-    assert recipe["base_model"] == recipe["models"][0]["model"]
+    assert any(not torch.equal(x, b.state_dict().get(name)) for name, x in moved.state_dict().items())
+    again = run("merge", "out.yml", "--method", "none", "--out", "again")
+    assert again.code == 0, again.err
+    torch.testing.assert_close(load_pretrained(vits / "again").state_dict(), want)
+    low = run("merge", "out.yml", "--method", "none", "--dtype", "bfloat16", "--out", "low")
+    assert low.code == 0, low.err
+    rounded = {name: x.bfloat16() for name, x in load_pretrained(vits / "again").state_dict().items()}
+    torch.testing.assert_close(load_pretrained(vits / "low").state_dict(), rounded, rtol=0, atol=0)  # only at the end
 
 
 def test_align_writes_the_base_too_where_both_were_folded(run, vits):
@@ -258,3 +262,96 @@ def test_align_writes_the_base_too_where_both_were_folded(run, vits):
     torch.testing.assert_close(logits[0], logits[1], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(logits[2], logits[3], atol=1e-4, rtol=1e-4)
     assert {name: x.shape for name, x in base.items()} == {name: x.shape for name, x in moved.items()}
+
+
+def test_relatives_in_a_recipe_are_moved_by_one_element(run, vits):
+    """Else what they differ by would be mostly how each was aligned."""
+    pytest.importorskip("yaml")
+    torch.manual_seed(3)
+    near = load_pretrained(vits / "vit_b")
+    with torch.no_grad():
+        for x in near.parameters():
+            x.add_(0.05 * x.std(correction=0) * torch.randn_like(x))
+    near.save_pretrained(vits / "vit_c")
+    models = [f"{{model: vit_{name}, parameters: {{weight: {weight}}}}}" for name, weight in (("b", 1.0), ("c", -1.0))]
+    said = f"base_model: vit_a\nmodels: [{', '.join(models)}]\nparameters: {{normalize: false}}\ndtype: float32"
+    (vits / "task.yml").write_text(f"merge_method: task_arithmetic\n{said}\n")
+    ran = run("merge", "task.yml", "--out", "merged", "--mergekit", "hand.yml")
+    assert ran.code == 0 and "vit_c is moved as vit_b is" in ran.err, ran.err
+    base, *moved = (load_pretrained(Path(p)).state_dict() for p in read_recipe(vits / "hand.yml").places)
+    merged = load_pretrained(vits / "merged").state_dict()
+    norm = lambda tensors: sum(float(x.norm()) ** 2 for x in tensors) ** 0.5
+    apart = norm(merged[n] - base[n] for n in base)
+    assert 0 < apart < 0.1 * norm(base.values())
+    assert apart == pytest.approx(norm(moved[0][n] - moved[1][n] for n in base), rel=1e-3)
+
+
+def linear(xs, weights):
+    return [sum(w * x for w, x in zip(weights, entry)) / sum(weights) for entry in zip(*xs)]
+
+
+def slerp(x, y, t):
+    dot = sum(p * q for p, q in zip(x, y)) / math.hypot(*x) / math.hypot(*y)
+    angle = math.acos(max(-1, min(1, dot)))
+    near, far = (math.sin(s * angle) / math.sin(angle) for s in (1 - t, t))
+    return [near * p + far * q for p, q in zip(x, y)]
+
+
+def ties(base, others, weights, density):
+    """Trim, elect the sign of the larger mass, mean of those that agree (Yadav et al. 2023)."""
+    kept = []
+    for other in others:
+        task = [x - b for x, b in zip(other, base)]
+        order = sorted(range(len(task)), key=lambda k: -abs(task[k]))[: max(1, int(density * len(task)))]
+        kept.append([task[k] if k in set(order) else 0.0 for k in range(len(task))])
+    made = []
+    for b, entry in zip(base, zip(*kept)):
+        sign = 1 if sum(w * d for w, d in zip(weights, entry)) >= 0 else -1
+        agree = [(w, d) for w, d in zip(weights, entry) if w * d * sign > 0]
+        made.append(b + (sum(w * d for w, d in agree) / sum(w for w, _ in agree) if agree else 0.0))
+    return made
+
+
+def dare(base, other, weight, made):
+    """Entries that a merged tensor kept, and what it must be with these: their mass is that of all of them."""
+    task, kept = [x - b for x, b in zip(other, base)], [m != b for m, b in zip(made, base)]
+    mass = sum(map(abs, task)) / (sum(abs(d) for d, k in zip(task, kept) if k) or 1)
+    return kept, [b + weight * mass * d * k for b, d, k in zip(base, task, kept)]
+
+
+def test_recipes_do_what_their_methods_say_entry_by_entry(run, vits):
+    pytest.importorskip("yaml")
+    torch.manual_seed(2)
+    config = transformers.ViTConfig.from_pretrained(vits / "vit_a")
+    transformers.ViTForImageClassification(config).save_pretrained(vits / "vit_c")
+    b, c = "{model: vit_b, parameters: {weight: 0.5}}", "{model: vit_c, parameters: {weight: 0.3}}"
+    recipes = {
+        "linear": f"models: [{b}, {c}]", "slerp": "base_model: vit_a\nmodels: [{model: vit_a}, {model: vit_b}]\n"
+        "parameters: {t: 0.3}", "ties": f"base_model: vit_a\nmodels: [{b}, {c}]\nparameters: {{density: 0.5}}",
+        "dare_linear": f"base_model: vit_a\nmodels: [{b}]\nparameters: {{density: 0.5}}",
+    }  # fmt: skip
+    made = {}
+    for method, said in recipes.items():
+        (vits / f"{method}.yml").write_text(f"merge_method: {method}\n{said}\n")
+        ran = run("merge", f"{method}.yml", "--method", "none", "--out", method)
+        assert ran.code == 0 and ran.out.startswith("merged as they are: vit_"), ran.err
+        made[method] = load_pretrained(vits / method).state_dict()
+    states = [load_pretrained(vits / f"vit_{name}").state_dict() for name in "abc"]
+    kept = []
+    for name in states[0]:
+        x, y, z = (state[name].flatten().tolist() for state in states)
+        same = x == y  # zeros at the beginning, as biases are, have no angle
+        share, dared = dare(x, y, 0.5, made["dare_linear"][name].flatten().tolist())
+        kept += share if not same else []
+        want = {"linear": linear([y, z], [0.5, 0.3]), "slerp": x if same else slerp(x, y, 0.3)}
+        want |= {"ties": ties(x, [y, z], [0.5, 0.3], 0.5), "dare_linear": dared}
+        for method, entries in want.items():
+            torch.testing.assert_close(made[method][name].flatten(), torch.tensor(entries), atol=1e-5, rtol=1e-4)
+    assert len(kept) > 500 and abs(sum(kept) / len(kept) - 0.5) < 0.1
+
+
+def test_a_recipe_says_the_shares_itself(run, vits):
+    models = "[{model: vit_a, parameters: {weight: 1}}, {model: vit_b, parameters: {weight: 1}}]"
+    (vits / "r.yml").write_text(f"merge_method: linear\nmodels: {models}\n")
+    ran = run("merge", "r.yml", "--out", "m", "--ratio", "0.2")
+    assert ran.code == 2 and "must be left out with a recipe" in ran.error

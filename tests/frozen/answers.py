@@ -688,13 +688,33 @@ def _() -> Any:
 @answer("merging: many")
 def _() -> Any:
     models = [mlp(0), noisy(moved(mlp(0), X), 0.05), mlp(1)]
-    return [iw.merging.average(models), iw.merging.merge_many(models, X, repair=False)]
+    task = iw.merging.TaskArithmetic
+    return [iw.merging.average(models), iw.merging.merge_many(models, X, repair=False), repr(task())]
 
 
 @answer("merging: across widths")
 def _() -> Any:
     found = iw.merging.transport(mlp(0), mlp(1, (6, 14, 9, 3)), X[:4])
     return [words(found.summary()), found.model, found.couplings, found.costs]
+
+
+@answer("merging: recipe")
+def _() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        path, models = Path(folder, "recipe.yml"), {"a": mlp(0), "b": mlp(1)}
+        for name, model in models.items():
+            iw.merging.export(model, Path(folder, f"{name}.safetensors"))
+        entries = "".join(f"  - model: {folder}/{name}.safetensors\n    parameters: {{weight: {weight}}}\n" for name,
+                          weight in {"a": 0.25, "b": 0.75}.items())  # fmt: skip
+        path.write_text(f"merge_method: linear\nmodels:\n{entries}dtype: float32\n")
+        recipe = iw.merging.read_recipe(path)
+        path.write_text(f"merge_method: nothing\nmodels:\n{entries}")
+        return [
+            recipe.method,
+            recipe.base,
+            recipe.apply({f"{folder}/{name}.safetensors": model for name, model in models.items()}),
+            refused(lambda: iw.merging.read_recipe(path)),
+        ]
 
 
 # ---------------------------------------------------------------------------------------------------------- provenance

@@ -16,7 +16,7 @@ from intertwine._evaluation import copied
 from intertwine.features.evaluate import evaluate
 from intertwine.lab import training
 from intertwine.matching import gather
-from intertwine.merging import align_family, average, export, merge, merge_many, recalibrate_, repair_
+from intertwine.merging import Recipe, align_family, average, export, merge, merge_many, recalibrate_, repair_
 from intertwine.merging.merge import between
 from intertwine.merging.repair import repairable
 from intertwine.symmetry.action import tensors_of
@@ -493,11 +493,13 @@ def spectral(wrap, seed):
 
 
 @pytest.mark.parametrize("wrap", SPECTRAL)
-@pytest.mark.parametrize("made", ["merge", "many", "some layers"])
+@pytest.mark.parametrize("made", ["merge", "many", "recipe", "some layers"])
 def test_merged_layers_have_the_spectral_norm_that_theirs_have(wrap, made):
     a, b, x = spectral(wrap, 0), spectral(wrap, 1), torch.randn(2, 3, 4)
     before = state(a)
-    if made == "many":
+    if made == "recipe":
+        merged = Recipe("slerp", (("a", {}), ("b", {})), "a", {"t": 0.4}).apply({"a": a, "b": b})
+    elif made == "many":
         merged = merge_many([a, b, spectral(wrap, 2)], x)
     else:
         merged = merge(a, b, iw.align(a, b, x), 0.4, layers="0" if made == "some layers" else None)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .._options import DataOptions, DeviceOptions, ExampleOptions, advanced, option
+from ..._untrusted.checkpoints import check_checkpoint
+from .._checks import check
+from .._options import DataOptions, DeviceOptions, ExampleOptions, advanced, argument, option
 from .._outputs import claim, claim_file, claim_folder, print_json, print_table, say, tell, tell_written, write_network
 from . import Study, inputs, iw, looks_at_data, solver_of, torch
 
@@ -31,18 +32,24 @@ class Merge(DeviceOptions, ExampleOptions):
       intertwine merge a.safetensors b.safetensors --data digits --out merged.safetensors
       intertwine merge seed*.safetensors --model resnet20 --data cifar10:PATH --out merged.safetensors
       intertwine merge vit_a vit_b --data images:photos --out merged
+      intertwine merge ties.yml --out merged
       intertwine merge llama_a llama_b --mergekit handover.yml
     """
 
     python = "iw.merge(a, b, iw.align(a, b, example_inputs))"
     suffixes = (".safetensors", "")
     methods = ("transport", "none")
+    unlike = ("checkpoints",)
 
-    checkpoints: list[Path]
+    checkpoints: list[Path] = argument(
+        "Checkpoints of one architecture, or Hugging Face directories; or a recipe of mergekit that "
+        "names them (linear, slerp, task_arithmetic, ties, dare_ties, dare_linear).",
+        ...,
+        metavar="A B [C ...] | RECIPE.yml",
+    )
     out: Path | None = option("FILE.safetensors, or a folder for a model of transformers.", metavar="PATH")
     mergekit: Path | None = option(
-        "Write a recipe for mergekit, whose method may be changed there, and the aligned networks that it names in a "
-        "folder beside it.",
+        "Write the recipe for mergekit, and the aligned networks that it names in a folder beside it.",
         metavar="FILE.yml",
     )
     model_b: str | None = None
@@ -61,7 +68,17 @@ class Merge(DeviceOptions, ExampleOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        recipe = self.recipe is not None
+        if recipe:
+            check_checkpoint(self.checkpoints[0])
+        else:
+            check("checkpoints", self.checkpoints)
         changed = self.ratio != 0.5 or self.interpolation != "linear" or bool(self.layers)
+        if recipe and (changed or self.method == "transport"):
+            raise ValueError(
+                "--ratio, --interpolation, --layers and --method transport must be left out with a recipe, which says "
+                f"them itself. Got {str(self.checkpoints[0])!r}."
+            )
         if len(self.checkpoints) > 2 and (changed or self.method in ("transport", "none")):
             raise ValueError(
                 "--ratio, --interpolation, --layers and --method transport must be for two networks. "
@@ -77,24 +94,30 @@ class Merge(DeviceOptions, ExampleOptions):
             raise ValueError(
                 "--layers and --method transport must be left out with --mergekit, which has no such thing."
             )
-        files = [str(path) for path in self.checkpoints if not path.is_dir()]
+        files = [str(path) for path in self.checkpoints if not recipe and not path.is_dir()]
         if files:
             raise ValueError(f"--mergekit must be for Hugging Face directories. Got {files[0]!r}.")
 
+    @property
+    def recipe(self) -> Path | None:
+        """The recipe of mergekit, if one is given in place of checkpoints."""
+        return self.checkpoints[0] if len(self.checkpoints) == 1 and self.checkpoints[0].suffix in _YAML else None
+
     def __call__(self) -> None:
-        paths = self.checkpoints
+        recipe = None if self.recipe is None else iw.merging.read_recipe(self.recipe)
+        paths = self.checkpoints if recipe is None else [Path(place) for place in recipe.places]
         inputs.check_tokenizers(
             paths, "to be merged", "Rows of embeddings that stand for different tokens have no mean."
         )
         if self.mergekit is not None:
-            claim_file(self.mergekit, paths)
+            claim_file(self.mergekit, [*paths, *self.checkpoints])
             claim_folder(self.mergekit.with_suffix(""), ["."], paths)
         claim(self.out, paths)
         reads = looks_at_data(self.method) or self.repair not in ("auto", "none")
         group = inputs.open_group(
             paths, self, "always" if reads else "of card" if self.repair == "auto" else "if given"
         )
-        found = self._merged(group)
+        found = self._merged(recipe, group)
         scores = self._scores(group, found)
         settings = {
             "merged": group.names, "ratio": self.ratio, "method": self.method, "interpolation": self.interpolation,
@@ -106,7 +129,7 @@ class Merge(DeviceOptions, ExampleOptions):
             metrics = {} if not scores else {f"test_{key}": scores[-1][key] for key in ("accuracy", "loss")}
             written["merged"] = write_network(found.model, self.out, group.card(settings, metrics), paths[0])
         if self.mergekit is not None:
-            written["mergekit"] = self._hand_over(self.mergekit, group, found)
+            written["mergekit"] = _hand_over(self.mergekit, group, found)
         if self.as_json:
             return print_json({**written, "scores": scores, "distances": found.distances, **settings})
         if not (found.distances or scores):
@@ -123,9 +146,10 @@ class Merge(DeviceOptions, ExampleOptions):
             tell(f"{done}; --repair none does without.")
         return tell_written(written)
 
-    def _merged(self, group: inputs.Group) -> _Merged:
+    def _merged(self, recipe: iw.merging.Recipe | None, group: inputs.Group) -> _Merged:
         """What came out, in the numbers that were asked for; an error if they are too few for its weights."""
         from ...merging.merge import check_repair
+        from ...merging.recipe import cast
         from ...merging.repair import batch_norms
 
         loader = group.loader("train", self.examples, self.batch_size) if group.data is not None else None
@@ -139,70 +163,95 @@ class Merge(DeviceOptions, ExampleOptions):
             )
         repair: Any = {"auto": True, "none": False}.get(self.repair, self.repair)
         done = check_repair(group.models[0], repair, loader)
-        made, moved, distances = (self._of_two if len(group.models) == 2 else self._of_many)(group, loader)
+        if recipe is not None:
+            if done not in (None, "recalibrate"):
+                tell("Networks without batch norms are merged as the recipe says, without repair.")
+                done = None
+            made, moved, distances = self._by_recipe(self._typed(recipe), group, loader)
+        else:
+            made, moved, distances, recipe = (self._of_two if len(group.models) == 2 else self._of_many)(group, loader)
         ways: list[tuple[bool, str | None]] = [(True, done)]
         if group.data is not None and group.data.labelled:  # what is written comes last
             ways = list(product((False, True) if distances else (True,), dict.fromkeys((None, done))))
         said = {False: "merged as they are", True: "merged after alignment" if distances else "merged"}
         *others, model = (made(*way) for way in ways)
         if self.dtype is not None:
-            casts = {"float32": model.float, "float16": model.half, "bfloat16": model.bfloat16}
-            model = casts[self.dtype]()  # ``model.to`` would halve complex numbers
+            model = cast(model, self.dtype)
             for name, weight in model.named_parameters():
                 if not weight.isfinite().all():
                     raise ValueError(
                         f"--dtype must hold all weights. Got {self.dtype}, in which {name} overflows. Say bfloat16."
                     )
         scored = [(f"{said[aligned]}{_REPAIRED[how]}", x) for (aligned, how), x in zip(ways, [*others, model])]
-        return _Merged(model, scored, moved, distances, done)
+        return _Merged(model, scored, moved, distances, self._typed(recipe), done)
 
-    def _of_many(self, group: inputs.Group, loader: Any) -> tuple[_Made, Any, dict[str, float]]:
+    def _typed(self, recipe: iw.merging.Recipe) -> iw.merging.Recipe:
+        """The recipe with a result of the dtype; nothing is rounded on the way to the widest."""
+        dtype = self.dtype if self.dtype == "float32" else recipe.dtype
+        return recipe if self.dtype is None else replace(recipe, dtype=dtype, out_dtype=self.dtype)
+
+    def _of_many(self, group: inputs.Group, loader: Any) -> tuple[_Made, Any, dict[str, float], Any]:
         """The mean of more than two networks around their common basis."""
         found = iw.matching.gather(
             group.models, group.example, solver_of(self.method), loader=loader, seed=self.seed, progress=True
         )
         moved = found.apply(group.models)
         made = lambda aligned, how: iw.merging.merge_moved(moved if aligned else group.models, how or False, loader)
-        return made, moved, _distances(found.distances[0], found.distances[-1])
+        linear = tuple((str(checkpoint.path), {"weight": 1.0}) for checkpoint in group.checkpoints)
+        distances = _distances(found.distances[0], found.distances[-1])
+        return made, moved, distances, iw.merging.Recipe("linear", linear, None, {})
 
-    def _of_two(self, group: inputs.Group, loader: Any) -> tuple[_Made, Any, dict[str, float]]:
+    def _of_two(self, group: inputs.Group, loader: Any) -> tuple[_Made, Any, dict[str, float], Any]:
         """A network between two."""
         one, other = group.models
+        a, b = (str(checkpoint.path) for checkpoint in group.checkpoints)
         found: Any = None
         if self.method == "transport":
             found = iw.merging.transport(one, other, group.example)
         elif self.method != "none":
-            family = iw.merging.align_family(group.models, group.example, solver_of(self.method), loader, self.seed)
-            (_, found) = family.elements
+            (_, found) = self._family(group, loader).elements
             if found is None:
                 tell("They are relatives in place, or alignment comes no closer: they are merged as they are.")
-            elif found.gauge is not None:
-                for note in found.notes:
-                    tell(f"Note: {note}.")
         where: Any = {"loader": loader, "interpolation": self.interpolation, "layers": self.layers}
         made = lambda aligned, how: iw.merge(one, other, found if aligned else None, self.ratio, how or False, **where)
-        if not isinstance(found, iw.Alignment):
-            return made, [one, other], {}
-        return made, [found.folded(one), found.apply(other)], _distances(found.before, found.after)
-
-    def _hand_over(self, path: Path, group: inputs.Group, found: _Merged) -> Path:
-        """Write a recipe, as JSON, which is YAML too, and the networks in one basis beside it, which it names."""
-        from ..._io import write_text
-
-        places = []
-        for k, (checkpoint, model) in enumerate(zip(group.checkpoints, found.moved)):
-            card = group.card({"aligned": str(checkpoint.path)})
-            folder = path.with_suffix("") / f"{k}-{checkpoint.path.name}"
-            places.append(str(write_network(model, folder, card, checkpoint.path).resolve()))
-        shares = [1 - self.ratio, self.ratio] if len(places) == 2 else [1.0] * len(places)
-        models = [{"model": place, "parameters": {"weight": share}} for place, share in zip(places, shares)]
-        said: dict[str, Any] = {"merge_method": "linear", "models": models}
+        handed = iw.merging.Recipe("linear", ((a, {"weight": 1 - self.ratio}), (b, {"weight": self.ratio})), None, {})
         if self.interpolation == "spherical":
-            said = {"merge_method": "slerp", "base_model": places[0], "models": [{"model": place} for place in places],
-                    "parameters": {"t": self.ratio}}  # fmt: skip
-        if self.dtype is not None:  # nothing is rounded on the way to the widest
-            said |= {"out_dtype": self.dtype} | ({"dtype": self.dtype} if self.dtype == "float32" else {})
-        return write_text(path, f"# Written by intertwine.\n{json.dumps(said, indent=2)}\n")
+            handed = iw.merging.Recipe("slerp", ((a, {}), (b, {})), a, {"t": self.ratio})
+        if not isinstance(found, iw.Alignment):
+            return made, [one, other], {}, handed
+        return made, [found.folded(one), found.apply(other)], _distances(found.before, found.after), handed
+
+    def _by_recipe(
+        self, recipe: iw.merging.Recipe, group: inputs.Group, loader: Any
+    ) -> tuple[_Made, Any, dict[str, float]]:
+        """What a recipe says, after all networks were brought into the basis of the first, relatives by one element."""
+        distances: dict[str, float] = {}
+        moved: Sequence[torch.nn.Module] = group.models
+        if self.method != "none":
+            family = self._family(group, loader)
+            moved = family.apply(group.models)
+            for name, found, like in list(zip(group.names, family.elements, family.like))[1:]:
+                if like is not None:
+                    tell(f"{name} is moved as {group.names[like]} is, to which it is close: what they differ by stays.")
+                elif found is None:
+                    tell(f"{name} stays as it is: it is a relative of {group.names[0]}, or alignment comes no closer.")
+                else:
+                    both = _distances(found.before, found.after)
+                    distances |= {f"{name}, {what}": value for what, value in both.items()}
+
+        def made(aligned: bool, repair: str | None) -> torch.nn.Module:
+            merged = recipe.apply(dict(zip(recipe.places, moved if aligned else group.models)), self.seed)
+            return iw.merging.recalibrate_(merged, loader) if repair else merged
+
+        return made, moved, distances
+
+    def _family(self, group: inputs.Group, loader: Any) -> iw.merging.Family:
+        """What brings all networks to the first, with its notes told."""
+        family = iw.merging.align_family(group.models, group.example, solver_of(self.method), loader, self.seed)
+        for found, like in zip(family.elements, family.like):
+            for note in () if found is None or found.gauge is None or like is not None else found.notes:
+                tell(f"Note: {note}.")
+        return family
 
     def _scores(self, group: inputs.Group, found: _Merged) -> list[dict[str, Any]]:
         """Loss and accuracy of all networks on the test split, the merged one last."""
@@ -224,11 +273,22 @@ class _Merged:
     scored: Sequence[tuple[str, torch.nn.Module]]  # It and, with labels, the same without alignment and repair, named
     moved: Sequence[torch.nn.Module]  # All networks in one basis
     distances: dict[str, float]  # How far they were apart, and are
+    recipe: iw.merging.Recipe  # For mergekit
     repair: str | None  # What was done to the statistics
 
 
 def _distances(before: float, after: float) -> dict[str, float]:
     return {"relative distance as they are": before, "relative distance aligned": after}
+
+
+def _hand_over(path: Path, group: inputs.Group, found: _Merged) -> Path:
+    """Write the recipe, and the networks in one basis beside it, which it names."""
+    places = {}
+    for k, (checkpoint, model) in enumerate(zip(group.checkpoints, found.moved)):
+        card = group.card({"aligned": str(checkpoint.path)})
+        folder = write_network(model, path.with_suffix("") / f"{k}-{checkpoint.path.name}", card, checkpoint.path)
+        places[str(checkpoint.path)] = str(folder.resolve())
+    return found.recipe.moved(places).write(path)
 
 
 class Barrier(Study, DeviceOptions, DataOptions):
