@@ -165,11 +165,12 @@ def test_tensors_that_came_or_are_gone():
     assert [t.kind for t in iw.diff(b, a, torch.randn(5, 4)).tensors if not t.settled] == ["new"]
 
 
-def test_blocks_that_changed_most(sym):
+def test_units_and_blocks_that_changed_most(sym):
     def one_unit(model):
         model.blocks[1].up.weight[7] += 0.5 * torch.randn(16)
 
     found = iw.diff(decoder(), edited(decoder(), one_unit), tokens(), sym)
+    assert found.units[0].space == "layer 1: units of up" and found.units[0].unit == (7,)
     assert max(found.blocks, key=found.blocks.get) == "blocks.1" and found.blocks["blocks.0"] == 0
 
 

@@ -6,6 +6,8 @@ import math
 
 import pytest
 import torch
+from edits import HEADS, decoder, tokens
+from layouts import fused, fused_by_head, renamed, transposed
 from torch import nn
 
 import intertwine as iw
@@ -268,6 +270,34 @@ def test_streams_that_were_rotated_after_gains_were_folded():
     assert (found.verdict, found.evidence) == ("derived", "identical") and "gains of norms were folded" in found.notes[
         -1
     ]
+
+
+RENAMED = {"blocks.": "h.", ".up.": ".fc1.", ".down.": ".fc2.", "embed.": "wte.", "head.": "lm_head.", ".norm": ".ln"}
+LAYOUTS = {
+    "fused": lambda state: fused(state, (".q.", ".k.", ".v."), ".attn.qkv."),
+    "fused head by head": lambda state: fused_by_head(state, (".q.", ".k.", ".v."), ".attn.qkv.", HEADS),
+    "transposed": lambda state: transposed(renamed(state, {".up.": ".c_fc.", ".o.": ".c_proj."}), ("c_fc", "c_proj")),
+    "all names": lambda state: renamed(state, RENAMED),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_other_names_and_layouts_are_found_by_what_they_hold(layout):
+    a, x = decoder(), tokens()
+    sym = iw.symmetries(a, x)
+    torch.manual_seed(1)
+    state = a.state_dict()
+    near = LAYOUTS[layout]({n: t + 0.02 * t.std().nan_to_num() * torch.randn_like(t) for n, t in state.items()})
+    found = lineage_of_states(sym, state, near)
+    assert (found.verdict, found.evidence) == ("derived", "exact") and any("layouts of b" in n for n in found.notes)
+    plain = lineage_of_states(sym, state, {n: t + 0.02 * torch.randn_like(t) for n, t in state.items()})
+    assert plain.log_p < found.log_p  # the choice of partners is paid for
+
+
+def test_strangers_in_another_layout_are_no_kin():
+    sym = iw.symmetries(decoder(), tokens())
+    stranger = fused(decoder(seed=7).state_dict(), (".q.", ".k.", ".v."), ".attn.qkv.")
+    assert lineage_of_states(sym, decoder().state_dict(), stranger).verdict == "no sign of descent"
 
 
 def test_likeness_of_matched_networks_tensor_by_tensor_is_a_signed_cosine():

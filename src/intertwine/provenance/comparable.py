@@ -1,30 +1,33 @@
-"""Two checkpoints made comparable: another depth, another width."""
+"""Two checkpoints made comparable: other names and layouts, another depth, another width."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import log
+from functools import partial
+from math import lgamma, log
 
 from torch import Tensor
 
 from .._io.lazy import LazyState
+from .._words import counted
+from ..matching.correspondence.entries import carried
 from ..matching.decision import decided
 from ..matching.judgement.verdict import RELATED, SAME, Match
 from ..matching.same import COMPONENT
 from ..symmetry import Symmetry
 from ..symmetry.coupling import narrowed
+from .changes.conversions import Rows, convert
 from .changes.layers import block_of, stacks
 from .in_place import Tested, cosine, in_place
 from .units import Widths, thinned, widths
 
+Found = tuple[Mapping[str, Tensor], dict[str, float], list[str]]
+"""``b`` under the names of ``a``; by tensor the logarithm of the number of choices that were open, which a p-value
+pays; and what was done, in words."""
 
-def _renumbered(
-    names: Iterable[str], a: Mapping[str, Tensor], b: Mapping[str, Tensor]
-) -> tuple[Mapping[str, Tensor], dict[str, float], list[str]]:
-    """The blocks of ``b`` beside those of ``a`` that they are most like, where the two have other numbers of them.
 
-    With ``b`` under the names of ``a`` comes by tensor the logarithm of the number of choices that were open, which a
-    p-value pays; and what was done, in words.
-    """
+def _renumbered(names: Iterable[str], a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Found:
+    """The blocks of ``b`` beside those of ``a`` that they are most like, where the two have other numbers of them."""
     theirs, table = stacks(b), {n: n for n in b}
     choices, notes = dict[str, float](), list[str]()
     for stem, mine in stacks(names).items():
@@ -53,6 +56,41 @@ def _likeness(a: Mapping[str, Tensor], b: Mapping[str, Tensor], x: dict[str, str
     return sum(cosine(u, v) for u, v in pairs) / max(len(pairs), 1)
 
 
+_WAYS = 3  # to read a tensor as rows
+
+
+def _converted(names: Iterable[str], a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Found:
+    """Tensors of ``a`` that ``b`` lacks among those of ``b`` that ``a`` lacks, by what they hold, as in ``diff``."""
+    offered = dict.fromkeys(n for n in b if n not in a)
+    done = convert(a, b, {n: offered for n in names if n not in b and offered})
+    entries = done.entries
+    if not entries:
+        return b, {}, []
+    sizes = Counter(b[n].numel() for n in offered)
+    cost = {name: _log_choices(rows, a[name], sizes) for name, rows in done.found.items()}
+    one, some = next(iter(entries.items()))
+    shown = f"{one} from {' and '.join(dict.fromkeys(e.b.name for e in some))}"
+    note = f"names and layouts of b differ: {counted(len(entries), 'tensor')} found by what they hold, such as {shown}"
+    plain = {n: partial(b.__getitem__, n) for n in b}
+    made = {n: partial(lambda n: carried(entries[n], b)[n], n) for n in entries}
+    return LazyState(plain | made), cost, [note]
+
+
+def _log_choices(some: Sequence[Rows], x: Tensor, sizes: Mapping[int, int]) -> float:
+    """Sources and ways to read them; where not all rows are taken, the rows: a regular grid of blocks, or any set."""
+    count = len({rows.source for rows in some})
+    ways = log(_WAYS) if x.ndim > 1 else 0.0
+    if len(some) == 1 and some[0].whole:
+        return log(sizes[x.numel()]) + ways
+    cost = count * (log(sum(sizes.values())) + ways) + ways
+    if x.ndim < 2 or all(rows.whole for rows in some):  # a vector has the rows of its matrix
+        return cost
+    n, pool = some[0].sizes[0], sum({rows.source: rows.sizes[1] for rows in some}.values())
+    if len(some) == count:
+        return cost + 3 * log(pool)
+    return cost + n * log(count) + lgamma(pool + 1) - lgamma(n + 1) - lgamma(pool - n + 1) + log(2 * pool)
+
+
 _WHOLE = 4 * COMPONENT  # weights up to which networks are matched whole; larger ones component by component
 
 
@@ -64,7 +102,7 @@ class Compared:
     widths: Widths  # Their tensors, and the units of every space in each
     log_choices: Mapping[str, float]  # By tensor, what its p-value pays for the choice of what it is compared with
     log_cost: float  # What the p-value over all spaces pays
-    notes: tuple[str, ...]  # In words, what is of another depth or width
+    notes: tuple[str, ...]  # In words, what is of another depth or width, and which tensors have other names
 
     @property
     def common(self) -> list[str]:
@@ -111,7 +149,9 @@ def compared(
     ``most`` are the largest numbers of units that ``b`` may keep, by space: what the network has that it stands in for.
     """
     names = tuple(n for n in sym.layouts if n in a)
-    b, choices, notes = _renumbered(names, a, b)
+    b, ways, notes = _converted(names, a, b)
+    b, places, more = _renumbered(names, a, b)
     found = widths(sym, a, b if most is None else thinned(sym, b, most))
-    cost = sum({block_of(n): c for n, c in choices.items()}.values())
-    return Compared(names, found, choices, cost, (*notes, *found.notes))
+    choices = {n: ways.get(n, 0.0) + places.get(n, 0.0) for n in {**ways, **places}}
+    cost = sum(ways.values()) + sum({block_of(n): c for n, c in places.items()}.values())
+    return Compared(names, found, choices, cost, (*notes, *more, *found.notes))

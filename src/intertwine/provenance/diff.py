@@ -26,7 +26,7 @@ from ..symmetry.blocks import blocks
 from ..symmetry.folding.fold import folded
 from ..symmetry.gauge import canonical
 from ..testing import function_error, tolerance
-from .changes.element_words import element_findings
+from .changes.element_words import element_findings, moved_units
 from .changes.findings import pooled, tensor_findings, tie_findings, told_apart
 from .changes.layers import block_of
 from .changes.pairs import Pairs, paired
@@ -147,6 +147,7 @@ def _compared(a: Network, b: Network, example_inputs: Any, model: nn.Module | No
         reason=reason,
         findings=(*ties, *pairs.findings, *element_findings(pairs, found.g), *tensor_findings(changes, pairs, found.g)),
         tensors=tuple(changes),
+        units=moved_units(pairs, found.g, {c.name for c in changes if not c.settled}),
         output_error=error,
         ambiguous=pairs.ambiguous,
         transformation=found.g,

@@ -22,6 +22,15 @@ class Finding:
     tensors: tuple[str, ...] = ()  # Names of the tensors that it was done to, or that show it
 
 
+@dataclass(frozen=True)
+class MovedUnit:
+    """One hidden unit whose weights changed much."""
+
+    space: str  # The title of its space
+    unit: tuple[int, ...]  # Its number in the second network; after those of the parents' units where the space has any
+    relative: float  # ``|b - a| / |a|`` over all weights that write or read it
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Diff(Result):
     """What ``diff`` found.
@@ -31,6 +40,7 @@ class Diff(Result):
         reason: The verdict's ground, in words.
         findings: What was done to the network, in sentences: first conversions and the element, then what remains.
         tensors: The change of every tensor, with the first network brought into the basis of the second.
+        units: Hidden units whose weights changed most.
         output_error: Largest relative difference of the outputs on the example inputs; ``None`` where not run.
         ambiguous: Tensors whose partner could not be told, each with the reason.
         transformation: The element that brings the first network closest to the second, or ``None`` where their
@@ -52,6 +62,7 @@ class Diff(Result):
     reason: str
     findings: tuple[Finding, ...]
     tensors: tuple[TensorChange, ...]
+    units: tuple[MovedUnit, ...] = ()
     output_error: float | None = None
     ambiguous: tuple[str, ...] = ()
     transformation: Transformation | None = field(default=None, metadata=UNSAVED)
@@ -72,7 +83,7 @@ class Diff(Result):
         return {block: (moved / size) ** 0.5 if size else 0.0 for block, (moved, size) in sums.items()}
 
     def summary(self) -> str:
-        """The verdict, the findings one by one, and the tensors that changed most."""
+        """The verdict, the findings one by one, and the tensors and units that changed most."""
         lines = [f"{self.verdict}: {self.reason}", *(f"  * {f.text}" for f in self.findings)]
         if self.ambiguous:
             lines += ["ambiguous:", *(f"  {said}" for said in self.ambiguous[:_LISTED])]

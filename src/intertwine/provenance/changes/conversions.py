@@ -48,6 +48,12 @@ class Rows:
         """Numbers of all rows of both."""
         return prod(f[0] for f in self.places), prod(f[0] for f in self.taken)
 
+    @property
+    def whole(self) -> bool:
+        """Whether they are all rows of the other, one after the other, and in order."""
+        every = len(self.places) == len(self.taken) == 1 and self.taken[0][1:] == (0, self.taken[0][0], 1)
+        return every and self.rotary is None
+
     def entry(self, name: str, x: Tensor, y: Tensor) -> Entry:
         """The entries of ``x`` that they are, as those of ``y``."""
         ours = _region(name, x, self.hows[0], self.places)

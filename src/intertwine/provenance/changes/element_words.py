@@ -1,8 +1,8 @@
-"""Units in words: which heads were swapped, which units permuted, scaled or removed."""
+"""Units in words: which heads were swapped, which units permuted, scaled, removed or changed most."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import exp
 
 import torch
@@ -13,7 +13,7 @@ from ...groups import Element
 from ...symmetry import Symmetry, Transformation
 from ...symmetry.description import holds_heads
 from ...symmetry.spaces import Leaf, Space
-from ..difference import Finding
+from ..difference import Finding, MovedUnit
 from ..units import by_unit
 from .layers import block_of, pattern_of
 from .pairs import Pairs
@@ -130,7 +130,28 @@ def _folded_gains(pairs: Pairs, g: Transformation) -> Iterator[tuple[str, bool, 
                     yield name, now, leaf.space, k
 
 
+_TOP = 10  # units that are listed
 _FEW = 8
+
+
+def moved_units(pairs: Pairs, g: Transformation, changed: Collection[str]) -> tuple[MovedUnit, ...]:
+    """The units whose weights changed most, over all tensors that write or read them."""
+    sym = pairs.sym
+    touched = {s for n in changed if n in sym.layouts for s in sym.layouts[n].spaces}
+    sums: dict[str, list[Tensor]] = {}
+    for name in (n for n, layout in sym.layouts.items() if layout.spaces & touched):
+        x = pairs.before(name, g).float()
+        for space, new in by_unit(sym, name, (pairs.b[name].float() - x).square(), x.square()):
+            sums[space] = [p + q for p, q in zip(sums[space], new)] if space in sums else new
+    found = []
+    for space, (gap, size) in ((s, pair) for s, pair in sums.items() if s in touched):
+        relative = (gap / size.clamp_min(1e-30)).sqrt()
+        top = relative.flatten().topk(min(_TOP, relative.numel()))
+        for value, index in zip(top.values.tolist(), top.indices):
+            if value > 0:
+                unit = torch.unravel_index(index, relative.shape)
+                found.append(MovedUnit(sym.titles[space], tuple(int(i) for i in unit), value))
+    return tuple(sorted(found, key=lambda u: -u.relative)[:_TOP])
 
 
 def units_of_zeros(pairs: Pairs, g: Transformation, names: Iterable[str], kind: str) -> Iterator[Finding]:

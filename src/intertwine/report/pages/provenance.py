@@ -23,6 +23,7 @@ def diff_page(found: Diff) -> Page:
         Heading("What was done"),
         Table(["kind", "in words", "tensors"], [[f.kind, f.text, len(f.tensors)] for f in found.findings]),
         *(Paragraph(f"Ambiguous: {said}", "note") for said in found.ambiguous),
+        *_units(found),
         Heading("Tensor by tensor"),
         Table.of(frame, "The first network is brought into the basis of the second; changes are what remains."),
         Details("The difference as text", [Listing(found.summary())]),
@@ -52,6 +53,14 @@ def _strips(found: Diff) -> list[Block]:
         row_title="tensor", column_title="block", name="relative change", limits=(0.0, max(most, 1e-12)),
     )  # fmt: skip
     return [blocks, replace(grid, height=min(900, 160 + 22 * len(roles)))]
+
+
+def _units(found: Diff) -> list[Block]:
+    """The units that moved most."""
+    if not found.units:
+        return []
+    rows = [[u.space, ", ".join(map(str, u.unit)), u.relative] for u in found.units]
+    return [Heading("Units that changed most"), Table(["space", "unit", "relative change"], rows)]
 
 
 _LETTERS = 34  # of a network's name
