@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from intertwine.provenance.p_values import combined, fisher, log_tail, ranks
+from intertwine.provenance.p_values import combined, fisher, log_tail, ranks, spearman
 
 
 def test_ranks_are_counted_among_the_units_not_placed_yet():
@@ -57,6 +57,13 @@ def test_fisher_is_the_tail_of_chi_square():
     logs = [-0.1, -3.0, -7.5, -0.9]
     assert fisher(logs) == pytest.approx(stats.chi2.logsf(-2 * sum(logs), 8), rel=1e-9)
     assert fisher([]) == 0.0 and fisher([-5.0]) == pytest.approx(-5.0)
+
+
+def test_spearman_of_few_units_is_enumerated():
+    rho, log_p = spearman([torch.eye(5)[None]])
+    assert rho == pytest.approx(1.0) and math.exp(log_p) == pytest.approx(1 / 120)
+    rho, log_p = spearman([torch.eye(5).flip(0)[None]])
+    assert rho == pytest.approx(-1.0) and log_p == pytest.approx(0.0)
 
 
 def test_narrow_spaces_are_combined_by_their_own_laws():

@@ -18,7 +18,7 @@ from ..symmetry.action import moved
 from ..symmetry.spaces import Layout
 from ..symmetry.transformation import Transformation
 from .comparable import Compared, compared
-from .in_place import SpaceAgreement, TensorAgreement, Tested
+from .in_place import SpaceAgreement, TensorAgreement
 from .p_values import log_exceedance
 from .units import by_unit
 
@@ -33,6 +33,18 @@ class Likeness:
     explained: float  # Share of the weights' squares that the matched network explains
     tensors: Mapping[str, float]  # Cosine of every tensor of three entries or more
     units: Mapping[str, Tensor]  # Cosine of every unit with its partner, by space
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What matching found, beside the same of independent networks."""
+
+    found: Likeness  # Likeness of the two networks
+    independent: tuple[Likeness, ...]  # Likeness of the first with each independent network
+    log_p: float  # Logarithm of the p-value
+    # Agreement by space: units count as agreeing where their cosine is above all of independent networks
+    spaces: tuple[SpaceAgreement, ...]
+    tensors: tuple[TensorAgreement, ...]  # Agreement by tensor
 
 
 def likeness(pair: Compared, g: Transformation | None = None) -> Likeness:
@@ -83,11 +95,10 @@ def calibrated(
     pair: Compared,
     independent: Sequence[Mapping[str, Tensor]],
     g: Transformation | None = None,
-) -> Tested:
+) -> Calibrated:
     """Compare the likeness of ``a`` and another network (``pair``) after matching with that of independent ones.
 
-    These were trained like the other would have been. Where it has fewer units, they are thinned to as many. Units
-    count as agreeing where their cosine is above all of independent networks.
+    These were trained like the other would have been. Where it has fewer units, they are thinned to as many.
     """
     found = likeness(pair, g)
     rest = [likeness(compared(sym, a, state, pair.widths.sizes[1])) for state in independent]
@@ -98,14 +109,14 @@ def calibrated(
             continue
         share = float((cosines > torch.stack([u.max() for u in others]).max()).double().mean())
         log_p = log_chance(float(cosines.mean()), [float(u.mean()) for u in others])
-        spaces.append(SpaceAgreement(sym.titles[name], len(cosines), share, log_p))
+        spaces.append(SpaceAgreement(sym.titles[name], len(cosines), share, log_p, 1.0, 0.0))
     tensors = []
     for name, cosine in found.tensors.items():
         known = [r.tensors[name] for r in rest if name in r.tensors]
         alone = log_chance(cosine, known) if len(known) >= FEWEST else None
         tensors.append(TensorAgreement(name, cosine, False, alone))
-    explained = found.explained, *(r.explained for r in rest)
-    return Tested(tuple(spaces), tuple(tensors), log_chance(explained[0], explained[1:]), explained)
+    log_p = log_chance(found.explained, [r.explained for r in rest])
+    return Calibrated(found, tuple(rest), log_p, tuple(spaces), tuple(tensors))
 
 
 def log_chance(likeness: float, independent: Sequence[float]) -> float:

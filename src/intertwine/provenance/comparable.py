@@ -18,7 +18,7 @@ from ..symmetry import Symmetry
 from ..symmetry.coupling import narrowed
 from .changes.conversions import Rows, convert
 from .changes.layers import block_of, stacks
-from .in_place import Tested, cosine, in_place
+from .in_place import InPlace, cosine, in_place
 from .units import Widths, thinned, widths
 
 Found = tuple[Mapping[str, Tensor], dict[str, float], list[str]]
@@ -110,7 +110,7 @@ class Compared:
         a, b = self.widths.a, self.widths.b
         return [n for n in self.widths.sym.layouts if n in a and n in b and a[n].shape == b[n].shape]
 
-    def in_place(self) -> Tested:
+    def in_place(self) -> InPlace:
         """The exact test; its p-values pay for the choice of partners (Bonferroni over all choices)."""
         found = in_place(*self.widths.cut())
         if not self.log_choices:

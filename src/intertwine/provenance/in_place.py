@@ -19,7 +19,7 @@ from torch import Tensor
 from .._nested import by_key
 from ..symmetry import Symmetry
 from .changes.layers import block_of, runs
-from .p_values import combined, log_tail, ranks
+from .p_values import combined, log_tail, rank_correlation, ranks, spearman
 from .units import View, ordered_spaces, similarity, views
 
 _LIMIT = 4.5  # standard deviations: a p-value of 7e-6, for a space may have many tensors
@@ -82,9 +82,7 @@ def _sorted(size: Tensor) -> bool:
     n = size.shape[-1]
     if n < _FEWEST or bool((size == size[..., :1]).all()):
         return False
-    place = torch.arange(n, dtype=torch.float64) - (n - 1) / 2
-    ranked = size.argsort(-1).argsort(-1) - (n - 1) / 2
-    rho = abs(float((ranked * place).sum(-1).mean())) * 12 / (n * (n * n - 1))
+    rho = abs(float(rank_correlation(size.argsort(-1).argsort(-1)).mean()))
     return rho * (len(size) * (n - 1)) ** 0.5 > _LIMIT or rho > _SORTED
 
 
@@ -131,6 +129,8 @@ class SpaceAgreement:
     units: int  # Number of units, those inside units of other spaces counted each
     agreeing: float  # Share of them that are most like the unit in the same place
     log_p: float | None  # Natural logarithm of the p-value, or ``None`` where the space was not tested
+    spearman: float  # Rank correlation of the best assignment with the identity
+    spearman_log_p: float  # Logarithm of its p-value
     note: str = ""  # Why the space was not tested, or an empty string
 
 
@@ -146,14 +146,12 @@ class TensorAgreement:
 
 
 @dataclass(frozen=True)
-class Tested:
-    """What a test found, in place or after matching."""
+class InPlace:
+    """What the exact test found."""
 
     spaces: tuple[SpaceAgreement, ...]  # In the order in which they were tested
     tensors: tuple[TensorAgreement, ...]  # Those that both networks have in one shape
     log_p: float | None  # Natural logarithm of the p-value over all spaces, or ``None`` where none was tested
-    # After matching: share of the weights' squares that the matched network explains, then those of independent ones
-    explained: tuple[float, ...] = ()
 
     @property
     def scattered(self) -> bool:
@@ -161,7 +159,7 @@ class Tested:
         return any(s.log_p is not None and s.agreeing < 0.5 for s in self.spaces)
 
 
-def in_place(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tested:
+def in_place(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> InPlace:
     """Test, space by space, whether ``b`` is independent of ``a``, reading one tensor of each at a time.
 
     The p-values are exact, and independent of each other, if ``b`` is independent of ``a`` and its law does not change
@@ -186,7 +184,7 @@ def in_place(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) ->
     places = {name: [ranks(s) for s in some.told] for name, some in seen.items() if not some.untested}
     judged = tuple(_judged(sym.titles[name], some, places.get(name)) for name, some in seen.items())
     told = (t if space is None or space in places else replace(t, log_p=None) for t, space in zip(tensors, shown))
-    return Tested(judged, tuple(told), combined([*places.values()]) if places else None)
+    return InPlace(judged, tuple(told), combined([*places.values()]) if places else None)
 
 
 def checked(x: Tensor, name: str, side: str) -> Tensor:
@@ -206,10 +204,10 @@ def checked(x: Tensor, name: str, side: str) -> Tensor:
 def _judged(title: str, seen: _Seen, places: Sequence[Tensor] | None) -> SpaceAgreement:
     units, told = sum(s.shape[:-1].numel() for s in seen.pieces), seen.told
     if not told:
-        return SpaceAgreement(title, units, 0.0, None, seen.untested)
+        return SpaceAgreement(title, units, 0.0, None, 0.0, 0.0, seen.untested)
     same = sum(float((s.argmax(-1) == torch.arange(s.shape[-1])).sum()) for s in told)
     log_p = None if places is None else log_tail(places)
-    return SpaceAgreement(title, units, same / units, log_p, seen.untested)
+    return SpaceAgreement(title, units, same / units, log_p, *spearman(told), seen.untested)
 
 
 def equal(x: Tensor, y: Tensor) -> bool:

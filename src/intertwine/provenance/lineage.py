@@ -16,11 +16,11 @@ from ..matching.correspondence.correspond import carrier_of
 from ..matching.judgement.verdict import RELATED, SAME, Match
 from ..symmetry import Symmetry, symmetries
 from ..symmetry.action import moved, tensors_of
-from .after_matching import FEWEST, calibrated
+from .after_matching import FEWEST, Calibrated, calibrated
 from .changes.layers import block_of
 from .comparable import Compared, compared
 from .descent import direction
-from .in_place import BlockAgreement, SpaceAgreement, TensorAgreement, Tested, by_block, cosine, equal, parts_in_words
+from .in_place import BlockAgreement, InPlace, SpaceAgreement, TensorAgreement, by_block, cosine, equal, parts_in_words
 from .p_values import power_of_ten
 
 DERIVED = "derived"
@@ -94,14 +94,17 @@ class Lineage(Result):
             return f"p {power_of_ten(block.log_p)}"
         return f"cosine {block.cosine:.4f} once moved" if self.evidence == IDENTICAL else "not tested"
 
-    _columns = ("space", "units", "agreeing", "log10_p", "note")
+    _columns = ("space", "units", "agreeing", "log10_p", "spearman", "spearman_log10_p", "note")
 
     def _rows(self) -> list[dict[str, Any]]:
         """One row per space."""
         return [
-            dict(zip(self._columns, (s.space, s.units, s.agreeing, s.log_p and s.log_p / log(10), s.note), strict=True))
+            dict(zip(self._columns, (
+                s.space, s.units, s.agreeing, s.log_p and s.log_p / log(10),
+                s.spearman, s.spearman_log_p / log(10), s.note,
+            ), strict=True))
             for s in self.by_space
-        ]
+        ]  # fmt: skip
 
 
 @of_networks("a", "b")
@@ -289,14 +292,13 @@ def _identical(found: Lineage, pair: Compared, match: Match) -> Lineage:
     return Lineage(DERIVED, reason, IDENTICAL, None, found.level, (), blocks, tuple(tensors), notes)
 
 
-def _calibrated(found: Lineage, after: Tested) -> Lineage:
+def _calibrated(found: Lineage, after: Calibrated) -> Lineage:
     """The verdict after matching; its p-value is doubled, for the test in place came first."""
-    assert after.log_p is not None  # which matching always gives
     log_p = min(after.log_p + log(2), 0.0)
-    own, *shares = after.explained
+    shares = [x.explained for x in after.independent]
     count = counted(len(shares), "independent network")
     reason = (
-        f"matched over the symmetry group of its architecture, a explains {own:.1%} of b's weights "
+        f"matched over the symmetry group of its architecture, a explains {after.found.explained:.1%} of b's weights "
         f"(squares), and {min(shares):.1%} to {max(shares):.1%} of {count}; one more independent network would be "
         f"explained so well with probability {power_of_ten(log_p).removeprefix('= ')} at most, if the tail of -log(1 - "
         "share) is no heavier than exponential"
@@ -310,7 +312,7 @@ def _calibrated(found: Lineage, after: Tested) -> Lineage:
     return Lineage(verdict, reason, CALIBRATED, log_p, found.level, after.spaces, blocks, found.by_tensor, notes)
 
 
-def _judged(found: Tested, level: float, pair: Compared) -> Lineage:
+def _judged(found: InPlace, level: float, pair: Compared) -> Lineage:
     """The verdict of the exact test."""
     derived = found.log_p is not None and found.log_p <= log(level)
     blocks = by_block(found.tensors, _PARTS if derived else level)
@@ -329,7 +331,7 @@ def _judged(found: Tested, level: float, pair: Compared) -> Lineage:
     return Lineage(verdict, reason, evidence, found.log_p, level, found.spaces, blocks, found.tensors, notes)
 
 
-def _notes(found: Tested, blocks: tuple[BlockAgreement, ...], derived: bool, pair: Compared) -> Iterator[str]:
+def _notes(found: InPlace, blocks: tuple[BlockAgreement, ...], derived: bool, pair: Compared) -> Iterator[str]:
     """What else the agreement in place may come from, what was not tested, and what is the same."""
     some = [b.block for b in blocks if b.derived]
     if some and not derived:

@@ -121,7 +121,7 @@ def kin(states: States, distances: Distances, alike: Distances, rate: float) -> 
             close = distances[a, b] <= _APART
         else:
             together = compared(sym, state, states[b][1])
-            close = (calibrated(sym, state, together, others[:_CALIBRATE]).log_p or 0.0) <= log(rate)
+            close = calibrated(sym, state, together, others[:_CALIBRATE]).log_p <= log(rate)
         if close:
             yield (a, b), len(others) >= FEWEST
 
@@ -167,9 +167,9 @@ def _matched(states: States, members: Sequence[str], links: Sequence[Link]) -> I
             continue
         some = [*others.values()][:_CALIBRATE]
         found = calibrated(sym, states[a][1], pairs[a, b], some, match.transformation)
-        if found.log_p is not None and found.log_p <= log(_WORTH):
+        if found.log_p <= log(_WORTH):
             whose = "other families, if all were trained alike"
-            ground = f"matched: beyond {counted(len(some), 'independent network')} of the {whose}"
+            ground = f"matched: beyond {counted(len(found.independent), 'independent network')} of the {whose}"
             yield Link(a, b, match.residual, found.log_p, directed=False, ground=ground)
 
 

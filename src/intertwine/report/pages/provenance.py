@@ -84,7 +84,9 @@ def lineage_page(found: Lineage) -> Page:
         [b.block, "derived" if b.derived else "no sign", found.ground(b), b.cosine, f"{b.equal} of {b.tensors}"]
         for b in found.by_block
     ]
-    spaces = [[s.space, s.units, f"{s.agreeing:.0%}", _power(s.log_p), s.note] for s in found.by_space]
+    spaces = [
+        [s.space, s.units, f"{s.agreeing:.0%}", _power(s.log_p), f"{s.spearman:.3f}", s.note] for s in found.by_space
+    ]
     title = "How alike the weights of each block are"
     caption = "Cosines between the weights of a block in both networks: 1 for equal directions, 0 for unrelated ones."
     blocks: list[Block] = [
@@ -96,7 +98,7 @@ def lineage_page(found: Lineage) -> Page:
         Table(["Block", "Verdict", "Ground", "Cosine", "Tensors unchanged"], parts),
     ]
     if spaces:
-        columns = ["Space", "Units", "Agreeing", "log10 p", "Note"]
+        columns = ["Space", "Units", "Agreeing", "log10 p", "Rank correlation", "Note"]
         blocks += [Heading("Hidden spaces"), Table(columns, spaces)]
     return Page("Descent of two networks", blocks, f"{counted(len(found.by_tensor), 'tensor')} in common")
 
