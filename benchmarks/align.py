@@ -64,6 +64,7 @@ NETWORKS = {"MLP 64-64": mlp, "residual d=30": lambda: Residual(30, 50), "residu
 SOLVERS = {
     "published": ("weights", {"identity": True}),
     "weights": ("weights", {}),
+    "frank-wolfe": ("frank-wolfe", {}),
     "sinkhorn": ("sinkhorn", {}),
 }
 

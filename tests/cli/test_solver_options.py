@@ -9,7 +9,7 @@ from intertwine.matching import Sinkhorn
 
 def test_options_follow_a_colon():
     assert solver_of("sinkhorn:steps=300,temperature=0.05") == Sinkhorn(steps=300, temperature=0.05)
-    check_method("activations:share=0.3,rescale=false", ())
+    check_method("sinkhorn:steps=300,temperature=0.05,fast=true", ())
 
 
 def test_an_option_that_the_solver_does_not_have_is_refused():

@@ -9,7 +9,7 @@ from torch import nn
 from zoo import build
 
 import intertwine as iw
-from intertwine.matching import Sinkhorn, StraightThrough, align
+from intertwine.matching import FrankWolfe, Sinkhorn, StraightThrough, align
 from intertwine.matching.judgement.deviation import relative
 from intertwine.matching.judgement.verdict import SAME
 from intertwine.symmetry.action import tensors_of
@@ -53,11 +53,11 @@ def test_planted_permutations_are_recovered_bit_by_bit(name):
     assert found.after == 0
 
 
+@pytest.mark.parametrize("method", [FrankWolfe(restarts=1), Sinkhorn(steps=60)])
 @pytest.mark.parametrize("name", ["mlp_bn", "cct"])
-def test_sinkhorn_recovers_a_planted_copy(name):
+def test_every_solver_by_weights_recovers_a_planted_copy(name, method):
     model, args, sym, _, twin = planted(name)
-    found = align(model, twin, args, method=Sinkhorn(steps=60), sym=sym)
-    assert largest_difference(model, found.apply(twin)) < 1e-10
+    assert largest_difference(model, align(model, twin, args, method=method, sym=sym).apply(twin)) < 1e-10
 
 
 def test_the_straight_through_estimator_recovers_a_planted_copy():
@@ -84,7 +84,8 @@ class Stream(nn.Module):
         return self.last(x)
 
 
-def test_the_residual_stream_that_defeats_plain_coordinate_descent():
+@pytest.mark.parametrize("method", ["weights", "frank-wolfe"])
+def test_the_residual_stream_that_defeats_plain_coordinate_descent(method):
     from intertwine.matching.coordinates.networks import Networks
     from intertwine.matching.solvers.coordinate_descent import descend
     from intertwine.symmetry.transformation import identity
@@ -97,7 +98,7 @@ def test_the_residual_stream_that_defeats_plain_coordinate_descent():
     with torch.no_grad():
         for tensor in twin.parameters():
             tensor += 0.2 * tensor.std() * torch.randn_like(tensor)
-    found = align(model, twin, args, kinds=["permutation"], sym=sym)
+    found = align(model, twin, args, method=method, kinds=["permutation"], sym=sym)
     assert (found.transformation @ g).is_identity()
     stated = Networks(model, twin, sym, sym, ("permutation",)).stated
     published = descend(stated, identity(stated.sym), torch.Generator().manual_seed(0))

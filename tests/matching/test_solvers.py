@@ -1,6 +1,7 @@
 """Costs against slow references, monotonicity, assignments, Sinkhorn's gradient, soft elements, bad input."""
 
 import copy
+import sys
 from itertools import pairwise, permutations, product
 
 import pytest
@@ -96,6 +97,15 @@ def test_steps_of_one_space_are_the_best_of_all():
     assert reached == pytest.approx(best)
 
 
+def test_the_fast_assignment_reaches_the_same_optimum():
+    pytest.importorskip("lap", reason="the extra [fast] is not installed")
+    gain = torch.randn(3, 20, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    plain, fast = assign(gain), assign(gain, fast=True)
+    assert torch.allclose(
+        gain.gather(-1, plain[..., None]).sum((-2, -1)), gain.gather(-1, fast[..., None]).sum((-2, -1))
+    )
+
+
 @pytest.mark.parametrize("kind", ["noise", "few factors", "twins", "forbidden", "wide"])
 def test_prices_leave_the_best_assignment_the_best(kind, monkeypatch):
     draw = lambda *shape: torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -107,6 +117,12 @@ def test_prices_leave_the_best_assignment_the_best(kind, monkeypatch):
     priced = assign(gain)
     assert len(set(priced.tolist())) == 60
     assert torch.allclose(gain.gather(1, priced[:, None]).sum(), gain.gather(1, found[:, None]).sum(), rtol=1e-12)
+
+
+def test_a_missing_fast_extra_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lap", None)
+    with pytest.raises(iw.errors.MissingExtraError, match=r"intertwine\[fast\]"):
+        assign(torch.eye(3), fast=True)
 
 
 def test_sinkhorn_is_doubly_stochastic_and_its_implicit_gradient_is_that_of_the_unrolled_iterations():
@@ -304,7 +320,7 @@ def test_a_layer_of_zeros_is_aligned_and_said():
     assert all(torch.isfinite(p).all() for p in found.apply(b).parameters())
 
 
-@pytest.mark.parametrize("method", ["weights", Sinkhorn(steps=60)])
+@pytest.mark.parametrize("method", ["weights", "frank-wolfe", Sinkhorn(steps=60)])
 def test_a_layer_of_zeros_does_not_drive_scales_away(method):
     torch.manual_seed(0)
     a = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 4))

@@ -5,6 +5,8 @@ from math import inf, lcm, log
 import torch
 from torch import Tensor
 
+from ..errors import MissingExtraError
+
 __all__ = ["assign", "assign_nearly", "couple", "stochastic"]
 
 _EXACT = 512  # units of which the assignment is solved exactly in any case
@@ -13,22 +15,23 @@ _PRICED, _COOL, _ROUNDS = 256, 0.06, 10  # units from which on prices pay, devia
 _PREFERRED = 0.1  # share of units that prefer each other, below which the others are solved exactly
 
 
-def assign(gain: Tensor) -> Tensor:
+def assign(gain: Tensor, fast: bool = False) -> Tensor:
     """The permutations with the largest total gain, ``max_p Σ_i gain[..., i, p[i]]``.
 
     ``p`` is int64 ``(..., n)`` on the device of ``gain``; the assignment itself runs on the CPU. ``-inf`` forbids a
-    pair.
+    pair. ``fast`` solves by Jonker and Volgenant's algorithm of the extra ``[fast]`` instead of SciPy's: the same
+    optimum, up to ties, and faster from some 2,000 units on.
 
     Raises:
         ValueError: If every permutation uses a forbidden pair.
     """  # noqa: DOC502 - raised by what it calls
     order, (n, m) = torch.zeros(gain.shape[:-1], dtype=torch.int64), gain.shape[-2:]
     for out, one in zip(order.view(-1, n), gain.detach().cpu().reshape(-1, n, m)) if gain.numel() else ():
-        out.copy_(_solved(one))
+        out.copy_(_solved(one, fast))
     return order.to(gain.device)
 
 
-def assign_nearly(gain: Tensor) -> Tensor:
+def assign_nearly(gain: Tensor, fast: bool = False) -> Tensor:
     """A permutation with almost the largest total gain: pairs that prefer each other, then the assignment of the rest.
 
     ``(n, n)`` to ``(n,)``, as ``assign``. Up to 512 units it is the optimum. Costs of few degrees of freedom, such as
@@ -50,7 +53,7 @@ def assign_nearly(gain: Tensor) -> Tensor:
         left = gain[rows][:, columns]
         if int(mutual.sum()) < _PREFERRED * len(mutual):
             break
-    order[rows] = columns[assign(left)]
+    order[rows] = columns[assign(left, fast)]
     return order.to(device)
 
 
@@ -81,8 +84,14 @@ def stochastic(scores: Tensor, iterations: int) -> tuple[Tensor, bool]:
     return scores, settled
 
 
-def _solved(gain: Tensor) -> Tensor:
-    """The best assignment of one matrix in float64."""
+def _solved(gain: Tensor, fast: bool) -> Tensor:
+    """The best assignment of one matrix in float64 by SciPy, or by the extra ``[fast]``."""
+    if fast:
+        try:
+            from lap import lapjv
+        except ImportError:
+            raise MissingExtraError("lapx", "fast") from None
+        return torch.as_tensor(lapjv(gain.double().neg().numpy())[1], dtype=torch.int64)
     best, order = gain.max(1)
     if len(set(order.tolist())) == len(order) and best.isfinite().all():
         return order

@@ -9,6 +9,7 @@ from .solvers import (
     METHODS,
     Activations,
     CoordinateDescent,
+    FrankWolfe,
     Gates,
     Learned,
     Sinkhorn,
@@ -18,7 +19,7 @@ from .solvers import (
 from .solvers.responses import Carrier, carriers
 
 __all__ = [
-    "METHODS", "Activations", "Alignment", "Carrier", "CoordinateDescent", "Correspondence", "Gates",
+    "METHODS", "Activations", "Alignment", "Carrier", "CoordinateDescent", "Correspondence", "FrankWolfe", "Gates",
     "Gathering", "Learned", "Match", "Sinkhorn", "Solver", "StraightThrough", "align", "carriers",
     "correspond", "gather", "same",
 ]  # fmt: skip

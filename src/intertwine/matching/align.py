@@ -180,7 +180,7 @@ def align(
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
         method: A solver with its options, such as ``Sinkhorn(temperature=0.05)``, or the name of one with its
             defaults: ``"weights"`` (``CoordinateDescent``), ``"activations"`` (``Activations``), ``"mixed"``
-            (``Activations(share=0.5)``), ``"sinkhorn"``, ``"straight-through"`` or ``"learned"``.
+            (``Activations(share=0.5)``), ``"frank-wolfe"``, ``"sinkhorn"``, ``"straight-through"`` or ``"learned"``.
         loader: Batches of inputs (or of inputs and targets), for methods that look at data.
         seed: Same seed, same alignment.
         kinds: Kinds of elements to search, among ``"permutation"``, ``"scale"``, ``"sign"`` and ``"linear"``; ``None``

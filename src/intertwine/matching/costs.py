@@ -41,7 +41,7 @@ def sketched(x: Tensor, entries: int | None = None) -> Tensor:
     return torch.cat([(some * signs)[:, :kept].unflatten(1, (-1, group)).sum(2) for some in x.split(_ROWS)])
 
 
-def paired(blocks: Iterable[Both]) -> Tensor | None:
+def paired(blocks: Iterable[Both], fast: bool = False) -> Tensor | None:
     """The permutation that pairs units with near ones, by sketches whose squared distances add up; ``None`` of none."""
     every = list(blocks)
     if not every:
@@ -51,7 +51,7 @@ def paired(blocks: Iterable[Both]) -> Tensor | None:
     nearest = torch.cat([torch.addmm(squares, x, right.mT, alpha=-2).argmin(1) for x in left.split(_ROWS)])
     if len(nearest.unique()) == len(nearest):
         return nearest
-    return assign_nearly(torch.addmm(squares, left, right.mT, alpha=-2).neg_())
+    return assign_nearly(torch.addmm(squares, left, right.mT, alpha=-2).neg_(), fast)
 
 
 _AGREE = {torch.float32: 1e-5, torch.float64: 1e-12}  # tracked and fresh costs, relative to the largest

@@ -38,7 +38,7 @@ class Align(DeviceOptions, ExampleOptions):
     b: Path
     model_b: str | None = None
     method: str = option(
-        "weights, activations, mixed, sinkhorn, straight-through or learned. Options follow a colon: "
+        "weights, activations, mixed, frank-wolfe, sinkhorn, straight-through or learned. Options follow a colon: "
         "sinkhorn:steps=300,temperature=0.05. learned:checkpoint=FILE.safetensors goes on where it was broken off.",
         "weights",
     )

@@ -3,13 +3,13 @@
 from ..._words import near
 from .coordinate_descent import CoordinateDescent
 from .learned import Learned
-from .relaxed import Sinkhorn
+from .relaxed import FrankWolfe, Sinkhorn
 from .responses import Activations, Gates
 from .solver import Solution, Solver
 from .straight_through import StraightThrough
 
 __all__ = [
-    "METHODS", "Activations", "CoordinateDescent", "Gates", "Learned", "Sinkhorn", "Solution", "Solver",
+    "METHODS", "Activations", "CoordinateDescent", "FrankWolfe", "Gates", "Learned", "Sinkhorn", "Solution", "Solver",
     "StraightThrough", "solver_named",
 ]  # fmt: skip
 
@@ -18,6 +18,7 @@ METHODS: dict[str, Solver] = {
     "weights": CoordinateDescent(),
     "activations": Activations(),
     "mixed": Activations(share=0.5),
+    "frank-wolfe": FrankWolfe(),
     "sinkhorn": Sinkhorn(),
     "straight-through": StraightThrough(),
     "learned": Learned(),

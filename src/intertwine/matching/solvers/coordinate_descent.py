@@ -51,6 +51,7 @@ class CoordinateDescent(Solver):
         sweeps: Largest number of sweeps over all spaces.
         tolerance: Relative gain of a sweep below which the search ends; at 0 only when nothing changes. Where streams
             rotate, which never quite ends, at least 1e-5.
+        fast: Whether to use the assignment of the extra ``[fast]``.
     """
 
     name: ClassVar[str] = "weights"
@@ -59,6 +60,7 @@ class CoordinateDescent(Solver):
     shakes: int | None = None
     sweeps: int = 200
     tolerance: float = 0.0
+    fast: bool = False
 
     def __post_init__(self) -> None:
         if self.restarts is not None and self.restarts < 1:
@@ -74,7 +76,7 @@ class CoordinateDescent(Solver):
         shakes = usual if self.shakes is None else self.shakes
         tolerance = max(self.tolerance, _TURNS if turns else 0.0)
         options = replace(self, restarts=restarts, shakes=shakes, tolerance=tolerance)
-        starts = cooled(stated, networks.seed) if turns else starts_of(stated, networks.seed)
+        starts = cooled(stated, networks.seed, self.fast) if turns else starts_of(stated, networks.seed, self.fast)
         best, reached = search(stated, options, networks.seed, starts)
         if turns and best.history[-1] >= (1 - _NEARLY) * stated.size:  # a copy in another basis: to the last digit
             exact = replace(options, tolerance=self.tolerance)
@@ -112,26 +114,26 @@ def search(
     return best, tuple(d.history[-1] for d in found)
 
 
-def starts_of(stated: Problem, seed: int) -> Iterator[Transformation]:
+def starts_of(stated: Problem, seed: int, fast: bool) -> Iterator[Transformation]:
     """Two starts from the weights, the identity, and random elements."""
-    first = profiles(stated)
+    first = profiles(stated, fast)
     if _is_tree(stated):
-        yield from sorted((first, outwards(stated)), key=stated.objective, reverse=True)
+        yield from sorted((first, outwards(stated, fast)), key=stated.objective, reverse=True)
     else:
         yield first
-        yield outwards(stated)
+        yield outwards(stated, fast)
     yield identity(stated.sym)
     for number in count(2):
         yield random(stated.sym, seed + number)
 
 
-def cooled(stated: Problem, seed: int) -> Iterator[Transformation]:
+def cooled(stated: Problem, seed: int, fast: bool) -> Iterator[Transformation]:
     """Where sweeps lead from similar profiles while gains have noise that falls, each time other noise.
 
     The objective of networks whose streams rotate has many optima of much the same height. Noise leads over the ridges
     between them, and to optima that hold under it: the barrier is lower there than at others of that height.
     """
-    start, free = profiles(stated), single_spaces(stated.sym)
+    start, free = profiles(stated, fast), single_spaces(stated.sym)
     for number in count():
         generator, kept = torch.Generator().manual_seed(mixed(seed, "noise", number)), Costs(stated, start)
         for step in range(_COOLING):
@@ -139,18 +141,18 @@ def cooled(stated: Problem, seed: int) -> Iterator[Transformation]:
                 break
             for space in _waiting(kept, generator, nested_first=not step):
                 if space in free:
-                    _draw(kept, space, _HEAT * (1 - step / _COOLING), generator)
+                    _draw(kept, space, _HEAT * (1 - step / _COOLING), generator, fast)
                 else:
-                    _improve(kept, space)
+                    _improve(kept, space, fast)
         yield kept.g
 
 
-def _draw(kept: Costs, space: Space, heat: float, generator: torch.Generator) -> None:
+def _draw(kept: Costs, space: Space, heat: float, generator: torch.Generator, fast: bool) -> None:
     """Move one space to an assignment that is best under noise of so many deviations of the gains."""
     if here := kept.of(space.name):
         gain, choose = best_signs(here, space.group.signs)
         noise = torch.randn(gain.shape, generator=generator).to(gain)
-        order = assign_nearly(gain + heat * gain.std(correction=0) * noise).cpu()
+        order = assign_nearly(gain + heat * gain.std(correction=0) * noise, fast).cpu()
         step = with_parts(kept.still, space.name, permutation=order, signs=choose(order))
         kept.move(step, kept.gain(step))
 
@@ -193,7 +195,7 @@ def descend(
     rigid = not any(space.group.mixes for space in stated.sym.spaces)
     again = False
     for number in range(options.sweeps):
-        turned = _sweep(kept, generator, nested_first=not number)
+        turned = _sweep(kept, generator, options.fast, nested_first=not number)
         gained = kept.value - history[-1]
         # turns gain less than rounding in the end and go on for long: a tolerance alone ends them
         turning = turned and not options.tolerance
@@ -204,7 +206,7 @@ def descend(
             continue
         if shakes and not _copied(stated, kept.value):
             for _ in range(shakes):
-                _shaken(kept, generator)
+                _shaken(kept, generator, options.fast)
             shakes, history[-1] = 0, kept.value
         if again or kept.fresh:
             break
@@ -220,16 +222,16 @@ def descend(
     return Descent(kept.g, tuple(history))
 
 
-def default(stated: Problem, seed: int) -> Transformation:
+def default(stated: Problem, seed: int, fast: bool = False) -> Transformation:
     """Where a short descent by weights ends: what every other solver's end is compared with."""
-    return descend(stated, profiles(stated), torch.Generator().manual_seed(seed), _SHORT).g
+    return descend(stated, profiles(stated, fast), torch.Generator().manual_seed(seed), _SHORT).g
 
 
-def _sweep(kept: Costs, generator: torch.Generator | None, nested_first: bool = False) -> bool:
+def _sweep(kept: Costs, generator: torch.Generator | None, fast: bool, nested_first: bool = False) -> bool:
     """Solve every space whose costs changed, in random order or as they come; tell whether a basis turned."""
     turned = False
     for space in _waiting(kept, generator, nested_first):
-        turned |= _improve(kept, space)
+        turned |= _improve(kept, space, fast)
     return turned
 
 
@@ -251,7 +253,7 @@ def _waiting(kept: Costs, generator: torch.Generator | None, nested_first: bool)
             yield space
 
 
-def _shaken(kept: Costs, generator: torch.Generator | None) -> None:
+def _shaken(kept: Costs, generator: torch.Generator | None, fast: bool) -> None:
     """Shuffle one space and descend again; go back where that did not help."""
     spaces = [s for s in kept.problem.sym.spaces if s.group.permutes and not s.parents and s.size > 1]
     if not spaces:
@@ -263,25 +265,25 @@ def _shaken(kept: Costs, generator: torch.Generator | None) -> None:
     kept.dirty.discard(space.name)  # the others settle first, or this one would only go back
     for _ in range(_SETTLING):
         value = kept.value
-        turned = _sweep(kept, generator)
+        turned = _sweep(kept, generator, fast)
         if not kept.dirty or (not turned and kept.value <= value):
             break
     if kept.value <= before + _slack(kept.problem):
         kept.restore(saved)
 
 
-def step_of(costs: Costs, space: Space) -> Transformation:
+def step_of(costs: Costs, space: Space, fast: bool = False) -> Transformation:
     """The best step of one space while all others stay."""
     here, still = costs.of(space.name), costs.still
-    return with_parts(still, space.name, **best_parts(here, space.group)) if here else still
+    return with_parts(still, space.name, **best_parts(here, space.group, fast)) if here else still
 
 
-def _improve(costs: Costs, space: Space) -> bool:
+def _improve(costs: Costs, space: Space, fast: bool) -> bool:
     """Move one space, and what lies inside it, if that raises the objective; tell whether a basis turned."""
     outer = any(space.name in s.parents for s in costs.problem.sym.spaces)
-    steps = [step_of(costs, space)]
+    steps = [step_of(costs, space, fast)]
     if outer:
-        steps.append(nested_step(costs, space))
+        steps.append(nested_step(costs, space, fast))
     still = _STILL[costs.problem.dtype]
     stays = [all(step[name].is_identity(still) for name in costs.moving(step)) for step in steps]
     gains = [0.0 if stay else costs.gain(step) for stay, step in zip(stays, steps)]

@@ -6,6 +6,11 @@ of ``P``. Orthogonal matrices are relaxed to contractions. With all cost matrice
 at a point is one assignment (or one singular value decomposition) for each space. What is reached is rounded at the
 end, and coordinate descent polishes it.
 
+Frank-Wolfe (Crisostomi et al. 2024, "C²M³", algorithm 1, for two networks) goes towards the element that is best for
+the linearised objective, so that all spaces move together, by the length that is best along the way, where the
+objective is a polynomial. Differs from the paper: starts besides the identity (the mean of all permutations, and
+similar weight profiles), signs and rotations are relaxed too, and the result is polished.
+
 Sinkhorn re-basin (Guerrero Peña et al. 2023): every space has a matrix of scores ``X``; ``P = Sinkhorn(X / τ)`` is
 doubly stochastic, and ``Σ <a, P b>`` is maximised by Adam. The backward pass does not unroll the iterations: it solves
 the linear system of the fixed point (implicit differentiation; Luise et al. 2018; Eisenberger et al. 2022). Differs
@@ -27,9 +32,9 @@ from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.networks import Networks
 from ..coordinates.problem import Member, Problem, Row
-from .coordinate_descent import default, descend
+from .coordinate_descent import CoordinateDescent, default, descend
 from .solver import Findings, Solver
-from .steps import best_parts
+from .steps import best_parts, profiles
 
 Soft = dict[tuple[str, Row], Tensor]  # space and parities -> (p..., n, n)
 _ITERATIONS = 200
@@ -42,6 +47,21 @@ def of_element(stated: Problem, g: Transformation) -> Soft:
         (name, row): g[name].matrix(Representation(sign=row, variance=1)).to(x.new_zeros(()))
         for (name, row), x in like.items()
     }
+
+
+def barycentre(stated: Problem) -> Soft:
+    """The mean of all elements; spaces that are not permuted start at the identity."""
+    spaces = {s.name: s for s in stated.sym.spaces}
+    found = of_element(stated, identity(stated.sym))
+    for (name, row), matrix in found.items():
+        if spaces[name].group.permutes and not spaces[name].group.mixes:
+            found[name, row] = torch.full_like(matrix, (not any(row)) / matrix.shape[-1])
+    return found
+
+
+def mixed(x: Soft, y: Soft, ratio: float) -> Soft:
+    """``(1 - ratio) x + ratio y``."""
+    return {key: torch.lerp(matrix, y[key], ratio) for key, matrix in x.items()}
 
 
 def moved_softly(stated: Problem, soft: Mapping[tuple[str, Row], Tensor]) -> dict[str, Tensor]:
@@ -81,14 +101,81 @@ def gradient(stated: Problem, soft: Soft) -> tuple[float, Soft]:
     return float(value.detach()), found
 
 
-def vertex(stated: Problem, costs: Soft) -> Transformation:
+def vertex(stated: Problem, costs: Soft, fast: bool = False) -> Transformation:
     """The hard element with the largest inner product with the given matrices: the closest one to a soft element."""
     g = identity(stated.sym)
     for space in stated.sym.spaces:
         here = {row: matrix.detach() for (name, row), matrix in costs.items() if name == space.name}
         if here:
-            g = with_parts(g, space.name, **best_parts(here, space.group))
+            g = with_parts(g, space.name, **best_parts(here, space.group, fast))
     return g
+
+
+@dataclass(frozen=True)
+class FrankWolfe(Solver):
+    """Maximises ``Σ <a, g b>`` in balanced coordinates, all spaces at once.
+
+    Attributes:
+        restarts: Number of starts, up to three: the mean of all elements, similar weight profiles, the identity.
+        steps: Largest number of steps.
+        tolerance: Relative gain of a step below which the climb ends.
+        polish: Whether coordinate descent follows.
+        fast: Whether to use the assignment of the extra ``[fast]``.
+    """
+
+    name: ClassVar[str] = "frank-wolfe"
+
+    restarts: int = 3
+    steps: int = 100
+    tolerance: float = 1e-7
+    polish: bool = True
+    fast: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.restarts <= 3:
+            raise ValueError(f"restarts must be 1, 2 or 3. Got {self.restarts}.")
+
+    def search(self, networks: Networks) -> Findings:
+        """The best end of all starts."""
+        stated = networks.stated
+        makers = [
+            lambda: barycentre(stated),
+            lambda: of_element(stated, profiles(stated, self.fast)),
+            lambda: of_element(stated, identity(stated.sym)),
+        ]
+        found = [self._from(stated, make(), networks.seed) for make in makers[: self.restarts]]
+        best, history = max(found, key=lambda one: one[1][-1])
+        start = default(stated, networks.seed, self.fast)
+        reached = tuple(h[-1] for _, h in found)
+        return Findings(stated.sym, stated.objective, (best, start), stated.lift, history, reached)
+
+    def _from(self, stated: Problem, soft: Soft, seed: int) -> tuple[Transformation, tuple[float, ...]]:
+        """The element that one start leads to when the objective hardly rises, and the objective along the way."""
+        history: list[float] = []
+        degree = max((len(m.block.leaves) for members in stated.members.values() for m in members), default=1)
+        for _ in range(self.steps):
+            value, slopes = gradient(stated, soft)
+            history.append(value)
+            towards = of_element(stated, vertex(stated, slopes, self.fast))
+            ratio, gain = _line_search(stated, soft, towards, value, min(degree, 4))
+            if ratio == 0 or gain <= self.tolerance * abs(value):
+                break
+            soft = mixed(soft, towards, ratio)
+        g = _rounded(self, stated, soft, torch.Generator().manual_seed(seed))
+        return g, (*history, stated.objective(g))
+
+
+def _line_search(stated: Problem, x: Soft, y: Soft, start: float, degree: int) -> tuple[float, float]:
+    """The ratio in [0, 1] of the largest objective between two soft elements, a polynomial, and the gain there."""
+    points = torch.linspace(0, 1, degree + 1, dtype=torch.float64)
+    with torch.no_grad():
+        values = [start, *(float(objective(stated, mixed(x, y, float(r)))) for r in points[1:])]
+    powers = points[:, None] ** torch.arange(degree + 1)
+    coefficients = torch.linalg.solve(powers, torch.tensor(values, dtype=torch.float64) - start)
+    grid = torch.linspace(0, 1, 201, dtype=torch.float64)
+    heights = (grid[:, None] ** torch.arange(degree + 1)) @ coefficients
+    best = int(heights.argmax())
+    return float(grid[best]), float(heights[best])
 
 
 @dataclass(frozen=True)
@@ -100,6 +187,8 @@ class Sinkhorn(Solver):
         rate: Learning rate of the scores.
         temperature: Temperature of the last step; it falls geometrically.
         first_temperature: Temperature of the first step.
+        polish: Whether coordinate descent follows.
+        fast: Whether to use the assignment of the extra ``[fast]`` where scores are rounded.
     """
 
     name: ClassVar[str] = "sinkhorn"
@@ -108,6 +197,8 @@ class Sinkhorn(Solver):
     rate: float = 0.1
     temperature: float = 0.1
     first_temperature: float = 1.0
+    polish: bool = True
+    fast: bool = False
 
     def __post_init__(self) -> None:
         heats = (self.first_temperature, self.temperature)
@@ -119,8 +210,8 @@ class Sinkhorn(Solver):
         stated = networks.stated
         generator = torch.Generator().manual_seed(networks.seed)
         soft, history = self._ascended(stated, generator)
-        g = descend(stated, vertex(stated, soft), generator).g
-        start = default(stated, networks.seed)
+        g = _rounded(self, stated, soft, generator)
+        start = default(stated, networks.seed, self.fast)
         return Findings(stated.sym, stated.objective, (g, start), stated.lift, (*history, stated.objective(g)))
 
     def _ascended(self, stated: Problem, generator: torch.Generator) -> tuple[Soft, list[float]]:
@@ -141,6 +232,12 @@ class Sinkhorn(Solver):
             adam.step()
             history.append(float(value.detach()))
         return {key: matrix.detach() for key, matrix in soft.items()}, history
+
+
+def _rounded(solver: FrankWolfe | Sinkhorn, stated: Problem, soft: Soft, generator: torch.Generator) -> Transformation:
+    """The hard element that is closest to a soft one, polished by coordinate descent if that is asked for."""
+    g = vertex(stated, soft, solver.fast)
+    return descend(stated, g, generator, CoordinateDescent(fast=solver.fast)).g if solver.polish else g
 
 
 def sinkhorn(scores: Tensor) -> Tensor:

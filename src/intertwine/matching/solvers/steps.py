@@ -32,19 +32,19 @@ _MAX_SIGNS = 6  # sign generators of which all combinations are tried where thei
 Products = Mapping[Row, Tensor]
 
 
-def best_parts(costs: Products, group: SpaceGroup) -> dict[str, Tensor]:
+def best_parts(costs: Products, group: SpaceGroup, fast: bool = False) -> dict[str, Tensor]:
     """The parts of the element of one space with the largest total inner product: a rotation, or a monomial step."""
     if group.mixes:
         return {"linear": polar_factor(sum(costs.values(), start=torch.zeros(())), group.turns).cpu()}
-    order, signs = monomial_step(costs, group.signs, group.permutes)
+    order, signs = monomial_step(costs, group.signs, group.permutes, fast)
     return {"permutation": order, "signs": signs}
 
 
-def monomial_step(costs: Products, signs: int, permutable: bool) -> tuple[Tensor, Tensor]:
+def monomial_step(costs: Products, signs: int, permutable: bool, fast: bool = False) -> tuple[Tensor, Tensor]:
     """The permutation ``(p..., n)`` and signs ``(k, p..., n)`` with the largest total inner product, on the CPU."""
     gain, choose = best_signs(costs, signs)
     shape = gain.shape[:-1]
-    order = assign(gain).cpu() if permutable else torch.arange(shape[-1]).expand(shape).clone()
+    order = assign(gain, fast).cpu() if permutable else torch.arange(shape[-1]).expand(shape).clone()
     return order, choose(order)
 
 
@@ -89,7 +89,7 @@ class _Node:
     inside: "tuple[_Node, ...]"  # Spaces whose innermost parent this one is
 
 
-def nested_step(costs: Costs, space: Space) -> Transformation:
+def nested_step(costs: Costs, space: Space, fast: bool = False) -> Transformation:
     """The best step of a space together with all spaces inside it.
 
     The gain of putting unit ``j`` in place ``i`` counts, for each inner space, the best assignment (or rotation) of the
@@ -101,7 +101,7 @@ def nested_step(costs: Costs, space: Space) -> Transformation:
         return still
     tree = _tree(costs, space)
     step = still
-    for node, parts in _solved(tree) if tree.rows or tree.inside else ():
+    for node, parts in _solved(tree, fast) if tree.rows or tree.inside else ():
         names = (*space.parents, *node.chain)
         step = with_parts(step, node.space.name, **{k: _ordered(costs, node, names, x, k) for k, x in parts.items()})
     return step
@@ -141,37 +141,37 @@ def _table(costs: Costs, m: Member, order: list[int], chain: tuple[str, ...]) ->
     return table.permute([0, *(d for i in range(len(sizes)) for d in (1 + i, 1 + i + len(sizes)))])
 
 
-def _gains(node: _Node) -> Tensor:
+def _gains(node: _Node, fast: bool) -> Tensor:
     """The largest inner product that every pair of units can reach with what is inside them."""
     gain = best_signs(node.rows, node.space.group.signs)[0]
     for child in node.inside:
-        gain = gain + _reached(child)
+        gain = gain + _reached(child, fast)
     return gain
 
 
-def _reached(node: _Node) -> Tensor:
+def _reached(node: _Node, fast: bool) -> Tensor:
     """The largest total inner product of a space for every pair of units around it."""
     if node.space.group.mixes:
         total = sum(node.rows.values(), start=torch.zeros(()))
         turned = node.space.group.turns
         return (polar_factor(total, True) * total).sum((-2, -1)) if turned else torch.linalg.svdvals(total).sum(-1)
-    gain = _gains(node)
+    gain = _gains(node, fast)
     if not node.space.group.permutes:
         return gain.diagonal(dim1=-2, dim2=-1).sum(-1)
-    return gain.gather(-1, assign(gain)[..., None])[..., 0].sum(-1)
+    return gain.gather(-1, assign(gain, fast)[..., None])[..., 0].sum(-1)
 
 
-def _solved(node: _Node) -> Iterator[tuple[_Node, dict[str, Tensor]]]:
+def _solved(node: _Node, fast: bool) -> Iterator[tuple[_Node, dict[str, Tensor]]]:
     """The best parts of a space whose chain is matched, then those of what is inside it."""
     if node.space.group.mixes:
         yield node, best_parts(node.rows, node.space.group)
         return
-    gain = _gains(node)
+    gain = _gains(node, fast)
     permutable = node.space.group.permutes
-    order = assign(gain).cpu() if permutable else torch.arange(node.space.size).expand(gain.shape[:-1])
+    order = assign(gain, fast).cpu() if permutable else torch.arange(node.space.size).expand(gain.shape[:-1])
     yield node, {"permutation": order, "signs": best_signs(node.rows, node.space.group.signs)[1](order)}
     for child in node.inside:
-        yield from _solved(_picked(child, order))
+        yield from _solved(_picked(child, order), fast)
 
 
 def _picked(node: _Node, order: Tensor) -> _Node:
@@ -199,16 +199,16 @@ _KERNEL = 4  # positions beside the units of two spaces from which on a block is
 _SLAB = 1 << 22  # entries whose profiles are compared at once
 
 
-def profiles(stated: Problem) -> Transformation:
+def profiles(stated: Problem, fast: bool = False) -> Transformation:
     """Permutations by norms of units' weights over other spaces, then rotations; no signs, nested spaces stay."""
     g = identity(stated.sym)
     free = single_spaces(stated.sym)
     for space in free:
-        order = paired(profiles_of(stated, space.name))
+        order = paired(profiles_of(stated, space.name), fast)
         if order is not None:
             g = with_parts(g, space.name, permutation=order.cpu())
     waiting = [s.name for s in stated.sym.spaces if s.group.mixes and not s.parents]
-    return _placed(stated, g, {s.name for s in free}, waiting)
+    return _placed(stated, g, {s.name for s in free}, waiting, fast)
 
 
 def signed(stated: Problem, g: Transformation) -> Transformation:
@@ -221,12 +221,12 @@ def signed(stated: Problem, g: Transformation) -> Transformation:
     return signing(narrowed(stated.sym, told), products, power=1) @ g
 
 
-def outwards(stated: Problem) -> Transformation:
+def outwards(stated: Problem, fast: bool = False) -> Transformation:
     """Spaces placed one after the other from the input on, each by the weights that join it to what is placed."""
-    return _placed(stated, identity(stated.sym), set(), [s.name for s in stated.sym.spaces])
+    return _placed(stated, identity(stated.sym), set(), [s.name for s in stated.sym.spaces], fast)
 
 
-def _placed(stated: Problem, g: Transformation, known: set[str], waiting: list[str]) -> Transformation:
+def _placed(stated: Problem, g: Transformation, known: set[str], waiting: list[str], fast: bool) -> Transformation:
     """``g`` with waiting spaces solved one after the other, those first of whose weights the most can be compared."""
     sizes = {m: float(stated.a[m.tensor].square().sum()) for name in waiting for m in stated.members[name]}
 
@@ -246,7 +246,7 @@ def _placed(stated: Problem, g: Transformation, known: set[str], waiting: list[s
         for m in usable(name):
             b = transform_block(m.block.read(stated.b[m.tensor]), m.block, g)
             add_to(costs, m.row, m.read(stated.a) @ m.view(b).mT)
-        g = with_parts(g, name, **best_parts(costs, stated.sym.space(name).group))
+        g = with_parts(g, name, **best_parts(costs, stated.sym.space(name).group, fast))
         known.add(name)
     return g
 

@@ -40,6 +40,7 @@ class StraightThrough(Solver):
         epochs: Passes over the loader.
         rate: Learning rate of Adam for the latent matrices, whose largest entry starts at 1.
         loss: ``loss(output, batch)`` of a batch; cross-entropy of ``(inputs, labels)`` by default.
+        fast: Whether to use the assignment of the extra ``[fast]``.
     """
 
     name: ClassVar[str] = "straight-through"
@@ -49,6 +50,7 @@ class StraightThrough(Solver):
     epochs: int = 5
     rate: float = 0.01
     loss: Loss | None = None
+    fast: bool = False
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
@@ -57,7 +59,7 @@ class StraightThrough(Solver):
     def search(self, networks: Networks) -> Findings:
         """The element of the lowest loss."""
         stated, sym, loss = networks.stated, networks.sym, self.loss or cross_entropy
-        loader, start = repeatable(networks.loader or (), networks.seed), default(stated, networks.seed)
+        loader, start = repeatable(networks.loader or (), networks.seed), default(stated, networks.seed, self.fast)
         mixture = Mixture(networks)
         ours, theirs = mixture.a, tensors_of(networks.b)
         wide = lambda x: x.to(torch.promote_types(x.dtype, torch.float32))  # in which elements may move it
@@ -84,14 +86,14 @@ class StraightThrough(Solver):
         best, history = start, [height(start)]
         for epoch in range(self.epochs):
             for batch in mixture.usable(repeatable(loader, mixed(loader.seed, "order", epoch))):
-                hard = of_element(stated, vertex(stated, latent))
+                hard = of_element(stated, vertex(stated, latent, self.fast))
                 through = {key: hard[key] + x - x.detach() for key, x in latent.items()}
                 with torch.enable_grad():
                     here = loss(mixture(middle(through), batch), batch)
                     adam.zero_grad()
                     here.backward()
                 adam.step()
-            g = vertex(stated, latent)
+            g = vertex(stated, latent, self.fast)
             history.append(height(g))
             best = g if history[-1] < min(history[:-1]) else best
         found = (stated.lift(best), stated.lift(start))
