@@ -26,6 +26,7 @@ import intertwine as iw
 from intertwine._io.files import read_tensors
 from intertwine._io.lazy import StoredState, write_shards
 from intertwine.errors import IntertwineError
+from intertwine.lab.data.concept_files import CocoConcepts
 from intertwine.lab.data.concepts import load_concepts
 from intertwine.lab.data.load import load
 from intertwine.lab.data.pictures import Preprocessing
@@ -139,6 +140,16 @@ def made_pretrained(folder: Path) -> None:
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, vocab_size=9)).save_pretrained(folder)
 
 
+def made_coco(folder: Path) -> None:
+    (folder / "a.png").write_bytes(image("PNG"))
+    said = {
+        "images": [{"id": 1, "file_name": "a.png", "height": 8, "width": 8}],
+        "annotations": [{"image_id": 1, "category_id": 2, "segmentation": [[0, 0, 3, 0, 3, 3]]}],
+        "categories": [{"id": 2, "name": "cat", "supercategory": "animal"}],
+    }
+    (folder / "a.json").write_text(json.dumps(said))
+
+
 def made_gguf(folder: Path) -> None:
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("gguf", reason="GGUF files are read by gguf")
@@ -175,6 +186,7 @@ READERS = {
     "log": (made_log, lambda f: read_log(f / "log.json")),
     "plan": (made_plan, load_plan),
     "pretrained": (made_pretrained, load_pretrained),
+    "coco": (made_coco, lambda f: CocoConcepts(f / "a.json", f)[0]),
     "gguf": (made_gguf, lambda f: read_tensors(f / "a.gguf")),
     "gguf of a model": (made_gguf, lambda f: load_pretrained(f, None, f / "a.gguf")),
 }

@@ -211,11 +211,16 @@ def test_links_out_of_the_directory_are_refused_and_those_of_a_cache_are_followe
             assert load_pretrained(folder).num_labels == 3
 
 
-def test_pickled_weights_are_not_loaded(directory):
+def test_an_adapter_and_pickled_weights_are_not_loaded(directory, tmp_path):
     weights = directory / "model.safetensors"
     weights.unlink()
     (directory / "pytorch_model.bin").write_bytes(b"\x80\x04cos\nsystem\n")
     with pytest.raises(CheckpointError, match=r"must hold safetensors weights.*with pytorch_model\.bin"):
+        load_pretrained(directory)
+    (directory / "adapter_config.json").write_text('{"base_model_name_or_path": "evil/repo", "peft_type": "LORA"}')
+    with pytest.raises(
+        CheckpointError, match=r"base_model_name_or_path .* must be a directory .* Nothing is downloaded"
+    ):
         load_pretrained(directory)
 
 

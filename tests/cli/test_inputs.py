@@ -1,4 +1,4 @@
-"""What may be given as a checkpoint: files, indices of shards, directories of transformers."""
+"""What may be given as a checkpoint: files, indices of shards, directories of transformers and of peft."""
 
 import json
 import math
@@ -15,6 +15,7 @@ from intertwine.cli._outputs import keep_beside
 from intertwine.cli.commands.same import Same
 from intertwine.cli.inputs import example_input, open_group
 from intertwine.cli.inputs.networks import read_checkpoint
+from intertwine.errors import CheckpointError
 from intertwine.lab.networks.hugging_face import load_pretrained
 from intertwine.merging import read_recipe
 
@@ -51,8 +52,76 @@ def test_an_index_and_a_folder_of_shards_without_configuration(run, vits):
         assert ran.code == 0 and ran.out.startswith("the same network"), ran.err
     (vits / "empty").mkdir()
     assert "must be a file, an index of shards, or a directory" in run("same", "vit_a", "empty").error
-    (vits / "empty" / "adapter_config.json").write_text("{}")
-    assert "must be a whole model. Got the adapter 'empty'. Merge it" in run("same", "vit_a", "empty").error
+
+
+def lora(folder, base, peft, rank=2):
+    """Write an adapter whose updates are not zero, and return the model with them."""
+    torch.manual_seed(3)
+    model = load_pretrained(base)
+    names = " ".join(model.state_dict())
+    targets = [end for end in ("q_proj", "v_proj", "query", "value") if f".{end}.weight" in names]
+    config = peft.LoraConfig(r=rank, lora_alpha=8, target_modules=targets, modules_to_save=["classifier"])
+    wrapped = peft.get_peft_model(model, config)
+    with torch.no_grad():
+        for name, p in wrapped.named_parameters():
+            if "lora_B" in name or "classifier" in name:
+                p.normal_()
+    wrapped.save_pretrained(folder, save_embedding_layers=False)
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": str(base)}))
+    return wrapped.merge_and_unload().eval()
+
+
+def test_an_adapter_is_merged_into_its_base_model(run, vits):
+    peft = pytest.importorskip("peft")
+    want = lora(vits / "adapter", vits / "vit_a", peft)
+    found = load_pretrained(vits / "adapter")
+    assert type(found) is type(want)
+    torch.testing.assert_close(found.state_dict(), want.state_dict())
+    x = torch.randn(2, 1, 8, 8)
+    assert not torch.allclose(found(x).logits, load_pretrained(vits / "vit_a")(x).logits)
+    ran = run("same", "vit_a", "adapter", "--input-shape", "2,1,8,8")
+    assert ran.code == 0 and ran.out.startswith("related"), ran.err
+
+
+def test_every_command_that_reads_a_checkpoint_takes_an_adapter_or_says_what_it_needs(run, vits, monkeypatch):
+    (vits / "adapter").mkdir()
+    (vits / "adapter" / "adapter_config.json").write_text(
+        json.dumps({"peft_type": "LORA", "base_model_name_or_path": str(vits / "vit_a")})
+    )
+    monkeypatch.setitem(__import__("sys").modules, "peft", None)
+    data = ("--data", "digits")
+    for words in (
+        ("same",),
+        ("lineage",),
+        ("diff",),
+        ("align",),
+        ("merge", "--out", "m"),
+        ("compare", *data),
+        ("barrier", *data),
+    ):
+        ran = run(words[0], "hf:vit_a", "hf:adapter", *words[1:])
+        assert ran.code == 2 and "intertwine[lora]" in ran.error, (words, ran.error)
+
+
+def test_adapters_that_cannot_be_merged(vits, monkeypatch):
+    peft = pytest.importorskip("peft")
+    lora(vits / "adapter", vits / "vit_a", peft)
+    file = vits / "adapter" / "adapter_config.json"
+    good = json.loads(file.read_text())
+    for change, message in (
+        ({"base_model_name_or_path": "someone/vit"}, "Nothing is downloaded"),
+        ({"peft_type": "IA3"}, "peft_type must be LORA"),
+        ({"r": 5}, "adapter must fit its base model"),
+        ({"target_modules": good["target_modules"][:1]}, "missing or unexpected"),
+    ):
+        file.write_text(json.dumps({**good, **change}))
+        with pytest.raises(CheckpointError, match=message):
+            load_pretrained(vits / "adapter")
+    file.write_text(json.dumps(good))
+    monkeypatch.setitem(__import__("sys").modules, "peft", None)
+    with pytest.raises(ImportError, match="lora"):
+        load_pretrained(vits / "adapter")
 
 
 def test_merging_keeps_tokenizer_generation_and_shards(run, vits):
@@ -101,12 +170,13 @@ def test_photos_of_any_size_without_labels(run, vits):
     for k in range(8):
         shape = rng.integers(9, 30, 2)
         Image.fromarray(rng.integers(0, 255, shape, dtype=np.uint8)).save(vits / "photos" / f"{k}.png")
+    (vits / "photos" / "broken.png").write_bytes(b"no image")
     settings = {"size": {"height": 8, "width": 8}, "image_mean": [0.5], "image_std": [0.25]}
     for name in ("vit_a", "vit_b"):
         (vits / name / "preprocessor_config.json").write_text(json.dumps(settings))
     ran = run("align", "vit_a", "vit_b", "--data", "images:photos", "--method", "activations", "--out", "x")
     assert ran.code == 0, ran.err
-    assert "photos: 8 images, resized to 8x8, bilinear, without labels" in ran.err
+    assert "photos: 8 images, resized to 8x8, bilinear, without labels; left out: 1 image that did not" in ran.err
     asked = Same(a=vits / "vit_a", b=vits / "vit_b", data="images:photos")
     shown = example_input(f"hf:{vits / 'vit_a'}", asked)
     assert shown.shape == (2, 1, 8, 8)

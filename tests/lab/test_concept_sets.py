@@ -1,4 +1,4 @@
-"""Concept sets: the four layouts on tiny made files, the generated set, colours, and bad input."""
+"""Concept sets: the five layouts on tiny made files, the generated set, colours, and bad input."""
 
 import csv
 import io
@@ -14,8 +14,9 @@ from PIL import Image
 
 from intertwine.dissection import COLOURS, Bases, Concept, Criterion, TensorConcepts, WithColours, name_colours
 from intertwine.errors import DataError
-from intertwine.lab.data.concept_files import BrodenConcepts, FolderConcepts, ParquetConcepts
+from intertwine.lab.data.concept_files import BrodenConcepts, CocoConcepts, FolderConcepts, ParquetConcepts
 from intertwine.lab.data.concepts import GeneratedConcepts, load_concepts
+from intertwine.lab.data.pictures import decode_runs, fill_polygons
 
 
 def refused(cases):
@@ -270,6 +271,136 @@ def test_folder_errors(tmp_path, masks):
     assert len(list(FolderConcepts(other, size=(4, 6)).batches(2))) == 1
 
 
+# COCO
+
+
+def encode_runs(mask):
+    """Lengths of runs of 0 and 1 in turn, column by column: written from the format's description."""
+    flat = mask.T.flatten().astype(int)
+    runs, last, count = [], 0, 0
+    for value in flat:
+        if value != last:
+            runs.append(count)
+            last, count = value, 0
+        count += 1
+    return [*runs, count]
+
+
+def runs_to_text(runs):
+    text = ""
+    for i, value in enumerate(runs):
+        x = value - runs[i - 2] if i > 2 else value
+        while True:
+            group = x & 31
+            x >>= 5
+            more = x != -1 if group & 16 else x != 0
+            text += chr(48 + (group | 32 * more))
+            if not more:
+                break
+    return text
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_runs_decode_in_both_forms(seed):
+    random = np.random.default_rng(seed)
+    mask = random.uniform(size=(37, 53)) < [0.5, 0.05, 0.95, 0.0, 1.0, 0.5][seed]
+    if seed == 5:
+        mask = np.kron(mask[:5, :6], np.ones((40, 30))).astype(bool)
+    runs = encode_runs(mask)
+    assert np.array_equal(decode_runs(runs, mask.shape), mask)
+    text = runs_to_text(runs)
+    assert np.array_equal(decode_runs(text, mask.shape), mask)
+    assert np.array_equal(decode_runs(text.encode(), mask.shape), mask)
+
+
+def test_runs_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"runs must cover 2 x 3 pixels. Got 5"):
+        decode_runs([2, 3], (2, 3))
+
+
+def test_polygons():
+    mask = fill_polygons([[1, 1, 4, 1, 4, 3, 1, 3]], (6, 7))
+    assert mask.sum() == 12
+    assert mask[1:4, 1:5].all()
+    both = fill_polygons([[0, 0, 1, 0, 0, 1], [5, 5, 6, 5, 6, 4]], (6, 7))
+    assert both[0, 0]
+    assert both[5, 6]
+    with pytest.raises(ValueError, match=r"at least three corners. Got 4"):
+        fill_polygons([[0, 0, 1, 1]], (4, 4))
+
+
+def make_coco(root, segmentations, shape=(6, 7), **changes):
+    (root / "images").mkdir(parents=True)
+    (root / "images" / "a.png").write_bytes(png(picture(*shape)))
+    data = {
+        "images": [{"id": 9, "file_name": "a.png", "height": 6, "width": 7}],
+        "categories": [
+            {"id": 3, "name": "cat", "supercategory": "animal"},
+            {"id": 18, "name": "hat", "supercategory": "thing"},
+        ],
+        "annotations": [
+            {"image_id": 9, "category_id": category, "segmentation": segmentation}
+            for category, segmentation in segmentations
+        ],
+        **changes,
+    }
+    (root / "a.json").write_text(json.dumps(data))
+    return CocoConcepts(root / "a.json", root / "images")
+
+
+def test_coco_layout_with_overlap(tmp_path):
+    hat = np.zeros((6, 7), dtype=bool)
+    hat[0:2, 1:4] = True
+    data = make_coco(
+        tmp_path,
+        [
+            (3, [[1, 1, 4, 1, 4, 3, 1, 3]]),
+            (18, {"size": [6, 7], "counts": runs_to_text(encode_runs(hat))}),
+            (3, [[6, 5, 6, 5, 6, 5]]),
+        ],
+    )
+    assert data.concepts == (Concept("cat", "animal"), Concept("hat", "thing"))
+    labels = data[0].labels
+    assert labels.shape == (3, 6, 7)
+    assert torch.equal((labels == 1).any(0), torch.from_numpy(hat))
+    cat = (labels == 0).any(0)
+    assert int(cat.sum()) == 13
+    assert int(((labels == 1).any(0) & cat).sum()) == 3  # pixels that are both
+
+
+def test_coco_errors(tmp_path):
+    square, of = [[0, 0, 3, 0, 3, 3]], "category_id must be one of the file's categories. Got"
+    made = lambda name, *of, **how: make_coco(tmp_path / name, list(of), **how)
+    annotated = lambda name, **entry: made(name, annotations=[{"segmentation": square, **entry}])
+    refused([
+        ("annotations must be an existing file", lambda: CocoConcepts(tmp_path / "no.json", tmp_path)),
+        ("Got no annotations", lambda: made("a")),
+        (f"{of} 4", lambda: made("b", (4, square))[0]),
+        (r"size \(6, 7\) of its image. Got \(5, 5\)", lambda: made("c", (3, {"size": [5, 5], "counts": [25]}))[0]),
+        ("must be polygons or runs. Got NoneType", lambda: made("d", (3, None))[0]),
+        ("must have the size of its entry, 7x6. Got 9x8", lambda: made("e", (3, square), shape=(8, 9))[0]),
+        (r"annotations\[0\] must be an object. Got 'image_id'", lambda: made("h", annotations=["image_id"])),
+        (f"{of} None", lambda: annotated("g", image_id=9)[0]),
+        (r"category_id must be a whole number or a text or left out. Got \[3\]", lambda: made("i", ([3], square))),
+        (r"annotations\[0\].image_id must be a whole number or a text. Got \[9\]",
+         lambda: annotated("j", image_id=[9], category_id=3)),
+        *((rf"a.json': {part} must be a list. Got True", lambda k=part: made(f"k {k}", (3, square), **{k: True}))
+          for part in ("images", "annotations", "categories")),
+    ])  # fmt: skip
+    keys = [("images", "file_name"), ("images", "id"), ("annotations", "image_id"), ("categories", "name")]
+    for part, key in keys:
+        whole = {"images": {"id": 9, "file_name": "a.png"}, "categories": {"id": 3, "name": "cat"}}
+        entry = whole.get(part, {"image_id": 9, "category_id": 3, "segmentation": square})
+        without = {name: value for name, value in entry.items() if name != key}
+        with pytest.raises(DataError, match=rf"a.json': {part}\[1\].{key} must be a .*. Got nothing"):
+            made(f"{part} {key}", (3, square), **{part: [entry, without]})
+    data = made("f", (3, square), (18, square))
+    data.planes = 1
+    refused([("at most planes=1 categories", lambda: data[0])])
+    (tmp_path / "f" / "images" / "a.png").unlink()
+    refused([("a.png must be an existing file", lambda: data[0])])
+
+
 # Broden
 
 
@@ -391,6 +522,8 @@ def test_specs(tmp_path, masks, broden):
     assert len(data) == 1
     assert data.categories == ("object", "colour")
     assert len(load_concepts(f"broden:{broden}", split="train")) == 1
+    make_coco(tmp_path / "coco", [(3, [[0, 0, 3, 0, 3, 3]])])
+    assert len(load_concepts(f"coco:{tmp_path}/coco/a.json@{tmp_path}/coco/images")) == 1
     assert load_concepts("generated", size=(32, 32), images=1)[0].image.shape == (3, 32, 32)
 
 
@@ -398,6 +531,7 @@ def test_specs(tmp_path, masks, broden):
     ("spec", "options", "message"),
     [
         ("photos", {}, "concepts must be one of generated, parquet:FILE"),
+        ("coco:a.json", {}, "concepts must be one of"),
         ("generated", {"split": "val"}, "split must be left out for 'generated'"),
         ("generated", {"size": (32, 48)}, "size must be square"),
         ("broden:x", {"size": (32, 48)}, "size must be left out for broden"),

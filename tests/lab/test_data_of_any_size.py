@@ -1,11 +1,9 @@
-"""Images of any size without labels, texts by a tokenizer."""
+"""Images of any size without labels, texts by a tokenizer, and saved data sets."""
 
 import json
-from io import BytesIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -27,6 +25,7 @@ def photos(tmp_path):
     folder.mkdir()
     for k, (height, width) in enumerate([(20, 30), (40, 21), (25, 25), (9, 50)]):
         Image.fromarray(photo(height, width, k)).save(folder / f"{k}.png")
+    (folder / "broken.png").write_bytes(b"no image")
     (folder / "readme.txt").write_text("mine")
     return folder
 
@@ -38,7 +37,7 @@ def test_a_flat_folder_of_any_sizes(photos):
     assert found.shape == (3, 12, 12) and not found.labelled and found.classes == ()
     assert len(found.train) == len(found.test) == len(found.split("all")) == 4
     (said,) = found.notes
-    for words in ("4 images", "shorter side 12", "without labels", "1 file not named as images are"):
+    for words in ("4 images", "shorter side 12", "without labels", "broken.png", "1 file not named as images are"):
         assert words in said
     assert found.notes == data.load(f"images:{photos}", Preprocessing.square(12)).notes  # from the cache
     with pytest.raises(DataError, match="data must have labels to train on"):
@@ -143,27 +142,66 @@ def test_text_that_cannot_be_read(tokenizer):
         TextBlocks(tokenizer, 1)
 
 
-def test_tables_of_texts_and_of_named_classes(tokenizer):
-    def loaded(how, schema=None, **columns):
-        pq.write_table(pa.table(columns).replace_schema_metadata(schema), tokenizer / "a.parquet")
-        return data.load(f"parquet:{tokenizer / 'a.parquet'}", how)
+def save_dataset(folder, columns, features=None, shards=1):
+    """Write what ``Dataset.save_to_disk`` of datasets 4 writes: Arrow streams, and their names in state.json."""
+    folder.mkdir(parents=True)
+    table = pa.table(columns)
+    if features:
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    names = [f"data-{k:05d}-of-{shards:05d}.arrow" for k in range(shards)]
+    rows = -(-len(table) // shards)
+    for k, name in enumerate(names):
+        with pa.OSFile(str(folder / name), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table.slice(k * rows, rows))
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
 
-    names = {"animal": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
-    schema = {"huggingface": json.dumps({"info": {"features": names}})}
-    images = []
-    for k in range(20):
-        stream = BytesIO()
-        Image.fromarray(photo(10 + k % 3, 12, k)).save(stream, "PNG")
-        images.append({"bytes": stream.getvalue(), "path": None})
-    found = loaded(Preprocessing.square(8), schema, picture=images, animal=[0, 1] * 10)
+
+def encoded(height, width, seed):
+    from io import BytesIO
+
+    stream = BytesIO()
+    Image.fromarray(photo(height, width, seed)).save(stream, "PNG")
+    return {"bytes": stream.getvalue(), "path": None}
+
+
+def test_a_saved_data_set_of_images(tmp_path):
+    features = {"animal": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
+    for split, n in (("train", 20), ("test", 6)):
+        images = [encoded(10 + k % 3, 12, k) for k in range(n)]
+        save_dataset(tmp_path / "set" / split, {"picture": images, "animal": [k % 2 for k in range(n)]}, features, 2)
+    (tmp_path / "set" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    found = data.load(f"dataset:{tmp_path / 'set'}", Preprocessing.square(8))
     assert found.classes == ("cat", "dog") and found.shape == (3, 8, 8)
-    words = [" ".join(f"w{k}" for k in range(20))] * 4
-    found = loaded(TextBlocks(tokenizer, max_length=7), text=words, label=[0, 1, 0, 1])
+    assert [len(found.split(key)) for key in ("train", "validation", "test", "all")] == [18, 2, 6, 26]
+    save_dataset(tmp_path / "bare", {"image": images})
+    assert not data.load(f"dataset:{tmp_path / 'bare'}", Preprocessing.square(8)).labelled
+
+
+def test_a_saved_data_set_of_texts(tokenizer):
+    save_dataset(tokenizer / "set", {"text": [" ".join(f"w{k}" for k in range(20))] * 4, "label": [0, 1, 0, 1]})
+    found = data.load(f"dataset:{tokenizer / 'set'}", TextBlocks(tokenizer, max_length=7))
     assert found.shape == (7,) and len(found.split("all")) == 10
     with pytest.raises(DataError, match="must hold images for this"):
-        loaded(None, text=words)
+        data.load(f"dataset:{tokenizer / 'set'}")
+
+
+def test_saved_data_sets_that_cannot_be_read(tmp_path):
+    with pytest.raises(DataError, match="must be a directory of save_to_disk"):
+        data.load(f"dataset:{tmp_path}")
+    save_dataset(tmp_path / "set", {"image": [encoded(8, 8, 0)], "label": [0]})
+    file = next((tmp_path / "set").glob("*.arrow"))
+    file.write_bytes(file.read_bytes()[:300])
+    with pytest.raises(DataError, match="must be a complete Arrow stream"):
+        data.load(f"dataset:{tmp_path / 'set'}")
+    (tmp_path / "set" / "state.json").write_text('{"_data_files": [{"filename": "../../etc/passwd"}]}')
+    with pytest.raises(DataError, match=r"must be a file in .*leads out of it"):
+        data.load(f"dataset:{tmp_path / 'set'}")
+    (tmp_path / "set" / "state.json").write_text("[]")
+    with pytest.raises(DataError, match="must hold a list"):
+        data.load(f"dataset:{tmp_path / 'set'}")
+    save_dataset(tmp_path / "numbers", {"x": [1.0]})
     with pytest.raises(DataError, match=r"image column .* or a text column"):
-        loaded(None, x=[1.0])
+        data.load(f"dataset:{tmp_path / 'numbers'}")
 
 
 @pytest.fixture

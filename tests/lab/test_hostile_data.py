@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import io
+import json
 import os
 import struct
 import sys
@@ -19,7 +20,7 @@ import torch
 from PIL import Image
 
 from intertwine.errors import DataError
-from intertwine.lab.data import Split, load, make_splits
+from intertwine.lab.data import CocoConcepts, Split, load, make_splits
 from intertwine.lab.data.load import read_array_pickle
 from intertwine.lab.data.pictures import numbers, pixels
 
@@ -215,3 +216,14 @@ def test_a_pickle_cannot_ask_for_a_table_of_any_length():
         with contextlib.suppress(DataError):
             read_array_pickle(code, "it")
         assert time.perf_counter() - start < 1
+
+
+def test_names_in_annotations_stay_in_their_folder(tmp_path):
+    Image.new("RGB", (4, 4)).save(tmp_path / "secret.png")
+    (tmp_path / "images").mkdir()
+    for name in ("../secret.png", str(tmp_path / "secret.png"), "", 7):
+        image = {"id": 1, "file_name": name, "height": 4, "width": 4}
+        content = {"images": [image], "annotations": [{"image_id": 1}], "categories": [{"id": 1, "name": "x"}]}
+        (tmp_path / "a.json").write_text(json.dumps(content))
+        with pytest.raises(DataError, match=r"file_name must be a (file in .*leads out of it|text. Got 7)"):
+            CocoConcepts(tmp_path / "a.json", tmp_path / "images")[0]

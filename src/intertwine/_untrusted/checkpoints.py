@@ -10,9 +10,8 @@ from .._words import near
 from ..errors import CheckpointError
 
 HF = "hf:"
-CONFIG = "config.json"  # makes a directory a model
+SETTINGS = ("config.json", "adapter_config.json")  # one of them makes a directory a model
 
-_ADAPTER = "adapter_config.json"
 _SMALL = 1000  # bytes; a pointer has fewer
 _HEADER = 100_000_000  # bytes at most, as the format has it
 _QUICK = 1 << 28  # bytes of weights that are looked through at once; larger ones are when they are read
@@ -36,7 +35,7 @@ def existing(what: str, path: Path, error: type[ValueError] = ValueError, kind: 
 
 
 def check_checkpoint(path: Path) -> None:
-    """Refuse what is no checkpoint: a file or an index of shards, or a directory of transformers.
+    """Refuse what is no checkpoint: a file or an index of shards, or a directory of transformers or peft.
 
     Raises:
         CheckpointError: If it is missing, of another kind, cut off, or holds NaN.
@@ -49,12 +48,7 @@ def check_checkpoint(path: Path) -> None:
             _check_shards(index)
     if path.is_dir():
         files = sorted(path.glob("*.safetensors"))
-        if (path / _ADAPTER).is_file() and not (path / CONFIG).is_file():
-            raise CheckpointError(
-                f"checkpoint must be a whole model. Got the adapter {str(path)!r}. Merge it into its base model first, "
-                "by merge_and_unload() of peft, and save that with save_pretrained()."
-            )
-        if not files and not (path / CONFIG).is_file():
+        if not files and not any((path / name).is_file() for name in SETTINGS):
             raise CheckpointError(
                 "checkpoint must be a file, an index of shards, or a directory with a config.json or safetensors. "
                 f"Got the folder {str(path)!r}."

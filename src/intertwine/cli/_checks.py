@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .._memory import parse_memory
-from .._untrusted.checkpoints import CONFIG, HF, check_checkpoint, existing, hub
+from .._untrusted.checkpoints import HF, SETTINGS, check_checkpoint, existing, hub
 from .._words import KINDS, named_values, near, read
 from ..errors import DataError
 from ._catalogue import catalogue
@@ -72,11 +72,11 @@ def check_model(spec: str) -> None:
     if spec.startswith(HF):
         if Path(rest).is_file():
             raise ValueError(f"model must be hf:DIRECTORY. Got the file {rest!r}. Say {HF}{Path(rest).parent}.")
-        if not (Path(rest) / CONFIG).is_file():
+        if not any((Path(rest) / file).is_file() for file in SETTINGS):
             raise ValueError(
                 f"model must be hf:DIRECTORY with a config.json. Got {rest!r}, which has none.{hub(rest, always=True)}"
             )
-    elif (Path(spec) / CONFIG).is_file():
+    elif any((Path(spec) / file).is_file() for file in SETTINGS):
         raise ValueError(f"model must be hf:DIRECTORY for a directory. Got {spec!r}. Did you mean {HF + spec!r}?")
     elif name in catalogue()["models"]:
         _check_arguments(name, rest)
@@ -143,7 +143,9 @@ def _network(text: str) -> None:
 
 
 def _concepts(spec: str) -> None:
-    if place := _path_in("--concepts", spec.removesuffix("+colours"), catalogue()["concepts"]):
+    for place in filter(
+        None, _path_in("--concepts", spec.removesuffix("+colours"), catalogue()["concepts"]).split("@")
+    ):
         existing("--concepts", Path(place), kind="file or folder")
 
 

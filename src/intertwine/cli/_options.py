@@ -148,8 +148,8 @@ class DataOptions(ImageOptions):
 
     model: str | None = None
     data: str | None = option(
-        "digits, cifar10[:PATH], cifar100[:PATH], parquet:PATH, npz:PATH, images:DIR, imagenet:DIR or "
-        "text:FILE (by the model's tokenizer).",
+        "digits, cifar10[:PATH], cifar100[:PATH], parquet:PATH, npz:PATH, images:DIR, imagenet:DIR, dataset:DIR (as "
+        "save_to_disk of the datasets library writes it) or text:FILE (by the model's tokenizer).",
         metavar="DATA",
     )
     size: str | None = advanced(

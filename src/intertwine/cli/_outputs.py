@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _WIDE = 200  # characters of a line where there is no terminal to fit
 _BESIDE = (".json", ".txt", ".model", ".jinja")  # tokenizers, generation and preprocessing
+_OF_ADAPTERS = ("adapter_config.json",)
 _GENERATION = "generation_config.json"
 _END = 1 << 20  # bytes from either end of a file, in which a sign of ours stands
 _PAGE, _TEXT, _METADATA = b'<meta name="generator" content="intertwine ', b"Written by intertwine.", b'"intertwine"'
@@ -161,7 +162,7 @@ def keep_beside(source: Path, target: Path) -> Path:
 
     # what is there already stays, but for settings of generation, which transformers makes from the configuration
     for file in sorted(source.iterdir()) if source.is_dir() and target.is_dir() else ():
-        other = file.suffix in _BESIDE and not file.name.endswith(".index.json")
+        other = file.suffix in _BESIDE and not file.name.endswith(".index.json") and file.name not in _OF_ADAPTERS
         if other and file.is_file() and (file.name == _GENERATION or not (target / file.name).exists()):
             write_atomically(target / file.name, partial(shutil.copyfile, file))
     return target

@@ -320,7 +320,7 @@ def _place(value: Any, recipe: Path) -> str:
     for place in (recipe.parent / str(value), Path(str(value))):
         if place.exists():
             return str(place)
-    adapters = " Adapters are merged beforehand, by peft." if "+" in str(value) else ""
+    adapters = " Adapters are merged beforehand: give the directory of the adapter itself." if "+" in str(value) else ""
     raise ValueError(
         f"model of a recipe must be a directory or a file on this machine. Got {value!r}.{adapters} Nothing is "
         "downloaded."

@@ -15,7 +15,7 @@ from . import Study, inputs, iw, torch
 from .train import seeded
 
 CONCEPTS_HELP = (
-    "generated, parquet:FILE, masks:FOLDER or broden:FOLDER; with +colours at the end, "
+    "generated, parquet:FILE, masks:FOLDER, coco:ANNOTATIONS.json@IMAGES or broden:FOLDER; with +colours at the end, "
     "colours computed from the pixels are added."
 )
 

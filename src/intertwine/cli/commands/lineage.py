@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from ..._untrusted.checkpoints import CONFIG, HF
+from ..._untrusted.checkpoints import HF, SETTINGS
 from ...errors import CheckpointError
 from .._options import ExampleOptions, advanced, argument
 from .._outputs import tell
@@ -88,7 +88,7 @@ def _fits(sym: iw.Symmetry, state: Mapping[str, torch.Tensor]) -> bool:
 
 def _families(asked: Lineage) -> iw.provenance.Tree:
     folder = asked.paths[1]
-    one = lambda p: (p / CONFIG).is_file() or any(p.glob("*.safetensors.index.json"))
+    one = lambda p: any((p / name).is_file() for name in SETTINGS) or any(p.glob("*.safetensors.index.json"))
     found = sorted(p for p in folder.iterdir() if p.suffix in _SUFFIXES or one(p))  # or a folder that is one checkpoint
     files = [p for p in found if not _is_result(p)]
     if len(files) < len(found):
@@ -118,6 +118,8 @@ def _opened(path: Path) -> Mapping[str, torch.Tensor]:
     """A checkpoint that is read tensor by tensor, or a torch file in memory."""
     from ..._io import read_tensors
 
+    if inputs.is_adapter(path):
+        return inputs.load_pretrained(path).state_dict()
     sharded = path.is_dir() or path.name.endswith((".safetensors", ".index.json"))
     return iw.symmetry.StoredState(path) if sharded else read_tensors(path)
 

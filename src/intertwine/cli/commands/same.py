@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,8 @@ class Same(Finding, ExampleOptions):
 
         where = iw.lab.training.choose_device(self.device)
         sides = [inputs.read_checkpoint(path) for path in self.reads]
+        if self.model is not None and self.model_b is None:  # one architecture: else the programs are compared
+            _check_alike(*sides)
         if self.out is None and self.a.resolve() == self.b.resolve():
             said = f"A and B are one file, {str(self.a)!r}: nothing was compared"
             return iw.matching.Match(SAME, 0.0, 0.0, "float64", said, moved=False)
@@ -79,6 +82,25 @@ class Same(Finding, ExampleOptions):
         example = inputs.for_all(pair, example)
         a, b = (model.to(where) for model in pair)
         return iw.same(a, b, map_tensors(example, lambda x: x.to(where)))
+
+
+def _check_alike(left: inputs.Checkpoint, right: inputs.Checkpoint) -> None:
+    """Refuse checkpoints of other architectures before their models are built: names may differ, shapes may not."""
+    ours, theirs = _shapes(left), _shapes(right)
+    if ours is None or theirs is None:
+        return
+    common, most = (ours & theirs).total(), max(ours.total(), theirs.total())
+    if 2 * common < most:
+        raise ValueError(_UNLIKE.format(f"of up to {most} tensors in each, only {common} have shapes that both hold"))
+
+
+def _shapes(side: inputs.Checkpoint) -> Counter[tuple[int, ...]] | None:
+    """How often each shape occurs among the tensors of a checkpoint; ``None`` where its model must be loaded first."""
+    if side.tensors is not None:
+        return Counter(tuple(x.shape) for x in side.tensors.values())
+    if inputs.is_adapter(side.path) or not any(side.path.glob("*.safetensors*")):
+        return None
+    return Counter(shape for shape, _ in iw.symmetry.StoredState(side.path).headers().values())
 
 
 class Diff(Finding, ExampleOptions):

@@ -1,8 +1,8 @@
-"""Inputs of a command: networks by their names, checkpoints, an example, and data as a model takes it."""
+"""Inputs of a command: networks by their names, checkpoints, adapters, an example, and data as a model takes it."""
 
 # ruff: noqa: F401 - what commands take from here
 
-from ...lab.networks.hugging_face import configuration, load_pretrained
+from ...lab.networks.hugging_face import configuration, is_adapter, load_pretrained
 from .data import batches, check_tokenizers, data_facts, directory_of, example_input, for_all, image_settings, read_data
 from .models import (
     Checkpoint,

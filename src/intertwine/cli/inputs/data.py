@@ -11,49 +11,33 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor, nn
 
 from ... import lab
 from ..._memory import check_fits
 from ..._nested import map_tensors, tensors_in
-from ..._untrusted.checkpoints import CONFIG, HF
+from ..._untrusted.checkpoints import HF
 from ..._untrusted.files import check_fields, json_of
 from ..._words import read
 from ...errors import CheckpointError, DataError
 from ...lab.data import Batches, DataSplits, Preprocessing, TextBlocks
-from ...lab.networks.hugging_face import read_config
+from ...lab.networks.hugging_face import base_of, is_adapter, read_config
 from .._command import one_thread
 from .._options import DataOptions, ExampleOptions
 from .._outputs import tell
 from .models import Checkpoint, Opened, Statistics, build_model, is_builtin
 
-_TEXT = ("text:", "parquet:")
+_TEXT = ("text:", "parquet:", "dataset:")
 _FILES = ("preprocessor_config.json", "processor_config.json")
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
 _POSITIONS = ("n_positions", "max_position_embeddings", "n_ctx")
 _BLOCK = 128  # tokens
+_SIZE = (dict.fromkeys(("shortest_edge", "height", "width"), (int, None)), int, list, None)
+_KINDS = {"size": _SIZE, "crop_size": _SIZE, "crop_pct": (float, None), "image_mean": ([float], float, None),
+          "image_std": ([float], float, None)}  # fmt: skip
 _TOKENIZER = "tokenizer.json"
 _TOKENS = "2,8"  # texts of tokens
-_WITH_PATHS = ("parquet", "npz", "images", "text")
-
-
-class _Sides(BaseModel, strict=True):
-    """Sizes in pixels."""
-
-    shortest_edge: int | None = None
-    height: int | None = None
-    width: int | None = None
-
-
-class _Images(BaseModel, strict=True):
-    """Settings of images that are looked at here."""
-
-    size: _Sides | int | list[int] | None = None
-    crop_size: _Sides | int | list[int] | None = None
-    crop_pct: float | None = None
-    image_mean: list[float] | float | None = None
-    image_std: list[float] | float | None = None
+_WITH_PATHS = ("parquet", "npz", "images", "dataset", "text")
 
 
 def preparation(
@@ -64,7 +48,7 @@ def preparation(
     folders = [folder for path, spec in sources if (folder := directory_of(path, spec)) is not None]
     if kind in _TEXT and (blocks := _blocks(asked, folders)) is not None:
         return blocks
-    if kind not in ("images:", "parquet:"):
+    if kind not in ("images:", "parquet:", "dataset:"):
         return None
     if asked.size is not None:  # the side of a square out of the middle, or height and width to bring images to
         side, *other = read("sides", "--size", asked.size)
@@ -89,11 +73,15 @@ def normalised(splits: DataSplits, asked: DataOptions) -> DataSplits:
 
 
 def directory_of(path: Path | None, spec: str | None) -> Path | None:
-    """The directory of transformers that a checkpoint is, or that ``--model`` names."""
+    """The directory of transformers that a checkpoint is, or that ``--model`` names, the base model's for adapters."""
     named = Path(spec.removeprefix(HF)) if spec and spec.startswith(HF) else None
     beside = path.parent if path is not None and path.is_file() and spec is None else None
-    given = (folder for folder in (path, beside, named) if folder is not None)
-    return next((folder for folder in given if (folder / CONFIG).is_file()), None)
+    for folder in (path, beside, named):
+        if folder is not None and folder.is_dir() and is_adapter(folder):
+            return base_of(folder)
+        if folder is not None and (folder / "config.json").is_file():
+            return folder
+    return None
 
 
 def image_settings(folder: Path) -> Preprocessing | None:
@@ -120,7 +108,7 @@ def _processor(folder: Path) -> Mapping[str, Any]:
             said = json_of(folder / name, name, CheckpointError)
             said = said.get("image_processor", said) if isinstance(said, Mapping) else None
             if isinstance(said, Mapping) and said.keys() & {"size", "image_mean"}:
-                check_fields(said, _Images, f"{name} of {str(folder)!r}", CheckpointError)
+                check_fields(said, _KINDS, f"{name} of {str(folder)!r}: ", CheckpointError)
                 return said
     return {}
 

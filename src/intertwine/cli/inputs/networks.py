@@ -14,7 +14,7 @@ from torch import nn
 from ..._io import read_tensors
 from ..._io.lazy import GGUF, StoredState
 from ..._nested import map_tensors, tensors_in
-from ..._untrusted.checkpoints import CONFIG, HF, check_checkpoint, not_finite
+from ..._untrusted.checkpoints import HF, SETTINGS, check_checkpoint, not_finite
 from ...errors import CheckpointError, DataError
 from ...lab import networks
 from ...lab.networks.hugging_face import load_pretrained
@@ -36,9 +36,9 @@ _FEW = 4  # examples
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint: safetensors, an index, GGUF, a torch file of tensors, a directory of transformers."""
+    """Read a checkpoint: safetensors, an index, GGUF, a torch file of tensors, a directory of transformers or peft."""
     check_checkpoint(path)
-    if (path / CONFIG).is_file():
+    if path.is_dir() and any((path / name).is_file() for name in SETTINGS):
         return Checkpoint(path, None, None)
     if path.is_dir() or path.name.endswith(".index.json"):
         return Checkpoint(path, StoredState(path).tensors(), None)
@@ -154,7 +154,7 @@ def model_named_by(path: Path, *others: Path) -> str:
         with suppress(CheckpointError):
             return model_named_by(path)
         return model_named_by(*others)
-    if (path / CONFIG).is_file():
+    if any((path / name).is_file() for name in SETTINGS):
         return f"{HF}{path}"
     if path.is_dir():
         raise CheckpointError(

@@ -10,11 +10,12 @@ from .images import load_images
 from .load import FORMS, load, load_cifar, load_digits, load_npz
 from .pictures import Preprocessing
 from .splits import Batches, DataSplits, Split, make_splits
-from .tables import TextBlocks, load_parquet, load_text
+from .tables import TextBlocks, load_parquet, load_saved_dataset, load_text
 
 if TYPE_CHECKING:
     from .concepts import (
         BrodenConcepts,
+        CocoConcepts,
         FolderConcepts,
         GeneratedConcepts,
         ParquetConcepts,
@@ -27,11 +28,11 @@ __all__ = [
     # what comes back
     "DataSplits", "Split", "Batches", "make_splits",
     # one loader for each kind
-    "load_digits", "load_cifar", "load_parquet", "load_npz", "load_images", "load_text",
+    "load_digits", "load_cifar", "load_parquet", "load_npz", "load_images", "load_saved_dataset", "load_text",
     # sizes of images, blocks of tokens
     "Preprocessing", "TextBlocks",
     # images with a label for every pixel
-    "load_concepts", "GeneratedConcepts", "ParquetConcepts", "FolderConcepts", "BrodenConcepts",
+    "load_concepts", "GeneratedConcepts", "ParquetConcepts", "FolderConcepts", "CocoConcepts", "BrodenConcepts",
 ]  # fmt: skip
 
 

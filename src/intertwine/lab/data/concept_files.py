@@ -1,4 +1,4 @@
-"""Concept sets in files: parquet as Hugging Face has it, folders of masks, and Broden.
+"""Concept sets in files: parquet as Hugging Face has it, folders of masks, COCO annotations, and Broden.
 
 All are read image by image, and a bad file is named. Masks hold label numbers, which become concept indices, -1 for
 none; where a size is asked for, images are resized by area and labels by nearest neighbour.
@@ -20,17 +20,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..._memory import check_fits
-from ..._untrusted.files import within
+from ..._untrusted.files import check_fields, json_of, within
 from ...dissection import Concept, ConceptSet, Sample
 from ...errors import DataError
 from .images import image_files
-from .pictures import in_colour, numbers, pixels
+from .pictures import in_colour, numbers, pixels, segmentation
 from .splits import MOST_CLASSES
 from .tables import whole_table
 
 _NOT_LABELS = {"unlabelled", "unlabeled", "void", "background", "ignore", "none"}
 _IGNORED = 255  # what most segmentation sets write where there is no label
 _SIZES = ("ih", "iw", "sh", "sw")  # columns of Broden's index
+_COCO = {
+    "images": [{"id": (int, str), "file_name": str, "height": (float, None), "width": (float, None)}],
+    "annotations": [{"image_id": (int, str), "category_id": (int, str, None)}],
+    "categories": [{"id": (int, str), "name": str, "supercategory": (str, None)}],
+}
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)  # 64 bits hold it
 _REAL = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d{1,3})?", re.ASCII)
 
@@ -159,6 +164,64 @@ class FolderConcepts(_Masked):
     def _read(self, i: int) -> Sample:
         image, mask = self._rows[i]
         return self._sample((image, image.name), (mask, mask.name), image.name)
+
+
+class CocoConcepts(_InFiles):
+    """Images with object annotations in the COCO format: polygons and run-length masks, several on one pixel.
+
+    A concept is a category; its category is the ``supercategory``. Polygons are filled by Pillow, which counts the
+    pixels on the border as inside: borders can differ by a pixel from those of COCO's own tools. ``annotations`` is
+    the JSON file with ``images``, ``annotations`` and ``categories``, ``images`` the folder of the image files, which
+    are brought to ``size``, ``(height, width)``; one pixel may carry so many categories as there are ``planes``.
+
+    Raises:
+        DataError: If the file or folder is missing or the file lacks a part.
+    """
+
+    def __init__(
+        self, annotations: str | Path, images: str | Path, size: tuple[int, int] | None = None, planes: int = 3
+    ) -> None:
+        file, folder = Path(annotations), Path(images)
+        if not folder.is_dir():
+            raise DataError(f"images must be an existing folder. Got {str(folder)!r}.")
+        data = json_of(file, "annotations", DataError)
+        missing = [k for k in ("images", "annotations", "categories") if not isinstance(data, dict) or not data.get(k)]
+        if missing:
+            raise DataError(f"{str(file)!r} must have images, annotations and categories. Got no {missing[0]}.")
+        check_fields(data, _COCO, f"{str(file)!r}: ", DataError)
+        self.concepts = tuple(Concept(c["name"], c.get("supercategory") or "object") for c in data["categories"])
+        self._number = {c["id"]: i for i, c in enumerate(data["categories"])}
+        self._rows, self._folder, self._size = data["images"], folder, size
+        self._annotations: dict[Any, list[dict[str, Any]]] = {}
+        for annotation in data["annotations"]:
+            self._annotations.setdefault(annotation["image_id"], []).append(annotation)
+        self.name, self.planes = file.stem, planes
+
+    def _read(self, i: int) -> Sample:
+        entry = self._rows[i]
+        name = entry["file_name"]
+        image = _image(within(self._folder, name, "file_name", DataError), name)
+        height, width = image.shape[1:]
+        _check_size(image, (entry.get("height", height), entry.get("width", width)), name, "of its entry")
+        masks: dict[int, np.ndarray] = {}  # of each category the union of its annotations
+        for annotation in self._annotations.get(entry["id"], ()):
+            category = annotation.get("category_id")
+            if category not in self._number:
+                raise DataError(f"category_id must be one of the file's categories. Got {category} in image {name}.")
+            concept, mask = self._number[category], segmentation(annotation.get("segmentation"), (height, width), name)
+            masks[concept] = masks[concept] | mask if concept in masks else mask
+        labels = np.full((self.planes, height, width), -1)
+        for concept, mask in masks.items():
+            for plane in labels:  # the first plane that is still free, pixel by pixel
+                free = mask & (plane < 0)
+                plane[free] = concept
+                mask &= ~free
+            if mask.any():
+                raise DataError(
+                    f"a pixel must carry at most planes={self.planes} categories. Got more in {name}. "
+                    "Pass a larger number of planes."
+                )
+        return _fitted(image, torch.from_numpy(labels), self._size)
 
 
 class BrodenConcepts(_InFiles):

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from ...dissection import Concept, ConceptSet, Sample, WithColours
-from .concept_files import BrodenConcepts, FolderConcepts, ParquetConcepts
+from .concept_files import BrodenConcepts, CocoConcepts, FolderConcepts, ParquetConcepts
 
-CONCEPT_FORMS = ("generated", "parquet:FILE", "masks:FOLDER", "broden:FOLDER")
+CONCEPT_FORMS = ("generated", "parquet:FILE", "masks:FOLDER", "coco:ANNOTATIONS.json@IMAGES", "broden:FOLDER")
 _PHOTOGRAPH = (90, 120)  # pixels
 Grid = np.ndarray  # coordinates or a mask, one value for each pixel
 
@@ -167,7 +167,7 @@ def load_concepts(
     """Open a concept set.
 
     Args:
-        spec: ``generated``, ``parquet:FILE``, ``masks:FOLDER`` or ``broden:FOLDER``;
+        spec: ``generated``, ``parquet:FILE``, ``masks:FOLDER``, ``coco:ANNOTATIONS.json@IMAGES`` or ``broden:FOLDER``;
             with ``+colours`` at the end, colours computed from the pixels are added.
         images: Take the first images only; for ``generated``, how many to draw, from ``seed``.
         size: ``(height, width)`` to bring images and labels to; not for Broden, which has one size.
@@ -195,6 +195,9 @@ def load_concepts(
         found = ParquetConcepts(path, split, size)
     elif kind == "masks" and path:
         found = FolderConcepts(path, size)
+    elif kind == "coco" and "@" in path:
+        annotations, _, folder = path.rpartition("@")
+        found = CocoConcepts(annotations, folder, size)
     elif kind == "broden" and path:
         if size is not None:
             raise ValueError(f"size must be left out for broden, whose files have one size. Got {size}.")

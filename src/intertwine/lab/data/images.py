@@ -16,6 +16,7 @@ from ...errors import DataError
 from .pictures import SUFFIXES, Pictures, Preprocessing, decode_images, pixels
 from .splits import ALIASES, DataSplits, Split, make_splits, without_labels
 
+_NAMED = 3  # images that a note names
 _AT_ONCE = 1 << 28  # bytes of decoded images that are held at once
 _FEW = 8  # images that say whether there are colours
 _LATER = "; decoded when a batch asks for them"
@@ -26,19 +27,20 @@ _HELD_OUT = 0.02  # of the training images, for validation
 def load_images(path: str | Path, preprocessing: Preprocessing | None = None) -> DataSplits:
     """Load ``DIR/CLASS/*.png`` or ``DIR/{train,val,test}/CLASS/*.png``; classes are the folder names in sorted order.
 
-    A folder without class folders, ``DIR/*.png``, holds images without labels: all three splits are all of its images.
+    A folder without class folders, ``DIR/*.png``, holds images without labels: all three splits are all of its images,
+    those that do not decode are left out, and the notes of the result name them.
 
     Without a ``train`` folder validation and test examples are held out. ``preprocessing`` brings images of other sizes
     to one; without it all must have one size. With it, images that would take more than 256 MB are decoded when a batch
-    asks for them, and channels are measured on a sample.
+    asks for them: then one that does not decode is an error, and channels are measured on a sample.
 
     Images are PNG, JPEG, BMP, GIF, WebP, PPM, PGM or TIFF, by what a file holds. 16 bits are scaled to 8;
     floating-point pixels are refused. Palettes become colours, CMYK becomes RGB, transparency is left out, and EXIF's
     orientation is applied. Names that begin with a dot are left out.
 
     Raises:
-        DataError: If the folder is missing or empty, splits have different classes, or an image is damaged or of
-            another size.
+        DataError: If the folder is missing or empty, splits have different classes, or an image is of another size or,
+            beside labels, damaged.
     """
     path = Path(path)
     if not path.is_dir():
@@ -104,17 +106,21 @@ def _read(folder: Path, classes: Sequence[str], preprocessing: Preprocessing | N
         raise DataError(f"{str(folder)!r} must hold the classes of the training folder. Got {sorted(unknown)} besides.")
     of_classes = [image_files(folder / name) for name in classes]
     labels = torch.tensor([label for label, found in enumerate(of_classes) for _ in found])
-    inputs, order = _shuffled([file for found in of_classes for file in found], folder, preprocessing, many)
+    inputs, order, _ = _shuffled([file for found in of_classes for file in found], folder, preprocessing, many)
     return Split(inputs, labels[order])
 
 
 def _unlabelled(folder: Path, name: str, preprocessing: Preprocessing | None) -> DataSplits:
     files = image_files(folder, "**/[!.]*")
     many = _many(files, preprocessing)
-    inputs, _ = _shuffled(files, folder, preprocessing, many)
-    others = 0 if many else sum(f.is_file() for f in folder.rglob("[!.]*")) - len(files)
-    left_out = f"; left out: {counted(others, 'file')} not named as images are" if others else ""
-    tail = f", without labels{left_out}{_LATER * many}"
+    inputs, _, skipped = _shuffled(files, folder, preprocessing, many, skip=True)
+    left_out = []
+    if skipped:
+        named = ", ".join(files[k].name for k in skipped[:_NAMED]) + (", ..." if len(skipped) > _NAMED else "")
+        left_out = [f"{counted(len(skipped), 'image')} that did not decode ({named})"]
+    if not many and (others := sum(f.is_file() for f in folder.rglob("[!.]*")) - len(files)):
+        left_out.append(f"{counted(others, 'file')} not named as images are")
+    tail = ", without labels" + (f"; left out: {', '.join(left_out)}" if left_out else "") + _LATER * many
     return without_labels(name, inputs, _note(name, len(inputs), preprocessing, tail))
 
 
@@ -126,13 +132,15 @@ def _many(files: Sequence[Path], preprocessing: Preprocessing | None) -> bool:
 
 
 def _shuffled(
-    files: Sequence[Path], folder: Path, preprocessing: Preprocessing | None, many: bool
-) -> tuple[Any, torch.Tensor]:
-    """Images in a fixed random order, so that the first are a fair sample; and the order."""
-    order = torch.randperm(len(files), generator=torch.Generator().manual_seed(0))
+    files: Sequence[Path], folder: Path, preprocessing: Preprocessing | None, many: bool, skip: bool = False
+) -> tuple[Any, torch.Tensor, list[int]]:
+    """Images in a fixed random order, so that the first are a fair sample; the order, and files that do not decode."""
     if many and preprocessing is not None:
-        return Pictures(files, preprocessing).take(order), order
+        order = torch.randperm(len(files), generator=torch.Generator().manual_seed(0))
+        return Pictures(files, preprocessing).take(order), order, []
     if not files:
         raise DataError(f"{str(folder)!r} must hold images ({', '.join(SUFFIXES)}). Got none.")
     encoded = ((str(file), file) for file in files)
-    return decode_images(files, encoded, len(files), str(folder), preprocessing)[order], order
+    inputs, skipped = decode_images(files, encoded, len(files), str(folder), preprocessing, skip)
+    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
+    return inputs[order], order, skipped

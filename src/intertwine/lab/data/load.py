@@ -28,11 +28,11 @@ from ...errors import DataError
 from .images import load_imagenet, load_images
 from .pictures import Preprocessing
 from .splits import DataSplits, Split, class_labels, make_splits
-from .tables import TextBlocks, find_parquet_splits, load_parquet, load_text
+from .tables import TextBlocks, find_parquet_splits, load_parquet, load_saved_dataset, load_text
 
 FORMS = (
     "digits", "cifar10[:PATH]", "cifar100[:PATH]", "parquet:PATH", "npz:PATH", "images:DIR", "imagenet:DIR",
-    "text:FILE",
+    "dataset:DIR", "text:FILE",
 )  # fmt: skip
 _KEYS = {
     "train": (("x_train", "y_train"), ("train_images", "train_labels"), ("x", "y"), ("images", "labels")),
@@ -46,9 +46,9 @@ def load(spec: str = "digits", preprocessing: Preprocessing | TextBlocks | None 
 
     Args:
         spec: ``digits``, ``cifar10[:PATH]``, ``cifar100[:PATH]``, ``parquet:PATH``, ``npz:PATH``, ``images:DIR``,
-            ``imagenet:DIR`` or ``text:FILE``.
-        preprocessing: For parquet and images: what brings images of other sizes to one. For text, and texts of
-            parquet: what cuts them into blocks of tokens. Others are as they are.
+            ``imagenet:DIR``, ``dataset:DIR`` or ``text:FILE``.
+        preprocessing: For parquet, images and dataset: what brings images of other sizes to one. For text, and texts of
+            parquet and dataset: what cuts them into blocks of tokens. Others are as they are.
 
     Raises:
         ValueError: If the form is unknown, or a path is missing or given where none belongs.
@@ -333,5 +333,5 @@ def _text(value: Any) -> str:
 
 _LOADERS: dict[str, Callable[..., DataSplits]] = {
     "parquet": lambda path, how: load_parquet(path, preprocessing=how), "npz": load_npz, "images": load_images,
-    "imagenet": load_imagenet, "text": load_text,
+    "imagenet": load_imagenet, "dataset": load_saved_dataset, "text": load_text,
 }  # fmt: skip

@@ -106,6 +106,63 @@ def _in_8_bits(image: Image, name: str) -> np.ndarray:
     return np.array(upright.convert("L" if mode in _GREY else "RGB"))
 
 
+def segmentation(value: Any, shape: tuple[int, int], name: str) -> np.ndarray:
+    """The mask ``(height, width)`` in bool of an annotation: polygons, or runs of COCO in either of their forms."""
+    got = f"{type(value).__name__}."
+    try:
+        if isinstance(value, list):
+            return fill_polygons(value, shape)
+        if isinstance(value, dict):
+            if tuple(value["size"]) != shape:
+                raise ValueError(f"the mask must have the size {shape} of its image. Got {tuple(value['size'])}.")
+            return decode_runs(value["counts"], shape)
+    except (ValueError, KeyError, TypeError) as error:
+        got = f"one that does not read: {error}"
+    raise DataError(f"segmentation in {name} must be polygons or runs. Got {got}") from None
+
+
+def fill_polygons(polygons: Sequence[Sequence[float]], shape: tuple[int, int]) -> np.ndarray:
+    """The union of polygons ``[x1, y1, x2, y2, ...]`` in pixels as a mask ``(height, width)`` in bool."""
+    from PIL import Image, ImageDraw
+
+    canvas = Image.new("1", (shape[1], shape[0]))
+    for polygon in polygons:
+        if len(polygon) < 6 or len(polygon) % 2:
+            raise ValueError(f"a polygon must have x and y of at least three corners. Got {len(polygon)} numbers.")
+        ImageDraw.Draw(canvas).polygon([float(v) for v in polygon], fill=1, outline=1)
+    return np.array(canvas, dtype=bool)
+
+
+def decode_runs(counts: Sequence[int] | str | bytes, shape: tuple[int, int]) -> np.ndarray:
+    """A run-length mask ``(height, width)`` in bool: lengths of runs of 0 and 1 in turn, column by column.
+
+    The text form writes each length in groups of five bits, the lowest first, as characters from ``"0"`` on; a further
+    bit says that more groups follow. From the fourth run on, it writes the difference to the run two before.
+    """  # noqa: DOC501
+    runs = _runs_from_text(counts) if isinstance(counts, str | bytes) else list(counts)
+    height, width = shape
+    if sum(runs) != height * width or any(r < 0 for r in runs):
+        raise ValueError(f"runs must cover {height} x {width} pixels. Got {sum(runs)} in {len(runs)} runs.")
+    flat = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
+    return flat.reshape(width, height).T.copy()
+
+
+def _runs_from_text(text: str | bytes) -> list[int]:
+    runs: list[int] = []
+    value = shift = 0
+    for character in text.encode() if isinstance(text, str) else text:
+        group = character - 48
+        value |= (group & 31) << shift
+        shift += 5
+        if group & 32:
+            continue
+        if group & 16:  # the sign of the last group
+            value -= 1 << shift
+        runs.append(value + runs[-2] if len(runs) > 2 else value)
+        value = shift = 0
+    return runs
+
+
 @dataclass(frozen=True)
 class Preprocessing:
     """Size, cut and statistics of a model's input images.
@@ -204,31 +261,43 @@ def decode_images(
     total: int,
     what: str,
     preprocessing: Preprocessing | None = None,
-) -> Tensor:
+    skip: bool = False,
+) -> tuple[Tensor, list[int]]:
     """Decode images to ``(N, C, H, W)`` in ``uint8``, grey where all are grey, RGB otherwise; or find them decoded.
 
     ``encoded`` has a name for messages, and the compressed bytes or a path, of each of the ``total`` images, which are
-    in ``files``: if the size or time of one changes, they are decoded again. ``what`` names the data set.
+    in ``files``: if the size or time of one changes, they are decoded again. With ``skip`` images that do not decode
+    are left out, and their numbers come back; otherwise they are errors. ``what`` names the data set.
     """
     stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    key = hashlib.sha256(repr((_VERSION, preprocessing, stats)).encode()).hexdigest()[:24]
+    key = hashlib.sha256(repr((_VERSION, preprocessing, skip, stats)).encode()).hexdigest()[:24]
     folder = Path(os.environ.get("INTERTWINE_CACHE") or "~/.cache/intertwine/decoded").expanduser()
     path = folder / f"{key}.safetensors"
     if path.is_file():
         with suppress(CheckpointError):  # a damaged cache file is decoded again and replaced
-            return read_tensors(path)["inputs"]
-    inputs = _decoded(encoded, total, what, preprocessing)
+            found = read_tensors(path)
+            return found["inputs"], found["skipped"].tolist()
+    inputs, skipped = _decoded(encoded, total, what, preprocessing, skip)
     with suppress(OSError):  # a folder that cannot be written only costs the time to decode again
-        write_tensors(path, {"inputs": inputs})
-    return inputs
+        write_tensors(path, {"inputs": inputs, "skipped": torch.tensor(skipped, dtype=torch.int64)})
+    return inputs, skipped
 
 
-def _decoded(encoded: Iterable[tuple[str, Any]], total: int, what: str, preprocessing: Preprocessing | None) -> Tensor:
+def _decoded(
+    encoded: Iterable[tuple[str, Any]], total: int, what: str, preprocessing: Preprocessing | None, skip: bool
+) -> tuple[Tensor, list[int]]:
     arrays: list[np.ndarray] = []
+    skipped: list[int] = []
     for name, source in track(encoded, f"decoding {what}", total, enabled=total > 5000):
         if source is None:
             raise DataError(f"every image of {what} must have bytes. Got none in {name}.")
-        array = pixels(source, f"{name} of {what}")
+        try:
+            array = pixels(source, f"{name} of {what}")
+        except DataError:
+            if not skip:
+                raise
+            skipped.append(len(arrays) + len(skipped))
+            continue
         array = array if preprocessing is None else preprocessing(array)
         (h, w), (h0, w0) = array.shape[:2], (arrays or [array])[0].shape[:2]
         if not arrays:
@@ -245,7 +314,7 @@ def _decoded(encoded: Iterable[tuple[str, Any]], total: int, what: str, preproce
     if any(array.ndim == 3 for array in arrays):
         arrays = [in_colour(array) for array in arrays]
     images = torch.from_numpy(np.stack(arrays))
-    return images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
+    return (images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()), skipped
 
 
 class Pictures:

@@ -1,12 +1,12 @@
-"""Tables of images or texts in parquet files; text as blocks.
+"""Tables of images or texts, parquet files or what ``save_to_disk`` of the datasets library wrote; text as blocks.
 
-Columns are found by what they hold, as the Hugging Face hub names them.
+Columns are found by what they hold, as the Hugging Face hub names them. The datasets library is not needed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..._memory import check_fits
-from ..._untrusted.files import regular_file
+from ..._untrusted.files import json_of, regular_file, within
 from ..._words import first_line
 from ...errors import DataError, MissingExtraError
 from .pictures import Preprocessing, decode_images
@@ -23,8 +23,9 @@ from .splits import ALIASES, DataSplits, Split, class_labels, make_splits, witho
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
+_ONE, _SEVERAL = "state.json", "dataset_dict.json"
+_SAVED = {"validation": (*ALIASES["validation"], "dev"), "test": ALIASES["test"]}
 _ROWS = 64  # in memory at a time
 _ROW = 128  # bytes that a row takes at least, beside its image
 LABELS = ("label", "labels", "fine_label", "target", "class")
@@ -39,19 +40,16 @@ class Table(NamedTuple):
     """A file of rows, of which some columns are read, some rows at a time."""
 
     file: Path
-    parquet: pq.ParquetFile
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns, and what is said of them."""
-        return self.parquet.schema_arrow
+    schema: pa.Schema
+    rows: int
+    read: Callable[[list[str]], Iterable[pa.RecordBatch]]
 
     def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """Rows of some columns; a damaged file is named."""
         import pyarrow as pa
 
         try:
-            yield from self.parquet.iter_batches(_ROWS, columns=columns)
+            yield from self.read(columns)
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(self.file, error) from None
 
@@ -102,6 +100,49 @@ def find_parquet_splits(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
+def load_saved_dataset(path: str | Path, preprocessing: Preprocessing | TextBlocks | None = None) -> DataSplits:
+    """Load a directory of ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk``.
+
+    Columns are found as in parquet files, see ``load_parquet``. Of several splits those named train, validation (or
+    valid, val, dev) and test are read; without ``train``, the first one is taken for it.
+
+    Raises:
+        DataError: If it is no such directory, or its files are missing or damaged.
+    """
+    path = Path(path)
+    if (path / _ONE).is_file():
+        tables = {"train": _saved_tables(path)}
+    elif (path / _SEVERAL).is_file():
+        splits = _json_list(path / _SEVERAL, "splits")
+        names = {key: next((alias for alias in aliases if alias in splits), None) for key, aliases in _SAVED.items()}
+        train = "train" if "train" in splits or not splits else splits[0]
+        folder = lambda split: within(path, split, "split", DataError)
+        tables = {"train": _saved_tables(folder(train))}
+        tables |= {key: _saved_tables(folder(split)) for key, split in names.items() if split not in (None, train)}
+    else:
+        raise DataError(
+            f"dataset path must be a directory of save_to_disk(), with {_ONE} or {_SEVERAL}. Got {str(path)!r}. Of "
+            "parquet files, say parquet:PATH."
+        )
+    return _load(tables, f"dataset:{path.name}", preprocessing)
+
+
+def _saved_tables(folder: Path) -> list[Table]:
+    files = _json_list(folder / _ONE, "_data_files")
+    named = [file.get("filename") if isinstance(file, dict) else None for file in files]
+    if not named:
+        raise DataError(f"{_ONE} must name files of data. Got none in {str(folder)!r}.")
+    return [_opened(within(folder, file, f"a file of {_ONE}", DataError), "Arrow stream") for file in named]
+
+
+def _json_list(file: Path, key: str) -> list[Any]:
+    said = json_of(file, file.name, DataError)
+    found = said.get(key) if isinstance(said, dict) else None
+    if not isinstance(found, list):
+        raise DataError(f"{file.name} must hold a list {key!r}. Got {str(file)!r}. Save the data set again.")
+    return found
+
+
 def _load(
     tables: Mapping[str, Sequence[Table]], name: str, preprocessing: Preprocessing | TextBlocks | None
 ) -> DataSplits:
@@ -141,16 +182,21 @@ def _column(table: Table, name: str) -> Iterator[Any]:
     return (value for batch in table.batches([name]) for value in batch.column(0).to_pylist())
 
 
-def _opened(file: Path) -> Table:
+def _opened(file: Path, kind: str = "parquet file") -> Table:
+    """A parquet file, or a file of one Arrow stream, as ``save_to_disk`` of the datasets library writes it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     regular_file(file, "data", DataError)
     try:
-        parquet = pq.ParquetFile(file)
+        if kind == "parquet file":
+            parquet = pq.ParquetFile(file)
+            rows = lambda names: parquet.iter_batches(_ROWS, columns=names)
+            return Table(file, parquet.schema_arrow, parquet.metadata.num_rows, rows)
+        mapped = pa.ipc.open_stream(pa.memory_map(str(file))).read_all()
+        return Table(file, mapped.schema, len(mapped), lambda names: mapped.select(names).to_batches(_ROWS))
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(file, error) from None
-    return Table(file, parquet)
+        raise _unreadable(file, error, kind) from None
 
 
 def whole_table(file: Path) -> pa.Table:
@@ -161,11 +207,11 @@ def whole_table(file: Path) -> pa.Table:
     return pa.Table.from_batches(opened.batches(opened.schema.names), opened.schema)
 
 
-def _unreadable(file: Path, error: Exception) -> DataError:
+def _unreadable(file: Path, error: Exception, kind: str = "parquet file") -> DataError:
     size = file.stat().st_size if file.exists() else 0
     return DataError(
-        f"data must be a complete parquet file. Got {str(file)!r}, {size} bytes, which does not read "
-        f"({first_line(error)}). Copy or download it again."
+        f"data must be a complete {kind}. Got {str(file)!r}, {size} bytes, which does not read ({first_line(error)}). "
+        "Copy or download it again."
     )
 
 
@@ -201,7 +247,7 @@ def _columns_of(table: Table) -> _Columns:
 
 def _read_images(tables: Sequence[Table], columns: _Columns, what: str, preprocessing: Preprocessing | None) -> Split:
     """Images with their labels; -1 where there are none."""
-    total = sum(table.parquet.metadata.num_rows for table in tables)
+    total = sum(table.rows for table in tables)
     if not total:
         raise DataError(f"{what} must hold at least one row. Got none.")
     check_fits(_ROW * total, what, f"{total:,} rows", "Take fewer.", error=DataError)
@@ -214,7 +260,7 @@ def _read_images(tables: Sequence[Table], columns: _Columns, what: str, preproce
             yield f"row {row} ({path})" if path else f"row {row}", content
 
     labels = [-1] * total if columns.label is None else list(column(columns.label))
-    inputs = decode_images([table.file for table in tables], encoded(), total, what, preprocessing)
+    inputs, _ = decode_images([table.file for table in tables], encoded(), total, what, preprocessing)
     return Split(inputs, class_labels(labels, what))
 
 

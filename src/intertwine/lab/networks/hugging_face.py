@@ -1,4 +1,4 @@
-"""Models of Hugging Face directories: sizes and weights are read, nothing of theirs is run.
+"""Models and adapters of Hugging Face directories: sizes and weights are read, nothing of theirs is run.
 
 transformers never gets to see the directory. Its ``config.json`` is read as data, what could name code, kernels or
 other places is refused or left out, and the tensors are read from safetensors beside it.
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import BaseModel
 
 from ..._io import read_tensors, write_json
 from ..._io.gguf_file import GGUF, gguf_tensors
@@ -30,6 +29,11 @@ from ...errors import CheckpointError, MissingExtraError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+_ADAPTER = "adapter_config.json"
+# What says which function it is; settings that name places, code or ways of running are left out.
+_KEPT = ("r", "lora_alpha", "target_modules", "exclude_modules", "fan_in_fan_out", "bias", "use_rslora", "use_dora",
+         "modules_to_save", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern")  # fmt: skip
+_KINDS = {"architectures": ([str], None), "text_config": (dict, None), "vision_config": (dict, None)}
 _LAYERS = 10_000
 _COUNTED = 2**20
 _LARGEST = 2**31
@@ -45,24 +49,18 @@ _DEPTH = re.compile(r"(^|_)(n_|num_)?(layers?|blocks?|depths?)$|^num_.*_(layers|
 _ELSEWHERE = re.compile(r"^(hf[-_]hub:|local-dir:|[a-z]+://)")
 
 
-class _Settings(BaseModel, strict=True):
-    """Settings of ``config.json`` that are looked at here."""
-
-    architectures: list[str] | None = None
-    text_config: dict[str, Any] | None = None
-    vision_config: dict[str, Any] | None = None
-
-
 def load_pretrained(
     directory: Path, tensors: Mapping[str, Tensor] | None = None, source: Path | None = None
 ) -> nn.Module:
     """A Hugging Face model with weights: local safetensors or GGUF only, and no code from the directory.
 
     Args:
-        directory: Holds ``config.json`` and, without ``tensors``, ``model.safetensors`` or its shards.
+        directory: Holds an adapter, or ``config.json`` and, without ``tensors``, ``model.safetensors`` or its shards.
         tensors: State dict in the library's names, or in those that it writes to disk (they may differ).
         source: Where ``tensors`` are from, for messages; those of a ``.gguf`` file are named and laid out anew.
     """  # noqa: DOC501 - CheckpointError, as everywhere here
+    if is_adapter(directory) and tensors is None:
+        return _merged(directory)
     config = _config(directory)
     source = source or directory
     if source.suffix == GGUF:
@@ -105,13 +103,15 @@ def fresh_model(directory: Path) -> nn.Module:
 
 def read_config(directory: Path) -> dict[str, Any]:
     """The settings in ``config.json``, as data."""
+    if is_adapter(directory):
+        return read_config(base_of(directory))
     if not (directory / "config.json").is_file():
         raise CheckpointError(
             f"model must be hf:DIRECTORY with a config.json. Got {str(directory)!r}, which has none. "
             "Nothing is downloaded: save the model there first with save_pretrained()."
         )
     settings = json_of(directory / "config.json", "config.json", CheckpointError)
-    check_fields(settings, _Settings, f"config.json of {str(directory)!r}", CheckpointError)
+    check_fields(settings, _KINDS, f"config.json of {str(directory)!r}: ", CheckpointError)
     checked: dict[str, Any] = settings
     return checked
 
@@ -220,6 +220,60 @@ def _of_gguf(config: Any, source: Path) -> dict[str, Tensor]:
             model = _class_of(config)._from_config(copy.deepcopy(config))
         read: dict[str, dict[str, Tensor]] = load_gguf_checkpoint(str(source), True, model_to_load=model)
         return read["tensors"]
+
+
+def is_adapter(directory: Path) -> bool:
+    """Whether a directory holds an adapter and no weights of a whole model."""
+    whole = ("model.safetensors", "model.safetensors.index.json")
+    return (directory / _ADAPTER).is_file() and not any((directory / name).is_file() for name in whole)
+
+
+def base_of(directory: Path) -> Path:
+    """The directory of the model that an adapter is for."""
+    named = _adapter_settings(directory).get("base_model_name_or_path")
+    places = [Path(named), directory / named, directory.parent / named] if isinstance(named, str) and named else []
+    for place in places:
+        if (place / "config.json").is_file():
+            return place
+    raise CheckpointError(
+        f"base_model_name_or_path of {_ADAPTER} must be a directory with a config.json. Got {named!r} in "
+        f"{str(directory)!r}. Nothing is downloaded: save the base model, and write its directory there."
+    )
+
+
+def _merged(directory: Path) -> nn.Module:
+    """The base model with the updates of an adapter, as ``save_pretrained`` of peft writes it, added to its weights."""
+    settings, base = _adapter_settings(directory), base_of(directory)
+    if settings.get("peft_type") != "LORA":
+        raise CheckpointError(f"peft_type must be LORA. Got {settings.get('peft_type')!r} in {str(directory)!r}.")
+    try:
+        import peft
+    except ImportError:
+        raise MissingExtraError("peft", "lora") from None
+    tensors = read_tensors(within(directory, "adapter_model.safetensors", "adapter", CheckpointError))
+    try:
+        config = peft.LoraConfig(**{key: settings[key] for key in _KEPT if settings.get(key) is not None})
+        wrapped = peft.get_peft_model(load_pretrained(base), config)
+        found: Any = peft.set_peft_model_state_dict(wrapped, tensors)
+    except (ValueError, TypeError, RuntimeError, KeyError) as error:
+        raise CheckpointError(
+            f"adapter must fit its base model. Got {str(directory)!r} for {str(base)!r} ({error})."
+        ) from error
+    wrong = [*found.unexpected_keys, *(key for key in found.missing_keys if "lora_" in key)]
+    if wrong:
+        raise CheckpointError(
+            f"adapter must hold all updates of its base model, and no others. Got {str(directory)!r}, where "
+            f"{len(wrong)} tensors are missing or unexpected: {', '.join(sorted(wrong)[:3])}."
+        )
+    model: nn.Module = wrapped.merge_and_unload()
+    return model.eval()
+
+
+def _adapter_settings(directory: Path) -> dict[str, Any]:
+    found = json_of(directory / _ADAPTER, _ADAPTER, CheckpointError)
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{_ADAPTER} must hold settings. Got a {type(found).__name__} in {str(directory)!r}.")
+    return found
 
 
 @contextmanager
