@@ -10,6 +10,12 @@ from intertwine._memory import check_fits, free_bytes, readable
 
 GB = 10**9
 HOST = {"proc/meminfo": f"MemTotal: 99 kB\nMemAvailable: {64 * GB // 1024} kB\n"}
+MOUNT_2 = "30 24 0:26 {inside} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+MOUNT_1 = (
+    "25 24 0:20 / /sys/fs/cgroup ro - tmpfs tmpfs rw\n"
+    "33 25 0:29 {inside} /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n"
+    "34 25 0:30 {inside} /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+)
 
 
 def tree(root, files):
@@ -38,12 +44,15 @@ def group_1(path, limit, used=0, cached=0):
     }
 
 
-def version_2(path):
-    return {"proc/self/cgroup": f"0::{path}\n"}
+def version_2(path, inside="/", **groups):
+    return {"proc/self/cgroup": f"0::{path}\n", "proc/self/mountinfo": MOUNT_2.format(inside=inside)}
 
 
-def version_1(path):
-    return {"proc/self/cgroup": f"5:cpu,cpuacct:/else\n4:memory:{path}\n1:name=systemd:/x\n0::/none\n"}
+def version_1(path, inside="/"):
+    return {
+        "proc/self/cgroup": f"5:cpu,cpuacct:/else\n4:memory:{path}\n1:name=systemd:/x\n0::/none\n",
+        "proc/self/mountinfo": MOUNT_1.format(inside=inside),
+    }
 
 
 CASES = {
@@ -62,23 +71,25 @@ CASES = {
     "v2 page caches count as free": ({**version_2("/a"), **group_2("a", most=GB, used=GB, cached=GB // 2)}, GB // 2),
     "v2 more in use than allowed": ({**version_2("/a"), **group_2("a", high=GB, used=2 * GB)}, 0),
     "v2 mounted below the path": (
-        {**version_2("/docker/77/sub"), **group_2("sub", most=GB), **group_2("")},
+        {**version_2("/docker/77/sub", inside="/docker/77"), **group_2("sub", most=GB), **group_2("")},
         GB,
     ),
     "v2 seen from another namespace": ({**version_2("/../../else"), **group_2("", most=GB)}, GB),
     "v1": ({**version_1("/docker/77"), **group_1("docker/77", 2 * GB, used=GB)}, GB),
-    "v1 mounted as the root": ({**version_1("/docker/77"), **group_1("", 2 * GB, GB, GB // 2)}, 1.5 * GB),
+    "v1 mounted as the root": ({**version_1("/docker/77", "/docker/77"), **group_1("", 2 * GB, GB, GB // 2)}, 1.5 * GB),
     "v1 without a limit": ({**version_1("/"), **group_1("", 9223372036854771712, GB)}, 64 * GB),
     "v1 a parent is narrower": ({**version_1("/p/c"), **group_1("p/c", 9 * GB), **group_1("p", GB)}, GB),
     "both at once": (
         {
             "proc/self/cgroup": "4:memory:/a\n0::/b\n",
+            "proc/self/mountinfo": MOUNT_1.format(inside="/")
+            + MOUNT_2.format(inside="/").replace("/cgroup ", "/cgroup/unified "),
             **group_1("a", 5 * GB),
             **{k.replace("cgroup/", "cgroup/unified/"): v for k, v in group_2("b", most=4 * GB).items()},
         },
         4 * GB,
     ),
-    "damaged files": ({"proc/self/cgroup": "x\n::\n4\n"}, 64 * GB),
+    "damaged files": ({"proc/self/cgroup": "x\n::\n4\n", "proc/self/mountinfo": "\n - \n1 2 - cgroup2\n"}, 64 * GB),
 }
 
 

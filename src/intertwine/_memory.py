@@ -17,12 +17,10 @@ _UNKNOWN = 8 * 2**30  # where the system does not say
 _BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _UNLIMITED = 2**60  # control groups of version 1 write a number as large as this for "no limit"
 
-# Where control groups lie, their files of limits and use, and the line of memory.stat that says how much of the use a
-# cache would give back.
-_VERSION_1 = (("sys/fs/cgroup/memory",), ("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")
-_VERSION_2 = (
-    ("sys/fs/cgroup", "sys/fs/cgroup/unified"), ("memory.max", "memory.high"), "memory.current", "inactive_file"
-)  # fmt: skip
+# Files of a control group: limits, use, and the line of memory.stat that says how much of the use a cache would give
+# back.
+_VERSION_1 = (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")
+_VERSION_2 = (("memory.max", "memory.high"), "memory.current", "inactive_file")
 
 
 def check_fits(
@@ -134,24 +132,49 @@ def _of_process() -> float:
 
 
 def _of_groups(root: Path) -> Iterator[float]:
-    """What each control group leaves: of the process, and of every group around it that can be seen.
-
-    A container sees its group as the root, or below it, and not always under the path that its process has: every part
-    of the path is looked for.
-    """
-    for line in _lines(root / "proc/self/cgroup"):
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        newer = number == "0" and not controllers
-        if not newer and "memory" not in controllers.split(","):
+    """What each control group leaves: of the process, and of every group around it, up to where they are mounted."""
+    places = dict(_memberships(root))
+    for version, inside, mount in _mounts(root):
+        if version not in places:
             continue
-        places, limits, used, cached = _VERSION_2 if newer else _VERSION_1
-        parts = [part for part in path.split("/") if part not in ("", "..")]
-        inside = {"/".join(parts[i:k]) for i in range(len(parts) + 1) for k in range(i, len(parts) + 1)}
-        for group in (root / place / one for place in places for one in inside):
+        limits, used, cached = _VERSION_2 if version == 2 else _VERSION_1
+        own = mount / _below(places[version], inside)
+        for group in (place for place in (own, *own.parents) if place.is_relative_to(mount)):
             limit = min((_number(group / name) for name in limits), default=math.inf)
             if limit < _UNLIMITED:
                 yield limit - _number(group / used, 0) + _statistic(group / "memory.stat", cached)
+
+
+def _memberships(root: Path) -> Iterator[tuple[int, str]]:
+    """Version and path of the control groups of memory that this process is in."""
+    for line in _lines(root / "proc/self/cgroup"):
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            yield 2, path
+        elif "memory" in controllers.split(","):
+            yield 1, path
+
+
+def _mounts(root: Path) -> Iterator[tuple[int, str, Path]]:
+    """Version, path of the group that is mounted, and where."""
+    for line in _lines(root / "proc/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        place, kind = before.split(), after.split()
+        if len(place) < 5 or len(kind) < 3:
+            continue
+        at = root / place[4].replace("\\040", " ").lstrip("/")
+        if kind[0] == "cgroup2":
+            yield 2, place[3], at
+        elif kind[0] == "cgroup" and "memory" in kind[2].split(","):
+            yield 1, place[3], at
+
+
+def _below(path: str, mounted: str) -> str:
+    """A group's path as seen from the group that is mounted; the mounted one where it lies elsewhere."""
+    mounted = mounted.rstrip("/")
+    inside = path == mounted or path.startswith(f"{mounted}/")
+    return path.removeprefix(mounted).strip("/") if inside and ".." not in path.split("/") else ""
 
 
 def _number(file: Path, missing: float = math.inf) -> float:

@@ -1,16 +1,12 @@
 """Files of others: of the right kind, where they should be, and of a size that can be read."""
 
-from __future__ import annotations
-
 import json
 import stat
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._memory import check_fits
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 _JSON_COST = 12  # bytes of Python's objects for each byte of JSON, roughly
 
@@ -68,24 +64,43 @@ def json_of(path: str | Path, name: str, error: type[Exception] = ValueError) ->
         ) from None
 
 
-def check_fields(value: Any, kind: type[BaseModel], name: str, error: type[Exception] = ValueError) -> None:
-    """Refuse JSON of others whose fields are not of the kinds that its reader knows; other fields may be anything.
+_WORDS: dict[Any, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    None: "left out",
+}
+
+
+def check_fields(value: Any, kinds: Any, name: str, error: type[Exception] = ValueError) -> None:
+    """Refuse JSON of others that is not of the kinds that its reader knows what to do with.
 
     Args:
         value: What was read.
-        kind: The fields, strict and with defaults.
-        name: What it is called in messages.
+        kinds: A type; ``None`` for what may be left out; a tuple of alternatives; a list of one, for a list of those; a
+            mapping, for an object with these fields and any others.
+        name: What it is called in messages; one that ends in a space stands before the names of its fields.
         error: Kind of error.
 
     Raises:
-        ValueError: If it is of another kind; the message has the place.
+        ValueError: If it is not; the message has the place of the first that is of another kind.
     """  # noqa: DOC502 - or a subclass
-    from pydantic import ValidationError  # not for help
-
-    try:
-        kind.model_validate(value)
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        place = f"{first['loc'][0]} of {name}" if first["loc"] else name
-        said = f"{first['msg']}, at {'.'.join(map(str, first['loc']))}"
-        raise error(f"{place} must be as its reader takes it. Got {first['input']!r:.60} ({said}).") from None
+    options = kinds if isinstance(kinds, tuple) else (kinds,)
+    for option in options:
+        if isinstance(option, list) and isinstance(value, list):
+            for number, one in enumerate(value):
+                check_fields(one, option[0], f"{name}[{number}]", error)
+            return
+        if isinstance(option, Mapping) and isinstance(value, dict):
+            for key, kind in option.items():
+                check_fields(value.get(key), kind, f"{name}{key}" if name.endswith(" ") else f"{name}.{key}", error)
+            return
+        if option is None or isinstance(option, type):
+            numbers = (int, float) if option is float else option or type(None)
+            if isinstance(value, numbers) and not isinstance(value, bool):
+                return
+    wanted = [option if isinstance(option, type) or option is None else type(option) for option in options]
+    said = f"{value!r:.60}" if value is not None else "nothing"
+    raise error(f"{name.rstrip(': ')} must be {' or '.join(_WORDS[kind] for kind in wanted)}. Got {said}.")
