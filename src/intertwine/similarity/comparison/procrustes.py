@@ -26,7 +26,7 @@ _ROUNDED = 2e-4  # of the largest possible trace, that their rounding may move o
 SHARE = 8  # of the memory, for the features of each network
 _SOLVED = 2  # shuffles of wide layers whose best maps are searched
 _STEP = 1e-6
-_RARE = 1e-150  # the norm of a channel that is on somewhere, and nowhere in the sample
+_RARE = 1e-150  # a norm that counts and adds nothing
 _NEAR = 0.995  # of the largest possible trace, from which on products are taken in float64
 _WORKERS = 4  # threads that take a table each: their products are in memory at a time
 _TRIMMED = 8  # tables of wide layers after which memory is given back
@@ -158,8 +158,9 @@ class _Cells:
         gains = m.gains(t.total[self._pairs], *self._norms)
         least = min(gains.shape[1:])
         quick, largest = not exact and t.rows >= least >= WIDE, least if m.scales else 1  # of traces
-        floors = [m.lowest(gains.shape[1], gains.shape[2], sign) for sign in (False, True)]
-        found.floor[*at] = torch.tensor(floors, dtype=torch.float64)[self._positive.long()]
+        widths = [(n > 0).sum(1).tolist() for n in self._counted()]
+        floors = [m.lowest(d, e, sign) for d, e, sign in zip(*widths, self._positive.tolist())]
+        found.floor[*at] = torch.tensor(floors, dtype=torch.float64)
         chosen = None
         if self._how.intervals or t.unseen > 0:
             trace, chosen = m.best(gains, quick)
@@ -195,18 +196,22 @@ class _Cells:
             self._chance(found, rest)
         return rest
 
+    def _counted(self) -> list[Tensor]:
+        """Norms of the channels, next to nothing for those that are on somewhere, but nowhere in the sample."""
+        if not self._m.scales or not self._t.unseen:
+            return self._norms
+        return [torch.where(alive & (n == 0), _RARE, n) for alive, n in zip(self._living, self._norms)]
+
     def _scoring(self, least: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
         """The scores of traces, and what share of these may lie in channels that are on nowhere in the sample.
 
         Where channels are scaled one by one, a rare one counts as much as any other. It is taken to give half of what
         others give, and may give nothing or all of that.
         """
-        m, (a, b), missed = self._m, self._norms, self._norms[0].new_zeros(1)
-        if m.scales and self._t.unseen:
-            a, b = (torch.where(alive & (n == 0), _RARE, n) for alive, n in zip(self._living, self._norms))
-            pairs = torch.minimum((a > 0).sum(1), (b > 0).sum(1))
-            missed = (pairs - least).clamp(min=0) / (2 * least)
-        return lambda trace: m.score_trace(trace * (1 + missed), a, b, self._ratio), missed
+        a, b = self._counted()
+        pairs = torch.minimum((a > 0).sum(1), (b > 0).sum(1))
+        missed = (pairs - least).clamp(min=0) / (2 * least)
+        return lambda trace: self._m.score_trace(trace * (1 + missed), a, b, self._ratio), missed
 
     def _sampling(self, trace: Tensor, adds: Tensor) -> tuple[Tensor, Tensor]:
         """The bias of best maps for sampled positions, and within which the traces of all positions lie."""
