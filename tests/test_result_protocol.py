@@ -134,7 +134,7 @@ def alike(a: Any, b: Any) -> bool:
 
 
 VALUES = {
-    **dict.fromkeys(("Transformation", "Transport", "Family"), "is applied or written"),
+    **dict.fromkeys(("Transformation", "Transport", "Recipe", "Family"), "is applied or written"),
     **dict.fromkeys(("Intertwiner", "GatedIntertwiner", "Kernel"), "is a group or a kernel"),
     **dict.fromkeys(("GatedNetwork", "StitchingLayer", "Trained", "KernelRegression"), "is a model, or holds one"),
     **dict.fromkeys(("Carrier", "Paths", "GramSide", "Point"), "is what others compute with"),
