@@ -24,6 +24,7 @@ def test_verdicts(run, files):
     assert ran.code == 0 and ran.out.startswith("derived (exact, p < 1e-"), ran.out + ran.err
     ran = run("lineage", "a.safetensors", "c.safetensors", "--model", MODEL, "--json")
     found = json.loads(ran.out)
+    assert len(found["networks"]) == 2 and all(said.startswith("a state dict of") for said in found["networks"])
     assert ran.code == 0 and found["verdict"] == "no sign of descent" and found["p_value"] > 1e-4
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .._evaluation import check_module, in_usual_mode
+from .._evaluation import check_module
 from .._result import Result, of_networks
 from .._words import counted, listed
 from ..matching.coordinates.networks import gauge_of
@@ -200,7 +200,7 @@ def lineage_folded(
     return replace(found, log_p=log_p, level=level, notes=(*found.notes, "gains of norms were folded first"))
 
 
-@in_usual_mode
+@of_networks("a", "b", states=True)
 def lineage_of_states(
     sym: Symmetry,
     a: Mapping[str, Tensor],
