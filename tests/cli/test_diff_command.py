@@ -51,8 +51,13 @@ def test_sharded_reading(run, files):
     assert ran.code == 1 and "only tensors of the head" in ran.out and "outputs" not in ran.out
 
 
-def test_bad_input(run, files):
+def test_bad_input(run, files, tmp_path):
     assert run("diff", "a.safetensors", "b.safetensors").code == 2
+    whole = (tmp_path / "a.safetensors").read_bytes()
+    (tmp_path / "cut.safetensors").write_bytes(whole[: len(whole) // 2])
+    for options in ((), ("--sharded",)):
+        ran = run("diff", "a.safetensors", "cut.safetensors", "--model", SPEC, *options)
+        assert ran.code == 2 and "complete safetensors file" in ran.error
     ran = run("diff", "a.safetensors", "b.safetensors", "--model", "mlp:widths=9-9")
     assert ran.code == 2 and "must be of the architecture" in ran.error
 

@@ -40,13 +40,18 @@ def test_a_rotated_stream_is_found_once_norms_are_folded(run, tmp_path):
     assert "note: gains of norms were folded first" in ran.out
 
 
-def test_bad_input(run, files):
+def test_bad_input(run, files, tmp_path):
     ran = run("lineage", "a.safetensors", "a.safetensors", "--model", MODEL)
     assert ran.code == 2 and "B must be another checkpoint than A" in ran.error
     ran = run("lineage", "a.safetensors", "b.safetensors")
     assert ran.code == 2 and "--model must be given" in ran.error
     ran = run("lineage", "a.safetensors", "b.safetensors", "--model", "resnet20")
     assert ran.code == 2 and "checkpoint must be of the model" in ran.error
+    whole = (tmp_path / "b.safetensors").read_bytes()
+    (tmp_path / "cut.safetensors").write_bytes(whole[: len(whole) // 2])
+    ran = run("lineage", "a.safetensors", "cut.safetensors", "--model", MODEL)
+    assert ran.code == 2 and "complete safetensors file" in ran.error
+    assert (tmp_path / "cut.safetensors").stat().st_size == len(whole) // 2
 
 
 def test_tree_of_a_folder(run, files, tmp_path):

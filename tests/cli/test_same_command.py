@@ -14,9 +14,15 @@ from intertwine.symmetry import transformation
 @pytest.fixture
 def files(tmp_path):
     torch.manual_seed(0)
-    spec = "digits_cnn"
-    model = networks.build(spec).eval()
-    sym = iw.symmetries(model, torch.randn(2, 1, 8, 8))
+    spec = "mlp:width=8"
+    try:
+        model = networks.build(spec)
+    except (TypeError, ValueError):
+        spec = "digits_cnn"
+        model = networks.build(spec)
+    model.eval()
+    example = torch.randn(2, *networks.NETWORKS[spec.partition(":")[0]].input_shape)
+    sym = iw.symmetries(model, example)
     twin = sym.act(sym.random(seed=1), model)
     torch.manual_seed(1)
     made = {"a": model, "b": twin.bfloat16().float(), "c": networks.build(spec)}
@@ -71,7 +77,13 @@ def test_each_network_is_what_its_own_card_says(run, tmp_path):
     assert ran.code == 2 and "must be of one architecture" in ran.error, ran.out + ran.err
 
 
-def test_one_file_is_told_at_once(run, files, monkeypatch):
-    monkeypatch.setattr("intertwine.cli.inputs.open_alone", lambda *_: pytest.fail("nothing must be built"))
+def test_one_file_and_two_architectures_are_told_at_once(run, files, tmp_path, monkeypatch):
+    def never(*_):
+        raise AssertionError("nothing must be built")
+
+    monkeypatch.setattr("intertwine.cli.inputs.open_alone", never)
     ran = run("same", "a.safetensors", "a.safetensors", "--model", files)
     assert ran.code == 0 and ran.out.startswith("the same network") and "are one file" in ran.out
+    save_file({"x": torch.zeros(3), "y": torch.zeros(5)}, tmp_path / "other.safetensors")
+    ran = run("same", "a.safetensors", "other.safetensors", "--model", files)
+    assert ran.code == 2 and "must be of one architecture" in ran.error

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 import torch.nn.functional as F
-from own_networks import UNJOINED, Made, rotary
+from own_networks import UNJOINED, Made, attended, causal, heads, turned
 from rewritten_networks import PAIRS, Pair, rewritten
 from torch import Tensor, nn
 
@@ -262,9 +262,14 @@ def changed(one, other=lambda y: y) -> tuple[nn.Module, nn.Module]:
     return twice(lambda m, x: one(m.p(x)).tanh(), lambda m, x: other(m.p(x)).tanh())
 
 
-def images(*settings: dict) -> tuple[nn.Module, nn.Module]:
-    one, other = (nn.Sequential(nn.Conv2d(4, 8, 3, **kw), nn.ReLU()) for kw in settings)
-    return one, other
+def rotary(swapped: bool = False, window: int = 9, **turn) -> nn.Module:
+    def run(m: nn.Module, x: Tensor) -> Tensor:
+        q, k, v = map(heads, m.qkv(x).chunk(3, -1))
+        q, k = (turned(y, **turn) for y in ((k, q) if swapped else (q, k)))
+        near = torch.full((x.shape[1], x.shape[1]), -torch.inf).tril(-window)
+        return x + attended(q, k, v, bias=causal(x.shape[1]) + near)
+
+    return Made(run, qkv=nn.Linear(16, 48)).eval()
 
 
 NEAR = {
@@ -307,11 +312,13 @@ NEAR = {
     "base of rotary angles": lambda: (rotary(), rotary(base=500.0)),
     "rotary part": lambda: (rotary(), rotary(dims=2)),
     "window": lambda: (rotary(), rotary(window=2)),
-    "stride": lambda: images({"stride": 2, "padding": 1}, {"stride": 1, "padding": 1}),
-    "padding": lambda: images({"padding": 1}, {"padding": 1, "padding_mode": "circular"}),
-    "dilation": lambda: images({"padding": 2, "dilation": 2}, {"padding": 1}),
-    "groups": lambda: images({"groups": 1}, {"groups": 4}),
 }  # fmt: skip
+IMAGE = {
+    "stride": ({"stride": 2, "padding": 1}, {"stride": 1, "padding": 1}),
+    "padding": ({"padding": 1}, {"padding": 1, "padding_mode": "circular"}),
+    "dilation": ({"padding": 2, "dilation": 2}, {"padding": 1}),
+    "groups": ({"groups": 1}, {"groups": 4}),
+}
 
 
 def _never_same(a: nn.Module, b: nn.Module, x: Tensor) -> None:
@@ -330,8 +337,14 @@ def test_near_misses_are_never_the_same(name: str):
     torch.manual_seed(0)
     a, b = NEAR[name]()
     width = 16 if hasattr(a, "qkv") else 8 if hasattr(a, "wide") else 4
-    image = isinstance(a, nn.Sequential) and isinstance(a[0], nn.Conv2d)
-    _never_same(a.eval(), b.eval(), torch.randn(2, 4, 8, 8) if image else torch.randn(3, 5, width))
+    _never_same(a.eval(), b.eval(), torch.randn(3, 5, width))
+
+
+@pytest.mark.parametrize("name", list(IMAGE))
+def test_near_misses_of_convolutions(name: str):
+    torch.manual_seed(0)
+    one, other = (nn.Sequential(nn.Conv2d(4, 8, 3, **kw), nn.ReLU()) for kw in IMAGE[name])
+    _never_same(one, other, torch.randn(2, 4, 8, 8))
 
 
 @pytest.mark.parametrize("change", [{"pairs": True}, {"swapped": True}])
@@ -402,6 +415,16 @@ def test_random_chains_of_rewrites_keep_the_correspondence(seed: int):
     twin = copy.deepcopy(a)
     twin.load_state_dict(found.convert(b.state_dict()), strict=False)
     assert iw.same(twin, b, x).verdict == SAME
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_edits_never_correspond_as_one(seed: int):
+    rng = random.Random(seed)
+    base = {"norm": "before", "residual": True, "activation": "gelu"}
+    edit = rng.choice(
+        [{"norm": "after"}, {"residual": False}, {"activation": "relu"}, {"activation": "silu"}, {"norm": None}]
+    )
+    assert not iw.correspond(rewritten("mlp", **base), rewritten("mlp", **{**base, **edit}), torch.randn(2, 3, 8))
 
 
 # ---- odd models

@@ -7,6 +7,7 @@ from torch import nn
 from zoo import build
 
 import intertwine as iw
+from intertwine.matching import align
 from intertwine.matching.judgement.verdict import SAME
 from intertwine.symmetry import fold_norm_gains
 from intertwine.symmetry.action import tensors_of
@@ -34,6 +35,19 @@ def test_folded_gains_leave_the_function_and_free_the_stream(name):
     assert all(torch.equal(t, before[n]) for n, t in tensors_of(model).items())
     assert not iw.symmetries(model, args).spaces[0].group.mixes
     assert iw.symmetries(folded, args).spaces[0].group.is_orthogonal
+
+
+@pytest.mark.parametrize("name", ["llama", "llama_module_norm"])
+def test_a_rotated_copy_of_a_decoder_with_gains_is_recovered_once_they_are_folded(name):
+    model, args = with_random_gains(name)
+    sym = iw.symmetries(model, args)
+    a, b = (fold_norm_gains(m, args) for m in (model, sym.act(sym.random(seed=1), model)))
+    free = iw.symmetries(a, args)
+    twin = free.act(free.random(seed=2), b)
+    iw.testing.assert_same_function(model, twin, args)
+    found = align(a, twin, args)
+    left, right = tensors_of(found.a), tensors_of(found.apply(twin))
+    assert max(float((x - right[n]).abs().max() / x.abs().max()) for n, x in left.items()) < 1e-10
 
 
 def test_gains_with_zeros_fold_and_a_model_without_gains_is_refused():

@@ -120,6 +120,14 @@ def test_dead_and_duplicate_units_are_matched_with_any_of_their_equals():
     assert any("without weights" in note for note in found.notes)
 
 
+def test_unrelated_networks_are_not_said_to_fit():
+    a, args = build("mlp")
+    b, _ = build("mlp", seed=1)
+    found = align(a, b, args)
+    assert found.after > 0.3 and found.after < found.before
+    iw.testing.assert_same_function(b, found.apply(b), args)
+
+
 def test_models_are_left_as_they_are():
     a, args = build("mlp_bn")
     b, _ = build("mlp_bn", seed=1)

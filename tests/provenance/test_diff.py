@@ -295,6 +295,47 @@ def test_networks_of_buffers_are_compared_as_they_stand():
     assert not found.same_function and {c.name for c in found.tensors if c.kind != "equal"} == {"first", "last"}
 
 
+def _with_zero_points(w, group):
+    """Four bits: whole multiples of a step of each group, counted from an integer of its own."""
+    t = w.reshape(-1, group)
+    low, high = t.amin(1, keepdim=True).clamp_max(0), t.amax(1, keepdim=True).clamp_min(0)
+    step = (high - low) / 15
+    zero = (-low / step).round()
+    return (((t / step + zero).round().clamp(0, 15) - zero) * step).reshape(w.shape)
+
+
+def _about_zero(w, group):
+    t = w.reshape(-1, group)
+    step = t.abs().amax(1, keepdim=True) / 7
+    return ((t / step).round() * step).reshape(w.shape)
+
+
+def _two_of_four(w):
+    t = w.reshape(-1, 4)
+    return t.scatter(1, t.abs().argsort(1)[:, :2], 0.0).reshape(w.shape)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "said"),
+    [
+        (lambda w: _with_zero_points(w, 32), "quantised", "int4 with a zero point, one step for 32 entries"),
+        (lambda w: _with_zero_points(w, 64), "quantised", "int4 with a zero point, one step for 64 entries"),
+        (lambda w: _about_zero(w, 32), "quantised", "int4, one step for 32 entries"),
+        (_two_of_four, "pruned", "50.0% of the weights of 2 tensors set to zero (#.weight), 2:4, two of every four"),
+    ],
+    ids=["asymmetric 32", "asymmetric 64", "symmetric 32", "2:4"],
+)
+def test_grids_with_zero_points_and_two_of_four_have_words_of_their_own(change, kind, said):
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 128))
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        for layer in (b[0], b[2]):
+            layer.weight.copy_(change(layer.weight))
+    (found,) = iw.diff(a, b, torch.randn(4, 128)).findings
+    assert found.kind == kind and said in found.text, found.text
+
+
 def test_random_halves_are_not_two_of_four():
     torch.manual_seed(0)
     a = nn.Sequential(nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 3))

@@ -149,6 +149,14 @@ def seeds():
     return [trained(seed) for seed in range(11)]
 
 
+def test_a_laundered_copy_is_identical_up_to_the_group(seeds):
+    a = seeds[0]
+    b = iw.symmetries(a, X).random(seed=1)
+    found = iw.lineage(a, iw.symmetries(a, X).act(b, a), X)
+    assert (found.verdict, found.evidence, found.p_value) == ("derived", "identical", None)
+    assert "moved by an element of the symmetry group" in found.reason
+
+
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
 def test_a_copy_of_which_one_layer_was_permuted_and_cast_is_identical(seeds, half):
     a = seeds[0]
@@ -162,6 +170,19 @@ def test_a_copy_of_which_one_layer_was_permuted_and_cast_is_identical(seeds, hal
         found = iw.lineage(*pair, X)
         assert (found.verdict, found.evidence) == ("derived", "identical") and "was made from" not in found.reason
         assert "of 64 hidden units are most like the unit in the same place" in found.notes[0]
+
+
+def test_a_laundered_fine_tune_cannot_be_told_alone_and_is_calibrated_on_seeds(seeds):
+    a, stranger, *others = seeds
+    sym = iw.symmetries(a, X)
+    b = sym.act(sym.random(seed=1), trained(50, 12, a))
+    alone = iw.lineage(a, b, X)
+    assert (alone.verdict, alone.evidence, alone.p_value) == ("cannot be told", "not tested", None)
+    found = iw.lineage(a, b, X, independent=others)
+    assert (found.verdict, found.evidence) == ("derived", "calibrated") and found.p_value < 1e-6
+    assert all(s.agreeing > 0.3 for s in found.by_space)
+    found = iw.lineage(a, stranger, X, independent=others)
+    assert (found.verdict, found.evidence) == ("no sign of descent", "calibrated") and found.p_value > 1e-3
 
 
 def test_calibration_refuses_relatives_and_too_few(seeds):

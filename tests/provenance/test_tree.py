@@ -48,6 +48,11 @@ def test_families_among_strangers():
     assert found.related == 7 and found.tested < 40 < len(nets) * (len(nets) - 1) // 2
 
 
+def test_strangers_make_no_family():
+    found = iw.lineage_tree({str(k): net(k) for k in range(8)}, X)
+    assert found.related == 0 and all(len(f) == 1 for f in found.families)
+
+
 def test_directions_are_told_by_what_cannot_be_undone_only():
     a = net(0).state_dict()
     names = [n for n in a if n != "1.num_batches_tracked"]

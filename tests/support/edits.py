@@ -612,29 +612,6 @@ def int4(model):
         p.copy_(((rows / step).round() * step).reshape(p.shape))
 
 
-@edit(
-    "four bits with zero points for 32 entries and back",
-    {"quantised": "int4 with a zero point, one step for 32 entries"},
-    start=perceptron,
-)
-def with_zero_points(model):
-    for p in matrices(model)[1:]:
-        rows = p.reshape(-1, 32)
-        low, high = rows.amin(1, keepdim=True).clamp_max(0), rows.amax(1, keepdim=True).clamp_min(0)
-        step = (high - low) / 15
-        zero = (-low / step).round()
-        p.copy_((((rows / step + zero).round().clamp(0, 15) - zero) * step).reshape(p.shape))
-
-
-@edit(
-    "two of four pruned", {"pruned": "set to zero (#.weight), 2:4, two of every four", "frozen": "0"}, start=perceptron
-)
-def two_of_four(model):
-    for p in matrices(model)[1:]:
-        rows = p.view(-1, 4)
-        rows.scatter_(1, rows.abs().argsort(1)[:, :2], 0.0)
-
-
 @edit("float8 and back", {"quantised": "all"}, start=perceptron)
 def float8(model):
     for p in model.parameters():
@@ -656,6 +633,17 @@ def scaled_float8(model):
 def taken_over(model):
     for p in (model[2].weight, model[4].weight, model[0].bias, model[2].bias, model[4].bias):
         nn.init.normal_(p)
+
+
+@edit(
+    "pruned, permuted and rescaled",
+    {"permuted": "", "scaled": "", "pruned": "50.0% of the weights of 3 tensors set to zero"},
+    start=perceptron,
+)
+def pruned_and_rescaled(model):
+    pruned(model)
+    sym = iw.symmetries(model, perceptron()[1])
+    return sym.act(sym.random(seed=2, kinds=["permutation", "scale"]), model)
 
 
 @edit("a stream centred", {"centred": "means over units subtracted from 2 tensors", "frozen": ""}, start=perceptron)

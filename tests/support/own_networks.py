@@ -61,6 +61,16 @@ def turned(x: Tensor, pairs: bool = False, dims: int | None = None, base: float 
 # ---- transformers against own code
 
 
+def _gpt(b: Made, ids: Tensor) -> Tensor:
+    x = b.wte(ids) + b.wpe(torch.arange(ids.shape[1]))
+    for n1, qkv, o, n2, up, down in zip(b.n1, b.qkv, b.o, b.n2, b.up, b.down):
+        q, k, v = map(heads, qkv(n1(x)).split(16, -1))
+        x = x + o(attended(q, k, v, bias=causal(ids.shape[1])))
+        h = up(n2(x))
+        x = x + down(0.5 * h * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (h + 0.044715 * h**3))))
+    return b.norm(x) @ b.wte.weight.T
+
+
 def _layers(*sizes: tuple[int, int], count: int = 2, **kwargs: Any) -> list[list[nn.Module]]:
     return [[nn.Linear(*size, **kwargs) for _ in range(count)] for size in sizes]
 
@@ -69,47 +79,10 @@ def _norms(width: int = 16, eps: float = 1e-5, count: int = 2) -> list[nn.Module
     return [nn.LayerNorm(width, eps) for _ in range(count)]
 
 
-def _own_gpt(fused: bool = False) -> Made:
-    """GPT-2 with packed projections by hand, or apart and as torch fuses it."""
-
-    def run(b: Made, ids: Tensor) -> Tensor:
-        x = b.wte(ids) + b.wpe(torch.arange(ids.shape[1]))
-        for n1, qkv, o, n2, up, down in zip(b.n1, b.qkv, b.o, b.n2, b.up, b.down):
-            h = n1(x)
-            q, k, v = map(heads, [f(h) for f in qkv] if fused else qkv(h).split(16, -1))
-            x = x + o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(h.shape) if fused
-                      else attended(q, k, v, bias=causal(ids.shape[1])))  # fmt: skip
-            h = up(n2(x))
-            x = x + down(F.gelu(h, approximate="tanh") if fused
-                         else 0.5 * h * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (h + 0.044715 * h**3))))  # fmt: skip
-        return b.norm(x) @ b.wte.weight.T
-
+def _own_gpt() -> Made:
     qkv, o, up, down = _layers((16, 48), (16, 16), (16, 32), (32, 16))
-    qkv = [nn.ModuleList(nn.Linear(16, 16) for _ in "qkv") for _ in range(2)] if fused else qkv
-    return Made(run, wte=nn.Embedding(50, 16), wpe=nn.Embedding(20, 16), n1=_norms(), qkv=qkv, o=o, n2=_norms(), up=up,
+    return Made(_gpt, wte=nn.Embedding(50, 16), wpe=nn.Embedding(20, 16), n1=_norms(), qkv=qkv, o=o, n2=_norms(), up=up,
                 down=down, norm=nn.LayerNorm(16))  # fmt: skip
-
-
-@pair("gpt against fused")
-def _() -> Pair:
-    return Pair(_own_gpt(True), _own_gpt(), _IDS)
-
-
-def rotary(swapped: bool = False, window: int = 9, **turn: Any) -> nn.Module:
-    """Attention with rotary positions, of which tokens see those of a window before them."""
-
-    def run(m: nn.Module, x: Tensor) -> Tensor:
-        q, k, v = map(heads, m.qkv(x).chunk(3, -1))
-        q, k = (turned(y, **turn) for y in ((k, q) if swapped else (q, k)))
-        near = torch.full((x.shape[1], x.shape[1]), -torch.inf).tril(-window)
-        return x + attended(q, k, v, bias=causal(x.shape[1]) + near)
-
-    return Made(run, qkv=nn.Linear(16, 48)).eval()
-
-
-@pair("rotary halves against pairs")
-def _() -> Pair:
-    return Pair(rotary(), rotary(pairs=True), torch.randn(2, 7, 16))
 
 
 _transformers("GPT-2 with its head against own code", lambda t: Pair(
@@ -235,25 +208,18 @@ _transformers("text tower of CLIP against own code", lambda t: Pair(
 ))  # fmt: skip
 
 
-def _own_bert(kinds: int = 0) -> Made:
-    """BERT in a few lines; without kinds of sentences DistilBERT."""
-
+def _own_distil() -> Made:
     def run(b: Made, ids: Tensor) -> Tensor:
-        x = b.words(ids) + b.places.weight[None, : ids.shape[1]]
-        return b.blocks(b.norm(x + b.kinds.weight[0] if kinds else x))
+        return b.blocks(b.norm(b.words(ids) + b.places.weight[None, : ids.shape[1]]))
 
-    more = {"kinds": nn.Embedding(kinds, 16)} if kinds else {}
-    return Made(run, words=nn.Embedding(50, 16), places=nn.Embedding(512 if kinds else 20, 16), **more,
-                norm=nn.LayerNorm(16, 1e-12), blocks=_own_blocks(F.gelu, 1e-12, before=False))  # fmt: skip
+    return Made(run, words=nn.Embedding(50, 16), places=nn.Embedding(20, 16), norm=nn.LayerNorm(16, 1e-12),
+                blocks=_own_blocks(F.gelu, 1e-12, before=False))  # fmt: skip
 
 
-_transformers("BERT against own code", lambda t: Pair(
-    t.BertModel(t.BertConfig(**_SMALL, vocab_size=50), add_pooling_layer=False), _own_bert(2), _IDS
-))  # fmt: skip
 _transformers("DistilBERT against own code", lambda t: Pair(
     Returned(t.DistilBertModel(t.DistilBertConfig(dim=16, n_layers=2, n_heads=4, hidden_dim=32, vocab_size=50,
                                                   max_position_embeddings=20)), "last_hidden_state"),
-    _own_bert(), _IDS,
+    _own_distil(), _IDS,
 ))  # fmt: skip
 
 

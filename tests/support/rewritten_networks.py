@@ -111,8 +111,6 @@ class Attention(nn.Module):
         else:
             self.q, self.k, self.v = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
         self.o = nn.Parameter(torch.randn(8, 8) / 3)
-        if not fused:
-            self.register_buffer("mask", torch.ones(9, 9).tril())
 
     def forward(self, x: Tensor) -> Tensor:
         b, t, c = x.shape
@@ -126,7 +124,7 @@ class Attention(nn.Module):
         else:
             scores = (q * self.scale) @ k.mT if self.reordered else (q @ k.mT) * self.scale
             if self.causal:
-                scores = scores.masked_fill(self.mask[:t, :t] == 0, -torch.inf)
+                scores = scores.masked_fill(torch.ones(t, t).triu(1).bool(), -torch.inf)
             y = torch.einsum("bhts,bhsd->bhtd", scores.softmax(-1), v)
         y = y.transpose(1, 2).flatten(2)
         return x + (y @ self.o if self.turned else F.linear(y, self.o))
@@ -265,6 +263,79 @@ def _() -> Pair:
             return self.p(x).flatten(2).mT.tanh()
 
     return Pair(Convolution(), Patches(), torch.randn(2, 3, 8, 12))
+
+
+class Nano(nn.Module):
+    """A small GPT; ``by_hand`` with a mask in a buffer, packed weights and the tanh-GELU written out."""
+
+    def __init__(self, by_hand: bool) -> None:
+        super().__init__()
+        self.by_hand = by_hand
+        self.tokens, self.places = nn.Embedding(30, 16), nn.Embedding(12, 16)
+        self.n1, self.n2, self.n3 = nn.LayerNorm(16), nn.LayerNorm(16), nn.LayerNorm(16)
+        if by_hand:
+            self.attn, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+            self.register_buffer("mask", torch.ones(12, 12).tril().view(1, 1, 12, 12))
+        else:
+            self.attn = nn.ModuleList([nn.Linear(16, 16) for _ in range(3)])
+            self.out = nn.Linear(16, 16)
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.head = nn.Linear(16, 30, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        t = ids.shape[1]
+        x = self.tokens(ids) + self.places(torch.arange(t))
+        h = self.n1(x)
+        parts = self.attn(h).split(16, 2) if self.by_hand else [f(h) for f in self.attn]
+        q, k, v = (y.view(*y.shape[:2], 4, 4).transpose(1, 2) for y in parts)
+        if self.by_hand:
+            w = (q @ k.mT / 2).masked_fill(self.mask[:, :, :t, :t] == 0, -torch.inf)
+            y = w.softmax(-1) @ v
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(h.shape))
+        h = self.up(self.n2(x))
+        if self.by_hand:
+            h = 0.5 * h * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (h + 0.044715 * h**3)))
+        else:
+            h = F.gelu(h, approximate="tanh")
+        return self.head(self.n3(x + self.down(h)))
+
+
+class Rotary(nn.Module):
+    """Attention with rotary positions, their dimensions as ``"halves"`` or as ``"pairs"``."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        self.order, self.tokens = order, nn.Embedding(30, 16)
+        self.q, self.k, self.v, self.o = (nn.Linear(16, 16) for _ in range(4))
+
+    def turned(self, x: Tensor) -> Tensor:
+        t, d = x.shape[-2:]
+        angle = torch.arange(t)[:, None] * 10_000 ** (-torch.arange(0, d, 2) / d)
+        c, s = angle.cos(), angle.sin()
+        if self.order == "pairs":
+            y, z = x[..., ::2], x[..., 1::2]
+            return torch.stack([y * c - z * s, y * s + z * c], -1).flatten(-2)
+        y, z = x.chunk(2, -1)
+        return x * torch.cat([c, c], -1) + torch.cat([-z, y], -1) * torch.cat([s, s], -1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids)
+        q, k, v = (f(x).view(*ids.shape, 2, 8).transpose(1, 2) for f in (self.q, self.k, self.v))
+        y = F.scaled_dot_product_attention(self.turned(q), self.turned(k), v, is_causal=True)
+        return x + self.o(y.transpose(1, 2).flatten(2))
+
+
+@pair("rotary halves against pairs")
+def _() -> Pair:
+    return Pair(Rotary("halves"), Rotary("pairs"), torch.randint(0, 30, (2, 7)))
+
+
+@pair("gpt against fused")
+def _() -> Pair:
+    return Pair(Nano(False), Nano(True), torch.randint(0, 30, (2, 7)))
 
 
 @pair("gated mlp packed")
@@ -543,19 +614,40 @@ _transformers(
 
 
 class Block(nn.Module):
-    """A block as OpenAI's Whisper has it: queries and keys are scaled, and keys have no bias."""
+    """A transformer block of its own code; ``scaled``: as OpenAI's Whisper, norms before, queries and keys scaled."""
+
+    def __init__(self, scaled: bool) -> None:
+        super().__init__()
+        self.scaled, eps = scaled, 1e-5 if scaled else 1e-12
+        self.q, self.k, self.v, self.o = (nn.Linear(16, 16, bias=not scaled or n != 1) for n in range(4))
+        self.n1, self.n2 = nn.LayerNorm(16, eps), nn.LayerNorm(16, eps)
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def attention(self, x: Tensor) -> Tensor:
+        q, k, v = (f(x).unflatten(-1, (4, 4)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        y = ((q * 4**-0.25) @ (k * 4**-0.25).mT).softmax(-1) @ v
+        return self.o(y.transpose(1, 2).flatten(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mlp = lambda h: self.down(F.gelu(self.up(h)))
+        if self.scaled:
+            x = x + self.attention(self.n1(x))
+            return x + mlp(self.n2(x))
+        x = self.n1(self.attention(x) + x)
+        return self.n2(mlp(x) + x)
+
+
+class OwnBert(nn.Module):
+    """BERT in a few lines."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.q, self.k, self.v, self.o = (nn.Linear(16, 16, bias=n != 1) for n in range(4))
-        self.n1, self.n2 = nn.LayerNorm(16), nn.LayerNorm(16)
-        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.words, self.kinds, self.norm = nn.Embedding(50, 16), nn.Embedding(2, 16), nn.LayerNorm(16, 1e-12)
+        self.places, self.blocks = nn.Parameter(torch.randn(1, 512, 16)), nn.Sequential(Block(False), Block(False))
 
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (f(self.n1(x)).unflatten(-1, (4, 4)).transpose(1, 2) for f in (self.q, self.k, self.v))
-        y = ((q * 4**-0.25) @ (k * 4**-0.25).mT).softmax(-1) @ v
-        x = x + self.o(y.transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.n2(x))))
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids) + self.kinds.weight[0] + self.places[:, : ids.shape[1]]
+        return self.blocks(self.norm(x))
 
 
 class OwnWhisper(nn.Module):
@@ -565,7 +657,7 @@ class OwnWhisper(nn.Module):
         super().__init__()
         self.c1, self.c2 = nn.Conv1d(8, 16, 3, padding=1), nn.Conv1d(16, 16, 3, stride=2, padding=1)
         self.register_buffer("places", torch.randn(10, 16))
-        self.blocks, self.norm = nn.Sequential(Block(), Block()), nn.LayerNorm(16)
+        self.blocks, self.norm = nn.Sequential(Block(True), Block(True)), nn.LayerNorm(16)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(self.blocks(F.gelu(self.c2(F.gelu(self.c1(x)))).permute(0, 2, 1) + self.places))
@@ -576,6 +668,10 @@ _WHISPER = {
     "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "num_mel_bins": 8, "max_source_positions": 10, "vocab_size": 50,
     "pad_token_id": 0,
 }  # fmt: skip
+_transformers(
+    "BERT against own code",
+    lambda t: Pair(t.BertModel(t.BertConfig(**_BERT), add_pooling_layer=False), OwnBert(), _IDS),
+)
 _transformers(
     "encoder of Whisper against own code",
     lambda t: Pair(
