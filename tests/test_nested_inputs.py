@@ -100,6 +100,14 @@ def test_batches_are_joined_by_their_keys():
     assert not joined["a"].any() and joined["b"].all() and len(joined["a"]) == 4
 
 
+def test_what_batches_share_is_joined_once():
+    x, place, step = torch.randn(5, 3), torch.arange(3), torch.tensor(2)
+    joined = join([{"x": x[:2], "place": place, "step": step}, {"x": x[2:], "place": place, "step": step}])
+    assert torch.equal(joined["x"], x) and torch.equal(joined["place"], place) and joined["step"] == 2
+    with pytest.raises(ValueError, match="must share tensors that are not of examples"):
+        join([{"x": x[:2], "step": step}, {"x": x[2:], "step": step + 1}])
+
+
 class InPlace(nn.Module):
     def forward(self, x, labels=None):
         logits = x.mul_(2).exp_()
