@@ -115,6 +115,26 @@ def test_channels_that_are_on_nowhere_in_the_sample_are_in_the_error(measure, on
     assert held >= 5
 
 
+@pytest.mark.parametrize("width", [(), (2, 1)])
+def test_channels_that_are_on_in_few_examples_are_in_the_error(width):
+    """Two examples that alone have a channel on are one large entry of a Gram matrix, which no block may hold."""
+    held = []
+    for seed in range(12):
+        g = torch.Generator().manual_seed(seed)
+        x = torch.randn(600, 30, *width, generator=g).relu()
+        x[:, 0] = 0
+        x[torch.randint(600, (2,), generator=g), 0] = 1.0
+        found, oracle = (
+            iw.compare(
+                Part(slice(20)), Part(slice(10, 30)), x.split(200), "last", "g_relu_cka", resampling=PLAIN, exact=e
+            )
+            for e in (False, True)
+        )
+        off, error = (found.scores["g_relu_cka"] - oracle.scores["g_relu_cka"]).abs(), found.error["g_relu_cka"]
+        held.append(bool(off <= error) and bool(error < 0.5))
+    assert sum(held) >= 11
+
+
 def by_class(count=1024, classes=8):
     """Vectors around the centres of classes, class by class."""
     g = torch.Generator().manual_seed(0)

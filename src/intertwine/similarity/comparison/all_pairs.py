@@ -50,8 +50,9 @@ def estimate_cka(measure: CKA, a: Network, b: Network, how: How, found: Estimate
     K_g, L_g \rangle / \sqrt{\sum_g |K_g|^2 \sum_g |L_g|^2}` (Nguyen, Raghu, Kornblith 2021): of the pairs of examples
     those within a block; with one block it is the unbiased CKA itself. The interval is that of the infinitesimal
     jackknife over examples. The *error*, against the score of all pairs, is that of an incomplete U-statistic: ``2 sum
-    psi_ij^2`` times the share of pairs left out, ``psi_ij`` what a pair adds to the score. Chance is that of shuffles
-    within blocks, whose first three moments are closed forms, or of ``how.draws``.
+    psi_ij^2`` times the share of pairs left out, ``psi_ij`` what a pair adds to the score; where a channel is on in few
+    examples, also what pairs of these that are left out may make of the norms. Chance is that of shuffles within
+    blocks, whose first three moments are closed forms, or of ``how.draws``.
     """
     draws, in_moments = how.draws, how.shuffled and how.draws is None
     rows, columns = a.living, b.living
@@ -74,6 +75,9 @@ def estimate_cka(measure: CKA, a: Network, b: Network, how: How, found: Estimate
     scores, error, width = table.finish(a.blocks)
     found.scores[index] = scores.clamp(least, most)
     rounded = measure.kernel.name != "gates" and any(name in a.layers[rows[0]].grams for name in NORMALISED)
+    if measure.kernel.name in NORMALISED:
+        unseen = [a.layers[i].unseen for i in rows], [b.layers[j].unseen for j in columns]
+        error = error + table.unseen(*unseen, a.blocks, scores)
     found.error[index] = error + (_ROUNDING if rounded else 0.0)
     found.low[index], found.high[index] = (scores - width).clamp(least, most), (scores + width).clamp(least, most)
     if in_moments:
@@ -160,6 +164,12 @@ class _PairSums:
         spread = (k22 * (1 + scores.square() / 2) / size.square() + scores.square() / 4 * ends - mixed).clamp(min=0)
         seen = sum(n * n for n in blocks) / sum(blocks) ** 2
         return scores, _quantiles(spread) * (2 * spread.sum(0) * (1 - seen)).sqrt(), width
+
+    def unseen(self, a: Sequence[float], b: Sequence[float], blocks: Sequence[int], scores: Tensor) -> Tensor:
+        """What a score may lose by pairs of no block, from the fourth powers that these may add on either side."""
+        seen = sum(n * n for n in blocks) / sum(blocks) ** 2
+        x, y = (1 + seen * (2 * torch.tensor(u).double()).sqrt() / size for u, size in ((a, self.aa), (b, self.bb)))
+        return scores.abs() * (1 - 1 / torch.outer(x, y).sqrt())
 
     def chance(self) -> "Chance":
         """Scores of shuffles within blocks."""

@@ -12,9 +12,10 @@ from .._linalg import multiplies_half
 from ..hsic import center_gram
 from ..measures.kernels import add_product, linear_gram, mirror, row_tiles
 
-_CHUNK = 1 << 18  # entries of the products of some channels, so that they stay in the cache
+_CHUNK = 1 << 20  # entries of the features or products of some channels, so that they stay in the cache
 _STILL = 1e-4  # of the mean square, a variance by which a channel might be constant
 _SEEN = 8  # examples
+_STRONGEST = 4  # examples of a block, for each channel, whose shares of its squares are kept
 _STRIP = 16  # rows of a Gram matrix, at the fewest, that are kept at a time
 _OFFSET = 16  # squared means over variances from which on features are centred before their products
 _PATTERN = 0.5  # of a channel's squares, what all examples share, from which on products are about means by position
@@ -42,7 +43,7 @@ class ChannelSums(ChannelMoments):
         about, count = self._about, len(flat) * flat.shape[2]
         if self.offset is not False:  # about a shift, a few examples at a time
             rows, squares = double(about) * 0, double(about) * 0
-            for part in flat.split(max(1, _CHUNK * 4 // flat[0].numel())):
+            for part in flat.split(max(1, _CHUNK // flat[0].numel())):
                 shifted = part - about[None, :, None]
                 rows, squares = rows + double(shifted.sum(2)).sum(0), squares + double(_energy(shifted)).sum(0)
         else:
@@ -95,21 +96,38 @@ class Held:
     mean: Tensor  # ``(C,)``
     width: int
 
-    def grams(self, names: Sequence[str], sums: ChannelSums) -> dict[str, Tensor]:
-        """U-centred Gram matrices with the means and norms of ``sums``."""
+    def grams(self, names: Sequence[str], sums: ChannelSums) -> tuple[dict[str, Tensor], Tensor]:
+        """U-centred Gram matrices with the means and norms of ``sums``; the largest shares of channels, ``(C, k)``."""
         weight = sums.weight.to(self.rows)[:, None, None]
         shift = (sums.mean - double(self.mean)).to(self.rows)[:, None]
         moved = weight * (self.along + shift * (self.width / 2 * shift - self.rows))[:, :, None]
         n, silent = self.rows.shape[1], torch.where(weight > 0, 0.0, -torch.inf)
-        found = {name: weight.new_zeros(n, n) for name in NORMALISED if name in names}
-        for strip, own in zip(self.products, _strips(n)):
+        found, shares = {name: weight.new_zeros(n, n) for name in NORMALISED if name in names}, list[Tensor]()
+        for strip, own in zip(self.products, _strips(n, len(self.products))):
             z = strip * weight
             z.add_(moved[:, own]).add_(moved[:, : own.stop].mT)
+            shares.append(z[:, :, own].diagonal(dim1=1, dim2=2).clone())
             if "channel_normalized" in names:
                 found["channel_normalized"][own, : own.stop] = z.sum(0)
             if "max" in names:
                 found["max"][own, : own.stop] = z.add_(silent).amax(0)
-        return {name: u_centred(mirror(gram), _HALF) for name, gram in found.items()}
+        strongest = torch.cat(shares, 1).topk(min(n, _STRONGEST), 1).values.clamp(min=0)
+        return {name: u_centred(mirror(gram), _HALF) for name, gram in found.items()}, strongest
+
+
+def unseen_products(shares: Sequence[Tensor]) -> float:
+    """What pairs of examples of different blocks may add to the sum of fourth powers of a Gram matrix of channels.
+
+    By Cauchy and Schwarz a channel gives two examples at most the root of the product of their ``shares`` of its
+    squares, ``(C, k)`` for each block, largest first. Only channels that are on in a few examples count.
+    """
+    if not shares:
+        return 0.0
+    width = min(one.shape[1] for one in shares)
+    every = torch.cat([one[:, :width] for one in shares], 1)
+    largest, at = every.topk(min(_STRONGEST, every.shape[1]), 1)
+    apart = (at // width)[:, :, None] != (at // width)[:, None, :]
+    return float((largest[:, :, None] * largest[:, None, :]).square().mul(apart).double().sum())
 
 
 def block_grams(x: Tensor, names: Sequence[str], sums: ChannelSums) -> tuple[dict[str, Tensor], Held | None]:
@@ -146,9 +164,9 @@ def _told_apart(gram: Tensor, x: Tensor) -> Tensor:
     return gram * (double(gram.diagonal()).sum() > len(x) * rounding)
 
 
-def _strips(n: int) -> list[slice]:
-    """Rows whose beginnings hold the lower triangle: up to four strips, five eighths of the square."""
-    return [*row_tiles(n, max(_STRIP, -(-n // 4)))]
+def _strips(n: int, count: int) -> list[slice]:
+    """Rows whose beginnings hold the lower triangle, in up to so many strips: four are five eighths of the square."""
+    return [*row_tiles(n, max(_STRIP, -(-n // count)))]
 
 
 def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
@@ -163,8 +181,9 @@ def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
     if narrow := x.dtype == torch.float32 and multiplies_half(x.device):
         mean = mean if sums.offset else mean.bfloat16().to(x)
     linear, rows, along = x.new_zeros(n, n), x.new_empty(channels, n), x.new_zeros(channels, n)
-    strips = [x.new_empty(channels, len(range(n)[own]), own.stop, dtype=torch.bfloat16) for own in _strips(n)]
-    step = max(1, 2 * _CHUNK // (n * max(n, width)))
+    slices = _strips(n, 1 if narrow else 4)  # where products are fast, whole squares take less time than copies
+    strips = [x.new_empty(channels, len(range(n)[own]), own.stop, dtype=torch.bfloat16) for own in slices]
+    step = max(1, _CHUNK // (n * max(n, width)))
     for start in range(0, channels, step):
         some = slice(start, start + step)
         z = x[:, some].transpose(0, 1) - mean[some, None, None]
@@ -174,10 +193,8 @@ def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
             z -= both
             along[some] = (z * both).sum(2) + both.square().sum(2) / 2
         z = z.to(torch.bfloat16 if narrow else z.dtype, memory_format=torch.contiguous_format)
-        for strip, own in zip(strips, _strips(n)):  # of the lower triangle, which takes five eighths of the time
+        for strip, own in zip(strips, slices):
             u, v = z[:, own], z[:, : own.stop]
-            if narrow:  # the product would copy the second as it is turned, which takes longer than itself
-                u, v = u.contiguous(), v.contiguous()
             products = u * v.mT if width == 1 else torch.bmm(u, v.mT)
             linear[own, : own.stop] += products.sum(0, dtype=x.dtype)
             strip[some] = products

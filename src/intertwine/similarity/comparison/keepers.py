@@ -19,7 +19,7 @@ from ..base import Measure
 from ..measures.cka import CKA, prepare_gram
 from ..measures.kernels import LinearKernel, linear_gram
 from ..measures.procrustes import Procrustes
-from .block_grams import NORMALISED, ChannelSums, Held, block_grams, extremes
+from .block_grams import NORMALISED, ChannelSums, Held, block_grams, extremes, unseen_products
 from .estimates import parts_of
 from .layers import Layer, Network, channels_first_shape, check_shape, common_space, enough, pool, sampled
 
@@ -68,6 +68,7 @@ class _Told(Layer):
         self.unit = 0.0  # by which kernels see features whose squares leave float32, 1 mostly; 0 before the first
         self.waiting: tuple[Tensor, ...] = ()  # features of a group, and those of it still to come
         self.held: list[Held] = []  # until the moments of all examples are known
+        self.shares: list[Tensor] = []  # of the strongest examples of each channel, for each block
 
 
 class Collector:
@@ -125,8 +126,9 @@ class Collector:
         """Turn what is held into Gram matrices by the moments of all batches so far."""
         for layer in self._layers.values():
             for held in layer.held:
-                grams = held.grams(self._wanted.kernels, layer.sums)
+                grams, shares = held.grams(self._wanted.kernels, layer.sums)
                 _append(layer.grams, {kernel: gram.to(held.rows) for kernel, gram in grams.items()})
+                layer.shares.append(shares)
             layer.held.clear()
 
     def finished(self) -> Network:
@@ -136,6 +138,7 @@ class Collector:
             layer.low, layer.high = double(layer.low).cpu(), double(layer.high).cpu()
             for every in (*layer.grams.values(), *layer.sampled.values()):
                 del every[len(self._blocks) :]  # of a group on which not all networks ran
+            layer.unseen = unseen_products(layer.shares[: len(self._blocks)])
         return Network(list(self._layers.values()), self._blocks)
 
 
@@ -149,6 +152,7 @@ def to_tensors(network: Network) -> dict[str, Tensor]:
     found = {"blocks": torch.tensor(network.blocks)}
     for x in network.layers:
         found |= {f"low/{x.name}": x.low, f"high/{x.name}": x.high, f"shape/{x.name}": torch.tensor(x.shape)}
+        found[f"unseen/{x.name}"] = torch.tensor(x.unseen, dtype=torch.float64)
         rows = {"x".join(map(str, space)): parts for space, parts in x.sampled.items()}
         for kind, every in (("gram", x.grams), ("rows", rows)):
             found |= {f"{kind}/{of}/{b}/{x.name}": part for of, parts in every.items() for b, part in enumerate(parts)}
@@ -161,7 +165,7 @@ def read_layer(path: Path, name: str, side: str) -> Network:
 
     with safe_open(path, framework="pt") as file:
         low, high, shape = (file.get_tensor(f"{key}/{name}") for key in ("low", "high", "shape"))
-        layer = Layer(name, side, tuple(shape.tolist()), low, high)
+        layer = Layer(name, side, tuple(shape.tolist()), low, high, float(file.get_tensor(f"unseen/{name}")))
         keys = (key.split("/", 3) for key in file.keys() if key.startswith(("gram/", "rows/")))  # noqa: SIM118 - no mapping
         for kind, of, block, _ in sorted((key for key in keys if key[3] == name), key=lambda key: int(key[2])):
             part = file.get_tensor(f"{kind}/{of}/{block}/{name}")

@@ -148,6 +148,7 @@ class Layer:
     shape: tuple[int, ...]  # channels, then space
     low: Tensor = field(default_factory=lambda: torch.empty(0))  # smallest value of every channel; NaN where one is
     high: Tensor = field(default_factory=lambda: torch.empty(0))
+    unseen: float = 0.0  # sum of fourth powers of a Gram matrix of channels that pairs in no block may make
     grams: dict[str, list[Tensor]] = field(default_factory=dict)  # by kernel, for each block
     sampled: dict[tuple[int, ...], list[Tensor]] = field(default_factory=dict)  # rows by spatial size, for each block
 

@@ -37,6 +37,7 @@ MANY = ("linear_cka", "orthogonal_procrustes_centered")
 """What ``compare_many`` measures unless told otherwise."""
 _TILE = 16  # networks whose statistics of one layer are in memory, on either side
 _STEP = 4  # networks whose pairs with all that follow are scored together
+_KEPT = 2  # the version of what statistics hold
 _PARTS = ("scores", "error", "low", "high", "chance", "null_p")
 Built = nn.Module | Callable[[], nn.Module]
 Work = Callable[[Sequence["Tile"]], Iterable[Mapping[str, Any]]]
@@ -214,7 +215,7 @@ def _passed(
             notes.append(model)
             continue
         layout = [(p.name, p.shape, p.channel_dim) for p in points]
-        facts = repr((room, wanted, layout, own, read.hexdigest(), architecture(model)))
+        facts = repr((_KEPT, room, wanted, layout, own, read.hexdigest(), architecture(model)))
         path = (folder / f"{digest([facts, *model.state_dict().values()])[:24]}.safetensors").resolve()
         if not path.exists():
             again, running, said = hashlib.sha256(), Running({name: (model, points)}), list[str]()
