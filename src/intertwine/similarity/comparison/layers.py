@@ -334,37 +334,49 @@ def mixed(
 
     Raises:
         KeyboardInterrupt: If too little was read.
-    """
-    generator, seen, more = torch.Generator().manual_seed(seed), 0, True
-    batches = iter(track(stream, "Reading examples", total, progress and None, batching.size))
-    while more:
-        held, used, more = list[Any](), 0, False
-        try:
-            for batch in batches:
-                held.append(batch)
-                used += sum(x.nbytes for x in tensors_in(batch))
-                if more := used > room:
-                    break
-        except KeyboardInterrupt:
-            if seen + sum(map(batching.size, held)) < FEWEST:
-                raise
-            count = seen + sum(map(batching.size, held))
-            notes.append(f"Interrupted: these are the scores of the first {count} examples.")
+    """  # noqa: DOC502 - raised where it is read
+    generator, parts = torch.Generator().manual_seed(seed), 0
+    batches = _until_stopped(track(stream, "Reading examples", total, progress and None, batching.size), notes)
+    while held := _filling(batches, room):
         sizes = [*map(batching.size, held)]
-        if more and not seen:
+        parts += 1
+        if parts == 1 and sum(x.nbytes for x in tensors_in(held)) > room:
             notes.append(
                 f"Inputs larger than {readable(room)} are mixed in parts of {sum(sizes)} examples. If the data comes "
                 "class by class, shuffle it, or let Reading(memory=...) take more."
             )
-        seen += sum(sizes)
         try:
-            whole = batching.join(held) if held else ()
+            whole = batching.join(held)
         except ValueError as error:
             notes.append(f"Examples are taken in the order of the loader; it should be random: {error}")
             yield from held
             continue
         order = torch.randperm(sum(sizes), generator=generator)
-        yield from (batching.take(whole, index) for index in order.split(sizes) if held)
+        yield from (batching.take(whole, index) for index in order.split(sizes))
+
+
+def _until_stopped(stream: Iterable[Any], notes: list[str]) -> Iterator[Any]:
+    """Batches until Control-C, which raises where there are too few."""
+    seen = 0
+    try:
+        for batch in stream:
+            seen += batching.size(batch)
+            yield batch
+    except KeyboardInterrupt:
+        if seen < FEWEST:
+            raise
+        notes.append(f"Interrupted: these are the scores of the first {seen} examples.")
+
+
+def _filling(batches: Iterator[Any], room: int) -> list[Any]:
+    """The next batches, up to the first that passes so many bytes."""
+    held = list[Any]()
+    for batch in batches:
+        held.append(batch)
+        room -= sum(x.nbytes for x in tensors_in(batch))
+        if room < 0:
+            break
+    return held
 
 
 def expected(loader: Iterable[Any], first: Any, max_examples: int | None) -> int | None:
