@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from ._nested import map_tensors
 from ._words import first_line
@@ -54,7 +55,16 @@ def widened(example_inputs: Any) -> Any:
 
 
 def arguments(inputs: Any) -> tuple[tuple, dict[str, Any]]:
-    """Positional and keyword arguments from what a user calls an example."""
+    """Positional and keyword arguments from what a user calls an example.
+
+    Raises:
+        ValueError: If it is a loader of examples.
+    """
+    if isinstance(inputs, DataLoader):
+        raise ValueError(
+            "example_inputs must be what the model takes in one call. Got a DataLoader. Pass the inputs of one batch, "
+            "such as next(iter(loader))[0]."
+        )
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
@@ -81,6 +91,5 @@ def both_given(name: str) -> Iterator[None]:
     except CaptureError as error:
         raise CaptureError(f"{name}: {first_line(error)} {_BOTH}") from error
     except (RuntimeError, TypeError, IndexError, KeyError, AttributeError) as error:
-        raise ValueError(
-            f"{name} must run on the example inputs. Got {type(error).__name__}: {first_line(error)}. {_BOTH}"
-        ) from error
+        why = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
+        raise ValueError(f"{name} must run on the example inputs. Got {why}. {_BOTH}") from error

@@ -93,9 +93,13 @@ def near(name: object, known: Iterable[str]) -> str:
         (" Did you mean 'resnet20'?", '')
         >>> near("resnet21", ["resnet32", "resnet20"])  # of equally close ones that with the longer common beginning
         " Did you mean 'resnet20'?"
+        >>> near("cka", ["cknna", "linear_cka"])  # a word of one before other words
+        " Did you mean 'linear_cka'?"
     """
-    word = str(name).lower()
-    close = get_close_matches(word, list(known), n=10)
+    word, known = str(name).lower(), list(known)
+    if whole := next((k for k in known if word in k.split("_")), None):
+        return f" Did you mean {whole!r}?"
+    close = get_close_matches(word, known, n=10)
     found = max(close, key=lambda k: (SequenceMatcher(None, k, word).ratio(), len(beginning(k, word))), default=None)
     return "" if found is None else f" Did you mean {found!r}?"
 

@@ -1,6 +1,7 @@
 """``intertwine gates``: from nothing, from checkpoints, conversion, JSON, and bad input."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -127,8 +128,10 @@ def test_a_second_network_is_aligned(run, checkpoint, tmp_path):
     training.save_checkpoint(b, twin, training.read_card(checkpoint))
     ran = run("gates", checkpoint, b, "--gated", "none", *SMALL)
     assert ran.code == 0, ran.err
-    assert "alignment 1.000" in ran.out and "100.0% of gates agree" in ran.out
-    assert "Beside b.safetensors" in (tmp_path / "gates" / "report.html").read_text()
+    assert "alignment 1.000, of two untrained networks 0." in ran.out
+    assert re.search(r"100\.0% of gates agree \(before .*%, .*% of untrained networks\)", ran.out)
+    page = (tmp_path / "gates" / "report.html").read_text()
+    assert "Beside b.safetensors" in page and "that nobody trained are aligned to 0." in page
 
 
 def test_an_example_beyond_the_data(run, checkpoint):

@@ -175,3 +175,30 @@ def test_units_that_stand_there_several_times_over_are_not_tested():
             net[0].weight.copy_(torch.randn(12, 8).repeat(4, 1) + 0.01 * torch.randn(48, 8))
     notes = " ".join(iw.lineage(a, b, x).notes)
     assert "most units of a stand there several times over in 0.weight" in notes
+
+
+def convolutions(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, 2), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 9, 10)
+    )  # fmt: skip
+
+
+def test_channels_are_no_copies_since_lengths_of_weights_are_positive():
+    """A later axis leaves lengths by position of a kernel: nine numbers above zero, alike in all channels."""
+    a, b, x = convolutions(0), convolutions(1), torch.randn(2, 3, 16, 16)
+    found = iw.lineage(a, b, x)
+    assert not any("not tested" in note for note in found.notes) and found.p_value > 1e-3
+    b[0].load_state_dict(a[0].state_dict())
+    assert iw.lineage(a, b, x).verdict == "derived"
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_channels_in_copies_are_seen_by_the_lengths_of_their_readers(scale):
+    a, b, x = convolutions(0), convolutions(1), torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        for net in (a, b):
+            net[2].weight[:, 8:] = scale * net[2].weight[:, :8] * (1 + 0.01 * torch.randn(32, 8, 3, 3))
+            net[2].weight.copy_(net[2].weight[:, torch.randperm(16)])  # copies at one distance are an order
+    notes = iw.lineage(a, b, x).notes
+    assert any("several times over in 2.weight" in note for note in notes), notes

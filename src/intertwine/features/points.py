@@ -1,7 +1,7 @@
 """The points of a model where features can be read: names, shapes, calls; and which tensor of an output they are."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -181,6 +181,8 @@ def choose(points: Sequence[Point], wanted: str | Sequence[str] | None, model: n
         if not found:
             raise ValueError(f"model must have a module with features to read. Got none in {type(model).__name__}.")
         return tuple(found)
+    if not isinstance(wanted, Iterable):
+        raise ValueError(f"layers must be a name, a pattern or several of them. Got {wanted!r}.")
     by_name = {p.name: p for p in points}
     chosen: dict[str, Point] = {}
     for name in [wanted] if isinstance(wanted, str) else wanted:

@@ -262,9 +262,16 @@ class GateStudy(Result):
         rows = [(*(a[key] for key in shown[:3]), told(a[shown[3]])) for a in self.settings.get("accuracies") or ()]
         lines += columns([shown, *rows]) if rows else []
         if other := self.settings.get("other"):
-            lines.append(f"Path kernels of {self.model} and {other['name']}: alignment {other['npk alignment']:.3f}")
-            paired = "  {space}: {agreement:.1%} of gates agree (before {before:.1%})"
-            lines += [paired.format(**space) for space in other.get("spaces", ())]
+            level = other.get("npk alignment untrained")
+            said = "" if level is None else f", of two untrained networks {level:.3f}"
+            lines.append(
+                f"Path kernels of {self.model} and {other['name']}: alignment {other['npk alignment']:.3f}{said}"
+            )
+            for space in other.get("spaces", ()):
+                said = f", {space['untrained']:.1%} of untrained networks" if "untrained" in space else ""
+                lines.append(
+                    "  {space}: {agreement:.1%} of gates agree (before {before:.1%}".format(**space) + f"{said})"
+                )
         head = f"Gates of {self.model} over {counted(self.examples, 'example')}"
         notes = (f"Note: {note}" for note in self.notes)
         return "\n".join([head, *lines, self.active.summary(), self.verdict, *notes])

@@ -19,6 +19,7 @@ from .correspondence.correspond import carrier_of
 from .judgement.agreement import agreement, cosines_by_chance, unweighted
 from .solvers import CoordinateDescent, Solution, Solver, solver_named
 
+_APART = 0.1  # relative distance of networks that are no copies of each other
 _TURNS = {"permutation", "linear"}  # kinds without which streams are not rotated
 _STREAMED = ("permutation", "sign")  # kinds that are searched tensor by tensor: what balances scales is all of them
 _FEWER = {
@@ -227,6 +228,8 @@ def align(
     g, (quality, before, after), notes = _nearest(networks, found.transformation, solver.by_weights)
     if not solver.by_weights and after > before:
         notes.append("units were matched by what they do on data, not by weights, whose distance may grow")
+    if solver.by_weights and sym.batch_norms and after > _APART:
+        notes.append("networks with batch norms were better aligned by data wherever that was measured: method='mixed'")
     if kinds is not None and g.is_identity(0.0):
         notes.append(f"nothing moved: no space has or needs {' or '.join(sorted(chosen))}")
     if carry is not None:

@@ -208,9 +208,15 @@ def in_basis(a: nn.Module, b: nn.Module, alignment: Aligned) -> tuple[nn.Module,
     """The network ``a`` in the gauge of an alignment, itself if it is, and a copy of ``b`` in its basis.
 
     Raises:
+        TypeError: If it is no alignment.
         ValueError: If the alignment brings ``a`` into the basis of ``b``; to tell, tensors are moved one at a time.
     """
     if not isinstance(alignment, Alignment):
+        if not hasattr(alignment, "apply"):
+            raise TypeError(
+                f"alignment must be what align(a, b, ...) returned, or None. Got {alignment!r}. A method is named to "
+                "align: merge(a, b, align(a, b, example, method=...))."
+            )
         return a, alignment.apply(b)
     a, b = alignment.folded(a), alignment.folded(b)
     ours, theirs, sym, g = tensors_of(a), tensors_of(b), alignment.symmetry, alignment.transformation

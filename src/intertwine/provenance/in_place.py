@@ -15,6 +15,7 @@ from math import log
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from .._nested import by_key
 from ..symmetry import Symmetry
@@ -107,11 +108,16 @@ def _serial(rows: Tensor) -> bool:
 
 
 def _copied(rows: Tensor) -> bool:
-    """Whether most units ``(P, n, d)`` have a copy among the others."""
+    """Whether most units ``(P, n, d)`` have a copy among the others.
+
+    Lengths of weights, as kernels leave of their rows, are all positive: there what all units share is taken out.
+    """
     n, d = rows.shape[-2:]
     if n < _FEWEST or d < _LONG:
         return False
-    units = torch.nn.functional.normalize(rows.float(), dim=-1)
+    units = normalize(rows.float(), dim=-1)
+    if bool((rows >= 0).all()):
+        units = normalize(units - units.mean(-2, keepdim=True), dim=-1)
     cosines = (units[..., : 2 * _SAMPLE, :] @ units.mT).abs()
     cosines.diagonal(dim1=-2, dim2=-1).fill_(0.0)
     return 2 * int((cosines.amax(-1) > _COPIED).sum()) > cosines[..., 0].numel()

@@ -300,8 +300,10 @@ class StitchingStudy(Result):
             method = row.method.replace("_", " ")
             rows.append((row.layer, row.family, method, _points(row.penalty), interval, row.over, agreement))
         head = f"{counted(len(self.stitchings), 'stitched network')}; penalties in points of accuracy (eq. 4.3)"
-        starred = any(s.inside_block for s in self.stitchings)
+        starred = {s.skip for s in self.stitchings if s.inside_block}
         foot = ["* inside a residual block: a skip connection crosses the cut too"] if starred else []
+        if "a" in starred:
+            foot.append("  with A's values, unmapped: a copy in another basis has a penalty (not with skip='mapped')")
         if any(s.agreement is not None for s in self.stitchings):
             foot.append("agreement: live channels of B that read the same channel of A as the match in closed form")
         foot += [f"Note: {note}" for note in self.notes]

@@ -234,11 +234,20 @@ def _features(
 
 
 def _beside(a: inputs.Opened, b: inputs.Opened, x: torch.Tensor, study: iw.gates.GateStudy) -> dict[str, Any]:
-    """How B's gates compare with A's."""
+    """How B's gates compare with A's, and how those of networks with fresh weights do."""
+    from ...similarity.comparison.untrained import Redrawn
+
     count = int(study.settings["kernel examples"])
     left, right = a.model.cpu(), b.model.cpu()
     found: dict[str, Any] = {"name": b.name, "npk alignment": iw.gates.npk_alignment(left, right, x[:count])}
     shapes = [{k: tuple(v.shape) for k, v in m.state_dict().items()} for m in (left, right)]
     if shapes[0] == shapes[1]:
         found |= iw.gates.match_gates(left, right, x).to_dict()
+    one, two = (Redrawn(model)(seed) for seed, model in enumerate((left, right)))
+    if isinstance(one, str) or isinstance(two, str):
+        return found  # nothing repeats how its weights are drawn
+    found["npk alignment untrained"] = iw.gates.npk_alignment(one, two, x[:count])
+    if "spaces" in found:
+        level = iw.gates.match_gates(one, two, x).to_dict()["spaces"]
+        found["spaces"] = [{**s, "untrained": t["agreement"]} for s, t in zip(found["spaces"], level)]
     return found

@@ -204,11 +204,17 @@ def _other(study: GateStudy) -> list[Block]:
         f"The path kernels of {study.model} and {other['name']} are aligned to {other['npk alignment']:.3f}: 1 would "
         "be the same network up to symmetry."
     )
+    if (level := other.get("npk alignment untrained")) is not None:
+        text += f" Two networks of these architectures that nobody trained are aligned to {level:.3f} on these inputs."
     blocks: list[Block] = [Heading(f"Beside {other['name']}"), Paragraph(text)]
     if other.get("spaces"):
-        columns = ["space", "layers", "agreement", "before", "ambiguous"]
+        columns = ["space", "layers", "agreement", "before", "untrained", "ambiguous"]
+        columns = [c for c in columns if c in other["spaces"][0]]
         rows = [[s[c] if c != "layers" else ", ".join(s[c]) for c in columns] for s in other["spaces"]]
-        caption = "Units paired by when they are on: the share of gates that agree, after and before the pairing."
+        caption = (
+            "Units paired by when they are on: the share of gates that agree, after and before the pairing, and that "
+            "of untrained networks after a pairing of theirs."
+        )
         blocks.append(Table(columns, rows, caption))
     return blocks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations, combinations_with_replacement, product
+from itertools import chain, combinations, combinations_with_replacement, product
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -333,7 +333,7 @@ class ComparisonSet(Result):
         return rows
 
     def summary(self) -> str:
-        """Which networks are alike, by the first measure, and where."""
+        """Which networks are alike, by the first measure; and by each measure at how many layers, and where."""
         name, n = self.measures[0], len(self.names)
         off = self.matrix(name).clone().fill_diagonal_(-torch.inf).nan_to_num(nan=-torch.inf)
         i, j = divmod(int(off.argmax()), n)
@@ -342,6 +342,11 @@ class ComparisonSet(Result):
         if i != j:
             found = f"{self.names[i]} and {self.names[j]} are most alike: {title} {float(off.max()):.2f}"
             head = f"Of {counted(n, 'network')}, {found}, the mean over {where} on {counted(self.examples, 'example')}"
+        notes = [f"Note: {note}" for note in self.notes]
+        return "\n".join([head, *chain.from_iterable(map(self._lines, self.measures)), *notes])
+
+    def _lines(self, name: str) -> list[str]:
+        """What one measure says: which networks agree, and a row for each layer."""
         judged = {part: matrix[:, *self._upper] for part, matrix in self.judged(name).items()}
         scores, mean = judged["score"], lambda part: judged[part].nanmean(1)
         ends = {
@@ -349,9 +354,8 @@ class ComparisonSet(Result):
             "highest": scores.nan_to_num(nan=-torch.inf).amax(1),
         }
         table = {"mean of pairs": mean("score"), **ends, "from": mean("low"), "to": mean("high")}
-        table |= {part: mean(part) for part in ("chance", "untrained", "agree")}
+        table |= {part: mean(part) for part in ("chance", "untrained")} | {"share that agrees": mean("agree")}
         table = {title: column for title, column in table.items() if column.isfinite().any()}
         number = lambda x: f"{x + 0.0:.3f}" if isfinite(x) else "-"
         rows = zip(map(layer_title, self.layers), *(map(number, column.tolist()) for column in table.values()))
-        lines = [head, *filter(None, [self.agreeing(name)]), "", *columns([("layer", *table), *rows])]
-        return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
+        return ["", f"{measure_title(name)}. {self.agreeing(name)}".strip(), *columns([("layer", *table), *rows])]

@@ -241,10 +241,13 @@ def headline(comparison: Compared) -> str:
     """How similar the networks are, in a few sentences: layers of each kind by the measure that fits them."""
     by = judges(comparison)
     first, *others = [(name, rows) for name, rows in by.items() if len(rows) >= _PART * len(comparison.layers_a)]
+    every = len(comparison.layers_a)
+    lost = every - sum(summarise(comparison, name, rows).layers for name, rows in by.items())
+    left_out = [f"{lost} of {every} layers have no score: the notes say why."] if 0 < lost < every else []
     if not others:
-        return _spoken(comparison, first[0], None)
+        return " ".join([*left_out, _spoken(comparison, first[0], None)])
     more = [f"{_layers(len(rows))} more: {_spoken(comparison, name, rows)}" for name, rows in others]
-    return " ".join([f"{_layers(len(first[1]))}: {_spoken(comparison, *first)}", *more])
+    return " ".join([*left_out, f"{_layers(len(first[1]))}: {_spoken(comparison, *first)}", *more])
 
 
 def _spoken(comparison: Compared, measure: str, rows: list[int] | None) -> str:
