@@ -139,3 +139,22 @@ def test_a_wrong_name_is_answered_by_the_one_that_was_meant(call, meant):
 def test_front_doors_answer_a_wrong_argument(name):
     with pytest.raises(TypeError, match=rf"^{name}\(\) has no argument 'nonsense'\."):
         getattr(iw, name)(nonsense=1)
+
+
+BATCHES = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X), batch_size=4)
+SLIPS = {
+    "a loader for an example": (lambda: iw.same(NET, NET, BATCHES), r"Got a DataLoader. Pass the inputs of one batch"),
+    "a number for layers": (lambda: iw.compare(NET, NET, LOADER, 1), r"^layers must be a name, a pattern .* Got 1\.$"),
+    "a method for an alignment": (
+        lambda: iw.merge(NET, NET, "weights"),
+        r"^alignment must be what align.* Got 'weights'",
+    ),
+    "half of a measure's name": (lambda: iw.compare(NET, NET, LOADER, measures="cka"), r"Did you mean 'linear_cka'\?$"),
+}
+
+
+@pytest.mark.parametrize("name", SLIPS)
+def test_slips_are_named_with_what_to_do(name):
+    call, message = SLIPS[name]
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()

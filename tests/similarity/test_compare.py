@@ -457,6 +457,7 @@ def test_a_layer_with_numbers_that_are_none_is_left_out_by_name(bad, exact):
     last.register_forward_hook(lambda module, args, out: out.index_fill(0, torch.tensor([len(out) - 1]), bad))
     found = iw.compare(a, b, [x], exact=exact, resampling=Resampling(null=3, bootstrap=3, untrained=0))
     assert sum(layers[-1] in note and "NaN" in note for note in found.notes) >= 1
+    assert found.summary().startswith(f"1 of {len(layers)} layers have no score: the notes say why. ")
     for m in found.measures:
         assert found.scores[m][:, -1].isnan().all()
         torch.testing.assert_close(found.scores[m][:, :-1], known.scores[m][:, :-1])

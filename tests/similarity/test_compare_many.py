@@ -166,6 +166,7 @@ def test_tree_map_and_page(tmp_path):
     assert found.summary().startswith("Of 3 networks, a and a again are most alike")
     which = "Beyond chance and untrained networks: 1 pair at every layer (a and a again); 2 pairs at no layer"
     assert which in found.summary()
+    assert found.summary().count("Beyond chance and untrained networks") == len(found.measures) == 2
     page = found.to_html()
     for text in ("a again", "Layer by layer", which, "share of layers that agree", "untrained: %{customdata"):
         assert text in page, text

@@ -132,7 +132,9 @@ def test_starred_layers_and_skips(tmp_path, bias):
     )
     assert found.layers == ("relu.0", "relu.1*")
     assert len(found.stitchings[1].model.skip_layers) == 1
-    assert "* inside a residual block" in found.summary()
+    assert "* inside a residual block" in found.summary() and "unmapped" not in found.summary()
+    unmapped = stitch(a, b, ["relu.1"], "full", loader=data("residual"), method="direct")
+    assert "with A's values, unmapped: a copy in another basis has a penalty" in unmapped.summary()
     again, x = StitchingStudy.load(found.save(tmp_path / "s.json")), data("residual")[0][0]
     for before, after in zip(found.stitchings, again.stitchings):
         net = after.rebuild(a, b, data("residual")[0])
