@@ -19,7 +19,7 @@ from .correspondence.correspond import carrier_of
 from .judgement.agreement import agreement, cosines_by_chance, unweighted
 from .solvers import CoordinateDescent, Solution, Solver, solver_named
 
-_APART = 0.1  # relative distance of networks that are no copies of each other
+_APART = 0.5  # relative distance of networks that are no noisy copies of each other
 _TURNS = {"permutation", "linear"}  # kinds without which streams are not rotated
 _STREAMED = ("permutation", "sign")  # kinds that are searched tensor by tensor: what balances scales is all of them
 _FEWER = {
