@@ -269,10 +269,10 @@ class Flow:
         for draw in range(3):
             new = {ref.id: self._numbers(call, ref, draw) for ref in call.inputs}
             changes = {number: c for number in new if (c := self._changes.get(number)) is not None}
-            old = {**new, **{n: c.factor * new[n] + min(draw, 1) * c.offset for n, c in changes.items()}}
             try:
+                old = {**new, **{n: c.factor * new[n] + min(draw, 1) * c.offset for n, c in changes.items()}}
                 results.append([run_call(call, numbers, float64_handler) for numbers in (old, new)])
-            except RuntimeError as error:  # it takes no such numbers
+            except RuntimeError as error:  # it takes no such numbers, or as many of them as the data say
                 raise Obstacle(f"{call.where} reads it", call) from error
         for (top, old, again), (bottom, new, other) in zip(*(zip(*some) for some in zip(*results))):
             factor = torch.where(bottom == 0, 1.0, top / bottom)
