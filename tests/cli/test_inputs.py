@@ -301,7 +301,9 @@ def test_a_recipe_is_applied_after_alignment_and_written_for_mergekit(run, vits)
     assert ran.code == 0, ran.err
     assert "vit_b, relative distance aligned" in ran.out and "merged after alignment" in ran.out
     assert (vits / "merged" / "README.md").read_text().count("# merged\n") == 1
-    assert "| architecture | ViTForImageClassification |" in (vits / "merged" / "README.md").read_text()
+    card = (vits / "merged" / "README.md").read_text()
+    assert "| architecture | ViTForImageClassification |" in card
+    assert all(said in card for said in ('"ties"', '"density": 0.5', '"vit_a"')) and '"ratio"' not in card
     ran = run("merge", "vit_a", "hf:vit_b", *words, "--repair", "none", "--ratio", "0.25", "--out", "direct",
               "--mergekit", "out.yml")  # fmt: skip
     assert ran.code == 0, ran.err

@@ -260,6 +260,14 @@ def test_settings_that_the_function_may_depend_on_are_a_change(settings, same):
     assert found.same_function is same and ("configuration" in kinds(found)) is not same
     assert ("settings" in kinds(found)) is (same and bool(settings))
     assert "dtype" not in str(found) and "only_there" not in str(found)
+    match = iw.same(a, b, torch.randn(2, 4))
+    assert match and ("configurations differ" in match.reason) is not same
+
+
+def test_a_window_that_other_code_does_not_know_is_a_change():
+    found, window = iw.diff(network(), network(), torch.randn(2, 4)), {"model_type": "mistral", "sliding_window": 4}
+    assert not with_configurations(found, {"model_type": "llama"}, window).same_function
+    assert with_configurations(found, {"model_type": "llama"}, window | {"sliding_window": None}).same_function
 
 
 def test_other_code_that_did_not_run_is_a_change():
@@ -344,3 +352,23 @@ def test_random_halves_are_not_two_of_four():
         b[0].weight.mul_(torch.rand(64, 128) > 0.5)
     (pruned,) = (f for f in iw.diff(a, b, torch.randn(4, 128)).findings if f.kind == "pruned")
     assert "2:4" not in pruned.text
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+def test_units_that_are_gone_are_no_zeros(turned, pruned):
+    torch.manual_seed(0)
+    wide, narrow = (
+        nn.Sequential(nn.Linear(6, n), nn.ReLU(), nn.Linear(n, 8), nn.ReLU(), nn.Linear(8, 4)) for n in (12, 9)
+    )
+    kept = {"0.weight": (slice(9),), "0.bias": (slice(9),), "2.weight": (slice(None), slice(9))}
+    narrow.load_state_dict({name: x[kept.get(name, ...)] for name, x in wide.state_dict().items()})
+    if pruned:
+        with torch.no_grad():
+            narrow[2].weight.mul_(narrow[2].weight.abs() > narrow[2].weight.abs().median())
+    found = iw.diff(*((narrow, wide) if turned else (wide, narrow)), torch.randn(5, 6))
+    said = str(found)
+    assert "3 of 12 units of units of 0 " + ("added (9, 10, 11)" if turned else "removed (9, 10, 11)") in said
+    assert "their weights" not in said
+    assert {c.kind for c in found.tensors if c.name == "0.weight"} == {"widened" if turned else "narrowed"}
+    assert kinds(found) >= {"filled" if turned else "pruned"} if pruned else not kinds(found) & {"pruned", "filled"}

@@ -97,8 +97,9 @@ def same(
     found = _as_they_are(a, b, example_inputs, sym, example_inputs_b)
     comparable = found.correspondence or not _replaced(tensors_of(a), tensors_of(b))
     if comparable and found.verdict in (RELATED, DIFFERENT, UNTOLD):
-        return _by_outputs(found, (a, b), example_inputs, example_inputs_b, sym is None)
-    return found
+        found = _by_outputs(found, (a, b), example_inputs, example_inputs_b, sym is None)
+    told, _ = differing_settings(settings_of(a), settings_of(b), ran=True)
+    return replace(found, reason=f"{found.reason}; configurations differ: {told}") if told else found
 
 
 def _by_outputs(
@@ -195,9 +196,8 @@ def _by_name(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | No
         said = (
             "yet both give the same outputs here, and the network halfway does not: more moved than the symmetry knows"
         )
-        found = replace(found, verdict=UNTOLD, reason=f"{found.reason}; {said}")
-    told, _ = differing_settings(settings_of(a), settings_of(b), ran=True)
-    return replace(found, reason=f"{found.reason}; configurations differ: {told}") if told else found
+        return replace(found, verdict=UNTOLD, reason=f"{found.reason}; {said}")
+    return found
 
 
 def _moved_together(found: Match, sym: Symmetry, a: nn.Module, b: nn.Module, example_inputs: Any) -> bool:

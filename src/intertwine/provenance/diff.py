@@ -31,7 +31,7 @@ from .changes.findings import pooled, tensor_findings, tie_findings, told_apart
 from .changes.layers import block_of
 from .changes.pairs import Pairs, paired
 from .changes.simplest_element import Explained, explained
-from .changes.tensor_change import REWRITTEN, ROUNDED, TensorChange, tensor_change
+from .changes.tensor_change import REWRITTEN, ROUNDED, TensorChange, resized, tensor_change
 from .difference import CHANGED, SAME_FUNCTION, Diff, Finding
 
 _AMPLIFIED, _MOST_ERROR = 10.0, 0.5  # times what rounding to a format does to the outputs; relative error at most
@@ -191,7 +191,8 @@ def _changes(pairs: Pairs, g: Transformation) -> Iterator[TensorChange]:
         layout = pairs.sym.layouts.get(name)
         leaves = () if layout is None else (x for block in blocks(layout) for _, x in block.carried)
         exact = all(g[x.space].diagonal(x) is None and g[x.space].mixing(x) is None for x in leaves)
-        yield tensor_change(name, source, block_of(name), pairs.before(name, g), pairs.b[name], exact)
+        change = tensor_change(name, source, block_of(name), pairs.before(name, g), pairs.b[name], exact)
+        yield resized(change, *pairs.resized[name]) if name in pairs.resized else change
     for kind, tensors in (("missing", pairs.missing), ("new", pairs.new)):
         for name, x in tensors.items():
             dtypes = ("", dtype_name(x.dtype)) if kind == "new" else (dtype_name(x.dtype), "")

@@ -44,7 +44,7 @@ class Convert(ExampleOptions):
     and where A reads weights that B has not.
 
     Example:
-      intertwine convert b.safetensors --like hf:one_directory --model mypackage.nets:decoder --out converted
+      intertwine convert b.safetensors --like hf:one_directory --model mypackage.nets:decoder --out b
     """
 
     python = "iw.correspond(a, b, example_inputs).convert(b.state_dict())"

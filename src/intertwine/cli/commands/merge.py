@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -119,9 +119,10 @@ class Merge(DeviceOptions, ExampleOptions):
         )
         found = self._merged(recipe, group)
         scores = self._scores(group, found)
+        how: dict[str, Any] = {"ratio": self.ratio, "interpolation": self.interpolation, "layers": self.layers or "all"}
         settings = {
-            "merged": group.names, "ratio": self.ratio, "method": self.method, "interpolation": self.interpolation,
-            "layers": self.layers or "all", "repair": found.repair or "none", "dtype": self.dtype, "seed": self.seed,
+            "merged": group.names, **(how if recipe is None else {"recipe": asdict(found.recipe)}),
+            "method": self.method, "repair": found.repair or "none", "dtype": self.dtype, "seed": self.seed,
             "command": self.line,
         }  # fmt: skip
         written = {}

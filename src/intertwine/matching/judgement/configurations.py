@@ -16,6 +16,8 @@ _OUTSIDE = re.compile(
     r"|_?(attn|experts)_implementation(_internal)?|vocab_size|hidden_size|intermediate_size|num_hidden_layers"
     r"|num_key_value_heads|n_embd|n_layer|n_inner)(\.|$)"
 )
+# Absent from a configuration, attention is not limited; the example may be too short to show it.
+_LIMITS = re.compile(r"(^|\.)(sliding_window|attention_window|attention_chunk_size)$")
 
 
 def settings_of(network: object) -> Mapping[str, Any]:
@@ -27,14 +29,15 @@ def settings_of(network: object) -> Mapping[str, Any]:
 def differing_settings(before: Mapping[str, Any], after: Mapping[str, Any], ran: bool) -> tuple[str, str]:
     """Settings that differ, by name and with both values: those that the function may depend on, and the others.
 
-    Settings that one configuration lacks count where both are of one ``model_type``: other code has other settings. An
+    Settings that one configuration lacks count where both are of one ``model_type``, and limits of attention always:
+    other code has other settings. An
     empty configuration says nothing. Where both networks ``ran``, other code is no change by itself.
     """
     if not before or not after:
         return "", ""
     old, new = dict(_flat(before)), dict(_flat(after))
     one_code = old.get("model_type") == new.get("model_type")
-    names = [n for n in (old | new) if one_code or (n in old and n in new)]
+    names = [n for n in (old | new) if one_code or (n in old and n in new) or _LIMITS.search(n)]
     differing = [n for n in names if _value(old, n) != _value(new, n) and n.rpartition(".")[2] not in _UNSAID]
     told = [n for n in differing if not _OUTSIDE.search(n) and not (ran and n.rpartition(".")[2] == "model_type")]
     return _said(told, old, new), _said([n for n in differing if n not in told], old, new)

@@ -170,6 +170,8 @@ def units_of_zeros(pairs: Pairs, g: Transformation, names: Iterable[str], kind: 
             ours = g[space].permutation.reshape(units.shape)[units]  # numbers in the first network
             numbers = sorted(ours.tolist()) if kind == "pruned" else units.flatten().nonzero().flatten().tolist()
             named = f" ({', '.join(map(str, numbers))})" if count <= _FEW else ""
-            said = "removed: their weights are zero" if kind == "pruned" else "added: their weights were zero"
+            said = "removed" if kind == "pruned" else "added"
+            if space not in pairs.units:  # as many as before: no tensor became smaller
+                said += ": their weights are zero" if kind == "pruned" else ": their weights were zero"
             text = f"{count} of {counted(units.numel(), 'unit')} of {sym.titles[space]} {said}{named}"
             yield Finding("units removed" if kind == "pruned" else "units added", text, tuple(where[space]))

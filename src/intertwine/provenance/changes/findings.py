@@ -29,8 +29,8 @@ Some = list[TensorChange]
 
 def tensor_findings(every: Sequence[TensorChange], pairs: Pairs, g: Transformation) -> Iterator[Finding]:
     """What the changes of all tensors, ``pooled`` and ``told_apart``, amount to; ``g`` moves those before."""
-    for kind in ("pruned", "filled"):
-        yield from units_of_zeros(pairs, g, [c.name for c in every if c.kind == kind], kind)
+    for kind, resized in (("pruned", "narrowed"), ("filled", "widened")):
+        yield from units_of_zeros(pairs, g, [c.name for c in every if c.kind in (kind, resized)], kind)
     compared = [c for c in every if c.kind not in ("new", "missing")]
     yield from _formats(compared)
     for kind, words in (("missing", "gone"), ("new", "new")):
@@ -118,7 +118,7 @@ def _frozen(moved: Some, compared: Some) -> Iterator[Finding]:
 
 
 def _moved(c: TensorChange) -> bool:
-    return not c.settled and c.kind not in ("quantised", "new", "missing")
+    return not c.settled and c.kind not in ("quantised", "narrowed", "widened", "new", "missing")
 
 
 def pooled(changes: list[TensorChange]) -> list[TensorChange]:

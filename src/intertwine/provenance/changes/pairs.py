@@ -49,7 +49,7 @@ class Pairs:
     missing: Mapping[str, Tensor]  # Tensors that are gone
     new: Mapping[str, Tensor]  # Tensors that came
     converted: bool  # Whether names or layouts of some differ
-    resized: tuple[str, ...]  # Tensors of which one has more entries
+    resized: Mapping[str, tuple[int, int]]  # Entries of tensors of other sizes, before and after, filled up by zeros
     layers: bool  # Whether layers after hold others than that of their number before
     units: Mapping[str, tuple[int, int]]  # For spaces of other sizes the units before and after; the common come first
     findings: tuple[Finding, ...]  # How names, shapes and layouts were converted
@@ -110,7 +110,8 @@ def paired(
     gone, came = ([n for n in some if n not in names] for some in (source, own))
     only = _some(source, [n for n in gone if n not in ties | used]), _some(target, came)
     before, after = (ours, theirs) if turned else (theirs, ours)
-    resized = [n for n in names if not _alike(target, made, n)]
+    old, new = (target, made) if turned else (made, target)
+    resized = {n: (old[n].numel(), new[n].numel()) for n in names if not _alike(target, made, n)}
     sizes = sides.sizes if turned else sides.sizes[::-1]
     return Pairs(
         sym=narrowed(whole, names),
@@ -120,7 +121,7 @@ def paired(
         missing=only[turned],
         new=only[not turned],
         converted=bool(found),
-        resized=tuple(resized),
+        resized=resized,
         layers=bool(layers),
         units={s: (sizes[0][s], sizes[1][s]) for s in sides.differing},
         findings=(

@@ -1,6 +1,6 @@
 """The change of one tensor: a cast, an integer grid, pruning, an update and its rank."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -102,8 +102,9 @@ class TensorChange:
     shape: tuple[int, ...]  # Its shape
     dtypes: tuple[str, str]  # Number formats before and after
     # ``"equal"``, ``"rounded"``, ``"rewritten"`` (another batch norm, the same affine map), ``"quantised"``,
-    # ``"pruned"``, ``"filled"`` (zeros alone changed), ``"centred"``, ``"scaled"``, ``"reordered"``, ``"entries"``,
-    # ``"rows"``, ``"constant"``, ``"replaced"``, ``"low rank"``, ``"noise"``, ``"changed"``, ``"new"``, ``"missing"``
+    # ``"pruned"``, ``"filled"`` (zeros alone changed), ``"narrowed"``, ``"widened"`` (units went or came),
+    # ``"centred"``, ``"scaled"``, ``"reordered"``, ``"entries"``, ``"rows"``, ``"constant"``, ``"replaced"``,
+    # ``"low rank"``, ``"noise"``, ``"changed"``, ``"new"``, ``"missing"``
     # or ``"undetermined"`` (changed, or rescaled together with tensors that were replaced: nothing tells)
     kind: str
     detail: str = ""  # More in words, such as the format that values were rounded to
@@ -192,6 +193,21 @@ def _rounding(x: Tensor, y: Tensor, dtype: torch.dtype) -> str:
         if holds and not constant(y) and explained(torch.finfo(format_).eps):
             return dtype_name(format_)
     return ""
+
+
+def resized(change: TensorChange, before: int, after: int) -> TensorChange:
+    """The change of a tensor of so many entries before and after, where zeros alone fill it up to the other's size."""
+    if change.kind not in ("pruned", "filled"):
+        return change
+    kind, words, zeros, entries = (
+        ("narrowed", "are gone with units", change.zeros, after)
+        if change.kind == "pruned"
+        else ("widened", "came with units", change.zeros[::-1], before)
+    )
+    left = change.numel - entries
+    if round((zeros[1] - zeros[0]) * change.numel) > left:
+        return change  # other entries are zero, too
+    return replace(change, kind=kind, detail=f"{left / change.numel:.1%} of entries {words}, the others kept")
 
 
 def _whole(x: Tensor, y: Tensor, gap: Tensor, cosine: float) -> tuple[str, str, tuple[int, ...]]:
