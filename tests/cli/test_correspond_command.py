@@ -122,3 +122,16 @@ def test_a_directory_of_transformers_is_written_with_its_configuration_untouched
     assert (made / "config.json").read_bytes() == (tmp_path / "like" / "config.json").read_bytes()
     written = load_file(made / "model.safetensors")
     assert written and all(torch.equal(x, theirs[f"net.{name}"]) for name, x in written.items())
+
+
+def test_relatives_in_other_code_are_merged_in_the_code_of_the_first(run, files, tmp_path):
+    ours = load_file(tmp_path / "a.safetensors")
+    tuned = {name: x + 0.01 * torch.randn_like(x) for name, x in ours.items()}
+    theirs = {"up.weight": tuned["0.weight"][..., None], "up.bias": tuned["0.bias"]}
+    save_file(theirs | {f"down.{k}": tuned[f"2.{k}"].clone() for k in ("weight", "bias")}, tmp_path / "b.safetensors")
+    ran = run("merge", *pair(), "--method", "none", "--out", "merged.safetensors")
+    assert ran.code == 0 and "its weights are carried into that of" in ran.err, ran.err
+    merged = load_file(tmp_path / "merged.safetensors")
+    for name, x in ours.items():
+        torch.testing.assert_close(merged[name], (x + tuned[name]) / 2)
+    assert run("merge", *pair(), "--out", "aligned.safetensors").code == 0

@@ -117,6 +117,7 @@ class Merge(DeviceOptions, ExampleOptions):
         group = inputs.open_group(
             paths, self, "always" if reads else "of card" if self.repair == "auto" else "if given"
         )
+        group = group if self.method == "transport" else _in_one_code(group)
         found = self._merged(recipe, group)
         scores = self._scores(group, found)
         how: dict[str, Any] = {"ratio": self.ratio, "interpolation": self.interpolation, "layers": self.layers or "all"}
@@ -264,6 +265,20 @@ class Merge(DeviceOptions, ExampleOptions):
         loader = group.loader("test", self.examples, self.batch_size)
         scores = [(name, evaluate(model, loader)) for name, model in rows]
         return [{"network": name, "loss": one.loss, "accuracy": one.accuracy} for name, one in scores]
+
+
+def _in_one_code(group: inputs.Group) -> inputs.Group:
+    """The networks with all weights in the code of the first."""
+    from ...matching.correspondence.correspond import carrier_of
+
+    first, *others = group.networks
+    networks = [first]
+    for network in others:
+        carry = carrier_of(first.model, network.model, group.example)
+        if carry is not None:
+            tell(f"{network.name} is in other code: its weights are carried into that of {first.name}.")
+        networks.append(network if carry is None else replace(network, model=carry(network.model)))
+    return replace(group, networks=tuple(networks))
 
 
 @dataclass(frozen=True)
