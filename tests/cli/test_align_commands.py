@@ -194,6 +194,11 @@ def test_shards_are_aligned_tensor_by_tensor(run, gpts, tmp_path):
     for other, verdict in (("found/moved", "the same network up to symmetry"), ("shards_a", "different")):
         ran = run("same", "shards_b", other, "--sharded", "--json")
         assert ran.code == 0 and json.loads(ran.out)["verdict"] == verdict, ran.err
+    assert "a copy that was folded, or whose streams were rotated, would look the same" in json.loads(ran.out)["reason"]
+    path = tmp_path / "found/moved/config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"activation_function": "relu"}))
+    told = json.loads(run("same", "shards_b", "found/moved", "--sharded", "--json").out)
+    assert told["verdict"] == "cannot be told" and "activation_function gelu_new to relu" in told["reason"]
     ran = run("align", "shards_a", "shards_b", "--sharded", "--method", "sinkhorn", "--out", "found")
     assert ran.code == 2 and "--method must be weights for --sharded" in ran.error
 

@@ -93,7 +93,9 @@ def same(
     """  # noqa: DOC502 - raised by what it calls
     if isinstance(a, Mapping) or isinstance(b, Mapping):
         sym, (first, second) = check_states(sym, a=a, b=b)
-        return decided(sym, (first, second), COMPONENT, {}, None)
+        found = decided(sym, (first, second), COMPONENT, {}, None)
+        said = "; no network was run: a copy that was folded, or whose streams were rotated, would look the same"
+        return replace(found, reason=found.reason + said) if found.verdict == DIFFERENT else found
     found = _as_they_are(a, b, example_inputs, sym, example_inputs_b)
     comparable = found.correspondence or not _replaced(tensors_of(a), tensors_of(b))
     if comparable and found.verdict in (RELATED, DIFFERENT, UNTOLD):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,19 @@ class Same(Finding, ExampleOptions):
     def _part_by_part(self) -> iw.matching.Match:
         if self.model_b is not None:
             raise ValueError("--model-b must be left out with --sharded: weights of one architecture are compared.")
+        from ...matching.judgement.configurations import differing_settings
+        from ...matching.judgement.verdict import SAME, UNTOLD
+
         a, b, sym = inputs.stored(self)
-        return iw.same(a, b, None, sym)
+        found = iw.same(a, b, None, sym)
+        if not all((path / "config.json").is_file() for path in self.reads):
+            return found
+        before, after = map(inputs.configuration, self.reads)
+        told, _ = differing_settings(before, after, ran=False)
+        if not told:
+            return found
+        verdict = UNTOLD if found.verdict == SAME else found.verdict  # what the settings do, no run has shown
+        return replace(found, verdict=verdict, reason=f"{found.reason}; configurations differ: {told}")
 
     def _in_memory(self) -> iw.matching.Match:
         from ..._nested import map_tensors
