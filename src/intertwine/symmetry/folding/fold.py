@@ -181,7 +181,8 @@ def _refuse(outcome: Outcome, steps: list[str], strict: bool) -> None:
         if left and (strict or step not in outcome.done):
             reasons = "; ".join(f"{tensor}: {reason}" for tensor, reason in left[:3])
             more = f" and {len(left) - 3} more" if len(left) > 3 else ""
-            raise ValueError(f"{step} must be foldable. Got {reasons}{more}. Leave the step out: {step}=False.")
+            way = f"Leave the step out: {step}=False, or --no-{step} on the command line."
+            raise ValueError(f"{step} must be foldable. Got {reasons}{more}. {way}")
     if not outcome.done:
         raise ValueError("model must have norms or biases that can be folded. Got none that is not folded already.")
 

@@ -231,7 +231,8 @@ def refuse_extended(model: nn.Module, added: Collection[str]) -> None:
         said = (
             f"model must have the tensors that {type(part).__name__} builds from its configuration, to be saved: "
             f"from_pretrained would lose others. Got {', '.join(lost[:3])}{', ...' if len(lost) > 3 else ''}. Fold "
-            'with extend="ties", which adds no bias, or keep all of it with torch.save(model, path).'
+            'with extend="ties" (--no-extend on the command line), which adds no bias, or keep all of it with '
+            "torch.save(model, path)."
         )
         if own:
             set_unsaveable(part, said if lost else "")
