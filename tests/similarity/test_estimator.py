@@ -36,6 +36,17 @@ def net(seed=0, width=12):
     )  # fmt: skip
 
 
+class Columns(nn.Module):
+    """Ten of the input's columns."""
+
+    def __init__(self, start):
+        super().__init__()
+        self.start = start
+
+    def forward(self, x):
+        return x[:, self.start : self.start + 10]
+
+
 def gram(rows, channels, seed, power=1):
     x = torch.randn(rows, channels, generator=torch.Generator().manual_seed(seed)).double().relu() ** power
     return center_gram(x @ x.T)
@@ -66,6 +77,29 @@ def test_chance_is_that_of_two_thousand_shuffles_on_thirty_pairs():
         assert abs(float((p < 0.01).double().mean()) - 0.01) < 0.01
     assert max(abs(d - 1) for d in deviations) < 0.12
     assert max(abs(share - 0.05) for share in beyond) < 0.02  # four standard errors of 2,000 shuffles
+
+
+@pytest.mark.parametrize("skewness", [-6.0, -0.5, 0.0, 0.5, 3.0, 15.0])
+def test_one_in_twenty_lies_beyond_the_quantile_of_chance(skewness):
+    known = Chance(torch.tensor(0.01, dtype=torch.float64), torch.tensor(skewness, dtype=torch.float64))
+    torch.testing.assert_close(known.p_value(known.quantile()), torch.tensor(0.05, dtype=torch.float64), rtol=1e-6, atol=0)
+
+
+def test_p_values_hold_their_level_where_few_examples_make_most_of_a_kernel():
+    def half(lo, seed):
+        torch.manual_seed(seed)
+        return nn.Sequential(Columns(lo), nn.Linear(10, 16), nn.ReLU())
+
+    below = 0
+    for k in range(100):
+        g = torch.Generator().manual_seed(k)
+        x = torch.randn(300, 20, generator=g) / torch.randn(300, 20, generator=g).abs().clamp(min=1e-3)
+        judged = Resampling(untrained=0, bootstrap=0, seed=k)
+        found = iw.compare(half(0, 2 * k), half(10, 2 * k + 1), [x], ["2"], "linear_cka", resampling=judged)
+        p, calibrated = found.null_p["linear_cka"].item(), found.calibrated["linear_cka"].item()
+        assert p <= 0.05 or calibrated == 0
+        below += p <= 0.05
+    assert below <= 11  # 5 are meant, 24 of 100 without shuffles
 
 
 @pytest.mark.parametrize("size", [8, 16])

@@ -27,7 +27,9 @@ _SURE = 1.959963984540054  # standard deviations of an error that is exceeded on
 _UPPER = 1.6448536269514722  # and of a value that is exceeded once in 20 times
 _NUMBERS = 1 << 24  # of a side that are upcast to float64 at a time: 128 MB
 _ROUNDING = 6e-4  # what products of channels in bfloat16 leave of a score's digits, and of that of their sum
-_NORMAL = 1e-4  # skewness below which the tail is a normal one's
+_NORMAL = 1e-3  # skewness below which the tail is a normal one's
+_HEAVY = 3.5  # skewness of one block beyond which no Pearson III fits: one Gaussian component has the root of 8
+_SHUFFLES = 99  # that are drawn then
 _SQUARE = 0.5**0.5
 # How three edges of a graph may meet: how many labelled ways, how many vertices, and the sum over distinct vertices of
 # the product of three entries in terms of a = sum K_ij^3 and b = tr K^3, since the rows of K sum to zero.
@@ -82,7 +84,17 @@ def estimate_cka(measure: CKA, a: Network, b: Network, how: How, found: Estimate
     found.low[index], found.high[index] = (scores - width).clamp(least, most), (scores + width).clamp(least, most)
     if in_moments:
         chance = table.chance()
-        found.chance[index], found.upper[index], found.p[index] = 0.0, chance.quantile(), chance.p_value(scores)
+        upper, p = chance.quantile(), chance.p_value(scores)
+        heavy = chance.skewness > _HEAVY / len(stacks) ** 0.5
+        if heavy.any():
+            some = heavy.any(1).nonzero(), heavy.any(0).nonzero()[:, 0]
+            null = _shuffles([(x[some[0][:, 0]], y[some[1]]) for x, y in stacks], how.seed) / table.size[some]
+            higher, least = (null >= scores[some]).double().sum(0), 1 / (1 + _SHUFFLES)
+            drawn = torch.where(higher > 0, (1 + higher) * least, p[some].clamp(max=least))
+            p[some] = torch.where(heavy[some], drawn, p[some])
+            quantile = null.quantile(0.95, 0, interpolation="higher")
+            upper[some] = torch.where(heavy[some], quantile, upper[some])
+        found.chance[index], found.upper[index], found.p[index] = 0.0, upper, p
     for layers, some, size in ((a.layers, rows, table.aa), (b.layers, columns, table.bb)):
         for k, nothing in zip(some, (size <= 0).tolist()):
             if nothing:
@@ -105,6 +117,16 @@ def _stacked(
 
 def _no_score(measure: CKA, layer: Layer, why: object) -> str:
     return f"{measure.name} has no score for {layer.title}: {why}"
+
+
+def _shuffles(stacks: Sequence[tuple[Tensor, Tensor]], seed: int) -> Tensor:
+    """Inner products of all pairs after the examples of each block were shuffled, ``(shuffles, L_a, L_b)``."""
+    generator, found = torch.Generator().manual_seed(seed), []
+    for _ in range(_SHUFFLES):
+        orders = [torch.randperm(x.shape[1], generator=generator).to(x.device) for x, _ in stacks]
+        moved = [y.index_select(1, order).index_select(2, order) for (_, y), order in zip(stacks, orders)]
+        found.append(sum(_products(x, y, x.dtype) for (x, _), y in zip(stacks, moved)))
+    return torch.stack(found)  # type: ignore[arg-type]  # no sum is 0
 
 
 def _products(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
@@ -201,7 +223,7 @@ class Chance:
     def p_value(self, scores: Tensor) -> Tensor:
         """Share of permutations that score at least as high, by the tail of a Pearson III variable; never 0."""
         z, g = scores / self.deviation, self.skewness.clamp(-20, 20)
-        flat = g.abs() < 1e-3
+        flat = g.abs() < _NORMAL
         safe = torch.where(flat, 1.0, g)
         shape = 4 / safe.square()
         upper = torch.special.gammaincc(shape, (shape + shape.sqrt() * z * safe.sign()).clamp(min=0))
@@ -209,9 +231,15 @@ class Chance:
         return torch.where(flat, torch.special.erfc(z * _SQUARE) / 2, curved).clamp(min=1e-300)
 
     def quantile(self) -> Tensor:
-        """The 95 % quantile, from that of the normal distribution (Wilson and Hilferty)."""
-        g = torch.where(self.skewness.abs() < _NORMAL, _NORMAL, self.skewness)
-        return self.deviation * (2 / g * ((1 + g * _UPPER / 6 - g.square() / 36) ** 3 - 1))
+        """The 95 % quantile of that variable."""
+        from scipy.special import gammaincinv
+
+        g = self.skewness.clamp(-20, 20)
+        flat = g.abs() < _NORMAL
+        safe = torch.where(flat, 1.0, g)
+        shape = 4 / safe.square()
+        found = torch.as_tensor(gammaincinv(shape.numpy(), torch.where(safe > 0, 0.95, 0.05).numpy()))
+        return self.deviation * torch.where(flat, _UPPER, (found - shape) / shape.sqrt() * safe.sign())
 
 
 def spread_factor(n: int) -> float:
