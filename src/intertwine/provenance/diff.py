@@ -25,7 +25,7 @@ from ..symmetry.action import tensors_of
 from ..symmetry.blocks import blocks
 from ..symmetry.folding.fold import folded
 from ..symmetry.gauge import canonical
-from ..testing import function_error, tolerance
+from ..testing import function_error, outputs, relative_error, tolerance
 from .changes.element_words import element_findings, moved_units
 from .changes.findings import pooled, tensor_findings, tie_findings, told_apart
 from .changes.layers import block_of
@@ -139,8 +139,8 @@ def _compared(a: Network, b: Network, example_inputs: Any, model: nn.Module | No
     pairs = paired(sym, _state(a), _state(b), _entries(model, b if model is a else a, example_inputs))
     found = explained(pairs.sym, pairs.a, pairs.b)
     changes = told_apart(pooled(_settled([*_changes(pairs, found.g)], pairs, found)), pairs.sym, found.g)
-    error = _output_error(a, b, model, pairs, example_inputs)
-    verdict, reason = _verdict(changes, found.g, error, pairs)
+    error, said = _output_error(a, b, model, pairs, example_inputs)
+    verdict, reason = _verdict(changes, found.g, error, said, pairs)
     ties = tie_findings(_state(a), _state(b)) if isinstance(a, nn.Module) and isinstance(b, nn.Module) else ()
     return Diff(
         verdict=verdict,
@@ -234,16 +234,22 @@ def _rewritten(pairs: Pairs, g: Transformation) -> Iterator[str]:
             yield from (norm.mean, norm.variance, *affine)
 
 
-def _output_error(a: Network, b: Network, model: nn.Module | None, pairs: Pairs, example_inputs: Any) -> float | None:
-    """The difference of the outputs, or ``None`` where nothing can be run: both in their own code, or in the model's.
+def _output_error(
+    a: Network, b: Network, model: nn.Module | None, pairs: Pairs, example_inputs: Any
+) -> tuple[float | None, str]:
+    """The difference of the outputs, and in words: infinity for other shapes, ``None`` where nothing can be run.
 
-    Outputs of other shapes, and models that take other inputs, are not compared.
+    Both are run in their own code, or in the model's where one takes other inputs.
     """
     if model is None or pairs.resized or any(t.is_meta for t in tensors_of(model).values()):
-        return None
+        return None, ""
     if isinstance(a, nn.Module) and isinstance(b, nn.Module):
         with suppress(ValueError, RuntimeError, TypeError):
-            return function_error(a, b, example_inputs)
+            ours, theirs = outputs(a, example_inputs), outputs(b, example_inputs)
+            if ours[0].shape != theirs[0].shape:
+                shapes = f"shapes {tuple(ours[0].shape)} and {tuple(theirs[0].shape)}"
+                return inf, f"; outputs on the example inputs have {shapes}: they are not the same quantity"
+            return _told(relative_error(ours, theirs))
     twins = []
     for state in (pairs.a, pairs.b):
         twins.append(copied(model))
@@ -251,14 +257,20 @@ def _output_error(a: Network, b: Network, model: nn.Module | None, pairs: Pairs,
         every = list(twins[-1].named_parameters(remove_duplicate=False))
         filled = {id(p) for name, p in every if name in state}
         if any(id(p) not in filled for _, p in every):
-            return None
-    return function_error(twins[0], twins[1], example_inputs)
+            return None, ""
+    return _told(function_error(twins[0], twins[1], example_inputs))
 
 
-def _verdict(changes: list[TensorChange], g: Transformation, error: float | None, pairs: Pairs) -> tuple[str, str]:
-    """The verdict and its ground."""
+def _told(error: float) -> tuple[float, str]:
+    """A difference of outputs with its words."""
+    return error, f"; outputs on the example inputs differ by {error:.1e} (relative)"
+
+
+def _verdict(
+    changes: list[TensorChange], g: Transformation, error: float | None, ran: str, pairs: Pairs
+) -> tuple[str, str]:
+    """The verdict and its ground; ``ran`` are the words on the outputs."""
     left = [c for c in changes if not c.settled]
-    ran = "" if error is None else f"; outputs on the example inputs differ by {error:.1e} (relative)"
     if left and all(c.kind == "quantised" for c in left):
         grids = " and ".join(sorted({c.detail for c in left}))
         return CHANGED, f"cast: {len(left)} of {len(changes)} tensors rounded to levels of {grids}, nothing else{ran}"
@@ -275,7 +287,7 @@ def _verdict(changes: list[TensorChange], g: Transformation, error: float | None
     untouched = not formats and g.is_identity(0.0)
     if error is not None and not error <= min(_MOST_ERROR, within if untouched else _AMPLIFIED * within):
         said = "every tensor agrees, but the models compute other functions with them"
-        return CHANGED, f"{said}{': one is laid out for other code' if pairs.converted else ''}{ran}"
+        return CHANGED, f"{said}{': one is laid out for other code' * (pairs.converted and error < inf)}{ran}"
     steps = ["names and layouts are converted"] * bool(pairs.converted)
     if untouched:
         return SAME_FUNCTION, f"every tensor is equal, bit by bit{', once ' * bool(steps)}{''.join(steps)}{ran}"
