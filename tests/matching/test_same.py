@@ -241,6 +241,23 @@ def test_ties_that_one_network_has_not_are_said():
     assert "2.weight tied to another in one of them only" in iw.same(tied, loose, torch.randn(2, 4)).reason
 
 
+def test_no_bias_is_a_bias_of_zeros_and_no_other():
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(4, 9, bias=False), nn.ReLU(), nn.Linear(9, 5, bias=False))
+    b = nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 5))
+    x, order = torch.randn(6, 4), torch.randperm(9)
+    with torch.no_grad():
+        for layer, own in ((b[0], a[0].weight[order]), (b[2], a[2].weight[:, order])):
+            layer.weight.copy_(own)
+            layer.bias.zero_()
+    for one, other in ((a, b), (b, a)):
+        found = iw.same(one, other, x)
+        assert found and found.moved and "biases of zeros count as none: 0.bias, 2.bias" in found.reason, found
+        assert a[0].bias is None and a.state_dict().keys() == {"0.weight", "2.weight"}
+    nn.init.ones_(b[2].bias)
+    assert not iw.same(a, b, x) and iw.same(a, b, x).differing.keys() == {"2.bias"}
+
+
 def test_a_summary_lists_the_tensors_that_differ_most():
     many = {f"layer{k}": 0.01 * k for k in range(1, 41)}
     lines = Match(RELATED, 0.1, 0.1, None, "why", differing=many).summary().splitlines()

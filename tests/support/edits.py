@@ -680,6 +680,22 @@ def permuted_groups(model):
             p.copy_(p.unflatten(0, (4, -1))[[2, 3, 1, 0]].flatten(0, 1))
 
 
+@edit(
+    "biases of zeros",
+    {
+        "zero biases": "which count as none: 8 tensors (model.layers.0.self_attn.q_proj.bias",
+        "settings": "attention_bias",
+    },
+    same=True,
+    start=llama,
+)
+def zero_biases(model):
+    other = type(model)(type(model.config)(**{**model.config.to_dict(), "attention_bias": True})).eval()
+    for name, p in other.named_parameters():
+        p.copy_(model.state_dict().get(name, torch.zeros_like(p)))
+    return other
+
+
 @edit("folded", {"folded": "gains, means or biases folded into other tensors"}, same=True)
 def folded(model):
     return iw.fold(model, tokens()).model

@@ -1,7 +1,7 @@
 """The verdict whether two networks are one network, up to symmetry."""
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -26,10 +26,11 @@ from .judgement.configurations import differing_settings, settings_of
 from .judgement.deviation import PRECISIONS
 from .judgement.verdict import APART, DIFFERENT, PART, RELATED, SAME, UNTOLD, Match
 
-__all__ = ["COMPONENT", "same", "turned"]
+__all__ = ["COMPONENT", "same", "turned", "with_biases"]
 
 _WHOLE = 64_000_000  # weights up to which a network is matched whole
 COMPONENT = 16_000_000  # weights of the components of larger ones
+_BIASED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # no bias is one of zeros
 
 
 @of_networks("a", "b", states=True)
@@ -96,12 +97,34 @@ def same(
         found = decided(sym, (first, second), COMPONENT, {}, None)
         said = "; no network was run: a copy that was folded, or whose streams were rotated, would look the same"
         return replace(found, reason=found.reason + said) if found.verdict == DIFFERENT else found
-    found = _as_they_are(a, b, example_inputs, sym, example_inputs_b)
-    comparable = found.correspondence or not _replaced(tensors_of(a), tensors_of(b))
-    if comparable and found.verdict in (RELATED, DIFFERENT, UNTOLD):
-        found = _by_outputs(found, (a, b), example_inputs, example_inputs_b, sym is None)
+    with with_biases(a, b) as zeros:
+        found = _as_they_are(a, b, example_inputs, sym, example_inputs_b)
+        comparable = found.correspondence or not _replaced(tensors_of(a), tensors_of(b))
+        if comparable and found.verdict in (RELATED, DIFFERENT, UNTOLD):
+            found = _by_outputs(found, (a, b), example_inputs, example_inputs_b, sym is None)
+    if zeros:
+        found = replace(found, reason=f"{found.reason}; biases of zeros count as none: {listed(zeros)}")
     told, _ = differing_settings(settings_of(a), settings_of(b), ran=True)
     return replace(found, reason=f"{found.reason}; configurations differ: {told}") if told else found
+
+
+@contextmanager
+def with_biases(a: object, b: object) -> Iterator[list[str]]:
+    """The names of biases that one network lacks and the other has as zeros: both have these while this lasts."""
+    given = dict[str, nn.Module]()
+    modules = isinstance(a, nn.Module) and isinstance(b, nn.Module)
+    for one, other in ((a, b), (b, a)) if modules else ():
+        theirs = dict(other.named_modules())
+        for name, module in one.named_modules():
+            bias = getattr(theirs.get(name), "bias", None)
+            alike = type(module) in _BIASED and type(module) is type(theirs.get(name)) and module.bias is None
+            if alike and isinstance(bias, Tensor) and not bias.is_meta and not bias.any():
+                module.bias, given[f"{name}.bias"] = nn.Parameter(torch.zeros_like(bias).to(module.weight)), module
+    try:
+        yield [*given]
+    finally:
+        for module in given.values():
+            module.bias = None
 
 
 def _by_outputs(

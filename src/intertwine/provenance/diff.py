@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from .._evaluation import copied
 from .._examples import both_given
 from .._result import of_networks
-from .._words import counted
+from .._words import counted, listed
 from ..errors import CaptureError
 from ..matching.correspondence.correspond import correspond
 from ..matching.correspondence.entries import Entry
 from ..matching.judgement.configurations import differing_settings, settings_of
 from ..matching.judgement.deviation import HALVES, deviation
 from ..matching.judgement.grids import dtype_name
-from ..matching.same import turned
+from ..matching.same import turned, with_biases
 from ..symmetry import Symmetry, Transformation, symmetries
 from ..symmetry.action import tensors_of
 from ..symmetry.blocks import blocks
@@ -79,17 +79,22 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
         frozen: 1 block of 2 as before: 0
         changed: 1 tensor trained or edited: ...
     """  # noqa: DOC502
-    model = _reference(a, b)
-    if sym is None:
-        if model is None:
-            raise TypeError(
-                "a or b must be a module, or sym be given: symmetries are those of code. Got two state dicts."
-            )
-        with both_given("b" if model is b else "a"):
-            sym = symmetries(model, example_inputs)
-    found = _compared(a, b, example_inputs, model, sym)
-    if not found.same_function and found.output_error is not None and found.output_error <= tolerance(torch.float32):
-        found = _once_folded(a, b, example_inputs) or found
+    with with_biases(a, b) as zeros:
+        model = _reference(a, b)
+        if sym is None:
+            if model is None:
+                raise TypeError(
+                    "a or b must be a module, or sym be given: symmetries are those of code. Got two state dicts."
+                )
+            with both_given("b" if model is b else "a"):
+                sym = symmetries(model, example_inputs)
+        found = _compared(a, b, example_inputs, model, sym)
+        error = found.output_error
+        if not found.same_function and error is not None and error <= tolerance(torch.float32):
+            found = _once_folded(a, b, example_inputs) or found
+    if zeros:
+        said = f"biases of zeros in one only, which count as none: {counted(len(zeros), 'tensor')} ({listed(zeros)})"
+        found = replace(found, findings=(Finding("zero biases", said, tuple(zeros)), *found.findings))
     return with_configurations(found, settings_of(a), settings_of(b))
 
 

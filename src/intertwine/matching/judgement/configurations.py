@@ -13,7 +13,7 @@ _OUTSIDE = re.compile(
     r"(^|\.)(architectures|use_cache|.*drop(out|_?path|_?rate|layer).*|.*pdrop|init(ializer)?_.*|.*_init|tie_.*"
     r"|output_(attentions|hidden_states|router_logits)|return_dict|chunk_size_feed_forward|problem_type|pretraining_tp"
     r"|finetuning_task|task_specific_params|id2label|label2id|gradient_checkpointing|.*_loss_coef"
-    r"|_?(attn|experts)_implementation(_internal)?|vocab_size|hidden_size|intermediate_size|num_hidden_layers"
+    r"|(attention|mlp|qkv)_bias|_?(attn|experts)_implementation(_internal)?|vocab_size|hidden_size|intermediate_size|num_hidden_layers"
     r"|num_key_value_heads|n_embd|n_layer|n_inner)(\.|$)"
 )
 # Absent from a configuration, attention is not limited; the example may be too short to show it.
