@@ -258,6 +258,14 @@ def test_no_bias_is_a_bias_of_zeros_and_no_other():
     assert not iw.same(a, b, x) and iw.same(a, b, x).differing.keys() == {"2.bias"}
 
 
+def test_sizes_that_tell_networks_apart_are_named_as_settings():
+    pytest.importorskip("transformers")
+    (a, x), (b, _) = (zoo.MAKERS["LlamaForCausalLM"](hidden_size=size) for size in (32, 48))
+    assert "configurations differ: hidden_size 32 to 48, head_dim" in iw.same(a, b, x).reason
+    with pytest.raises(ValueError, match=r"\(37, 48\) \(hidden_size 32 to 48, head_dim .*merging\.transport"):
+        iw.align(a, b, x)
+
+
 def test_a_summary_lists_the_tensors_that_differ_most():
     many = {f"layer{k}": 0.01 * k for k in range(1, 41)}
     lines = Match(RELATED, 0.1, 0.1, None, "why", differing=many).summary().splitlines()

@@ -22,7 +22,7 @@ from ..testing import outputs, relative_error, tolerance
 from .coordinates.networks import gauge_of
 from .correspondence.correspond import SETTINGS, correspond, in_code_of, in_one_code
 from .decision import decided, other_architectures
-from .judgement.configurations import differing_settings, settings_of
+from .judgement.configurations import differing_settings, settings_of, sizes_and_settings
 from .judgement.deviation import PRECISIONS
 from .judgement.verdict import APART, DIFFERENT, PART, RELATED, SAME, UNTOLD, Match
 
@@ -105,6 +105,7 @@ def same(
     if zeros:
         found = replace(found, reason=f"{found.reason}; biases of zeros count as none: {listed(zeros)}")
     told, _ = differing_settings(settings_of(a), settings_of(b), ran=True)
+    told = told if found.residual < float("inf") else sizes_and_settings(a, b)
     return replace(found, reason=f"{found.reason}; configurations differ: {told}") if told else found
 
 

@@ -43,6 +43,12 @@ def differing_settings(before: Mapping[str, Any], after: Mapping[str, Any], ran:
     return _said(told, old, new), _said([n for n in differing if n not in told], old, new)
 
 
+def sizes_and_settings(a: object, b: object) -> str:
+    """What differs between the settings of two networks that tensors and shapes tell apart, sizes first."""
+    told, shown = differing_settings(settings_of(a), settings_of(b), ran=True)
+    return ", ".join(filter(None, (shown, told)))
+
+
 def _flat(settings: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:
     """Settings of parts of a model by their path, such as ``rope_parameters.rope_theta``."""
     for name, value in settings.items():
