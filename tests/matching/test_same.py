@@ -9,7 +9,7 @@ from handmade import MAKERS, make
 from torch import nn
 
 import intertwine as iw
-from intertwine.matching.judgement.deviation import sine
+from intertwine.matching.judgement.deviation import relative, sine
 from intertwine.matching.judgement.verdict import APART, DIFFERENT, RELATED, SAME, UNTOLD, Match
 from intertwine.matching.same import same
 from intertwine.symmetry.action import act
@@ -241,6 +241,23 @@ def test_ties_that_one_network_has_not_are_said():
     assert "2.weight tied to another in one of them only" in iw.same(tied, loose, torch.randn(2, 4)).reason
 
 
+def test_changes_are_relative_to_the_first_network_as_in_diff():
+    torch.manual_seed(0)
+    a, x = (
+        nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 5)),
+        torch.randn(4, 16),
+    )
+    nn.init.zeros_(a[4].bias)
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        b[2].weight.add_(0.3 * torch.randn(32, 32))
+        b[4].bias.add_(1.0)
+    found, change = iw.same(a, b, x), relative(b[2].weight.data, a[2].weight.data)
+    told = {t.name: t.relative for t in iw.diff(a, b, x).tensors if not t.settled}
+    assert found.differing == {"2.weight": pytest.approx(change), "4.bias": 1.0} and change > 2
+    assert told == {"2.weight": pytest.approx(change), "4.bias": float("inf")}
+
+
 def test_no_bias_is_a_bias_of_zeros_and_no_other():
     torch.manual_seed(0)
     a = nn.Sequential(nn.Linear(4, 9, bias=False), nn.ReLU(), nn.Linear(9, 5, bias=False))
@@ -269,7 +286,7 @@ def test_sizes_that_tell_networks_apart_are_named_as_settings():
 def test_a_summary_lists_the_tensors_that_differ_most():
     many = {f"layer{k}": 0.01 * k for k in range(1, 41)}
     lines = Match(RELATED, 0.1, 0.1, None, "why", differing=many).summary().splitlines()
-    assert lines[1] == "  layer40  differs by 0.4 of its size" and len(lines) == 14
+    assert lines[1] == "  layer40  differs by 0.4 of its size in a" and len(lines) == 14
     assert lines[-1] == "  and 28 more, which differ less"
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import torch
@@ -57,8 +58,9 @@ def same(
     Where names, shapes or classes differ, the programs are compared first (``correspond``): B's weights are then judged
     in A's code, and one network may be part of the other. Programs that do not correspond are "not comparable", which
     is no answer: ``bool()`` of it raises. They are different only where their outputs have other shapes or settings
-    make one compute something else. Gains and biases folded out of norms are no element of the group: where outputs are
-    equal, or gains are written ``1 + w``, networks that do not agree are folded (``fold``) and compared once more.
+    make one compute something else. A map without a bias has one of zeros. Gains and biases folded out of norms are
+    no element of the group: where outputs are equal, or gains are written ``1 + w``, networks that do not agree are
+    folded (``fold``) and compared once more.
 
     "Different" is only said where the symmetry is known and outputs on the example differ. Where operations have no
     rule, the runs took different paths, or outputs are equal, networks that do not agree "cannot be told", unless the
@@ -113,19 +115,18 @@ def same(
 def with_biases(a: object, b: object) -> Iterator[list[str]]:
     """The names of biases that one network lacks and the other has as zeros: both have these while this lasts."""
     given = dict[str, nn.Module]()
-    modules = isinstance(a, nn.Module) and isinstance(b, nn.Module)
-    for one, other in ((a, b), (b, a)) if modules else ():
+    for one, other in permutations([side for side in (a, b) if isinstance(side, nn.Module)], 2):
         theirs = dict(other.named_modules())
         for name, module in one.named_modules():
-            bias = getattr(theirs.get(name), "bias", None)
-            alike = type(module) in _BIASED and type(module) is type(theirs.get(name)) and module.bias is None
-            if alike and isinstance(bias, Tensor) and not bias.is_meta and not bias.any():
+            kind, bias = type(theirs.get(name)), getattr(theirs.get(name), "bias", None)
+            lacks = type(module) is kind and kind in _BIASED and getattr(module, "bias", 0) is None
+            if lacks and isinstance(bias, Tensor) and not bias.is_meta and not bias.any():
                 module.bias, given[f"{name}.bias"] = nn.Parameter(torch.zeros_like(bias).to(module.weight)), module
     try:
         yield [*given]
     finally:
         for module in given.values():
-            module.bias = None
+            module.register_parameter("bias", None)
 
 
 def _by_outputs(
