@@ -229,7 +229,7 @@ def _simplified(pair: _Pair, g: Transformation) -> Transformation:
 def _uncancelled(pair: _Pair, g: Transformation) -> Transformation:
     """``g`` without the flips of units that flips of all units inside them undo, as of a head and its rotary pairs."""
     carriers = pair.a.sym.carriers
-    for space in (s for s in pair.a.sym.spaces if s.parents):
+    for space in (s for s in pair.a.sym.spaces if s.parents and g[s.parents[-1]].parents == s.parents[:-1]):
         name, outer = space.name, space.parents[-1]
         for i, k in product(range(space.group.signs), range(len(g[outer].signs))):
             inner, whole = g[name].signs.clone(), g[outer].signs.clone()
