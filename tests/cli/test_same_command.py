@@ -59,6 +59,20 @@ def test_a_hugging_face_directory_names_its_own_model(run, vits):
     assert ran.code == 0 and ran.out.startswith("the same network"), ran.err
 
 
+def test_a_model_that_was_made_without_a_pooler_is_read(run, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    for name in "ab":
+        model = transformers.BertModel(transformers.BertConfig(**sizes, vocab_size=30), add_pooling_layer=False)
+        model.save_pretrained(tmp_path / name)
+        save_file({**model.state_dict(), "other.weight": torch.ones(2)}, tmp_path / f"{name}.safetensors")
+    for more in ([], ["--sharded"]):
+        ran = run("same", "a", "b", *more)
+        assert ran.code == 0 and ran.out.startswith("different"), ran.out + ran.err
+    ran = run("same", "a", "b.safetensors", "--model", "hf:a")
+    assert ran.code == 2 and "1 tensors are missing, unexpected or of another shape: other.weight" in ran.error
+
+
 def test_bad_input(run, files):
     assert run("same", "a.safetensors", "b.safetensors").code == 2
     ran = run("same", "a.safetensors", "b.safetensors", "--model", "myrtle_cnn")

@@ -9,7 +9,7 @@ from handmade import MAKERS, make
 from torch import nn
 
 import intertwine as iw
-from intertwine.matching.judgement.deviation import sine
+from intertwine.matching.judgement.deviation import relative, sine
 from intertwine.matching.judgement.verdict import APART, DIFFERENT, RELATED, SAME, UNTOLD, Match
 from intertwine.matching.same import same
 from intertwine.symmetry.action import act
@@ -241,10 +241,52 @@ def test_ties_that_one_network_has_not_are_said():
     assert "2.weight tied to another in one of them only" in iw.same(tied, loose, torch.randn(2, 4)).reason
 
 
+def test_changes_are_relative_to_the_first_network_as_in_diff():
+    torch.manual_seed(0)
+    a, x = (
+        nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 5)),
+        torch.randn(4, 16),
+    )
+    nn.init.zeros_(a[4].bias)
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        b[2].weight.add_(0.3 * torch.randn(32, 32))
+        b[4].bias.add_(1.0)
+    found, change = iw.same(a, b, x), relative(b[2].weight.data, a[2].weight.data)
+    told = {t.name: t.relative for t in iw.diff(a, b, x).tensors if not t.settled}
+    assert found.differing == {"2.weight": pytest.approx(change), "4.bias": 1.0} and change > 2
+    assert told == {"2.weight": pytest.approx(change), "4.bias": float("inf")}
+
+
+def test_no_bias_is_a_bias_of_zeros_and_no_other():
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(4, 9, bias=False), nn.ReLU(), nn.Linear(9, 5, bias=False))
+    b = nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 5))
+    x, order = torch.randn(6, 4), torch.randperm(9)
+    with torch.no_grad():
+        for layer, own in ((b[0], a[0].weight[order]), (b[2], a[2].weight[:, order])):
+            layer.weight.copy_(own)
+            layer.bias.zero_()
+    for one, other in ((a, b), (b, a)):
+        found = iw.same(one, other, x)
+        assert found and found.moved and "biases of zeros count as none: 0.bias, 2.bias" in found.reason, found
+        assert a[0].bias is None and a.state_dict().keys() == {"0.weight", "2.weight"}
+    nn.init.ones_(b[2].bias)
+    assert not iw.same(a, b, x) and iw.same(a, b, x).differing.keys() == {"2.bias"}
+
+
+def test_sizes_that_tell_networks_apart_are_named_as_settings():
+    pytest.importorskip("transformers")
+    (a, x), (b, _) = (zoo.MAKERS["LlamaForCausalLM"](hidden_size=size) for size in (32, 48))
+    assert "configurations differ: hidden_size 32 to 48, head_dim" in iw.same(a, b, x).reason
+    with pytest.raises(ValueError, match=r"\(37, 48\) \(hidden_size 32 to 48, head_dim .*merging\.transport"):
+        iw.align(a, b, x)
+
+
 def test_a_summary_lists_the_tensors_that_differ_most():
     many = {f"layer{k}": 0.01 * k for k in range(1, 41)}
     lines = Match(RELATED, 0.1, 0.1, None, "why", differing=many).summary().splitlines()
-    assert lines[1] == "  layer40  differs by 0.4 of its size" and len(lines) == 14
+    assert lines[1] == "  layer40  differs by 0.4 of its size in a" and len(lines) == 14
     assert lines[-1] == "  and 28 more, which differ less"
 
 

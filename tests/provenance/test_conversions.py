@@ -1,8 +1,10 @@
 """Checkpoints in other names and layouts are recognised by what they hold."""
 
+import copy
+
 import pytest
 import torch
-from edits import EDITS, GPT2, QKV, decoder, edited, hidden_units, kinds, llama, lora, one_layer, state, tokens
+from edits import EDITS, GPT2, QKV, decoder, edited, gpt2, hidden_units, kinds, llama, lora, one_layer, state, tokens
 from layouts import fused, renamed, transposed
 from torch import nn
 
@@ -107,6 +109,14 @@ class Other(nn.Module):
 
     def forward(self, x):
         return self.up(x[..., None])[..., 0].relu() @ self.down + self.shift
+
+
+def test_a_model_and_its_backbone_put_out_other_quantities():
+    (a, x), start = gpt2(), copy.deepcopy(gpt2()[0].transformer)
+    for pair in ((a, start), (start, a)):
+        found = iw.diff(*pair, x)
+        assert not found.same_function and found.output_error == float("inf"), str(found)
+        assert "(2, 7, 32)" in found.reason and "not the same quantity" in found.reason and "agree," not in found.reason
 
 
 def test_networks_of_other_code_are_compared_entry_by_entry():

@@ -63,19 +63,38 @@ def test_a_new_head_and_a_new_layer_are_told():
     )
 
 
+class Placed(nn.Module):
+    """A network that adds rows of a table of sines, as of positions, whose units stand in an order."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.body = net(seed, classes=16)
+        self.table = nn.Parameter(torch.outer(torch.arange(9.0), 10 ** -torch.linspace(0, 2, 16)).sin())
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.body(x)[:, None] + self.table).mean(1))
+
+
 def test_a_table_that_strangers_share_is_no_descent():
-    class Placed(nn.Module):
-        def __init__(self, seed):
-            super().__init__()
-            self.body = net(seed, classes=16)
-            self.table = nn.Parameter(torch.outer(torch.arange(9.0), 10 ** -torch.linspace(0, 2, 16)).sin())
-            self.head = nn.Linear(16, 3)
-
-        def forward(self, x):
-            return self.head(torch.relu(self.body(x)[:, None] + self.table).mean(1))
-
     found = iw.lineage(Placed(0), Placed(1), X)
     assert found.verdict == "no sign of descent" and any("number by number: table" in n for n in found.notes), found
+
+
+def test_what_was_not_tested_has_no_verdict_of_its_own():
+    a, b = Placed(0), Placed(0)
+    b.body.load_state_dict(tuned(a.body).state_dict())
+    nn.init.zeros_(b.head.bias)
+    found = iw.lineage(a, b, X)
+    told = {k.block: found.told(k) for k in found.by_block}
+    assert told == {
+        "table": "identical",
+        "body.0": "derived",
+        "body.2": "derived",
+        "body.4": "derived",
+        "head": "untold",
+    }
+    assert "  table   identical  not tested  1 of 1 tensor unchanged" in found.summary().splitlines()
 
 
 def test_frozen_tensors_are_listed():

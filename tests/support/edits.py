@@ -142,11 +142,12 @@ def _with_vectors(model: nn.Module) -> nn.Module:
 
 
 @cache
-def llama(layers: int = 2) -> Started:
-    """Four heads of eight dimensions that share two keys."""
+def llama(layers: int = 2, heads: int = 4) -> Started:
+    """Heads that share keys by twos, 32 dimensions in all."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    settings = {"hidden_size": 32, "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2}
+    settings = {"hidden_size": 32, "num_hidden_layers": layers, "num_attention_heads": heads}
+    settings["num_key_value_heads"] = heads // 2
     config = transformers.LlamaConfig(vocab_size=64, intermediate_size=48, **settings)
     x = {"input_ids": torch.randint(0, 64, (2, 7)), "use_cache": False}
     return _with_vectors(transformers.LlamaForCausalLM(config)), x
@@ -663,6 +664,35 @@ def expanded(model):
         if "k_proj" in name or "v_proj" in name:
             own[name] = x.unflatten(0, (2, -1)).repeat_interleave(2, 0).flatten(0, 1)
     other.load_state_dict(own)
+    return other
+
+
+@edit(
+    "key/value heads permuted",
+    {"permuted": "key/value heads 0, 1, 2, 3 permuted in each of 2 layers"},
+    same=True,
+    start=lambda: llama(heads=8),
+)
+def permuted_groups(model):
+    for layer in model.model.layers:
+        attention = layer.self_attn
+        for p in (attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight, attention.o_proj.weight.T):
+            p.copy_(p.unflatten(0, (4, -1))[[2, 3, 1, 0]].flatten(0, 1))
+
+
+@edit(
+    "biases of zeros",
+    {
+        "zero biases": "which count as none: 8 tensors (model.layers.0.self_attn.q_proj.bias",
+        "settings": "attention_bias",
+    },
+    same=True,
+    start=llama,
+)
+def zero_biases(model):
+    other = type(model)(type(model.config)(**{**model.config.to_dict(), "attention_bias": True})).eval()
+    for name, p in other.named_parameters():
+        p.copy_(model.state_dict().get(name, torch.zeros_like(p)))
     return other
 
 

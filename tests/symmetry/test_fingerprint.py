@@ -5,7 +5,10 @@ import copy
 import pytest
 import torch
 from handmade import MAKERS, make
+from torch import nn
 
+import intertwine as iw
+from intertwine.cli.commands.symmetries import Fingerprint
 from intertwine.symmetry.action import act, tensors_of
 from intertwine.symmetry.coupling import coupled
 from intertwine.symmetry.gauge.fingerprint import fingerprint, invariants
@@ -43,6 +46,15 @@ def test_networks_that_differ_have_other_fingerprints(case):
         with torch.no_grad():
             other.get_parameter(name).view(-1)[0] += 0.7
         assert fingerprint(other, x, sym) != mark
+
+
+def test_settings_that_no_tensor_shows_are_not_in_it():
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.SiLU(), nn.Linear(8, 3))
+    b, x = copy.deepcopy(a), torch.randn(5, 4)
+    b[1].eps = 0.5
+    assert fingerprint(a, x) == fingerprint(b, x) and not iw.same(a, b, x)
+    assert "settings differ" in fingerprint.__doc__ and "settings such as" in Fingerprint.__doc__
 
 
 def test_inputs_and_outputs_may_not_change_places():

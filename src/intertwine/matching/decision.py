@@ -15,7 +15,7 @@ from ..symmetry.spaces import UNRULED
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import KINDS, Transformation, identity
 from .components import Matched, Pair, matched
-from .judgement.deviation import HALVES, PRECISIONS, constant, patterned, relative
+from .judgement.deviation import HALVES, PRECISIONS, changed, constant, patterned
 from .judgement.grids import quantised
 from .judgement.verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
 
@@ -127,13 +127,13 @@ def _layers_of_one(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tenso
 
 
 def _unequal(pair: Pair) -> dict[str, float]:
-    """Tensors that are not equal as they stand, with their relative distances."""
+    """Tensors that are not equal as they stand, with their relative changes."""
     found = {}
     for name in pair.sym.layouts:
         x, y = (t if t.dtype == torch.float64 else t.float() for t in (pair.a[name], pair.b[name]))
         x = x.to(y)
         if not torch.equal(x, y):
-            found[name] = relative(x, y)
+            found[name] = changed(x, y)
     return found
 
 

@@ -1,8 +1,9 @@
 """The verdict whether two networks are one network, up to symmetry."""
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import torch
@@ -22,14 +23,15 @@ from ..testing import outputs, relative_error, tolerance
 from .coordinates.networks import gauge_of
 from .correspondence.correspond import SETTINGS, correspond, in_code_of, in_one_code
 from .decision import decided, other_architectures
-from .judgement.configurations import differing_settings, settings_of
+from .judgement.configurations import differing_settings, settings_of, sizes_and_settings
 from .judgement.deviation import PRECISIONS
 from .judgement.verdict import APART, DIFFERENT, PART, RELATED, SAME, UNTOLD, Match
 
-__all__ = ["COMPONENT", "same", "turned"]
+__all__ = ["COMPONENT", "same", "turned", "with_biases"]
 
 _WHOLE = 64_000_000  # weights up to which a network is matched whole
 COMPONENT = 16_000_000  # weights of the components of larger ones
+_BIASED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # no bias is one of zeros
 
 
 @of_networks("a", "b", states=True)
@@ -56,8 +58,9 @@ def same(
     Where names, shapes or classes differ, the programs are compared first (``correspond``): B's weights are then judged
     in A's code, and one network may be part of the other. Programs that do not correspond are "not comparable", which
     is no answer: ``bool()`` of it raises. They are different only where their outputs have other shapes or settings
-    make one compute something else. Gains and biases folded out of norms are no element of the group: where outputs are
-    equal, or gains are written ``1 + w``, networks that do not agree are folded (``fold``) and compared once more.
+    make one compute something else. A map without a bias has one of zeros. Gains and biases folded out of norms are
+    no element of the group: where outputs are equal, or gains are written ``1 + w``, networks that do not agree are
+    folded (``fold``) and compared once more.
 
     "Different" is only said where the symmetry is known and outputs on the example differ. Where operations have no
     rule, the runs took different paths, or outputs are equal, networks that do not agree "cannot be told", unless the
@@ -96,12 +99,34 @@ def same(
         found = decided(sym, (first, second), COMPONENT, {}, None)
         said = "; no network was run: a copy that was folded, or whose streams were rotated, would look the same"
         return replace(found, reason=found.reason + said) if found.verdict == DIFFERENT else found
-    found = _as_they_are(a, b, example_inputs, sym, example_inputs_b)
-    comparable = found.correspondence or not _replaced(tensors_of(a), tensors_of(b))
-    if comparable and found.verdict in (RELATED, DIFFERENT, UNTOLD):
-        found = _by_outputs(found, (a, b), example_inputs, example_inputs_b, sym is None)
+    with with_biases(a, b) as zeros:
+        found = _as_they_are(a, b, example_inputs, sym, example_inputs_b)
+        comparable = found.correspondence or not _replaced(tensors_of(a), tensors_of(b))
+        if comparable and found.verdict in (RELATED, DIFFERENT, UNTOLD):
+            found = _by_outputs(found, (a, b), example_inputs, example_inputs_b, sym is None)
+    if zeros:
+        found = replace(found, reason=f"{found.reason}; biases of zeros count as none: {listed(zeros)}")
     told, _ = differing_settings(settings_of(a), settings_of(b), ran=True)
+    told = told if found.residual < float("inf") else sizes_and_settings(a, b)
     return replace(found, reason=f"{found.reason}; configurations differ: {told}") if told else found
+
+
+@contextmanager
+def with_biases(a: object, b: object) -> Iterator[list[str]]:
+    """The names of biases that one network lacks and the other has as zeros: both have these while this lasts."""
+    given = dict[str, nn.Module]()
+    for one, other in permutations([side for side in (a, b) if isinstance(side, nn.Module)], 2):
+        theirs = dict(other.named_modules())
+        for name, module in one.named_modules():
+            kind, bias = type(theirs.get(name)), getattr(theirs.get(name), "bias", None)
+            lacks = type(module) is kind and kind in _BIASED and getattr(module, "bias", 0) is None
+            if lacks and isinstance(bias, Tensor) and not bias.is_meta and not bias.any():
+                module.bias, given[f"{name}.bias"] = nn.Parameter(torch.zeros_like(bias).to(module.weight)), module
+    try:
+        yield [*given]
+    finally:
+        for module in given.values():
+            module.register_parameter("bias", None)
 
 
 def _by_outputs(

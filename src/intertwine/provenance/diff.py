@@ -12,20 +12,20 @@ from torch import Tensor, nn
 from .._evaluation import copied
 from .._examples import both_given
 from .._result import of_networks
-from .._words import counted
+from .._words import counted, listed
 from ..errors import CaptureError
 from ..matching.correspondence.correspond import correspond
 from ..matching.correspondence.entries import Entry
 from ..matching.judgement.configurations import differing_settings, settings_of
 from ..matching.judgement.deviation import HALVES, deviation
 from ..matching.judgement.grids import dtype_name
-from ..matching.same import turned
+from ..matching.same import turned, with_biases
 from ..symmetry import Symmetry, Transformation, symmetries
 from ..symmetry.action import tensors_of
 from ..symmetry.blocks import blocks
 from ..symmetry.folding.fold import folded
 from ..symmetry.gauge import canonical
-from ..testing import function_error, tolerance
+from ..testing import function_error, outputs, relative_error, tolerance
 from .changes.element_words import element_findings, moved_units
 from .changes.findings import pooled, tensor_findings, tie_findings, told_apart
 from .changes.layers import block_of
@@ -79,17 +79,22 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
         frozen: 1 block of 2 as before: 0
         changed: 1 tensor trained or edited: ...
     """  # noqa: DOC502
-    model = _reference(a, b)
-    if sym is None:
-        if model is None:
-            raise TypeError(
-                "a or b must be a module, or sym be given: symmetries are those of code. Got two state dicts."
-            )
-        with both_given("b" if model is b else "a"):
-            sym = symmetries(model, example_inputs)
-    found = _compared(a, b, example_inputs, model, sym)
-    if not found.same_function and found.output_error is not None and found.output_error <= tolerance(torch.float32):
-        found = _once_folded(a, b, example_inputs) or found
+    with with_biases(a, b) as zeros:
+        model = _reference(a, b)
+        if sym is None:
+            if model is None:
+                raise TypeError(
+                    "a or b must be a module, or sym be given: symmetries are those of code. Got two state dicts."
+                )
+            with both_given("b" if model is b else "a"):
+                sym = symmetries(model, example_inputs)
+        found = _compared(a, b, example_inputs, model, sym)
+        error = found.output_error
+        if not found.same_function and error is not None and error <= tolerance(torch.float32):
+            found = _once_folded(a, b, example_inputs) or found
+    if zeros:
+        said = f"biases of zeros in one only, which count as none: {counted(len(zeros), 'tensor')} ({listed(zeros)})"
+        found = replace(found, findings=(Finding("zero biases", said, tuple(zeros)), *found.findings))
     return with_configurations(found, settings_of(a), settings_of(b))
 
 
@@ -139,8 +144,8 @@ def _compared(a: Network, b: Network, example_inputs: Any, model: nn.Module | No
     pairs = paired(sym, _state(a), _state(b), _entries(model, b if model is a else a, example_inputs))
     found = explained(pairs.sym, pairs.a, pairs.b)
     changes = told_apart(pooled(_settled([*_changes(pairs, found.g)], pairs, found)), pairs.sym, found.g)
-    error = _output_error(a, b, model, pairs, example_inputs)
-    verdict, reason = _verdict(changes, found.g, error, pairs)
+    error, said = _output_error(a, b, model, pairs, example_inputs)
+    verdict, reason = _verdict(changes, found.g, error, said, pairs)
     ties = tie_findings(_state(a), _state(b)) if isinstance(a, nn.Module) and isinstance(b, nn.Module) else ()
     return Diff(
         verdict=verdict,
@@ -234,16 +239,22 @@ def _rewritten(pairs: Pairs, g: Transformation) -> Iterator[str]:
             yield from (norm.mean, norm.variance, *affine)
 
 
-def _output_error(a: Network, b: Network, model: nn.Module | None, pairs: Pairs, example_inputs: Any) -> float | None:
-    """The difference of the outputs, or ``None`` where nothing can be run: both in their own code, or in the model's.
+def _output_error(
+    a: Network, b: Network, model: nn.Module | None, pairs: Pairs, example_inputs: Any
+) -> tuple[float | None, str]:
+    """The difference of the outputs, and in words: infinity for other shapes, ``None`` where nothing can be run.
 
-    Outputs of other shapes, and models that take other inputs, are not compared.
+    Both are run in their own code, or in the model's where one takes other inputs.
     """
     if model is None or pairs.resized or any(t.is_meta for t in tensors_of(model).values()):
-        return None
+        return None, ""
     if isinstance(a, nn.Module) and isinstance(b, nn.Module):
         with suppress(ValueError, RuntimeError, TypeError):
-            return function_error(a, b, example_inputs)
+            ours, theirs = outputs(a, example_inputs), outputs(b, example_inputs)
+            if ours[0].shape != theirs[0].shape:
+                shapes = f"shapes {tuple(ours[0].shape)} and {tuple(theirs[0].shape)}"
+                return inf, f"; outputs on the example inputs have {shapes}: they are not the same quantity"
+            return _told(relative_error(ours, theirs))
     twins = []
     for state in (pairs.a, pairs.b):
         twins.append(copied(model))
@@ -251,14 +262,20 @@ def _output_error(a: Network, b: Network, model: nn.Module | None, pairs: Pairs,
         every = list(twins[-1].named_parameters(remove_duplicate=False))
         filled = {id(p) for name, p in every if name in state}
         if any(id(p) not in filled for _, p in every):
-            return None
-    return function_error(twins[0], twins[1], example_inputs)
+            return None, ""
+    return _told(function_error(twins[0], twins[1], example_inputs))
 
 
-def _verdict(changes: list[TensorChange], g: Transformation, error: float | None, pairs: Pairs) -> tuple[str, str]:
-    """The verdict and its ground."""
+def _told(error: float) -> tuple[float, str]:
+    """A difference of outputs with its words."""
+    return error, f"; outputs on the example inputs differ by {error:.1e} (relative)"
+
+
+def _verdict(
+    changes: list[TensorChange], g: Transformation, error: float | None, ran: str, pairs: Pairs
+) -> tuple[str, str]:
+    """The verdict and its ground; ``ran`` are the words on the outputs."""
     left = [c for c in changes if not c.settled]
-    ran = "" if error is None else f"; outputs on the example inputs differ by {error:.1e} (relative)"
     if left and all(c.kind == "quantised" for c in left):
         grids = " and ".join(sorted({c.detail for c in left}))
         return CHANGED, f"cast: {len(left)} of {len(changes)} tensors rounded to levels of {grids}, nothing else{ran}"
@@ -275,7 +292,7 @@ def _verdict(changes: list[TensorChange], g: Transformation, error: float | None
     untouched = not formats and g.is_identity(0.0)
     if error is not None and not error <= min(_MOST_ERROR, within if untouched else _AMPLIFIED * within):
         said = "every tensor agrees, but the models compute other functions with them"
-        return CHANGED, f"{said}{': one is laid out for other code' if pairs.converted else ''}{ran}"
+        return CHANGED, f"{said}{': one is laid out for other code' * (pairs.converted and error < inf)}{ran}"
     steps = ["names and layouts are converted"] * bool(pairs.converted)
     if untouched:
         return SAME_FUNCTION, f"every tensor is equal, bit by bit{', once ' * bool(steps)}{''.join(steps)}{ran}"

@@ -41,7 +41,8 @@ class Diff(Result):
         findings: What was done to the network, in sentences: first conversions and the element, then what remains.
         tensors: The change of every tensor, with the first network brought into the basis of the second.
         units: Hidden units whose weights changed most.
-        output_error: Largest relative difference of the outputs on the example inputs; ``None`` where not run.
+        output_error: Largest relative difference of the outputs on the example inputs; ``None`` where not run,
+            infinity where they have other shapes.
         ambiguous: Tensors whose partner could not be told, each with the reason.
         transformation: The element that brings the first network closest to the second, or ``None`` where their
             tensors could not be paired. It is not part of the saved result: use its own ``save``.

@@ -80,13 +80,20 @@ class Lineage(Result):
     def summary(self) -> str:
         """The verdict, its ground, a line for every block, and notes: first what else the reason says."""
         width = max((len(b.block) for b in self.by_block), default=0)
+        most = max([8, *(len(self.told(b)) for b in self.by_block)])
         lines = [
-            f"  {b.block:<{width}}  {'derived' if b.derived else 'no sign':<8}  {self.ground(b)}"
+            f"  {b.block:<{width}}  {self.told(b):<{most}}  {self.ground(b)}"
             + (f"  {b.equal} of {counted(b.tensors, 'tensor')} unchanged" if b.equal else "")
             for b in self.by_block
         ]
         ground, *more = self.reason.split(". ")
         return "\n".join([self.headline, ground, *lines, *(f"note: {note}" for note in (*more, *self.notes))])
+
+    def told(self, block: BlockAgreement) -> str:
+        """The verdict on a block: derived, no sign of it, or, where nothing was tested, identical or untold."""
+        if block.derived or block.log_p is not None or self.evidence == IDENTICAL:
+            return "derived" if block.derived else "no sign"
+        return "identical" if block.equal == block.tensors else "untold"
 
     def ground(self, block: BlockAgreement) -> str:
         """What is known of a block: its p-value, or its cosine once the first network was moved."""

@@ -74,9 +74,10 @@ class Mappings(Finding, NetworkOptions):
 
 
 class Fingerprint(ExampleOptions):
-    """Print a short string that is equal for symmetric copies of a network, and other for other networks.
+    """Print a short string that is equal for symmetric copies of a network, and other for other weights.
 
-    It begins with the architecture. A copy that was rounded may miss: to decide, use 'intertwine same'.
+    It begins with the architecture, as far as tensors show it: settings such as rope_theta are not in it. A copy that
+    was rounded may miss: to decide, use 'intertwine same'.
 
     Example:
       intertwine fingerprint a.safetensors

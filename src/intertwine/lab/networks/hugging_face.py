@@ -10,8 +10,9 @@ import copy
 import io
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, suppress
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import torch
 
 from ..._io import read_tensors, write_json
 from ..._io.gguf_file import GGUF, gguf_tensors
+from ..._io.lazy import StoredState, no_weights
 from ..._untrusted.checkpoints import HF
 from ..._untrusted.construction import limited_construction
 from ..._untrusted.files import check_fields, json_of, within
@@ -76,7 +78,7 @@ def load_pretrained(
     ):
         model, info = _class_of(config).from_pretrained(
             None, config=config, state_dict=state, local_files_only=True, trust_remote_code=False,
-            output_loading_info=True, **stored,
+            output_loading_info=True, **stored, **_unsaid(config, lambda: state),
         )  # fmt: skip
     check_kinds(state, model.state_dict(), repr(str(source)))
     wrong = [str(key) for kind in ("missing_keys", "mismatched_keys", "unexpected_keys") for key in info.get(kind, ())]
@@ -92,7 +94,8 @@ def fresh_model(directory: Path) -> nn.Module:
     """The model that a directory's ``config.json`` describes, with fresh weights."""
     config = _config(directory)
     kind = _class_of(config)
-    build = lambda: kind._from_config(copy.deepcopy(config))  # building writes into it
+    names = lambda: StoredState(directory) if any(directory.glob("model.safetensors*")) else ()
+    build = lambda: kind._from_config(copy.deepcopy(config), **_unsaid(config, names))  # building writes into it
     rule, name = "config.json must be of a model that can be built", repr(str(directory))
     with _alone(rule, name), limited_construction(f"the model of {name}"):
         # first without numbers, to see how large it is; some cannot be built so
@@ -196,10 +199,15 @@ def _class_of(config: Any) -> Any:
     return base[0] if isinstance(base, tuple) else base
 
 
+def _unsaid(config: Any, names: Callable[[], Collection[str]]) -> dict[str, bool]:
+    """What names of tensors say of a model and ``config.json`` cannot: that it was made without a pooler."""
+    asks = "add_pooling_layer" in signature(_class_of(config).__init__).parameters
+    known = names() if asks else ()
+    return {"add_pooling_layer": False} if known and not any("pooler." in n for n in known) else {}
+
+
 def _weights(directory: Path) -> dict[str, Tensor]:
     """The tensors of ``model.safetensors``, or of the shards that its index names, all of them in the directory."""
-    from ..._io.lazy import StoredState, no_weights
-
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
     if single.is_file():
         return read_tensors(within(directory, single.name, "checkpoint", CheckpointError))

@@ -26,6 +26,7 @@ from ...symmetry.gauge.canonical import Folded, balanced, fold
 from ...symmetry.gauge.signs import signing
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
+from ..judgement.configurations import sizes_and_settings
 from .problem import Problem, keeping, searched
 
 _MANY = 3  # tensors that share a basis
@@ -224,6 +225,7 @@ def check_matching(a: nn.Module, b: nn.Module, names: tuple[str, str] = ("a", "b
             )
         if one[name].shape != other[name].shape:
             shapes = f"{tuple(one[name].shape)} and {tuple(other[name].shape)}"
+            shapes += f" ({told})" if (told := sizes_and_settings(a, b)) else ""
             raise ValueError(
                 f"{names[0]} and {names[1]} must be of one architecture and have the same widths. Got {name!r} of "
                 f"shapes {shapes}. For other widths of one architecture, bring b to those of a with merging.transport "

@@ -13,7 +13,7 @@ _OUTSIDE = re.compile(
     r"(^|\.)(architectures|use_cache|.*drop(out|_?path|_?rate|layer).*|.*pdrop|init(ializer)?_.*|.*_init|tie_.*"
     r"|output_(attentions|hidden_states|router_logits)|return_dict|chunk_size_feed_forward|problem_type|pretraining_tp"
     r"|finetuning_task|task_specific_params|id2label|label2id|gradient_checkpointing|.*_loss_coef"
-    r"|_?(attn|experts)_implementation(_internal)?|vocab_size|hidden_size|intermediate_size|num_hidden_layers"
+    r"|(attention|mlp|qkv)_bias|_?(attn|experts)_implementation(_internal)?|vocab_size|hidden_size|intermediate_size|num_hidden_layers"
     r"|num_key_value_heads|n_embd|n_layer|n_inner)(\.|$)"
 )
 # Absent from a configuration, attention is not limited; the example may be too short to show it.
@@ -41,6 +41,12 @@ def differing_settings(before: Mapping[str, Any], after: Mapping[str, Any], ran:
     differing = [n for n in names if _value(old, n) != _value(new, n) and n.rpartition(".")[2] not in _UNSAID]
     told = [n for n in differing if not _OUTSIDE.search(n) and not (ran and n.rpartition(".")[2] == "model_type")]
     return _said(told, old, new), _said([n for n in differing if n not in told], old, new)
+
+
+def sizes_and_settings(a: object, b: object) -> str:
+    """What differs between the settings of two networks that tensors and shapes tell apart, sizes first."""
+    told, shown = differing_settings(settings_of(a), settings_of(b), ran=True)
+    return ", ".join(filter(None, (shown, told)))
 
 
 def _flat(settings: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:

@@ -40,6 +40,7 @@ class TensorDeviation:
 
     size: int  # Number of weights
     distance: float  # Of the tensors, relative to the second
+    change: float  # The same relative to the first, once moved, as ``diff`` has it
     informative: bool  # Whether the weights differ among each other, so that agreement tells something
     rounded: bool  # Whether it holds numbers of half precision in one of the networks
     weights: float  # Deviation that 99 % of the weights stay below, three times ``distance`` where that is larger
@@ -77,7 +78,7 @@ class Deviation:
         return next(fits, None)
 
     def beyond(self, precision: str) -> dict[str, float]:
-        """Tensors that differ by more than rounding to a precision explains, with their relative distances.
+        """Tensors that differ by more than rounding to a precision explains, with their relative changes.
 
         A cast spares no tensor: beside closer ones it must hold rounded numbers. Nor does it move one weight alone.
         """
@@ -88,7 +89,7 @@ class Deviation:
             most = limit if t.rounded else spared
             return t.weights <= most and t.edit <= _ONE * most and t.odd <= _ODD
 
-        return {name: t.distance for name, t in self.tensors.items() if not explained(t)}
+        return {name: t.change for name, t in self.tensors.items() if not explained(t)}
 
     def shared(self, share: float = 0.5) -> str | None:
         """The finest precision to which a share of informative tensors agrees, by number or weights, not by fitting."""
@@ -129,6 +130,7 @@ def deviation(
         tensors[name] = TensorDeviation(
             size=right.numel(),
             distance=distance,
+            change=distance if name in b.means else changed(near, right),
             informative=not (constant(a.state[name]) and constant(right)),
             rounded=name in rounded,
             weights=max(float(_top(ratios, some).min()), _MEAN * distance),
@@ -202,6 +204,12 @@ def relative(x: Tensor, y: Tensor) -> float:
     """Distance of two tensors relative to the second, which may not be zero: else infinity."""
     size = _norm(y)
     return gap(x, y) / size if size else float("inf")
+
+
+def changed(x: Tensor, y: Tensor) -> float:
+    """``|y - x| / |x|``, the change from the first tensor to the second; one from zeros is 1."""
+    size = _norm(x) or _norm(y)
+    return gap(x, y) / size if size else 0.0
 
 
 def gap(x: Tensor, y: Tensor) -> float:

@@ -31,8 +31,8 @@ class Match(Result):
             verdict; else ``None``.
         reason: The verdict's ground, in words.
         moved: Whether units of ``a`` must be permuted or rescaled, or its bases changed, to agree with ``b``.
-        differing: Tensors that differ by more than rounding once ``a`` is moved, each with the distance relative to
-            its size; infinity for one that only one network has, or that has another shape. Batch norms count as the
+        differing: Tensors that differ by more than rounding once ``a`` is moved, each with ``|b - a| / |a|``, as in
+            ``diff``; infinity for one that only one network has, or that has another shape. Batch norms count as the
             affine maps that they are in eval mode, under the names of their gain and bias. Empty for networks that are
             the same, and for other architectures.
         transformation: The element that brings ``a`` closest to ``b``, or ``None`` for other architectures. It is not
@@ -69,7 +69,7 @@ class Match(Result):
         width = max((len(name) for name, _ in shown), default=0)
         lines = [
             f"  {name:<{width}}  "
-            + (f"differs by {d:.3g} of its size" if d < float("inf") else "only in one, or reshaped")
+            + (f"differs by {d:.3g} of its size in a" if d < float("inf") else "only in one, or reshaped")
             for name, d in shown
         ]
         lines += [f"  and {more:,} more, which differ less"] if more > 0 else []

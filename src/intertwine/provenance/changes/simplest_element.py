@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from math import exp, inf, log
 
 import torch
@@ -218,9 +219,27 @@ def _simplified(pair: _Pair, g: Transformation) -> Transformation:
     """``g`` without the parts that cost more to say than they explain."""
     if pair.misfit(nothing := identity(pair.a.sym)) <= pair.length(g):
         return nothing
+    g = _uncancelled(pair, g)
     for space in 2 * pair.a.sym.spaces:
         if not g[space.name].is_identity(0.0):
             g = _simpler(pair, g, space)
+    return g
+
+
+def _uncancelled(pair: _Pair, g: Transformation) -> Transformation:
+    """``g`` without the flips of units that flips of all units inside them undo, as of a head and its rotary pairs."""
+    carriers = pair.a.sym.carriers
+    for space in (s for s in pair.a.sym.spaces if s.parents and g[s.parents[-1]].parents == s.parents[:-1]):
+        name, outer = space.name, space.parents[-1]
+        for i, k in product(range(space.group.signs), range(len(g[outer].signs))):
+            inner, whole = g[name].signs.clone(), g[outer].signs.clone()
+            turned = (whole[k] < 0) & (inner[i].sum(-1) <= 0)  # fewer are flipped without
+            if bool(turned.any()):
+                inner[i, turned], whole[k, turned] = -inner[i, turned], -whole[k, turned]
+                parts = {name: replace(g[name], signs=inner), outer: replace(g[outer], signs=whole)}
+                h = Transformation({**g.elements, **parts}, g.certified)
+                touched = {*carriers[name], *carriers[outer]}
+                g = h if pair.misfit(h, touched) <= pair.misfit(g, touched) else g
     return g
 
 

@@ -105,7 +105,7 @@ def match_page(found: Match) -> Page:
     rows = [[name, d if isfinite(d) else "only in one, or reshaped"] for name, d in found.differing.items()]
     blocks: list[Block] = [Paragraph(sentence(found.summary().splitlines()[0]), "verdict"), *_picture(found)]
     if rows:
-        caption = "What is left of each tensor once the first network is moved, relative to the tensor's size."
+        caption = "What is left of each tensor once the first network is moved, relative to its size there."
         blocks += [Heading("What differs"), Table(["tensor", "difference"], rows, caption, digits=4)]
     facts = {
         "residual": f"{found.residual:.3g}", "deviation of single weights": f"{found.deviation:.3g}",

@@ -80,10 +80,7 @@ _LIMITS = (
 def lineage_page(found: Lineage) -> Page:
     """Lay out a verdict on descent."""
     names, cosines = [b.block for b in found.by_block], [b.cosine for b in found.by_block]
-    parts = [
-        [b.block, "derived" if b.derived else "no sign", found.ground(b), b.cosine, f"{b.equal} of {b.tensors}"]
-        for b in found.by_block
-    ]
+    parts = [[b.block, found.told(b), found.ground(b), b.cosine, f"{b.equal} of {b.tensors}"] for b in found.by_block]
     spaces = [
         [s.space, s.units, f"{s.agreeing:.0%}", _power(s.log_p), f"{s.spearman:.3f}", s.note] for s in found.by_space
     ]

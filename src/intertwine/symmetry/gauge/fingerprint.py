@@ -25,7 +25,10 @@ _STEP = 0.05  # one quantum; networks that differ have numbers 0.3 to 1 apart
 
 @in_usual_mode
 def fingerprint(model: nn.Module | Mapping[str, Tensor], example_inputs: Any, sym: Symmetry | None = None) -> str:
-    """A short string, equal for symmetric copies of a network in practice and different for other networks.
+    """A short string, equal for symmetric copies of a network in practice and different for networks of other weights.
+
+    What no tensor shows is not in it: networks of the same weights whose settings differ, such as ``rope_theta``, an
+    epsilon, or one activation of a kind for another, share it though they compute other functions. ``same`` tells them.
 
     ``"iw1-<architecture>-<weights>"``: a hash of the layouts, and a hash of twelve numbers that no permutation, scale,
     sign or change of basis alters, rounded to multiples of 0.05. No such string can be safe: a number may lie on
