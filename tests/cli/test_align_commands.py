@@ -89,6 +89,23 @@ def test_merged_networks_are_scored_with_and_without_repair(run, pair, tmp_path,
     assert all(rows[name] != rows[f"{name}, repaired"] for name in merged if repair == "repair")
 
 
+def test_a_repair_that_makes_the_loss_larger_is_written_only_when_it_was_asked_for(run, pair, tmp_path):
+    words = ("merge", *pair, "--data", "digits", "--examples", "300", "--out", "m.safetensors", "--json")
+    train, losses = data.load("digits").loader("train", examples=300), {}
+    for repair in ("none", "repair", "auto"):
+        ran = run(*words, "--repair", repair)
+        assert ran.code == 0, ran.err
+        written = networks.build("mlp:widths=8-8")
+        training.load_checkpoint(tmp_path / "m.safetensors", written)
+        losses[repair] = evaluate(written, train).loss
+    assert losses["none"] < losses["repair"] and losses["auto"] == losses["none"]  # these were not trained
+    assert f"{losses['none']:.3f} as merged, {losses['repair']:.3f}, repaired" in ran.err
+    said = json.loads(ran.out)
+    assert said["repair"] == "none" and [row["network"] for row in said["scores"]][-2:] == [
+        "merged after alignment, repaired", "merged after alignment",
+    ]  # fmt: skip
+
+
 def test_barrier_writes_results_and_a_page(run, pair, tmp_path):
     ran = run("barrier", *pair, "--points", "3", "--examples", "100", "--out", "found")
     assert ran.code == 0, ran.err

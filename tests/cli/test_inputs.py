@@ -229,7 +229,7 @@ def test_language_models_are_merged_by_what_is_learned(run, texts):
         model.save_pretrained(texts / name)
         (texts / name / "tokenizer.json").write_bytes((texts / "gpt_a" / "tokenizer.json").read_bytes())
     words = ("--data", "text:t.txt", "--max-length", "8", "--method", "learned:steps=2,every=1", "--json")
-    ran = run("merge", *names, *words, "--out", "merged")
+    ran = run("merge", *names, *words, "--repair", "repair", "--out", "merged")
     assert ran.code == 0, ran.err
     merged = ("merged as they are", "merged after alignment")
     rows = [row["network"] for row in json.loads(ran.out)["scores"]][3:]

@@ -59,7 +59,11 @@ class Merge(DeviceOptions, ExampleOptions):
     )
     interpolation: str = "linear"
     layers: list[str] | None = advanced("Merge only these, joined by commas: beginnings of tensor names or patterns.")
-    repair: str = advanced("auto, none, recalibrate (batch norms), repair or rescale (networks without them).", "auto")
+    repair: str = advanced(
+        "auto (where labels show no larger loss with it), none, recalibrate (batch norms), repair or rescale (networks "
+        "without them).",
+        "auto",
+    )
     dtype: str | None = advanced(
         "Kind of numbers of the merged weights: float32, bfloat16 or float16; those of A otherwise.", metavar="DTYPE"
     )
@@ -150,6 +154,7 @@ class Merge(DeviceOptions, ExampleOptions):
 
     def _merged(self, recipe: iw.merging.Recipe | None, group: inputs.Group) -> _Merged:
         """What came out, in the numbers that were asked for; an error if they are too few for its weights."""
+        from ...features.evaluate import evaluate
         from ...merging.merge import check_repair
         from ...merging.recipe import cast
         from ...merging.repair import batch_norms
@@ -177,6 +182,12 @@ class Merge(DeviceOptions, ExampleOptions):
             ways = list(product((False, True) if distances else (True,), dict.fromkeys((None, done))))
         said = {False: "merged as they are", True: "merged after alignment" if distances else "merged"}
         *others, model = (made(*way) for way in ways)
+        if done is not None and self.repair == "auto" and others:  # there are labels to judge by
+            loss, plain = (evaluate(x, loader).loss for x in (model, others[-1]))
+            if plain < loss:
+                losses = f"{plain:.3f} as merged, {loss:.3f}{_REPAIRED[done]}"
+                tell(f"Loss on the training split: {losses}. Written as merged; --repair {done} writes the other.")
+                others[-1], model, ways[-2:], done = model, others[-1], ways[:-3:-1], None
         if self.dtype is not None:
             model = cast(model, self.dtype)
             for name, weight in model.named_parameters():
