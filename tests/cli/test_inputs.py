@@ -144,6 +144,22 @@ def test_merging_keeps_tokenizer_generation_and_shards(run, vits):
     assert not (vits / "aligned" / "moved" / "tokenizer.json").exists()  # B, which moves, has none
 
 
+@pytest.mark.parametrize("words", [
+    ("merge", "vit_a/model.safetensors", "vit_b/model.safetensors", "--repair", "none"),
+    ("merge", "loose.safetensors", "vit_b", "--model", "hf:vit_a", "--method", "none", "--repair", "none"),
+    ("fold", "adapter"),
+], ids=["file", "model", "adapter"])  # fmt: skip
+def test_what_lies_beside_weights_goes_where_they_are_a_file_or_an_adapter(run, vits, words):
+    (vits / "vit_a" / "tokenizer.json").write_text('{"of": "a"}')
+    if "adapter" in words:
+        lora(vits / "adapter", vits / "vit_a", pytest.importorskip("peft"))
+    (vits / "loose.safetensors").write_bytes((vits / "vit_a" / "model.safetensors").read_bytes())
+    ran = run(*words, "--input-shape", "2,1,8,8", "--out", "out")
+    assert ran.code == 0, ran.err
+    (written,) = (vits / "out").rglob("tokenizer.json")
+    assert written.read_text() == '{"of": "a"}' and (written.parent / "config.json").is_file()
+
+
 def test_settings_of_generation_replace_those_that_transformers_makes(tmp_path):
     for name, text in (("source", '{"top_k": 3}'), ("target", "{}")):
         (tmp_path / name).mkdir()
@@ -208,6 +224,12 @@ def texts(tmp_path):
             made.save(str(tmp_path / f"{name}_{seed}" / "tokenizer.json"))
     (tmp_path / "t.txt").write_text("a b a a b " * 80)
     return tmp_path
+
+
+def test_a_tokenizer_goes_with_what_is_moved_part_by_part(run, texts):
+    ran = run("align", "gpt_a", "gpt_b/model.safetensors", "--sharded", "--out", "out")
+    assert ran.code == 0, ran.err
+    assert {"tokenizer.json", "config.json"} <= {path.name for path in (texts / "out" / "moved").iterdir()}
 
 
 @pytest.mark.parametrize("name", ["gpt", "t5"])

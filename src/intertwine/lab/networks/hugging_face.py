@@ -78,6 +78,7 @@ def load_pretrained(
             None, config=config, state_dict=state, local_files_only=True, trust_remote_code=False,
             output_loading_info=True, **stored,
         )  # fmt: skip
+    model.config._name_or_path = str(directory)
     check_kinds(state, model.state_dict(), repr(str(source)))
     wrong = [str(key) for kind in ("missing_keys", "mismatched_keys", "unexpected_keys") for key in info.get(kind, ())]
     if wrong:
