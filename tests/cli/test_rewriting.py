@@ -72,6 +72,11 @@ def cnn(tmp_path):
 CNN = ("--model", "digits_cnn:width=4")
 
 
+def test_errors_name_the_flags_of_the_command_line(run, cnn):
+    ran = run("rotate", "4.safetensors", *CNN, "--no-extend", "--out", "x.safetensors")
+    assert ran.code == 2 and "command line: leave out --no-extend, or say --stream none." in ran.error
+
+
 def test_rotated_folders_keep_the_function(run, tmp_path):
     transformers = pytest.importorskip("transformers")
     model, inputs = hf_zoo.MAKERS["LlamaForCausalLM"]()

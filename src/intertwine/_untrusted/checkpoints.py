@@ -60,7 +60,7 @@ def check_checkpoint(path: Path) -> None:
             budget -= file.stat().st_size
             if budget > 0:
                 _check_finite(file, tensors)
-        elif file.is_file() and file.suffix not in (".json", ".yml", ".yaml"):
+        elif file.is_file() and not file.name.endswith((".index.json", ".yml", ".yaml")):
             _check_start(file)
 
 
@@ -155,7 +155,8 @@ def _check_start(path: Path) -> None:
     with path.open("rb") as file:
         start = file.read(2)
     if not start.startswith(_STARTS):
+        beside = f" Give its directory, {str(path.parent)!r}." if (path.parent / SETTINGS[0]).is_file() else ""
         raise CheckpointError(
             f"checkpoint must be a complete torch, safetensors or GGUF file. Got {str(path)!r}, which is none "
-            f"({path.stat().st_size:,} bytes)."
+            f"({path.stat().st_size:,} bytes).{beside}"
         )

@@ -238,7 +238,8 @@ def base_of(directory: Path) -> Path:
             return place
     raise CheckpointError(
         f"base_model_name_or_path of {_ADAPTER} must be a directory with a config.json. Got {named!r} in "
-        f"{str(directory)!r}. Nothing is downloaded: save the base model, and write its directory there."
+        f"{str(directory)!r}. Nothing is downloaded: save the base model (of a name of the Hugging Face hub, with 'hf "
+        "download NAME --local-dir DIRECTORY'), and write its directory in place of that name."
     )
 
 
