@@ -82,6 +82,19 @@ SAID = [
     (["compare", "a.safetensors", "a.safetensors", "--split", "tests"], "Did you mean 'test'?"),
     (["compare", "a.safetensors", "a.safetensors", "--measures", "linear_ckaa"], "Did you mean 'linear_cka'?"),
     (["same", "a.safetensors", "cut.safetensors"], "complete safetensors file. Got 'cut.safetensors', 12 bytes"),
+    *[
+        ([*words, A, B], f"no card lies beside the weights. Got none for '{B}'")
+        for words in (
+            ["same"],
+            ["diff"],
+            ["correspond"],
+            ["lineage"],
+            ["compare"],
+            ["align"],
+            ["barrier"],
+            ["merge", "--out", "m"],
+        )
+    ],
     (["same", "x.json", "a.safetensors"], "complete torch, safetensors or GGUF file. Got 'x.json', which is none"),
     (["same", "a.safetensors", "text.safetensors"], "which does not read (its header is damaged)"),
     (["symmetries", "--model", "resnet21"], "Did you mean 'resnet20'?"),

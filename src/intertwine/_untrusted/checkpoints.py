@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,24 @@ def not_finite(name: str, path: Path) -> CheckpointError:
         f"checkpoint must hold finite weights. Got NaN or infinity in {name} of {str(path)!r}. Take a checkpoint from "
         "before the training diverged."
     )
+
+
+def unnamed(path: Path) -> CheckpointError:
+    """The error of weights of which nothing says the model."""
+    return CheckpointError(
+        f"--model must be given where no card lies beside the weights. Got none for {str(path)!r}. "
+        "Say --model resnet20, or --model package.module:factory."
+    )
+
+
+def check_named(paths: Sequence[Path]) -> None:
+    """Refuse files of weights where none has what may be a card or a directory's settings beside it; a copy passes."""
+    alone = [
+        path.suffix == ".safetensors" and path.is_file() and not path.with_suffix(".json").is_file()
+        and not (path.parent / SETTINGS[0]).is_file() for path in paths
+    ]  # fmt: skip
+    if alone and all(alone) and len({path.resolve() for path in paths}) == len(paths):
+        raise unnamed(paths[-1])
 
 
 def _check_finite(path: Path, tensors: dict[str, dict[str, Any]]) -> None:

@@ -182,7 +182,7 @@ class Merge(DeviceOptions, ExampleOptions):
             ways = list(product((False, True) if distances else (True,), dict.fromkeys((None, done))))
         said = {False: "merged as they are", True: "merged after alignment" if distances else "merged"}
         *others, model = (made(*way) for way in ways)
-        if done is not None and self.repair == "auto" and others:  # there are labels to judge by
+        if done and loader is not None and self.repair == "auto" and others:  # there are labels to judge by
             loss, plain = (evaluate(x, loader).loss for x in (model, others[-1]))
             if plain < loss:
                 losses = f"{plain:.3f} as merged, {loss:.3f}{_REPAIRED[done]}"
