@@ -136,3 +136,23 @@ def test_relatives_in_other_code_are_merged_in_the_code_of_the_first(run, files,
     for name, x in ours.items():
         torch.testing.assert_close(merged[name], (x + tuned[name]) / 2)
     assert run("merge", *pair(), "--out", "aligned.safetensors").code == 0
+
+
+def test_a_resized_vocabulary_is_named_with_both_sizes_in_either_order(run, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 8, "bos_token_id": 0, "eos_token_id": 0}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=20, **sizes))
+    model.save_pretrained(tmp_path / "small")
+    model.resize_token_embeddings(50)
+    for name in ("large", "odd"):
+        model.save_pretrained(tmp_path / name)
+    for b, like in (("small", "large"), ("large", "small")):
+        said = run("convert", b, "--like", like, "--out", "x").error
+        assert "wte.weight is" in said and "(20, 8)" in said and "(50, 8)" in said
+        assert "related" in run("same", b, like).out
+        ran = run("merge", b, like, "--out", "x")
+        assert ran.code == 2 and "(20, 8)" in ran.error and "(50, 8)" in ran.error
+    settings = json.loads((tmp_path / "odd" / "config.json").read_text())
+    (tmp_path / "odd" / "config.json").write_text(json.dumps({**settings, "vocab_size": 20}))
+    said = run("same", "odd", "small").error
+    assert "transformer.wte.weight (50, 8) for (20, 8)" in said and "vocab_size of config.json must be" in said

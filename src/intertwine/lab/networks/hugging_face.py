@@ -76,15 +76,19 @@ def load_pretrained(
     ):
         model, info = _class_of(config).from_pretrained(
             None, config=config, state_dict=state, local_files_only=True, trust_remote_code=False,
-            output_loading_info=True, **stored,
+            output_loading_info=True, ignore_mismatched_sizes=True, **stored,
         )  # fmt: skip
     model.config._name_or_path = str(directory)
     check_kinds(state, model.state_dict(), repr(str(source)))
-    wrong = [str(key) for kind in ("missing_keys", "mismatched_keys", "unexpected_keys") for key in info.get(kind, ())]
+    wrong = [str(key) for kind in ("missing_keys", "unexpected_keys") for key in info.get(kind, ())]
+    told = lambda key: key if isinstance(key, str) else f"{key[0]} {tuple(key[1])} for {tuple(key[2])}"  # by release
+    resized = [told(key) for key in info.get("mismatched_keys", ())]
+    wrong += resized
     if wrong:
         raise CheckpointError(
             f"checkpoint must be of the architecture {HF}{directory}. Got {str(source)!r}, where {len(wrong)} tensors "
             f"are missing, unexpected or of another shape: {', '.join(sorted(wrong)[:5])}."
+            f"{' Where a vocabulary was resized, vocab_size of config.json must be the new one.' if resized else ''}"
         )
     return model.eval()
 
