@@ -150,7 +150,7 @@ def session(
 ) -> Iterator[None]:
     """Run a command; when it ends, everything that it put on the stack is undone."""
     start = time.monotonic()
-    with ExitStack() as stack, silenced(quiet):
+    with ExitStack() as stack, silenced(quiet, logged=True):
         token = _running.set(Running(stack, threads, overwrite))
         try:
             yield

@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ..._progress import track
 from ..._untrusted.checkpoints import check_checkpoint
 from .._checks import check
 from .._options import DataOptions, DeviceOptions, ExampleOptions, advanced, argument, option
@@ -181,7 +182,7 @@ class Merge(DeviceOptions, ExampleOptions):
         if group.data is not None and group.data.labelled:  # what is written comes last
             ways = list(product((False, True) if distances else (True,), dict.fromkeys((None, done))))
         said = {False: "merged as they are", True: "merged after alignment" if distances else "merged"}
-        *others, model = (made(*way) for way in ways)
+        *others, model = [made(*way) for way in track(ways, "Merging and repairing", enabled=None)]
         if done and loader is not None and self.repair == "auto" and others:  # there are labels to judge by
             loss, plain = (evaluate(x, loader).loss for x in (model, others[-1]))
             if plain < loss:
@@ -274,7 +275,7 @@ class Merge(DeviceOptions, ExampleOptions):
             return []
         rows = [*zip(group.names, group.models), *found.scored]
         loader = group.loader("test", self.examples, self.batch_size)
-        scores = [(name, evaluate(model, loader)) for name, model in rows]
+        scores = [(name, evaluate(model, loader)) for name, model in track(rows, "Scoring networks", enabled=None)]
         return [{"network": name, "loss": one.loss, "accuracy": one.accuracy} for name, one in scores]
 
 
