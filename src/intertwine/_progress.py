@@ -22,7 +22,7 @@ _logged: ContextVar[bool] = ContextVar("logged", default=False)
 
 @contextmanager
 def silenced(quiet: bool = True, logged: bool = False) -> Iterator[None]:
-    """No progress is shown inside, whatever ``enabled`` says; unless it is, ``logged`` shows long work without a terminal."""
+    """No progress is shown inside, whatever ``enabled`` says; ``logged`` shows long work without a terminal, too."""
     token, other = _silent.set(quiet or _silent.get()), _logged.set(logged or _logged.get())
     try:
         yield

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import intertwine as iw
@@ -104,6 +105,23 @@ def test_a_repair_that_makes_the_loss_larger_is_written_only_when_it_was_asked_f
     assert said["repair"] == "none" and [row["network"] for row in said["scores"]][-2:] == [
         "merged after alignment, repaired", "merged after alignment",
     ]  # fmt: skip
+
+
+def test_a_barrier_on_a_folder_of_images_says_which_of_them_it_takes(run, tmp_path):
+    rng = np.random.default_rng(0)
+    for place in (tmp_path / "images" / name for name in "ab"):
+        place.mkdir(parents=True)
+        for k in range(20):
+            Image.fromarray(rng.integers(0, 255, (8, 8), dtype=np.uint8)).save(place / f"{k}.png")
+    model = "mlp:widths=8,classes=2"
+    for k in range(2):
+        torch.manual_seed(k)
+        save_file(networks.build(model).state_dict(), tmp_path / f"{k}.safetensors")
+    words = ("0.safetensors", "1.safetensors", "--model", model, "--data", "images:images", "--points", "3")
+    ran = run("barrier", *words, "--examples", "30")
+    assert ran.code == 0, ran.err
+    assert "Note: 8 of 40 examples are used, all of the test split; --split all takes all of them." in ran.out
+    assert "are used" not in run("barrier", *words, "--split", "all", "--examples", "40").out
 
 
 def test_barrier_writes_results_and_a_page(run, pair, tmp_path):

@@ -348,15 +348,16 @@ class Barrier(Study, DeviceOptions, DataOptions):
     def find(self) -> iw.merging.Barrier:
         solver = None if self.method == "none" else solver_of(self.method)
         group = inputs.open_group(self.checkpoints, self, "always")
-        group.need_data().need_labels("to measure losses")
+        splits = group.need_data()
+        splits.need_labels("to measure losses")
         interpolation: Any = self.interpolation
         options = iw.merging.PathOptions(
             recalibrate=self.recalibrate, calibration=group.loader("train", self.examples, self.batch_size),
             interpolation=interpolation, example_inputs=group.example, seed=self.seed,
         )  # fmt: skip
-        loader = group.loader(self.split, self.examples, self.batch_size)
+        loader, notes = inputs.batches(splits, self.split, self.examples, self.batch_size, group.networks)
         found = iw.merging.barriers(
             group.models, loader, self.points, alignments=solver, names=group.names, progress=True, options=options
         )
         settings = {**group.facts(self.split), "command": self.line, "seed": self.seed}
-        return replace(found, settings=settings, notes=(*group.notes, *found.notes))
+        return replace(found, settings=settings, notes=(*notes, *found.notes))

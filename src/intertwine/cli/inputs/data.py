@@ -166,6 +166,7 @@ def read_data(
         raise DataError(
             "--data must be given where no card lies beside the weights. Got none. Say --data digits or text:FILE."
         )
+    named = named.partition("[")[0]  # of a part of the training split: the test split is that of all
     kind = named.partition(":")[0]
     if kind in _WITH_PATHS:
         raise DataError(
