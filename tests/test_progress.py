@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 from intertwine import _progress
+from intertwine.cli._command import session
 
 
 def test_a_notebook_shows_one_line_that_says_how_far_the_work_is(monkeypatch):
@@ -51,3 +52,18 @@ def test_the_display_is_there_before_the_first_item(monkeypatch):
 
     monkeypatch.setattr(_progress, "_lines", lines)
     assert list(_progress.track(items(), "work")) == [1] and told[1:] == [1]
+
+
+def test_long_work_of_a_command_is_logged_without_a_terminal(monkeypatch, capsys):
+    clock = iter(range(0, 4000, 4))
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: float(next(clock)))
+    with session():
+        assert list(_progress.track(range(9), "learning", enabled=None)) == [*range(9)]
+    *lines, last = capsys.readouterr().err.splitlines()
+    assert lines and all(" of 9 after " in line for line in lines) and last.startswith("learning: 9 done in")
+    with session():
+        assert list(_progress.track(range(2), "learning", enabled=None)) == [0, 1]  # less than ten seconds
+    with session(quiet=True):
+        assert list(_progress.track(range(9), "learning", enabled=None)) == [*range(9)]
+    assert list(_progress.track(range(9), "learning", enabled=None)) == [*range(9)]  # in Python nobody asked for it
+    assert capsys.readouterr().err == ""

@@ -17,16 +17,18 @@ _WRITTEN_EVERY = 0.5  # seconds between changes of a line in a notebook
 _PLAIN_EVERY = 10.0  # seconds between plain lines, so that logs stay short
 _MINUTES = 120.0  # seconds from which minutes are told
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
+_logged: ContextVar[bool] = ContextVar("logged", default=False)
 
 
 @contextmanager
-def silenced(quiet: bool = True) -> Iterator[None]:
-    """No progress is shown inside, whatever ``enabled`` says."""
-    token = _silent.set(quiet or _silent.get())
+def silenced(quiet: bool = True, logged: bool = False) -> Iterator[None]:
+    """No progress is shown inside, whatever ``enabled`` says; ``logged`` shows long work without a terminal, too."""
+    token, other = _silent.set(quiet or _silent.get()), _logged.set(logged or _logged.get())
     try:
         yield
     finally:
         _silent.reset(token)
+        _logged.reset(other)
 
 
 def is_silent() -> bool:
@@ -47,7 +49,8 @@ def track(
         items: What to go through.
         description: What is being done, as the user would say it.
         total: Number of items, or the sum of their sizes; taken from ``len(items)`` where it has one.
-        enabled: ``False`` shows nothing; ``None`` shows long work to people: on a terminal or in a notebook, after 2 s.
+        enabled: ``False`` shows nothing; ``None`` shows long work to people: on a terminal or in a notebook, after 2 s,
+            and in the logs of commands after 10 s.
         size: How much of the work an item is, such as the examples of a batch; taken before the item is handed out.
 
     Yields:
@@ -57,7 +60,7 @@ def track(
         total = len(items)  # type: ignore[arg-type]
     notebook = "ipykernel" in sys.modules
     seen = notebook or sys.stderr.isatty()
-    if is_silent() or enabled is False or (enabled is None and not seen):
+    if is_silent() or enabled is False or (enabled is None and not seen and not _logged.get()):
         yield from items
         return
     start, done, tell = time.monotonic(), 0, None
@@ -66,7 +69,7 @@ def track(
         if enabled:
             tell = stack.enter_context(shown)
         for item in items:
-            if tell is None and time.monotonic() - start >= _SHORT:
+            if tell is None and time.monotonic() - start >= (_SHORT if seen else _PLAIN_EVERY):
                 tell = stack.enter_context(shown)
             done += size(item)
             yield item

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import intertwine as iw
@@ -87,6 +88,40 @@ def test_merged_networks_are_scored_with_and_without_repair(run, pair, tmp_path,
     assert rows[merged[0]] == pytest.approx(evaluate(plain, test).loss, rel=1e-4)
     assert rows[list(rows)[-1]] == pytest.approx(evaluate(written, test).loss, rel=1e-4)
     assert all(rows[name] != rows[f"{name}, repaired"] for name in merged if repair == "repair")
+
+
+def test_a_repair_that_makes_the_loss_larger_is_written_only_when_it_was_asked_for(run, pair, tmp_path):
+    words = ("merge", *pair, "--data", "digits", "--examples", "300", "--out", "m.safetensors", "--json")
+    train, losses = data.load("digits").loader("train", examples=300), {}
+    for repair in ("none", "repair", "auto"):
+        ran = run(*words, "--repair", repair)
+        assert ran.code == 0, ran.err
+        written = networks.build("mlp:widths=8-8")
+        training.load_checkpoint(tmp_path / "m.safetensors", written)
+        losses[repair] = evaluate(written, train).loss
+    assert losses["none"] < losses["repair"] and losses["auto"] == losses["none"]  # these were not trained
+    assert f"{losses['none']:.3f} as merged, {losses['repair']:.3f}, repaired" in ran.err
+    said = json.loads(ran.out)
+    assert said["repair"] == "none" and [row["network"] for row in said["scores"]][-2:] == [
+        "merged after alignment, repaired", "merged after alignment",
+    ]  # fmt: skip
+
+
+def test_a_barrier_on_a_folder_of_images_says_which_of_them_it_takes(run, tmp_path):
+    rng = np.random.default_rng(0)
+    for place in (tmp_path / "images" / name for name in "ab"):
+        place.mkdir(parents=True)
+        for k in range(20):
+            Image.fromarray(rng.integers(0, 255, (8, 8), dtype=np.uint8)).save(place / f"{k}.png")
+    model = "mlp:widths=8,classes=2"
+    for k in range(2):
+        torch.manual_seed(k)
+        save_file(networks.build(model).state_dict(), tmp_path / f"{k}.safetensors")
+    words = ("0.safetensors", "1.safetensors", "--model", model, "--data", "images:images", "--points", "3")
+    ran = run("barrier", *words, "--examples", "30")
+    assert ran.code == 0, ran.err
+    assert "Note: 8 of 40 examples are used, all of the test split; --split all takes all of them." in ran.out
+    assert "are used" not in run("barrier", *words, "--split", "all", "--examples", "40").out
 
 
 def test_barrier_writes_results_and_a_page(run, pair, tmp_path):
@@ -253,7 +288,7 @@ def test_two_tunings_of_one_network_are_merged_in_its_own_form(run, gpts, tmp_pa
     assert max(float((p - q).detach().norm() / q.detach().norm().clamp_min(1.0)) for p, q in pairs) < 0.02
     ran = run("merge", "gpt_a", "gpt_b", "--out", "strangers")  # whose streams have other bases: they are folded
     assert ran.code == 0, ran.err
-    assert "gains of norms were folded in both" in ran.err
+    assert "gains of norms were folded in both" in ran.err and "base of 'intertwine align'" in ran.err
 
 
 def test_tokens_beyond_a_vocabulary_are_named(run, gpts, tmp_path):

@@ -230,6 +230,18 @@ def test_train_writes_a_checkpoint_that_compare_understands(run, tmp_path):
     assert (tmp_path / "page.html").read_text() == (tmp_path / "comparison" / "report.html").read_text()
 
 
+def test_train_on_a_part_of_the_data(run, tmp_path):
+    words = ("--model", "mlp:widths=8", "--epochs", 1, "--train-examples", 200)
+    for seed in (0, 1):
+        ran = run("train", *words, "--seed", seed, "--out", f"{seed}.safetensors")
+        assert ran.code == 0, ran.err
+    assert json.loads((tmp_path / "0.json").read_text())["data"] == "digits[:200]"
+    ran = run("barrier", "0.safetensors", "1.safetensors", "--points", 3, "--examples", 50)  # on the data of the card
+    assert ran.code == 0, ran.err
+    ran = run("zoo", "train", *words, "--count", 1)
+    assert ran.code == 0 and "on digits[:200]" in ran.out, ran.err
+
+
 def test_train_a_model_of_ones_own_from_its_seed(run, user_models, tmp_path):
     words = ("train", "--model", f"{user_models}:make_net:width=4", "--epochs", 1, "--batch-size", 512, "--seed", 3)
     first = run(*words, "--out", "a.safetensors")

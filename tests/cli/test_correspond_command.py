@@ -68,11 +68,12 @@ def test_where_programs_part_is_named(run, files):
 
 def test_weights_are_written_in_other_code(run, files, tmp_path):
     words = ("b.safetensors", "--like", "a.safetensors", "--model-like", "other.py:plain", *CODE)
-    ran = run("convert", *words, "--model", "other.py:own", "--out", "made")
+    ran = run("convert", *words, "--model", "other.py:own", "--out", "made.safetensors")
     assert ran.code == 0, ran.err
-    written = load_file(tmp_path / "made" / "converted.safetensors")
+    written = load_file(tmp_path / "made.safetensors")
+    assert json.loads((tmp_path / "made.correspondence.json").read_text())["kind"] == "Correspondence"
     torch.testing.assert_close(written["0.weight"], files["up.weight"][:, :, 0], rtol=0, atol=0)
-    ran = run("same", "made/converted.safetensors", *pair()[1:])
+    ran = run("same", "made.safetensors", *pair()[1:])
     assert ran.code == 0 and "the same network" in ran.out and "under other names" in ran.out, ran.err
     ran = run("same", *pair(), "--sharded")
     assert ran.code == 2 and "--model-b must be left out with --sharded" in ran.error, ran.out
@@ -88,7 +89,7 @@ def test_nothing_is_written_where_nothing_corresponds_or_weights_are_missing(run
     like = ("--like", "longer.safetensors", "--model-like", "other.py:longer")
     ran = run("convert", "b.safetensors", *like, "--model", "other.py:own", *CODE, "--out", "made")
     assert ran.code == 2 and "B must hold all that A reads. Got nothing for 4.weight" in ran.error, ran.out
-    assert not (tmp_path / "made" / "converted.safetensors").exists()
+    assert not [*tmp_path.glob("made*")]
 
 
 LLAMA = """
@@ -118,7 +119,7 @@ def test_a_directory_of_transformers_is_written_with_its_configuration_untouched
     save_file({name: x.contiguous() for name, x in theirs.items()}, tmp_path / "b.safetensors")
     ran = run("convert", "b.safetensors", "--model", "llama.py:Held", "--like", "hf:like", "--out", "made")
     assert ran.code == 0, ran.err
-    made = tmp_path / "made" / "converted"
+    made = tmp_path / "made"
     assert (made / "config.json").read_bytes() == (tmp_path / "like" / "config.json").read_bytes()
     written = load_file(made / "model.safetensors")
     assert written and all(torch.equal(x, theirs[f"net.{name}"]) for name, x in written.items())
@@ -135,3 +136,23 @@ def test_relatives_in_other_code_are_merged_in_the_code_of_the_first(run, files,
     for name, x in ours.items():
         torch.testing.assert_close(merged[name], (x + tuned[name]) / 2)
     assert run("merge", *pair(), "--out", "aligned.safetensors").code == 0
+
+
+def test_a_resized_vocabulary_is_named_with_both_sizes_in_either_order(run, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 8, "bos_token_id": 0, "eos_token_id": 0}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=20, **sizes))
+    model.save_pretrained(tmp_path / "small")
+    model.resize_token_embeddings(50)
+    for name in ("large", "odd"):
+        model.save_pretrained(tmp_path / name)
+    for b, like in (("small", "large"), ("large", "small")):
+        said = run("convert", b, "--like", like, "--out", "x").error
+        assert "wte.weight is" in said and "(20, 8)" in said and "(50, 8)" in said
+        assert "related" in run("same", b, like).out
+        ran = run("merge", b, like, "--out", "x")
+        assert ran.code == 2 and "(20, 8)" in ran.error and "(50, 8)" in ran.error
+    settings = json.loads((tmp_path / "odd" / "config.json").read_text())
+    (tmp_path / "odd" / "config.json").write_text(json.dumps({**settings, "vocab_size": 20}))
+    said = run("same", "odd", "small").error
+    assert "transformer.wte.weight (50, 8) for (20, 8)" in said and "vocab_size of config.json must be" in said

@@ -215,11 +215,13 @@ def test_an_adapter_and_pickled_weights_are_not_loaded(directory, tmp_path):
     weights = directory / "model.safetensors"
     weights.unlink()
     (directory / "pytorch_model.bin").write_bytes(b"\x80\x04cos\nsystem\n")
-    with pytest.raises(CheckpointError, match=r"must hold safetensors weights.*with pytorch_model\.bin"):
+    with pytest.raises(
+        CheckpointError, match=r"must hold safetensors weights.*with pytorch_model\.bin. Give .* itself"
+    ):
         load_pretrained(directory)
     (directory / "adapter_config.json").write_text('{"base_model_name_or_path": "evil/repo", "peft_type": "LORA"}')
     with pytest.raises(
-        CheckpointError, match=r"base_model_name_or_path .* must be a directory .* Nothing is downloaded"
+        CheckpointError, match=r"base_model_name_or_path .* must be a directory .* Nothing is downloaded.*hf download"
     ):
         load_pretrained(directory)
 

@@ -144,6 +144,22 @@ def test_merging_keeps_tokenizer_generation_and_shards(run, vits):
     assert not (vits / "aligned" / "moved" / "tokenizer.json").exists()  # B, which moves, has none
 
 
+@pytest.mark.parametrize("words", [
+    ("merge", "vit_a/model.safetensors", "vit_b/model.safetensors", "--repair", "none"),
+    ("merge", "loose.safetensors", "vit_b", "--model", "hf:vit_a", "--method", "none", "--repair", "none"),
+    ("fold", "adapter"),
+], ids=["file", "model", "adapter"])  # fmt: skip
+def test_what_lies_beside_weights_goes_where_they_are_a_file_or_an_adapter(run, vits, words):
+    (vits / "vit_a" / "tokenizer.json").write_text('{"of": "a"}')
+    if "adapter" in words:
+        lora(vits / "adapter", vits / "vit_a", pytest.importorskip("peft"))
+    (vits / "loose.safetensors").write_bytes((vits / "vit_a" / "model.safetensors").read_bytes())
+    ran = run(*words, "--input-shape", "2,1,8,8", "--out", "out")
+    assert ran.code == 0, ran.err
+    (written,) = (vits / "out").rglob("tokenizer.json")
+    assert written.read_text() == '{"of": "a"}' and (written.parent / "config.json").is_file()
+
+
 def test_settings_of_generation_replace_those_that_transformers_makes(tmp_path):
     for name, text in (("source", '{"top_k": 3}'), ("target", "{}")):
         (tmp_path / name).mkdir()
@@ -210,6 +226,12 @@ def texts(tmp_path):
     return tmp_path
 
 
+def test_a_tokenizer_goes_with_what_is_moved_part_by_part(run, texts):
+    ran = run("align", "gpt_a", "gpt_b/model.safetensors", "--sharded", "--out", "out")
+    assert ran.code == 0, ran.err
+    assert {"tokenizer.json", "config.json"} <= {path.name for path in (texts / "out" / "moved").iterdir()}
+
+
 @pytest.mark.parametrize("name", ["gpt", "t5"])
 def test_texts_by_the_tokenizer_of_the_model(run, texts, name):
     words = ("--data", "text:t.txt", "--max-length", "8")
@@ -229,7 +251,7 @@ def test_language_models_are_merged_by_what_is_learned(run, texts):
         model.save_pretrained(texts / name)
         (texts / name / "tokenizer.json").write_bytes((texts / "gpt_a" / "tokenizer.json").read_bytes())
     words = ("--data", "text:t.txt", "--max-length", "8", "--method", "learned:steps=2,every=1", "--json")
-    ran = run("merge", *names, *words, "--out", "merged")
+    ran = run("merge", *names, *words, "--repair", "repair", "--out", "merged")
     assert ran.code == 0, ran.err
     merged = ("merged as they are", "merged after alignment")
     rows = [row["network"] for row in json.loads(ran.out)["scores"]][3:]

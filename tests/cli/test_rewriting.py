@@ -72,6 +72,11 @@ def cnn(tmp_path):
 CNN = ("--model", "digits_cnn:width=4")
 
 
+def test_errors_name_the_flags_of_the_command_line(run, cnn):
+    ran = run("rotate", "4.safetensors", *CNN, "--no-extend", "--out", "x.safetensors")
+    assert ran.code == 2 and "command line: leave out --no-extend, or say --stream none." in ran.error
+
+
 def test_rotated_folders_keep_the_function(run, tmp_path):
     transformers = pytest.importorskip("transformers")
     model, inputs = hf_zoo.MAKERS["LlamaForCausalLM"]()
@@ -107,7 +112,9 @@ def test_pruned_networks_are_smaller_and_name_no_architecture_that_they_are_not(
     assert torch.equal(small["conv1.weight"], cnn.conv1.weight.detach()[[0, 1, 3]])
     assert "not built in" in run("fingerprint", "small.safetensors").error
     ran = run(*words, "--units", "0,9", "--out", "x.safetensors")
-    assert ran.code == 2 and "keep must hold different units" in ran.error
+    assert ran.code == 2 and "keep must hold different units" in ran.error and "give others as --units" in ran.error
+    ran = run("canonical", "4.safetensors", *CNN, "--input-shape", "2,3", "--out", "x.safetensors")
+    assert ran.code == 2 and "(on the command line, --input-shape, and --tokens" in ran.error
 
 
 def test_transport_brings_a_network_to_other_widths(run, cnn, tmp_path):

@@ -82,6 +82,20 @@ SAID = [
     (["compare", "a.safetensors", "a.safetensors", "--split", "tests"], "Did you mean 'test'?"),
     (["compare", "a.safetensors", "a.safetensors", "--measures", "linear_ckaa"], "Did you mean 'linear_cka'?"),
     (["same", "a.safetensors", "cut.safetensors"], "complete safetensors file. Got 'cut.safetensors', 12 bytes"),
+    *[
+        ([*words, A, B], f"no card lies beside the weights. Got none for '{B}'")
+        for words in (
+            ["same"],
+            ["diff"],
+            ["correspond"],
+            ["lineage"],
+            ["compare"],
+            ["align"],
+            ["barrier"],
+            ["merge", "--out", "m"],
+        )
+    ],
+    (["same", "x.json", "a.safetensors"], "complete torch, safetensors or GGUF file. Got 'x.json', which is none"),
     (["same", "a.safetensors", "text.safetensors"], "which does not read (its header is damaged)"),
     (["symmetries", "--model", "resnet21"], "Did you mean 'resnet20'?"),
     (["symmetries", "--model", "mlp", "--out", "page.pdf"], "--out must end in .html, .json or .parquet."),
@@ -175,6 +189,12 @@ def test_wrong_words_are_told_in_one_line_without_torch(tmp_path):
         assert message in next(told for given, _, told in answers if given == words), words
     assert len(answers) == len(cases) > 300
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["folder"]
+
+
+def test_a_file_beside_the_weights_names_the_directory(run, tmp_path):
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_text("{}")
+    assert run("fold", "tokenizer.json", "--out", "x").error.endswith("(2 bytes). Give its directory, '.'.")
 
 
 def test_names_of_the_hub_are_answered(run, tmp_path, monkeypatch):

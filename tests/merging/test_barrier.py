@@ -2,7 +2,9 @@
 
 import copy
 import sys
+from functools import partial
 from itertools import combinations
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -252,3 +254,14 @@ def test_an_interrupted_barrier_keeps_the_coarse_points(trained, loader, scored,
     assert part.ratios == (0, 0.25, 0.5, 1)
     assert part.curves[0].loss == tuple(whole.curves[0].loss[k] for k in (0, 2, 4, 8))
     assert "these are 4 of 9 points" in part.summary()
+
+
+def test_where_interpolated_norms_hide_the_alignment_a_note_says_so(trained, loader, found):
+    said = "need norms that are recalibrated"
+    assert not any(said in note for one in found.values() for note in one.notes)  # there alignment lowers the barrier
+    a = trained["cnn"][0]
+    sym = iw.symmetries(a, X)
+    away = SimpleNamespace(apply=partial(sym.act, sym.random(seed=2, kinds={"permutation"})))
+    poor = barrier(a, a, loader, points=3, alignment=away)
+    assert poor.after > poor.heights("aligned", recalibrated=True)[0] > poor.before == 0
+    assert said in poor.notes[0] and said in poor.summary()

@@ -34,7 +34,7 @@ COMMANDS = {
     "prune": ("prune", PAIR[0], "--space", "conv1.weight[0]", "--units", "0-1,3", "--out", "pruned.safetensors"),
     "transport": ("transport", *PAIR, "--out", "transported.safetensors"),
     "correspond": ("correspond", *PAIR, "--out", "correspondence.json"),
-    "convert": ("convert", PAIR[1], "--like", PAIR[0], "--out", "converted"),
+    "convert": ("convert", PAIR[1], "--like", PAIR[0], "--out", "converted.safetensors"),
     "same": ("same", *PAIR, "--out", "element.safetensors"),
     "lineage": ("lineage", *PAIR),
     "diff": ("diff", *PAIR, "--out", "difference.json"),

@@ -140,6 +140,18 @@ def test_without_extension_what_needs_it_is_kept_and_named():
         iw.fold(model, inputs, extend=False, strict=True)
 
 
+def test_biases_stay_where_none_may_be_added_to_take_them_and_the_rest_folds():
+    model, inputs = made("Qwen2ForCausalLM")
+    folded = iw.fold(model, inputs, extend="ties")
+    assert "norms" in folded.changed["model.layers.0.self_attn.q_proj.weight"]
+    assert ends([kept.tensor for kept in folded.kept], {"v_proj.bias"})
+    assert all("o_proj has no bias to take it" in kept.reason for kept in folded.kept)
+    iw.testing.assert_same_function(model, folded.model, inputs)
+    for how in ({"strict": True}, {"norms": False, "center": False}):  # where not all is done, or nothing
+        with pytest.raises(ValueError, match=r"biases must be foldable. Got .*v_proj.bias: .*o_proj has no bias"):
+            iw.fold(model, inputs, extend="ties", **how)
+
+
 def test_norms_after_the_addition_are_refused_by_name():
     model, inputs = made("BertForSequenceClassification")
     with pytest.raises(ValueError, match=r"norms must be foldable. Got bert.embeddings.LayerNorm.weight: add in"):

@@ -156,9 +156,11 @@ def write_shards(target: str | Path, state: Mapping[str, Tensor], shard_bytes: i
 def no_weights(folder: Path) -> CheckpointError:
     """The error of a folder without safetensors weights."""
     pickled = sorted(file.name for file in folder.glob("*.bin"))
+    whole = folder / "pytorch_model.bin"
+    way = f"Give {str(whole)!r} itself, of which tensors alone are read, or save" if whole.is_file() else "Save"
     return CheckpointError(
         f"folder must hold safetensors weights: a .safetensors file, or shards with an *.index.json. Got "
-        f"{str(folder)!r}{f', with {pickled[0]}' if pickled else ''}. Save the model with save_pretrained()."
+        f"{str(folder)!r}{f', with {pickled[0]}' if pickled else ''}. {way} the model with save_pretrained()."
     )
 
 

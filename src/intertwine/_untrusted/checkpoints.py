@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def check_checkpoint(path: Path) -> None:
             budget -= file.stat().st_size
             if budget > 0:
                 _check_finite(file, tensors)
-        elif file.is_file() and file.suffix not in (".json", ".yml", ".yaml"):
+        elif file.is_file() and not file.name.endswith((".index.json", ".yml", ".yaml")):
             _check_start(file)
 
 
@@ -138,6 +139,24 @@ def not_finite(name: str, path: Path) -> CheckpointError:
     )
 
 
+def unnamed(path: Path) -> CheckpointError:
+    """The error of weights of which nothing says the model."""
+    return CheckpointError(
+        f"--model must be given where no card lies beside the weights. Got none for {str(path)!r}. "
+        "Say --model resnet20, or --model package.module:factory."
+    )
+
+
+def check_named(paths: Sequence[Path]) -> None:
+    """Refuse files of weights where none has what may be a card or a directory's settings beside it; a copy passes."""
+    alone = [
+        path.suffix == ".safetensors" and path.is_file() and not path.with_suffix(".json").is_file()
+        and not (path.parent / SETTINGS[0]).is_file() for path in paths
+    ]  # fmt: skip
+    if alone and all(alone) and len({path.resolve() for path in paths}) == len(paths):
+        raise unnamed(paths[-1])
+
+
 def _check_finite(path: Path, tensors: dict[str, dict[str, Any]]) -> None:
     import numpy as np
 
@@ -155,7 +174,8 @@ def _check_start(path: Path) -> None:
     with path.open("rb") as file:
         start = file.read(2)
     if not start.startswith(_STARTS):
+        beside = f" Give its directory, {str(path.parent)!r}." if (path.parent / SETTINGS[0]).is_file() else ""
         raise CheckpointError(
             f"checkpoint must be a complete torch, safetensors or GGUF file. Got {str(path)!r}, which is none "
-            f"({path.stat().st_size:,} bytes)."
+            f"({path.stat().st_size:,} bytes).{beside}"
         )

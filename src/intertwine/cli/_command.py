@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from .._progress import silenced
-from .._untrusted.checkpoints import HF
+from .._untrusted.checkpoints import HF, check_named
 from .._untrusted.text import on_one_screen, printable
 from ..errors import CaptureError
 from ._checks import words
@@ -101,7 +101,11 @@ def as_function(options: type[Options]) -> Callable[..., None]:
 
     def command(context: typer.Context, **values: Any) -> None:
         listed = {name: _listed(name, value, own[name]) for name, value in values.items()}
-        options(**listed, line=context.obj)()
+        asked = options(**listed, line=context.obj)
+        models = [getattr(asked, name) for name in ("model", "model_b", "model_like") if hasattr(asked, name)]
+        if models and not any(models):
+            check_named(asked.reads)
+        asked()
 
     kind, hints = Parameter.POSITIONAL_OR_KEYWORD, get_type_hints(options)
     parameters = [Parameter("context", kind, annotation=typer.Context)]
@@ -146,7 +150,7 @@ def session(
 ) -> Iterator[None]:
     """Run a command; when it ends, everything that it put on the stack is undone."""
     start = time.monotonic()
-    with ExitStack() as stack, silenced(quiet):
+    with ExitStack() as stack, silenced(quiet, logged=True):
         token = _running.set(Running(stack, threads, overwrite))
         try:
             yield

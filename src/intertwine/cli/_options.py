@@ -180,6 +180,7 @@ class TrainingOptions(DataOptions):
         "By the size of the inputs otherwise."
     )
     epochs: int | None = option("Passes over the training data.", min=1)
+    train_examples: int | None = advanced("Training examples, at most; all by default.", min=1)
     batch_size: int | None = advanced("Examples of each step.", min=1)
     learning_rate: float | None = advanced("Initial learning rate.", min=0)
     resume: bool = option(

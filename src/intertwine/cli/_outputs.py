@@ -149,11 +149,19 @@ def _is_our_json(path: Path) -> bool:
 
 
 def write_network(model: nn.Module, place: Path, card: Mapping[str, Any], like: Path) -> Path:
-    """Write a network with its card, in shards and with the files beside it of a checkpoint that it is made of."""
+    """Write a network with its card, in shards of a checkpoint that it is made of, and with what lies beside that.
+
+    What is not beside it is taken from the directory of the model's configuration: the one that holds a file of
+    weights, that ``--model`` names, or that an adapter is for.
+    """
     from ..merging import export
 
     shards = like.glob("*-of-*.safetensors") if like.is_dir() else ()
-    return keep_beside(like, export(model, place, card, max(map(_tensor_bytes, shards), default=None)))
+    written = export(model, place, card, max(map(_tensor_bytes, shards), default=None))
+    named = getattr(getattr(model, "config", None), "_name_or_path", None)
+    for source in dict.fromkeys([like, Path(named or like)]):
+        keep_beside(source, written)
+    return written
 
 
 def keep_beside(source: Path, target: Path) -> Path:

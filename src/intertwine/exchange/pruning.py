@@ -145,7 +145,8 @@ def _checked(sym: Symmetry, spaces: list[str], keep: Iterable[int] | Tensor) -> 
         size = sym.space(space).size
         if not units or units[0] < 0 or units[-1] >= size or len(set(units)) < len(units):
             wrong = [k for k in units if not 0 <= k < size] or [k for k in sorted({*units}) if units.count(k) > 1]
-            raise ValueError(f"keep must hold different units of {space!r}, from 0 to {size - 1}. Got {wrong[:8]}.")
+            rule = f"keep must hold different units of {space!r}, from 0 to {size - 1}"
+            raise ValueError(f"{rule}. Got {wrong[:8]}. On the command line, give others as --units.")
     return units
 
 

@@ -228,9 +228,10 @@ def rotate(
     kept = tuple((tensor, reason) for _, tensor, reason in outcome.kept)
     if stream is not None and not any(r.kind == "stream" for r in rotated):
         turn = "Turn" if extend else "Let it untie weights (extend=True), or turn"
+        flags = "--stream none" if extend else "leave out --no-extend, or say --stream none"
         raise ValueError(
             f"model must have a stream that can rotate. Got {_obstacle(sym, kept)}. {turn} the heads alone, "
-            "and leave the residual stream as it is: stream=None."
+            f"and leave the residual stream as it is: stream=None. On the command line: {flags}."
         )
     if not rotated:
         raise ValueError("model must have heads that can rotate. Got no linear space within it.")

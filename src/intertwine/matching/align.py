@@ -229,16 +229,18 @@ def align(
     if not solver.by_weights and after > before:
         notes.append("units were matched by what they do on data, not by weights, whose distance may grow")
     if solver.by_weights and sym.batch_norms and after > _APART:
-        notes.append("networks with batch norms were better aligned by data wherever that was measured: method='mixed'")
+        by_data = "method='mixed', or --method mixed on the command line"
+        notes.append(f"networks with batch norms were better aligned by data wherever that was measured: {by_data}")
     if kinds is not None and g.is_identity(0.0):
         notes.append(f"nothing moved: no space has or needs {' or '.join(sorted(chosen))}")
     if carry is not None:
-        notes.append("b is in other code: its weights were carried into a's, as correspond(a, b) shows")
+        notes.append("b is in other code: its weights were carried into a's, as correspond shows")
     if sym_b.path_only:
         notes.append(f"moved, b computes its function on {sym_b.certified}; other paths are not certified")
     if gauge is not None:
         more = f", with {', '.join(gauge.added)} of their own" if gauge.added else ""
-        notes.append(f"gains of norms were folded in both{more}, so that streams rotate: the line starts at .a")
+        folded = f"gains of norms were folded in both{more}, so that streams rotate"
+        notes.append(f"{folded}: the line starts at the folded a (.a, or base of 'intertwine align')")
     return Alignment(
         method=name,
         symmetry=sym,

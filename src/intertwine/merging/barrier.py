@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from statistics import fmean
 from typing import Any
 
 from torch import nn
@@ -177,7 +178,7 @@ def barriers(
         curves.append(Curve(pair, kind, recalibrated, tuple(s.loss for s in here), accuracy))
     aligned = next((g for g in given if g is not None), None)
     named = getattr(aligned, "name" if isinstance(aligned, Solver) else "method", "given")
-    return Barrier(
+    found = Barrier(
         ratios=tuple(k / (points - 1) for k in whole),
         pairs=tuple((called[i], called[j]) for i, j in chosen),
         curves=tuple(curves),
@@ -186,6 +187,11 @@ def barriers(
         examples=scores[0, 0].examples,
         notes=(f"Interrupted: these are {len(whole)} of {points} points.",) if len(whole) < points else (),
     )
+    anew = found.heights("aligned", recalibrated=True)
+    if anew and found.after > max(found.before, fmean(anew)):
+        said = "With interpolated statistics of batch norms the aligned path is worse than the direct one"
+        found = replace(found, notes=(*found.notes, f"{said}: networks on it need norms that are recalibrated."))
+    return found
 
 
 def _coarse_first(points: int) -> list[int]:

@@ -268,7 +268,7 @@ def check_repair(model: nn.Module, repair: Repair, loader: Iterable[Any] | None)
     if repair != "recalibrate" and norms:
         raise ValueError(
             f"repair must be True or 'recalibrate' for a network with batch norms. Got {repair!r}: they would undo it, "
-            "since their statistics are of the network before."
+            "since their statistics are of the network before. On the command line, leave out --repair."
         )
     return repair
 

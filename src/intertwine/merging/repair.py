@@ -272,7 +272,7 @@ def _tell(computed: Sequence[str], others: bool) -> None:
         "torch.nn.utils.parametrize.remove_parametrizations or torch.nn.utils.prune.remove"
     )
     if not others:
-        raise ValueError(f"{said}, or merge with repair=False.")
+        raise ValueError(f"{said}, or merge with repair=False, --repair none on the command line.")
     warnings.warn(f"{said}; they stay as they were interpolated.", stacklevel=4)
 
 

@@ -85,7 +85,7 @@ class Align(DeviceOptions, ExampleOptions):
         found = iw.align(a, b, None, seed=self.seed, kinds=self.kinds, sym=sym)
         iw.symmetry.write_shards(place, found.apply(b))
         said, files = _written(found, self.out)
-        return said, {**files, "moved": keep_beside(self.b, place)}
+        return said, {**files, "moved": keep_beside(inputs.directory_of(self.b, self.model) or self.b, place)}
 
 
 def _written(found: iw.Alignment, out: Path) -> tuple[dict[str, Any], dict[str, Path]]:

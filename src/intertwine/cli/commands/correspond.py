@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from .._options import ExampleOptions, option
-from .._outputs import claim_folder, print_json, say, tell_written, write_network
+from .._outputs import claim, claim_file, print_json, say, tell_written, write_network
 from . import Finding, inputs, iw
-
-_WRITTEN = ("converted", "converted.safetensors", "converted.json", "correspondence.json")
 
 
 class Correspond(Finding, ExampleOptions):
@@ -39,26 +37,29 @@ class Correspond(Finding, ExampleOptions):
 class Convert(ExampleOptions):
     """Write B's weights under A's names and in A's shapes, for A's code.
 
-    Proved before anything is written: A with these weights computes B's function, in float64. Written as A is: a
-    Hugging Face directory with its configuration untouched, or a safetensors file. Refuses where nothing corresponds,
-    and where A reads weights that B has not.
+    Proved before anything is written: A with these weights computes B's function, in float64. A folder has the
+    configuration of A untouched; which entries are which is written beside it, as OUT.correspondence.json. Refuses
+    where nothing corresponds, and where A reads weights that B has not.
 
     Example:
       intertwine convert b.safetensors --like hf:one_directory --model mypackage.nets:decoder --out b
     """
 
     python = "iw.correspond(a, b, example_inputs).convert(b.state_dict())"
+    suffixes = (".safetensors", "")
 
     b: Path
     like: Path = option("A: a checkpoint or directory in whose code the weights shall be.", ..., metavar="A")
-    out: Path = option("Folder to write.", ..., metavar="DIR")
+    out: Path = option("FILE.safetensors, or a folder for a model of transformers.", ..., metavar="PATH")
     model_like: str | None = option("Model of A, where neither a card nor its directory says it.", metavar="MODEL")
     device: str = "cpu"
 
     def __call__(self) -> None:
         from ...matching.correspondence.correspond import in_code_of
 
-        claim_folder(self.out, _WRITTEN, self.reads)
+        correspondence = self.out.with_suffix(".correspondence.json")
+        claim(self.out, self.reads)
+        claim_file(correspondence, self.reads)
         group = inputs.open_group([self.like, self.b], self, "if given", (self.model_like, self.model))
         a, b = group.models
         found = iw.correspond(a, b, group.example)
@@ -71,10 +72,9 @@ class Convert(ExampleOptions):
             raise ValueError(
                 f"B must hold all that A reads. Got nothing for {missing} of A: B is part of it, or A has more."
             )
-        place = self.out / ("converted" if group.checkpoints[0].tensors is None else "converted.safetensors")
         card = group.card({"converted": group.names[1], "like": group.names[0], "command": self.line})
-        written = write_network(in_code_of(a, b, found), place, card, self.like)
-        files = {"converted": written, "correspondence": found.save(self.out / "correspondence.json")}
+        written = write_network(in_code_of(a, b, found), self.out, card, self.like)
+        files = {"converted": written, "correspondence": found.save(correspondence)}
         if self.as_json:
             return print_json({"verdict": found.verdict, "error": found.error, "files": files})
         say(found.headline)

@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ..._progress import track
 from ..._untrusted.checkpoints import check_checkpoint
 from .._checks import check
 from .._options import DataOptions, DeviceOptions, ExampleOptions, advanced, argument, option
@@ -59,7 +60,11 @@ class Merge(DeviceOptions, ExampleOptions):
     )
     interpolation: str = "linear"
     layers: list[str] | None = advanced("Merge only these, joined by commas: beginnings of tensor names or patterns.")
-    repair: str = advanced("auto, none, recalibrate (batch norms), repair or rescale (networks without them).", "auto")
+    repair: str = advanced(
+        "auto (where labels show no larger loss with it), none, recalibrate (batch norms), repair or rescale (networks "
+        "without them).",
+        "auto",
+    )
     dtype: str | None = advanced(
         "Kind of numbers of the merged weights: float32, bfloat16 or float16; those of A otherwise.", metavar="DTYPE"
     )
@@ -150,6 +155,7 @@ class Merge(DeviceOptions, ExampleOptions):
 
     def _merged(self, recipe: iw.merging.Recipe | None, group: inputs.Group) -> _Merged:
         """What came out, in the numbers that were asked for; an error if they are too few for its weights."""
+        from ...features.evaluate import evaluate
         from ...merging.merge import check_repair
         from ...merging.recipe import cast
         from ...merging.repair import batch_norms
@@ -176,7 +182,13 @@ class Merge(DeviceOptions, ExampleOptions):
         if group.data is not None and group.data.labelled:  # what is written comes last
             ways = list(product((False, True) if distances else (True,), dict.fromkeys((None, done))))
         said = {False: "merged as they are", True: "merged after alignment" if distances else "merged"}
-        *others, model = (made(*way) for way in ways)
+        *others, model = [made(*way) for way in track(ways, "Merging and repairing", enabled=None)]
+        if done and loader is not None and self.repair == "auto" and others:  # there are labels to judge by
+            loss, plain = (evaluate(x, loader).loss for x in (model, others[-1]))
+            if plain < loss:
+                losses = f"{plain:.3f} as merged, {loss:.3f}{_REPAIRED[done]}"
+                tell(f"Loss on the training split: {losses}. Written as merged; --repair {done} writes the other.")
+                others[-1], model, ways[-2:], done = model, others[-1], ways[:-3:-1], None
         if self.dtype is not None:
             model = cast(model, self.dtype)
             for name, weight in model.named_parameters():
@@ -263,7 +275,7 @@ class Merge(DeviceOptions, ExampleOptions):
             return []
         rows = [*zip(group.names, group.models), *found.scored]
         loader = group.loader("test", self.examples, self.batch_size)
-        scores = [(name, evaluate(model, loader)) for name, model in rows]
+        scores = [(name, evaluate(model, loader)) for name, model in track(rows, "Scoring networks", enabled=None)]
         return [{"network": name, "loss": one.loss, "accuracy": one.accuracy} for name, one in scores]
 
 
@@ -336,15 +348,16 @@ class Barrier(Study, DeviceOptions, DataOptions):
     def find(self) -> iw.merging.Barrier:
         solver = None if self.method == "none" else solver_of(self.method)
         group = inputs.open_group(self.checkpoints, self, "always")
-        group.need_data().need_labels("to measure losses")
+        splits = group.need_data()
+        splits.need_labels("to measure losses")
         interpolation: Any = self.interpolation
         options = iw.merging.PathOptions(
             recalibrate=self.recalibrate, calibration=group.loader("train", self.examples, self.batch_size),
             interpolation=interpolation, example_inputs=group.example, seed=self.seed,
         )  # fmt: skip
-        loader = group.loader(self.split, self.examples, self.batch_size)
+        loader, notes = inputs.batches(splits, self.split, self.examples, self.batch_size, group.networks)
         found = iw.merging.barriers(
             group.models, loader, self.points, alignments=solver, names=group.names, progress=True, options=options
         )
         settings = {**group.facts(self.split), "command": self.line, "seed": self.seed}
-        return replace(found, settings=settings, notes=(*group.notes, *found.notes))
+        return replace(found, settings=settings, notes=(*notes, *found.notes))

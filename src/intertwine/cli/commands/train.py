@@ -118,7 +118,7 @@ def training_data(asked: TrainingOptions) -> iw.lab.data.DataSplits:
     """The data that was asked for, or digits, with classes."""
     splits = inputs.read_data(replace(asked, data=asked.data or "digits"))[1]
     splits.need_labels("to train on", classes=2)
-    return splits
+    return splits.first(asked.train_examples)
 
 
 def recipe_of(asked: TrainingOptions, shape: tuple[int, ...], precision: str | None = None) -> iw.lab.training.Recipe:

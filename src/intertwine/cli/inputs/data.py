@@ -166,6 +166,7 @@ def read_data(
         raise DataError(
             "--data must be given where no card lies beside the weights. Got none. Say --data digits or text:FILE."
         )
+    named = named.partition("[")[0]  # of a part of the training split: the test split is that of all
     kind = named.partition(":")[0]
     if kind in _WITH_PATHS:
         raise DataError(
@@ -257,9 +258,15 @@ def example_input(spec: str, asked: ExampleOptions, meta: bool = False) -> Any:
     return {name: example, "decoder_input_ids": decoder}
 
 
-def in_kind_of(model: nn.Module, example: Any) -> Any:
-    """An example with its real numbers in the kind of a model's first weights: models of sound convert none."""
-    return map_tensors(example, lambda x: x.to(_kind(model)) if x.is_floating_point() else x)
+def in_kind_of(model: nn.Module, example: Any, beside: Collection[nn.Module] = ()) -> Any:
+    """An example with its real numbers in the kind of a model's first weights: models of sound convert none.
+
+    Its tokens are some that those beside it have, too, also where the vocabulary of one was resized.
+    """
+    sizes = [getattr(getattr(one, "config", None), "vocab_size", None) for one in beside]
+    least = min((size for size in sizes if isinstance(size, int)), default=0)
+    own = lambda x: x % least if least and x.dtype == torch.int64 else x
+    return map_tensors(example, lambda x: x.to(_kind(model)) if x.is_floating_point() else own(x))
 
 
 def for_all(models: Collection[nn.Module], example: Any) -> Any:
@@ -267,7 +274,7 @@ def for_all(models: Collection[nn.Module], example: Any) -> Any:
     if any(x.is_floating_point() for x in tensors_in(example)) and len(set(map(_kind, models))) > 1:
         for model in models:
             model.float()
-    return in_kind_of(next(iter(models)), example)
+    return in_kind_of(next(iter(models)), example, models)
 
 
 def _kind(model: nn.Module) -> torch.dtype:

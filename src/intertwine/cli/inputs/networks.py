@@ -14,7 +14,7 @@ from torch import nn
 from ..._io import read_tensors
 from ..._io.lazy import GGUF, StoredState
 from ..._nested import map_tensors, tensors_in
-from ..._untrusted.checkpoints import HF, SETTINGS, check_checkpoint, not_finite
+from ..._untrusted.checkpoints import HF, SETTINGS, check_checkpoint, not_finite, unnamed
 from ...errors import CheckpointError, DataError
 from ...lab import networks
 from ...lab.networks.hugging_face import load_pretrained
@@ -165,10 +165,7 @@ def model_named_by(path: Path, *others: Path) -> str:
     if card is None and (path.parent / "config.json").is_file():
         return f"{HF}{path.parent}"
     if card is None:
-        raise CheckpointError(
-            f"--model must be given where no card lies beside the weights. Got none for {str(path)!r}. "
-            "Say --model resnet20, or --model package.module:factory."
-        )
+        raise unnamed(path)
     if card.architecture.startswith(GATED):
         raise CheckpointError(
             "--model must be given for a gated version of a model that is not built in: the network that it was "
@@ -305,7 +302,8 @@ def open_group(paths: Sequence[Path], asked: DataOptions, use: Use, specs: Seque
         spec = specs[0]
         if spec is None and (asked.input_shape is None or checkpoints[0].tensors is None):
             spec = model_named_by(checkpoints[0].path)
-        example = in_kind_of(networks[0].model, example_input(spec or "", asked))
+        models = [network.model for network in networks]
+        example = in_kind_of(models[0], example_input(spec or "", asked), models)
         one_thread(weights=sum(p.numel() for network in networks for p in network.model.parameters()))
         for network in networks:
             network.model.to(where)

@@ -78,14 +78,19 @@ def load_pretrained(
     ):
         model, info = _class_of(config).from_pretrained(
             None, config=config, state_dict=state, local_files_only=True, trust_remote_code=False,
-            output_loading_info=True, **stored, **_unsaid(config, lambda: state),
+            output_loading_info=True, ignore_mismatched_sizes=True, **stored, **_unsaid(config, lambda: state),
         )  # fmt: skip
+    model.config._name_or_path = str(directory)
     check_kinds(state, model.state_dict(), repr(str(source)))
-    wrong = [str(key) for kind in ("missing_keys", "mismatched_keys", "unexpected_keys") for key in info.get(kind, ())]
+    wrong = [str(key) for kind in ("missing_keys", "unexpected_keys") for key in info.get(kind, ())]
+    told = lambda key: key if isinstance(key, str) else f"{key[0]} {tuple(key[1])} for {tuple(key[2])}"  # by release
+    resized = [told(key) for key in info.get("mismatched_keys", ())]
+    wrong += resized
     if wrong:
         raise CheckpointError(
             f"checkpoint must be of the architecture {HF}{directory}. Got {str(source)!r}, where {len(wrong)} tensors "
             f"are missing, unexpected or of another shape: {', '.join(sorted(wrong)[:5])}."
+            f"{' Where a vocabulary was resized, vocab_size of config.json must be the new one.' if resized else ''}"
         )
     return model.eval()
 
@@ -245,7 +250,8 @@ def base_of(directory: Path) -> Path:
             return place
     raise CheckpointError(
         f"base_model_name_or_path of {_ADAPTER} must be a directory with a config.json. Got {named!r} in "
-        f"{str(directory)!r}. Nothing is downloaded: save the base model, and write its directory there."
+        f"{str(directory)!r}. Nothing is downloaded: save the base model (of a name of the Hugging Face hub, with 'hf "
+        "download NAME --local-dir DIRECTORY'), and write its directory in place of that name."
     )
 
 

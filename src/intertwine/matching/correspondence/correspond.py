@@ -227,6 +227,12 @@ def _compared(a: Side, b: Side) -> Correspondence:
     said = f"the programs part: a has {ours} where b has {theirs}"
     if ours == theirs == NOTHING:
         said = "the programs part: each operation of one has its like in the other, but they are joined otherwise"
+    shapes = [{n: side.program.values[ref.id].shape for n, ref in side.program.states.items()} for side in (a, b)]
+    for name, here in shapes[0].items():
+        other = shapes[1].get(name, here)
+        if len(here) == len(other) and sum(x != y for x, y in zip(here, other)) == 1:  # a resized vocabulary, perhaps
+            said += f"; {name} is {tuple(here)} in a and {tuple(other)} in b"
+            break
     return Correspondence(APART, reason=said, looked_through=(*a.wrapped, *b.wrapped))
 
 

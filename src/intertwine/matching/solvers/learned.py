@@ -25,6 +25,7 @@ from ..._io.files import digest
 from ..._io.values import read_value, write_value
 from ..._progress import track
 from ..._random import mixed
+from ..._words import counted
 from ...features.batches import repeatable
 from ...features.evaluate import Loss
 from ...symmetry.action import admissible, tensors_of
@@ -142,7 +143,8 @@ class _Course:
             self.at = known
         at, batches = self.at, islice(self._stream(), self.at.step, None)
         rounds = range(-(-(self.options.steps - at.step) // self.options.every))
-        for _ in track(rounds, f"Learning, barrier {at.history[0]:.3f} at the start", enabled=None):
+        cost = f"{counted(self.options.steps - at.step, 'step')}, barrier {at.history[0]:.3f} at the start"
+        for _ in track(rounds, f"Learning in {cost}", enabled=None):
             height = self.barrier(at.base) if self._round(batches) else math.nan
             if height < min((h for h in at.history if h == h), default=math.inf):
                 at.best = at.base

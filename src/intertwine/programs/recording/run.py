@@ -88,7 +88,8 @@ def _advice(model: nn.Module, inputs: Any) -> str:
             f"The weights of this {type(model).__name__} are {next(iter(ours))}, the example inputs "
             f"{' and '.join(theirs)}: convert the inputs, or the model ('.float()' keeps every half-precision value)."
         )
-    return "Check shapes, dtypes and that inputs are on the model's device."
+    flags = "on the command line, --input-shape, and --tokens for whole numbers"
+    return f"Check shapes, dtypes and that inputs are on the model's device ({flags})."
 
 
 def _functions(recorder: Recorder, model: nn.Module) -> dict[str, Ref]:

@@ -127,8 +127,8 @@ def fold(
         The folded model, what was changed and what could not be, with the numerical proof.
 
     Raises:
-        ValueError: If nothing of a step that was asked for can be folded, or with ``strict`` not all, naming the
-            obstacle; if the weights are not real numbers.
+        ValueError: If nothing of a step that was asked for can be folded (biases may stay where ``extend`` adds none
+            to take them), or with ``strict`` not all, naming the obstacle; if the weights are not real numbers.
         VerificationError: If the function changed.
 
     Examples:
@@ -160,7 +160,7 @@ def fold(
         for tensor, now in rewriter.graph.state.items():
             if tensor not in before or not torch.equal(before[tensor], now):
                 changed[tensor] = (*changed.get(tensor, ()), name)
-    _refuse(outcome, list(steps), strict)
+    _refuse(outcome, list(steps), strict, may_stay=() if rewriter.biases else ("biases",))
     kept = tuple(Kept(tensor, reason) for _, tensor, reason in outcome.kept)
     proof = rewriter.prove()
     return Fold(changed, kept, tuple(rewriter.added), proof, rewriter.certified, rewriter.finished())
@@ -174,11 +174,12 @@ def folded(model: nn.Module, example_inputs: Any) -> nn.Module:
         return model
 
 
-def _refuse(outcome: Outcome, steps: list[str], strict: bool) -> None:
-    """Refuse a fold of which a step did nothing of what it was asked for, or with ``strict`` not all."""
+def _refuse(outcome: Outcome, steps: list[str], strict: bool, may_stay: tuple[str, ...]) -> None:
+    """Refuse a fold of which a step did nothing of what it was asked for and may not, or with ``strict`` not all."""
     for step in steps:
         left = [(tensor, reason) for name, tensor, reason in outcome.kept if name == step]
-        if left and (strict or step not in outcome.done):
+        idle = step not in outcome.done and (step not in may_stay or not outcome.done)
+        if left and (strict or idle):
             reasons = "; ".join(f"{tensor}: {reason}" for tensor, reason in left[:3])
             more = f" and {len(left) - 3} more" if len(left) > 3 else ""
             way = f"Leave the step out: {step}=False, or --no-{step} on the command line."
