@@ -84,17 +84,18 @@ def estimate_cka(measure: CKA, a: Network, b: Network, how: How, found: Estimate
     found.low[index], found.high[index] = (scores - width).clamp(least, most), (scores + width).clamp(least, most)
     if in_moments:
         chance = table.chance()
-        upper, p = chance.quantile(), chance.p_value(scores)
+        upper, share = chance.quantile(), chance.p_value(scores)
         heavy = chance.skewness > _HEAVY / len(stacks) ** 0.5
         if heavy.any():
-            some = heavy.any(1).nonzero(), heavy.any(0).nonzero()[:, 0]
-            null = _shuffles([(x[some[0][:, 0]], y[some[1]]) for x, y in stacks], how.seed) / table.size[some]
-            higher, least = (null >= scores[some]).double().sum(0), 1 / (1 + _SHUFFLES)
-            drawn = torch.where(higher > 0, (1 + higher) * least, p[some].clamp(max=least))
-            p[some] = torch.where(heavy[some], drawn, p[some])
+            at_a, at_b = (heavy.any(dim).nonzero()[:, 0] for dim in (1, 0))
+            cells = at_a[:, None], at_b
+            null = _shuffles([(x[at_a], y[at_b]) for x, y in stacks], how.seed) / table.size[cells]
+            higher, least = (null >= scores[cells]).double().sum(0), 1 / (1 + _SHUFFLES)
+            drawn = torch.where(higher > 0, (1 + higher) * least, share[cells].clamp(max=least))
+            share[cells] = torch.where(heavy[cells], drawn, share[cells])
             quantile = null.quantile(0.95, 0, interpolation="higher")
-            upper[some] = torch.where(heavy[some], quantile, upper[some])
-        found.chance[index], found.upper[index], found.p[index] = 0.0, upper, p
+            upper[cells] = torch.where(heavy[cells], quantile, upper[cells])
+        found.chance[index], found.upper[index], found.p[index] = 0.0, upper, share
     for layers, some, size in ((a.layers, rows, table.aa), (b.layers, columns, table.bb)):
         for k, nothing in zip(some, (size <= 0).tolist()):
             if nothing:
