@@ -291,3 +291,28 @@ def test_unknown_and_taken_names():
     with pytest.raises(ValueError, match=r"measure name must be free"):
         similarity.register(Impostor())
     assert isinstance(measure("linear_cka"), Measure)
+
+
+def test_pwcca_does_not_hang_on_the_order_of_channels_where_correlations_are_forced():
+    g = torch.Generator().manual_seed(1)
+    x, y, mixing = (torch.randn(n, 20, generator=g, dtype=torch.float64) for n in (30, 30, 20))
+    m = measure("pwcca")
+    scores = [m(x[:, torch.randperm(20, generator=g)], y @ mixing) for _ in range(3)]
+    assert scores == pytest.approx([m(x, y)] * 3, abs=1e-9)
+    assert m(x, y) < 0.9
+
+
+@pytest.mark.parametrize("rows", [500, 12])
+@pytest.mark.parametrize("name", ["linear_regression", "r2_cca", "pwcca"])
+def test_a_massive_channel_hides_no_other(name, rows):
+    x = torch.randn(rows, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = x[:, 1:6].clone()
+    x[:, 0] *= 1e5
+    found = measure(name)(x, y)
+    assert found == pytest.approx(1, abs=1e-6)
+
+
+def test_rounding_of_a_centred_gram_matrix_of_zeros_is_no_similarity():
+    x = torch.eye(40, 6, dtype=torch.float64)
+    with pytest.raises(ValueError, match="centred products are all 0"):
+        measure("cknna")(x, x + 3.1)

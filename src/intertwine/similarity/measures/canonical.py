@@ -10,51 +10,66 @@ from .._features import check_distinct
 from .._linalg import eigen, singular
 from ..base import FeatureSide, Measure, cross_moments, feature_side
 
-_NULL = 1e-9  # share of the largest variance below which a direction is taken for rounding
-_Directions = tuple[Tensor, Tensor, Tensor | None]
+_NULL = 1e-9  # share of the largest variance, of channels at norm 1, below which a direction is taken for rounding
+_SURELY = 1e-14  # below which it is
+_Directions = tuple[Tensor, Tensor, Tensor, bool]
 
 
 class FactorSide(FeatureSide):
     """One side with its principal directions: centred features ``U S V^T``, by the smaller of their two products.
 
     ``weights`` are ``S V^T``, ``(k, C)`` of the living channels; ``sizes`` are ``S``, ``(k,)``, the largest first;
-    ``basis`` is ``U`` as ``(N, P, k)`` where there are fewer rows than channels, else features times ``V / S``.
+    ``basis`` is ``U`` as ``(N, P, k)`` where there are fewer rows than channels (``few``), else what turns products
+    with the channels into those with its columns, ``(k, C)``.
     """
 
     def __init__(self, side: FeatureSide, share: float, known: _Directions | None = None) -> None:
         super().__init__(side.features, side.moments, side.center, side.rows)
         self.side, self.share = side, share
-        self.weights, self.sizes, self.basis = known or _directions(side, share)
+        self.weights, self.sizes, self.basis, self.few = known or _directions(side, share)
         self.rank = len(self.weights)  # how many directions were kept
         self.details = {"directions": self.rank}
 
     def take(self, index: Tensor) -> Self:
         """Return the side with the examples ``index``; a subsample is decomposed anew."""
         side, (index, everything) = self.side.take(index), check_distinct(index, self.weights, self.n)
-        basis = self.basis[index] if everything and self.basis is not None else None
-        return type(self)(side, self.share, (self.weights, self.sizes, basis) if everything else None)
+        basis = self.basis[index] if everything and self.few else self.basis
+        return type(self)(side, self.share, (self.weights, self.sizes, basis, self.few) if everything else None)
 
     def block(self, b: slice) -> Tensor:
         """Rows of the examples ``b``: of ``U`` where it is kept, of the centred features elsewhere."""
-        return super().block(b) if self.basis is None else self.basis[b].flatten(0, 1)
+        return self.basis[b].flatten(0, 1) if self.few else super().block(b)
 
     def whiten(self, rows: Tensor) -> Tensor:
         """Turn products with :meth:`block`'s columns ``(c, m)`` into products with the columns of ``U``, ``(k, m)``."""
-        return rows if self.basis is not None else self.weights / self.sizes[:, None].square() @ rows
+        return rows if self.few else self.basis @ rows
 
 
 def _directions(side: FeatureSide, share: float) -> _Directions:
-    """``S V^T``, ``S`` and perhaps ``U``; null directions and the last ``1 - share`` of the variance dropped."""
+    """``S V^T``, ``S`` and what gives ``U``; null directions and the last ``1 - share`` of the variance dropped.
+
+    Where it is not plain what is null, channels at norm 1 tell: large ones do not hide the others then, and what
+    rounding leaves goes by channels.
+    """
     few = side.n * prod(side.size) < int(side.kept.sum())
     x = side.block(slice(0, side.n)) if few else None
-    variance, vectors = eigen(cross_moments(side, side) if x is None else x @ x.T)
-    variance = variance[variance > _NULL * variance[0]]
-    held = variance.cumsum(0) / variance.sum()
-    k = min(len(variance), int((held < share - 1e-12).sum()) + 1)
-    sizes, kept = variance[:k].sqrt(), vectors[:, :k]
-    if x is None:
-        return sizes[:, None] * kept.T, sizes, None
-    return kept.T @ x, sizes, kept.reshape(side.n, -1, k)
+    moments = cross_moments(side, side) if x is None else x @ x.T
+    variance, vectors = eigen(moments)
+    left = variance / variance[0]
+    if bool(((left <= _NULL) & (left > _SURELY)).any()):
+        norms = (moments.diagonal() if x is None else x.square().sum(0)).sqrt()
+        variance, vectors = eigen(moments / norms / norms[:, None] if x is None else (x / norms) @ (x / norms).T)
+        some = variance > _NULL * variance[0]
+        spread, vectors = variance[some].sqrt(), vectors[:, some]
+        turn, sizes, right = singular(spread[:, None] * vectors.T * norms if x is None else vectors.T @ x)
+        vectors = vectors @ turn if few else vectors / norms[:, None] / spread @ turn
+    else:
+        sizes, vectors = variance[left > _NULL].sqrt(), vectors[:, left > _NULL]
+        right, vectors = (vectors.T, vectors / sizes) if x is None else (vectors.T @ x / sizes[:, None], vectors)
+    held = sizes.square().cumsum(0) / sizes.square().sum()
+    k = min(len(sizes), int((held < share - 1e-12).sum()) + 1)
+    basis = vectors[:, :k].reshape(side.n, -1, k) if few else vectors[:, :k].T
+    return sizes[:k, None] * right[:k], sizes[:k], basis, few
 
 
 def _forced(a: FactorSide, b: FactorSide) -> int:
@@ -71,8 +86,9 @@ def _overlap(a: FactorSide, b: FactorSide) -> Tensor:
 class _ByDirections(Measure[FactorSide]):
     """A measure of the main directions of both sides: all of them unless a share of the variance is asked for.
 
-    Every position of an example counts as a row, so both sides need one spatial size. Directions of less than 1e-9 of
-    the largest variance are taken for rounding, so "all invertible maps" means well-conditioned ones.
+    Every position of an example counts as a row, so both sides need one spatial size. With channels at norm 1,
+    directions of less than 1e-9 of the largest variance are taken for rounding: "all invertible maps" means scales of
+    channels, and maps of a condition below 3e4.
     """
 
     share: float = 1.0
@@ -121,8 +137,9 @@ class PWCCA(_ByDirections):
     """Canonical correlations weighted by how much of the *first* side they account for; not symmetric.
 
     ``sum of alpha_i rho_i / sum of alpha_i`` with ``alpha_i = sum over c of |<h_i, x_c>|``, ``h_i`` the canonical
-    variates and ``x_c`` the channels of the first side. Rows are as in :class:`SVCCA`; directions of less than 1e-9 of
-    the largest variance are taken for rounding.
+    variates and ``x_c`` the channels of the first side. Of variates whose correlations are 1 for want of rows, any
+    basis would do: those count along which the first side varies most. Rows are as in :class:`SVCCA`; directions of
+    less than 1e-9 of the largest variance, with channels at norm 1, are taken for rounding.
 
     References:
         Morcos, Raghu, Bengio, "Insights on representational similarity in neural networks with canonical correlation",
@@ -134,7 +151,9 @@ class PWCCA(_ByDirections):
 
     def _compared(self, a: FactorSide, b: FactorSide) -> float:
         turn, rho, _ = singular(_overlap(a, b))
-        rho = rho.clamp(0, 1)
+        rho, ties = rho.clamp(0, 1), turn[:, : _forced(a, b)]
+        if ties.shape[1] < len(rho):
+            turn[:, : ties.shape[1]] = ties @ singular(ties.T @ a.weights)[0]
         alpha = (turn.T @ a.weights).abs().sum(1)  # <h_i, x_c> for h = U turn and x = U S V^T
         return float(alpha @ rho / alpha.sum())
 

@@ -282,7 +282,8 @@ class CKNNA(_ByNeighbours):
 
     def _compared(self, a: NeighbourSide, b: NeighbourSide) -> float:
         own = [float((side.near * side.centred.square()).sum()) for side in (a, b)]
-        if min(own) <= 0:
+        least = [float(side.near.sum()) * (_ROUNDING * float(side.gram.abs().max())) ** 2 for side in (a, b)]
+        if own[0] <= least[0] or own[1] <= least[1]:
             raise ValueError("features must tell examples apart. Got neighbours whose centred products are all 0.")
         both = torch.minimum(a.near, b.near) * a.centred * b.centred
         return float(both.sum()) / sqrt(own[0]) / sqrt(own[1])
