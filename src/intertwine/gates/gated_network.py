@@ -27,7 +27,8 @@ class GatedNetwork(nn.Module):
         gating: Maps inputs to a list, in the order in which the value network's ReLUs and max poolings run:
             pre-activations for ReLUs, positions taken for poolings.
         value: The network whose ReLUs become ``q * gate``.
-        gate: ``"soft"``: ``sigmoid(beta q)``, which lets gradients through to the gates; ``"hard"``: ``1{q > 0}``.
+        gate: ``"soft"``: ``sigmoid(beta q)``, which lets gradients through to the gates; ``"hard"``: ``1{q > 0}``,
+            which lets none through: the gating network stays as it is, whether ``frozen`` or not.
         beta: Steepness of soft gates.
         input: What the value network is given: ``"x"``, or ``"ones"``.
         permutation: The value network's k-th ReLU uses the gates of layer ``permutation[k]``.
