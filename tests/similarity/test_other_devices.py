@@ -7,6 +7,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.similarity import Resampling
+from intertwine.similarity.comparison import all_pairs
 from intertwine.similarity.comparison.all_pairs import _ROUNDING
 
 MEASURES = ("linear_cka", "g_relu_cka", "gates_cka", "orthogonal_procrustes_centered", "g_relu_procrustes")
@@ -52,6 +53,16 @@ def test_scores_are_those_of_the_host(name, exact):
     off = 1e-4 if exact else _ROUNDING  # the host multiplies in 16 bits
     torch.testing.assert_close(found.scores[name], here.scores[name], atol=off, rtol=0)
     torch.testing.assert_close(found.chance[name], here.chance[name], atol=1e-4, rtol=0)
+
+
+def test_shuffles_of_heavy_tails_are_drawn_where_the_kernels_are(monkeypatch):
+    monkeypatch.setattr(all_pairs, "_HEAVY", -100.0)  # all tails count as heavy
+    here = iw.compare(net(0), net(1), X.split(128), ["2", "4"], "gates_cka", resampling=HOW, exact=False)
+    a, b = there(0, 1)
+    with other_device():
+        found = iw.compare(a, b, X.split(128), ["2", "4"], "gates_cka", resampling=HOW, exact=False)
+    for name in ("null_p", "calibrated"):
+        torch.testing.assert_close(*(getattr(one, name)["gates_cka"] for one in (found, here)), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["linear_cka", "g_relu_cka", "orthogonal_procrustes_centered"])
