@@ -1,5 +1,7 @@
 """Gains of RMS norms are folded without changing the function, and the stream that is free then is aligned exactly."""
 
+import copy
+
 import pytest
 import torch
 from quantised_models import text
@@ -8,7 +10,7 @@ from zoo import build
 
 import intertwine as iw
 from intertwine.matching import align
-from intertwine.matching.judgement.verdict import SAME
+from intertwine.matching.judgement.verdict import DIFFERENT, RELATED, SAME
 from intertwine.symmetry import fold_norm_gains
 from intertwine.symmetry.action import tensors_of
 
@@ -95,3 +97,44 @@ def test_diff_lineage_and_align_see_a_rotated_network_of_a_tied_one_as_same_does
     found = iw.align(model, rotated, inputs)
     assert found.after < 1e-5 < found.before
     iw.testing.assert_same_function(found.apply(rotated), rotated, inputs)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A small Llama with gains of its own; a rotated copy that was cast, one that was tuned, and a stranger."""
+    pytest.importorskip("transformers")
+    made = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        model, inputs = text("LlamaForCausalLM", **ONE)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter) if parameter.ndim == 1 else 0)
+        made.append(model)
+    model, stranger = made
+    cast = iw.rotate(copy.deepcopy(model).bfloat16().float(), inputs, stream="random").model.bfloat16().float()
+    tuned = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in tuned.parameters():
+            parameter.add_(0.05 * parameter.square().mean().sqrt() * torch.randn_like(parameter))
+    return model, inputs, cast, iw.rotate(tuned, inputs, stream="random").model, stranger
+
+
+def test_rotated_networks_that_were_cast_or_tuned_are_told_from_a_stranger_by_same(trained):
+    model, inputs, cast, tuned, stranger = trained
+    found = iw.same(model, cast, inputs)
+    assert found and found.precision == "bfloat16"
+    assert iw.same(model, tuned, inputs).verdict == RELATED
+    assert iw.same(model, stranger, inputs).verdict == DIFFERENT
+    turned_stranger = iw.rotate(stranger, inputs, stream="random").model
+    assert iw.same(model, turned_stranger, inputs).verdict == DIFFERENT
+
+
+def test_rotated_networks_that_were_cast_or_tuned_are_told_from_a_stranger_by_diff(trained):
+    model, inputs, cast, tuned, stranger = trained
+    found = iw.diff(model, cast, inputs)
+    assert found.same_function and "rounding to bfloat16" in found.reason
+    found = iw.diff(model, tuned, inputs)
+    assert {c.kind for c in found.tensors if len(c.shape) > 1} <= {"noise", "changed"}
+    assert max(c.relative for c in found.tensors if len(c.shape) > 1) < 0.3
+    assert "replaced" in {c.kind for c in iw.diff(model, stranger, inputs).tensors}

@@ -27,9 +27,9 @@ from .judgement.configurations import differing_settings, settings_of, sizes_and
 from .judgement.deviation import PRECISIONS
 from .judgement.verdict import APART, DIFFERENT, PART, RELATED, SAME, UNTOLD, Match
 
-__all__ = ["COMPONENT", "same", "turned", "with_biases"]
+__all__ = ["COMPONENT", "WHOLE", "same", "turned", "with_biases"]
 
-_WHOLE = 64_000_000  # weights up to which a network is matched whole
+WHOLE = 64_000_000  # weights up to which a network is matched whole, and once more with streams that rotate
 COMPONENT = 16_000_000  # weights of the components of larger ones
 _BIASED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # no bias is one of zeros
 
@@ -135,7 +135,8 @@ def _by_outputs(
     """The verdict on networks as they are, by what they put out, or on both folded where that says more.
 
     Gains and biases of norms in what reads them are other weights of one function. No element of the group leads to
-    them where the gain is written ``1 + w``, where it has zeros or a bias, or where it untied the head.
+    them where the gain is written ``1 + w``, where it has zeros or a bias, or where it untied the head. A stream that
+    was rotated, in networks that were tuned or cast since, is found only where both are folded.
     """
     inputs = example_inputs, example_inputs if example_inputs_b is None else example_inputs_b
     off = _error(*map(outputs, models, inputs))
@@ -146,10 +147,12 @@ def _by_outputs(
         again = _as_they_are(a, b, example_inputs, None, example_inputs_b)
         if again.verdict == SAME or (again.verdict == RELATED and found.verdict != RELATED):
             return replace(again, reason=f"{again.reason}; both were folded")
-    if alike and may_fold and example_inputs_b is None and (made := turned(*models, example_inputs)):
+    turns = alike or (found.verdict == DIFFERENT and sum(x.numel() for x in tensors_of(models[0]).values()) <= WHOLE)
+    if turns and may_fold and example_inputs_b is None and (made := turned(*models, example_inputs)):
         sym, a, b = made
         match = _by_name(a, b, example_inputs, sym)
-        return replace(match, reason=f"{match.reason}; both were folded, and streams rotate")
+        if alike or match.verdict in (SAME, RELATED):
+            return replace(match, reason=f"{match.reason}; both were folded, and streams rotate")
     if not alike or found.verdict != DIFFERENT:
         return found
     said = f"yet both give the same outputs here (relative error {off:.0e}): more moved than the symmetry knows"
@@ -211,7 +214,7 @@ def _by_name(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | No
                 return other_architectures({"": f"the tensors have the same shapes, but {why}"})
             one_path = False
     sym = narrowed(sym, sym.layouts.keys() - made)
-    limit = None if sum(x.numel() for x in states[0].values()) <= _WHOLE else COMPONENT
+    limit = None if sum(x.numel() for x in states[0].values()) <= WHOLE else COMPONENT
 
     def error(g: Transformation) -> float:
         theirs = outputs(b, example_inputs)

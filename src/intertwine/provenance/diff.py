@@ -19,7 +19,7 @@ from ..matching.correspondence.entries import Entry
 from ..matching.judgement.configurations import differing_settings, settings_of
 from ..matching.judgement.deviation import HALVES, deviation
 from ..matching.judgement.grids import dtype_name
-from ..matching.same import turned, with_biases
+from ..matching.same import WHOLE, turned, with_biases
 from ..symmetry import Symmetry, Transformation, symmetries
 from ..symmetry.action import tensors_of
 from ..symmetry.blocks import blocks
@@ -27,7 +27,7 @@ from ..symmetry.folding.fold import folded
 from ..symmetry.gauge import canonical
 from ..testing import function_error, outputs, relative_error, tolerance
 from .changes.element_words import element_findings, moved_units
-from .changes.findings import pooled, tensor_findings, tie_findings, told_apart
+from .changes.findings import LOST, pooled, tensor_findings, tie_findings, told_apart
 from .changes.layers import block_of
 from .changes.pairs import Pairs, paired
 from .changes.simplest_element import Explained, explained
@@ -35,6 +35,7 @@ from .changes.tensor_change import REWRITTEN, ROUNDED, TensorChange, resized, te
 from .difference import CHANGED, SAME_FUNCTION, Diff, Finding
 
 _AMPLIFIED, _MOST_ERROR = 10.0, 0.5  # times what rounding to a format does to the outputs; relative error at most
+_FEW = 3  # one tensor of so many, of which nothing is left in place, and of these, once streams are rotated back
 _AFFINE = 1e-5  # relative deviation of the affine map of a batch norm that was rewritten
 
 Network = nn.Module | Mapping[str, Tensor]
@@ -92,6 +93,8 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
         error = found.output_error
         if not found.same_function and error is not None and error <= tolerance(torch.float32):
             found = _once_folded(a, b, example_inputs) or found
+        elif error is not None and _FEW * (lost := _lost(found)) > len(found.tensors):
+            found = _once_folded(a, b, example_inputs, lost // _FEW) or found
     if zeros:
         said = f"biases of zeros in one only, which count as none: {counted(len(zeros), 'tensor')} ({listed(zeros)})"
         found = replace(found, findings=(Finding("zero biases", said, tuple(zeros)), *found.findings))
@@ -113,21 +116,33 @@ def with_configurations(found: Diff, before: Mapping[str, Any], after: Mapping[s
     return replace(found, verdict=CHANGED, reason=f"the configurations differ, though {found.reason}")
 
 
-def _once_folded(a: Network, b: Network, example_inputs: Any) -> Diff | None:
-    """The difference of two networks of equal outputs once both are folded, where that leaves none."""
+def _lost(found: Diff) -> int:
+    """Tensors of which nothing is left."""
+    return sum(change.kind in LOST for change in found.tensors)
+
+
+def _once_folded(a: Network, b: Network, example_inputs: Any, most: int | None = None) -> Diff | None:
+    """The difference of two networks once both are folded and streams may rotate, where that leaves none.
+
+    Of networks whose outputs differ, where it leaves something of all but ``most`` tensors: one that was rotated, and
+    tuned or cast.
+    """
     if not (isinstance(a, nn.Module) and isinstance(b, nn.Module)):
         return None
-    for pair in (_folded, turned):
+    if most is not None and sum(x.numel() for x in tensors_of(a).values()) > WHOLE:
+        return None
+    for pair in (_folded, turned) if most is None else (turned,):
         if (forms := pair(a, b, example_inputs)) is None:
             continue
         sym, *both = forms
         found = _compared(both[0], both[1], example_inputs, both[1], sym)
-        if found.same_function:
+        if found.same_function or (most is not None and _lost(found) <= most):
             before = [_state(side) for side in (a, b)]
             pairs = ((n, old.get(n), x) for old, side in zip(before, both) for n, x in _state(side).items())
             names = tuple(dict.fromkeys(n for n, old, x in pairs if old is None or not torch.equal(x, old)))
             count = counted(len(names), "tensor")
-            text = f"gains, means or biases folded into other tensors: {count} of which folding both leaves the same"
+            text = f"gains, means or biases folded into other tensors: {count}"
+            text += " of which folding both leaves the same" if found.same_function else " that folding both rewrites"
             told = [Finding("folded", text, names)] * bool(names)
             return replace(found, reason=f"once both are folded, {found.reason}", findings=(*told, *found.findings))
     return None
@@ -216,7 +231,7 @@ def _settled(changes: list[TensorChange], pairs: Pairs, found: Explained) -> lis
         agreed = apart.precision or apart.shared()
         if agreed in ("float64", "float32") or (agreed and halves):
             mixed = found.b.sym.layouts.keys() - apart.beyond(agreed).keys()
-            told = dict.fromkeys(mixed, (ROUNDED, "float32")) | told
+            told = dict.fromkeys(mixed, (ROUNDED, "float32" if agreed == "float64" else agreed)) | told
     return [
         c if c.settled or c.name not in told
         else replace(c, kind=told[c.name][0], detail=told[c.name][1], rank=None, effective_rank=None)

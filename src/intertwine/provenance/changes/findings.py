@@ -269,7 +269,7 @@ def tie_findings(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Iterator[F
                 yield Finding(kind, f"{name} and {other} {words}", (other, name))
 
 
-_LOST = ("replaced", "constant")  # nothing is left of what a scale did to them
+LOST = ("replaced", "constant")  # nothing is left of what a scale did to them
 
 
 def told_apart(changes: list[TensorChange], sym: Symmetry, g: Transformation) -> list[TensorChange]:
@@ -284,7 +284,7 @@ def told_apart(changes: list[TensorChange], sym: Symmetry, g: Transformation) ->
 
     def free(c: TensorChange) -> bool:
         scales = [f for f in moving(sym.layouts[c.name]) if f[1] == "scale"]
-        rest = [[other.kind in _LOST for other in sharing[f] if other.name != c.name] for f in scales]
+        rest = [[other.kind in LOST for other in sharing[f] if other.name != c.name] for f in scales]
         return any(lost and all(lost) for lost in rest)
 
     def told(c: TensorChange) -> TensorChange:
