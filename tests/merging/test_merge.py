@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from quantised_models import text
 from torch import nn
 from torch.nn.utils import prune
 
@@ -566,3 +567,20 @@ def test_relatives_are_moved_by_one_element():
     assert family.elements[2].transformation is g
     assert apart(moved[0], moved[1]) < apart(models[0], models[1])
     assert apart(moved[1], moved[2]) < apart(moved[1], iw.align(*models[::2], X).apply(models[2]))
+
+
+def test_a_tuned_copy_is_aligned_where_units_of_one_layer_were_moved_and_left_where_none_were():
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model, inputs = text("LlamaForCausalLM")
+    tuned = copy.deepcopy(model)
+    with torch.no_grad():
+        for x in tuned.parameters():
+            x.add_(0.3 * x.square().mean().sqrt() * torch.randn_like(x))
+    assert align_family([model, tuned], inputs).elements == (None, None)
+    mlp = tuned.model.layers[0].mlp
+    order = torch.randperm(mlp.down_proj.in_features)
+    with torch.no_grad():
+        for layer, dim in ((mlp.gate_proj, 0), (mlp.up_proj, 0), (mlp.down_proj, 1)):
+            layer.weight.copy_(layer.weight.index_select(dim, order))
+    assert align_family([model, tuned], inputs).elements[1] is not None

@@ -47,8 +47,9 @@ def align_family(
     """Align networks to the first of them: relatives of each other by one element, relatives in place not at all.
 
     Relatives are networks most of whose matrices are within half of their norm of each other. One of the first network
-    is aligned only if that halves the distance (one was moved then), another only if it comes closer by a tenth, unless
-    the method has another aim than the distance of weights, or nothing needs a fold for it.
+    is aligned only if that halves the distance or puts most units of a space elsewhere (one was moved then), another
+    only if it comes closer by a tenth, unless the method has another aim than the distance of weights, or nothing needs
+    a fold for it.
 
     Args:
         models: The network whose basis is kept, and others of its architecture.
@@ -77,9 +78,16 @@ def align_family(
             continue
         found = align(models[0], model, example_inputs, method, loader, seed, chance=False)
         solver = METHODS[method] if isinstance(method, str) else method
-        needed = _MUCH if are_relatives(models[0], model) else _CLOSER if solver.by_weights else inf
+        in_place = are_relatives(models[0], model) and not _reordered(found)
+        needed = _MUCH if in_place else _CLOSER if solver.by_weights else inf
         elements.append(found if found.gauge is None or found.after < needed * found.before else None)
     return Family(tuple(elements), tuple(like))
+
+
+def _reordered(found: Alignment) -> bool:
+    """Whether most units of some space change places, as those of relatives in place do not."""
+    elements = (e for e in found.transformation.elements.values() if e.linear is None)
+    return any(2 * e.displaced > e.permutation.numel() for e in elements)
 
 
 def are_relatives(a: nn.Module, b: nn.Module) -> bool:
