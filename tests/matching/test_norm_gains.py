@@ -138,3 +138,13 @@ def test_rotated_networks_that_were_cast_or_tuned_are_told_from_a_stranger_by_di
     assert {c.kind for c in found.tensors if len(c.shape) > 1} <= {"noise", "changed"}
     assert max(c.relative for c in found.tensors if len(c.shape) > 1) < 0.3
     assert "replaced" in {c.kind for c in iw.diff(model, stranger, inputs).tensors}
+
+
+def test_noise_as_small_as_rounding_to_half_precision_is_not_explained_by_it(trained):
+    model, inputs, *_ = trained
+    noisy, cast = copy.deepcopy(model), copy.deepcopy(model).bfloat16().float()
+    with torch.no_grad():
+        for parameter in noisy.parameters():
+            parameter.mul_(1 + 0.001 * torch.randn_like(parameter))
+    assert "neither network holds such numbers" in iw.same(model, noisy, inputs).reason
+    assert "which rounding to bfloat16 explains" in iw.same(model, cast, inputs).reason

@@ -159,6 +159,9 @@ def _agreeing(match: Match, pair: Pair, equal: bool, error: float | None) -> Mat
     if not match.deviation:
         reason = "99.9 % of weights are equal, and the others up to rounding"
     in_place = pair.agrees_in_place(PRECISIONS[match.precision])
+    if in_place and not any(_holds(state, match.precision) for state in (pair.a, pair.b)):
+        small = f"no more than rounding to {match.precision} changes"
+        reason = f"99.9 % of weights agree to {match.deviation:.2g}, {small}; neither network holds such numbers"
     if equal if not in_place else not _unequal(pair):
         reason = "all weights are equal"
     if not in_place and match.transformation is not None:
@@ -183,6 +186,12 @@ def _cast(pair: Pair, found: Matched, whole: bool) -> bool:
                 if precision is not None and precision not in _HALF_NAMES:
                     return True
     return False
+
+
+def _holds(state: Mapping[str, Tensor], precision: str) -> bool:
+    """Whether all tensors hold numbers of a precision."""
+    dtype = getattr(torch, precision)
+    return dtype not in HALVES or all(torch.equal(x, x.to(dtype).to(x.dtype)) for x in state.values())
 
 
 def _halved(state: Mapping[str, Tensor], half: torch.dtype) -> Mapping[str, Tensor]:

@@ -31,10 +31,10 @@ class Match(Result):
             verdict; else ``None``.
         reason: The verdict's ground, in words.
         moved: Whether units of ``a`` must be permuted or rescaled, or its bases changed, to agree with ``b``.
-        differing: Tensors that differ by more than rounding once ``a`` is moved, each with ``|b - a| / |a|``, as in
-            ``diff``; infinity for one that only one network has, or that has another shape. Batch norms count as the
-            affine maps that they are in eval mode, under the names of their gain and bias. Empty for networks that are
-            the same, and for other architectures.
+        differing: Tensors that differ by more than rounding once ``a`` is moved, each with ``|b - a| / |a|``, a gain
+            and the maps that it may be folded into in balance; infinity for one that only one network has, or that has
+            another shape. Batch norms count as the affine maps that they are in eval mode, under the names of their
+            gain and bias. Empty for networks that are the same, and for other architectures.
         transformation: The element that brings ``a`` closest to ``b``, or ``None`` for other architectures. It is not
             part of the saved result: use its own ``save``. It moves ``a``, whatever the code of ``b``;
             ``fold(a, x).model`` where both were folded.
